@@ -17,7 +17,10 @@ from kernbench.policy.placement.geometry import Index
 
 
 def whole_number(given: object) -> int | None:
-    """The number; None for what is none. ``True`` and ``1.0`` are none: they were meant as something else."""
+    """Return ``given`` as an int; None unless it is a whole number.
+
+    ``True`` and ``1.0`` are not: a program that gives them meant something else.
+    """
     if isinstance(given, bool | np.bool_):
         return None
     try:
@@ -35,7 +38,7 @@ class ShapeError(InputError, ValueError):
 
 
 def shape_of(size: tuple[SizeArg, ...]) -> Shape:
-    """The shape that ``zeros(2, 3)`` or ``zeros((2, 3))`` means."""
+    """Return the shape that ``zeros(2, 3)`` or ``zeros((2, 3))`` asks for."""
     extents = size[0] if len(size) == 1 and isinstance(size[0], tuple | list) else size
     try:
         return tuple(index(extent) for extent in extents)  # type: ignore[arg-type]
@@ -44,7 +47,7 @@ def shape_of(size: tuple[SizeArg, ...]) -> Shape:
 
 
 def complete_shape(shape: Shape, size: int) -> Shape | None:
-    """The shape with what its one -1 stands for; None unless it then has ``size`` elements."""
+    """Return the shape with its one -1 worked out; None unless it then has ``size`` elements."""
     rest = prod(extent for extent in shape if extent != -1)
     if shape.count(-1) == 1 and rest > 0 and size % rest == 0:
         shape = tuple(size // rest if extent == -1 else extent for extent in shape)
@@ -52,7 +55,7 @@ def complete_shape(shape: Shape, size: int) -> Shape | None:
 
 
 def broadcasts(shape: Shape, to: Shape) -> bool:
-    """Whether an array of ``shape`` can be repeated to have shape ``to``, by NumPy's rule."""
+    """Return True when an array of ``shape`` can be repeated to have shape ``to``, by NumPy's rule."""
     try:
         return np.broadcast_shapes(shape, to) == to
     except ValueError:
@@ -71,19 +74,19 @@ class Shaped(ABC):
 
     @property
     def ndim(self) -> int:
-        """How many axes."""
+        """The number of axes."""
         return len(self.shape)
 
     def dim(self) -> int:
-        """How many axes."""
+        """Return the number of axes."""
         return len(self.shape)
 
     def size(self, dim: int | None = None) -> int | tuple[int, ...]:
-        """The shape, or the elements along one axis."""
+        """Return the shape, or the number of elements along one axis."""
         return self.shape if dim is None else self.shape[dim]
 
     def numel(self) -> int:
-        """How many elements."""
+        """Return the number of elements."""
         return prod(self.shape)
 
 
@@ -94,7 +97,7 @@ _NUMBERS = "biuf"
 
 
 def numeric(source: object, what: str) -> Array:
-    """``source`` (an array, a number, nested lists) as an array; InputError unless it holds real numbers."""
+    """Return ``source`` (an array, a number, nested lists) as an array; InputError unless it holds real numbers."""
     array = np.asarray(source)
     if array.dtype not in _MACHINE and array.dtype.kind not in _NUMBERS:
         raise InputError(f"{what}: {type(source).__name__} of {array.dtype} is no array of real numbers")
@@ -102,29 +105,32 @@ def numeric(source: object, what: str) -> Array:
 
 
 def convert(source: Array, dtype: DType) -> Array:
-    """A row-major copy with elements of ``dtype``, as PyTorch converts: rounded to nearest even, too large is inf."""
+    """Return a row-major copy with elements of ``dtype``.
+
+    They convert as in PyTorch: rounded to nearest even, infinite where too large.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         return source.astype(dtype.numpy, order="C", copy=True)
 
 
 def as_bytes(array: Array) -> Array:
-    """The bytes of a row-major array, without a copy."""
+    """Return the bytes of a row-major array, without a copy."""
     return array.reshape(-1).view(np.uint8)
 
 
 def host_dtype(array: Array) -> DType:
-    """The element type of an array: one of the machine, else a description of NumPy's own."""
+    """Return the element type of an array: one of the machine's, else a description of NumPy's own."""
     return _MACHINE.get(array.dtype) or DType(array.dtype.name, array.itemsize, array.dtype)
 
 
 def holds_floats(array: Array) -> bool:
-    """Whether the elements are floating-point numbers of any width."""
+    """Return True when the elements are floating-point numbers of any width."""
     kind = _MACHINE.get(array.dtype)
     return array.dtype.kind == "f" if kind is None else kind.is_float
 
 
 def machine_dtype(array: Array) -> DType:
-    """The machine's type for the elements of an array, where nobody names one: wide numbers become f32 and i32."""
+    """Return the machine's type for the elements of an array where no type is named: wide numbers become f32 and i32."""
     return _MACHINE.get(array.dtype) or (F32 if holds_floats(array) else I32)
 
 
@@ -174,14 +180,14 @@ _ELEMENTS_AT_ONCE = 1 << 16
 
 
 def tolerance_for(dtype: DType, rtol: float | None = None, atol: float | None = None) -> Tolerance:
-    """What was asked for, else what fits the dtype: integers have to be equal."""
+    """Return the tolerances asked for, else those that fit the dtype: integers have to be equal."""
     default = _DEFAULT.get(dtype.name, _EXACT)
     return Tolerance(default.rtol if rtol is None else rtol, default.atol if atol is None else atol)
 
 
 @value
 class Errors:
-    """Which elements are ``wrong`` (bool, of the shape compared), and the maximum errors: NaN when one is NaN."""
+    """The ``wrong`` elements (a bool each, in the shape compared) and the maximum errors: NaN when one is NaN."""
 
     wrong: Array
     max_abs: float
@@ -203,12 +209,12 @@ def errors_of(actual: Array, expected: Array, tolerance: Tolerance, *, equal_nan
 
 
 def first_true(mask: Array) -> Index:
-    """The index of the first element that is true, of which there has to be one."""
+    """Return the index of the first element that is true; there has to be one."""
     return tuple(int(at) for at in np.unravel_index(int(np.argmax(mask)), mask.shape))
 
 
 def greater(a: float, b: float) -> float:
-    """As ``max``, but NaN when one is."""
+    """Return the greater number as ``max`` does, but NaN when one is NaN."""
     return float(np.maximum(a, b))
 
 
@@ -226,7 +232,7 @@ def _block_errors(actual: Array, expected: Array, tolerance: Tolerance, *, equal
 
 
 def _max_relative(error: Array, wanted: Array) -> float:
-    """The greatest relative error where something other than zero is expected."""
+    """Return the greatest relative error among the elements whose expected value is not zero."""
     magnitude = np.abs(wanted)
     some = magnitude > 0
     with np.errstate(invalid="ignore"):

@@ -87,7 +87,10 @@ class Bench:
         return self.function(torch)
 
     def make_params(self, overrides: Iterable[str] = ()) -> ConfigModel:
-        """Its parameters, changed by texts such as ``bench.m=512``. ConfigError with everything wrong with them."""
+        """Return its parameters, changed by texts such as ``bench.m=512``.
+
+        ConfigError lists everything wrong with them.
+        """
         document = apply_overrides(Document(f"bench {self.name}", {PARAMS_PATH[0]: {}}, {}), overrides)
         checked = check(document, self.params, at=PARAMS_PATH)
         report(document, checked.complaints)
@@ -134,7 +137,7 @@ class BenchRegistry:
         return enter
 
     def lookup(self, name: str) -> Bench:
-        """The bench called ``name``; UnknownNameError, which lists them, when there is none."""
+        """Return the bench called ``name``; UnknownNameError, which lists all benches, when there is none."""
         self._load_group()
         found = self._benches.get(_canonical(name))
         if found is None:
@@ -143,7 +146,7 @@ class BenchRegistry:
         return found
 
     def list_benches(self) -> tuple[Bench, ...]:
-        """All benches, by name."""
+        """Return all benches, sorted by name."""
         self._load_group()
         return tuple(self._benches[name] for name in sorted(self._benches))
 
@@ -166,7 +169,7 @@ class BenchRegistry:
 
 
 def file_of(function: BenchFunction) -> str:
-    """The file that a function was written in; of a callable object, its class's module."""
+    """Return the file that a function was written in; of a callable object, its class's module."""
     return function.__code__.co_filename if isinstance(function, FunctionType) else type(function).__module__
 
 
@@ -216,7 +219,7 @@ _FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<function>.*))?")
 
 
 def load_bench(text: str, registry: BenchRegistry = REGISTRY) -> Bench:
-    """The bench that ``text`` means: a registered name, or ``path/to/file.py[:function]`` (``run`` without).
+    """Return the bench that ``text`` names: a registered one, or ``path/to/file.py[:function]`` (``run`` by default).
 
     The function may be decorated with ``@bench`` or plain; a plain one has no parameters. UnknownNameError for a name
     nobody registered; BenchError for a file that is missing, does not import (with the line) or lacks the function;
@@ -314,10 +317,11 @@ def _explain(error: Exception, path: Path, resolved: Path) -> KernbenchError:
 
 
 def load_script(file: str, arguments: Sequence[str] = ()) -> Bench:
-    """A bench that runs ``file`` as ``python FILE ARGUMENTS`` would. BenchError when that is no file to read.
+    """Return a bench that runs ``file`` as ``python FILE ARGUMENTS`` would.
 
-    The file's folder comes first on the path, what front ends there are have been imported, figures are drawn without a
-    window, and ``sys.exit(0)`` is a good end. ``current_context()`` gives the machine.
+    BenchError when it cannot be read as a program. The file's folder comes first on the path, what front ends there are
+    have been imported, figures are drawn without a window, and ``sys.exit(0)`` is a good end. ``current_context()``
+    gives the machine.
     """
     path = Path(file)
     check_program(path)
@@ -348,14 +352,17 @@ def _run_main(path: Path) -> None:
 
 
 def _package_of(error: ImportError) -> str | None:
-    """How to install what the script imports itself; what is missing inside another package is not for us to say."""
+    """Return how to install the package that the script itself imports; None when another package lacks it."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None or "." in error.name:
         return None
     return f"if that is a package, install it: pip install {error.name}"
 
 
 def _import_frontends() -> dict[str, ModuleType]:
-    """The faces of those whose packages are installed: a script imports the package itself, and finds it taken over."""
+    """Import the faces whose packages are installed, and return them by name.
+
+    A script then imports the package and finds it taken over.
+    """
     faces = {}
     for name in FRONTENDS:
         found = importlib.util.find_spec(name)
@@ -369,7 +376,7 @@ def _import_frontends() -> dict[str, ModuleType]:
 
 @contextmanager
 def _as_main(path: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """What a script finds around it; all of it as before at the end."""
+    """Give a script the argv, path and environment of a main program; restore them at the end."""
     argv, folder, backend = sys.argv, str(path.resolve().parent), os.environ.get(_BACKEND)
     sys.argv = [str(path), *arguments]
     sys.path.insert(0, folder)

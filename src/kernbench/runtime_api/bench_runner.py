@@ -36,7 +36,7 @@ EngineFactory: TypeAlias = Callable[[Topology, DeviceSelector], GraphEngine]
 
 
 class BenchStatus(StrEnum):
-    """How a run ended."""
+    """The ways in which a run ends."""
 
     OK = "ok"
     FAILED = "FAILED"
@@ -80,7 +80,7 @@ class BenchSummary:
 
 @value(kw_only=True)
 class RunCompletion:
-    """How a whole run ended; times in ns, of the program.
+    """The end of a whole run; times in ns, of the program.
 
     ``request_id``: of the request that failed, else of the last that was seen; None when there was none.
     """
@@ -92,7 +92,7 @@ class RunCompletion:
 
     @property
     def ok(self) -> bool:
-        """Whether the program returned, all that it submitted has ended, and all that was compared was close."""
+        """True when the program returned, all requests have ended and all compared numbers were close."""
         return self.error is None
 
 
@@ -128,7 +128,7 @@ class BenchResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the run went well."""
+        """True when the run went well."""
         return self.completion.ok
 
     def raise_for_status(self) -> None:
@@ -138,7 +138,7 @@ class BenchResult:
 
     @property
     def place(self) -> ErrorPlace | None:
-        """Where the run failed, at least which bench it was; None after a run that went well."""
+        """The place where the run failed, at least its bench; None after a run that went well."""
         failure = self.completion.error
         if failure is None:
             return None
@@ -148,19 +148,19 @@ class BenchResult:
 
     @property
     def verified(self) -> bool:
-        """Whether anything was compared; what was not close makes ``ok`` false."""
+        """True when anything was compared; a comparison that failed makes ``ok`` false."""
         return bool(self.comparisons)
 
     @property
     def exit_code(self) -> int:
-        """What the command line ends with."""
+        """The exit code of the command line."""
         if isinstance(self.error, KernbenchError):
             return self.error.exit_code
         return 0 if self.ok else 1
 
 
 def summarise(records: tuple[RequestRecord, ...], sim_ns: float) -> BenchSummary:
-    """The figures of a run from its requests."""
+    """Compute the figures of a run from its requests."""
     phases = dict.fromkeys(record.phase for record in records)
     launches = [record for record in records if record.phase == "launch"]
     kinds = dict.fromkeys((record.name, record.algorithm) for record in launches)
@@ -193,7 +193,7 @@ def _kernel(records: list[RequestRecord]) -> KernelSummary:
 
 
 def _measure_union(spans: Iterable[tuple[float, float]]) -> float:
-    """Length of the union of intervals."""
+    """Return the length of the union of intervals."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))
@@ -319,7 +319,9 @@ class _BenchRun:
             self._data = engine.data_report()
 
     def _check_queues(self) -> None:
-        """IpcqError for messages of this run in queues that it did not install by its context, so that still stand."""
+        """Raise IpcqError for messages of this run in queues that its context did not install, so that they still
+        stand.
+        """
         context = self._context
         lost, report = context.requests.lost, context.cleanup_report
         lost.add(each for each in context.engine.unreceived() if each.launch >= self._first_request)
@@ -349,7 +351,7 @@ class _BenchRun:
         )
 
     def _failure(self, status: BenchStatus) -> Exception | None:
-        """Why the run did not go well."""
+        """Return the error that the run ends with; None when it went well."""
         if status is BenchStatus.NO_REQUESTS:
             return RunError(f"bench {self._bench.name!r} submitted no request, so nothing was simulated")
         wrong = self._wrong

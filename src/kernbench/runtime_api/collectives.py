@@ -23,9 +23,10 @@ from kernbench.topology.spec import TopologySpec
 
 
 def list_table(layout: TensorLayout) -> tuple[int, ...]:
-    """``(cube, pe, in_offset, n_elem, out_offset, stride)`` of every shard and copy, all in bytes but ``n_elem``.
+    """Return ``(cube, pe, in_offset, n_elem, out_offset, stride)`` of every shard and copy, in bytes but for
+    ``n_elem``.
 
-    For tensors of this layout, one for each rank, that lie behind each other in virtual addresses.
+    For tensors of this layout, one for each rank, that follow each other in virtual addresses.
     """
     size = layout.dtype.itemsize
     lines = ((s.cube, s.pe, s.offset_bytes, s.nbytes // size, s.offset_bytes, layout.nbytes) for s in layout.shards)
@@ -33,7 +34,7 @@ def list_table(layout: TensorLayout) -> tuple[int, ...]:
 
 
 def part_table(name: str, part: TensorLayout, whole: TensorLayout) -> tuple[int, ...]:
-    """The same where ``whole`` has a block for every rank, one behind the other, each of the size of ``part``.
+    """Return the same table where ``whole`` has a block for every rank, in order, each of the size of ``part``.
 
     InputError for layouts in which blocks are not behind each other in virtual addresses.
     """
@@ -44,7 +45,9 @@ def part_table(name: str, part: TensorLayout, whole: TensorLayout) -> tuple[int,
 
 
 def exchange_table(name: str, given: TensorLayout, taken: TensorLayout, ranks: int) -> tuple[int, ...]:
-    """The same for two tensors with a block for every rank: the PEs that own them share every block evenly."""
+    """Return the same table for two tensors with a block for every rank: the PEs that own them share every block
+    evenly.
+    """
     size = given.dtype.itemsize
     stride = given.nbytes // ranks
     count = stride // size
@@ -60,7 +63,7 @@ def exchange_table(name: str, given: TensorLayout, taken: TensorLayout, ranks: i
 
 
 def _copies(layout: TensorLayout) -> bool:
-    """Whether every shard holds all of the tensor, and there are several."""
+    """Return True when there are several shards and every one holds all of the tensor."""
     return len(layout.views) > 1 and all(view.window == layout.whole for view in layout.views)
 
 
@@ -93,16 +96,16 @@ class Member:
 
     @property
     def size(self) -> int:
-        """How many those are."""
+        """The number of ranks that take part."""
         return len(self.parties)
 
     @property
     def channel(self) -> Channel:
-        """Where its collectives are counted."""
+        """The channel in which its collectives are counted."""
         return "all" if self.among is None else self.among
 
     def ring(self, spec: TopologySpec) -> SipRing:
-        """Its place in the ring over those ranks, as kernels are told of it."""
+        """Return its place in the ring over those ranks, in the form that kernels get."""
         if self.among is None:
             return self.group.ring_of(self.rank, spec)
         return ring_among(self.among.ranks, self.rank)
@@ -135,7 +138,8 @@ class Collectives:
         self._replaced: set[tuple[str, str]] = set()
 
     def all_reduce(self, member: Member, tensor: TensorLayout, op: str | None = None) -> Work:
-        """By the configured algorithm when it accepts the layout, else elementwise over ranks, which is told.
+        """Start an all-reduce by the configured algorithm when it accepts the layout, else elementwise over ranks, with
+        a warning.
 
         ``op`` None: as configured. InputError where nothing else may take the place of what is configured.
         """
@@ -150,7 +154,7 @@ class Collectives:
         return self._all_reduce(member, tensor, op, member.group.algorithm_called(ELEMENTWISE), tensor.owners)
 
     def all_reduce_elementwise(self, member: Member, tensor: TensorLayout, op: str) -> Work:
-        """Elementwise over ranks, whatever is configured."""
+        """Start an all-reduce elementwise over ranks, whatever is configured."""
         algorithm = member.group.algorithm_called(ELEMENTWISE)
         return self._all_reduce(member, tensor, op, algorithm, tensor.owners, ("elementwise", True))
 
@@ -169,7 +173,7 @@ class Collectives:
         return self._start(member, _of_shards(call, algorithm, pes, tensor, reduce_op=op))
 
     def in_place(self, member: Member, name: str, tensor: TensorLayout, root: int, op: str | None = None) -> Work:
-        """Broadcast or reduce: every shard with its counterparts on the other SIPs."""
+        """Start a broadcast or a reduce: every shard with its counterparts on the other SIPs."""
         call = CollectiveCall(
             name=name, operands=(CollectiveTensor.of(tensor),), details=(("root", root), *_name_op(op))
         )
@@ -178,7 +182,7 @@ class Collectives:
         return self._start(member, _of_shards(call, algorithm, tensor.owners, tensor, **more))
 
     def message(self, member: Member, tensor: TensorLayout, src: int, dst: int) -> Work:
-        """From ``src`` to ``dst``, of which the rank is one."""
+        """Start a message from ``src`` to ``dst``; the rank is one of them."""
         call = CollectiveCall(
             name="send_recv", operands=(CollectiveTensor.of(tensor),), details=(("src", src), ("dst", dst))
         )
@@ -187,7 +191,7 @@ class Collectives:
         return self._start(member, replace(operation, channel=("send_recv", src, dst), parties=(src, dst)))
 
     def barrier(self, member: Member) -> Work:
-        """A token, on PE 0 of cube 0."""
+        """Start a barrier: a token goes round, on PE 0 of cube 0."""
         algorithm = member.group.algorithm_called("barrier")
         call = CollectiveCall(name="barrier")
         config = {"n_elem": 0}
@@ -203,7 +207,10 @@ class Collectives:
         taken: Sequence[TensorLayout],
         op: str | None = None,
     ) -> Work:
-        """From ``given`` to ``taken``, of which one or both have a block for every rank: in a list, or in a tensor."""
+        """Start a collective from ``given`` to ``taken``.
+
+        One or both have a block for every rank, in a list or in one tensor.
+        """
         table = _block_table(name, given, taken, member.size)
         at_work = {table[at : at + 2] for at in range(0, len(table), BLOCK_COLUMNS)}
         call = CollectiveCall(
@@ -224,7 +231,7 @@ class Collectives:
         return layouts[0].argument if len(layouts) == 1 else self._memory.join(layouts)
 
     def _refusal(self, member: Member, tensor: TensorLayout) -> str | None:
-        """Why the configured algorithm does not reduce a tensor; None when it does."""
+        """Return why the configured algorithm does not reduce a tensor; None when it does."""
         if member.among is not None:
             return f"it is over all ranks, and the call over ranks {', '.join(map(str, member.parties))}"
         try:
@@ -236,7 +243,7 @@ class Collectives:
         return None
 
     def _replace(self, configured: Algorithm, refusal: str) -> None:
-        """Tell that ``ELEMENTWISE`` does what was configured otherwise: once for each pair."""
+        """Warn once for each pair that ``ELEMENTWISE`` runs in place of what is configured."""
         config = configured.config
         told = f"all_reduce: the configured {config.name!r} cannot do this: {refusal}"
         hint = f"all_reduce(…, elementwise=True) asks for {ELEMENTWISE}"
@@ -283,7 +290,7 @@ def _name_op(op: str | None) -> tuple[tuple[str, object], ...]:
 def _of_shards(
     call: CollectiveCall, algorithm: Algorithm, pes: Collection[PeCoord], tensor: TensorLayout, **more: Any
 ) -> StartedCollective:
-    """An operation on the shards of one tensor."""
+    """Return the operation that works on the shards of one tensor."""
     n_elem = max(shard.nbytes for shard in tensor.shards) // tensor.dtype.itemsize
     return StartedCollective(
         call=call,

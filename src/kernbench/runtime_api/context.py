@@ -43,7 +43,7 @@ _CURRENT: ContextVar[RuntimeContext[Any] | None] = ContextVar("kernbench_context
 
 
 def current_context() -> RuntimeContext[Any] | None:
-    """The context that this code runs in, for libraries whose functions need not be given one.
+    """Return the context that this code runs in, for libraries whose functions are not given one.
 
     It is the innermost ``with RuntimeContext(...)`` around the code, and for a rank around whoever spawned it.
     """
@@ -142,12 +142,12 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
 
     @property
     def rank_local(self) -> RankLocal:
-        """What libraries built on this keep for the rank that runs; gone when the rank, or the context, is over."""
+        """The objects that libraries keep for the rank that runs; gone when the rank or the context ends."""
         return self._workers.current.local
 
     @property
     def has_data(self) -> bool:
-        """Whether values can be read. Where they cannot, making data is no use."""
+        """True when values can be read. Where they cannot, making data is of no use."""
         return self._engine.enable_data
 
     @property
@@ -224,7 +224,8 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
             self._requests.lost.raise_new_if_well()
 
     def map_memory(self, part: str) -> int:
-        """Where kernels find a memory of ``cube.extra`` or ``pe.extra``: the address for ``tl.load`` and ``tl.store``.
+        """Return the address at which kernels find a memory of ``cube.extra`` or ``pe.extra``, for ``tl.load`` and
+        ``tl.store``.
 
         All PEs of its SIP can use it until the context ends; the first call tells their MMUs, which takes time.
         UnsupportedError for a part without ``bytes``, UnknownNameError for none.

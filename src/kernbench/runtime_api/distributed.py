@@ -27,7 +27,7 @@ class WholeGroup:
 
 
 class ReduceOp(StrEnum):
-    """How contributions become one; the texts will do too."""
+    """The ways to reduce contributions to one value; their texts may be given too."""
 
     SUM = "sum"
     MAX = "max"
@@ -52,7 +52,7 @@ class Distributed:
 
     @property
     def algorithm(self) -> AlgorithmConfig:
-        """What all_reduce does, as ccl.yaml configures it, for tensors whose layout it accepts."""
+        """The algorithm that ccl.yaml configures for all_reduce, used for tensors whose layout it accepts."""
         return self._groups.load_configured().config
 
     def init_process_group(
@@ -95,26 +95,26 @@ class Distributed:
         self._groups.leave(self._workers.current)
 
     def is_available(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def is_initialized(self) -> bool:
-        """Whether this rank is in a process group."""
+        """Return True when this rank is in a process group."""
         return self._groups.of(self._workers.current) is not None
 
     def new_group(self, ranks: Iterable[int] | None = None) -> RankGroup:
-        """A group of some ranks, of all without any, for the ``group`` of collectives; costs no time.
+        """Return a group of some ranks, by default of all, for the ``group`` of collectives; costs no time.
 
         Roots are given by their number among all ranks, blocks are in ascending order of rank.
         """
         return group_of(ranks, self._find_member("new_group", None).group.world_size)
 
     def get_process_group_ranks(self, group: RankGroup | None = None) -> list[int]:
-        """The ranks of a group; all without one."""
+        """Return the ranks of a group; all ranks without one."""
         return list(range(self.get_world_size())) if group is None else list(group.ranks)
 
     def get_rank(self, group: RankGroup | None = None) -> int:
-        """The number of this rank, in a group if one is given (-1 when it is not in it).
+        """Return the number of this rank, in a group if one is given (-1 when it is not in it).
 
         0 outside of a rank, with a warning under KERNBENCH_DEBUG=1.
         """
@@ -124,14 +124,14 @@ class Distributed:
         return worker.rank if group is None else group.rank_of(worker.rank)
 
     def get_world_size(self, group: RankGroup | None = None) -> int:
-        """How many ranks there are: in a group, else in the process group if this rank is in one, else of the spawn."""
+        """Return the number of ranks: of a group, else of this rank's process group, else of the spawn."""
         if group is not None:
             return group.size
         found = self._groups.of(self._workers.current)
         return self._workers.current.n_ranks if found is None else found.world_size
 
     def get_backend(self, group: RankGroup | None = None) -> str:
-        """``"ahbm"``; InputError without a process group, or for a group that this rank is not in."""
+        """Return ``"ahbm"``; InputError without a process group, or for a group that this rank is not in."""
         self._find_member("get_backend", group)
         return BACKEND
 
@@ -148,7 +148,7 @@ class Distributed:
         *,
         elementwise: bool = False,
     ) -> Work | None:
-        """Every element becomes the reduction of that element of all ranks.
+        """Make every element the reduction of that element of all ranks.
 
         By the algorithm of ccl.yaml when it accepts the layout, else by ``sip_allreduce``: then a warning says so, once
         for each algorithm, or with ``strict`` in ccl.yaml an InputError. ``op`` None: the ``reduce_op`` of ccl.yaml,
@@ -167,7 +167,7 @@ class Distributed:
     def broadcast(
         self, tensor: Tensor, src: int, group: RankGroup | None = None, async_op: bool = False
     ) -> Work | None:
-        """Every rank's tensor becomes that of ``src``."""
+        """Make every rank's tensor that of ``src``."""
         member = self._require_rank("broadcast", group)
         layout, root = self._on(member, tensor), _rank(member, "src", src)
         return _finish(self._collectives.in_place(member, "broadcast", layout, root), async_op)
@@ -175,7 +175,7 @@ class Distributed:
     def reduce(
         self, tensor: Tensor, dst: int, op: str = ReduceOp.SUM, group: RankGroup | None = None, async_op: bool = False
     ) -> Work | None:
-        """The tensor of ``dst`` becomes the reduction of all; the others stay as they are."""
+        """Make the tensor of ``dst`` the reduction of all; the others stay as they are."""
         member = self._require_rank("reduce", group)
         layout, root = self._on(member, tensor), _rank(member, "dst", dst)
         return _finish(self._collectives.in_place(member, "reduce", layout, root, _op(op)), async_op)
@@ -187,13 +187,16 @@ class Distributed:
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """``tensor_list[r]`` becomes the tensor of rank r. A tensor in place of the list: as all_gather_into_tensor."""
+        """Make ``tensor_list[r]`` the tensor of rank r.
+
+        A tensor in place of the list works as in all_gather_into_tensor.
+        """
         return self._blocks("all_gather", tensor, tensor_list, None, group, async_op)
 
     def all_gather_into_tensor(
         self, output_tensor: Tensor, input_tensor: Tensor, group: RankGroup | None = None, async_op: bool = False
     ) -> Work | None:
-        """Block r of the output, which is as large as all inputs, becomes the input of rank r."""
+        """Make block r of the output, which is as large as all inputs, the input of rank r."""
         return self._blocks("all_gather", input_tensor, output_tensor, None, group, async_op)
 
     def reduce_scatter(
@@ -204,7 +207,10 @@ class Distributed:
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """The output of rank r becomes the reduction of all ranks' ``input_list[r]``; a tensor is taken as blocks."""
+        """Make the output of rank r the reduction of all ranks' ``input_list[r]``.
+
+        A tensor in place of the list is taken as blocks.
+        """
         return self._blocks("reduce_scatter", input_list, output, _op(op), group, async_op)
 
     def reduce_scatter_tensor(
@@ -215,7 +221,7 @@ class Distributed:
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """The output of rank r becomes the reduction of all ranks' block r of the input."""
+        """Make the output of rank r the reduction of all ranks' block r of the input."""
         return self._blocks("reduce_scatter", input, output, _op(op), group, async_op)
 
     def all_to_all(
@@ -225,7 +231,7 @@ class Distributed:
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """``output_tensor_list[s]`` of rank r becomes ``input_tensor_list[r]`` of rank s."""
+        """Make ``output_tensor_list[s]`` of rank r ``input_tensor_list[r]`` of rank s."""
         return self._blocks("all_to_all", input_tensor_list, output_tensor_list, None, group, async_op)
 
     def all_to_all_single(
@@ -237,7 +243,7 @@ class Distributed:
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """Block s of the output of rank r becomes block r of the input of rank s; all blocks are of one size.
+        """Make block s of the output of rank r block r of the input of rank s; all blocks are of one size.
 
         UnsupportedError for split sizes: every PE works with its like on the other SIPs, on shards of one size.
         """
@@ -264,12 +270,12 @@ class Distributed:
         return src
 
     def isend(self, tensor: Tensor, dst: int, group: RankGroup | None = None) -> Work:
-        """``send`` that returns at once."""
+        """Send as ``send``, and return at once."""
         member = self._require_rank("isend", group)
         return self._message(member, tensor, member.rank, _rank(member, "dst", dst))
 
     def irecv(self, tensor: Tensor, src: int, group: RankGroup | None = None) -> Work:
-        """``recv`` that returns at once."""
+        """Receive as ``recv``, and return at once."""
         member = self._require_rank("irecv", group)
         return self._message(member, tensor, _rank(member, "src", src), member.rank)
 
@@ -305,7 +311,7 @@ class Distributed:
         return [self._on(member, each) for each in given]
 
     def _find_member(self, name: str, group: object) -> Member:
-        """This rank in its process group, or the program in the one that it has made."""
+        """Return this rank in its process group, or the program in the group that it has made."""
         worker = self._workers.current
         found = self._groups.of(worker)
         if found is None:
@@ -338,7 +344,7 @@ class Distributed:
 
 
 def _check_apart(name: str, outputs: Sequence[TensorLayout]) -> None:
-    """Of two blocks in one place the later one would stay; inputs may repeat."""
+    """Raise InputError when two outputs are one tensor, which would keep the later block only; inputs may repeat."""
     first: dict[TensorKey, int] = {}
     for at, layout in enumerate(outputs):
         before = first.setdefault(layout.key, at)
@@ -371,7 +377,7 @@ def _rank(member: Member, what: str, rank: int) -> int:
 
 
 def _among(name: str, group: object, rank: int, world_size: int) -> RankGroup | None:
-    """The group of a collective; None when that is all ranks."""
+    """Return the group of a collective; None when that is all ranks."""
     if group is None:
         return None
     if not isinstance(group, RankGroup):
@@ -382,7 +388,7 @@ def _among(name: str, group: object, rank: int, world_size: int) -> RankGroup | 
 
 
 def _sizes(name: str, sizes: Sequence[int], world_size: int) -> list[int]:
-    """What the sizes of input and output have to be, seen from the smaller one."""
+    """Return the sizes that input and output have to have, worked out from the smaller one."""
     given, taken = sizes
     if name == "all_gather":
         return [given, given * world_size]

@@ -1,4 +1,4 @@
-"""What makes tensors, ``torch.zeros`` and the like, and the random numbers of programs."""
+"""Make tensors, by ``torch.zeros`` and the like, and the random numbers of programs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Generators:
         self._workers.current.local.put(Generator(number))
 
     def normal(self, shape: tuple[int, ...]) -> LaterArray:
-        """Normally distributed numbers, mean 0 and variance 1, as f32."""
+        """Return normally distributed numbers, mean 0 and variance 1, as f32."""
         return self._current().normal(shape)
 
     def _current(self) -> Generator:
@@ -105,17 +105,17 @@ class TensorFactories:
     def empty(
         self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """A tensor on the current SIP that holds whatever its memory held."""
+        """Make a tensor on the current SIP that holds whatever its memory held."""
         return self._create(shape_of(size), _kind(dtype), dp, name, None)
 
     def zeros(
         self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """A tensor of zeros on the current SIP."""
+        """Make a tensor of zeros on the current SIP."""
         return self._create(shape_of(size), _kind(dtype), dp, name, 0)
 
     def ones(self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
-        """A tensor of ones on the current SIP."""
+        """Make a tensor of ones on the current SIP."""
         return self._create(shape_of(size), _kind(dtype), dp, name, 1)
 
     def full(
@@ -127,25 +127,28 @@ class TensorFactories:
         dp: DPPolicy | None = None,
         name: str | None = None,
     ) -> Tensor:
-        """A tensor on the current SIP, every element ``fill_value``; InputError when an integer type cannot hold it."""
+        """Make a tensor on the current SIP, every element ``fill_value``.
+
+        InputError when an integer type cannot hold it.
+        """
         return self._create(shape_of((size,)), _kind(dtype), dp, name, _check_fill(fill_value))
 
     def empty_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """A tensor of the shape of ``like``, on its SIP; of its dtype and layout unless others are given."""
+        """Make a tensor of the shape of ``like``, on its SIP, with its dtype and layout unless others are given."""
         return self._like(like, dtype, dp, name, None)
 
     def zeros_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """The same, of zeros."""
+        """Make a tensor like ``like``, of zeros."""
         return self._like(like, dtype, dp, name, 0)
 
     def ones_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """The same, of ones."""
+        """Make a tensor like ``like``, of ones."""
         return self._like(like, dtype, dp, name, 1)
 
     def full_like(
@@ -158,20 +161,20 @@ class TensorFactories:
         dp: DPPolicy | None = None,
         name: str | None = None,
     ) -> Tensor:
-        """The same, every element ``fill_value``."""
+        """Make a tensor like ``like``, every element ``fill_value``."""
         return self._like(like, dtype, dp, name, _check_fill(fill_value))
 
     def randn_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """The same, with the numbers that ``randn`` would have."""
+        """Make a tensor like ``like``, with the numbers that ``randn`` would draw."""
         made = self._like(like, _float(_kind(dtype, like.dtype)), dp, name, None)
         return made.copy_(self._generators.normal(made.shape))
 
     def tensor(
         self, data: object, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """A tensor on the current SIP with ``data`` (an array, nested lists, a tensor), copied there.
+        """Make a tensor on the current SIP and copy ``data`` (an array, nested lists, a tensor) there.
 
         Without ``dtype`` machine types stay as they are, other floats become f32, other integers i32.
         """
@@ -194,7 +197,8 @@ class TensorFactories:
         dp: DPPolicy | None = None,
         name: str | None = None,
     ) -> Tensor:
-        """``start``, ``start + step``, … below ``end``; with one number from 0 up to that. i32, f32 of floats.
+        """Make a tensor of ``start``, ``start + step``, … below ``end``; with one number, from 0 up to that. i32, f32
+        of floats.
 
         InputError when there is no such number, and when an integer type cannot hold one.
         """
@@ -214,7 +218,7 @@ class TensorFactories:
     def randn(
         self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """A tensor on the current SIP of normally distributed numbers, the same on every run and for every layout.
+        """Make a tensor on the current SIP of normally distributed numbers, the same on every run and for every layout.
 
         They follow ``manual_seed``. InputError for an integer type.
         """
@@ -222,7 +226,7 @@ class TensorFactories:
         return made.copy_(self._generators.normal(made.shape))
 
     def from_numpy(self, array: Array) -> HostTensor:
-        """A host tensor that shares the memory of ``array``; it gets to the machine with ``copy_``."""
+        """Return a host tensor that shares the memory of ``array``; ``copy_`` brings it to the machine."""
         return HostTensor(numeric(array, "from_numpy"))
 
     def _like(self, like: Tensor, dtype: object, dp: DPPolicy | None, name: str | None, fill: float | None) -> Tensor:
@@ -262,7 +266,7 @@ def _kind(dtype: object, default: DType = F32) -> DType:
 
 
 def _check_fill(fill_value: float | None) -> float:
-    """None would leave the memory as it is."""
+    """Return the fill value; InputError for None, which would leave the memory as it is."""
     if fill_value is None:
         raise InputError("a fill value: None is no number; torch.empty makes a tensor that nothing is written to")
     return fill_value

@@ -1,4 +1,4 @@
-"""What a launch asks of the machine: the kernel, its arguments, and the PEs that run it."""
+"""Prepare launches: check the kernel and its arguments, and find the PEs that run it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def prepare_launches(
 def prepare_launch_on(
     name: str, pes: Sequence[PeCoord], kernel: KernelRef, args: Sequence[object], spec: TopologySpec
 ) -> Launch:
-    """The launch of a front end's program, which says itself on which PEs it runs: once on each.
+    """Prepare the launch of a front end's program, which names its PEs itself and runs once on each.
 
     The function takes ``args`` and ``tl``, and finds out by ``tl.site`` where it is. InputError for no PE, one that is
     given twice or that ``spec`` does not have, and for tensors that were freed or lie on other SIPs.
@@ -91,7 +91,7 @@ def _of_sip(value: object, at: int) -> object:
 
 
 def _count_sips(name: str, lists: Sequence[Sequence[Tensor]]) -> int | None:
-    """How many SIPs take part; None when no argument is a list."""
+    """Return the number of SIPs that take part; None when no argument is a list."""
     if not lists:
         return None
     sips = [[tensor.sip for tensor in each] for each in lists]
@@ -166,7 +166,7 @@ def _check_live(name: str, tensors: Sequence[Tensor]) -> None:
 
 
 def _warn_of_gaps(name: str, targets: tuple[PeCoord, ...]) -> None:
-    """Kernels that share work out by program_id and num_programs count on a full grid."""
+    """Warn of a launch on part of a grid: kernels that share work out by program_id count on all of it."""
     cubes, pes = ({target[axis] for target in targets} for axis in (1, 2))
     if len(targets) < len(cubes) * len(pes):
         warnings.warn(
@@ -196,5 +196,5 @@ def _argument(launch: str, which: str, value: object) -> LaunchArg:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether it is a whole number or a text, or a tuple of those."""
+    """Return True for a whole number, a text, or a tuple of those."""
     return isinstance(value, int | str) or (isinstance(value, tuple) and all(map(_is_plain, value)))

@@ -1,5 +1,6 @@
-"""Where a tensor lies: its shards in memory and the part of the tensor that each holds; under another shape, where the
-shards allow it; several of one layout as one range of virtual addresses.
+"""The place of a tensor in memory: its shards, and the part of the tensor that each holds.
+
+Also: the same shards under another shape, and several tensors of one layout as one range of virtual addresses.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class ShardStretch:
         return spec.sip, spec.cube, spec.pe
 
     def elements(self, held: Array) -> Array:
-        """The piece's elements: ``held`` begins with the stretch's first, and has what lies between them too."""
+        """Return the piece's elements from ``held``, which begins with the first of them and has the bytes in between
+        too.
+        """
         strides = row_major(self.piece.view.shape, held.itemsize)
         return np.ndarray(self.piece.source.shape, held.dtype, held, 0, strides)
 
@@ -68,7 +71,7 @@ class TensorLayout:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Its name in reports."""
         return self.deployment.name
 
     @property
@@ -78,12 +81,12 @@ class TensorLayout:
 
     @property
     def size(self) -> int:
-        """How many elements."""
+        """The number of elements."""
         return prod(self.shape)
 
     @property
     def key(self) -> TensorKey:
-        """What identifies it while it lives."""
+        """The key that identifies it while it lives."""
         return self.sip, self.va
 
     @property
@@ -116,7 +119,7 @@ class TensorLayout:
         return {view: shard.pa for view, shard in self.parts}
 
     def pa_of(self, view: ShardView) -> int:
-        """Where a shard begins, an encoded physical address."""
+        """Return the first address of a shard, an encoded physical one."""
         return self._pa_by_view[view]
 
     @cached_property
@@ -140,27 +143,27 @@ class TensorLayout:
 
     @property
     def has_copies(self) -> bool:
-        """Whether elements lie in more than one place."""
+        """True when elements lie in more than one place."""
         return bool(self._later_views)
 
     def is_first(self, stretch: ShardStretch) -> bool:
-        """Whether a stretch is of the first copy of its shard."""
+        """Return True when a stretch is of the first copy of its shard."""
         return stretch.piece.view not in self._later_views
 
     def first_stretches(self, window: Window) -> list[ShardStretch]:
-        """Where the elements of ``window`` lie, each once: in the first copy."""
+        """Return the stretches that hold the elements of ``window``, each once: in the first copy."""
         return [self._stretch(piece) for piece in pieces(self._first_views, window)]
 
     def all_stretches(self, window: Window) -> list[ShardStretch]:
-        """Where the elements of ``window`` lie, in every copy; in the order of their PEs."""
+        """Return the stretches that hold the elements of ``window`` in every copy, in the order of their PEs."""
         return [self._stretch(piece) for piece in pieces(self.views, window)]
 
     def stretches_of(self, index: Index) -> list[ShardStretch]:
-        """Where one element lies, in every copy; the first is first."""
+        """Return the stretches that hold one element, in every copy; that of the first copy comes first."""
         return self.all_stretches(Window(tuple((at, at + 1) for at in index)))
 
     def place_of(self, index: Index, fmt: AddressFormat, pe: PeCoord | None = None) -> str:
-        """Which PE and address hold one element, for a reader: its first copy, or that of ``pe``."""
+        """Return PE and address of one element as text: of its first copy, or of the copy on ``pe``."""
         stretch = next(each for each in self.stretches_of(index) if pe in (None, each.pe))
         return f"{pe_name(stretch.pe)}, {PhysAddr.decode(stretch.pa, fmt)!r}"
 
@@ -190,10 +193,10 @@ Elements: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
 
 
 def reshape_layout(layout: TensorLayout, shape: Shape, place: ViewsOf) -> TensorLayout | None:
-    """The same elements in the same order under ``shape``; None when a shard is no box of that.
+    """Return the layout of the same elements in the same order under ``shape``; None when a shard is no box of that.
 
     It has the policy that puts every element where it lies, if there is one; else it keeps ``dp`` and the shape that
-    this splits. ``place``: the shards that a policy makes of a tensor of ``shape``.
+    ``dp`` splits. ``place`` gives the shards that a policy makes of a tensor of ``shape``.
     """
     held = [_elements(view.window, layout.shape) for view in layout.views]
     windows = [_window(elements, shape) for elements in held]
@@ -208,7 +211,7 @@ def reshape_layout(layout: TensorLayout, shape: Shape, place: ViewsOf) -> Tensor
 
 
 def _policies(given: DPPolicy) -> Iterator[DPPolicy]:
-    """The policies over the same cubes and PEs, the given one first."""
+    """Yield the policies over the same cubes and PEs, the given one first."""
     yield given
     for cube, pe in product(KINDS, KINDS):
         yield replace(given, cube=cube, pe=pe)
@@ -222,7 +225,10 @@ def _places(place: ViewsOf, policy: DPPolicy) -> tuple[ShardView, ...]:
 
 
 def _elements(window: Window, shape: Shape) -> Elements:
-    """What a window of a tensor holds; axes that make one run are taken together, so that the shape does not matter."""
+    """Return the elements of a window in order.
+
+    Axes that make one run are taken together, so that the shape does not matter.
+    """
     first, step = 0, 1
     runs: list[tuple[int, int]] = []
     for (start, stop), extent in zip(reversed(window.bounds), reversed(shape), strict=True):
@@ -237,7 +243,7 @@ def _elements(window: Window, shape: Shape) -> Elements:
 
 
 def _window(elements: Elements, shape: Shape) -> Window | None:
-    """The window of a tensor of ``shape`` that holds these; None when they are no box."""
+    """Return the window of a tensor of ``shape`` that holds these elements; None when they are no box."""
     first, runs = elements
     counts = [1] * len(shape)
     axis, stride = len(shape) - 1, 1
@@ -276,7 +282,9 @@ class JoinedRanges:
         self._joined: dict[tuple[TensorKey, ...], _Joined] = {}
 
     def join(self, layouts: Sequence[TensorLayout]) -> tuple[int, list[HostMsg]]:
-        """The address of the first; the others follow each other. With it the messages that make it so, if needed."""
+        """Return the address of the first tensor, behind which the others follow, and the messages that map them so, if
+        any are needed.
+        """
         keys = tuple(layout.key for layout in layouts)
         if keys in self._joined:
             return self._joined[keys].va, []
@@ -295,12 +303,12 @@ class JoinedRanges:
         return va, [MmuMapMsg(name=name, sip=first.sip, mapping=mapping, target_pe=pes)]
 
     def unmappings(self, layouts: Sequence[TensorLayout]) -> Iterator[HostMsg]:
-        """The messages that take every list with one of these tensors out of the MMUs."""
+        """Yield the messages that take every list with one of these tensors out of the MMUs."""
         for _, joined in self._with_any(layouts):
             yield MmuUnmapMsg(name=joined.name, sip=joined.sip, va_base=joined.va, target_pe=joined.pes)
 
     def forget(self, layouts: Sequence[TensorLayout]) -> None:
-        """These tensors are gone, and so is every list with one of them."""
+        """Forget freed tensors, and every list with one of them."""
         for keys, joined in self._with_any(layouts):
             del self._joined[keys]
             self._engine.va_allocator(joined.sip).free(joined.va, joined.nbytes)

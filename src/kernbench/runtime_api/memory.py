@@ -67,9 +67,9 @@ class LeakedMemory:
 
 @value
 class CleanupReport:
-    """What ``cleanup`` found: tensors that it freed, and memory that it could not, since no tensor has it.
+    """The findings of ``cleanup``: tensors that it freed, and memory that is still allocated though no tensor has it.
 
-    ``left``: what ranks had begun and not ended, such as work that none of them waited for.
+    ``left``: work that ranks had begun and not ended, such as requests that none of them waited for.
     """
 
     freed: tuple[FreedTensor, ...] = ()
@@ -99,7 +99,7 @@ class TensorMemory:
 
     @property
     def has_data(self) -> bool:
-        """Whether values can be read."""
+        """True when values can be read."""
         return self._engine.enable_data
 
     def create(
@@ -124,7 +124,7 @@ class TensorMemory:
         return layout
 
     def create_like(self, layout: TensorLayout, name: str, dtype: DType, fill: float | None = None) -> TensorLayout:
-        """The same for a tensor of the shape, the layout and the SIP of another."""
+        """Create a tensor of the shape, the layout and the SIP of another."""
         shape = layout.shape if layout.made_as is None else layout.made_as
         made = self.create(name, shape, dtype, layout.dp, layout.sip, fill)
         if shape == layout.shape:
@@ -134,7 +134,10 @@ class TensorMemory:
         return under_its_shape
 
     def renew(self, layout: TensorLayout) -> None:
-        """From now on nobody has written its elements; of one that a request under way uses they stay what they are."""
+        """Note that nobody has written its elements.
+
+        While a request under way uses the tensor, they stay what they are.
+        """
         if not self.uses.under_way(layout.key):
             self._engine.retire()
             self._begin(layout)
@@ -171,7 +174,7 @@ class TensorMemory:
         return MmuUnmapMsg(name=layout.name, sip=layout.sip, va_base=layout.va, target_pe=known)
 
     def clone(self, layout: TensorLayout, name: str) -> TensorLayout:
-        """A tensor that lies in the same way, made by the PEs that own it: every one copies its shards."""
+        """Make a tensor that lies in the same way: every PE that owns it copies its shards."""
         self.settle(layout)
         made = self.create_like(layout, name, layout.dtype)
         copying = self._requests.submit(copy_launch(layout, made))
@@ -180,7 +183,7 @@ class TensorMemory:
         return made
 
     def reshape(self, layout: TensorLayout, shape: tuple[int, ...]) -> TensorLayout | None:
-        """The same tensor under another shape of as many elements; None when its shards do not allow it."""
+        """Return the same tensor under another shape of as many elements; None when its shards do not allow it."""
         self._check_live(layout)
         return reshape_layout(layout, shape, lambda policy: self._views(shape, layout.dtype, policy, layout.sip))
 
@@ -209,22 +212,25 @@ class TensorMemory:
         return TensorLayout(shape=shape, dtype=dtype, dp=dp, sip=sip, va=va, deployment=deployment, views=views)
 
     def is_live(self, layout: TensorLayout) -> bool:
-        """Whether the tensor has not been freed, under this shape or another."""
+        """Return True when the tensor has not been freed, under this shape or another."""
         found = self._live.get(layout.key)
         return found is not None and found.deployment is layout.deployment
 
     def fill(self, layout: TensorLayout, value: float) -> None:
-        """Every element becomes ``value``, written by the device."""
+        """Make every element ``value``; the device writes it."""
         self._write(layout, fill_messages(layout, value))
 
     def copy(self, layout: TensorLayout, source: HostSource | None) -> None:
-        """The tensor becomes ``source``, which broadcasts to it: a host transfer to every copy. None: of no values."""
+        """Make the tensor ``source``, which broadcasts to it, by a host transfer to every copy.
+
+        None: a transfer without values.
+        """
         self._write(layout, copy_messages(layout, source if self.has_data else None))
 
     def update(self, layout: TensorLayout, window: Window, values: Array | None, chosen: Array) -> None:
-        """The elements of ``window`` where ``chosen`` holds become ``values``: only their bytes are sent.
+        """Make the elements of ``window`` where ``chosen`` holds ``values``: only their bytes are sent.
 
-        None: of no values.
+        None: a transfer without values.
         """
         if window == layout.whole and chosen.all():
             self.copy(layout, values)
@@ -232,10 +238,10 @@ class TensorMemory:
             self._write(layout, update_messages(layout, window, values if self.has_data else None, chosen))
 
     def read(self, layout: TensorLayout, window: Window, asked: Any = ...) -> Array:
-        """The elements of ``window`` as the machine holds them once they are here: a host transfer.
+        """Read the elements of ``window`` by a host transfer.
 
-        ``asked``: an index of the window, those that the program wants of it: only of these it is told what is wrong.
-        NoDataError, before any time passes, in a run that has no values.
+        ``asked``: an index of the window, the elements that the program wants; observers are told what is wrong with
+        these only. NoDataError, before any time passes, in a run that has no values.
         """
         check_host_calls()
         self._check_live(layout)
@@ -244,7 +250,9 @@ class TensorMemory:
         return np.zeros(window.shape, layout.dtype.numpy) if found is None else found
 
     def pass_on(self, layout: TensorLayout, window: Window, asked: Any = ...) -> Array | None:
-        """The same for values that go on to the machine, unseen by the program; None in a run without data."""
+        """Read as ``read`` does, for values that go on to the machine, unseen by the program; None in a run without
+        data.
+        """
         start_ps = self._engine.machine.clock.time
         self.settle(layout)
         self._requests.transfer(read_messages(layout, layout.first_stretches(window)))
@@ -258,7 +266,7 @@ class TensorMemory:
         return held
 
     def look(self, layout: TensorLayout) -> Array:
-        """All elements as the machine holds them now. No time passes: for who watches, not for programs.
+        """Return all elements as the machine holds them now, in no simulated time: for reports, not for programs.
 
         NoDataError in a run that has no values.
         """
@@ -268,7 +276,7 @@ class TensorMemory:
         return self._gather(layout, whole) if has_values else np.zeros(whole.shape, layout.dtype.numpy)
 
     def copies(self, layout: TensorLayout, first: Array) -> Iterator[TensorCopy]:
-        """Every copy as the machine holds it now, one after another; ``first`` is the first. Nothing if it is alone."""
+        """Yield every further copy as the machine holds it now; ``first`` is the first copy."""
         return copies(layout, layout.whole, first, self._engine.read_memory) if layout.has_copies else iter(())
 
     def check(self, layout: TensorLayout, tolerance: Tolerance) -> None:
@@ -338,7 +346,7 @@ class TensorMemory:
 
 
 def _measure_use(engine: GraphEngine) -> dict[tuple[PeCoord, str], int]:
-    """Bytes in use of the memories of every PE that anything was asked of."""
+    """Return the bytes in use in the memories of every PE that anything was asked of."""
     found: dict[tuple[PeCoord, str], int] = {}
     for pe, allocator in sorted(engine.used_allocators.items()):
         found[pe, "hbm"], found[pe, "tcm"] = _in_use(allocator.hbm), _in_use(allocator.tcm)
@@ -350,7 +358,7 @@ def _in_use(space: FreeList) -> int:
 
 
 class ExtraMemories:
-    """Those that a program has asked for."""
+    """The memories at ``cube.extra`` and ``pe.extra`` that a program has mapped to virtual addresses of their SIP."""
 
     __slots__ = ("_engine", "_mapped", "_requests")
 
@@ -359,7 +367,7 @@ class ExtraMemories:
         self._mapped: dict[str, tuple[int, TensorMapping]] = {}
 
     def map(self, part: str) -> int:
-        """The virtual address of the first byte; the PEs of the SIP are told when it is asked for first."""
+        """Return the virtual address of the first byte. The first call maps the memory on the PEs of the SIP."""
         if part not in self._mapped:
             node = self._engine.topology.topology_obj.node(part)
             pa, nbytes = self._engine.addresses_of(part)

@@ -28,12 +28,12 @@ class ProcessContext:
 
     @property
     def is_joined(self) -> bool:
-        """Whether somebody has waited for them to the end."""
+        """True when somebody has waited for them to the end."""
         return self._joined
 
     @property
     def report(self) -> str:
-        """What ranks have raised up to now; empty when none has."""
+        """The errors of ranks up to now, as text; empty when there is none."""
         return tell_all(self._spawned.errors)
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
@@ -78,7 +78,7 @@ class ProcessContext:
 
 
 def _cause(errors: dict[int, BaseException]) -> BaseException:
-    """What a traceback of all shows."""
+    """Return the error that the traceback of all shows."""
     found = [error for _, error in sorted(errors.items())]
     return found[0] if len(found) == 1 else BaseExceptionGroup("what the ranks raised", found)
 
@@ -135,7 +135,7 @@ class Multiprocessing:
 
     @property
     def untold(self) -> str:
-        """What ranks have raised that nobody has joined; empty when there is nothing."""
+        """The errors of ranks that nobody has joined, as text; empty when there is none."""
         return "" if self._context is None or self._context.is_joined else self._context.report
 
     def stop(self) -> None:
@@ -158,7 +158,10 @@ class Multiprocessing:
             raise InputError(f"spawn: start_method={start_method!r}, must be one of {', '.join(START_METHODS)}")
 
     def _finish(self, spawned: Spawned) -> None:
-        """All have ended: nothing of theirs goes on after a failure; else what they left is noted."""
+        """Clean up behind ranks that have ended.
+
+        After a failure nothing of theirs goes on; else work that they left is noted.
+        """
         workers = [task.worker for task in spawned.tasks]
         left = [f"{each}: {what}" for each in workers for what in self._requests.unseen_of(each)]
         left += self._groups.note_end(workers)

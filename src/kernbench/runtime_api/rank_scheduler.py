@@ -39,7 +39,7 @@ class Sleepers:
 
     @property
     def any_rank(self) -> bool:
-        """Whether a rank sleeps."""
+        """True when a rank sleeps."""
         return len(self._sleeps) > (None in self._sleeps)
 
     @property
@@ -49,20 +49,20 @@ class Sleepers:
 
     @property
     def giving_way(self) -> list[Sleeper]:
-        """Those that could go on at once."""
+        """The sleepers that could go on at once."""
         return list(self._giving_way)
 
     @property
     def at_open_gates(self) -> list[Sleeper]:
-        """Those whose gate was opened."""
+        """The sleepers whose gate was opened."""
         return [sleeper for gate, there in self._at_gates.items() if gate.is_open for sleeper in there]
 
     def waiting_for(self, handles: Iterable[RequestHandle]) -> list[Sleeper]:
-        """Those who wait for one of these requests."""
+        """Return the sleepers that wait for one of these requests."""
         return [sleeper for handle in handles for sleeper in self._by_request.get(handle.request_id, ())]
 
     def add(self, sleeper: Sleeper, sleep: Sleep) -> None:
-        """Somebody goes to sleep."""
+        """Put a rank or the program to sleep."""
         self._sleeps[sleeper] = sleep
         for handle in sleep.handles:
             waiting = self._by_request.setdefault(handle.request_id, {})
@@ -75,7 +75,7 @@ class Sleepers:
             self._giving_way[sleeper] = None
 
     def remove(self, sleeper: Sleeper) -> None:
-        """Somebody sleeps no more, if it did."""
+        """Take a sleeper out, if it sleeps."""
         sleep = self._sleeps.pop(sleeper, None)
         if sleep is None:
             return
@@ -90,7 +90,7 @@ class Sleepers:
         self._giving_way.pop(sleeper, None)
 
     def remove_ranks(self) -> None:
-        """No rank sleeps any more."""
+        """Take all ranks out; the program may sleep on."""
         for sleeper in [each for each in self._sleeps if each is not None]:
             self.remove(sleeper)
 
@@ -122,16 +122,16 @@ class Spawned:
 
     @property
     def errors(self) -> dict[int, BaseException]:
-        """What ranks raised by themselves, by rank."""
+        """The errors that ranks raised by themselves, by rank."""
         return {task.worker.rank: task.error for task in self.tasks if task.error is not None}
 
     @property
     def has_ended_well(self) -> bool:
-        """Whether all have come to their own end."""
+        """True when all have come to their own end."""
         return not any(task.error is not None or task.stopped for task in self.tasks)
 
     def finish(self) -> None:
-        """All have ended, and the machine can be asked to stop what they left."""
+        """Finish once, when all have ended and the machine can be asked to stop their work."""
         if not self._finished:
             self._finished = True
             self._finish()
@@ -165,7 +165,7 @@ class RankScheduler:
 
     @property
     def busy(self) -> bool:
-        """Whether ranks were spawned that have not all ended."""
+        """True while ranks that were spawned have not all ended."""
         return bool(self._ready or self._sleepers.any_rank)
 
     def start(self, spawned: Spawned) -> None:
@@ -174,7 +174,7 @@ class RankScheduler:
         self._ready = list(spawned.tasks)
 
     def join(self) -> None:
-        """From the program: wait until every rank has ended."""
+        """Wait until every rank has ended; called by the program."""
         check_host_calls()
         self._drive(Sleep(lambda: "its ranks"), lambda: not self.busy)
 
@@ -189,7 +189,7 @@ class RankScheduler:
             raise interrupt
 
     def give_up(self, why: BaseException) -> None:
-        """The program does not wait for its ranks any more: they end, and what they have under way is dropped."""
+        """End the ranks that the program does not wait for any more, and drop their requests under way."""
         spawned = self._spawned
         if spawned is None:
             return
@@ -230,7 +230,7 @@ class RankScheduler:
             self._current.check()
 
     def _until_done(self, handle: RequestHandle, describe: Describe) -> None:
-        """A rank hands over to the program, which goes round until its own wait is over."""
+        """Wait for a request: a rank hands over to the program, which runs the loop until its own wait is over."""
         sleep = Sleep(lambda: describe(handle), (handle,))
         if self._current is not None:
             self._current.pause(sleep)
@@ -292,7 +292,10 @@ class RankScheduler:
         self._ready = sorted(tasks, key=lambda task: task.worker.rank)
 
     def _pass_time(self, own: Sleep) -> list[Sleeper]:
-        """Advance to the first completion: who wakes. When none comes any more, ranks that gave way may know more."""
+        """Advance to the first completion, and return the sleepers that it wakes.
+
+        When nothing completes any more, ranks that gave way may know more.
+        """
         awaited = self._sleepers.requests
         patient = self._vain_turns < TURNS_IN_VAIN and bool(self._sleepers.giving_way)
         if patient and (not awaited or awaited == self._dead_end):
@@ -320,7 +323,7 @@ class RankScheduler:
         return self._sleepers.waiting_for(ended)
 
     def _idle(self) -> SimulationDeadlock:
-        """Ranks wait for each other, and the machine has nothing to do."""
+        """Return the deadlock of ranks that wait for each other while the machine has nothing to do."""
         tasks = () if self._spawned is None else self._spawned.tasks
         waiting = sum(not task.ended for task in tasks)
         return SimulationDeadlock(
@@ -330,7 +333,7 @@ class RankScheduler:
         )
 
     def _explain_deadlock(self, deadlock: SimulationDeadlock, own: Sleep) -> SimulationDeadlock:
-        """The error with what every rank waits for; the ranks end with it. ``own``: what the program waits for."""
+        """End the ranks, and return the error with a line for what each waits for. ``own``: the wait of the program."""
         if self._spawned is None or not self.busy:
             return deadlock
         ranks = [f"  {task.standing}" for task in self._spawned.tasks]

@@ -26,15 +26,17 @@ T = TypeVar("T")
 
 
 class HandedOn(ABC):
-    """What a program keeps and the ranks that it spawns begin with."""
+    """An object of the program that the ranks which it spawns begin with."""
 
     @abstractmethod
     def in_rank(self, rank: int, n_ranks: int) -> object | None:
-        """What rank ``rank`` of ``n_ranks`` keeps in its place, of the same class; None: it does not hold there."""
+        """Return the object of the same class that rank ``rank`` of ``n_ranks`` begins with; None when it begins with
+        none.
+        """
 
 
 class RankLocal:
-    """What libraries above this one keep for a rank, as a process keeps globals: one object of each class."""
+    """The objects that libraries keep for a rank, as a process keeps globals: one of each class."""
 
     __slots__ = ("_kept",)
 
@@ -42,7 +44,9 @@ class RankLocal:
         self._kept: dict[type[object], object] = {}
 
     def for_rank(self, rank: int, n_ranks: int) -> RankLocal:
-        """What rank ``rank`` of ``n_ranks`` begins with when the program, whose this is, spawns it."""
+        """Return the objects that rank ``rank`` of ``n_ranks`` begins with when the program, whose these are, spawns
+        it.
+        """
         made = RankLocal()
         for kept in self._kept.values():
             handed_on = kept.in_rank(rank, n_ranks) if isinstance(kept, HandedOn) else None
@@ -51,16 +55,16 @@ class RankLocal:
         return made
 
     def put(self, value: object) -> None:
-        """Keep ``value`` in place of what there was of its class."""
+        """Keep ``value`` in place of the object of its class."""
         self._kept[type(value)] = value
 
     def get(self, kind: type[T]) -> T | None:
-        """What is kept of a class."""
+        """Return the object of a class; None when there is none."""
         found = self._kept.get(kind)
         return found if isinstance(found, kind) else None
 
     def drop(self, kind: type[object]) -> None:
-        """Keep nothing of a class any more."""
+        """Keep no object of a class any more."""
         self._kept.pop(kind, None)
 
     def clear(self) -> None:
@@ -70,10 +74,10 @@ class RankLocal:
 
 @state(eq=False)
 class Worker:
-    """What a rank has of its own: its number, how many were spawned with it, and the SIP it chose, if it chose one.
+    """The state of a rank: its number, the number of ranks spawned with it, and the SIP that it chose, if it chose one.
 
-    ``local``: what libraries keep for it. The program that is alone is one implicit rank 0; only ``spawned`` ones were
-    made by ``spawn``.
+    ``local``: the objects that libraries keep for it. A program that is alone is one implicit rank 0; only ``spawned``
+    ones were made by ``spawn``.
     """
 
     rank: int = 0
@@ -103,7 +107,7 @@ class Workers:
 
     @contextmanager
     def running(self, worker: Worker) -> Iterator[None]:
-        """Inside, ``worker`` is the current one."""
+        """Make ``worker`` the current one inside the ``with`` block."""
         before, self._current = self._current, worker
         try:
             yield
@@ -112,7 +116,7 @@ class Workers:
 
 
 def wants_debugging() -> bool:
-    """Whether the user asked to be warned of what is allowed and probably not meant."""
+    """Return True when the user asked for warnings of code that is allowed and probably a mistake."""
     return os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
 
 
@@ -156,12 +160,12 @@ class RankRunner(Generic[W]):
                 pass
 
     def pause(self, waits_for: W) -> None:
-        """From inside the program: stop until resumed."""
+        """Stop until resumed; called from inside the program."""
         self.check()
         self._parent().switch(waits_for)
 
     def check(self) -> None:
-        """From inside the program: leave it if it was stopped, whatever its ``finally`` blocks still want."""
+        """Leave the program if it was stopped, whatever its ``finally`` blocks still want; called from inside it."""
         assert getcurrent() is self._greenlet, "a rank waits for itself only"
         if self._stopped:
             self._ends += 1
@@ -181,7 +185,7 @@ WaitText = Callable[[], str]
 
 @value
 class Sleep:
-    """What a rank waits for: the end of one of ``handles``, or that its ``gate`` is opened.
+    """The wait of a rank: for the end of one of ``handles``, or for its ``gate`` to open.
 
     ``gives_way``: it could go on at once, and lets others go first.
     """
@@ -202,7 +206,7 @@ class Gate:
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may pass."""
+        """True when everybody may pass."""
         return self._open
 
     def open(self) -> None:
@@ -210,7 +214,7 @@ class Gate:
         self._open = True
 
     def sleep(self) -> Sleep:
-        """The wait of one that has come."""
+        """Return the wait of a rank that has come to the gate."""
         return Sleep(self._what, gate=self)
 
 
@@ -233,7 +237,7 @@ class RankTask:
 
     @property
     def standing(self) -> str:
-        """For a reader: what it waits for, or that it has ended."""
+        """For a report: what it waits for, or that it has ended."""
         return f"{self.worker} {'has ended' if self.sleep is None else f'waits for {self.sleep.what()}'}"
 
     def run(self) -> None:
@@ -254,16 +258,16 @@ class RankTask:
         self._runner.stop()
 
     def pause(self, sleep: Sleep) -> None:
-        """From inside the rank: wait."""
+        """Wait; called from inside the rank."""
         self._runner.pause(sleep)
 
     def check(self) -> None:
-        """From inside the rank: leave it if it was stopped."""
+        """Leave the rank if it was stopped; called from inside it."""
         self._runner.check()
 
 
 def _of_program(trace: TracebackType | None) -> TracebackType | None:
-    """Without the frames that resumed the rank: ``RankTask.run`` and ``RankRunner.resume``."""
+    """Cut off the frames that resumed the rank: ``RankTask.run`` and ``RankRunner.resume``."""
     for _ in range(2):
         trace = trace.tb_next if trace is not None else None
     return trace

@@ -1,4 +1,4 @@
-"""What is wrong with elements that the host reads: nobody wrote them, or their copies differ. Observers are told."""
+"""Tell observers what is wrong with elements that the host reads: nobody wrote them, or their copies differ."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Look:
 
     @property
     def stretches(self) -> list[ShardStretch]:
-        """Where what is looked at lies: a read is of the first copy, a comparison of all."""
+        """The stretches that are looked at: of a read those of the first copy, of a comparison those of all copies."""
         compared = self.action == "assert_close"
         return self.layout.all_stretches(self.window) if compared else self.layout.first_stretches(self.window)
 
     def mark_wanted(self) -> Array:
-        """Which elements of the window the program wants, a bool each."""
+        """Return the elements of the window that the program wants, a bool each."""
         wanted = np.zeros(self.window.shape, np.bool_)
         wanted[self.asked] = True
         return wanted
@@ -66,7 +66,7 @@ class ReadWatch:
 
     @property
     def is_on(self) -> bool:
-        """Whether an observer wants to know."""
+        """True when an observer wants to know."""
         return self._engine.tracks_writes
 
     def check(self, look: Look) -> None:
@@ -89,7 +89,7 @@ class ReadWatch:
                 observer.read_unwritten(read, elements)
 
     def _missing(self, look: Look) -> Array | None:
-        """Which elements of the window nobody wrote, a bool each; None when there is none."""
+        """Return the elements of the window that nobody wrote, a bool each; None when there is none."""
         missing = None
         for stretch in look.stretches:
             written = self._engine.written(stretch.pa, stretch.nbytes)

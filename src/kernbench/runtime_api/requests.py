@@ -46,11 +46,11 @@ class LostMessages:
         self._n_raised = 0
 
     def add(self, messages: Iterable[UnreceivedMessage]) -> None:
-        """These were lost although nothing had failed."""
+        """Note messages that were lost although nothing had failed."""
         self._lost += messages
 
     def sweep(self, message: UnreceivedMessage) -> None:
-        """This one went since something else had failed."""
+        """Note a message that was lost because something else had failed."""
         self._swept.append(message)
 
     def raise_new(self) -> None:
@@ -67,11 +67,11 @@ class LostMessages:
             self.raise_new()
 
     def has_raised(self, error: Exception) -> bool:
-        """Whether ``error`` is about such messages."""
+        """Return True when ``error`` is about such messages."""
         return any(each is error for each in self._errors)
 
     def list_lines(self, *, after_failure: bool) -> tuple[str, ...]:
-        """What was lost, in lines for a report."""
+        """Return a line of a report for each lost message."""
         told = [*self._lost, *self._swept] if after_failure else self._lost
         return tuple(f"not received: {line}" for line in lines_of(told))
 
@@ -94,9 +94,10 @@ class Purpose:
 
 
 def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
-    """``launch``, ``h2d``, ``d2h``, ``init`` (filled by the device), ``map``, ``unmap``, ``dma``, else ``other``.
+    """Return the purpose of a request.
 
-    ``queues``: they are installed or taken off.
+    Its phase is ``launch``, ``h2d``, ``d2h``, ``init`` (filled by the device), ``map``, ``unmap``, ``dma``, ``queues``
+    (installed or taken off), else ``other``.
     """
     match msg:
         case KernelLaunchMsg():
@@ -195,7 +196,7 @@ class Requests:
 
     @property
     def any_submitted(self) -> bool:
-        """Whether the program has asked anything of the machine."""
+        """True when the program has asked anything of the machine."""
         return bool(self._unseen or self._records)
 
     def submit_together(self, messages: Iterable[HostMsg]) -> list[RequestHandle]:
@@ -222,11 +223,11 @@ class Requests:
         return handle
 
     def unseen(self, handle: RequestHandle) -> bool:
-        """Whether nobody has waited for the request yet: its error, if any, is still to be raised."""
+        """Return True when nobody has waited for the request yet: its error, if any, is still to be raised."""
         return handle.request_id in self._unseen
 
     def unseen_of(self, worker: Worker) -> tuple[str, ...]:
-        """What a worker has submitted and nobody has waited for."""
+        """Return the requests of a worker that nobody has waited for, as text."""
         return tuple(str(submitted) for submitted in self._unseen.values() if submitted.worker is worker)
 
     def wait(self, handles: Sequence[RequestHandle]) -> list[Completion]:
@@ -263,7 +264,7 @@ class Requests:
         self.wait([each.handle for each in self._unseen.values() if worker is None or each.worker is worker])
 
     def find_failures(self, workers: Collection[Worker]) -> dict[Worker, Exception]:
-        """The first error of each worker in what it has submitted, is over, and nobody has waited for."""
+        """Return the first error of each worker among its requests that are over and that nobody has waited for."""
         return self._first_failures(each for each in self._unseen.values() if each.worker in workers)
 
     def abandon(
@@ -299,9 +300,9 @@ class Requests:
                 self.lost.add([message])
 
     def _recover_from(self, failure: BaseException, handles: Sequence[RequestHandle]) -> None:
-        """The program has waited for ``handles`` in vain: give up what is of no use any more, unless ranks go on.
+        """Give up what is of no use any more after the program has waited for ``handles`` in vain, unless ranks go on.
 
-        Raises what a kernel had failed with, if that led to a deadlock.
+        Raise the error that a kernel had failed with, if that led to a deadlock.
         """
         if self._scheduler.busy:
             return
@@ -327,7 +328,7 @@ class Requests:
             self._drop(others)
 
     def _is_hopeless(self, submitted: _Submitted) -> bool:
-        """Whether it is under way, where that can never end well, or has failed."""
+        """Return True for a request that has failed, or is under way where it can never end well."""
         return not submitted.handle.done or self._error_of(submitted) is not None
 
     def _error_of(self, submitted: _Submitted) -> Exception | None:
@@ -399,12 +400,14 @@ class Work:
         return True
 
     def is_completed(self) -> bool:
-        """Whether it is done at this simulated time."""
+        """Return True when it is done at this simulated time."""
         return all(handle.done for handle in self._handles)
 
 
 class Uses:
-    """Which tensors the requests under way have as arguments: the host must not touch those before they are done."""
+    """The tensors that requests under way have as arguments: the host must not touch those before the requests are
+    done.
+    """
 
     __slots__ = ("_requests", "_using")
 
@@ -413,7 +416,7 @@ class Uses:
         self._using: dict[TensorKey, list[RequestHandle]] = {}
 
     def note(self, handle: RequestHandle, keys: Iterable[TensorKey]) -> None:
-        """``handle`` uses these tensors."""
+        """Note that ``handle`` uses these tensors."""
         for key in dict.fromkeys(keys):
             self._using[key] = [*self.under_way(key), handle]
 
@@ -426,5 +429,5 @@ class Uses:
             self._using.pop(key, None)
 
     def under_way(self, key: TensorKey) -> list[RequestHandle]:
-        """The requests under way that use a tensor."""
+        """Return the requests under way that use a tensor."""
         return [handle for handle in self._using.get(key, ()) if self._requests.unseen(handle)]

@@ -1,4 +1,6 @@
-"""Where the time of a run went: critical paths, lines of kernels, rooflines; of every launch, and of all of it."""
+"""Explain where the time of a run went: critical paths, lines of kernels, rooflines; for every launch and for all of
+it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from kernbench.triton_emu.program_text import ProgramText
 
 @value
 class EngineTime:
-    """How long an engine was busy: the union of its works' intervals, summed over PEs."""
+    """The time that an engine was busy: the union of its works' intervals, summed over PEs."""
 
     engine: str
     ns: float
@@ -31,7 +33,9 @@ class EngineTime:
 
 @value
 class LineUse:
-    """A line of a kernel: what it ``says``, ns on the critical path, in all and by part, how long engines were busy."""
+    """A line of a kernel: its text (``says``), its ns on the critical path, in all and by part, and the busy time of
+    engines.
+    """
 
     line: int
     says: str
@@ -71,13 +75,13 @@ class LineWait:
 
     @property
     def what(self) -> str:
-        """What was waited for, in words."""
+        """The cause of the wait, in words."""
         return _WAITED_FOR[self.waited_for].format(self.direction)
 
 
 @value(kw_only=True)
 class KernelShare:
-    """What of a path lies in the kernel of a launch on a PE."""
+    """The time of a path that lies in the kernel of a launch on a PE."""
 
     pe: PeCoord
     launch_id: int
@@ -87,10 +91,11 @@ class KernelShare:
 
 @value(kw_only=True)
 class LaunchExplanation:
-    """Where a launch's time went; ``program``: what it ran. ``ended``: else as far as it got.
+    """The time of a launch, explained.
 
-    ``waits``: for other lines, the longest first; ``pes``: the kernels that the path goes through, likewise;
-    ``slices``: what slices with banks did meanwhile, for whomever. ``programs``: those of all launches of the run.
+    ``program``: what it ran. ``ended`` is false when it is explained only as far as it got. ``waits`` and ``pes``:
+    waits for other lines, and the kernels that the path goes through, the longest first. ``slices``: the use of slices
+    with banks meanwhile, by anybody. ``programs``: those of all launches of the run.
     """
 
     name: str
@@ -109,7 +114,7 @@ class LaunchExplanation:
 
 @value(kw_only=True)
 class RunExplanation:
-    """Where a run's time went, and that of each of its launches."""
+    """The time of a run and of each of its launches, explained."""
 
     path: CriticalPath
     roofline: Roofline
@@ -117,7 +122,7 @@ class RunExplanation:
     slices: tuple[SliceTime, ...]
 
     def longest_of_each_name(self) -> tuple[LaunchExplanation, ...]:
-        """The launch of each name that took longest."""
+        """Return the launch of each name that took longest."""
         found: dict[str, LaunchExplanation] = {}
         for launch in self.launches:
             best = found.get(launch.name)
@@ -128,7 +133,7 @@ class RunExplanation:
 
 @patient_collector()
 def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float, end_ns: float) -> RunExplanation:
-    """What ``log``, with memories, says of the time between ``begin_ns`` and ``end_ns`` of a run."""
+    """Explain from ``log``, with memories, the time between ``begin_ns`` and ``end_ns`` of a run."""
     finder = PathFinder(log, handles)
     path = finder.of_run(ns_to_ps(begin_ns), ns_to_ps(end_ns))
     launched = {each.request_id: each.msg for each in handles if isinstance(each.msg, KernelLaunchMsg)}
@@ -177,7 +182,7 @@ def _launch(
 
 
 def _waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[LineWait, ...]:
-    """The hops of a path, those between the same lines put together."""
+    """Return the hops of a path, those between the same lines added up."""
     found: dict[tuple[KernelPlace, KernelPlace, WaitedFor, str], list[PathHop]] = {}
     for hop in path.hops:
         found.setdefault((hop.waiting, hop.cause, hop.waited_for, hop.direction), []).append(hop)
@@ -214,7 +219,7 @@ _MOST_PES = 16
 
 
 class _Texts:
-    """What the lines of a launch say: on the PEs where the path goes through them, if there are any."""
+    """The texts of a launch's lines: on the PEs where the path goes through them, if there are any."""
 
     def __init__(self, program: ProgramText, path: CriticalPath, pes: Iterable[PeCoord]) -> None:
         self._program = program
@@ -222,13 +227,13 @@ class _Texts:
         self._on_path = {(each.pe, each.line) for each in path.steps if each.launch_id == path.launch_id}
 
     def of(self, line: int) -> str:
-        """What ``line`` says."""
+        """Return the text of ``line``."""
         found = [pe for pe in self._pes if (pe, line) in self._on_path]
         return self._program.says(line, found or self._pes)
 
 
 def _lines(log: TraceLog, launch_id: int, path: CriticalPath, texts: _Texts) -> tuple[LineUse, ...]:
-    """Every line that issued a command, and those that the path goes through."""
+    """Return every line that issued a command, and those that the path goes through."""
     works = log.seen.works
     mine = works.of_launch(launch_id)
     ended = ~works.done_by(PLAN)[mine] & (works.columns.end[works.rows[mine]] >= 0)

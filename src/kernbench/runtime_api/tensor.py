@@ -52,12 +52,12 @@ class Tensor(Shaped):
 
     @property
     def layout(self) -> TensorLayout:
-        """Where it lies."""
+        """Its place in memory."""
         return self._layout
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Its name in reports."""
         return self._layout.name
 
     @property
@@ -77,7 +77,7 @@ class Tensor(Shaped):
 
     @property
     def dp(self) -> DPPolicy:
-        """How it spreads over the cubes and PEs of its SIP."""
+        """The policy that spreads it over the cubes and PEs of its SIP."""
         return self._layout.dp
 
     @property
@@ -106,10 +106,10 @@ class Tensor(Shaped):
         return self._memory.is_live(self._layout)
 
     def reshape(self, *shape: SizeArg) -> Tensor:
-        """The same memory under another shape; one extent may be -1. Costs nothing.
+        """Return the same memory under another shape; one extent may be -1. Costs nothing.
 
-        ShapeError for another number of elements, and when a shard is no box of the new shape: what has to move is for
-        the program to say.
+        ShapeError for another number of elements, and when a shard is no box of the new shape: the program has to say
+        which data move.
         """
         wanted = shape_of(shape)
         extents = complete_shape(wanted, self.numel())
@@ -127,7 +127,7 @@ class Tensor(Shaped):
     view = reshape
 
     def clone(self) -> Tensor:
-        """A copy that lies in the same way on the same SIP: every PE that owns it copies its own shards."""
+        """Return a copy that lies in the same way on the same SIP: every PE that owns it copies its own shards."""
         return Tensor(self._memory.clone(self._layout, f"{self.name}.clone"), self._memory)
 
     def copy_(self, src: object) -> Tensor:
@@ -156,18 +156,20 @@ class Tensor(Shaped):
         return self.fill_(0)
 
     def numpy(self) -> Array:
-        """All elements in an array of this dtype; of several copies the first."""
+        """Return all elements in an array of this dtype; of several copies the first."""
         return self._memory.read(self._layout, self._layout.whole)
 
     def fetch(self, start: int, stop: int, asked: Any = ...) -> Array:
-        """Elements ``start`` to ``stop`` of the first axis, as ``self[start:stop]``, for libraries that keep more in a
-        tensor than what their program wants: ``asked`` is an index of those elements, what it wants of them.
+        """Read elements ``start`` to ``stop`` of the first axis, as ``self[start:stop]`` does.
+
+        For libraries that keep more in a tensor than their program wants: ``asked`` is an index of those elements that
+        it wants.
         """
         window = self._layout.whole.along(0, start, stop)
         return self._memory.read(self._layout, window, asked)
 
     def pass_on(self, start: int = 0, stop: int | None = None, asked: Any = ...) -> Array | None:
-        """As ``fetch``, for values that go on to another tensor unseen; None in a run without data."""
+        """Read as ``fetch`` does, for values that go on to another tensor unseen; None in a run without data."""
         whole = self._layout.whole
         part = whole if stop is None else whole.along(0, start, stop)
         return self._memory.pass_on(self._layout, part, asked)
@@ -177,23 +179,27 @@ class Tensor(Shaped):
         self._memory.renew(self._layout)
 
     def cpu(self) -> HostTensor:
-        """All elements in a host tensor."""
+        """Return all elements in a host tensor."""
         return HostTensor(self.numpy())
 
     def peek(self) -> Array:
-        """As ``numpy``, without time or waiting: for reports and checks, which must not change what they watch."""
+        """Return all elements as ``numpy`` does, without time or waiting: for reports, which must not change what they
+        watch.
+        """
         return self._memory.look(self._layout)
 
     def copies(self, first: Array) -> Iterator[TensorCopy]:
-        """What every PE holds of it, as ``peek``, one after another: all beside ``first``, which is what ``peek`` gave.
+        """Yield what every PE holds of it, as ``peek`` does, beside ``first``, which ``peek`` gave.
 
         Nothing for a tensor whose elements lie in one place only.
         """
         return self._memory.copies(self._layout, first)
 
     def check(self, tolerance: Tolerance) -> None:
-        """Tell who watches the run what is wrong with a tensor that is compared: elements that nobody wrote, and copies
-        that differ by more than ``tolerance``."""
+        """Tell observers what is wrong with a tensor that is compared.
+
+        That is: elements that nobody wrote, and copies that differ by more than ``tolerance``.
+        """
         self._memory.check(self._layout, tolerance)
 
     def settle(self) -> None:
@@ -201,13 +207,13 @@ class Tensor(Shaped):
         self._memory.settle(self._layout)
 
     def item(self) -> Any:
-        """The only element as a Python number; ValueError when there are more."""
+        """Return the only element as a Python number; ValueError when there are more."""
         if self.numel() != 1:
             raise ValueError(f"{self.name}.item(): it has {self.numel()} elements, not 1")
         return self.numpy().item()
 
     def tolist(self) -> Any:
-        """Nested lists of Python numbers."""
+        """Return nested lists of Python numbers."""
         return self.numpy().tolist()
 
     def free(self) -> None:
@@ -215,13 +221,15 @@ class Tensor(Shaped):
         self._memory.release(self._layout)
 
     def __getitem__(self, index: Any) -> HostTensor:
-        """What NumPy would select, as a host tensor; only the stretches of shards that hold it are read."""
+        """Return the elements that NumPy would select, as a host tensor; only the stretches of shards that hold them
+        are read.
+        """
         selection = select(index, self.shape)
         fetched = self._memory.read(self._layout, selection.window, selection.rest)
         return HostTensor(np.asarray(fetched[selection.rest]))
 
     def __setitem__(self, index: Any, value: object) -> None:
-        """What NumPy would assign, in every copy; only the bytes that change hands are sent."""
+        """Assign as NumPy would, in every copy; only the bytes that change are sent."""
         check_host_calls()
         selection = select(index, self.shape)
         source = self._pass_on(value if isinstance(value, Tensor) else numeric(value, self.name))
@@ -237,11 +245,11 @@ class Tensor(Shaped):
         self._memory.update(self._layout, selection.window, values, chosen)
 
     def __eq__(self, other: object) -> Any:
-        """Which elements are equal: a host array of bools, with ``other`` broadcast as NumPy does."""
+        """Compare element by element to a host array of bools; ``other`` broadcasts as in NumPy."""
         return self._compare(np.equal, other)
 
     def __ne__(self, other: object) -> Any:
-        """Which elements are not equal."""
+        """Compare element by element: True where elements differ."""
         return self._compare(np.not_equal, other)
 
     __hash__ = object.__hash__
@@ -252,7 +260,7 @@ class Tensor(Shaped):
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """What NumPy functions see: ``numpy()``, which is always a copy."""
+        """Return ``numpy()`` for NumPy functions, always a copy."""
         return np.asarray(self.numpy(), dtype=dtype)
 
     def __repr__(self) -> str:
@@ -270,7 +278,10 @@ class Tensor(Shaped):
         return f", mean={held.mean():.6g}, norm={np.linalg.norm(held.reshape(-1)):.6g}"
 
     def _compare(self, operator: np.ufunc, other: object) -> Any:
-        """NotImplemented for what holds no numbers, so that Python finds it unlike any tensor."""
+        """Compare element by element.
+
+        NotImplemented for an object without numbers, so that Python finds it unlike any tensor.
+        """
         check_host_calls()
         try:
             theirs = other if isinstance(other, Tensor) else numeric(other, self.name)
@@ -328,27 +339,27 @@ class HostTensor(Shaped, NDArrayOperatorsMixin):
         return "cpu"
 
     def numpy(self) -> Array:
-        """The array itself, not a copy."""
+        """Return the array itself, not a copy."""
         return self._array
 
     def to(self, dtype: object) -> HostTensor:
-        """A copy with another element type."""
+        """Return a copy with another element type."""
         return HostTensor(convert(self._array, dtype_of(dtype)))
 
     def clone(self) -> HostTensor:
-        """A copy."""
+        """Return a copy."""
         return HostTensor(self._array.copy())
 
     def reshape(self, *shape: SizeArg) -> HostTensor:
-        """The array under another shape; ValueError for another number of elements."""
+        """Return the array under another shape; ValueError for another number of elements."""
         return HostTensor(self._array.reshape(shape_of(shape)))
 
     def item(self) -> Any:
-        """The only element as a Python number; ValueError when there are more."""
+        """Return the only element as a Python number; ValueError when there are more."""
         return self._array.item()
 
     def tolist(self) -> Any:
-        """Nested lists of Python numbers."""
+        """Return nested lists of Python numbers."""
         return self._array.tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -381,7 +392,7 @@ class HostTensor(Shaped, NDArrayOperatorsMixin):
 
 
 class KnownValues:
-    """Elements of tensors that a run without data knows all the same: the host wrote them, and no kernel since."""
+    """The elements of tensors that a run without data still knows: the host wrote them, and no kernel has since."""
 
     __slots__ = ("_elements",)
 
@@ -393,18 +404,20 @@ class KnownValues:
         return self._elements.get(tensor)
 
     def put(self, tensor: Tensor, first: int, elements: Array) -> None:
-        """Take over what the host writes from element ``first`` on; of one that is not known it has to be all."""
+        """Note elements that the host writes from element ``first`` on; of a tensor that is not known they have to be
+        all.
+        """
         if len(elements) == tensor.numel():
             self._elements[tensor] = np.array(elements)
         elif tensor in self._elements:
             self._elements[tensor][first : first + len(elements)] = elements
 
     def forget(self, tensor: Tensor) -> None:
-        """The elements are not known any more."""
+        """Forget the elements of a tensor."""
         self._elements.pop(tensor, None)
 
     def forget_range(self, sip: int, first: int, end: int) -> None:
-        """A kernel writes at virtual addresses of a SIP from ``first`` to before ``end``."""
+        """Forget the tensors in a range of virtual addresses of a SIP, which a kernel writes."""
         there = [each for each in self._elements if each.sip == sip and each.va < end and first < each.va + each.nbytes]
         for tensor in there:
             self.forget(tensor)

@@ -49,11 +49,11 @@ class Mismatch:
 
 @value(kw_only=True)
 class Comparison:
-    """What a comparison found. The maximum errors are over all elements: NaN when a NaN is among the wrong ones.
+    """The result of a comparison. The maximum errors are over all elements: NaN when a NaN is among the wrong ones.
 
-    Of a tensor with copies an element is ``wrong`` when it is so in one of them: ``pes`` is how many PEs hold it, 0
-    without copies, ``wrong_pes`` are those whose copy is wrong. ``reason`` is why nothing was compared (shapes, types),
-    empty when it was; ``line`` asked for one that failed.
+    Of a tensor with copies an element is ``wrong`` when it is so in one of them: ``pes`` counts the PEs that hold it, 0
+    without copies; ``wrong_pes`` are those whose copy is wrong. ``reason`` tells why nothing was compared (shapes,
+    types), empty when it was; ``line`` asked for a comparison that failed.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Whether all is close."""
+        """True when all is close."""
         return not self.wrong and not self.reason
 
     def __str__(self) -> str:
@@ -153,7 +153,7 @@ def _unlike(actual: Array, expected: Array) -> str:
 
 
 def _mismatch(errors: Errors, actual: Array, expected: Array, copy: TensorCopy | None = None) -> Mismatch | None:
-    """The first wrong element; ``copy``: what is compared is a part of the tensor, in this copy."""
+    """Return the first wrong element. ``copy``: the arrays are a part of the tensor, in this copy."""
     if not errors.wrong.any():
         return None
     at = first_true(errors.wrong)
@@ -184,17 +184,17 @@ class Verifier:
 
     @property
     def verify(self) -> bool:
-        """Whether comparisons are evaluated."""
+        """True when comparisons are evaluated."""
         return self._verify
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """What was compared, in order."""
+        """The comparisons, in order."""
         return tuple(self._comparisons)
 
     @property
     def skipped(self) -> int:
-        """How many comparisons were not evaluated."""
+        """The number of comparisons that were not evaluated."""
         return self._skipped
 
     def assert_close(

@@ -48,7 +48,7 @@ class LaterArray:
 
 
 def _nothing() -> None:
-    """What is referred to before anything was made."""
+    """Stand in for the reference to an array that was not made yet."""
 
 
 HostSource: TypeAlias = "Array | LaterArray"
@@ -106,7 +106,9 @@ ReadBytes: TypeAlias = Callable[[int, int], Array]
 
 
 def fill_pattern(value: float, dtype: DType) -> bytes:
-    """The bytes of an element that is ``value``; InputError unless that is one real number that the type can hold."""
+    """Return the bytes of an element that is ``value``; InputError unless that is one real number that the type can
+    hold.
+    """
     number = numeric(value, "a fill value")
     if number.ndim:
         raise InputError(f"a fill value is one number, not {value!r}")
@@ -115,23 +117,24 @@ def fill_pattern(value: float, dtype: DType) -> bytes:
 
 
 def check_fits(number: Array, dtype: DType) -> None:
-    """InputError when a number without axes is none of ``dtype``: as in kernels, it is not rounded nor wrapped."""
+    """Raise InputError when a number without axes is none of ``dtype``: as in kernels, it is not rounded nor wrapped."""
     wrong = misfit(number.item(), dtype)
     if wrong:
         raise InputError(f"a fill value for {dtype}: {wrong}; take a type that holds it, or another value")
 
 
 def fill_messages(layout: TensorLayout, value: float) -> Iterator[MemoryWriteMsg]:
-    """Every element becomes ``value``, written by the device; one message for each shard."""
+    """Yield the messages by which the device makes every element ``value``; one for each shard."""
     pattern = fill_pattern(value, layout.dtype)
     for shard in layout.deployment.shards:
         yield MemoryWriteMsg(name=layout.name, pa=shard.pa, nbytes=shard.nbytes, pattern=pattern)
 
 
 def copy_messages(layout: TensorLayout, source: HostSource | None) -> Iterator[MemoryWriteMsg]:
-    """The tensor becomes ``source``, as it is now (it broadcasts to its shape; any element type; None: no data).
+    """Yield the messages that make the tensor ``source``, as it is now; one for each shard.
 
-    One message for each shard; copies of a shard share their bytes.
+    ``source`` broadcasts to the shape and may be of any element type; None: no data. Copies of a shard share their
+    bytes.
     """
     held = None if source is None else HeldValues(source, layout.shape, layout.dtype)
     sent: dict[int, HostBytes] = {}
@@ -145,7 +148,7 @@ def copy_messages(layout: TensorLayout, source: HostSource | None) -> Iterator[M
 def update_messages(
     layout: TensorLayout, window: Window, values: Array | None, chosen: Array
 ) -> Iterator[MemoryWriteMsg]:
-    """Where ``chosen`` holds, the tensor becomes ``values``; both have the shape of ``window``.
+    """Yield the messages that make the tensor ``values`` where ``chosen`` holds; both have the shape of ``window``.
 
     One message for each run of neighbouring bytes of each shard, copies included. ``values`` None: no data.
     """
@@ -160,13 +163,13 @@ def update_messages(
 
 
 def _positions(piece: WindowPiece, chosen: Array) -> Array:
-    """Which elements of the shard are chosen, in order."""
+    """Return the positions in the shard of the chosen elements, in order."""
     corner = np.array([start for start, _ in piece.source.bounds], np.int64)
     return (np.argwhere(chosen) + corner) @ np.array(row_major(piece.view.shape, 1), np.int64)
 
 
 def _runs(positions: Array) -> Iterator[tuple[int, int, int]]:
-    """Runs of neighbours: (how many positions came before, the first, how many)."""
+    """Yield runs of neighbours: the number of positions before it, its first position, its length."""
     if not positions.size:
         return
     starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist()]
@@ -175,13 +178,13 @@ def _runs(positions: Array) -> Iterator[tuple[int, int, int]]:
 
 
 def read_messages(layout: TensorLayout, stretches: Iterable[ShardStretch]) -> Iterator[MemoryReadMsg]:
-    """One message for each stretch."""
+    """Yield one message for each stretch."""
     for stretch in stretches:
         yield MemoryReadMsg(name=layout.name, pa=stretch.pa, nbytes=stretch.nbytes)
 
 
 def gather(layout: TensorLayout, window: Window, stretches: Iterable[ShardStretch], read: ReadBytes) -> Array:
-    """The elements of ``window``; ``read(pa, nbytes)`` gives the bytes of a stretch."""
+    """Gather the elements of ``window``; ``read(pa, nbytes)`` gives the bytes of a stretch."""
     whole = np.empty(window.shape, layout.dtype.numpy)
     for stretch in stretches:
         held = read(stretch.pa, stretch.nbytes).view(layout.dtype.numpy)
@@ -191,7 +194,7 @@ def gather(layout: TensorLayout, window: Window, stretches: Iterable[ShardStretc
 
 @value
 class TensorCopy:
-    """What one PE holds of the elements of a window: those of ``part``, which counts from that window's corner.
+    """One PE's copy of the elements of a window: of those in ``part``, which counts from that window's corner.
 
     ``held``: its elements, of the shape of ``part``; None when it is the first copy or has the same bytes.
     """
@@ -202,9 +205,9 @@ class TensorCopy:
 
 
 def copies(layout: TensorLayout, window: Window, first: Array, read: ReadBytes) -> Iterator[TensorCopy]:
-    """Every copy of the elements of ``window``, one after another; ``first``: what the first copy holds.
+    """Yield every copy of the elements of ``window``; ``first``: the elements of the first copy.
 
-    Only one at a time is in memory, and it is compared byte by byte, so most cost no more than a look.
+    Only one at a time is in memory. It is compared byte by byte, so most copies cost no more than a look.
     """
     bits = f"u{layout.dtype.itemsize}"
     for stretch in layout.all_stretches(window):
@@ -218,7 +221,7 @@ def copies(layout: TensorLayout, window: Window, first: Array, read: ReadBytes) 
 
 
 def copy_launch(source: TensorLayout, target: TensorLayout) -> KernelLaunchMsg:
-    """Every owner copies its shards from ``source`` to ``target``, which lies in the same way on the same PEs."""
+    """Make the launch by which every owner copies its shards from ``source`` to ``target``, which lies in the same way."""
     item = source.dtype.itemsize
     lines = (
         (shard.cube, shard.pe, shard.offset_bytes, shard.offset_bytes, shard.nbytes // item, item, item)

@@ -29,7 +29,10 @@ _FEATURES = ("in_features", "out_features")
 
 
 def shard_of(full: Array, axis: int, torch: AnyContext | None = None) -> Array:
-    """This rank's part of an array, a view: block ``rank`` of ``axis``. SizeError if it cannot be split evenly."""
+    """Return this rank's part of an array, a view: block ``rank`` of ``axis``.
+
+    SizeError if it cannot be split evenly.
+    """
     return _shard(np.asarray(full), axis, parallel_state(torch))
 
 
@@ -94,7 +97,7 @@ class ColumnParallelLinear(_SplitLinear):
         self.gather_output = gather_output
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (..., in) to (..., out / world size), or (..., out) with ``gather_output``: a new tensor."""
+        """Multiply x (..., in) to a new tensor (..., out / world size), or (..., out) with ``gather_output``."""
         context = self._group.torch
         y = ops.linear(copy_to_tp_region(x, context), self.weight, self.bias, context, self.name)
         if not self.gather_output:
@@ -132,7 +135,7 @@ class RowParallelLinear(_SplitLinear):
         self.input_is_parallel = input_is_parallel
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (..., in / world size), or (..., in) unless ``input_is_parallel``, to (..., out): a new tensor."""
+        """Multiply x (..., in / world size), or (..., in) unless ``input_is_parallel``, to a new tensor (..., out)."""
         context = self._group.torch
         part = x if self.input_is_parallel else scatter_to_tp_region(x, context)
         y = ops.linear(part, self.weight, None, context, self.name)
@@ -199,11 +202,11 @@ class VocabParallelEmbedding:
         self.weight.copy_(shard_of(weight, 0, self._group.torch))
 
     def forward(self, x: object) -> Tensor:
-        """Ids of any shape, the same on all ranks, to (..., embedding_dim), bit by bit the same on all ranks.
+        """Look up ids of any shape, the same on all ranks, to (..., embedding_dim), bit by bit the same on all ranks.
 
-        Ids that the host has (an array, a list) tell kernels which rows to load; InputError for one outside the
-        vocabulary. Ids in a tensor of i32 on the machine become one-hot rows that the table is multiplied by, since a
-        kernel cannot address memory by what is in memory: as costly as that product, and zeros outside the vocabulary.
+        Ids on the host (an array, a list) tell kernels which rows to load; InputError for one outside the vocabulary.
+        Ids in a tensor of i32 on the machine become one-hot rows that the table is multiplied by, since a kernel cannot
+        take an address from memory: that costs as much as the product, and ids outside the vocabulary give zeros.
         """
         y = self._from_machine(x) if isinstance(x, Tensor) else self._from_host(x)
         return reduce_from_tp_region(y, self._group.torch)

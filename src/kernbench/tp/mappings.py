@@ -1,4 +1,4 @@
-"""Where activations come from one rank's part to all ranks and back: forward only, as Megatron-LM names it.
+"""Bring activations from one rank's part to all ranks and back: forward only, under Megatron-LM's names.
 
 Collectives have PyTorch's meaning whatever ccl.yaml names. With one rank every function gives its argument back.
 """
@@ -12,13 +12,13 @@ from kernbench.tp.parallel_state import parallel_state, split_evenly
 
 
 def copy_to_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
-    """``x``, which all ranks have: nothing is to be done on the way forward."""
+    """Return ``x``, which all ranks have: on the way forward there is nothing to do."""
     parallel_state(torch)
     return x
 
 
 def reduce_from_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
-    """The sum over ranks, in place; the same bits on all of them."""
+    """Sum ``x`` over ranks, in place; the same bits on all of them."""
     group = parallel_state(torch)
     if group.world_size > 1:
         group.torch.distributed.all_reduce(x, elementwise=True)
@@ -26,7 +26,7 @@ def reduce_from_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
 
 
 def scatter_to_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
-    """This rank's part of the last axis of ``x``, which all ranks have; SizeError if it cannot be split evenly."""
+    """Return this rank's part of the last axis of ``x``, which all ranks have; SizeError if it cannot be split evenly."""
     group = parallel_state(torch)
     split_evenly(f"the last axis of {x.name}", matrix_size(x)[1], group.world_size)
     if group.world_size == 1:
@@ -39,7 +39,7 @@ def scatter_to_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
 
 
 def gather_from_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
-    """The parts of all ranks side by side along the last axis, in the order of ranks."""
+    """Put the parts of all ranks side by side along the last axis, in the order of ranks."""
     group = parallel_state(torch)
     (m, n), world = matrix_size(x), group.world_size
     if world == 1:

@@ -1,8 +1,9 @@
-"""How tensors of a tensor-parallel layer lie inside a SIP.
+"""Operations on the activations of one rank, each a launch of the package's kernels, and how its tensors lie in a SIP.
 
-A weight is spread by columns over cubes and PEs, so that every PE multiplies by columns that lie in its own HBM slice.
-Activations are spread by rows: then their virtual addresses are those of one row-major matrix, which any PE can read,
-and write columns of, without knowing where the rows lie.
+Activations are (..., features) on the rank's SIP, and each operation makes a new one, spread by rows over the PEs where
+the operands lie. Then their virtual addresses are those of one row-major matrix, which any PE can read, and write
+columns of, without knowing where the rows lie. A weight is spread by columns over cubes and PEs, so that every PE
+multiplies by columns that lie in its own HBM slice.
 """
 
 from __future__ import annotations
@@ -40,28 +41,28 @@ class PeGrid:
 
     @classmethod
     def of_sip(cls, topology: TopologySpec) -> PeGrid:
-        """All PEs of a SIP."""
+        """Return all PEs of a SIP."""
         return cls(topology.cubes_per_sip, topology.pes_per_cube)
 
     @classmethod
     def of_policy(cls, dp: DPPolicy | None, topology: TopologySpec) -> PeGrid:
-        """Where tensors of a policy lie; without one, on all PEs."""
+        """Return the grid where tensors of a policy lie; without one, all PEs."""
         whole = cls.of_sip(topology)
         return whole if dp is None else cls(dp.num_cubes or whole.cubes, dp.num_pes or whole.pes)
 
     @classmethod
     def of(cls, tensor: Tensor) -> PeGrid:
-        """Where a tensor lies."""
+        """Return the grid where a tensor lies."""
         owners = tensor.layout.owners
         return cls(len({cube for _, cube, _ in owners}), len({pe for _, _, pe in owners}))
 
     def rows(self, count: int) -> DPPolicy:
-        """``count`` rows over as much of it as they suffice for."""
+        """Return the policy of ``count`` rows over as many of its PEs as they suffice for."""
         within = self._with_at_most(count)
         return DPPolicy(ROWS, ROWS, num_cubes=within.cubes, num_pes=within.pes)
 
     def columns(self, count: int) -> DPPolicy:
-        """``count`` columns over as much of it as they suffice for."""
+        """Return the policy of ``count`` columns over as many of its PEs as they suffice for."""
         within = self._with_at_most(count)
         return DPPolicy(COLUMNS, COLUMNS, num_cubes=within.cubes, num_pes=within.pes)
 
@@ -71,12 +72,12 @@ class PeGrid:
         return PeGrid(cubes, min(self.pes, parts // cubes))
 
     def copies(self) -> DPPolicy:
-        """A copy on each PE."""
+        """Return the policy of a copy on each PE."""
         return DPPolicy(COPIES, COPIES, num_cubes=self.cubes, num_pes=self.pes)
 
 
 def weight_policy(columns: int, dp: DPPolicy | None, topology: TopologySpec) -> DPPolicy:
-    """How a weight lies: as ``dp`` says, else by columns over all PEs; InputError when that splits it by rows.
+    """Return the policy of a weight: ``dp``, else by columns over all PEs; InputError when ``dp`` splits it by rows.
 
     A narrow weight by columns over cubes and PEs takes as many of them as it has columns for.
     """
@@ -94,7 +95,7 @@ def has_whole_rows(layout: TensorLayout) -> bool:
 
 
 def row_table(layout: TensorLayout) -> tuple[int, ...]:
-    """Every shard as ``shards_to_rows`` wants it; of copies all."""
+    """Return a line for every shard and copy in the form that ``shards_to_rows`` takes."""
     item = layout.dtype.itemsize
     table: list[int] = []
     for view in layout.views:
@@ -107,7 +108,7 @@ def row_table(layout: TensorLayout) -> tuple[int, ...]:
 
 
 def _with_rows_in_order(window: Window, shape: tuple[int, ...]) -> Iterator[Window]:
-    """The window in parts whose rows follow each other in the tensor: one, unless an axis in the middle is split."""
+    """Yield the window in parts whose rows follow each other in the tensor: one, unless an axis in the middle is split."""
     split = [axis for axis in range(1, len(shape) - 1) if window.bounds[axis] != (0, shape[axis])]
     before = split[-1] if split else 0
     for corner in product(*(range(*bounds) for bounds in window.bounds[:before])):
@@ -115,7 +116,7 @@ def _with_rows_in_order(window: Window, shape: tuple[int, ...]) -> Iterator[Wind
 
 
 def matrix_size(x: Tensor) -> tuple[int, int]:
-    """Rows and columns of (..., features); SizeError for fewer than two axes."""
+    """Return rows and columns of (..., features); SizeError for fewer than two axes."""
     if x.ndim < 2:
         raise SizeError(
             f"tensor {x.name!r} has shape {x.shape}; an activation is (..., features) with two axes at least"
@@ -124,7 +125,7 @@ def matrix_size(x: Tensor) -> tuple[int, int]:
 
 
 def as_rows(x: Tensor, torch: AnyContext) -> Tensor:
-    """``x`` itself if it is row-major in virtual addresses, else a copy that is."""
+    """Return ``x`` itself if it is row-major in virtual addresses, else a copy that is."""
     if has_whole_rows(x.layout):
         return x
     made = rows_like(x, x.shape, PeGrid.of(x), torch, f"{x.name}.rows")
@@ -134,12 +135,12 @@ def as_rows(x: Tensor, torch: AnyContext) -> Tensor:
 
 
 def rows_like(x: Tensor, shape: tuple[int, ...], grid: PeGrid, torch: AnyContext, name: str) -> Tensor:
-    """An activation of the type of ``x`` that nothing was written to."""
+    """Make an activation of the type of ``x`` that nothing was written to."""
     return torch.empty(shape, dtype=x.dtype, dp=grid.rows(shape[0]), name=name)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, torch: AnyContext, name: str = "linear") -> Tensor:
-    """``x @ weight + bias`` on the PEs that hold the weight (in, out); bias (out,)."""
+    """Compute ``x @ weight + bias`` on the PEs that hold the weight (in, out); bias (out,)."""
     (m, k), n = matrix_size(x), weight.shape[1]
     if k != weight.shape[0]:
         raise SizeError(f"{name}: {x.name} has shape {x.shape}, its last axis has to be {weight.shape[0]}")
@@ -156,20 +157,20 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, torch: AnyContext, na
 
 
 def add_bias_(x: Tensor, bias: Tensor, torch: AnyContext) -> Tensor:
-    """``x + bias`` for each row, in place."""
+    """Add ``bias`` to each row of ``x``, in place."""
     torch.launch("add-bias", add_bias_kernel, x, bias, x, *matrix_size(x), x.dtype)
     return x
 
 
 def gelu(x: Tensor, torch: AnyContext) -> Tensor:
-    """GELU of each element, in its tanh form."""
+    """Compute GELU of each element, in its tanh form."""
     y = rows_like(x, x.shape, PeGrid.of(x), torch, "gelu.out")
     torch.launch("gelu", elementwise, "gelu", _in_order(x), None, None, y, x.numel(), x.dtype)
     return y
 
 
 def add(x: Tensor, y: Tensor, torch: AnyContext) -> Tensor:
-    """``x + y``, of one shape and type."""
+    """Compute ``x + y``, of one shape and type."""
     if x.shape != y.shape:
         raise SizeError(f"add: {x.name} has shape {x.shape}, {y.name} {y.shape}")
     _check_types("add", x, y)
@@ -179,14 +180,14 @@ def add(x: Tensor, y: Tensor, torch: AnyContext) -> Tensor:
 
 
 def layernorm(x: Tensor, weight: Tensor, bias: Tensor, torch: AnyContext, eps: float = 1e-5) -> Tensor:
-    """Each row with mean 0 and variance 1, times ``weight`` plus ``bias``, each (features,)."""
+    """Normalise each row to mean 0 and variance 1, times ``weight`` plus ``bias``, each (features,)."""
     y = rows_like(x, x.shape, PeGrid.of(weight), torch, "layernorm.out")
     torch.launch("layernorm", layernorm_kernel, _in_order(x), weight, bias, y, *matrix_size(x), x.dtype, eps)
     return y
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool, torch: AnyContext) -> Tensor:
-    """Flash-style attention of ``heads`` heads that lie side by side: q (lq, heads d), k and v (lk, heads d)."""
+    """Compute Flash-style attention of ``heads`` heads that lie side by side: q (lq, heads d), k and v (lk, heads d)."""
     (lq, width), (lk, _) = matrix_size(q), matrix_size(k)
     o = rows_like(q, q.shape, PeGrid.of(q), torch, "attention.out")
     sizes = (lq, lk, width // heads, q.dtype, heads)
@@ -195,7 +196,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool, torch: 
 
 
 def part_of_columns(x: Tensor, part: int, parts: int, torch: AnyContext) -> Tensor:
-    """Block ``part`` of the last axis, which is cut into ``parts``."""
+    """Copy block ``part`` of the last axis, which is cut into ``parts``."""
     (m, n), item = matrix_size(x), x.dtype.itemsize
     each = n // parts
     y = rows_like(x, (*x.shape[:-1], each), PeGrid.of(x), torch, f"{x.name}.part")
@@ -205,7 +206,7 @@ def part_of_columns(x: Tensor, part: int, parts: int, torch: AnyContext) -> Tens
 
 
 def blocks_side_by_side(blocks: Tensor, shape: tuple[int, ...], torch: AnyContext) -> Tensor:
-    """(parts m, n), blocks one below the other, as ``shape`` = (..., parts n), where they are side by side."""
+    """Copy blocks one below the other, (parts m, n), to ``shape`` = (..., parts n), where they are side by side."""
     n, item = blocks.shape[1], blocks.dtype.itemsize
     parts = shape[-1] // n
     m = blocks.shape[0] // parts

@@ -1,7 +1,7 @@
-"""Which rank of how many this is, as far as tensor parallelism goes; and what goes wrong with shares of it.
+"""The tensor-parallel group of each rank, and the errors of sizes that do not split over it.
 
-Every rank keeps its own, in its context: two runs in one process know nothing of each other. Ranks begin with what the
-program that spawns them has said, if that was for as many. ``torch=`` names the context; inside
+Every rank keeps its group in its context: two runs in one process know nothing of each other. Ranks begin with the
+group that their program has made before it spawned them, if that was for as many. ``torch=`` names the context; inside
 ``with RuntimeContext(...)``, where benches and their ranks run, it may be left out.
 """
 
@@ -28,7 +28,7 @@ class GroupsError(UnsupportedError, NotImplementedError):
 
 
 def split_evenly(what: str, size: int, parts: int, over: str = "ranks") -> int:
-    """What each of ``parts`` has of ``size``; SizeError unless it is the same for all, and at least 1."""
+    """Return the share of each of ``parts`` in ``size``; SizeError unless it is the same for all, and at least 1."""
     if size < 1 or parts < 1:
         raise SizeError(f"{what}={size}, to be split over {parts} {over}: both must be at least 1")
     if size % parts:
@@ -49,7 +49,7 @@ class TensorParallel(HandedOn):
     by_program: bool = field(default=False, compare=False)
 
     def in_rank(self, rank: int, n_ranks: int) -> TensorParallel | None:
-        """The same for rank ``rank``, if the group is of as many ranks as are spawned."""
+        """Return the same group for rank ``rank``, if it is of as many ranks as are spawned."""
         return replace(self, rank=rank, by_program=True) if n_ranks == self.world_size else None
 
 
@@ -87,30 +87,30 @@ def _without_group() -> InputError:
 
 
 def destroy_model_parallel(torch: AnyContext | None = None) -> None:
-    """This rank is in no tensor-parallel group any more; layers that were made stay as they are.
+    """Take this rank out of its tensor-parallel group; layers that were made stay as they are.
 
-    Called by the program: nor are the ranks that it spawns from then on.
+    Called by the program, it also holds for the ranks that it spawns from then on.
     """
     require_context(torch).rank_local.drop(TensorParallel)
 
 
 def model_parallel_is_initialized(torch: AnyContext | None = None) -> bool:
-    """Whether this rank has called ``initialize_model_parallel``, or the program has, before it spawned it."""
+    """Return True when this rank has called ``initialize_model_parallel``, or its program has, before it spawned it."""
     return _find_state(torch) is not None
 
 
 def get_tensor_model_parallel_rank(torch: AnyContext | None = None) -> int:
-    """The number of this rank in its tensor-parallel group; RuntimeError before ``initialize_model_parallel``."""
+    """Return the number of this rank in its tensor-parallel group; RuntimeError before ``initialize_model_parallel``."""
     return parallel_state(torch).rank
 
 
 def get_tensor_model_parallel_world_size(torch: AnyContext | None = None) -> int:
-    """How many ranks its tensor-parallel group has; RuntimeError before ``initialize_model_parallel``."""
+    """Return the number of ranks of its tensor-parallel group; RuntimeError before ``initialize_model_parallel``."""
     return parallel_state(torch).world_size
 
 
 def parallel_state(torch: AnyContext | None = None) -> TensorParallel:
-    """The tensor-parallel group as this rank sees it; RuntimeError before ``initialize_model_parallel``."""
+    """Return the tensor-parallel group as this rank sees it; RuntimeError before ``initialize_model_parallel``."""
     found = _find_state(torch)
     if found is None:
         raise NotInitializedError(
