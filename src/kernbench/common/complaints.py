@@ -1,4 +1,4 @@
-"""What is wrong at a path, in words for a reader: pydantic's findings said as "found X, must be Y".
+"""Complaints about entries of a configuration, in words for a reader: pydantic's findings as "found X, must be Y".
 
 A complaint has a path and no place; ``config.Document`` knows the places.
 """
@@ -22,7 +22,7 @@ _UNITS = {"_gbs": "GB/s", "_ns": "ns", "_mm": "mm"}
 
 @value
 class Complaint:
-    """What is wrong at ``path``; ``at_key`` points at the entry's key rather than at its value."""
+    """A fault at ``path``; ``at_key`` points at the entry's key rather than at its value."""
 
     path: Path
     message: str
@@ -38,7 +38,7 @@ class Rejected(ValueError):  # noqa: N818 - it says what happened to the entry, 
 
 
 def show(value: object) -> str:
-    """``value`` as a reader of YAML would write it, cut to a line."""
+    """Return ``value`` as a reader of YAML would write it, cut to a line."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -50,18 +50,18 @@ def show(value: object) -> str:
 
 
 def one_line(text: object, longest: int = 300) -> str:
-    """What others say, on one line and not longer than that."""
+    """Return a text of others on one line, cut to ``longest``."""
     line = " ".join(str(text).split())
     return line if len(line) <= longest else f"{line[: longest - 3]}..."
 
 
 def one_of(names: Iterable[object]) -> str:
-    """Names with commas between."""
+    """Return names with commas between."""
     return ", ".join(str(name) for name in names)
 
 
 def explain(model: type[BaseModel], data: object, error: ValidationError) -> list[Complaint]:
-    """Every finding of ``error``, which came of validating ``data`` as ``model``."""
+    """Return every finding of ``error``, which came of validating ``data`` as ``model``."""
     found: list[Complaint] = []
     items = [(item, _path_in(data, item["loc"])) for item in error.errors(include_url=False)]
     previous: Path | None = None
@@ -78,12 +78,12 @@ def explain(model: type[BaseModel], data: object, error: ValidationError) -> lis
 
 
 def _is_below(path: Path, other: Path) -> bool:
-    """Whether ``path`` is of an entry of what lies at ``other``."""
+    """Return True when ``path`` leads to an entry inside the one at ``other``."""
     return len(path) > len(other) and path[: len(other)] == other
 
 
 def _or_else(complaint: Complaint, item: ErrorDetails) -> Complaint:
-    """The complaint about an entry that can have one of several shapes, with a further one of them."""
+    """Return the complaint about an entry that can have one of several shapes, with a further one of them."""
     shape = _WORDS[item["type"]](item, complaint.path).removeprefix("must be ")
     return replace(complaint, message=f"{complaint.message}, or {shape}")
 
@@ -112,7 +112,7 @@ def _unknown_key(model: type[BaseModel], data: object, loc: Path) -> Complaint:
 
 
 def _path_in(data: object, loc: Path) -> Path:
-    """``loc`` without the labels pydantic puts in for unions and keys: only steps that the data has."""
+    """Return ``loc`` without the labels that pydantic puts in for unions and keys: only steps that the data has."""
     path: list[str | int] = []
     for part in loc:
         if entry_exists(data, part):
@@ -122,7 +122,7 @@ def _path_in(data: object, loc: Path) -> Path:
 
 
 def model_at(model: type[BaseModel], path: Path) -> type[BaseModel] | None:
-    """The model that describes the mapping at ``path`` below ``model``, or None when it is no model."""
+    """Return the model that describes the mapping at ``path`` below ``model``, or None when it is no model."""
     at: object = model
     for part in path:
         found = _model_in(at)
@@ -140,7 +140,10 @@ def _item_of(annotation: object) -> object:
 
 
 def _unwrap(annotation: object) -> object:
-    """The type inside ``Annotated`` and inside ``X | None``; of other unions the model, if there is one."""
+    """Return the type inside ``Annotated`` and inside ``X
+
+    None``; of other unions the model, if there is one.
+    """
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return _unwrap(typing.get_args(annotation)[0])

@@ -72,7 +72,9 @@ class ConfigModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def as_mapping(self) -> Mapping[str, Any]:
-        """The section under the names of its file, with every default: read-only mappings and tuples, all the way."""
+        """Return the section under the names of its file, with every default: read-only mappings and tuples, all the
+        way.
+        """
         found: Mapping[str, Any] = _read_only(self.model_dump(mode="json"))
         return found
 
@@ -93,7 +95,7 @@ class Document:
     problems: tuple[Problem, ...] = ()
 
     def get(self, path: Path) -> Any:
-        """The data at ``path``, or None when there is none."""
+        """Return the data at ``path``, or None when there is none."""
         at: Any = self.data
         for part in path:
             if not entry_exists(at, part):
@@ -102,14 +104,14 @@ class Document:
         return at
 
     def place(self, path: Path) -> YamlPlace:
-        """Where ``path`` stands: its own place, else that of the nearest entry around it."""
+        """Return the place of ``path``: its own, else that of the nearest entry around it."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.marks:
                 return self.marks[path[:end]]
         return YamlPlace(self.source, _ROOT, _ROOT)
 
     def problem(self, complaint: Complaint) -> Problem:
-        """The complaint with the place of what it is about."""
+        """Return the complaint with the place in the file."""
         place = self.place(complaint.path)
         line, column = place.key if complaint.at_key or complaint.path not in self.marks else place.value
         at = path_text(complaint.path)
@@ -118,7 +120,7 @@ class Document:
 
 @value
 class CheckedSection(Generic[M]):
-    """What came of checking a section: its model when nothing is wrong with it, else the complaints."""
+    """The result of checking a section: its model when nothing is wrong with it, else the complaints."""
 
     value: M | None
     complaints: tuple[Complaint, ...] = ()
@@ -137,7 +139,7 @@ def load_document(path: str | os.PathLike[str]) -> Document:
 
 
 def _spot_of_byte(error: UnicodeDecodeError) -> tuple[int, int]:
-    """Line and column, the latter in bytes, of what could not be decoded."""
+    """Return line and column, the latter in bytes, of the byte that could not be decoded."""
     before = error.object[: error.start]
     return before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
 
@@ -159,7 +161,7 @@ def _fail(source: str, message: str, at: tuple[int, int] = (0, 0)) -> NoReturn:
 
 
 def read_model(model: type[M], data: object, context: object = None) -> M:
-    """``data`` as a ``model``, strictly: texts and booleans are no numbers; lists become tuples.
+    """Return ``data`` as a ``model``, strictly: texts and booleans are no numbers; lists become tuples.
 
     Going through JSON is what makes pydantic strict about values and lenient about containers, which is what YAML
     needs. ``context`` reaches the validators that ask for it. Raises pydantic's ValidationError.
@@ -185,13 +187,13 @@ def report(document: Document, complaints: Iterable[Complaint]) -> None:
 
 
 def problems_of(document: Document, complaints: Iterable[Complaint]) -> tuple[Problem, ...]:
-    """The document's own problems and the complaints, each once, in file order."""
+    """Return the document's own problems and the complaints, each once, in file order."""
     problems = dict.fromkeys([*document.problems, *map(document.problem, complaints)])
     return tuple(sorted(problems, key=lambda p: (p.line == 0, p.line, p.column)))
 
 
 def validate(document: Document, model: type[M], context: object = None) -> M:
-    """The document as a ``model``. Raises ConfigError with every problem, in file order."""
+    """Return the document as a ``model``. Raises ConfigError with every problem, in file order."""
     checked = check(document, model, context=context)
     report(document, checked.complaints)
     assert checked.value is not None, "a section without complaints has a value"
@@ -199,16 +201,16 @@ def validate(document: Document, model: type[M], context: object = None) -> M:
 
 
 def path_of(text: str) -> Path:
-    """``a.b[1].c`` as ``("a", "b", 1, "c")``; ValueError when it is no such path."""
+    """Return ``a.b[1].c`` as ``("a", "b", 1, "c")``; ValueError when it is no such path."""
     if not _SET_PATH.fullmatch(text):
         raise ValueError(f"{text!r} is not a path; write it like cube.pe_layout.corners[1]")
     return tuple(int(index) if index else name for index, name in _STEP.findall(text))
 
 
 def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
-    """A copy with each ``path=value`` put in; values are YAML scalars or flow collections (``[NW, NE]``).
+    """Return a copy with each ``path=value`` put in; values are YAML scalars or flow collections (``[NW, NE]``).
 
-    Whether the path means anything is for validation to say. Raises ConfigError for texts that are no overrides.
+    Validation finds out later if the path has a meaning. Raises ConfigError for texts that are no overrides.
     """
     edit = _Edit(document.source, deepcopy(document.data), dict(document.marks))
     problems = [problem for text in overrides for problem in edit.apply(text)]
@@ -258,7 +260,7 @@ class _Edit:
 
 
 def _must_hold(container: object, path: Path, part: str | int) -> None:
-    """ValueError unless ``part`` can be an entry of ``container``, which stands at ``path``."""
+    """Raise ValueError unless ``part`` can be an entry of ``container``, which stands at ``path``."""
     name = path_text(path) or "the file"
     if isinstance(part, str) and not isinstance(container, dict):
         raise ValueError(f"{name} is {show(container)}, which has no key {part!r}")

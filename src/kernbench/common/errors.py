@@ -42,7 +42,7 @@ from kernbench.common.values import value
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says; it may be of a user's class whose text cannot be had."""
+    """Return the text of an error; it may be of a user's class whose text cannot be had."""
     try:
         return str(error)
     except Exception as broken:
@@ -56,7 +56,7 @@ class KernbenchError(Exception):
 
 
 class InputError(KernbenchError):
-    """What the user gave is wrong."""
+    """The user gave something that is wrong."""
 
     exit_code = 2
 
@@ -111,7 +111,7 @@ class UnknownNameError(InputError, LookupError):
 
 
 class UnreadableFileError(InputError):
-    """What cannot be read as an input of the user's.
+    """A file that cannot be read as an input of the user's.
 
     ``why``: what it is, and what can be read. ``missing``: there is nothing of that name.
     """
@@ -122,7 +122,7 @@ class UnreadableFileError(InputError):
 
     @property
     def reason(self) -> str:
-        """What to say behind the path."""
+        """The text behind the path."""
         return self.why if self.missing else f"cannot be read: {self.why}"
 
     def __str__(self) -> str:
@@ -183,7 +183,7 @@ class SimulationDeadlock(RunError):  # noqa: N818 - the name users know
 
 
 def _first_of(group: tuple[str, ...], most: int = 20) -> tuple[str, ...]:
-    """The heading of a group and its first lines."""
+    """Return the heading of a group and its first lines."""
     more = len(group) - 1 - most
     return (*group[: most + 1], f"  … and {more} more (-v shows all)") if more > 0 else group
 
@@ -257,7 +257,7 @@ class KernelNote(str):
     __slots__ = ("kernel", "pe")
 
     def __new__(cls, pe: tuple[int, int, int], kernel: str) -> KernelNote:
-        """The note of ``kernel`` on ``pe`` (sip, cube, pe)."""
+        """Make the note of ``kernel`` on ``pe`` (sip, cube, pe)."""
         note = super().__new__(cls, f"on {pe_name(pe)}, kernel {kernel!r}")
         note.pe, note.kernel = pe, kernel
         return note
@@ -266,12 +266,12 @@ class KernelNote(str):
     kernel: str
 
     def __getnewargs__(self) -> tuple[tuple[int, int, int], str]:  # type: ignore[override]
-        """For pickle: errors of worker processes have notes."""
+        """Return the arguments for pickle: errors of worker processes have notes."""
         return self.pe, self.kernel
 
 
 def notes_of(error: BaseException) -> Iterator[str]:
-    """The notes that were added to an error on its way up."""
+    """Yield the notes that were added to an error on its way up."""
     yield from vars(error).get("__notes__", ())
 
 
@@ -301,7 +301,7 @@ def _fold(name: str) -> str:
 
 
 def exit_error(leaving: BaseException) -> RunError:
-    """The error that leaving a program is, with the traceback of the ``sys.exit`` or ``raise``."""
+    """Return the error for leaving a program, with the traceback of the ``sys.exit`` or ``raise``."""
     error = ProgramExitError(leaving.code) if isinstance(leaving, SystemExit) else _exit_failure(leaving)
     return error.with_traceback(leaving.__traceback__)
 
@@ -312,7 +312,7 @@ def _exit_failure(leaving: BaseException) -> RunError:
 
 @contextmanager
 def exit_is_failure() -> Iterator[None]:
-    """For code of users: what leaves it is an error, ``sys.exit`` a ProgramExitError; only Ctrl-C stays what it is."""
+    """Make leaving the code of a user an error: ``sys.exit`` a ProgramExitError; only Ctrl-C stays what it is."""
     try:
         yield
     except (Exception, KeyboardInterrupt):

@@ -69,7 +69,7 @@ def _unreadable(path: str | os.PathLike[str], error: OSError | ValueError) -> Un
 
 
 def writable(path: str | Path) -> Path:
-    """``path`` if its folder can be written to. InputError when it cannot: better said before a long run."""
+    """Return ``path`` if its folder can be written to. InputError when it cannot: better said before a long run."""
     place = Path(path)
     if place.is_dir() or not os.access(place.parent, os.W_OK):
         why = "is a folder" if place.is_dir() else "cannot be written there: no such folder, or not allowed"
@@ -79,7 +79,7 @@ def writable(path: str | Path) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` to write to; what is there takes the place of ``path`` once it is complete.
+    """Give a name beside ``path`` to write to. The file there takes the place of ``path`` once it is complete.
 
     InputError when the system refuses.
     """
@@ -104,12 +104,14 @@ _GIVEN = frozenset(("configuration", "config", "attrs", "params", "parameters"))
 
 
 def json_text(document: object, indent: int, decimals: Mapping[str, int] = TIMES) -> str:
-    """``document`` as JSON, its figures rounded by their names. ValueError for NaN and infinities."""
+    """Return ``document`` as JSON, its figures rounded by their names. ValueError for NaN and infinities."""
     return json.dumps(round_figures(document, decimals), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def round_figures(value: Any, decimals: Mapping[str, int] = TIMES, digits: int | None = None) -> Any:
-    """``value`` with every figure of a name in ``decimals`` rounded; ``digits``: for those that have no such name."""
+    """Return ``value`` with every figure of a name in ``decimals`` rounded; ``digits``: for those that have no such
+    name.
+    """
     if isinstance(value, dict):
         return {
             name: each if name in _GIVEN else round_figures(each, decimals, decimals.get(_last_word(name), digits))
@@ -121,7 +123,7 @@ def round_figures(value: Any, decimals: Mapping[str, int] = TIMES, digits: int |
 
 
 def _last_word(name: object) -> str:
-    """Such as ``ns`` of ``launch.kernel_ns``."""
+    """Return the last word of a name, such as ``ns`` of ``launch.kernel_ns``."""
     return str(name).replace(".", "_").rpartition("_")[2]
 
 
@@ -131,10 +133,10 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value that ``text``, UTF-8 when it is bytes, holds.
+    """Return the value that ``text`` holds, UTF-8 when it is bytes.
 
-    ValueError, one line long, for what is no JSON, for NaN and infinities, for halves of characters, and for values
-    nested too deeply.
+    ValueError, one line long, for a text that is no JSON, for NaN and infinities, for halves of characters, and for
+    values nested too deeply.
     """
     try:
         plain = text.decode() if isinstance(text, bytes) else text
@@ -158,7 +160,7 @@ def _must_be_text(value: Any) -> None:
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether lists and mappings stand in each other over more than so many levels."""
+    """Return True when lists and mappings stand in each other over more than so many levels."""
     level = [value]
     while level and levels:
         level = [inside for each in level for inside in _inside(each)]

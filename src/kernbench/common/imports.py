@@ -23,11 +23,11 @@ _IN_FILE = re.compile(r"(?P<file>.*\.py):(?P<name>[^:]*)", re.DOTALL)
 
 
 def find_function(kind: str, text: str, builtins: Mapping[str, F], what: str, folder: Path | None = None) -> F:
-    """The function that ``text`` means: one of ``builtins``, else one of the user's.
+    """Return the function that ``text`` names: one of ``builtins``, else one of the user's.
 
-    That is a dotted path, or ``file.py:function``; both are looked up in ``folder`` first. ``kind`` says what it is
-    for, ``what`` begins the errors. UnknownNameError for a name that is neither, InputError for a path that leads to no
-    function.
+    The latter is a dotted path, or ``file.py:function``; both are looked up in ``folder`` first. ``kind`` says what the
+    function is for, ``what`` begins the errors. UnknownNameError for a name that is neither, InputError for a path that
+    leads to no function.
     """
     if text in builtins:
         return builtins[text]
@@ -41,7 +41,7 @@ def find_function(kind: str, text: str, builtins: Mapping[str, F], what: str, fo
 
 
 def import_attribute(path: str, what: str, folder: Path | None = None, *, once: bool = False) -> object:
-    """What ``my_pkg.routers.SlowRouter`` or ``routers.py:SlowRouter`` means: a module's name for something.
+    """Return the object that ``my_pkg.routers.SlowRouter`` or ``routers.py:SlowRouter`` names in a module.
 
     A file is run anew, or, as modules are, ``once`` in a process. InputError, begun by ``what``.
     """
@@ -63,7 +63,7 @@ def import_attribute(path: str, what: str, folder: Path | None = None, *, once: 
 
 
 def import_module(name: str, what: str, folder: Path | None = None) -> ModuleType:
-    """The module at a dotted path: a file in ``folder``, an installed one, or a file beside where the user runs.
+    """Import the module at a dotted path: a file in ``folder``, an installed one, or a file beside where the user runs.
 
     InputError, begun by ``what``.
     """
@@ -90,9 +90,9 @@ def import_module(name: str, what: str, folder: Path | None = None) -> ModuleTyp
 
 
 def _file_of(name: str, folder: Path) -> Path | None:
-    """The file in ``folder`` of a module that is in no package: run as a file, it is not mixed up with its namesakes.
+    """Return the file in ``folder`` of a module that is in no package; None when there is none.
 
-    None when there is none; a module of a package has to be imported by its name.
+    Run as a file, it is not mixed up with its namesakes. A module of a package has to be imported by its name.
     """
     *packages, last = name.split(".")
     file = folder.joinpath(*packages, f"{last}.py")
@@ -101,7 +101,7 @@ def _file_of(name: str, folder: Path) -> Path | None:
 
 
 def _is_imported_as(name: str, file: Path) -> bool:
-    """Whether the user's own ``import name`` leads to this very file: then both have one module."""
+    """Return True when the user's own ``import name`` leads to this very file: then both have one module."""
     if "." in name:
         return False
     with _importable(os.getcwd()):
@@ -113,7 +113,7 @@ def _is_imported_as(name: str, file: Path) -> bool:
 
 
 def _check_from_here(module: ModuleType, name: str, folder: Path, what: str) -> None:
-    """InputError when the package in ``folder`` was meant, and another of its name had been imported before."""
+    """Raise InputError when the package in ``folder`` was meant, and another of its name had been imported before."""
     root = name.partition(".")[0]
     if (folder / root / "__init__.py").exists() and module.__file__ is not None:
         found = Path(module.__file__).resolve()
@@ -125,9 +125,9 @@ def _check_from_here(module: ModuleType, name: str, folder: Path, what: str) -> 
 
 
 def import_file(path: Path, what: str, *, once: bool = False) -> ModuleType:
-    """The module in a ``.py`` file; it may import its neighbours. InputError, begun by ``what``.
+    """Import the module in a ``.py`` file; it may import its neighbours.
 
-    It is run anew, unless it has to be so only ``once`` in a process.
+    It is run anew, unless ``once`` in a process is enough. InputError, begun by ``what``.
     """
     if not path.exists():
         raise InputError(f"{what}: no such file (looked for {path.absolute()})")
@@ -154,13 +154,13 @@ def import_file(path: Path, what: str, *, once: bool = False) -> ModuleType:
 
 
 def package_exists(name: str) -> bool:
-    """Whether there is a package or a module to import by this name."""
+    """Return True when there is a package or a module to import by this name."""
     with _importable(os.getcwd()):
         return name in sys.modules or importlib.util.find_spec(name) is not None
 
 
 def _where(error: BaseException, file: Path) -> str:
-    """The line of ``file`` that an import of it failed at."""
+    """Return the line of ``file`` that an import of it failed at."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}"
     own = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]

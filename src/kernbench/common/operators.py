@@ -1,4 +1,4 @@
-"""What the operators of the machine compute: one table, used by phase 2 and by the mock runtime of collectives.
+"""The operators of the machine as one table, used by phase 2 and by the mock runtime of collectives.
 
 Float operands are computed in f32 and rounded once, to nearest even, to the output type. Integer operands are computed
 exactly in 64 bits and wrap to the output type; an integer operator without an integer form (``exp``) goes through f32.
@@ -38,8 +38,11 @@ _NARROW_ACC_K = 64
 
 @value(kw_only=True)
 class Attributes:
-    """What an operator takes beside operands: axis of a reduction, softmax or cumsum, permutation, a dot's
-    transpositions, the bytes that a fill repeats or that are a constant."""
+    """The arguments of an operator beside operands.
+
+    Axis of a reduction, softmax or cumsum, permutation, a dot's transpositions, the bytes that a fill repeats or that
+    are a constant.
+    """
 
     axis: int | None = None
     perm: tuple[int, ...] | None = None
@@ -66,7 +69,7 @@ class Operator:
     makes: DType | None = None
 
     def result_dtype(self, *operands: DType) -> DType:
-        """The type of the result when none is asked for; ``operands`` are the types of all operands, in order."""
+        """Return the type of the result when none is asked for; ``operands``: the types of all operands, in order."""
         if self.makes is not None:
             return self.makes
         if self.kind == "dot" and operands[0] is I8:
@@ -75,7 +78,7 @@ class Operator:
 
 
 def operator(name: str) -> Operator:
-    """The operator called ``name``; UnknownNameError lists the names."""
+    """Return the operator called ``name``; UnknownNameError lists the names."""
     found = OPERATORS.get(name)
     if found is None:
         raise UnknownNameError("operator", name, tuple(OPERATORS))
@@ -83,7 +86,9 @@ def operator(name: str) -> Operator:
 
 
 def single(name: str, operands: int) -> Callable[..., Any] | None:
-    """What computes operator ``name`` of so many f32 arrays, to f32, element by element; None when nothing does."""
+    """Return the function that computes operator ``name`` of so many f32 arrays, to f32, element by element; None
+    without one.
+    """
     op = OPERATORS.get(name)
     return op.fn if op is not None and op.arity == operands and op.kind in _SINGLE else None
 
@@ -96,7 +101,7 @@ def evaluate(
     attrs: Attributes = PLAIN,
     acc: DType = F32,
 ) -> Array:
-    """The result of ``op`` on ``args`` as an array of type ``out``; never warns.
+    """Compute ``op`` on ``args`` to an array of type ``out``; never warns.
 
     Operands broadcast as in NumPy; a number takes the type of the first array. ``shape`` is what ``broadcast``,
     ``full``, ``iota``, ``zeros`` and ``constant`` make. ``acc`` (f32, f16, bf16) is the type of sums. The result of
@@ -115,7 +120,9 @@ def compute(
     attrs: Attributes = PLAIN,
     acc: DType = F32,
 ) -> Array:
-    """``evaluate`` for callers that hold ``np.errstate(all="ignore")`` themselves, around many operations."""
+    """Compute as ``evaluate`` does, for callers that hold ``np.errstate(all="ignore")`` themselves, around many
+    operations.
+    """
     if len(args) != op.arity and not (op.kind == "dot" and len(args) == 3):
         raise KernelError(f"{op.name} takes {op.arity} operands, not {len(args)}")
     kind = op.kind
@@ -145,10 +152,11 @@ def gemm(
     attrs: Attributes = PLAIN,
     acc: DType = F32,
 ) -> Array:
-    """A dot of ``args``, an epilogue on its accumulators, rounded once to ``out``; to be called under ``np.errstate``.
+    """Compute a dot of ``args`` and an epilogue on its accumulators, rounded once to ``out``.
 
     Steps: ``("bias", x)``, ``("add", x)``, ``("scale", s)``, ``("relu",)``, ``("gelu",)``, ``("silu",)``. They compute
-    in f32 (f64 for integer operands: exact). UnknownNameError for another step, KernelError for a missing operand.
+    in f32 (f64 for integer operands: exact). To be called under ``np.errstate``. UnknownNameError for another step,
+    KernelError for a missing operand.
     """
     value = accumulate(args, attrs, acc)
     if epilogue and value.dtype.kind == "i":
@@ -164,7 +172,9 @@ def gemm(
 
 
 def accumulate(args: Sequence[Array | PlainNumber], attrs: Attributes = PLAIN, acc: DType = F32) -> Array:
-    """The accumulators of a dot of ``(a, b)`` or ``(a, b, acc)``: f32, or int64 for integers; batches as in matmul."""
+    """Compute the accumulators of a dot of ``(a, b)`` or ``(a, b, acc)``: f32, or int64 for integers; batches as in
+    matmul.
+    """
     a, b = np.asarray(args[0]), np.asarray(args[1])
     a = np.swapaxes(a, -1, -2) if attrs.trans_a else a
     b = np.swapaxes(b, -1, -2) if attrs.trans_b else b
@@ -175,8 +185,11 @@ def accumulate(args: Sequence[Array | PlainNumber], attrs: Attributes = PLAIN, a
 
 
 def narrow(value: Any, out: DType) -> Array:
-    """``value`` rounded to ``out``: floats to nearest even, floats to integers truncated and saturated (NaN: 0),
-    integers to narrower integers wrapped."""
+    """Round ``value`` to ``out``.
+
+    Floats round to nearest even, floats to integers are truncated and saturated (NaN: 0), integers to narrower integers
+    wrap.
+    """
     target = out.numpy
     if value.dtype is target:
         return value if value.__class__ is np.ndarray else np.asarray(value)
@@ -186,7 +199,7 @@ def narrow(value: Any, out: DType) -> Array:
 
 
 def _widen(args: Sequence[Array | PlainNumber], out: DType, op: Operator) -> tuple[list[Any], bool]:
-    """The operands in the type the operator computes in, and whether that is the integer one."""
+    """Return the operands in the type the operator computes in, and True when that is the integer one."""
     source = _source(args, out)
     integer = source.kind == "i" and op.integer is not None
     wide = _I64 if integer else _F32
@@ -257,7 +270,7 @@ def _matmul_float(a: Array, b: Array, acc: DType) -> Any:
 
 
 def _divide_integers(a: Any, b: Any) -> Any:
-    """Towards zero; x / 0 is 0."""
+    """Divide towards zero; x / 0 is 0."""
     quotient = np.abs(a) // np.maximum(np.abs(b), 1)
     return np.where(b == 0, 0, quotient * (np.sign(a) * np.sign(b)))
 

@@ -31,7 +31,7 @@ class ProgramLine:
 
 
 def program_line(error: BaseException) -> ProgramLine | None:
-    """The innermost line of a bench or a kernel that led to an error; None when there is none."""
+    """Return the innermost line of a bench or a kernel that led to an error; None when there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if _is_of_program(frame.filename):
             return ProgramLine(frame.filename, frame.lineno or 0, frame.name)
@@ -39,7 +39,7 @@ def program_line(error: BaseException) -> ProgramLine | None:
 
 
 def calling_line() -> ProgramLine | None:
-    """The line of a bench or a kernel that led here; None when there is none. Cheap enough for every call."""
+    """Return the line of a bench or a kernel that led here; None when there is none. Cheap enough for every call."""
     # The caller's: a frame that holds itself would live until the garbage collector finds it.
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
     while frame is not None and not _is_of_program(frame.f_code.co_filename):
@@ -48,7 +48,9 @@ def calling_line() -> ProgramLine | None:
 
 
 def describe_call() -> tuple[str, str]:
-    """What of this package a bench or a kernel has called, with the text of its line; and where, ``file:line: ``."""
+    """Return the function of this package that a bench or a kernel has called, with the text of its line; and
+    ``file:line: ``.
+    """
     # The caller's: a frame that holds itself would live until the garbage collector finds it.
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
     called = ""
@@ -68,7 +70,7 @@ def _is_of_program(file: str) -> bool:
 
 
 def is_program(file: Path) -> bool:
-    """Whether a file is of a user, or one of the benches, kernels and algorithms that ship with the package."""
+    """Return True for a file of a user, and for the benches, kernels and algorithms that ship with the package."""
     if any(folder in file.parents for folder in _PROGRAMS):
         return True
     library = _PACKAGE in file.parents or "site-packages" in file.parts or str(file).startswith("<")
@@ -89,12 +91,12 @@ class SpawnException(RunError):  # noqa: N818 - the name users know
 
 
 def tell_all(errors: dict[int, BaseException]) -> str:
-    """What ranks have raised, a line or a few for each."""
+    """Return the errors of ranks as text, a line or a few for each."""
     return "\n".join(f"rank {rank} failed: {_tell_error(error)}" for rank, error in sorted(errors.items()))
 
 
 def _tell_error(error: BaseException) -> str:
-    """What an error is, and the line of the rank's program that it comes from."""
+    """Return an error as text, with the line of the rank's program that it comes from."""
     line = program_line(error)
     text = text_of(ProgramExitError(error.code) if isinstance(error, SystemExit) else error)
     what = f"{type(error).__name__}: {text}" + (f" (at {line})" if line and str(line) not in text else "")
@@ -103,7 +105,7 @@ def _tell_error(error: BaseException) -> str:
 
 @value(kw_only=True)
 class ErrorPlace:
-    """What is known of the place of an error; None for what is not."""
+    """The known parts of the place of an error; None for those not known."""
 
     line: ProgramLine | None = None
     pe: tuple[int, int, int] | None = None
@@ -112,7 +114,7 @@ class ErrorPlace:
 
 
 def place_of(error: BaseException) -> ErrorPlace:
-    """Where ``error`` was raised; of ranks that failed, the place in the first."""
+    """Return the place where ``error`` was raised; of ranks that failed, the place in the first."""
     if isinstance(error, SpawnException) and error.errors:
         rank, first = min(error.errors.items())
         return replace(place_of(first), rank=rank)

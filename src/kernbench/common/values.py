@@ -23,7 +23,7 @@ FieldsOf = Callable[[Any], tuple[Any, ...]]
 
 
 class Options(NamedTuple):
-    """How a class is made: ``dataclass``'s options, and ``guarded`` for its ``frozen``.
+    """The options of a class: ``dataclass``'s own, and ``guarded`` for its ``frozen``.
 
     ``hashed``: equal objects have one hash. ``compiled``: ``==`` and ``hash`` are compiled for the class.
     """

@@ -33,7 +33,7 @@ _CONTAINERS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 @value
 class YamlPlace:
-    """Where an entry stands: (line, column) of its key and of its value, from 1; line 0 when no line holds it."""
+    """The place of an entry: (line, column) of its key and of its value, from 1; line 0 when no line holds it."""
 
     source: str
     key: tuple[int, int]
@@ -42,7 +42,7 @@ class YamlPlace:
 
 @state
 class YamlContent:
-    """What a text says: its data, the place of every entry, and what is wrong with it as YAML."""
+    """The content of a text: its data, the place of every entry, and the faults in it as YAML."""
 
     data: Any = None
     places: dict[Path, YamlPlace] = field(default_factory=dict)
@@ -50,13 +50,13 @@ class YamlContent:
 
 
 def path_text(path: Path) -> str:
-    """``("a", "b", 1, "c")`` as ``a.b[1].c``."""
+    """Return ``("a", "b", 1, "c")`` as ``a.b[1].c``."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
 
 
 def entry_exists(container: object, part: str | int) -> bool:
-    """True when plain data has an entry ``part``: a key of a mapping or an index of a list."""
+    """Return True when plain data has an entry ``part``: a key of a mapping or an index of a list."""
     if isinstance(container, dict):
         return part in container
     return isinstance(container, list) and isinstance(part, int) and part < len(container)
@@ -79,7 +79,7 @@ def read_yaml(text: str, source: str) -> YamlContent:
 
 
 def _check_size(text: str) -> None:
-    """MarkedYAMLError where ``text`` has too many nodes, or too deep ones. Its events are read one by one."""
+    """Raise MarkedYAMLError where ``text`` has too many nodes, or too deep ones. Its events are read one by one."""
     nodes = depth = 0
     for event in yaml.parse(text, _LOADER):
         nodes += isinstance(event, yaml.NodeEvent)
@@ -143,7 +143,7 @@ class _NodeReader:
                 yield key.value, key, entry
 
     def _merge_entries(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
-        """Entries of the mappings that ``<<`` names; the first that gives a key wins."""
+        """Yield the entries of the mappings that ``<<`` names; the first that gives a key wins."""
         merged = (entry for key, entry in node.value if key.tag == _MERGE)
         for entry in merged:
             for source in entry.value if isinstance(entry, yaml.SequenceNode) else [entry]:

@@ -63,9 +63,10 @@ class DTensor:
         shape: Sequence[int] | None = None,
         dp: DPPolicy | None = None,
     ) -> DTensor:
-        """Of what every rank has; by default copies. ``shape``: of all, else that of parts of one size.
+        """Make one of the local tensors of all ranks; by default they are copies.
 
-        InputError when the local tensor is none of the machine, or not the part that this rank has of ``shape``.
+        ``shape``: of the whole tensor; by default that of parts of one size. InputError when the local tensor is none
+        of the machine, or not the part that this rank has of ``shape``.
         """
         local, mesh = check_local(local_tensor), check_mesh("from_local", device_mesh)
         found = check_placements([Replicate()] * mesh.ndim if placements is None else placements, mesh.ndim, local.ndim)
@@ -87,7 +88,7 @@ class DTensor:
 
     @property
     def placements(self) -> Placements:
-        """How, for each dim of the mesh."""
+        """The placement along each dim of the mesh."""
         return self._part.spec.placements
 
     @property
@@ -97,7 +98,7 @@ class DTensor:
 
     @property
     def ndim(self) -> int:
-        """How many axes."""
+        """The number of axes."""
         return len(self.shape)
 
     @property
@@ -107,16 +108,16 @@ class DTensor:
 
     @property
     def dp(self) -> DPPolicy | None:
-        """How parts lie in their SIP where their shape allows it; None: by their size."""
+        """The policy of parts in their SIP, where their shape allows it; None: by their size."""
         return self._part.spec.dp
 
     @property
     def part(self) -> RankPart:
-        """What this rank has of it."""
+        """The part of this rank."""
         return self._part
 
     def to_local(self) -> Tensor:
-        """This rank's part, not a copy."""
+        """Return this rank's part, not a copy."""
         return self._part.local
 
     def redistribute(
@@ -124,7 +125,7 @@ class DTensor:
         device_mesh: DeviceMesh | Sequence[Placement] | None = None,
         placements: Sequence[Placement] | None = None,
     ) -> DTensor:
-        """The same tensor with other placements, which may be given alone; itself if it has them already.
+        """Return the same tensor with other placements, which may be given alone; itself if it has them already.
 
         InputError for another mesh, and when a rank would have nothing of it.
         """
@@ -138,7 +139,7 @@ class DTensor:
         return self if found is self._part else DTensor(found)
 
     def full_tensor(self) -> Tensor:
-        """All of it, on every rank: the local tensor of a replicated one."""
+        """Return all of it on every rank: the local tensor of a replicated one."""
         return self.redistribute([Replicate()] * self.device_mesh.ndim).to_local()
 
     def free(self) -> None:
@@ -146,43 +147,43 @@ class DTensor:
         self._part.local.free()
 
     def matmul(self, other: DTensor) -> DTensor:
-        """The product of two matrices."""
+        """Return the product of two matrices."""
         return self @ other
 
     def relu(self) -> DTensor:
-        """``max(x, 0)`` of each element."""
+        """Compute ``max(x, 0)`` of each element."""
         return DTensor(ops.unary("relu", self._part))
 
     def gelu(self) -> DTensor:
-        """GELU of each element, in its tanh form."""
+        """Compute GELU of each element, in its tanh form."""
         return DTensor(ops.unary("gelu", self._part))
 
     def silu(self) -> DTensor:
-        """``x sigmoid(x)`` of each element."""
+        """Compute ``x sigmoid(x)`` of each element."""
         return DTensor(ops.unary("silu", self._part))
 
     def sigmoid(self) -> DTensor:
-        """``1 / (1 + exp(-x))`` of each element."""
+        """Compute ``1 / (1 + exp(-x))`` of each element."""
         return DTensor(ops.unary("sigmoid", self._part))
 
     def tanh(self) -> DTensor:
-        """The hyperbolic tangent of each element."""
+        """Compute the hyperbolic tangent of each element."""
         return DTensor(ops.unary("tanh", self._part))
 
     def exp(self) -> DTensor:
-        """The exponential of each element."""
+        """Compute the exponential of each element."""
         return DTensor(ops.unary("exp", self._part))
 
     def abs(self) -> DTensor:
-        """The absolute value of each element."""
+        """Compute the absolute value of each element."""
         return DTensor(ops.unary("abs", self._part))
 
     def maximum(self, other: DTensor | float) -> DTensor:
-        """The larger of two, element by element."""
+        """Compute the larger of two, element by element."""
         return self._with("maximum", other)
 
     def minimum(self, other: DTensor | float) -> DTensor:
-        """The smaller of two, element by element."""
+        """Compute the smaller of two, element by element."""
         return self._with("minimum", other)
 
     def __matmul__(self, other: DTensor) -> DTensor:
@@ -241,12 +242,13 @@ def distribute_tensor(
     dp: DPPolicy | None = None,
     name: str | None = None,
 ) -> DTensor:
-    """``tensor``, of which every rank has all, over a mesh; by default a copy on each rank. No rank asks another.
+    """Distribute ``tensor``, of which every rank has all, over a mesh; by default a copy on each rank. No rank asks
+    another.
 
     An array, nested lists or a host tensor: each rank copies its part from the host. A tensor on this rank's SIP: its
-    part is copied there; with Replicate() alone it is the local tensor itself. ``dp``: how parts lie in a SIP, where
-    their shape allows it; None: by their size. InputError for Partial, for what is distributed already, and when a rank
-    would have nothing.
+    part is copied there; with Replicate() alone the result has the local tensor itself. ``dp``: the policy of parts in
+    a SIP, where their shape allows it; None: by their size. InputError for Partial, for a tensor that is distributed
+    already, and when a rank would have nothing.
     """
     check_mesh("distribute_tensor", device_mesh)
     if isinstance(tensor, DTensor):
@@ -271,14 +273,14 @@ def distribute_tensor(
 
 
 def check_mesh(what: str, given: object) -> DeviceMesh:
-    """A mesh; else InputError."""
+    """Return a mesh; InputError for anything else."""
     if not isinstance(given, DeviceMesh):
         raise InputError(f"{what}: {given!r} is no DeviceMesh; init_device_mesh makes one of all ranks")
     return given
 
 
 def check_local(given: object) -> Tensor:
-    """A tensor of the machine; else InputError."""
+    """Return a tensor of the machine; InputError for anything else."""
     if not isinstance(given, Tensor):
         raise InputError(
             f"from_local: a {type(given).__name__} is no tensor of the machine; torch.tensor makes one of this rank's "
@@ -290,7 +292,7 @@ def check_local(given: object) -> Tensor:
 def whole_shape(
     given: Sequence[int] | None, local: tuple[int, ...], placements: Placements, mesh: DeviceMesh
 ) -> tuple[int, ...]:
-    """The shape of all of a tensor: as given, else that of parts which are all as large as ``local``."""
+    """Return the shape of a whole tensor: as given, else that of parts which are all as large as ``local``."""
     if given is None:
         return _of_even_parts(local, placements, mesh)
     found = [whole_number(each) for each in given] if isinstance(given, Sequence) else [None]
@@ -301,7 +303,7 @@ def whole_shape(
 
 
 def no_operand(op: str, other: object) -> InputError:
-    """What to do with something that stands beside a DTensor and is none."""
+    """Return the error for an operand beside a DTensor that is none."""
     if isinstance(other, Tensor):
         return InputError(f"{op}: {other.name} is a local tensor; DTensor.from_local says how it is distributed")
     return InputError(

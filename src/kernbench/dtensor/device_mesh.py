@@ -58,7 +58,7 @@ class DeviceMesh:
 
     @property
     def mesh_dim_names(self) -> Names | None:
-        """What its dims are called, if they are called something."""
+        """The names of its dims, if they have names."""
         return self._names
 
     @property
@@ -68,42 +68,42 @@ class DeviceMesh:
 
     @property
     def ndim(self) -> int:
-        """How many dims."""
+        """The number of dims."""
         return self._ranks.ndim
 
     def size(self, mesh_dim: int | str | None = None) -> int:
-        """How many ranks, in all or along a dim."""
+        """Return the number of ranks, in all or along a dim."""
         return self._ranks.size if mesh_dim is None else self.shape[self._dim(mesh_dim)]
 
     def get_rank(self) -> int:
-        """The number of this rank among all."""
+        """Return the number of this rank among all."""
         return self._torch.distributed.get_rank()
 
     def get_coordinate(self) -> tuple[int, ...]:
-        """Where in the mesh this rank is; InputError when it is not in it."""
+        """Return the place of this rank in the mesh; InputError when it is not in it."""
         found = np.argwhere(self._ranks == self.get_rank())
         if len(found) != 1:
             raise InputError(f"rank {self.get_rank()} is not in {self}")
         return tuple(map(int, found[0]))
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """Where along a dim this rank is; a mesh of one dim needs no name for it."""
+        """Return the place of this rank along a dim; a mesh of one dim needs no name for it."""
         return self.get_coordinate()[self._dim(mesh_dim)]
 
     def ranks_along(self, mesh_dim: int | str | None = None) -> list[int]:
-        """The ranks that differ from this one in a dim only, in order, with itself."""
+        """Return this rank and those that differ from it in one dim only, in order."""
         dim, at = self._dim(mesh_dim), self.get_coordinate()
         across = np.moveaxis(self._ranks, dim, -1)
         return [int(rank) for rank in across[(*at[:dim], *at[dim + 1 :])]]
 
     def get_group(self, mesh_dim: int | str | None = None) -> RankGroup:
-        """Those ranks as a group, for ``torch.distributed``."""
+        """Return those ranks as a group, for ``torch.distributed``."""
         return self._torch.distributed.new_group(self.ranks_along(mesh_dim))
 
     def __getitem__(self, mesh_dim: str) -> DeviceMesh:
-        """The mesh of one dim that this rank is in: itself and those that differ from it in that dim only.
+        """Return the mesh of one dim that this rank is in: itself and those that differ from it in that dim only.
 
-        InputError for what is not the name of a dim.
+        InputError for anything but the name of a dim.
         """
         if not isinstance(mesh_dim, str):
             raise InputError(f"mesh[{mesh_dim!r}]: a dim is chosen by its name, as mesh_dim_names gave it to {self}")
@@ -142,7 +142,7 @@ def init_device_mesh(
     mesh_dim_names: Sequence[str] | None = None,
     torch: AnyContext | None = None,
 ) -> DeviceMesh:
-    """All ranks by number, row by row, in a mesh of this shape; InputError unless it holds as many as there are."""
+    """Make a mesh of this shape of all ranks by number, row by row; InputError unless it holds as many as there are."""
     context = require_context(torch)
     shape, world = _check_shape(mesh_shape), context.distributed.get_world_size()
     if prod(shape) != world:
@@ -159,7 +159,7 @@ def _array(mesh: npt.ArrayLike) -> npt.NDArray[Any]:
 
 
 def _check_shape(shape: object) -> tuple[int, ...]:
-    """Ranks along each dim, at least one."""
+    """Return the ranks along each dim, at least one."""
     found = [whole_number(each) for each in shape] if isinstance(shape, Sequence) else [None]
     counts = tuple(each for each in found if each is not None and each > 0)
     if len(counts) < len(found):

@@ -1,4 +1,4 @@
-"""How the part of a rank lies inside its SIP, and the tables that say which PE does what with it."""
+"""The place of a rank's part inside its SIP, and the tables that tell each PE its share of a launch."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ BYTES_PER_PE = 2048
 
 
 def local_policy(shape: tuple[int, ...], itemsize: int, wanted: DPPolicy | None, topology: TopologySpec) -> DPPolicy:
-    """``wanted`` where a part of this shape can lie so, else rows over PEs."""
+    """Return ``wanted`` where a part of this shape can lie so, else rows over PEs."""
     if wanted is not None and _fits(shape, itemsize, wanted, topology):
         return wanted
     return rows_policy(shape, itemsize, wanted, topology)
 
 
 def rows_policy(shape: tuple[int, ...], itemsize: int, within: DPPolicy | None, topology: TopologySpec) -> DPPolicy:
-    """Rows over those of the cubes and PEs that ``within`` has, all of them without; of a single row its elements.
+    """Return the policy of rows over those cubes and PEs that ``within`` has, by default over all; a single row is
+    split by its elements.
 
-    As many PEs as there are rows, and ``BYTES_PER_PE`` for each; cubes first.
+    It takes as many PEs as there are rows, with ``BYTES_PER_PE`` for each; cubes first.
     """
     cubes, pes = topology.cubes_per_sip, topology.pes_per_cube
     if within is not None:
@@ -50,12 +51,12 @@ def reads_in_order(layout: TensorLayout) -> bool:
 
 
 def is_plain(layout: TensorLayout) -> bool:
-    """Whether it lies as collectives on blocks want it: each element once, in order."""
+    """Return True when it lies as collectives on blocks want it: each element once, in order."""
     return reads_in_order(layout) and not layout.has_copies
 
 
 def _fits(shape: tuple[int, ...], itemsize: int, policy: DPPolicy, topology: TopologySpec) -> bool:
-    """Whether every PE that the policy takes has a part."""
+    """Return True when every PE that the policy takes has a part."""
     sizes = {"num_pe": topology.pes_per_cube, "num_cubes": topology.cubes_per_sip}
     try:
         shards = resolve_dp_policy(policy, shape=shape, itemsize=itemsize, target_sip=0, **sizes)
@@ -77,7 +78,7 @@ class _Held(NamedTuple):
     offset: int
 
     def place_of(self, window: Window, itemsize: int) -> int:
-        """Where a window inside of it begins."""
+        """Return the first byte of a window inside of it."""
         at = 0
         for (start, _), (first, last) in zip(window.bounds, self.window.bounds, strict=True):
             at = at * (last - first) + start - first
@@ -85,7 +86,9 @@ class _Held(NamedTuple):
 
 
 def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[WindowMove]) -> Table:
-    """The lines of ``copy_windows``, every PE with its own shards and copies of the target; axes as the target's."""
+    """Return the lines of ``copy_windows``: every PE with its own shards and copies of the target; axes as the
+    target's.
+    """
     held, item = _find_windows(source), source.dtype.itemsize
     lines: list[int] = []
     for taken, given in moves:
@@ -105,9 +108,10 @@ def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[Windo
 
 
 def gemm_table(out: TensorLayout, pes: Sequence[PeCoord], tile: tuple[int, int]) -> Table:
-    """The lines of ``gemm_windows``: every PE a part of the product, or its own shards when they lie otherwise.
+    """Return the lines of ``gemm_windows``: every PE with a part of the product, or with its own shards when they lie
+    otherwise.
 
-    ``tile``: rows and columns of an output tile. Less than one costs what one costs, so a part is one at least.
+    ``tile``: rows and columns of an output tile. A part of a tile costs as much as one, so a PE's part is one at least.
     """
     item = out.dtype.itemsize
     if not is_plain(out):
@@ -120,7 +124,7 @@ def gemm_table(out: TensorLayout, pes: Sequence[PeCoord], tile: tuple[int, int])
 
 
 def _find_windows(layout: TensorLayout) -> list[_Held]:
-    """What a reader finds where, each element once."""
+    """Return the windows in which a reader finds each element once."""
     if reads_in_order(layout):
         return [_Held(layout.whole, 0)]
     return [_Held(view.window, view.spec.offset_bytes) for view in first_copies(layout.views)]
@@ -131,7 +135,7 @@ def _shift(window: Window, by: Sequence[int]) -> Window:
 
 
 def _extents(shape: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...], itemsize: int) -> list[int]:
-    """Extents and both strides of a box; what is contiguous in both is one axis, the last."""
+    """Return extents and both strides of a box; axes that are contiguous in both become one, the last."""
     if not shape:
         return [1, itemsize, itemsize]
     box = list(zip(shape, row_major(source, itemsize), row_major(target, itemsize), strict=True))
@@ -153,7 +157,7 @@ def _line(window: Window, offset: int, rows_of: Window, itemsize: int) -> tuple[
 
 
 def _grid(shape: tuple[int, ...], pes: int, tile: tuple[int, int]) -> tuple[int, int]:
-    """Into how many parts rows and columns of a product are cut: as many as there are PEs and tiles, near to square."""
+    """Return the parts of a product's rows and of its columns: as many as there are PEs and tiles, near to square."""
     row_tiles, column_tiles = (-(-extent // size) for extent, size in zip(shape, tile, strict=True))
     grids = ((rows, min(pes // rows, column_tiles)) for rows in range(1, min(pes, row_tiles) + 1))
     return max(grids, key=lambda grid: (grid[0] * grid[1], -(grid[0] * shape[1] + grid[1] * shape[0])))

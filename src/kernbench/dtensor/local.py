@@ -36,16 +36,16 @@ class LocalTensors:
         self.torch, self.dp = torch, dp
 
     def empty(self, shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:
-        """A tensor that lies as asked."""
+        """Make a tensor by the policy of ``dp``."""
         policy = local_policy(shape, dtype.itemsize, self.dp, self.torch.topology)
         return self.torch.empty(shape, dtype=dtype, dp=policy, name=name)
 
     def zeros(self, shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:
-        """The same, of zeros."""
+        """Make a tensor of zeros by the policy of ``dp``."""
         return self.empty(shape, dtype, name).fill_(0)
 
     def buffer(self, shape: tuple[int, ...], dtype: DType, name: str, *, padded: bool = False) -> Tensor:
-        """A tensor in the order of its elements, for blocks on their way; of zeros when some may not be written."""
+        """Make a tensor in the order of its elements, for blocks on their way; of zeros when some stay unwritten."""
         policy = rows_policy(shape, dtype.itemsize, self.dp, self.torch.topology)
         made = self.torch.empty(shape, dtype=dtype, dp=policy, name=name)
         return made.fill_(0) if padded else made
@@ -56,7 +56,7 @@ class LocalTensors:
         self.torch.launch("dtensor-copy", copy_windows, source, target, lines, max(1, source.ndim), source.dtype)
 
     def clone(self, source: Tensor, name: str) -> Tensor:
-        """A tensor with the same elements."""
+        """Make a tensor with the same elements."""
         made = self.empty(source.shape, source.dtype, name)
         self.copy(source, made, [(source.layout.whole, made.layout.whole)])
         return made
@@ -64,7 +64,7 @@ class LocalTensors:
     def elementwise(
         self, op: str, x: Tensor, y: Tensor | None = None, number: float | None = None, *, number_first: bool = False
     ) -> Tensor:
-        """An operator on one or two tensors of one shape, or a tensor and a number; lies as ``x``."""
+        """Apply an operator to one or two tensors of one shape, or to a tensor and a number; it lies as ``x``."""
         other = None if y is None else self._lying_as(x, y)
         out = self.torch.empty_like(x, name=f"{op}.out")
         lines = shard_table(x.layout)
@@ -74,7 +74,7 @@ class LocalTensors:
         return out
 
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
-        """``a @ b``, of matrices."""
+        """Compute ``a @ b``, of matrices."""
         (m, k), n = a.shape, b.shape[1]
         kind = a.dtype if a.dtype.is_float else self.torch.int32
         out = self.empty((m, n), kind, "matmul.out")
@@ -114,12 +114,12 @@ class DTensorSpec:
     dp: DPPolicy | None = None
 
     def window(self, placements: Placements | None = None) -> Window:
-        """This rank's part, with its own or other placements."""
+        """Return this rank's part, with its own or other placements."""
         wanted = self.placements if placements is None else placements
         return local_window(self.shape, wanted, self.mesh.shape, self.mesh.get_coordinate())
 
     def cost_of(self, target: Placements) -> float:
-        """Bytes that a rank sends, about, to get to these placements."""
+        """Return about how many bytes a rank sends to get to these placements."""
         return count_sent_bytes(self.placements, target, self.shape, self.dtype.itemsize, self.mesh.shape)
 
 
@@ -132,15 +132,15 @@ class RankPart:
 
     @property
     def tensors(self) -> LocalTensors:
-        """What makes tensors that lie as this one's parts do."""
+        """The maker of tensors that lie as this one's parts do."""
         return LocalTensors(self.spec.mesh.torch, self.spec.dp)
 
     def with_placements(self, placements: Placements, local: Tensor) -> RankPart:
-        """The same tensor with other placements."""
+        """Return the same tensor with other placements."""
         return RankPart(replace(self.spec, placements=placements), local)
 
     def check_live(self) -> None:
-        """InputError when the local tensor has been freed: before work begins that would be left half done."""
+        """Raise InputError when the local tensor has been freed: before work begins that would be left half done."""
         if not self.local.is_live:
             raise InputError(f"tensor {self.local.name!r} has been freed")
 
@@ -165,16 +165,18 @@ class Blocks:
 
     @property
     def shape_of_all(self) -> tuple[int, ...]:
-        """That of all blocks."""
+        """The shape of all blocks."""
         return (self.shape[0] * self._ranks, *self.shape[1:])
 
     def window(self, at: int, extents: tuple[int, ...]) -> Window:
-        """The first corner of block ``at``, so much of it as is used."""
+        """Return the first corner of block ``at``, as much of it as is used."""
         first = at * self.shape[0]
         return Window.whole(extents).along(0, first, first + extents[0])
 
     def one(self, local: Tensor) -> Tensor:
-        """A rank's own chunk as a block: the tensor itself where it will do, which is so on all ranks or on none."""
+        """Return a rank's own chunk as a block: the tensor itself where it will do, which is so on all ranks or on
+        none.
+        """
         if self.even and is_plain(local.layout):
             return local
         block = self._tensors.buffer(self.shape, local.dtype, f"{local.name}.block", padded=not self.even)
@@ -182,7 +184,7 @@ class Blocks:
         return block
 
     def pack(self, local: Tensor, moves: Sequence[WindowMove] | None) -> Tensor:
-        """``moves`` made to a tensor of all blocks; the local tensor itself when it is one."""
+        """Make ``moves`` to a tensor of all blocks, and return it; the local tensor itself when it is one."""
         if moves is None and is_plain(local.layout):
             return local
         blocks = self._tensors.buffer(self.shape_of_all, local.dtype, f"{local.name}.blocks", padded=not self.even)

@@ -1,4 +1,4 @@
-"""Operations on distributed tensors: what placements each can work with, and which of them it takes.
+"""Operations on distributed tensors: choose placements that an operation can work with, and do its local work.
 
 For each dim of the mesh a rule names the placements of the operands and that of the result. A choice is one rule for
 each dim: the one for which the operands are the cheapest to bring there; of these the one whose result is the cheapest
@@ -69,20 +69,20 @@ LINEAR = {
 
 
 def matmul_choice(a: DTensorSpec, b: DTensorSpec) -> PlacementChoice:
-    """How to multiply matrices."""
+    """Choose the placements for a product of matrices."""
     result = replace(a, shape=(a.shape[0], b.shape[1]))
     return _cheapest((a, b), result, [MATMUL] * a.mesh.ndim)
 
 
 def elementwise_choice(op: str, *operands: DTensorSpec) -> PlacementChoice:
-    """How to apply an operator to tensors of one shape and type."""
+    """Choose the placements for an operator on tensors of one shape and type."""
     # Quotients of integers are cut off: those of contributions do not add up.
     linear = op != "div" or operands[0].dtype.is_float
     return _elementwise(LINEAR.get(op, ()) if linear else (), operands)
 
 
 def with_number_choice(op: str, x: DTensorSpec, *, number_first: bool) -> PlacementChoice:
-    """How to apply an operator to a tensor and a number."""
+    """Choose the placements for an operator on a tensor and a number."""
     scales = op == "mul" or (op == "div" and not number_first and x.dtype.is_float)
     return _elementwise(SCALED if scales else (), (x,))
 
@@ -93,9 +93,10 @@ def _elementwise(linear: Sequence[PlacementRule], operands: Sequence[DTensorSpec
 
 
 def _elementwise_rules(linear: Sequence[PlacementRule], given: Sequence[Placement]) -> tuple[PlacementRule, ...]:
-    """Those for operands that lie so along a dim: where one is cut, all are; contributions stay such where they may.
+    """Return the rules for operands that lie so along a dim.
 
-    Copies always do, where nothing else is possible.
+    Where one is cut, all are; contributions stay contributions where they may; copies do where nothing else is
+    possible.
     """
     copies = PlacementRule((FULL,) * len(given), FULL)
     cuts = [each for each in dict.fromkeys(given) if isinstance(each, Shard)]
@@ -124,7 +125,7 @@ def _choice(rules: Sequence[PlacementRule]) -> PlacementChoice:
 
 
 def _is_possible(choice: PlacementChoice, operands: Sequence[DTensorSpec], result: DTensorSpec) -> bool:
-    """Whether every rank has something of every tensor."""
+    """Return True when every rank has something of every tensor."""
     placed = [*zip(operands, choice.operands, strict=True), (result, choice.result)]
     return all(empty_place(spec.shape, placements, spec.mesh.shape) is None for spec, placements in placed)
 
@@ -139,7 +140,7 @@ def _cost(choice: PlacementChoice, operands: Sequence[DTensorSpec], result: DTen
 
 
 def matmul(a: RankPart, b: RankPart) -> RankPart:
-    """``a @ b``, of matrices; of integers in i32.
+    """Compute ``a @ b``, of matrices; of integers in i32.
 
     InputError for other shapes or meshes and for two types, UnsupportedError for a type that the machine does not
     multiply.
@@ -153,7 +154,7 @@ def matmul(a: RankPart, b: RankPart) -> RankPart:
 
 
 def binary(op: str, x: RankPart, y: RankPart) -> RankPart:
-    """An operator on two tensors of one shape. InputError for other shapes, types or meshes."""
+    """Apply an operator to two tensors of one shape. InputError for other shapes, types or meshes."""
     _check_alike(op, x, y)
     if x.spec.shape != y.spec.shape:
         raise InputError(f"{op}: shapes {x.spec.shape} and {y.spec.shape}; they have to be one, nothing is broadcast")
@@ -162,12 +163,12 @@ def binary(op: str, x: RankPart, y: RankPart) -> RankPart:
 
 
 def unary(op: str, x: RankPart) -> RankPart:
-    """An operator on each element."""
+    """Apply an operator to each element."""
     return _apply((x,), elementwise_choice(op, x.spec), x.spec.shape, lambda a: x.tensors.elementwise(op, a))
 
 
 def with_number(op: str, x: RankPart, number: float, *, number_first: bool = False) -> RankPart:
-    """An operator on each element and a number, or on the number and each element.
+    """Apply an operator to each element and a number, or to the number and each element.
 
     InputError for a number that the type of the elements does not have.
     """
@@ -184,7 +185,7 @@ def with_number(op: str, x: RankPart, number: float, *, number_first: bool = Fal
 def _apply(
     operands: Sequence[RankPart], choice: PlacementChoice, shape: tuple[int, ...], work: Callable[..., Tensor]
 ) -> RankPart:
-    """The result of local work on the operands, each where the choice wants it."""
+    """Return the result of local work on the operands, each brought to the placements of the choice."""
     for each in operands:
         each.check_live()
     placed = [redistribute(each, wanted) for each, wanted in zip(operands, choice.operands, strict=True)]
@@ -196,7 +197,7 @@ def _apply(
 
 
 def _check_number(op: str, number: float, kind: DType) -> None:
-    """Elements and results are of one type: what it cannot hold is not rounded to it unasked, but for floats."""
+    """Raise InputError for a number that the elements' integer type cannot hold: results are of that type."""
     if kind.is_float:
         return
     limits = np.iinfo(kind.numpy)

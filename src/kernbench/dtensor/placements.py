@@ -21,15 +21,15 @@ class Placement:
     __slots__ = ()
 
     def is_shard(self, dim: int | None = None) -> bool:
-        """Whether an axis is cut, and if ``dim`` is given, that one."""
+        """Return True when an axis is cut, and if ``dim`` is given, that one."""
         return isinstance(self, Shard) and dim in (None, self.dim)
 
     def is_replicate(self) -> bool:
-        """Whether every rank has all."""
+        """Return True when every rank has all."""
         return isinstance(self, Replicate)
 
     def is_partial(self, reduce_op: str | None = None) -> bool:
-        """Whether every rank has a contribution, and if ``reduce_op`` is given, to that reduction."""
+        """Return True when every rank has a contribution, and if ``reduce_op`` is given, to that reduction."""
         return isinstance(self, Partial) and reduce_op in (None, self.reduce_op)
 
 
@@ -81,15 +81,15 @@ Placements: TypeAlias = tuple[Placement, ...]
 
 
 def in_words(placements: Sequence[Placement]) -> str:
-    """As text."""
+    """Return placements as text."""
     return f"[{', '.join(map(str, placements))}]"
 
 
 def check_placements(placements: Sequence[Placement], mesh_ndim: int, ndim: int) -> Placements:
-    """One for each of ``mesh_ndim``, axes counted from the front.
+    """Return a placement for each of ``mesh_ndim`` dims, with axes counted from the front.
 
-    InputError for another number, what is no placement, axes that a tensor of ``ndim`` axes does not have, and
-    several reductions.
+    InputError for another number of placements, for anything else in the list, for axes that a tensor of ``ndim`` axes
+    does not have, and for several reductions.
     """
     if not isinstance(placements, Sequence) or not all(isinstance(each, KINDS) for each in placements):
         raise InputError(f"placements={placements!r}: a list of Shard(dim), Replicate() or Partial(op)")
@@ -109,7 +109,9 @@ def _from_front(placement: Shard, ndim: int) -> Shard:
 
 
 def chunk(extent: int, parts: int, which: int) -> tuple[int, int]:
-    """Bounds of chunk ``which``: all have ceil(extent / parts), the last ones what is left, which may be nothing."""
+    """Return the bounds of chunk ``which``: each has ceil(extent / parts), the last ones the rest, which may be
+    nothing.
+    """
     size = -(-extent // parts)
     return min(which * size, extent), min((which + 1) * size, extent)
 
@@ -117,7 +119,9 @@ def chunk(extent: int, parts: int, which: int) -> tuple[int, int]:
 def local_window(
     shape: tuple[int, ...], placements: Placements, mesh_shape: Sequence[int], coordinate: Sequence[int]
 ) -> Window:
-    """The part of a tensor of ``shape`` at a place in the mesh; a later dim of the mesh cuts what earlier ones left."""
+    """Return the part of a tensor of ``shape`` at a place in the mesh; a later dim of the mesh cuts what earlier ones
+    left.
+    """
     window = Window.whole(shape)
     for placement, parts, which in zip(placements, mesh_shape, coordinate, strict=True):
         if isinstance(placement, Shard):
@@ -130,7 +134,9 @@ def local_window(
 def empty_place(
     shape: tuple[int, ...], placements: Placements, mesh_shape: Sequence[int]
 ) -> tuple[tuple[int, ...], int] | None:
-    """The first place in the mesh that gets nothing of the tensor, and the axis that is too short, if there is one."""
+    """Return the first place in the mesh that gets nothing of the tensor, and the axis that is too short; None if there
+    is none.
+    """
     for place in product(*map(range, mesh_shape)):
         extents = local_window(shape, placements, mesh_shape, place).shape
         if 0 in extents:
@@ -139,7 +145,7 @@ def empty_place(
 
 
 def check_not_empty(shape: tuple[int, ...], placements: Placements, mesh_shape: Sequence[int]) -> None:
-    """InputError when a place in the mesh would get nothing: the machine has no tensors without elements."""
+    """Raise InputError when a place in the mesh would get nothing: the machine has no tensors without elements."""
     found = empty_place(shape, placements, mesh_shape)
     if found is not None:
         place, axis = found
@@ -162,7 +168,7 @@ class Redistribution:
 
     @property
     def source(self) -> Placement:
-        """What it was."""
+        """The placement before the step."""
         return self.placements[self.mesh_dim]
 
     @property
@@ -177,19 +183,19 @@ class Redistribution:
 
     @property
     def is_local(self) -> bool:
-        """Whether no rank needs anything of another."""
+        """True when no rank needs anything of another."""
         return isinstance(self.source, Replicate) or (
             isinstance(self.source, Shard) and isinstance(self.target, Partial)
         )
 
 
 def replace_placement(placements: Placements, mesh_dim: int, by: Placement) -> Placements:
-    """The same with another placement on one dim of the mesh."""
+    """Return the same placements with another one on one dim of the mesh."""
     return (*placements[:mesh_dim], by, *placements[mesh_dim + 1 :])
 
 
 def plan_steps(source: Placements, target: Placements) -> list[Redistribution]:
-    """How ``source`` becomes ``target``.
+    """Return the steps by which ``source`` becomes ``target``.
 
     A rank's part of an axis is a chunk of the chunk that earlier dims of the mesh left. So where one of those begins or
     ends to cut an axis, later dims that cut it are gathered first, from the last one on. Cutting what is there comes
@@ -218,7 +224,9 @@ def plan_steps(source: Placements, target: Placements) -> list[Redistribution]:
 def count_sent_bytes(
     source: Placements, target: Placements, shape: tuple[int, ...], itemsize: int, mesh_shape: tuple[int, ...]
 ) -> float:
-    """What a rank sends, about: the first, which has the largest chunks, by the algorithms of collectives."""
+    """Return about how many bytes a rank sends: the first, which has the largest chunks, by the algorithms of
+    collectives.
+    """
     return sum(_step_bytes(step, shape, itemsize, mesh_shape) for step in plan_steps(source, target))
 
 
@@ -229,7 +237,7 @@ def _step_bytes(step: Redistribution, shape: tuple[int, ...], itemsize: int, mes
 
 
 def _rounds(step: Redistribution) -> float:
-    """How often all that the ranks of a step have together goes round their ring."""
+    """Return how often all data of the ranks of a step go round their ring."""
     if step.is_local:
         return 0
     if isinstance(step.source, Partial):
@@ -239,7 +247,9 @@ def _rounds(step: Redistribution) -> float:
 
 
 def _way(source: Placement, target: Placement) -> Iterator[Placement]:
-    """What lies between where there is no direct way: contributions to another reduction are made of the result."""
+    """Yield the placement in between where there is no direct way: contributions to another reduction are made of the
+    result.
+    """
     if isinstance(target, Partial) and (
         isinstance(source, Partial) or (isinstance(source, Shard) and target.reduce_op != "sum")
     ):
@@ -254,5 +264,5 @@ def _is_in_the_way(dim: int, now: Placements, target: Placements) -> bool:
 
 
 def _is_blocked(dim: int, wanted: Placement, now: Placements, target: Placements) -> bool:
-    """Whether an earlier dim of the mesh is still to begin or end cutting the same axis."""
+    """Return True while an earlier dim of the mesh is still to begin or end cutting the same axis."""
     return any(now[at] != target[at] and wanted in (now[at], target[at]) for at in range(dim))

@@ -1,4 +1,4 @@
-"""From one list of placements to another, on the machine: local copies and the collectives between them."""
+"""Redistribute tensors on the machine: local copies and the collectives between them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernbench.runtime_api.tensor import Tensor
 
 
 def redistribute(part: RankPart, placements: Placements) -> RankPart:
-    """The same tensor with other placements: the same part if nothing changes, else one with a new local tensor.
+    """Return the same tensor with other placements: the same part if nothing changes, else one with a new local tensor.
 
     InputError when a rank would have nothing of it, and when it has been freed.
     """
@@ -48,19 +48,19 @@ class MeshLine:
 
     @classmethod
     def of(cls, part: RankPart, step: Redistribution, *, owned: bool) -> MeshLine:
-        """That of a step of ``part``."""
+        """Return the line of a step of ``part``."""
         mesh = part.spec.mesh
         whole = part.spec.window(step.whole).shape
         return cls(part, step, whole, mesh.shape[step.mesh_dim], mesh.get_coordinate()[step.mesh_dim], owned)
 
     @property
     def local(self) -> Tensor:
-        """What this rank has before the step."""
+        """The tensor of this rank before the step."""
         return self.part.local
 
     @property
     def tensors(self) -> LocalTensors:
-        """What makes local tensors."""
+        """The maker of local tensors."""
         return self.part.tensors
 
     @property
@@ -74,7 +74,7 @@ class MeshLine:
         return self.part.spec.mesh.torch.distributed
 
     def move(self) -> Tensor:
-        """What this rank has behind the step: a new tensor, or one that it owned."""
+        """Do the step, and return this rank's tensor behind it: a new one, or one that it owned."""
         source, target = self.step.source, self.step.target
         if isinstance(source, Shard):
             if isinstance(target, Shard):
@@ -85,7 +85,7 @@ class MeshLine:
         return self._keep_chunk(target.dim) if isinstance(target, Shard) else self._contribute(target)
 
     def window(self, axis: int, place: int) -> Window:
-        """The chunk of an axis that a place of the line has, in the whole."""
+        """Return the chunk of an axis that a place of the line has, in the whole."""
         return Window.whole(self.whole).along(axis, *chunk(self.whole[axis], self.size, place))
 
     def _name(self, what: str) -> str:
@@ -95,32 +95,34 @@ class MeshLine:
         return self.tensors.empty(shape, self.local.dtype, self._name(str(self.step.target)))
 
     def _keep_chunk(self, axis: int) -> Tensor:
-        """Replicate to Shard: every rank keeps its chunk."""
+        """Turn Replicate to Shard: every rank keeps its chunk."""
         mine = self.window(axis, self.place)
         made = self._result(mine.shape)
         self.tensors.copy(self.local, made, [(mine, made.layout.whole)])
         return made
 
     def _contribute(self, target: object) -> Tensor:
-        """Replicate to Partial: of a sum the first rank has all and the others nothing, which is exact in any type."""
+        """Turn Replicate to Partial: of a sum the first rank has all and the others nothing, which is exact in any
+        type.
+        """
         if isinstance(target, Partial) and target.reduce_op == "sum" and self.place:
             return self.tensors.zeros(self.whole, self.local.dtype, self._name("zeros"))
         return self.tensors.clone(self.local, self._name(str(target)))
 
     def _spread_out(self, axis: int) -> Tensor:
-        """Shard to a Partial sum: every rank's chunk among zeros."""
+        """Turn Shard to a Partial sum: every rank's chunk among zeros."""
         made = self.tensors.zeros(self.whole, self.local.dtype, self._name("spread"))
         self.tensors.copy(self.local, made, [(self.local.layout.whole, self.window(axis, self.place))])
         return made
 
     def _reduce(self, source: Partial) -> Tensor:
-        """Partial to Replicate: all-reduce, of a copy where somebody else has the contributions."""
+        """Turn Partial to Replicate: all-reduce, of a copy where somebody else has the contributions."""
         made = self.local if self.owned else self.tensors.clone(self.local, self._name("reduced"))
         self.distributed.all_reduce(made, source.reduce_op, self.group, elementwise=True)
         return made
 
     def _gather(self, axis: int) -> Tensor:
-        """Shard to Replicate: all-gather of chunks."""
+        """Turn Shard to Replicate: all-gather of chunks."""
         blocks = self._blocks(axis)
         taken, made = blocks.one(self.local), self._result(self.whole)
         moves = [(blocks.window(at, self.window(axis, at).shape), self.window(axis, at)) for at in range(self.size)]
@@ -133,7 +135,7 @@ class MeshLine:
         return self._finish(taken, made)
 
     def _scatter(self, source: Partial, axis: int) -> Tensor:
-        """Partial to Shard: reduce-scatter of chunks."""
+        """Turn Partial to Shard: reduce-scatter of chunks."""
         blocks, made = self._blocks(axis), self._result(self.window(axis, self.place).shape)
         moves = [(self.window(axis, at), blocks.window(at, self.window(axis, at).shape)) for at in range(self.size)]
         taken = blocks.pack(self.local, moves if axis or not blocks.even else None)
@@ -146,7 +148,7 @@ class MeshLine:
         return self._finish(taken, made)
 
     def _exchange(self, given: int, wanted: int) -> Tensor:
-        """Shard to Shard of another axis: all-to-all of the chunks of chunks."""
+        """Turn Shard to Shard of another axis: all-to-all of the chunks of chunks."""
         blocks, made = self._blocks(given, wanted), self._result(self.window(wanted, self.place).shape)
         outgoing, incoming = [], []
         for at in range(self.size):

@@ -130,7 +130,7 @@ def holds_floats(array: Array) -> bool:
 
 
 def machine_dtype(array: Array) -> DType:
-    """Return the machine's type for the elements of an array where no type is named: wide numbers become f32 and i32."""
+    """Return the machine's type for the elements of an array without a named type: wide numbers become f32 and i32."""
     return _MACHINE.get(array.dtype) or (F32 if holds_floats(array) else I32)
 
 

@@ -117,7 +117,7 @@ def fill_pattern(value: float, dtype: DType) -> bytes:
 
 
 def check_fits(number: Array, dtype: DType) -> None:
-    """Raise InputError when a number without axes is none of ``dtype``: as in kernels, it is not rounded nor wrapped."""
+    """Raise InputError when a number without axes is none of ``dtype``: as in kernels, none is rounded or wrapped."""
     wrong = misfit(number.item(), dtype)
     if wrong:
         raise InputError(f"a fill value for {dtype}: {wrong}; take a type that holds it, or another value")
@@ -221,7 +221,7 @@ def copies(layout: TensorLayout, window: Window, first: Array, read: ReadBytes) 
 
 
 def copy_launch(source: TensorLayout, target: TensorLayout) -> KernelLaunchMsg:
-    """Make the launch by which every owner copies its shards from ``source`` to ``target``, which lies in the same way."""
+    """Make the launch by which every owner copies its shards from ``source`` to ``target``, which lies as it does."""
     item = source.dtype.itemsize
     lines = (
         (shard.cube, shard.pe, shard.offset_bytes, shard.offset_bytes, shard.nbytes // item, item, item)

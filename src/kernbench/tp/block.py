@@ -59,7 +59,7 @@ class ParallelMLP:
         self.down.load(weights.w_down, weights.b_down)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute from x (..., hidden), the same on all ranks, (..., hidden), bit by bit the same on all ranks."""
+        """Compute (..., hidden) from x (..., hidden): both are bit by bit the same on all ranks."""
         up = self.up(x)
         active = ops.gelu(up, self._torch)
         y = self.down(active)
@@ -98,7 +98,7 @@ class ParallelAttention:
         self.out.load(weights.wo)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute from x (tokens, hidden), the same on all ranks, (tokens, hidden), bit by bit the same on all ranks."""
+        """Compute (tokens, hidden) from x (tokens, hidden): both are bit by bit the same on all ranks."""
         q, k, v = self.q(x), self.k(x), self.v(x)
         mixed = ops.attention(q, k, v, self.heads, self.causal, self._torch)
         y = self.out(mixed)
@@ -165,7 +165,7 @@ class TransformerBlock:
         self.mlp.load(weights.mlp)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute from x (tokens, hidden), the same on all ranks, (tokens, hidden), bit by bit the same on all ranks."""
+        """Compute (tokens, hidden) from x (tokens, hidden): both are bit by bit the same on all ranks."""
         normed = self.norm1(x)
         attended = self.attention(normed)
         y = ops.add(x, attended, self._torch)

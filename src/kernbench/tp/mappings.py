@@ -26,7 +26,7 @@ def reduce_from_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
 
 
 def scatter_to_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
-    """Return this rank's part of the last axis of ``x``, which all ranks have; SizeError if it cannot be split evenly."""
+    """Return this rank's part of the last axis of ``x``, which all have; SizeError if it does not split evenly."""
     group = parallel_state(torch)
     split_evenly(f"the last axis of {x.name}", matrix_size(x)[1], group.world_size)
     if group.world_size == 1:

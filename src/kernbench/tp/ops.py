@@ -108,7 +108,7 @@ def row_table(layout: TensorLayout) -> tuple[int, ...]:
 
 
 def _with_rows_in_order(window: Window, shape: tuple[int, ...]) -> Iterator[Window]:
-    """Yield the window in parts whose rows follow each other in the tensor: one, unless an axis in the middle is split."""
+    """Yield parts of the window whose rows follow each other in the tensor: one, unless a middle axis is split."""
     split = [axis for axis in range(1, len(shape) - 1) if window.bounds[axis] != (0, shape[axis])]
     before = split[-1] if split else 0
     for corner in product(*(range(*bounds) for bounds in window.bounds[:before])):
@@ -187,7 +187,7 @@ def layernorm(x: Tensor, weight: Tensor, bias: Tensor, torch: AnyContext, eps: f
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool, torch: AnyContext) -> Tensor:
-    """Compute Flash-style attention of ``heads`` heads that lie side by side: q (lq, heads d), k and v (lk, heads d)."""
+    """Compute Flash-style attention of ``heads`` heads, side by side: q (lq, heads d), k and v (lk, heads d)."""
     (lq, width), (lk, _) = matrix_size(q), matrix_size(k)
     o = rows_like(q, q.shape, PeGrid.of(q), torch, "attention.out")
     sizes = (lq, lk, width // heads, q.dtype, heads)

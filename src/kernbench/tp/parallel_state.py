@@ -100,7 +100,7 @@ def model_parallel_is_initialized(torch: AnyContext | None = None) -> bool:
 
 
 def get_tensor_model_parallel_rank(torch: AnyContext | None = None) -> int:
-    """Return the number of this rank in its tensor-parallel group; RuntimeError before ``initialize_model_parallel``."""
+    """Return this rank's number in its tensor-parallel group; RuntimeError before ``initialize_model_parallel``."""
     return parallel_state(torch).rank
 
 
