@@ -140,10 +140,7 @@ def _item_of(annotation: object) -> object:
 
 
 def _unwrap(annotation: object) -> object:
-    """Return the type inside ``Annotated`` and inside ``X
-
-    None``; of other unions the model, if there is one.
-    """
+    """Return the type inside ``Annotated`` and inside optional types; of other unions the model, if there is one."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return _unwrap(typing.get_args(annotation)[0])

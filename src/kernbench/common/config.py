@@ -72,8 +72,9 @@ class ConfigModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def as_mapping(self) -> Mapping[str, Any]:
-        """Return the section under the names of its file, with every default: read-only mappings and tuples, all the
-        way.
+        """Return the section under the names of its file, with every default.
+
+        Mappings are read-only and lists are tuples, all the way.
         """
         found: Mapping[str, Any] = _read_only(self.model_dump(mode="json"))
         return found

@@ -32,8 +32,9 @@ class DataPolicy:
 
 @value
 class DataOptions:
-    """The user's options about values: ``data`` is kept or not, by default as the bench says; ``keep`` limits the
-    bytes.
+    """The user's options about values.
+
+    ``data`` is kept or not, by default as the bench says; ``keep`` limits the bytes.
     """
 
     data: bool | None = None

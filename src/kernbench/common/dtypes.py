@@ -47,10 +47,10 @@ _PYTHON: dict[object, DType] = {float: F32, int: I32}
 
 
 def dtype(name: object) -> DType:
-    """Return the type called ``name``: a DType, a short, NumPy or PyTorch name, a NumPy dtype, or Python's float or
-    int.
+    """Return the type called ``name``.
 
-    Raises UnknownNameError, which lists the names.
+    That is a DType, a short, NumPy or PyTorch name, a NumPy dtype, or Python's float or int. Raises UnknownNameError,
+    which lists the names.
     """
     if isinstance(name, DType):
         return name
@@ -72,8 +72,9 @@ def numpy_name(name: object) -> str:
 
 
 def is_type(value: object) -> bool:
-    """Return True when ``value`` is meant as an element type: a DType, a NumPy dtype, a class of NumPy's or Python's
-    numbers.
+    """Return True when ``value`` is meant as an element type.
+
+    Such are a DType, a NumPy dtype, a class of NumPy's or Python's numbers.
     """
     numbers = isinstance(value, type) and issubclass(value, np.generic | float | int)
     return numbers or isinstance(value, DType | np.dtype)

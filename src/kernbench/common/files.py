@@ -109,8 +109,9 @@ def json_text(document: object, indent: int, decimals: Mapping[str, int] = TIMES
 
 
 def round_figures(value: Any, decimals: Mapping[str, int] = TIMES, digits: int | None = None) -> Any:
-    """Return ``value`` with every figure of a name in ``decimals`` rounded; ``digits``: for those that have no such
-    name.
+    """Return ``value`` with every figure of a name in ``decimals`` rounded.
+
+    ``digits``: for figures that have no such name.
     """
     if isinstance(value, dict):
         return {

@@ -86,8 +86,9 @@ def operator(name: str) -> Operator:
 
 
 def single(name: str, operands: int) -> Callable[..., Any] | None:
-    """Return the function that computes operator ``name`` of so many f32 arrays, to f32, element by element; None
-    without one.
+    """Return the function that computes operator ``name`` of so many f32 arrays, element by element.
+
+    Its result is f32; None when there is no such function.
     """
     op = OPERATORS.get(name)
     return op.fn if op is not None and op.arity == operands and op.kind in _SINGLE else None
@@ -120,9 +121,7 @@ def compute(
     attrs: Attributes = PLAIN,
     acc: DType = F32,
 ) -> Array:
-    """Compute as ``evaluate`` does, for callers that hold ``np.errstate(all="ignore")`` themselves, around many
-    operations.
-    """
+    """Compute as ``evaluate`` does, for callers that hold ``np.errstate(all="ignore")`` themselves."""
     if len(args) != op.arity and not (op.kind == "dot" and len(args) == 3):
         raise KernelError(f"{op.name} takes {op.arity} operands, not {len(args)}")
     kind = op.kind
@@ -172,8 +171,9 @@ def gemm(
 
 
 def accumulate(args: Sequence[Array | PlainNumber], attrs: Attributes = PLAIN, acc: DType = F32) -> Array:
-    """Compute the accumulators of a dot of ``(a, b)`` or ``(a, b, acc)``: f32, or int64 for integers; batches as in
-    matmul.
+    """Compute the accumulators of a dot of ``(a, b)`` or ``(a, b, acc)``: f32, or int64 for integers.
+
+    Batches are as in matmul.
     """
     a, b = np.asarray(args[0]), np.asarray(args[1])
     a = np.swapaxes(a, -1, -2) if attrs.trans_a else a

@@ -48,8 +48,9 @@ def calling_line() -> ProgramLine | None:
 
 
 def describe_call() -> tuple[str, str]:
-    """Return the function of this package that a bench or a kernel has called, with the text of its line; and
-    ``file:line: ``.
+    """Return the function of this package that a bench or a kernel has called.
+
+    It comes with the text of the calling line; the second text is ``file:line: ``.
     """
     # The caller's: a frame that holds itself would live until the garbage collector finds it.
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name

@@ -242,13 +242,12 @@ def distribute_tensor(
     dp: DPPolicy | None = None,
     name: str | None = None,
 ) -> DTensor:
-    """Distribute ``tensor``, of which every rank has all, over a mesh; by default a copy on each rank. No rank asks
-    another.
+    """Distribute ``tensor``, of which every rank has all, over a mesh; by default a copy on each rank.
 
-    An array, nested lists or a host tensor: each rank copies its part from the host. A tensor on this rank's SIP: its
-    part is copied there; with Replicate() alone the result has the local tensor itself. ``dp``: the policy of parts in
-    a SIP, where their shape allows it; None: by their size. InputError for Partial, for a tensor that is distributed
-    already, and when a rank would have nothing.
+    No rank asks another. An array, nested lists or a host tensor: each rank copies its part from the host. A tensor on
+    this rank's SIP: its part is copied there; with Replicate() alone the result has the local tensor itself. ``dp``:
+    the policy of parts in a SIP, where their shape allows it; None: by their size. InputError for Partial, for a tensor
+    that is distributed already, and when a rank would have nothing.
     """
     check_mesh("distribute_tensor", device_mesh)
     if isinstance(tensor, DTensor):

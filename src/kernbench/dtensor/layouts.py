@@ -27,10 +27,10 @@ def local_policy(shape: tuple[int, ...], itemsize: int, wanted: DPPolicy | None,
 
 
 def rows_policy(shape: tuple[int, ...], itemsize: int, within: DPPolicy | None, topology: TopologySpec) -> DPPolicy:
-    """Return the policy of rows over those cubes and PEs that ``within`` has, by default over all; a single row is
-    split by its elements.
+    """Return the policy of rows over the cubes and PEs that ``within`` has, by default over all.
 
-    It takes as many PEs as there are rows, with ``BYTES_PER_PE`` for each; cubes first.
+    A single row is split by its elements. It takes as many PEs as there are rows, with ``BYTES_PER_PE`` for each; cubes
+    first.
     """
     cubes, pes = topology.cubes_per_sip, topology.pes_per_cube
     if within is not None:
@@ -86,8 +86,9 @@ class _Held(NamedTuple):
 
 
 def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[WindowMove]) -> Table:
-    """Return the lines of ``copy_windows``: every PE with its own shards and copies of the target; axes as the
-    target's.
+    """Return the lines of ``copy_windows``: every PE fills its own shards and copies of the target.
+
+    Axes are those of the target.
     """
     held, item = _find_windows(source), source.dtype.itemsize
     lines: list[int] = []
@@ -108,10 +109,10 @@ def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[Windo
 
 
 def gemm_table(out: TensorLayout, pes: Sequence[PeCoord], tile: tuple[int, int]) -> Table:
-    """Return the lines of ``gemm_windows``: every PE with a part of the product, or with its own shards when they lie
-    otherwise.
+    """Return the lines of ``gemm_windows``: every PE computes a part of the product.
 
-    ``tile``: rows and columns of an output tile. A part of a tile costs as much as one, so a PE's part is one at least.
+    Where the result does not lie in order, the part is the PE's own shards. ``tile``: rows and columns of an output
+    tile. A part of a tile costs as much as a whole one, so a PE's part is one tile at least.
     """
     item = out.dtype.itemsize
     if not is_plain(out):

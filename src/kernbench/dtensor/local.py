@@ -174,8 +174,9 @@ class Blocks:
         return Window.whole(extents).along(0, first, first + extents[0])
 
     def one(self, local: Tensor) -> Tensor:
-        """Return a rank's own chunk as a block: the tensor itself where it will do, which is so on all ranks or on
-        none.
+        """Return a rank's own chunk as a block.
+
+        It is the tensor itself where that will do, which is so on all ranks or on none.
         """
         if self.even and is_plain(local.layout):
             return local

@@ -109,8 +109,9 @@ def _from_front(placement: Shard, ndim: int) -> Shard:
 
 
 def chunk(extent: int, parts: int, which: int) -> tuple[int, int]:
-    """Return the bounds of chunk ``which``: each has ceil(extent / parts), the last ones the rest, which may be
-    nothing.
+    """Return the bounds of chunk ``which``.
+
+    Each has ceil(extent / parts), the last ones the rest, which may be nothing.
     """
     size = -(-extent // parts)
     return min(which * size, extent), min((which + 1) * size, extent)
@@ -119,8 +120,9 @@ def chunk(extent: int, parts: int, which: int) -> tuple[int, int]:
 def local_window(
     shape: tuple[int, ...], placements: Placements, mesh_shape: Sequence[int], coordinate: Sequence[int]
 ) -> Window:
-    """Return the part of a tensor of ``shape`` at a place in the mesh; a later dim of the mesh cuts what earlier ones
-    left.
+    """Return the part of a tensor of ``shape`` at a place in the mesh.
+
+    A later dim of the mesh cuts what earlier ones left.
     """
     window = Window.whole(shape)
     for placement, parts, which in zip(placements, mesh_shape, coordinate, strict=True):
@@ -134,8 +136,9 @@ def local_window(
 def empty_place(
     shape: tuple[int, ...], placements: Placements, mesh_shape: Sequence[int]
 ) -> tuple[tuple[int, ...], int] | None:
-    """Return the first place in the mesh that gets nothing of the tensor, and the axis that is too short; None if there
-    is none.
+    """Return the first place in the mesh that gets nothing of the tensor, and the axis that is too short.
+
+    None if there is no such place.
     """
     for place in product(*map(range, mesh_shape)):
         extents = local_window(shape, placements, mesh_shape, place).shape
@@ -224,8 +227,9 @@ def plan_steps(source: Placements, target: Placements) -> list[Redistribution]:
 def count_sent_bytes(
     source: Placements, target: Placements, shape: tuple[int, ...], itemsize: int, mesh_shape: tuple[int, ...]
 ) -> float:
-    """Return about how many bytes a rank sends: the first, which has the largest chunks, by the algorithms of
-    collectives.
+    """Return about how many bytes a rank sends.
+
+    It is the first rank, which has the largest chunks, and the algorithms of collectives are assumed.
     """
     return sum(_step_bytes(step, shape, itemsize, mesh_shape) for step in plan_steps(source, target))
 
@@ -247,8 +251,9 @@ def _rounds(step: Redistribution) -> float:
 
 
 def _way(source: Placement, target: Placement) -> Iterator[Placement]:
-    """Yield the placement in between where there is no direct way: contributions to another reduction are made of the
-    result.
+    """Yield the placement in between where there is no direct way.
+
+    Contributions to another reduction are made of the result.
     """
     if isinstance(target, Partial) and (
         isinstance(source, Partial) or (isinstance(source, Shard) and target.reduce_op != "sum")

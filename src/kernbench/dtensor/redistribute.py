@@ -102,8 +102,9 @@ class MeshLine:
         return made
 
     def _contribute(self, target: object) -> Tensor:
-        """Turn Replicate to Partial: of a sum the first rank has all and the others nothing, which is exact in any
-        type.
+        """Turn Replicate to Partial.
+
+        Of a sum the first rank has all and the others nothing, which is exact in any type.
         """
         if isinstance(target, Partial) and target.reduce_op == "sum" and self.place:
             return self.tensors.zeros(self.whole, self.local.dtype, self._name("zeros"))

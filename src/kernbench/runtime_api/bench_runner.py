@@ -319,9 +319,7 @@ class _BenchRun:
             self._data = engine.data_report()
 
     def _check_queues(self) -> None:
-        """Raise IpcqError for messages of this run in queues that its context did not install, so that they still
-        stand.
-        """
+        """Raise IpcqError for messages of this run in queues that still stand: its context did not install them."""
         context = self._context
         lost, report = context.requests.lost, context.cleanup_report
         lost.add(each for each in context.engine.unreceived() if each.launch >= self._first_request)

@@ -13,11 +13,10 @@ from kernbench.runtime_api.layout import TensorLayout
 
 @value
 class RankGroup:
-    """A group of ranks, made by ``torch.distributed.new_group``: its collectives are among ``ranks``, in ascending
-    order.
+    """A group of ranks, made by ``torch.distributed.new_group``.
 
-    It has no state and no queues of its own: every PE has queues to its like on all SIPs. Groups of the same ranks are
-    one and the same.
+    Its collectives are among ``ranks``, in ascending order. It has no state and no queues of its own: every PE has
+    queues to its like on all SIPs. Groups of the same ranks are one and the same.
     """
 
     ranks: tuple[int, ...]

@@ -23,10 +23,10 @@ from kernbench.topology.spec import TopologySpec
 
 
 def list_table(layout: TensorLayout) -> tuple[int, ...]:
-    """Return ``(cube, pe, in_offset, n_elem, out_offset, stride)`` of every shard and copy, in bytes but for
-    ``n_elem``.
+    """Return ``(cube, pe, in_offset, n_elem, out_offset, stride)`` of every shard and copy.
 
-    For tensors of this layout, one for each rank, that follow each other in virtual addresses.
+    All but ``n_elem`` are in bytes. For tensors of this layout, one for each rank, that follow each other in virtual
+    addresses.
     """
     size = layout.dtype.itemsize
     lines = ((s.cube, s.pe, s.offset_bytes, s.nbytes // size, s.offset_bytes, layout.nbytes) for s in layout.shards)
@@ -45,8 +45,9 @@ def part_table(name: str, part: TensorLayout, whole: TensorLayout) -> tuple[int,
 
 
 def exchange_table(name: str, given: TensorLayout, taken: TensorLayout, ranks: int) -> tuple[int, ...]:
-    """Return the same table for two tensors with a block for every rank: the PEs that own them share every block
-    evenly.
+    """Return the same table for two tensors with a block for every rank.
+
+    The PEs that own them share every block evenly.
     """
     size = given.dtype.itemsize
     stride = given.nbytes // ranks
@@ -138,10 +139,10 @@ class Collectives:
         self._replaced: set[tuple[str, str]] = set()
 
     def all_reduce(self, member: Member, tensor: TensorLayout, op: str | None = None) -> Work:
-        """Start an all-reduce by the configured algorithm when it accepts the layout, else elementwise over ranks, with
-        a warning.
+        """Start an all-reduce by the configured algorithm.
 
-        ``op`` None: as configured. InputError where nothing else may take the place of what is configured.
+        If that does not accept the layout, reduce elementwise over ranks, with a warning. ``op`` None: as configured.
+        InputError where nothing else may take the place of what is configured.
         """
         configured, refusal = member.group.algorithm, self._refusal(member, tensor)
         op = op or configured.config.reduce_op

@@ -224,8 +224,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
             self._requests.lost.raise_new_if_well()
 
     def map_memory(self, part: str) -> int:
-        """Return the address at which kernels find a memory of ``cube.extra`` or ``pe.extra``, for ``tl.load`` and
-        ``tl.store``.
+        """Return the address of a memory of ``cube.extra`` or ``pe.extra``, for ``tl.load`` and ``tl.store``.
 
         All PEs of its SIP can use it until the context ends; the first call tells their MMUs, which takes time.
         UnsupportedError for a part without ``bytes``, UnknownNameError for none.

@@ -197,10 +197,10 @@ class TensorFactories:
         dp: DPPolicy | None = None,
         name: str | None = None,
     ) -> Tensor:
-        """Make a tensor of ``start``, ``start + step``, … below ``end``; with one number, from 0 up to that. i32, f32
-        of floats.
+        """Make a tensor of ``start``, ``start + step``, … below ``end``; with one number, from 0 up to that.
 
-        InputError when there is no such number, and when an integer type cannot hold one.
+        Without a dtype whole numbers become i32, floats f32, and the tensor lies on the current SIP. InputError when
+        there is no such number, and when an integer type cannot hold one.
         """
         first, last = (0, start) if end is None else (start, end)
         if not step or not np.isfinite(numeric((first, last, step), "torch.arange")).all():

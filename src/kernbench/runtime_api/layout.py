@@ -46,8 +46,9 @@ class ShardStretch:
         return spec.sip, spec.cube, spec.pe
 
     def elements(self, held: Array) -> Array:
-        """Return the piece's elements from ``held``, which begins with the first of them and has the bytes in between
-        too.
+        """Return the piece's elements from ``held``.
+
+        The array begins with the first of them, and has the elements in between too.
         """
         strides = row_major(self.piece.view.shape, held.itemsize)
         return np.ndarray(self.piece.source.shape, held.dtype, held, 0, strides)
@@ -282,8 +283,9 @@ class JoinedRanges:
         self._joined: dict[tuple[TensorKey, ...], _Joined] = {}
 
     def join(self, layouts: Sequence[TensorLayout]) -> tuple[int, list[HostMsg]]:
-        """Return the address of the first tensor, behind which the others follow, and the messages that map them so, if
-        any are needed.
+        """Return the address of the first tensor, behind which the others follow.
+
+        With it come the messages that map them so, if any are needed.
         """
         keys = tuple(layout.key for layout in layouts)
         if keys in self._joined:

@@ -250,9 +250,7 @@ class TensorMemory:
         return np.zeros(window.shape, layout.dtype.numpy) if found is None else found
 
     def pass_on(self, layout: TensorLayout, window: Window, asked: Any = ...) -> Array | None:
-        """Read as ``read`` does, for values that go on to the machine, unseen by the program; None in a run without
-        data.
-        """
+        """Read values that go on to the machine, unseen by the program; None in a run without data."""
         start_ps = self._engine.machine.clock.time
         self.settle(layout)
         self._requests.transfer(read_messages(layout, layout.first_stretches(window)))

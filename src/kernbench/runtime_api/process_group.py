@@ -295,10 +295,9 @@ class ProcessGroups:
             self._of_program.spoilt = True
 
     def settle(self) -> None:
-        """Wait for work that ranks have left under way in groups that they did not leave: others will use those PEs'
-        queues.
+        """Wait for work that ranks have left under way in groups that they did not leave.
 
-        Work that can never end is given up.
+        Others will use the queues of those PEs. Work that can never end is given up.
         """
         groups = list(self._abandoned)
         if self._of_program is not None and not self._scheduler.busy:

@@ -30,9 +30,7 @@ class HandedOn(ABC):
 
     @abstractmethod
     def in_rank(self, rank: int, n_ranks: int) -> object | None:
-        """Return the object of the same class that rank ``rank`` of ``n_ranks`` begins with; None when it begins with
-        none.
-        """
+        """Return the object of the same class that rank ``rank`` of ``n_ranks`` begins with; None for none."""
 
 
 class RankLocal:
@@ -44,9 +42,7 @@ class RankLocal:
         self._kept: dict[type[object], object] = {}
 
     def for_rank(self, rank: int, n_ranks: int) -> RankLocal:
-        """Return the objects that rank ``rank`` of ``n_ranks`` begins with when the program, whose these are, spawns
-        it.
-        """
+        """Return the objects that rank ``rank`` of ``n_ranks`` begins with when the program spawns it."""
         made = RankLocal()
         for kept in self._kept.values():
             handed_on = kept.in_rank(rank, n_ranks) if isinstance(kept, HandedOn) else None

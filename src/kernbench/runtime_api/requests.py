@@ -405,8 +405,9 @@ class Work:
 
 
 class Uses:
-    """The tensors that requests under way have as arguments: the host must not touch those before the requests are
-    done.
+    """The tensors that requests under way have as arguments.
+
+    The host must not touch those before the requests are done.
     """
 
     __slots__ = ("_requests", "_using")

@@ -1,6 +1,4 @@
-"""Explain where the time of a run went: critical paths, lines of kernels, rooflines; for every launch and for all of
-it.
-"""
+"""Explain where the time of a run went, and that of every launch: critical paths, lines of kernels, rooflines."""
 
 from __future__ import annotations
 
@@ -33,8 +31,10 @@ class EngineTime:
 
 @value
 class LineUse:
-    """A line of a kernel: its text (``says``), its ns on the critical path, in all and by part, and the busy time of
-    engines.
+    """A line of a kernel.
+
+    ``says`` is its text, ``path_ns`` its time on the critical path, ``parts`` the same by part; ``busy``: how long
+    engines worked for it.
     """
 
     line: int

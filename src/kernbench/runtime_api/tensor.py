@@ -183,8 +183,9 @@ class Tensor(Shaped):
         return HostTensor(self.numpy())
 
     def peek(self) -> Array:
-        """Return all elements as ``numpy`` does, without time or waiting: for reports, which must not change what they
-        watch.
+        """Return all elements as ``numpy`` does, without time or waiting.
+
+        For reports and checks, which must not change what they watch.
         """
         return self._memory.look(self._layout)
 
@@ -221,8 +222,9 @@ class Tensor(Shaped):
         self._memory.release(self._layout)
 
     def __getitem__(self, index: Any) -> HostTensor:
-        """Return the elements that NumPy would select, as a host tensor; only the stretches of shards that hold them
-        are read.
+        """Return the elements that NumPy would select, as a host tensor.
+
+        Only the stretches of shards that hold them are read.
         """
         selection = select(index, self.shape)
         fetched = self._memory.read(self._layout, selection.window, selection.rest)
@@ -404,8 +406,9 @@ class KnownValues:
         return self._elements.get(tensor)
 
     def put(self, tensor: Tensor, first: int, elements: Array) -> None:
-        """Note elements that the host writes from element ``first`` on; of a tensor that is not known they have to be
-        all.
+        """Note elements that the host writes from element ``first`` on.
+
+        Of a tensor that is not known they have to be all.
         """
         if len(elements) == tensor.numel():
             self._elements[tensor] = np.array(elements)

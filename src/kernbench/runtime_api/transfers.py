@@ -106,8 +106,9 @@ ReadBytes: TypeAlias = Callable[[int, int], Array]
 
 
 def fill_pattern(value: float, dtype: DType) -> bytes:
-    """Return the bytes of an element that is ``value``; InputError unless that is one real number that the type can
-    hold.
+    """Return the bytes of an element that is ``value``.
+
+    InputError unless that is one real number that the type can hold.
     """
     number = numeric(value, "a fill value")
     if number.ndim:
