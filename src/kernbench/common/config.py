@@ -47,15 +47,15 @@ __all__ = [
 LEAST_RATE = 1e-6
 
 
-def _not_vanishing(value: float) -> float:
+def _check_not_vanishing(value: float) -> float:
     if value < LEAST_RATE:
         raise ValueError(f"found {value!r}, must be at least {LEAST_RATE:g}")
     return value
 
 
-Bandwidth = Annotated[float, Field(gt=0, le=1e9), AfterValidator(_not_vanishing)]
-Rate = Annotated[float, Field(gt=0, le=1e12), AfterValidator(_not_vanishing)]
-Share = Annotated[float, Field(gt=0, le=1), AfterValidator(_not_vanishing)]
+Bandwidth = Annotated[float, Field(gt=0, le=1e9), AfterValidator(_check_not_vanishing)]
+Rate = Annotated[float, Field(gt=0, le=1e12), AfterValidator(_check_not_vanishing)]
+Share = Annotated[float, Field(gt=0, le=1), AfterValidator(_check_not_vanishing)]
 Length = Annotated[float, Field(ge=0, le=1e9)]
 Duration = Annotated[float, Field(ge=0, le=1e12)]
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=1 << 50)]
@@ -133,13 +133,13 @@ def load_document(path: str | os.PathLike[str]) -> Document:
     try:
         text = read_input(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        _fail(source, f"not UTF-8 text: byte {error.object[error.start]:#04x}", _spot_of_byte(error))
+        _fail(source, f"not UTF-8 text: byte {error.object[error.start]:#04x}", _find_spot(error))
     except UnreadableFileError as error:
         _fail(source, error.reason)
     return parse_document(text, source)
 
 
-def _spot_of_byte(error: UnicodeDecodeError) -> tuple[int, int]:
+def _find_spot(error: UnicodeDecodeError) -> tuple[int, int]:
     """Return line and column, the latter in bytes, of the byte that could not be decoded."""
     before = error.object[: error.start]
     return before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1

@@ -59,11 +59,11 @@ class DataOptions:
         keep = self.data if self.data is not None else needed is not None or bench
         most = KEEP_BYTES if self.data is None and needed is None else None
         if self.keep is not None:
-            most = _size(self.keep)
+            most = _parse_limit(self.keep)
         return DataPolicy(keep, None if most is None or not keep else most // share, self.zeros)
 
 
-def _size(text: str) -> int:
+def _parse_limit(text: str) -> int:
     try:
         return parse_size(text)
     except ValueError as error:

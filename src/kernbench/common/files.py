@@ -34,9 +34,9 @@ def read_input(path: str | os.PathLike[str], most: int | None = MOST_INPUT_BYTES
             # Some files have more in them than they say, such as those of /proc.
             content = file.read() if most is None else file.read(most + 1)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _make_unreadable(path, error) from error
     if most is not None and len(content) > most:
-        raise _refusal(path, f"it has more than {most:,} bytes", most)
+        raise _make_refusal(path, f"it has more than {most:,} bytes", most)
     return content
 
 
@@ -48,21 +48,23 @@ def check_input(path: str | os.PathLike[str], most: int | None = MOST_INPUT_BYTE
     try:
         found = os.stat(path)
     except (OSError, ValueError) as error:  # ValueError: no file system has such a name
-        raise _unreadable(path, error) from error
+        raise _make_unreadable(path, error) from error
     kind = stat.S_IFMT(found.st_mode)
     if kind != stat.S_IFREG:
-        raise _refusal(path, _OTHERS.get(kind, "Is no regular file"), most, _FROM_PIPE if kind == stat.S_IFIFO else "")
+        raise _make_refusal(
+            path, _OTHERS.get(kind, "Is no regular file"), most, _FROM_PIPE if kind == stat.S_IFIFO else ""
+        )
     if most is not None and found.st_size > most:
-        raise _refusal(path, f"it has {found.st_size:,} bytes", most)
+        raise _make_refusal(path, f"it has {found.st_size:,} bytes", most)
 
 
-def _refusal(path: str | os.PathLike[str], what: str, most: int | None, advice: str = "") -> UnreadableFileError:
+def _make_refusal(path: str | os.PathLike[str], what: str, most: int | None, advice: str = "") -> UnreadableFileError:
     size = "" if most is None else f" of at most {most / 1e6:g} MB"
     why = f"{what}; only regular files{size} are read{advice and f': {advice}'}"
     return UnreadableFileError(os.fspath(path), why)
 
 
-def _unreadable(path: str | os.PathLike[str], error: OSError | ValueError) -> UnreadableFileError:
+def _make_unreadable(path: str | os.PathLike[str], error: OSError | ValueError) -> UnreadableFileError:
     if isinstance(error, FileNotFoundError | NotADirectoryError | ValueError):
         return UnreadableFileError(os.fspath(path), f"no such file (looked from {os.getcwd()})", missing=True)
     return UnreadableFileError(os.fspath(path), error.strerror or str(error))
@@ -164,17 +166,17 @@ def _is_deeper(value: Any, levels: int) -> bool:
     """Return True when lists and mappings stand in each other over more than so many levels."""
     level = [value]
     while level and levels:
-        level = [inside for each in level for inside in _inside(each)]
+        level = [inside for each in level for inside in _list_inside(each)]
         levels -= 1
     return bool(level)
 
 
-def _inside(value: Any) -> list[Any]:
+def _list_inside(value: Any) -> list[Any]:
     found = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
     return [each for each in found if isinstance(each, dict | list)]
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"found {text[:20]}, which no number is large enough for")
@@ -185,4 +187,4 @@ def _refuse(text: str) -> NoReturn:
     raise ValueError(f"found {text}, which JSON does not have")
 
 
-_STRICT: dict[str, Any] = {"parse_float": _finite, "parse_constant": _refuse}
+_STRICT: dict[str, Any] = {"parse_float": _parse_finite, "parse_constant": _refuse}

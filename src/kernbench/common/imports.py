@@ -67,7 +67,7 @@ def import_module(name: str, what: str, folder: Path | None = None) -> ModuleTyp
 
     InputError, begun by ``what``.
     """
-    file = None if folder is None else _file_of(name, folder)
+    file = None if folder is None else _find_file(name, folder)
     if file is not None and not _is_imported_as(name, file):
         return import_file(file, what)
     places = dict.fromkeys([os.getcwd()] if folder is None else [str(folder), os.getcwd()])
@@ -89,7 +89,7 @@ def import_module(name: str, what: str, folder: Path | None = None) -> ModuleTyp
     return module
 
 
-def _file_of(name: str, folder: Path) -> Path | None:
+def _find_file(name: str, folder: Path) -> Path | None:
     """Return the file in ``folder`` of a module that is in no package; None when there is none.
 
     Run as a file, it is not mixed up with its namesakes. A module of a package has to be imported by its name.
@@ -149,7 +149,7 @@ def import_file(path: Path, what: str, *, once: bool = False) -> ModuleType:
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise InputError(f"{what}: {_where(error, resolved)}: {type(error).__name__}: {error}") from error
+        raise InputError(f"{what}: {_find_line(error, resolved)}: {type(error).__name__}: {error}") from error
     return module
 
 
@@ -159,7 +159,7 @@ def package_exists(name: str) -> bool:
         return name in sys.modules or importlib.util.find_spec(name) is not None
 
 
-def _where(error: BaseException, file: Path) -> str:
+def _find_line(error: BaseException, file: Path) -> str:
     """Return the line of ``file`` that an import of it failed at."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}"

@@ -72,7 +72,7 @@ def read_yaml(text: str, source: str) -> YamlContent:
         if root is not None:
             content.data = _NodeReader(loader, source, content).read(root, ())
     except yaml.YAMLError as error:
-        content.problems.append(_problem_of(error, text, source))
+        content.problems.append(_make_problem(error, text, source))
     except RecursionError:
         content.problems.append(Problem(source=source, line=1, column=1, path="", message="nested too deeply to read"))
     return content
@@ -99,10 +99,10 @@ class _NodeReader:
 
     def read(self, node: yaml.Node, path: Path) -> Any:
         if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, path)
+            return self._read_scalar(node, path)
         self._guard(node, path)
         self.open.add(id(node))
-        data = self._mapping(node, path) if isinstance(node, yaml.MappingNode) else self._sequence(node, path)
+        data = self._read_mapping(node, path) if isinstance(node, yaml.MappingNode) else self._read_sequence(node, path)
         self.open.discard(id(node))
         return data
 
@@ -115,27 +115,27 @@ class _NodeReader:
         if node.tag not in _CONTAINERS:
             self._complain(node, path, f"unknown tag {node.tag}")
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+    def _read_mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         data: dict[str, Any] = {}
-        for name, key, entry in self._own(node, path):
+        for name, key, entry in self._read_own(node, path):
             if name in data:
                 first = self.content.places[(*path, name)].key[0]
                 self._complain(key, (*path, name), f"duplicate key {name!r}; line {first} gives it already")
             else:
-                data[name] = self._entry((*path, name), key, entry)
+                data[name] = self._read_entry((*path, name), key, entry)
         for name, key, entry in self._merge_entries(node, path):
             if name not in data:
-                data[name] = self._entry((*path, name), key, entry)
+                data[name] = self._read_entry((*path, name), key, entry)
         return data
 
-    def _sequence(self, node: yaml.Node, path: Path) -> list[Any]:
-        return [self._entry((*path, index), item, item) for index, item in enumerate(node.value)]
+    def _read_sequence(self, node: yaml.Node, path: Path) -> list[Any]:
+        return [self._read_entry((*path, index), item, item) for index, item in enumerate(node.value)]
 
-    def _entry(self, path: Path, key: yaml.Node, value: yaml.Node) -> Any:
-        self.content.places[path] = YamlPlace(self.source, _spot(key.start_mark), _spot(value.start_mark))
+    def _read_entry(self, path: Path, key: yaml.Node, value: yaml.Node) -> Any:
+        self.content.places[path] = YamlPlace(self.source, _find_spot(key.start_mark), _find_spot(value.start_mark))
         return self.read(value, path)
 
-    def _own(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+    def _read_own(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
         for key, entry in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 self._complain(key, path, "a key must be a name, not a list or a mapping")
@@ -148,11 +148,11 @@ class _NodeReader:
         for entry in merged:
             for source in entry.value if isinstance(entry, yaml.SequenceNode) else [entry]:
                 if isinstance(source, yaml.MappingNode):
-                    yield from self._own(source, path)
+                    yield from self._read_own(source, path)
                 else:
                     self._complain(source, path, "<< takes a mapping or a list of mappings")
 
-    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+    def _read_scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
         if node.tag == _TEXT and not node.style and _EXPONENT.fullmatch(node.value):
             return float(node.value)
         try:
@@ -165,20 +165,20 @@ class _NodeReader:
         return None
 
     def _complain(self, node: yaml.Node, path: Path, message: str) -> None:
-        line, column = _spot(node.start_mark)
+        line, column = _find_spot(node.start_mark)
         at = path_text(path)
         self.content.problems.append(
             Problem(source=self.source, line=line, column=column, path=at, message=message),
         )
 
 
-def _spot(mark: Any) -> tuple[int, int]:
+def _find_spot(mark: Any) -> tuple[int, int]:
     return mark.line + 1, mark.column + 1
 
 
-def _problem_of(error: yaml.YAMLError, text: str, source: str) -> Problem:
+def _make_problem(error: yaml.YAMLError, text: str, source: str) -> Problem:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        line, column = _spot(error.problem_mark)
+        line, column = _find_spot(error.problem_mark)
         begun = f" from line {error.context_mark.line + 1}" if error.context_mark is not None else ""
         context = f" ({error.context}{begun})" if error.context else ""
         message = f"not YAML: {error.problem}{context}" if isinstance(error, _SYNTAX) else str(error.problem)

@@ -92,7 +92,7 @@ class Registry:
     def _enter(self, name: str, cls: type[Part], kinds: tuple[str, ...]) -> None:
         taken = self._classes.get(name)
         if taken is not None:
-            raise InputError(f"two components are called {name!r}: {_path_of(taken)} and {_path_of(cls)}")
+            raise InputError(f"two components are called {name!r}: {_show_path(taken)} and {_show_path(cls)}")
         self._classes[name] = cls
         self._kinds[cls] = (*self._kinds.get(cls, ()), *kinds)
 
@@ -108,7 +108,7 @@ class Registry:
                 point.load()
 
 
-def _path_of(cls: type) -> str:
+def _show_path(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 

@@ -180,11 +180,11 @@ class DTensor:
 
     def maximum(self, other: DTensor | float) -> DTensor:
         """Compute the larger of two, element by element."""
-        return self._with("maximum", other)
+        return self._apply("maximum", other)
 
     def minimum(self, other: DTensor | float) -> DTensor:
         """Compute the smaller of two, element by element."""
-        return self._with("minimum", other)
+        return self._apply("minimum", other)
 
     def __matmul__(self, other: DTensor) -> DTensor:
         if not isinstance(other, DTensor):
@@ -195,28 +195,28 @@ class DTensor:
         raise no_operand("@", other)
 
     def __add__(self, other: DTensor | float) -> DTensor:
-        return self._with("add", other)
+        return self._apply("add", other)
 
     def __sub__(self, other: DTensor | float) -> DTensor:
-        return self._with("sub", other)
+        return self._apply("sub", other)
 
     def __mul__(self, other: DTensor | float) -> DTensor:
-        return self._with("mul", other)
+        return self._apply("mul", other)
 
     def __truediv__(self, other: DTensor | float) -> DTensor:
-        return self._with("div", other)
+        return self._apply("div", other)
 
     def __radd__(self, other: float) -> DTensor:
-        return self._with("add", other)
+        return self._apply("add", other)
 
     def __rmul__(self, other: float) -> DTensor:
-        return self._with("mul", other)
+        return self._apply("mul", other)
 
     def __rsub__(self, other: float) -> DTensor:
-        return self._with("sub", other, number_first=True)
+        return self._apply("sub", other, number_first=True)
 
     def __rtruediv__(self, other: float) -> DTensor:
-        return self._with("div", other, number_first=True)
+        return self._apply("div", other, number_first=True)
 
     def __neg__(self) -> DTensor:
         return DTensor(ops.unary("neg", self._part))
@@ -224,7 +224,7 @@ class DTensor:
     def __repr__(self) -> str:
         return f"DTensor({self.dtype}{list(self.shape)}, {in_words(self.placements)} on {self.device_mesh})"
 
-    def _with(self, op: str, other: object, *, number_first: bool = False) -> DTensor:
+    def _apply(self, op: str, other: object, *, number_first: bool = False) -> DTensor:
         if isinstance(other, DTensor):
             return DTensor(ops.binary(op, self._part, other.part))
         if isinstance(other, int | float | np.generic) and not isinstance(other, bool):
@@ -293,7 +293,7 @@ def whole_shape(
 ) -> tuple[int, ...]:
     """Return the shape of a whole tensor: as given, else that of parts which are all as large as ``local``."""
     if given is None:
-        return _of_even_parts(local, placements, mesh)
+        return _scale_shape(local, placements, mesh)
     found = [whole_number(each) for each in given] if isinstance(given, Sequence) else [None]
     shape = tuple(each for each in found if each is not None)
     if len(shape) < len(found):
@@ -310,7 +310,7 @@ def no_operand(op: str, other: object) -> InputError:
     )
 
 
-def _of_even_parts(local: tuple[int, ...], placements: Placements, mesh: DeviceMesh) -> tuple[int, ...]:
+def _scale_shape(local: tuple[int, ...], placements: Placements, mesh: DeviceMesh) -> tuple[int, ...]:
     shape = list(local)
     for placement, ranks in zip(placements, mesh.shape, strict=True):
         if isinstance(placement, Shard):

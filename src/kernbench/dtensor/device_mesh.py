@@ -38,7 +38,7 @@ class DeviceMesh:
         if device_type != BACKEND:
             raise InputError(f"device type {device_type!r}: the one of this machine is {BACKEND!r}")
         self._torch = require_context(torch)
-        self._ranks = _check_ranks(_array(mesh), self._torch)
+        self._ranks = _check_ranks(_make_array(mesh), self._torch)
         self._names = _check_names(mesh_dim_names, self._ranks.ndim)
 
     @property
@@ -73,7 +73,7 @@ class DeviceMesh:
 
     def size(self, mesh_dim: int | str | None = None) -> int:
         """Return the number of ranks, in all or along a dim."""
-        return self._ranks.size if mesh_dim is None else self.shape[self._dim(mesh_dim)]
+        return self._ranks.size if mesh_dim is None else self.shape[self._find_dim(mesh_dim)]
 
     def get_rank(self) -> int:
         """Return the number of this rank among all."""
@@ -88,11 +88,11 @@ class DeviceMesh:
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
         """Return the place of this rank along a dim; a mesh of one dim needs no name for it."""
-        return self.get_coordinate()[self._dim(mesh_dim)]
+        return self.get_coordinate()[self._find_dim(mesh_dim)]
 
     def ranks_along(self, mesh_dim: int | str | None = None) -> list[int]:
         """Return this rank and those that differ from it in one dim only, in order."""
-        dim, at = self._dim(mesh_dim), self.get_coordinate()
+        dim, at = self._find_dim(mesh_dim), self.get_coordinate()
         across = np.moveaxis(self._ranks, dim, -1)
         return [int(rank) for rank in across[(*at[:dim], *at[dim + 1 :])]]
 
@@ -107,7 +107,7 @@ class DeviceMesh:
         """
         if not isinstance(mesh_dim, str):
             raise InputError(f"mesh[{mesh_dim!r}]: a dim is chosen by its name, as mesh_dim_names gave it to {self}")
-        dim = self._dim(mesh_dim)
+        dim = self._find_dim(mesh_dim)
         return DeviceMesh(BACKEND, self.ranks_along(dim), mesh_dim_names=(mesh_dim,), torch=self._torch)
 
     def __eq__(self, other: object) -> bool:
@@ -123,7 +123,7 @@ class DeviceMesh:
         names = f", mesh_dim_names={self._names}" if self._names else ""
         return f"DeviceMesh({BACKEND!r}, {self._ranks.tolist()}{names})"
 
-    def _dim(self, mesh_dim: int | str | None) -> int:
+    def _find_dim(self, mesh_dim: int | str | None) -> int:
         if mesh_dim is None and self.ndim == 1:
             return 0
         names = self._names or ()
@@ -151,7 +151,7 @@ def init_device_mesh(
     return DeviceMesh(device_type, ranks, mesh_dim_names=mesh_dim_names, torch=context)
 
 
-def _array(mesh: npt.ArrayLike) -> npt.NDArray[Any]:
+def _make_array(mesh: npt.ArrayLike) -> npt.NDArray[Any]:
     try:
         return np.asarray(mesh)
     except ValueError:

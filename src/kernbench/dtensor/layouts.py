@@ -104,7 +104,7 @@ def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[Windo
                 if found is not None:
                     here = _shift(found, [-shift for shift in shifts])
                     lines += (view.spec.cube, view.spec.pe, there.place_of(found, item), mine.place_of(here, item))
-                    lines += _extents(found.shape, there.window.shape, view.shape, item)
+                    lines += _list_extents(found.shape, there.window.shape, view.shape, item)
     return tuple(lines)
 
 
@@ -117,11 +117,13 @@ def gemm_table(out: TensorLayout, pes: Sequence[PeCoord], tile: tuple[int, int])
     item = out.dtype.itemsize
     if not is_plain(out):
         windows = [(view.spec.cube, view.spec.pe, view.window, view.spec.offset_bytes) for view in out.views]
-        return tuple(n for cube, pe, window, at in windows for n in (cube, pe, *_line(window, at, window, item)))
+        return tuple(n for cube, pe, window, at in windows for n in (cube, pe, *_make_line(window, at, window, item)))
     whole = _Held(out.whole, 0)
-    parts = _parts(out.shape, _grid(out.shape, len(pes), tile))
+    parts = _split_parts(out.shape, _choose_grid(out.shape, len(pes), tile))
     placed = ((pe, window, whole.place_of(window, item)) for pe, window in zip(pes, parts, strict=False))
-    return tuple(n for (_, cube, pe), window, at in placed for n in (cube, pe, *_line(window, at, out.whole, item)))
+    return tuple(
+        n for (_, cube, pe), window, at in placed for n in (cube, pe, *_make_line(window, at, out.whole, item))
+    )
 
 
 def _find_windows(layout: TensorLayout) -> list[_Held]:
@@ -135,7 +137,7 @@ def _shift(window: Window, by: Sequence[int]) -> Window:
     return Window(tuple((a + shift, b + shift) for (a, b), shift in zip(window.bounds, by, strict=True)))
 
 
-def _extents(shape: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...], itemsize: int) -> list[int]:
+def _list_extents(shape: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...], itemsize: int) -> list[int]:
     """Return extents and both strides of a box; axes that are contiguous in both become one, the last."""
     if not shape:
         return [1, itemsize, itemsize]
@@ -152,19 +154,19 @@ def _extents(shape: tuple[int, ...], source: tuple[int, ...], target: tuple[int,
     return [axis[which] for which in range(3) for axis in merged]
 
 
-def _line(window: Window, offset: int, rows_of: Window, itemsize: int) -> tuple[int, ...]:
+def _make_line(window: Window, offset: int, rows_of: Window, itemsize: int) -> tuple[int, ...]:
     (row, last_row), (column, last_column) = window.bounds
     return row, last_row - row, column, last_column - column, offset, rows_of.shape[1] * itemsize
 
 
-def _grid(shape: tuple[int, ...], pes: int, tile: tuple[int, int]) -> tuple[int, int]:
+def _choose_grid(shape: tuple[int, ...], pes: int, tile: tuple[int, int]) -> tuple[int, int]:
     """Return the parts of a product's rows and of its columns: as many as there are PEs and tiles, near to square."""
     row_tiles, column_tiles = (-(-extent // size) for extent, size in zip(shape, tile, strict=True))
     grids = ((rows, min(pes // rows, column_tiles)) for rows in range(1, min(pes, row_tiles) + 1))
     return max(grids, key=lambda grid: (grid[0] * grid[1], -(grid[0] * shape[1] + grid[1] * shape[0])))
 
 
-def _parts(shape: tuple[int, ...], grid: tuple[int, int]) -> Iterator[Window]:
+def _split_parts(shape: tuple[int, ...], grid: tuple[int, int]) -> Iterator[Window]:
     rows, columns = (
         [part(extent, parts, at) for at in range(parts)] for extent, parts in zip(shape, grid, strict=True)
     )

@@ -65,7 +65,7 @@ class LocalTensors:
         self, op: str, x: Tensor, y: Tensor | None = None, number: float | None = None, *, number_first: bool = False
     ) -> Tensor:
         """Apply an operator to one or two tensors of one shape, or to a tensor and a number; it lies as ``x``."""
-        other = None if y is None else self._lying_as(x, y)
+        other = None if y is None else self._move_like(x, y)
         out = self.torch.empty_like(x, name=f"{op}.out")
         lines = shard_table(x.layout)
         self.torch.launch(op, elementwise_shards, op, x, other, out, lines, x.dtype, number, number_first)
@@ -78,7 +78,7 @@ class LocalTensors:
         (m, k), n = a.shape, b.shape[1]
         kind = a.dtype if a.dtype.is_float else self.torch.int32
         out = self.empty((m, n), kind, "matmul.out")
-        operands = [self._row_major(each) for each in (a, b)]
+        operands = [self._make_row_major(each) for each in (a, b)]
         pes = sorted({pe for each in (*operands, out) for pe in each.layout.owners})
         tile_m, _, tile_n = self.torch.topology.pe.gemm.tile_sizes
         lines = gemm_table(out.layout, pes, (tile_m, tile_n))
@@ -88,14 +88,14 @@ class LocalTensors:
                 used.free()
         return out
 
-    def _lying_as(self, x: Tensor, y: Tensor) -> Tensor:
+    def _move_like(self, x: Tensor, y: Tensor) -> Tensor:
         if y.layout.views == x.layout.views:
             return y
         made = self.torch.empty_like(x, name=f"{y.name}.moved")
         self.copy(y, made, [(y.layout.whole, made.layout.whole)])
         return made
 
-    def _row_major(self, x: Tensor) -> Tensor:
+    def _make_row_major(self, x: Tensor) -> Tensor:
         if reads_in_order(x.layout):
             return x
         made = self.buffer(x.shape, x.dtype, f"{x.name}.rows")

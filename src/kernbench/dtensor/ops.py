@@ -71,28 +71,28 @@ LINEAR = {
 def matmul_choice(a: DTensorSpec, b: DTensorSpec) -> PlacementChoice:
     """Choose the placements for a product of matrices."""
     result = replace(a, shape=(a.shape[0], b.shape[1]))
-    return _cheapest((a, b), result, [MATMUL] * a.mesh.ndim)
+    return _choose_cheapest((a, b), result, [MATMUL] * a.mesh.ndim)
 
 
 def elementwise_choice(op: str, *operands: DTensorSpec) -> PlacementChoice:
     """Choose the placements for an operator on tensors of one shape and type."""
     # Quotients of integers are cut off: those of contributions do not add up.
     linear = op != "div" or operands[0].dtype.is_float
-    return _elementwise(LINEAR.get(op, ()) if linear else (), operands)
+    return _choose_elementwise(LINEAR.get(op, ()) if linear else (), operands)
 
 
 def with_number_choice(op: str, x: DTensorSpec, *, number_first: bool) -> PlacementChoice:
     """Choose the placements for an operator on a tensor and a number."""
     scales = op == "mul" or (op == "div" and not number_first and x.dtype.is_float)
-    return _elementwise(SCALED if scales else (), (x,))
+    return _choose_elementwise(SCALED if scales else (), (x,))
 
 
-def _elementwise(linear: Sequence[PlacementRule], operands: Sequence[DTensorSpec]) -> PlacementChoice:
-    rules = [_elementwise_rules(linear, given) for given in zip(*(each.placements for each in operands), strict=True)]
-    return _cheapest(operands, operands[0], rules)
+def _choose_elementwise(linear: Sequence[PlacementRule], operands: Sequence[DTensorSpec]) -> PlacementChoice:
+    rules = [_find_rules(linear, given) for given in zip(*(each.placements for each in operands), strict=True)]
+    return _choose_cheapest(operands, operands[0], rules)
 
 
-def _elementwise_rules(linear: Sequence[PlacementRule], given: Sequence[Placement]) -> tuple[PlacementRule, ...]:
+def _find_rules(linear: Sequence[PlacementRule], given: Sequence[Placement]) -> tuple[PlacementRule, ...]:
     """Return the rules for operands that lie so along a dim.
 
     Where one is cut, all are; contributions stay contributions where they may; copies do where nothing else is
@@ -111,15 +111,15 @@ def _elementwise_rules(linear: Sequence[PlacementRule], given: Sequence[Placemen
     return (*fits, copies)
 
 
-def _cheapest(
+def _choose_cheapest(
     operands: Sequence[DTensorSpec], result: DTensorSpec, rules: Iterable[Sequence[PlacementRule]]
 ) -> PlacementChoice:
-    choices = [_choice(combined) for combined in product(*rules)]
+    choices = [_make_choice(combined) for combined in product(*rules)]
     possible = [each for each in choices if _is_possible(each, operands, result)]
-    return min(possible, key=lambda choice: _cost(choice, operands, result))
+    return min(possible, key=lambda choice: _compute_cost(choice, operands, result))
 
 
-def _choice(rules: Sequence[PlacementRule]) -> PlacementChoice:
+def _make_choice(rules: Sequence[PlacementRule]) -> PlacementChoice:
     operands = tuple(zip(*(rule.operands for rule in rules), strict=True))
     return PlacementChoice(operands, tuple(rule.result for rule in rules))
 
@@ -130,7 +130,7 @@ def _is_possible(choice: PlacementChoice, operands: Sequence[DTensorSpec], resul
     return all(empty_place(spec.shape, placements, spec.mesh.shape) is None for spec, placements in placed)
 
 
-def _cost(choice: PlacementChoice, operands: Sequence[DTensorSpec], result: DTensorSpec) -> tuple[float, float]:
+def _compute_cost(choice: PlacementChoice, operands: Sequence[DTensorSpec], result: DTensorSpec) -> tuple[float, float]:
     before = sum(spec.cost_of(placements) for spec, placements in zip(operands, choice.operands, strict=True))
     complete = choice.result
     for dim, placement in enumerate(complete):

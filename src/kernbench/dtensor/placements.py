@@ -209,7 +209,7 @@ def plan_steps(source: Placements, target: Placements) -> list[Redistribution]:
 
     def go(mesh_dim: int, to: Placement) -> None:
         nonlocal now
-        for via in (*_way(now[mesh_dim], to), to):
+        for via in (*_find_way(now[mesh_dim], to), to):
             found.append(Redistribution(mesh_dim, now, via))
             now = replace_placement(now, mesh_dim, via)
 
@@ -231,16 +231,18 @@ def count_sent_bytes(
 
     It is the first rank, which has the largest chunks, and the algorithms of collectives are assumed.
     """
-    return sum(_step_bytes(step, shape, itemsize, mesh_shape) for step in plan_steps(source, target))
+    return sum(_count_step_bytes(step, shape, itemsize, mesh_shape) for step in plan_steps(source, target))
 
 
-def _step_bytes(step: Redistribution, shape: tuple[int, ...], itemsize: int, mesh_shape: tuple[int, ...]) -> float:
+def _count_step_bytes(
+    step: Redistribution, shape: tuple[int, ...], itemsize: int, mesh_shape: tuple[int, ...]
+) -> float:
     ranks = mesh_shape[step.mesh_dim]
     whole = local_window(shape, step.whole, mesh_shape, [0] * len(mesh_shape))
-    return _rounds(step) * prod(whole.shape) * itemsize * (ranks - 1) / ranks
+    return _count_rounds(step) * prod(whole.shape) * itemsize * (ranks - 1) / ranks
 
 
-def _rounds(step: Redistribution) -> float:
+def _count_rounds(step: Redistribution) -> float:
     """Return how often all data of the ranks of a step go round their ring."""
     if step.is_local:
         return 0
@@ -250,7 +252,7 @@ def _rounds(step: Redistribution) -> float:
     return 0.5 if isinstance(step.target, Shard) else 1
 
 
-def _way(source: Placement, target: Placement) -> Iterator[Placement]:
+def _find_way(source: Placement, target: Placement) -> Iterator[Placement]:
     """Yield the placement in between where there is no direct way.
 
     Contributions to another reduction are made of the result.

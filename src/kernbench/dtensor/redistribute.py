@@ -88,16 +88,16 @@ class MeshLine:
         """Return the chunk of an axis that a place of the line has, in the whole."""
         return Window.whole(self.whole).along(axis, *chunk(self.whole[axis], self.size, place))
 
-    def _name(self, what: str) -> str:
+    def _make_name(self, what: str) -> str:
         return f"{self.local.name}.{what}"
 
-    def _result(self, shape: tuple[int, ...]) -> Tensor:
-        return self.tensors.empty(shape, self.local.dtype, self._name(str(self.step.target)))
+    def _make_result(self, shape: tuple[int, ...]) -> Tensor:
+        return self.tensors.empty(shape, self.local.dtype, self._make_name(str(self.step.target)))
 
     def _keep_chunk(self, axis: int) -> Tensor:
         """Turn Replicate to Shard: every rank keeps its chunk."""
         mine = self.window(axis, self.place)
-        made = self._result(mine.shape)
+        made = self._make_result(mine.shape)
         self.tensors.copy(self.local, made, [(mine, made.layout.whole)])
         return made
 
@@ -107,25 +107,25 @@ class MeshLine:
         Of a sum the first rank has all and the others nothing, which is exact in any type.
         """
         if isinstance(target, Partial) and target.reduce_op == "sum" and self.place:
-            return self.tensors.zeros(self.whole, self.local.dtype, self._name("zeros"))
-        return self.tensors.clone(self.local, self._name(str(target)))
+            return self.tensors.zeros(self.whole, self.local.dtype, self._make_name("zeros"))
+        return self.tensors.clone(self.local, self._make_name(str(target)))
 
     def _spread_out(self, axis: int) -> Tensor:
         """Turn Shard to a Partial sum: every rank's chunk among zeros."""
-        made = self.tensors.zeros(self.whole, self.local.dtype, self._name("spread"))
+        made = self.tensors.zeros(self.whole, self.local.dtype, self._make_name("spread"))
         self.tensors.copy(self.local, made, [(self.local.layout.whole, self.window(axis, self.place))])
         return made
 
     def _reduce(self, source: Partial) -> Tensor:
         """Turn Partial to Replicate: all-reduce, of a copy where somebody else has the contributions."""
-        made = self.local if self.owned else self.tensors.clone(self.local, self._name("reduced"))
+        made = self.local if self.owned else self.tensors.clone(self.local, self._make_name("reduced"))
         self.distributed.all_reduce(made, source.reduce_op, self.group, elementwise=True)
         return made
 
     def _gather(self, axis: int) -> Tensor:
         """Turn Shard to Replicate: all-gather of chunks."""
-        blocks = self._blocks(axis)
-        taken, made = blocks.one(self.local), self._result(self.whole)
+        blocks = self._make_blocks(axis)
+        taken, made = blocks.one(self.local), self._make_result(self.whole)
         moves = [(blocks.window(at, self.window(axis, at).shape), self.window(axis, at)) for at in range(self.size)]
         blocks.unpack(
             made,
@@ -137,7 +137,7 @@ class MeshLine:
 
     def _scatter(self, source: Partial, axis: int) -> Tensor:
         """Turn Partial to Shard: reduce-scatter of chunks."""
-        blocks, made = self._blocks(axis), self._result(self.window(axis, self.place).shape)
+        blocks, made = self._make_blocks(axis), self._make_result(self.window(axis, self.place).shape)
         moves = [(self.window(axis, at), blocks.window(at, self.window(axis, at).shape)) for at in range(self.size)]
         taken = blocks.pack(self.local, moves if axis or not blocks.even else None)
         blocks.unpack(
@@ -150,7 +150,7 @@ class MeshLine:
 
     def _exchange(self, given: int, wanted: int) -> Tensor:
         """Turn Shard to Shard of another axis: all-to-all of the chunks of chunks."""
-        blocks, made = self._blocks(given, wanted), self._result(self.window(wanted, self.place).shape)
+        blocks, made = self._make_blocks(given, wanted), self._make_result(self.window(wanted, self.place).shape)
         outgoing, incoming = [], []
         for at in range(self.size):
             there = self.local.layout.whole.along(wanted, *self.window(wanted, at).bounds[wanted])
@@ -166,7 +166,7 @@ class MeshLine:
         )
         return self._finish(taken, made)
 
-    def _blocks(self, *axes: int) -> Blocks:
+    def _make_blocks(self, *axes: int) -> Blocks:
         return Blocks(self.whole, axes, self.size, self.tensors)
 
     def _finish(self, taken: Tensor, made: Tensor) -> Tensor:

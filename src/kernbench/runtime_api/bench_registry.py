@@ -139,7 +139,7 @@ class BenchRegistry:
     def lookup(self, name: str) -> Bench:
         """Return the bench called ``name``; UnknownNameError, which lists all benches, when there is none."""
         self._load_group()
-        found = self._benches.get(_canonical(name))
+        found = self._benches.get(_normalise(name))
         if found is None:
             hint = "a file of yours is named path/to/file.py[:function]"
             raise UnknownNameError("bench", name, tuple(sorted(self._benches)), hint)
@@ -184,7 +184,7 @@ def _load_point(point: importlib.metadata.EntryPoint) -> None:
         raise BenchError(f"entry point {point.name} = {point.value!r} of {point.group} failed: {what}") from error
 
 
-def _canonical(name: str) -> str:
+def _normalise(name: str) -> str:
     return name.replace("_", "-")
 
 
@@ -229,10 +229,10 @@ def load_bench(text: str, registry: BenchRegistry = REGISTRY) -> Bench:
     if match is None:
         return registry.lookup(text)
     path = Path(match["path"])
-    return _bench_in(_import_file(path, registry), path, match["function"] or DEFAULT_FUNCTION)
+    return _find_bench(_import_file(path, registry), path, match["function"] or DEFAULT_FUNCTION)
 
 
-def _bench_in(module: ModuleType, path: Path, name: str) -> Bench:
+def _find_bench(module: ModuleType, path: Path, name: str) -> Bench:
     names = vars(module)
     if name not in names:
         own = sorted(each for each, value in names.items() if _is_program(value, module))

@@ -166,12 +166,14 @@ def summarise(records: tuple[RequestRecord, ...], sim_ns: float) -> BenchSummary
     kinds = dict.fromkeys((record.name, record.algorithm) for record in launches)
     return BenchSummary(
         sim_ns=sim_ns,
-        phases=tuple(_phase(phase, [each for each in records if each.phase == phase]) for phase in phases),
-        kernels=tuple(_kernel([each for each in launches if (each.name, each.algorithm) == kind]) for kind in kinds),
+        phases=tuple(_sum_phase(phase, [each for each in records if each.phase == phase]) for phase in phases),
+        kernels=tuple(
+            _sum_kernel([each for each in launches if (each.name, each.algorithm) == kind]) for kind in kinds
+        ),
     )
 
 
-def _phase(phase: str, records: list[RequestRecord]) -> PhaseSummary:
+def _sum_phase(phase: str, records: list[RequestRecord]) -> PhaseSummary:
     return PhaseSummary(
         phase=phase,
         requests=len(records),
@@ -181,7 +183,7 @@ def _phase(phase: str, records: list[RequestRecord]) -> PhaseSummary:
     )
 
 
-def _kernel(records: list[RequestRecord]) -> KernelSummary:
+def _sum_kernel(records: list[RequestRecord]) -> KernelSummary:
     return KernelSummary(
         name=records[0].name,
         algorithm=records[0].algorithm,
@@ -224,7 +226,7 @@ def run_bench(
     topology, a device or parameters that cannot be used.
     """
     bench = _as_bench(bench_fn)
-    chosen = _params(bench, params)
+    chosen = _make_params(bench, params)
     machine = topology if isinstance(topology, Topology) else resolve_topology(topology)
     selector = device if isinstance(device, DeviceSelector) else DeviceSelector(device)
     policy = data or DataPolicy(keep=bench.data or bool(verify))
@@ -284,14 +286,14 @@ class _BenchRun:
         except RunStopped as stopped:
             self._error = stopped.failure
         context = self._context
-        status = self._status()
+        status = self._decide_status()
         return BenchResult(
             bench=self._bench.name,
             status=status,
             device=str(self._selector),
             params=self._params,
             engine=context.engine,
-            completion=self._completion(status),
+            completion=self._make_completion(status),
             traces=context.traces,
             comparisons=context.testing.comparisons,
             skipped_comparisons=context.testing.skipped,
@@ -299,7 +301,7 @@ class _BenchRun:
             summary=summarise(context.traces, self._sim_ns),
             cleanup=context.cleanup_report,
             links=self._links,
-            program=_beginning(self._bench),
+            program=_find_beginning(self._bench),
             value=self._value,
             error=self._error,
             unmodelled=dict(context.unmodelled),
@@ -332,23 +334,23 @@ class _BenchRun:
         """The comparisons that failed."""
         return [each for each in self._context.testing.comparisons if not each.passed]
 
-    def _status(self) -> BenchStatus:
+    def _decide_status(self) -> BenchStatus:
         if self._error is not None or self._wrong:
             return BenchStatus.FAILED
         if not self._context.requests.any_submitted and not self._bench.evaluation:
             return BenchStatus.NO_REQUESTS
         return BenchStatus.OK
 
-    def _completion(self, status: BenchStatus) -> RunCompletion:
+    def _make_completion(self, status: BenchStatus) -> RunCompletion:
         last = self._context.requests.last_completion
         return RunCompletion(
             request_id=None if last is None else last.request_id,
             t_start=self._begin_ns,
             t_end=self._begin_ns + self._sim_ns,
-            error=self._failure(status),
+            error=self._find_failure(status),
         )
 
-    def _failure(self, status: BenchStatus) -> Exception | None:
+    def _find_failure(self, status: BenchStatus) -> Exception | None:
         """Return the error that the run ends with; None when it went well."""
         if status is BenchStatus.NO_REQUESTS:
             return RunError(f"bench {self._bench.name!r} submitted no request, so nothing was simulated")
@@ -367,12 +369,12 @@ def _as_bench(bench_fn: Bench | BenchFunction) -> Bench:
     return Bench(name="bench", description="a function", function=bench_fn, file=file_of(bench_fn))
 
 
-def _beginning(bench: Bench) -> ProgramLine:
+def _find_beginning(bench: Bench) -> ProgramLine:
     source = kernel_source(bench.function)
     return ProgramLine(source.file, source.line, bench.name)
 
 
-def _params(bench: Bench, params: ConfigModel | Iterable[str] | None) -> ConfigModel:
+def _make_params(bench: Bench, params: ConfigModel | Iterable[str] | None) -> ConfigModel:
     if params is None:
         return bench.params()
     if not isinstance(params, ConfigModel):

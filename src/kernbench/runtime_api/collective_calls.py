@@ -137,7 +137,7 @@ class CallBook:
         self._counts[channel, rank] = number + 1
         meeting = self._open.setdefault((channel, number), RankMeeting(call, number, parties))
         if meeting.call != call:
-            self._broken = _mismatch(meeting, rank, call)
+            self._broken = _make_mismatch(meeting, rank, call)
             raise self._broken
         meeting.here.append(rank)
         if len(meeting.here) == len(parties):
@@ -145,7 +145,7 @@ class CallBook:
         return meeting
 
 
-def _mismatch(meeting: RankMeeting, rank: int, call: CollectiveCall) -> CollectiveMismatch:
+def _make_mismatch(meeting: RankMeeting, rank: int, call: CollectiveCall) -> CollectiveMismatch:
     first = f"rank {meeting.here[0]} called {meeting.call.describe_beside(call)}"
     return CollectiveMismatch(
         f"collective number {meeting.number} is not the same on all ranks: {first}, "

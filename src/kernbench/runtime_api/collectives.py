@@ -144,7 +144,7 @@ class Collectives:
         If that does not accept the layout, reduce elementwise over ranks, with a warning. ``op`` None: as configured.
         InputError where nothing else may take the place of what is configured.
         """
-        configured, refusal = member.group.algorithm, self._refusal(member, tensor)
+        configured, refusal = member.group.algorithm, self._explain_refusal(member, tensor)
         op = op or configured.config.reduce_op
         if refusal is None:
             pes = tuple((member.rank, cube, pe) for cube, pe in configured.mapper_fn(self._spec, member.rank))
@@ -171,7 +171,7 @@ class Collectives:
         call = CollectiveCall(
             name="all_reduce", operands=(CollectiveTensor.of(tensor),), details=(("op", op), *details)
         )
-        return self._start(member, _of_shards(call, algorithm, pes, tensor, reduce_op=op))
+        return self._start(member, _prepare_shards(call, algorithm, pes, tensor, reduce_op=op))
 
     def in_place(self, member: Member, name: str, tensor: TensorLayout, root: int, op: str | None = None) -> Work:
         """Start a broadcast or a reduce: every shard with its counterparts on the other SIPs."""
@@ -180,7 +180,7 @@ class Collectives:
         )
         algorithm = member.group.algorithm_called(name)
         more = {"root": root} if op is None else {"root": root, "reduce_op": op}
-        return self._start(member, _of_shards(call, algorithm, tensor.owners, tensor, **more))
+        return self._start(member, _prepare_shards(call, algorithm, tensor.owners, tensor, **more))
 
     def message(self, member: Member, tensor: TensorLayout, src: int, dst: int) -> Work:
         """Start a message from ``src`` to ``dst``; the rank is one of them."""
@@ -188,7 +188,7 @@ class Collectives:
             name="send_recv", operands=(CollectiveTensor.of(tensor),), details=(("src", src), ("dst", dst))
         )
         algorithm = member.group.algorithm_called("send_recv")
-        operation = _of_shards(call, algorithm, tensor.owners, tensor, src=src, dst=dst)
+        operation = _prepare_shards(call, algorithm, tensor.owners, tensor, src=src, dst=dst)
         return self._start(member, replace(operation, channel=("send_recv", src, dst), parties=(src, dst)))
 
     def barrier(self, member: Member) -> Work:
@@ -223,15 +223,15 @@ class Collectives:
             algorithm=member.group.algorithm_called(name),
             pes=[(member.rank, cube, pe) for cube, pe in at_work],
             tensors=(*given, *taken),
-            pointers=(self._pointer(given), self._pointer(taken)),
+            pointers=(self._join_pointers(given), self._join_pointers(taken)),
             config=config if op is None else config | {"reduce_op": op},
         )
         return self._start(member, operation)
 
-    def _pointer(self, layouts: Sequence[TensorLayout]) -> LaunchArg:
+    def _join_pointers(self, layouts: Sequence[TensorLayout]) -> LaunchArg:
         return layouts[0].argument if len(layouts) == 1 else self._memory.join(layouts)
 
-    def _refusal(self, member: Member, tensor: TensorLayout) -> str | None:
+    def _explain_refusal(self, member: Member, tensor: TensorLayout) -> str | None:
         """Return why the configured algorithm does not reduce a tensor; None when it does."""
         if member.among is not None:
             return f"it is over all ranks, and the call over ranks {', '.join(map(str, member.parties))}"
@@ -256,7 +256,7 @@ class Collectives:
 
     def _start(self, member: Member, operation: StartedCollective) -> Work:
         """Enter the call in the group's book, then launch: early ranks' PEs wait for the others', in simulated time."""
-        message = self._message(member, operation)
+        message = self._make_message(member, operation)
         parties, channel = operation.parties or member.parties, operation.channel or member.channel
         meeting = member.group.calls.enter(channel, member.rank, operation.call, parties)
         for layout in operation.tensors:
@@ -267,7 +267,7 @@ class Collectives:
         self._memory.uses.note(handle, (layout.key for layout in operation.tensors))
         return Work((handle,), self._requests)
 
-    def _message(self, member: Member, operation: StartedCollective) -> KernelLaunchMsg:
+    def _make_message(self, member: Member, operation: StartedCollective) -> KernelLaunchMsg:
         algorithm = operation.algorithm
         values = {"sips": member.ring(self._spec)} | operation.config
         more = algorithm.args_for(self._spec, sip_rank=member.rank, **values)
@@ -288,7 +288,7 @@ def _name_op(op: str | None) -> tuple[tuple[str, object], ...]:
     return () if op is None else (("op", op),)
 
 
-def _of_shards(
+def _prepare_shards(
     call: CollectiveCall, algorithm: Algorithm, pes: Collection[PeCoord], tensor: TensorLayout, **more: Any
 ) -> StartedCollective:
     """Return the operation that works on the shards of one tensor."""

@@ -157,7 +157,7 @@ class Distributed:
         ``op`` says otherwise.
         """
         member = self._require_rank("all_reduce", group)
-        layout, asked = self._on(member, tensor), None if op is None else _op(op)
+        layout, asked = self._find_layout(member, tensor), None if op is None else _check_op(op)
         if elementwise:
             work = self._collectives.all_reduce_elementwise(member, layout, asked or ReduceOp.SUM.value)
         else:
@@ -169,7 +169,7 @@ class Distributed:
     ) -> Work | None:
         """Make every rank's tensor that of ``src``."""
         member = self._require_rank("broadcast", group)
-        layout, root = self._on(member, tensor), _rank(member, "src", src)
+        layout, root = self._find_layout(member, tensor), _check_rank(member, "src", src)
         return _finish(self._collectives.in_place(member, "broadcast", layout, root), async_op)
 
     def reduce(
@@ -177,8 +177,8 @@ class Distributed:
     ) -> Work | None:
         """Make the tensor of ``dst`` the reduction of all; the others stay as they are."""
         member = self._require_rank("reduce", group)
-        layout, root = self._on(member, tensor), _rank(member, "dst", dst)
-        return _finish(self._collectives.in_place(member, "reduce", layout, root, _op(op)), async_op)
+        layout, root = self._find_layout(member, tensor), _check_rank(member, "dst", dst)
+        return _finish(self._collectives.in_place(member, "reduce", layout, root, _check_op(op)), async_op)
 
     def all_gather(
         self,
@@ -191,13 +191,13 @@ class Distributed:
 
         A tensor in place of the list works as in all_gather_into_tensor.
         """
-        return self._blocks("all_gather", tensor, tensor_list, None, group, async_op)
+        return self._exchange_blocks("all_gather", tensor, tensor_list, None, group, async_op)
 
     def all_gather_into_tensor(
         self, output_tensor: Tensor, input_tensor: Tensor, group: RankGroup | None = None, async_op: bool = False
     ) -> Work | None:
         """Make block r of the output, which is as large as all inputs, the input of rank r."""
-        return self._blocks("all_gather", input_tensor, output_tensor, None, group, async_op)
+        return self._exchange_blocks("all_gather", input_tensor, output_tensor, None, group, async_op)
 
     def reduce_scatter(
         self,
@@ -211,7 +211,7 @@ class Distributed:
 
         A tensor in place of the list is taken as blocks.
         """
-        return self._blocks("reduce_scatter", input_list, output, _op(op), group, async_op)
+        return self._exchange_blocks("reduce_scatter", input_list, output, _check_op(op), group, async_op)
 
     def reduce_scatter_tensor(
         self,
@@ -222,7 +222,7 @@ class Distributed:
         async_op: bool = False,
     ) -> Work | None:
         """Make the output of rank r the reduction of all ranks' block r of the input."""
-        return self._blocks("reduce_scatter", input, output, _op(op), group, async_op)
+        return self._exchange_blocks("reduce_scatter", input, output, _check_op(op), group, async_op)
 
     def all_to_all(
         self,
@@ -232,7 +232,7 @@ class Distributed:
         async_op: bool = False,
     ) -> Work | None:
         """Make ``output_tensor_list[s]`` of rank r ``input_tensor_list[r]`` of rank s."""
-        return self._blocks("all_to_all", input_tensor_list, output_tensor_list, None, group, async_op)
+        return self._exchange_blocks("all_to_all", input_tensor_list, output_tensor_list, None, group, async_op)
 
     def all_to_all_single(
         self,
@@ -249,7 +249,7 @@ class Distributed:
         """
         if output_split_sizes or input_split_sizes:
             raise UnsupportedError("all_to_all_single: blocks of different sizes are not supported; leave both None")
-        return self._blocks("all_to_all", input, output, None, group, async_op)
+        return self._exchange_blocks("all_to_all", input, output, None, group, async_op)
 
     def barrier(
         self,
@@ -272,19 +272,19 @@ class Distributed:
     def isend(self, tensor: Tensor, dst: int, group: RankGroup | None = None) -> Work:
         """Send as ``send``, and return at once."""
         member = self._require_rank("isend", group)
-        return self._message(member, tensor, member.rank, _rank(member, "dst", dst))
+        return self._start_message(member, tensor, member.rank, _check_rank(member, "dst", dst))
 
     def irecv(self, tensor: Tensor, src: int, group: RankGroup | None = None) -> Work:
         """Receive as ``recv``, and return at once."""
         member = self._require_rank("irecv", group)
-        return self._message(member, tensor, _rank(member, "src", src), member.rank)
+        return self._start_message(member, tensor, _check_rank(member, "src", src), member.rank)
 
-    def _message(self, member: Member, tensor: Tensor, src: int, dst: int) -> Work:
+    def _start_message(self, member: Member, tensor: Tensor, src: int, dst: int) -> Work:
         if src == dst:
             raise InputError(f"rank {src} cannot send to itself")
-        return self._collectives.message(member, self._on(member, tensor), src, dst)
+        return self._collectives.message(member, self._find_layout(member, tensor), src, dst)
 
-    def _blocks(
+    def _exchange_blocks(
         self,
         name: str,
         given: Sequence[Tensor] | Tensor,
@@ -294,21 +294,21 @@ class Distributed:
         async_op: bool,
     ) -> Work | None:
         member = self._require_rank(name, group)
-        lists = [self._layouts(name, member, each) for each in (given, taken)]
+        lists = [self._find_layouts(name, member, each) for each in (given, taken)]
         _check_apart(name, lists[1])
         sizes = [sum(layout.size for layout in layouts) for layouts in lists]
-        wanted = _sizes(name, sizes, member.size)
+        wanted = _fit_sizes(name, sizes, member.size)
         if sizes != wanted or len({layout.dtype for layouts in lists for layout in layouts}) > 1:
             what = " and ".join(f"{'input' if at == 0 else 'output'} of {size}" for at, size in enumerate(sizes))
             raise InputError(f"{name}: {what} elements do not fit each other for {member.size} ranks")
         return _finish(self._collectives.blocks(member, name, lists[0], lists[1], op), async_op)
 
-    def _layouts(self, name: str, member: Member, given: Sequence[Tensor] | Tensor) -> list[TensorLayout]:
+    def _find_layouts(self, name: str, member: Member, given: Sequence[Tensor] | Tensor) -> list[TensorLayout]:
         if isinstance(given, Tensor):
-            return [self._on(member, given)]
+            return [self._find_layout(member, given)]
         if len(given) != member.size:
             raise InputError(f"{name}: a list of {len(given)} tensors for {member.size} ranks")
-        return [self._on(member, each) for each in given]
+        return [self._find_layout(member, each) for each in given]
 
     def _find_member(self, name: str, group: object) -> Member:
         """Return this rank in its process group, or the program in the group that it has made."""
@@ -319,7 +319,7 @@ class Distributed:
             raise InputError(
                 f"{name}: {worker} has no process group; torch.distributed.init_process_group('ahbm') first{more}"
             )
-        return Member(found, worker.rank, _among(name, group, worker.rank, found.world_size))
+        return Member(found, worker.rank, _check_group(name, group, worker.rank, found.world_size))
 
     def _require_rank(self, name: str, group: object) -> Member:
         member, ranks = self._find_member(name, group), self._groups.world_size
@@ -330,7 +330,7 @@ class Distributed:
             )
         return member
 
-    def _on(self, member: Member, tensor: object) -> TensorLayout:
+    def _find_layout(self, member: Member, tensor: object) -> TensorLayout:
         if not isinstance(tensor, Tensor):
             raise InputError(f"a collective takes tensors of the machine, not a {type(tensor).__name__}")
         if not tensor.is_live:
@@ -362,13 +362,13 @@ def _finish(work: Work, async_op: bool) -> Work | None:
     return None
 
 
-def _op(op: str) -> str:
+def _check_op(op: str) -> str:
     if op not in tuple(ReduceOp):
         raise InputError(f"op={op!r}, must be one of {', '.join(ReduceOp)}")
     return str(ReduceOp(op))
 
 
-def _rank(member: Member, what: str, rank: int) -> int:
+def _check_rank(member: Member, what: str, rank: int) -> int:
     number = whole_number(rank)
     if number is None or number not in member.parties:
         there = f"0..{member.size - 1}" if member.among is None else ", ".join(map(str, member.parties))
@@ -376,7 +376,7 @@ def _rank(member: Member, what: str, rank: int) -> int:
     return number
 
 
-def _among(name: str, group: object, rank: int, world_size: int) -> RankGroup | None:
+def _check_group(name: str, group: object, rank: int, world_size: int) -> RankGroup | None:
     """Return the group of a collective; None when that is all ranks."""
     if group is None:
         return None
@@ -387,7 +387,7 @@ def _among(name: str, group: object, rank: int, world_size: int) -> RankGroup | 
     return group if group.size < world_size else None
 
 
-def _sizes(name: str, sizes: Sequence[int], world_size: int) -> list[int]:
+def _fit_sizes(name: str, sizes: Sequence[int], world_size: int) -> list[int]:
     """Return the sizes that input and output have to have, worked out from the smaller one."""
     given, taken = sizes
     if name == "all_gather":

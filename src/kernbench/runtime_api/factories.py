@@ -106,17 +106,17 @@ class TensorFactories:
         self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
         """Make a tensor on the current SIP that holds whatever its memory held."""
-        return self._create(shape_of(size), _kind(dtype), dp, name, None)
+        return self._create(shape_of(size), _resolve_dtype(dtype), dp, name, None)
 
     def zeros(
         self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
         """Make a tensor of zeros on the current SIP."""
-        return self._create(shape_of(size), _kind(dtype), dp, name, 0)
+        return self._create(shape_of(size), _resolve_dtype(dtype), dp, name, 0)
 
     def ones(self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
         """Make a tensor of ones on the current SIP."""
-        return self._create(shape_of(size), _kind(dtype), dp, name, 1)
+        return self._create(shape_of(size), _resolve_dtype(dtype), dp, name, 1)
 
     def full(
         self,
@@ -131,25 +131,25 @@ class TensorFactories:
 
         InputError when an integer type cannot hold it.
         """
-        return self._create(shape_of((size,)), _kind(dtype), dp, name, _check_fill(fill_value))
+        return self._create(shape_of((size,)), _resolve_dtype(dtype), dp, name, _check_fill(fill_value))
 
     def empty_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
         """Make a tensor of the shape of ``like``, on its SIP, with its dtype and layout unless others are given."""
-        return self._like(like, dtype, dp, name, None)
+        return self._create_like(like, dtype, dp, name, None)
 
     def zeros_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
         """Make a tensor like ``like``, of zeros."""
-        return self._like(like, dtype, dp, name, 0)
+        return self._create_like(like, dtype, dp, name, 0)
 
     def ones_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
         """Make a tensor like ``like``, of ones."""
-        return self._like(like, dtype, dp, name, 1)
+        return self._create_like(like, dtype, dp, name, 1)
 
     def full_like(
         self,
@@ -162,13 +162,13 @@ class TensorFactories:
         name: str | None = None,
     ) -> Tensor:
         """Make a tensor like ``like``, every element ``fill_value``."""
-        return self._like(like, dtype, dp, name, _check_fill(fill_value))
+        return self._create_like(like, dtype, dp, name, _check_fill(fill_value))
 
     def randn_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
         """Make a tensor like ``like``, with the numbers that ``randn`` would draw."""
-        made = self._like(like, _float(_kind(dtype, like.dtype)), dp, name, None)
+        made = self._create_like(like, _check_float(_resolve_dtype(dtype, like.dtype)), dp, name, None)
         return made.copy_(self._generators.normal(made.shape))
 
     def tensor(
@@ -181,11 +181,11 @@ class TensorFactories:
         check_host_calls()
         if isinstance(data, Tensor):
             passed = data.pass_on()
-            made = self._create(data.shape, _kind(dtype, data.dtype), dp, name, None)
+            made = self._create(data.shape, _resolve_dtype(dtype, data.dtype), dp, name, None)
             self._memory.copy(made.layout, passed)
             return made
         array = numeric(data, "torch.tensor")
-        return self._create(array.shape, _kind(dtype, machine_dtype(array)), dp, name, None).copy_(array)
+        return self._create(array.shape, _resolve_dtype(dtype, machine_dtype(array)), dp, name, None).copy_(array)
 
     def arange(
         self,
@@ -206,7 +206,7 @@ class TensorFactories:
         if not step or not np.isfinite(numeric((first, last, step), "torch.arange")).all():
             raise InputError(f"torch.arange({first}, {last}, {step}): finite numbers, and a step that is not 0")
         numbers: Array = np.arange(first, last, step)
-        kind = _kind(dtype, machine_dtype(numbers))
+        kind = _resolve_dtype(dtype, machine_dtype(numbers))
         for each in (*numbers[:2], *numbers[-1:]):
             check_fits(np.asarray(each), kind)
         return self._create(numbers.shape, kind, dp, name, None).copy_(numbers)
@@ -222,23 +222,25 @@ class TensorFactories:
 
         They follow ``manual_seed``. InputError for an integer type.
         """
-        made = self._create(shape_of(size), _float(_kind(dtype)), dp, name, None)
+        made = self._create(shape_of(size), _check_float(_resolve_dtype(dtype)), dp, name, None)
         return made.copy_(self._generators.normal(made.shape))
 
     def from_numpy(self, array: Array) -> HostTensor:
         """Return a host tensor that shares the memory of ``array``; ``copy_`` brings it to the machine."""
         return HostTensor(numeric(array, "from_numpy"))
 
-    def _like(self, like: Tensor, dtype: object, dp: DPPolicy | None, name: str | None, fill: float | None) -> Tensor:
+    def _create_like(
+        self, like: Tensor, dtype: object, dp: DPPolicy | None, name: str | None, fill: float | None
+    ) -> Tensor:
         if not isinstance(like, Tensor):
             raise InputError(
                 f"a {type(like).__name__} is no tensor of the machine that another could be made like; give the shape: "
                 f"torch.zeros(x.shape, dtype=…)"
             )
-        kind = _kind(dtype, like.dtype)
+        kind = _resolve_dtype(dtype, like.dtype)
         if dp is not None:
             return self._create(like.shape, kind, dp, name, fill, like.sip)
-        return Tensor(self._memory.create_like(like.layout, self._label(name), kind, fill), self._memory)
+        return Tensor(self._memory.create_like(like.layout, self._choose_label(name), kind, fill), self._memory)
 
     def _create(
         self,
@@ -249,19 +251,19 @@ class TensorFactories:
         fill: float | None,
         sip: int | None = None,
     ) -> Tensor:
-        label = self._label(name)
+        label = self._choose_label(name)
         if not np.all(np.array(shape) > 0):
             raise InputError(f"tensor {label!r}: shape {shape}; every axis of a tensor has at least one element")
         place = self._devices.current if sip is None else sip
         return Tensor(self._memory.create(label, shape, dtype, dp or SINGLE_PE, place, fill), self._memory)
 
-    def _label(self, name: str | None) -> str:
+    def _choose_label(self, name: str | None) -> str:
         label = name or f"tensor{self._named}"
         self._named += name is None
         return label
 
 
-def _kind(dtype: object, default: DType = F32) -> DType:
+def _resolve_dtype(dtype: object, default: DType = F32) -> DType:
     return default if dtype is None else dtype_of(dtype)
 
 
@@ -272,7 +274,7 @@ def _check_fill(fill_value: float | None) -> float:
     return fill_value
 
 
-def _float(dtype: DType) -> DType:
+def _check_float(dtype: DType) -> DType:
     if not dtype.is_float:
         raise InputError(f"torch.randn: {dtype} holds whole numbers only; take a float type")
     return dtype

@@ -89,7 +89,7 @@ def report_run(
     columns = works.columns
     return RunReport(
         launches=tuple(_split(works, longest, count) for longest, count in longest_of_each_name(launched)),
-        engines=_engines(works, launched),
+        engines=_measure_engines(works, launched),
         traffic=traffic(engine.machine, links),
         events=engine.n_events,
         transfers=engine.machine.network.n_transfers,
@@ -102,7 +102,7 @@ def report_run(
 
 def launches_of(handles: Iterable[RequestHandle]) -> list[RequestHandle]:
     """Return the launches that have ended and whose PEs have reported."""
-    return [handle for handle in handles if _kernels(handle)]
+    return [handle for handle in handles if _list_kernels(handle)]
 
 
 def longest_of_each_name(launched: Sequence[RequestHandle]) -> Iterable[tuple[RequestHandle, int]]:
@@ -122,7 +122,7 @@ def _has_ended(handle: RequestHandle) -> bool:
     return handle.outcome is not None and not isinstance(handle.outcome.error, AbandonedError)
 
 
-def _kernels(handle: RequestHandle) -> tuple[PeReport, ...]:
+def _list_kernels(handle: RequestHandle) -> tuple[PeReport, ...]:
     """Return the reports of a finished launch's PEs; empty for other requests."""
     if handle.outcome is None or not _has_ended(handle) or not isinstance(handle.msg, KernelLaunchMsg):
         return ()
@@ -130,7 +130,7 @@ def _kernels(handle: RequestHandle) -> tuple[PeReport, ...]:
 
 
 def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
-    kernels = _kernels(handle)
+    kernels = _list_kernels(handle)
     begin, end = min(each.start_ps for each in kernels), max(each.end_ps for each in kernels)
     slowest = max(kernels, key=lambda each: each.end_ps - each.start_ps)
     # A PE runs one kernel at a time, so what its parts do meanwhile belongs to this one.
@@ -151,9 +151,9 @@ def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
     )
 
 
-def _engines(works: Works, launched: Sequence[RequestHandle]) -> tuple[EngineUsage, ...]:
+def _measure_engines(works: Works, launched: Sequence[RequestHandle]) -> tuple[EngineUsage, ...]:
     """Return the use of engines from the first start of a kernel to the last end of one."""
-    kernels = [each for handle in launched for each in _kernels(handle)]
+    kernels = [each for handle in launched for each in _list_kernels(handle)]
     if not kernels:
         return ()
     begin, end = min(each.start_ps for each in kernels), max(each.end_ps for each in kernels)

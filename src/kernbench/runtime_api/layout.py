@@ -153,11 +153,11 @@ class TensorLayout:
 
     def first_stretches(self, window: Window) -> list[ShardStretch]:
         """Return the stretches that hold the elements of ``window``, each once: in the first copy."""
-        return [self._stretch(piece) for piece in pieces(self._first_views, window)]
+        return [self._make_stretch(piece) for piece in pieces(self._first_views, window)]
 
     def all_stretches(self, window: Window) -> list[ShardStretch]:
         """Return the stretches that hold the elements of ``window`` in every copy, in the order of their PEs."""
-        return [self._stretch(piece) for piece in pieces(self.views, window)]
+        return [self._make_stretch(piece) for piece in pieces(self.views, window)]
 
     def stretches_of(self, index: Index) -> list[ShardStretch]:
         """Return the stretches that hold one element, in every copy; that of the first copy comes first."""
@@ -168,7 +168,7 @@ class TensorLayout:
         stretch = next(each for each in self.stretches_of(index) if pe in (None, each.pe))
         return f"{pe_name(stretch.pe)}, {PhysAddr.decode(stretch.pa, fmt)!r}"
 
-    def _stretch(self, piece: WindowPiece) -> ShardStretch:
+    def _make_stretch(self, piece: WindowPiece) -> ShardStretch:
         offset, nbytes = piece.span(self.dtype.itemsize)
         return ShardStretch(self.pa_of(piece.view) + offset, nbytes, piece)
 
@@ -199,33 +199,33 @@ def reshape_layout(layout: TensorLayout, shape: Shape, place: ViewsOf) -> Tensor
     It has the policy that puts every element where it lies, if there is one; else it keeps ``dp`` and the shape that
     ``dp`` splits. ``place`` gives the shards that a policy makes of a tensor of ``shape``.
     """
-    held = [_elements(view.window, layout.shape) for view in layout.views]
-    windows = [_window(elements, shape) for elements in held]
+    held = [_list_elements(view.window, layout.shape) for view in layout.views]
+    windows = [_find_window(elements, shape) for elements in held]
     views = tuple(ShardView(view.spec, new) for view, new in zip(layout.views, windows, strict=True) if new is not None)
     if len(views) < len(windows):
         return None
-    fitting = (policy for policy in _policies(layout.dp) if _places(place, policy) == views)
+    fitting = (policy for policy in _list_policies(layout.dp) if _try_policy(place, policy) == views)
     policy = next(fitting, None)
     if policy is None:
         return replace(layout, shape=shape, views=views, made_as=layout.made_as or layout.shape)
     return replace(layout, shape=shape, views=views, dp=policy, made_as=None)
 
 
-def _policies(given: DPPolicy) -> Iterator[DPPolicy]:
+def _list_policies(given: DPPolicy) -> Iterator[DPPolicy]:
     """Yield the policies over the same cubes and PEs, the given one first."""
     yield given
     for cube, pe in product(KINDS, KINDS):
         yield replace(given, cube=cube, pe=pe)
 
 
-def _places(place: ViewsOf, policy: DPPolicy) -> tuple[ShardView, ...]:
+def _try_policy(place: ViewsOf, policy: DPPolicy) -> tuple[ShardView, ...]:
     try:
         return place(policy)
     except PlacementError:
         return ()
 
 
-def _elements(window: Window, shape: Shape) -> Elements:
+def _list_elements(window: Window, shape: Shape) -> Elements:
     """Return the elements of a window in order.
 
     Axes that make one run are taken together, so that the shape does not matter.
@@ -243,7 +243,7 @@ def _elements(window: Window, shape: Shape) -> Elements:
     return first, tuple(runs)
 
 
-def _window(elements: Elements, shape: Shape) -> Window | None:
+def _find_window(elements: Elements, shape: Shape) -> Window | None:
     """Return the window of a tensor of ``shape`` that holds these elements; None when they are no box."""
     first, runs = elements
     counts = [1] * len(shape)
@@ -261,7 +261,7 @@ def _window(elements: Elements, shape: Shape) -> Window | None:
     corner = [int(at) for at in np.unravel_index(first, shape)]
     window = Window(tuple((at, at + count) for at, count in zip(corner, counts, strict=True)))
     inside = all(stop <= extent for (_, stop), extent in zip(window.bounds, shape, strict=True))
-    return window if inside and _elements(window, shape) == elements else None
+    return window if inside and _list_elements(window, shape) == elements else None
 
 
 @value
@@ -306,15 +306,15 @@ class JoinedRanges:
 
     def unmappings(self, layouts: Sequence[TensorLayout]) -> Iterator[HostMsg]:
         """Yield the messages that take every list with one of these tensors out of the MMUs."""
-        for _, joined in self._with_any(layouts):
+        for _, joined in self._find_joined(layouts):
             yield MmuUnmapMsg(name=joined.name, sip=joined.sip, va_base=joined.va, target_pe=joined.pes)
 
     def forget(self, layouts: Sequence[TensorLayout]) -> None:
         """Forget freed tensors, and every list with one of them."""
-        for keys, joined in self._with_any(layouts):
+        for keys, joined in self._find_joined(layouts):
             del self._joined[keys]
             self._engine.va_allocator(joined.sip).free(joined.va, joined.nbytes)
 
-    def _with_any(self, layouts: Sequence[TensorLayout]) -> list[tuple[tuple[TensorKey, ...], _Joined]]:
+    def _find_joined(self, layouts: Sequence[TensorLayout]) -> list[tuple[tuple[TensorKey, ...], _Joined]]:
         gone = {layout.key for layout in layouts}
         return [(keys, joined) for keys, joined in self._joined.items() if gone.intersection(keys)]

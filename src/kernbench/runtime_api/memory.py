@@ -119,7 +119,7 @@ class TensorMemory:
         self._begin(layout)
         self._live[layout.key] = layout
         self._mapped[layout.key] = set()
-        mapping = self._mappings([layout], layout.owners)
+        mapping = self._make_mappings([layout], layout.owners)
         self._requests.transfer([*mapping, *(() if fill is None else fill_messages(layout, fill))])
         return layout
 
@@ -147,7 +147,7 @@ class TensorMemory:
 
     def map_on(self, wanted: Iterable[tuple[Iterable[TensorLayout], tuple[PeCoord, ...]]]) -> None:
         """Tell the MMUs of these PEs that do not know yet where these tensors lie: those of their owners do."""
-        self._requests.transfer(chain.from_iterable(self._mappings(layouts, pes) for layouts, pes in wanted))
+        self._requests.transfer(chain.from_iterable(self._make_mappings(layouts, pes) for layouts, pes in wanted))
 
     def join(self, layouts: Sequence[TensorLayout]) -> int:
         """Make tensors of one layout follow each other in virtual addresses, as their owners see them; the first one.
@@ -158,7 +158,7 @@ class TensorMemory:
         self._requests.transfer(messages)
         return va
 
-    def _mappings(self, layouts: Iterable[TensorLayout], pes: tuple[PeCoord, ...]) -> list[HostMsg]:
+    def _make_mappings(self, layouts: Iterable[TensorLayout], pes: tuple[PeCoord, ...]) -> list[HostMsg]:
         messages: list[HostMsg] = []
         for layout in layouts:
             known = self._mapped[layout.key]
@@ -169,7 +169,7 @@ class TensorMemory:
                 messages.append(MmuMapMsg(name=layout.name, sip=layout.sip, mapping=mapping, target_pe=new))
         return messages
 
-    def _unmapping(self, layout: TensorLayout) -> HostMsg:
+    def _make_unmapping(self, layout: TensorLayout) -> HostMsg:
         known = tuple(sorted(self._mapped[layout.key]))
         return MmuUnmapMsg(name=layout.name, sip=layout.sip, va_base=layout.va, target_pe=known)
 
@@ -185,9 +185,9 @@ class TensorMemory:
     def reshape(self, layout: TensorLayout, shape: tuple[int, ...]) -> TensorLayout | None:
         """Return the same tensor under another shape of as many elements; None when its shards do not allow it."""
         self._check_live(layout)
-        return reshape_layout(layout, shape, lambda policy: self._views(shape, layout.dtype, policy, layout.sip))
+        return reshape_layout(layout, shape, lambda policy: self._make_views(shape, layout.dtype, policy, layout.sip))
 
-    def _views(self, shape: tuple[int, ...], dtype: DType, dp: DPPolicy, sip: int) -> tuple[ShardView, ...]:
+    def _make_views(self, shape: tuple[int, ...], dtype: DType, dp: DPPolicy, sip: int) -> tuple[ShardView, ...]:
         spec = self._engine.spec
         return shard_views(
             dp,
@@ -199,7 +199,7 @@ class TensorMemory:
         )
 
     def _place(self, name: str, shape: tuple[int, ...], dtype: DType, dp: DPPolicy, sip: int) -> TensorLayout:
-        views = self._views(shape, dtype, dp, sip)
+        views = self._make_views(shape, dtype, dp, sip)
         deployment = deploy_tensor(
             name,
             shape,
@@ -301,7 +301,7 @@ class TensorMemory:
     def release(self, layout: TensorLayout) -> None:
         """Take the tensor out of the MMUs, then give its memory back."""
         self.settle(layout)
-        self._requests.transfer([self._unmapping(layout), *self._joined.unmappings([layout])])
+        self._requests.transfer([self._make_unmapping(layout), *self._joined.unmappings([layout])])
         self._forget([layout])
 
     def release_all(self, *, unmap: bool = True) -> CleanupReport:
@@ -313,10 +313,10 @@ class TensorMemory:
         if unmap:
             for layout in left:
                 self.settle(layout)
-            self._requests.transfer([*map(self._unmapping, left), *self._joined.unmappings(left)])
+            self._requests.transfer([*map(self._make_unmapping, left), *self._joined.unmappings(left)])
         self._forget(left)
         freed = tuple(FreedTensor(each.name, each.shape, each.dtype.name, each.sip, each.nbytes) for each in left)
-        return CleanupReport(freed, tuple(self._leaks()))
+        return CleanupReport(freed, tuple(self._find_leaks()))
 
     def _write(self, layout: TensorLayout, messages: Iterable[HostMsg]) -> None:
         self.settle(layout)
@@ -336,7 +336,7 @@ class TensorMemory:
             release(layout.deployment, self._engine.allocators, self._engine.va_allocator(layout.sip))
             self._engine.retire()
 
-    def _leaks(self) -> Iterable[LeakedMemory]:
+    def _find_leaks(self) -> Iterable[LeakedMemory]:
         for (pe, part), nbytes in _measure_use(self._engine).items():
             more = nbytes - self._before.get((pe, part), 0)
             if more > 0:
@@ -347,11 +347,11 @@ def _measure_use(engine: GraphEngine) -> dict[tuple[PeCoord, str], int]:
     """Return the bytes in use in the memories of every PE that anything was asked of."""
     found: dict[tuple[PeCoord, str], int] = {}
     for pe, allocator in sorted(engine.used_allocators.items()):
-        found[pe, "hbm"], found[pe, "tcm"] = _in_use(allocator.hbm), _in_use(allocator.tcm)
+        found[pe, "hbm"], found[pe, "tcm"] = _count_bytes(allocator.hbm), _count_bytes(allocator.tcm)
     return found
 
 
-def _in_use(space: FreeList) -> int:
+def _count_bytes(space: FreeList) -> int:
     return sum(extent.nbytes for extent in space.live)
 
 
@@ -380,11 +380,11 @@ class ExtraMemories:
     def release(self, *, unmap: bool = True) -> None:
         """Take all of them out of the MMUs; without ``unmap`` only their virtual addresses are given back."""
         if unmap:
-            self._requests.transfer(self._unmappings())
+            self._requests.transfer(self._make_unmappings())
         for sip, mapping in self._mapped.values():
             self._engine.va_allocator(sip).free(mapping.va_base, mapping.nbytes)
         self._mapped.clear()
 
-    def _unmappings(self) -> Iterator[MmuUnmapMsg]:
+    def _make_unmappings(self) -> Iterator[MmuUnmapMsg]:
         for sip, mapping in self._mapped.values():
             yield MmuUnmapMsg(name=mapping.name, sip=sip, va_base=mapping.va_base)

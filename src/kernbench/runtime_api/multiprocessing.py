@@ -64,7 +64,7 @@ class ProcessContext:
     def _raise_errors(self) -> None:
         errors = self._spawned.errors
         if errors:
-            raise SpawnException(errors) from _cause(errors)
+            raise SpawnException(errors) from _find_cause(errors)
 
     def _run(self) -> None:
         try:
@@ -77,7 +77,7 @@ class ProcessContext:
             raise
 
 
-def _cause(errors: dict[int, BaseException]) -> BaseException:
+def _find_cause(errors: dict[int, BaseException]) -> BaseException:
     """Return the error that the traceback of all shows."""
     found = [error for _, error in sorted(errors.items())]
     return found[0] if len(found) == 1 else BaseExceptionGroup("what the ranks raised", found)

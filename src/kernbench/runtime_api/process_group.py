@@ -217,7 +217,7 @@ class ProcessGroups:
         if not worker.spawned:
             self._make_for(worker)
             return
-        group = self._forming or self._new()
+        group = self._forming or self._make_group()
         _check_ranks(worker, group.world_size)
         group.members[worker.rank] = worker
         self._forming = group
@@ -237,7 +237,7 @@ class ProcessGroups:
                 "init_process_group: the program comes too late, its ranks run already; call it before spawn, or in "
                 "the ranks"
             )
-        group = self._new()
+        group = self._make_group()
         self._install(group)
         group.take_in([program])
         self._groups[program] = self._of_program = group
@@ -342,7 +342,7 @@ class ProcessGroups:
         self._installer.remove_all(group.queues for group in self._abandoned if group.queues is not None)
         self._abandoned.clear()
 
-    def _new(self) -> ProcessGroup:
+    def _make_group(self) -> ProcessGroup:
         spec = self._installer.engine.spec
         algorithm = self.load_configured()
         wanted = world_size_of(spec, algorithm.config)

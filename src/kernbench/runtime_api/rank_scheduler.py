@@ -204,7 +204,7 @@ class RankScheduler:
         check_host_calls()
         for handle in handles:
             if not handle.done:
-                self._until_done(handle, describe)
+                self._wait_until_done(handle, describe)
             self._engine.wait(handle)
 
     def pass_through(self, gate: Gate) -> None:
@@ -229,7 +229,7 @@ class RankScheduler:
         if self._current is not None:
             self._current.check()
 
-    def _until_done(self, handle: RequestHandle, describe: Describe) -> None:
+    def _wait_until_done(self, handle: RequestHandle, describe: Describe) -> None:
         """Wait for a request: a rank hands over to the program, which runs the loop until its own wait is over."""
         sleep = Sleep(lambda: describe(handle), (handle,))
         if self._current is not None:
@@ -302,16 +302,16 @@ class RankScheduler:
             self._vain_turns += 1
             return []
         try:
-            return self._next_completion()
+            return self._await_completion()
         except SimulationDeadlock as deadlock:
             if not patient:
                 raise self._explain_deadlock(deadlock, own) from None
             self._dead_end = frozenset(awaited)
             return []
 
-    def _next_completion(self) -> list[Sleeper]:
+    def _await_completion(self) -> list[Sleeper]:
         if not self._sleepers.requests:
-            raise self._idle()
+            raise self._make_deadlock()
         try:
             ended = self._engine.next_ended()
         except SimulationDeadlock:
@@ -322,7 +322,7 @@ class RankScheduler:
         self._vain_turns, self._dead_end = 0, frozenset()
         return self._sleepers.waiting_for(ended)
 
-    def _idle(self) -> SimulationDeadlock:
+    def _make_deadlock(self) -> SimulationDeadlock:
         """Return the deadlock of ranks that wait for each other while the machine has nothing to do."""
         tasks = () if self._spawned is None else self._spawned.tasks
         waiting = sum(not task.ended for task in tasks)

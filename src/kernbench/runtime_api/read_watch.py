@@ -76,7 +76,7 @@ class ReadWatch:
             self._check_copies(look)
 
     def _check_written(self, look: Look) -> None:
-        missing = self._missing(look)
+        missing = self._find_missing(look)
         if missing is None:
             return
         wanted = look.mark_wanted()
@@ -84,11 +84,11 @@ class ReadWatch:
         if missing.any():
             index = look.window.outward(first_true(missing))
             holder = next(each for each in look.layout.stretches_of(index) if not self._is_written(each))
-            elements, read = _elements(look, missing, wanted, index, holder), self._read(look)
+            elements, read = _describe_elements(look, missing, wanted, index, holder), self._read(look)
             for observer in self._engine.observers:
                 observer.read_unwritten(read, elements)
 
-    def _missing(self, look: Look) -> Array | None:
+    def _find_missing(self, look: Look) -> Array | None:
         """Return the elements of the window that nobody wrote, a bool each; None when there is none."""
         missing = None
         for stretch in look.stretches:
@@ -130,7 +130,7 @@ class ReadWatch:
             first_pe=reference.pe,
             written=self._is_written(holder),
         )
-        elements, read = _elements(look, *masks, first.index, holder), self._read(look)
+        elements, read = _describe_elements(look, *masks, first.index, holder), self._read(look)
         for observer in self._engine.observers:
             observer.read_unlike(read, elements, found)
 
@@ -147,7 +147,7 @@ class ReadWatch:
         )
 
 
-def _elements(look: Look, those: Array, wanted: Array, first: Index, holder: ShardStretch) -> SomeElements:
+def _describe_elements(look: Look, those: Array, wanted: Array, first: Index, holder: ShardStretch) -> SomeElements:
     count = int(np.count_nonzero(those))
     return SomeElements(
         count=count,

@@ -104,7 +104,7 @@ def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
             sips = {sip for sip, _, _ in msg.targets}
             return Purpose("launch", sips.pop() if len(sips) == 1 else None, algorithm=msg.algorithm)
         case MemoryWriteMsg() | MemoryReadMsg():
-            return Purpose(_transfer_phase(msg), PhysAddr.decode(msg.pa, fmt).sip_id, msg.nbytes)
+            return Purpose(_choose_phase(msg), PhysAddr.decode(msg.pa, fmt).sip_id, msg.nbytes)
         case MmuMapMsg() | MmuUnmapMsg():
             return Purpose("map" if isinstance(msg, MmuMapMsg) else "unmap", msg.sip)
         case PeDmaMsg():
@@ -115,7 +115,7 @@ def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
             return Purpose("other", None)
 
 
-def _transfer_phase(msg: MemoryWriteMsg | MemoryReadMsg) -> RequestPhase:
+def _choose_phase(msg: MemoryWriteMsg | MemoryReadMsg) -> RequestPhase:
     if isinstance(msg, MemoryReadMsg):
         return "d2h"
     return "h2d" if msg.pattern is None else "init"
@@ -257,7 +257,7 @@ class Requests:
         """Let other ranks run, and time pass to the next completion of anything under way, if there is any."""
         me, under_way = self._workers.current, [each for each in self._unseen.values() if not each.handle.done]
         mine = [each for each in under_way if each.worker is me]
-        self._scheduler.give_way((each.handle for each in under_way), lambda: _next_turn(mine))
+        self._scheduler.give_way((each.handle for each in under_way), lambda: _describe_turn(mine))
 
     def drain(self, worker: Worker | None = None) -> None:
         """Wait for every request, or every one of ``worker``, that nobody has waited for."""
@@ -265,7 +265,7 @@ class Requests:
 
     def find_failures(self, workers: Collection[Worker]) -> dict[Worker, Exception]:
         """Return the first error of each worker among its requests that are over and that nobody has waited for."""
-        return self._first_failures(each for each in self._unseen.values() if each.worker in workers)
+        return self._find_first_failures(each for each in self._unseen.values() if each.worker in workers)
 
     def abandon(
         self, workers: Collection[Worker] | None = None, why: str = "", *, blamed: bool = True
@@ -284,7 +284,7 @@ class Requests:
                 handles, at_fault=None if blamed else [each.handle for each in dropped if self._is_hopeless(each)]
             )
         self._drop(handles)
-        return self._first_failures(dropped)
+        return self._find_first_failures(dropped)
 
     def _give_up(self, handles: Iterable[RequestHandle], at_fault: Iterable[RequestHandle] | None = None) -> None:
         """Have the machine stop these; what lay in queues then is lost, but for what those ``at_fault`` have sent.
@@ -321,7 +321,7 @@ class Requests:
     def _end_failed_launches(self, handles: Sequence[RequestHandle]) -> None:
         """End what was submitted together with those of these launches that have failed."""
         found = [self._unseen[handle.request_id] for handle in handles if self.unseen(handle)]
-        failed = [each for each in found if each.purpose.phase == "launch" and self._error_of(each) is not None]
+        failed = [each for each in found if each.purpose.phase == "launch" and self._find_error(each) is not None]
         if failed and self._scheduler.machine_answers:
             others = [handle for each in failed for handle in each.together]
             self._give_up(others, at_fault=[*others, *(each.handle for each in failed)])
@@ -329,15 +329,15 @@ class Requests:
 
     def _is_hopeless(self, submitted: _Submitted) -> bool:
         """Return True for a request that has failed, or is under way where it can never end well."""
-        return not submitted.handle.done or self._error_of(submitted) is not None
+        return not submitted.handle.done or self._find_error(submitted) is not None
 
-    def _error_of(self, submitted: _Submitted) -> Exception | None:
+    def _find_error(self, submitted: _Submitted) -> Exception | None:
         return submitted.handle.completion().error if submitted.handle.done else None
 
-    def _first_failures(self, submitted: Iterable[_Submitted]) -> dict[Worker, Exception]:
+    def _find_first_failures(self, submitted: Iterable[_Submitted]) -> dict[Worker, Exception]:
         failed: dict[Worker, Exception] = {}
         for each in submitted:
-            error = self._error_of(each)
+            error = self._find_error(each)
             if error is not None and not isinstance(error, AbandonedError):
                 failed.setdefault(each.worker, error)
         return failed
@@ -379,7 +379,7 @@ class Requests:
         )
 
 
-def _next_turn(under_way: Sequence[_Submitted]) -> str:
+def _describe_turn(under_way: Sequence[_Submitted]) -> str:
     return "its next turn" + (f", with {', '.join(map(str, under_way))} under way" if under_way else "")
 
 

@@ -140,10 +140,10 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
     names = {request_id: msg.title for request_id, msg in launched.items()}
     programs = {request_id: ProgramText(msg) for request_id, msg in launched.items()}
     ended = launches_of(handles)
-    launches = [_launch(log, handle, finder.of_request(handle), names, programs) for handle in ended]
+    launches = [_explain_launch(log, handle, finder.of_request(handle), names, programs) for handle in ended]
     stopped = names.keys() - {handle.request_id for handle in ended}
     launches += [
-        _launch(log, handle, finder.of_stopped(handle, path.end_ps), names, programs, ended=False)
+        _explain_launch(log, handle, finder.of_stopped(handle, path.end_ps), names, programs, ended=False)
         for handle in handles
         if handle.request_id in stopped and handle.submitted_ps < path.end_ps
     ]
@@ -152,7 +152,7 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
     )
 
 
-def _launch(
+def _explain_launch(
     log: TraceLog,
     handle: RequestHandle,
     path: CriticalPath,
@@ -163,7 +163,7 @@ def _launch(
 ) -> LaunchExplanation:
     msg = handle.msg
     assert isinstance(msg, KernelLaunchMsg)
-    program, shares = programs[handle.request_id], _shares(path, names)
+    program, shares = programs[handle.request_id], _sum_shares(path, names)
     texts = _Texts(program, path, dict.fromkeys([*(each.pe for each in shares), *msg.targets]))
     return LaunchExplanation(
         name=msg.title,
@@ -173,15 +173,15 @@ def _launch(
         program=program,
         programs=programs,
         path=path,
-        lines=_lines(log, handle.request_id, path, texts),
+        lines=_sum_lines(log, handle.request_id, path, texts),
         roofline=roofline(log, path, handle.request_id),
-        waits=_waits(path, names),
+        waits=_sum_waits(path, names),
         pes=shares,
         slices=slice_times(log, path),
     )
 
 
-def _waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[LineWait, ...]:
+def _sum_waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[LineWait, ...]:
     """Return the hops of a path, those between the same lines added up."""
     found: dict[tuple[KernelPlace, KernelPlace, WaitedFor, str], list[PathHop]] = {}
     for hop in path.hops:
@@ -202,7 +202,7 @@ def _waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[LineWait, ...]
     return tuple(sorted(made, key=lambda each: -each.ns))
 
 
-def _shares(path: CriticalPath, names: Mapping[int, str]) -> tuple[KernelShare, ...]:
+def _sum_shares(path: CriticalPath, names: Mapping[int, str]) -> tuple[KernelShare, ...]:
     spent: dict[tuple[PeCoord, int], int] = {}
     for step in path.steps:
         if step.pe is not None:
@@ -232,7 +232,7 @@ class _Texts:
         return self._program.says(line, found or self._pes)
 
 
-def _lines(log: TraceLog, launch_id: int, path: CriticalPath, texts: _Texts) -> tuple[LineUse, ...]:
+def _sum_lines(log: TraceLog, launch_id: int, path: CriticalPath, texts: _Texts) -> tuple[LineUse, ...]:
     """Return every line that issued a command, and those that the path goes through."""
     works = log.seen.works
     mine = works.of_launch(launch_id)

@@ -111,11 +111,11 @@ def compare(
     ``copies``: of a tensor, each of which has to be close too; ``actual`` is the first.
     """
     tolerance = tolerance_for(host_dtype(actual), rtol, atol)
-    reason = _unlike(actual, expected)
+    reason = _explain_unlike(actual, expected)
     if reason:
         return Comparison(name=name, tolerance=tolerance, reason=reason)
     found = errors_of(actual, expected, tolerance, equal_nan=equal_nan)
-    first = _mismatch(found, actual, expected)
+    first = _find_mismatch(found, actual, expected)
     wrong, max_abs, max_rel = found.wrong.copy(), found.max_abs, found.max_rel
     pes, wrong_pes = 0, []
     for copy in copies:
@@ -128,7 +128,7 @@ def compare(
             there = errors.wrong
             wrong[here] |= there
             max_abs, max_rel = greater(max_abs, errors.max_abs), greater(max_rel, errors.max_rel)
-            first = first or _mismatch(errors, copy.held, wanted, copy)
+            first = first or _find_mismatch(errors, copy.held, wanted, copy)
         if there.any():
             wrong_pes.append(copy.pe)
     return Comparison(
@@ -144,7 +144,7 @@ def compare(
     )
 
 
-def _unlike(actual: Array, expected: Array) -> str:
+def _explain_unlike(actual: Array, expected: Array) -> str:
     if actual.shape != expected.shape:
         return f"it has shape {actual.shape}, expected is {expected.shape}"
     if holds_floats(actual) != holds_floats(expected):
@@ -152,7 +152,7 @@ def _unlike(actual: Array, expected: Array) -> str:
     return ""
 
 
-def _mismatch(errors: Errors, actual: Array, expected: Array, copy: TensorCopy | None = None) -> Mismatch | None:
+def _find_mismatch(errors: Errors, actual: Array, expected: Array, copy: TensorCopy | None = None) -> Mismatch | None:
     """Return the first wrong element. ``copy``: the arrays are a part of the tensor, in this copy."""
     if not errors.wrong.any():
         return None
@@ -224,7 +224,7 @@ class Verifier:
             return None
         held = _look_at(actual)
         found = compare(
-            self._name(actual, name),
+            self._choose_name(actual, name),
             held,
             _look_at(wanted),
             rtol=rtol,
@@ -237,7 +237,7 @@ class Verifier:
         self._comparisons.append(found)
         return found
 
-    def _name(self, actual: object, name: str | None) -> str:
+    def _choose_name(self, actual: object, name: str | None) -> str:
         if name is not None:
             return name
         return actual.name if isinstance(actual, Tensor) else f"comparison {len(self._comparisons)}"

@@ -61,13 +61,13 @@ def snapshot(source: Array) -> Array:
     """
     if never_changes(source):
         return source
-    once = tuple(slice(0, 1) if step == 0 and extent else slice(None) for step, extent in _axes(source))
+    once = tuple(slice(0, 1) if step == 0 and extent else slice(None) for step, extent in _list_axes(source))
     kept = np.array(source[once])
     kept.flags.writeable = False
     return np.broadcast_to(kept, source.shape)
 
 
-def _axes(array: Array) -> zip[tuple[int, int]]:
+def _list_axes(array: Array) -> zip[tuple[int, int]]:
     return zip(array.strides, array.shape, strict=True)
 
 
@@ -81,16 +81,16 @@ class HeldValues:
         self._source, self._held_bytes = source, 0
         if isinstance(source, np.ndarray):
             self._source = kept = snapshot(source)
-            self._held_bytes = prod(extent for step, extent in _axes(kept) if step) * kept.itemsize
+            self._held_bytes = prod(extent for step, extent in _list_axes(kept) if step) * kept.itemsize
         self._elements: Array | None = None
 
     def window(self, index: tuple[slice, ...]) -> HostBytes:
         """Return the bytes of a part, which count as all of what is held the first time."""
         held, self._held_bytes = self._held_bytes, 0
         nbytes = prod(len(range(*part.indices(n))) for part, n in zip(index, self._shape, strict=True))
-        return HostBytes(nbytes * self._dtype.itemsize, lambda: self._bytes(index), held)
+        return HostBytes(nbytes * self._dtype.itemsize, lambda: self._make_bytes(index), held)
 
-    def _bytes(self, index: tuple[slice, ...]) -> Array:
+    def _make_bytes(self, index: tuple[slice, ...]) -> Array:
         if self._elements is None:
             self._elements = np.broadcast_to(np.asarray(self._source), self._shape)
         whole = self._elements
@@ -158,18 +158,18 @@ def update_messages(
         here = np.asarray(chosen[piece.target.index])
         data = None if values is None else as_bytes(np.asarray(values[piece.target.index])[here])
         pa = layout.pa_of(piece.view)
-        for at, start, count in _runs(_positions(piece, here)):
+        for at, start, count in _split_runs(_find_positions(piece, here)):
             run = None if data is None else data[at * size : (at + count) * size]
             yield MemoryWriteMsg(name=layout.name, pa=pa + start * size, nbytes=count * size, data=run)
 
 
-def _positions(piece: WindowPiece, chosen: Array) -> Array:
+def _find_positions(piece: WindowPiece, chosen: Array) -> Array:
     """Return the positions in the shard of the chosen elements, in order."""
     corner = np.array([start for start, _ in piece.source.bounds], np.int64)
     return (np.argwhere(chosen) + corner) @ np.array(row_major(piece.view.shape, 1), np.int64)
 
 
-def _runs(positions: Array) -> Iterator[tuple[int, int, int]]:
+def _split_runs(positions: Array) -> Iterator[tuple[int, int, int]]:
     """Yield runs of neighbours: the number of positions before it, its first position, its length."""
     if not positions.size:
         return

@@ -33,7 +33,7 @@ def shard_of(full: Array, axis: int, torch: AnyContext | None = None) -> Array:
 
     SizeError if it cannot be split evenly.
     """
-    return _shard(np.asarray(full), axis, parallel_state(torch))
+    return _take_shard(np.asarray(full), axis, parallel_state(torch))
 
 
 class _SplitLinear:
@@ -67,9 +67,9 @@ class _SplitLinear:
         """Take this rank's part of the whole ``weight`` (in, out) and ``bias`` (out,)."""
         _check_shape(f"{self.name}.weight", weight, (self.in_features, self.out_features))
         _check_bias(self.name, self.bias, bias, self.out_features)
-        self.weight.copy_(_shard(weight, self._axis, self._group))
+        self.weight.copy_(_take_shard(weight, self._axis, self._group))
         if self.bias is not None and bias is not None:
-            self.bias.copy_(_shard(bias, 0, self._group) if self._axis == 1 else bias)
+            self.bias.copy_(_take_shard(bias, 0, self._group) if self._axis == 1 else bias)
 
 
 class ColumnParallelLinear(_SplitLinear):
@@ -147,7 +147,7 @@ class RowParallelLinear(_SplitLinear):
     __call__ = forward
 
 
-def _shard(full: Array, axis: int, group: TensorParallel) -> Array:
+def _take_shard(full: Array, axis: int, group: TensorParallel) -> Array:
     each = split_evenly(f"axis {axis} of an array of shape {full.shape}", full.shape[axis], group.world_size)
     index = [slice(None)] * full.ndim
     index[axis] = slice(group.rank * each, (group.rank + 1) * each)
@@ -224,7 +224,7 @@ class VocabParallelEmbedding:
         outside = ids[(ids < 0) | (ids >= self.num_embeddings)]
         if outside.size:
             raise InputError(f"{self.name}: id {outside[0]} is outside the vocabulary, 0..{self.num_embeddings - 1}")
-        y = self._output(ids.shape)
+        y = self._make_output(ids.shape)
         rows = ids.reshape(-1).astype(np.int64) - self._first
         here = (rows >= 0) & (rows < self.weight.shape[0])
         numbers = tuple(np.where(here, rows, NOT_HERE).tolist())
@@ -234,12 +234,12 @@ class VocabParallelEmbedding:
     def _from_machine(self, x: Tensor) -> Tensor:
         if x.dtype != I32 or not has_whole_rows(x.layout):
             raise InputError(f"{self.name}: ids on the machine are i32, spread by rows; {x.name} is {x.dtype} ({x.dp})")
-        y = self._output(x.shape)
+        y = self._make_output(x.shape)
         sizes = (x.numel(), self._first, self.weight.shape[0], self.embedding_dim, y.dtype)
         self._group.torch.launch(self.name, embedding_one_hot, x, self.weight, y, *sizes)
         return y
 
-    def _output(self, ids: tuple[int, ...]) -> Tensor:
+    def _make_output(self, ids: tuple[int, ...]) -> Tensor:
         shape = (*(ids or (1,)), self.embedding_dim)
         policy = PeGrid.of(self.weight).rows(shape[0])
         return self._group.torch.empty(shape, dtype=self.weight.dtype, dp=policy, name=f"{self.name}.out")

@@ -58,15 +58,15 @@ class PeGrid:
 
     def rows(self, count: int) -> DPPolicy:
         """Return the policy of ``count`` rows over as many of its PEs as they suffice for."""
-        within = self._with_at_most(count)
+        within = self._limit(count)
         return DPPolicy(ROWS, ROWS, num_cubes=within.cubes, num_pes=within.pes)
 
     def columns(self, count: int) -> DPPolicy:
         """Return the policy of ``count`` columns over as many of its PEs as they suffice for."""
-        within = self._with_at_most(count)
+        within = self._limit(count)
         return DPPolicy(COLUMNS, COLUMNS, num_cubes=within.cubes, num_pes=within.pes)
 
-    def _with_at_most(self, parts: int) -> PeGrid:
+    def _limit(self, parts: int) -> PeGrid:
         # Cubes first, always: so of two such grids one holds the other, and the PEs of a launch form a grid.
         cubes = min(self.cubes, parts)
         return PeGrid(cubes, min(self.pes, parts // cubes))
@@ -100,14 +100,14 @@ def row_table(layout: TensorLayout) -> tuple[int, ...]:
     table: list[int] = []
     for view in layout.views:
         at = view.spec.offset_bytes
-        for window in _with_rows_in_order(view.window, layout.shape):
+        for window in _split_rows(view.window, layout.shape):
             begin = first_element(window, layout.shape) * item
             table += (view.spec.cube, view.spec.pe, at, prod(window.shape[:-1]), window.shape[-1], begin)
             at += window.size * item
     return tuple(table)
 
 
-def _with_rows_in_order(window: Window, shape: tuple[int, ...]) -> Iterator[Window]:
+def _split_rows(window: Window, shape: tuple[int, ...]) -> Iterator[Window]:
     """Yield parts of the window whose rows follow each other in the tensor: one, unless a middle axis is split."""
     split = [axis for axis in range(1, len(shape) - 1) if window.bounds[axis] != (0, shape[axis])]
     before = split[-1] if split else 0
@@ -165,7 +165,7 @@ def add_bias_(x: Tensor, bias: Tensor, torch: AnyContext) -> Tensor:
 def gelu(x: Tensor, torch: AnyContext) -> Tensor:
     """Compute GELU of each element, in its tanh form."""
     y = rows_like(x, x.shape, PeGrid.of(x), torch, "gelu.out")
-    torch.launch("gelu", elementwise, "gelu", _in_order(x), None, None, y, x.numel(), x.dtype)
+    torch.launch("gelu", elementwise, "gelu", _require_rows(x), None, None, y, x.numel(), x.dtype)
     return y
 
 
@@ -175,14 +175,14 @@ def add(x: Tensor, y: Tensor, torch: AnyContext) -> Tensor:
         raise SizeError(f"add: {x.name} has shape {x.shape}, {y.name} {y.shape}")
     _check_types("add", x, y)
     z = rows_like(x, x.shape, PeGrid.of(y), torch, "add.out")
-    torch.launch("add", add_kernel, _in_order(x), _in_order(y), z, x.numel(), x.dtype)
+    torch.launch("add", add_kernel, _require_rows(x), _require_rows(y), z, x.numel(), x.dtype)
     return z
 
 
 def layernorm(x: Tensor, weight: Tensor, bias: Tensor, torch: AnyContext, eps: float = 1e-5) -> Tensor:
     """Normalise each row to mean 0 and variance 1, times ``weight`` plus ``bias``, each (features,)."""
     y = rows_like(x, x.shape, PeGrid.of(weight), torch, "layernorm.out")
-    torch.launch("layernorm", layernorm_kernel, _in_order(x), weight, bias, y, *matrix_size(x), x.dtype, eps)
+    torch.launch("layernorm", layernorm_kernel, _require_rows(x), weight, bias, y, *matrix_size(x), x.dtype, eps)
     return y
 
 
@@ -201,7 +201,7 @@ def part_of_columns(x: Tensor, part: int, parts: int, torch: AnyContext) -> Tens
     each = n // parts
     y = rows_like(x, (*x.shape[:-1], each), PeGrid.of(x), torch, f"{x.name}.part")
     strides = (n * item, item), (each * item, item)
-    torch.launch("part", strided_copy, _in_order(x), y, (m, each), *strides, x.dtype, src_offset=part * each * item)
+    torch.launch("part", strided_copy, _require_rows(x), y, (m, each), *strides, x.dtype, src_offset=part * each * item)
     return y
 
 
@@ -216,7 +216,7 @@ def blocks_side_by_side(blocks: Tensor, shape: tuple[int, ...], torch: AnyContex
     return y
 
 
-def _in_order(x: Tensor) -> Tensor:
+def _require_rows(x: Tensor) -> Tensor:
     if not has_whole_rows(x.layout):
         raise InputError(f"tensor {x.name!r} is spread by columns ({x.dp}); spread it by row_wise or replicate")
     return x

@@ -67,7 +67,7 @@ def initialize_model_parallel(size: int, torch: AnyContext | None = None) -> Non
         raise SizeError(f"initialize_model_parallel({size!r}): the size is a whole number of at least 1")
     in_group = distributed.is_initialized()
     if not in_group and world_size == 1 < size == context.topology.num_sips:
-        raise _without_group()
+        raise _make_group_error()
     if size != world_size:
         raise GroupsError(
             f"initialize_model_parallel({size}): there are {world_size} ranks, and layers work with all of them; "
@@ -75,14 +75,14 @@ def initialize_model_parallel(size: int, torch: AnyContext | None = None) -> Non
             f"of {size} SIPs"
         )
     if world_size > 1 and not in_group:
-        raise _without_group()
+        raise _make_group_error()
     before = _find_state(context)
     if before is not None and not before.by_program:
         raise InputError("initialize_model_parallel: this rank did so before; destroy_model_parallel() ends it")
     context.rank_local.put(TensorParallel(context, distributed.get_rank(), world_size))
 
 
-def _without_group() -> InputError:
+def _make_group_error() -> InputError:
     return InputError("initialize_model_parallel: call torch.distributed.init_process_group('ahbm') first")
 
 
