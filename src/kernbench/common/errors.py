@@ -169,7 +169,7 @@ class SimulationDeadlock(RunError):  # noqa: N818 - the name users know
         self.verdict, self.groups, self.details = verdict, groups, details
 
     def __str__(self) -> str:
-        return "\n".join([self.verdict, *(line for group in self.groups for line in _cut_group(group))])
+        return "\n".join([self.verdict, *(line for group in self.groups for line in _shorten_group(group))])
 
     def reword(self, write: Callable[[str], str]) -> SimulationDeadlock:
         """Return the same error with every line as ``write`` writes it."""
@@ -182,7 +182,7 @@ class SimulationDeadlock(RunError):  # noqa: N818 - the name users know
         return "\n".join([self.verdict, *(line for group in self.groups for line in group), *self.details])
 
 
-def _cut_group(group: tuple[str, ...], most: int = 20) -> tuple[str, ...]:
+def _shorten_group(group: tuple[str, ...], most: int = 20) -> tuple[str, ...]:
     """Return the heading of a group and its first lines."""
     more = len(group) - 1 - most
     return (*group[: most + 1], f"  … and {more} more (-v shows all)") if more > 0 else group

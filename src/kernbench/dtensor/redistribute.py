@@ -69,7 +69,7 @@ class MeshLine:
         return self.part.spec.mesh.get_group(self.step.mesh_dim)
 
     @property
-    def distributed(self) -> Distributed:
+    def collectives(self) -> Distributed:
         """The collectives."""
         return self.part.spec.mesh.torch.distributed
 
@@ -119,7 +119,7 @@ class MeshLine:
     def _reduce(self, source: Partial) -> Tensor:
         """Turn Partial to Replicate: all-reduce, of a copy where somebody else has the contributions."""
         made = self.local if self.owned else self.tensors.clone(self.local, self._make_name("reduced"))
-        self.distributed.all_reduce(made, source.reduce_op, self.group, elementwise=True)
+        self.collectives.all_reduce(made, source.reduce_op, self.group, elementwise=True)
         return made
 
     def _gather(self, axis: int) -> Tensor:
@@ -131,7 +131,7 @@ class MeshLine:
             made,
             moves if axis or not blocks.even else None,
             blocks.shape_of_all,
-            lambda output: self.distributed.all_gather_into_tensor(output, taken, self.group),
+            lambda output: self.collectives.all_gather_into_tensor(output, taken, self.group),
         )
         return self._finish(taken, made)
 
@@ -144,7 +144,7 @@ class MeshLine:
             made,
             None if blocks.even else [(made.layout.whole, made.layout.whole)],
             blocks.shape,
-            lambda output: self.distributed.reduce_scatter_tensor(output, taken, source.reduce_op, self.group),
+            lambda output: self.collectives.reduce_scatter_tensor(output, taken, source.reduce_op, self.group),
         )
         return self._finish(taken, made)
 
@@ -162,7 +162,7 @@ class MeshLine:
             made,
             incoming if given or not blocks.even else None,
             blocks.shape_of_all,
-            lambda output: self.distributed.all_to_all_single(output, taken, group=self.group),
+            lambda output: self.collectives.all_to_all_single(output, taken, group=self.group),
         )
         return self._finish(taken, made)
 

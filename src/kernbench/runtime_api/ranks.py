@@ -245,7 +245,7 @@ class RankTask:
             self.ended, self.stopped, self.sleep = True, True, None
             raise
         except BaseException as error:  # SystemExit too, and a test framework's own way to fail
-            error.__traceback__ = _cut_frames(error.__traceback__)
+            error.__traceback__ = _drop_frames(error.__traceback__)
             self.ended, self.sleep, self.error = True, None, error
 
     def stop(self) -> None:
@@ -262,7 +262,7 @@ class RankTask:
         self._runner.check()
 
 
-def _cut_frames(trace: TracebackType | None) -> TracebackType | None:
+def _drop_frames(trace: TracebackType | None) -> TracebackType | None:
     """Cut off the frames that resumed the rank: ``RankTask.run`` and ``RankRunner.resume``."""
     for _ in range(2):
         trace = trace.tb_next if trace is not None else None
