@@ -167,7 +167,7 @@ class Tolerance:
 
 
 # Those of torch.testing.assert_close; of the f8 types, which it does not list, one unit in the last place.
-_DEFAULT = {
+_TOLERANCES = {
     "float64": Tolerance(1e-7, 1e-7),
     "f32": Tolerance(1.3e-6, 1e-5),
     "f16": Tolerance(1e-3, 1e-5),
@@ -181,7 +181,7 @@ _ELEMENTS_AT_ONCE = 1 << 16
 
 def tolerance_for(dtype: DType, rtol: float | None = None, atol: float | None = None) -> Tolerance:
     """Return the tolerances asked for, else those that fit the dtype: integers have to be equal."""
-    default = _DEFAULT.get(dtype.name, _EXACT)
+    default = _TOLERANCES.get(dtype.name, _EXACT)
     return Tolerance(default.rtol if rtol is None else rtol, default.atol if atol is None else atol)
 
 

@@ -1,4 +1,4 @@
-"""The benches that have names, entered by decorator; and what a user writes after ``--bench``: a name, or a file.
+"""The registry of benches, entered by decorator, and the programs that a user names: a bench, a file, or a script.
 
     @bench("gemm-single-pe", "one GEMM on one PE", params=GemmParams)
     def run(torch): ...
@@ -46,22 +46,11 @@ from kernbench.runtime_api.frontends import FRONTENDS, extra_of
 
 __all__ = ["REGISTRY", "Bench", "BenchRegistry", "NoParams", "bench", "known_benches", "load_bench", "lookup_bench"]
 
-
 ENTRY_POINT_GROUP = "kernbench.benches"
-
-
 PARAMS_PATH = ("bench",)
-
-
 _DATA = "data"
-
-
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-
-
-_BACKEND = "MPLBACKEND"
-
-
+_FIGURE_BACKEND = "MPLBACKEND"
 # A bench takes the RuntimeContext, whose ``params`` are of the bench's own type.
 BenchFunction: TypeAlias = Callable[[Any], object]
 
@@ -201,20 +190,11 @@ def _check_bench(made: Bench) -> None:
 
 
 REGISTRY = BenchRegistry(ENTRY_POINT_GROUP)
-
-
 bench = REGISTRY.bench
-
-
 lookup_bench = REGISTRY.lookup
-
-
 known_benches = REGISTRY.list_benches
 
-
 DEFAULT_FUNCTION = "run"
-
-
 _FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<function>.*))?")
 
 
@@ -377,10 +357,10 @@ def _import_frontends() -> dict[str, ModuleType]:
 @contextmanager
 def _as_main(path: Path, arguments: Sequence[str]) -> Iterator[None]:
     """Give a script the argv, path and environment of a main program; restore them at the end."""
-    argv, folder, backend = sys.argv, str(path.resolve().parent), os.environ.get(_BACKEND)
+    argv, folder, backend = sys.argv, str(path.resolve().parent), os.environ.get(_FIGURE_BACKEND)
     sys.argv = [str(path), *arguments]
     sys.path.insert(0, folder)
-    os.environ[_BACKEND] = "agg"
+    os.environ[_FIGURE_BACKEND] = "agg"
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*is non-interactive, and thus cannot be shown")
@@ -388,6 +368,6 @@ def _as_main(path: Path, arguments: Sequence[str]) -> Iterator[None]:
     finally:
         sys.argv = argv
         sys.path.remove(folder)
-        os.environ.pop(_BACKEND)
+        os.environ.pop(_FIGURE_BACKEND)
         if backend is not None:
-            os.environ[_BACKEND] = backend
+            os.environ[_FIGURE_BACKEND] = backend

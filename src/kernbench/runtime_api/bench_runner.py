@@ -31,7 +31,6 @@ from kernbench.triton_emu.source import kernel_source
 
 __all__ = ["BenchResult", "BenchStatus", "EngineFactory", "run_bench"]
 
-
 EngineFactory: TypeAlias = Callable[[Topology, DeviceSelector], GraphEngine]
 
 

@@ -1,4 +1,4 @@
-"""Advances rank programs and the simulation together. Every wait of a host program comes here.
+"""Advance rank programs and the simulation together. Every wait of a host program comes here.
 
 1. Every runnable rank runs, in rank order, until it has to wait or ends.
 2. The engine advances to the first completion that somebody waits for.
@@ -20,8 +20,6 @@ from kernbench.triton_emu.kernel_runner import check_host_calls
 
 Sleeper: TypeAlias = RankTask | None
 """A rank; None: the program."""
-
-
 _Among: TypeAlias = dict[Sleeper, None]
 
 

@@ -32,9 +32,10 @@ from kernbench.runtime_api.ranks import WaitText, Worker, Workers
 
 
 class LostMessages:
-    """Collects them for one context, and raises each once.
+    """The messages of one context that nobody received: taken off with their queues, or when queues began anew.
 
-    What went because something else had failed is only listed, and only after a run that ends with a failure.
+    Each is raised once. Messages that were lost because something else had failed are only listed, and only after a run
+    that ends with a failure.
     """
 
     __slots__ = ("_errors", "_lost", "_n_raised", "_swept")
@@ -54,7 +55,7 @@ class LostMessages:
         self._swept.append(message)
 
     def raise_new(self) -> None:
-        """Raise IpcqError for what was lost since it was raised last, if anything was."""
+        """Raise IpcqError for the messages that were lost since it was raised last, if there are any."""
         new = self._lost[self._n_raised :]
         self._n_raised = len(self._lost)
         if new:

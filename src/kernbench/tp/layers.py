@@ -24,7 +24,6 @@ from kernbench.tp.parallel_state import SizeError, TensorParallel, parallel_stat
 
 __all__ = ["ColumnParallelLinear", "RowParallelLinear", "VocabParallelEmbedding", "shard_of"]
 
-
 _FEATURES = ("in_features", "out_features")
 
 
