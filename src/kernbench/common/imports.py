@@ -136,21 +136,32 @@ def import_file(path: Path, what: str, *, once: bool = False) -> ModuleType:
     except UnreadableFileError as error:
         raise InputError(f"{what}: {error}") from error
     resolved = path.resolve()
-    # Dataclasses look their module up by name, and a name of its own keeps it from hiding another.
-    name = f"kernbench_file_{resolved.stem}_{sha256(bytes(resolved)).hexdigest()[:12]}"
+    name = name_module("file", resolved)
     if once and name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, resolved)
-    assert spec is not None, "a path that ends in .py has a loader"
-    assert spec.loader is not None, "a path that ends in .py has a loader"
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    module, run = make_module(name, resolved)
     try:
         with _importable(str(resolved.parent)):
-            spec.loader.exec_module(module)
+            run(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InputError(f"{what}: {_find_line(error, resolved)}: {type(error).__name__}: {error}") from error
     return module
+
+
+def name_module(kind: str, file: Path) -> str:
+    """Return a name for the module in a file, under which it hides no other."""
+    return f"kernbench_{kind}_{file.stem}_{sha256(bytes(file)).hexdigest()[:12]}"
+
+
+def make_module(name: str, file: Path) -> tuple[ModuleType, Callable[[ModuleType], None]]:
+    """Make the module of a ``.py`` file, known as ``name``, and return it with the function that runs it."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None, "a path that ends in .py has a loader"
+    assert spec.loader is not None, "a path that ends in .py has a loader"
+    # Dataclasses and pydantic look their module up by name.
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    return module, spec.loader.exec_module
 
 
 def package_exists(name: str) -> bool:

@@ -22,7 +22,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
@@ -40,6 +39,7 @@ from kernbench.common.errors import (
     exit_is_failure,
 )
 from kernbench.common.files import check_input
+from kernbench.common.imports import make_module, name_module
 from kernbench.common.values import value
 from kernbench.runtime_api.context import NoParams, RuntimeContext
 from kernbench.runtime_api.frontends import FRONTENDS, extra_of
@@ -250,17 +250,12 @@ def _check_signature(function: object, path: Path, name: str) -> None:
 def _import_file(path: Path, registry: BenchRegistry) -> ModuleType:
     check_program(path)
     resolved = path.resolve()
-    # Dataclasses and pydantic look their module up by name, and a name of its own keeps it from hiding another.
-    name = f"kernbench_bench_{resolved.stem}_{sha256(bytes(resolved)).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, resolved)
-    assert spec is not None, "a path that ends in .py has a loader"
-    assert spec.loader is not None, "a path that ends in .py has a loader"
-    module = importlib.util.module_from_spec(spec)
+    name = name_module("bench", resolved)
+    module, run = make_module(name, resolved)
     registry.forget_file(str(resolved))
-    sys.modules[name] = module
     try:
         with _importable(resolved.parent), exit_is_failure():
-            spec.loader.exec_module(module)
+            run(module)
     except Exception as error:
         del sys.modules[name]
         raise _explain(error, path, resolved) from error
