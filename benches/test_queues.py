@@ -7,8 +7,7 @@ import pytest
 from bench_figures import note_rates
 from kernbench.benches.ipcq_allreduce import run
 from kernbench.engine.engine import GraphEngine
-from kernbench.runtime_api.bench_result import BenchResult
-from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology
 

@@ -13,7 +13,7 @@ import pytest
 
 from kernbench.engine.engine import GraphEngine
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.bench_result import BenchResult
+from kernbench.runtime_api.bench_runner import BenchResult
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.topology.builder import Topology, resolve_topology
 

@@ -113,7 +113,7 @@ def test_attention_over_all_keys():
 def test_a_bench_that_nobody_reads_draws_no_operands(name, monkeypatch):
     """To draw them takes up to a fifth of such a run."""
     drawn = []
-    monkeypatch.setattr("kernbench.runtime_api.host_values.LaterArray.__array__", lambda *args: drawn.append(args))
+    monkeypatch.setattr("kernbench.runtime_api.transfers.LaterArray.__array__", lambda *args: drawn.append(args))
     done = run_bench(topology=machine(), bench_fn=load_bench(name), params=SIZES.get(name), verify=False)
     assert (done.error, done.data.kept, drawn) == (None, True, [])
 

@@ -10,8 +10,7 @@ from compiled import compiled
 from covering import covering
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_registry import load_bench
-from kernbench.runtime_api.bench_result import BenchResult
-from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 
 SMALL = ("sip.cube_mesh.w=2", "sip.cube_mesh.h=1", "cube.pe_layout.pe_per_corner=1", "cube.hbm.slices=4")
 SIZES = {

@@ -7,27 +7,27 @@ import math
 
 import pytest
 
-from kernbench.common.json_text import FIGURES, json_text, rounded
+from kernbench.common.files import FIGURES, json_text, round_figures
 
 NOISE = 103.53600000000002
 
 
 @pytest.mark.parametrize("name", ["ns", "sim_ns", "launch.ns", "phase.copy.busy_ns", "rate_per_ns"])
 def test_times_are_whole_picoseconds(name: str) -> None:
-    assert rounded({name: NOISE}) == {name: 103.536}
-    assert rounded({name: [NOISE, (NOISE, None)]}) == {name: [103.536, [103.536, None]]}
+    assert round_figures({name: NOISE}) == {name: 103.536}
+    assert round_figures({name: [NOISE, (NOISE, None)]}) == {name: [103.536, [103.536, None]]}
 
 
 def test_what_has_no_name_of_its_own_has_that_above() -> None:
     document = {"latency_ns": {"mean": 0.12345, "samples": 3, "utilisation": 0.123456789}}
-    assert rounded(document, FIGURES) == {"latency_ns": {"mean": 0.123, "samples": 3, "utilisation": 0.123457}}
-    assert rounded([{"a": [{"b_ns": 1.00049}]}]) == [{"a": [{"b_ns": 1.0}]}]
+    assert round_figures(document, FIGURES) == {"latency_ns": {"mean": 0.123, "samples": 3, "utilisation": 0.123457}}
+    assert round_figures([{"a": [{"b_ns": 1.00049}]}]) == [{"a": [{"b_ns": 1.0}]}]
 
 
 def test_shares_and_bandwidths_are_short_for_a_reader_and_in_full_in_data() -> None:
     document = {"stream_gbs": 204.79999999999998, "occupancy": 1 / 3}
-    assert rounded(document, FIGURES) == {"stream_gbs": 204.8, "occupancy": 0.333333}
-    assert rounded(document) == document
+    assert round_figures(document, FIGURES) == {"stream_gbs": 204.8, "occupancy": 0.333333}
+    assert round_figures(document) == document
 
 
 def test_other_figures_stay() -> None:
@@ -39,12 +39,12 @@ def test_other_figures_stay() -> None:
         "ok_ns": True,
         "ns_per_mm": 0.0137123,
     }
-    assert rounded(document) == document
+    assert round_figures(document) == document
 
 
 @pytest.mark.parametrize("name", ["configuration", "config", "attrs", "params"])
 def test_what_was_given_is_shown_as_it_was(name: str) -> None:
-    assert rounded({name: {"setup_ns": 2.71828}}) == {name: {"setup_ns": 2.71828}}
+    assert round_figures({name: {"setup_ns": 2.71828}}) == {name: {"setup_ns": 2.71828}}
 
 
 def test_the_text() -> None:

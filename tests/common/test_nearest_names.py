@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench.common.errors import UnknownNameError
-from kernbench.common.names import close_to, there_are
+from kernbench.common.errors import UnknownNameError, close_to, there_are
 
 KNOWN = ("load", "store", "dot", "atomic-add", "gemm-single-pe")
 

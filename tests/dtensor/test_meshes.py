@@ -8,7 +8,7 @@ from meshes import machine, on_mesh, placed
 
 from kernbench.common.errors import InputError, UnknownNameError
 from kernbench.dtensor import DeviceMesh, DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
-from kernbench.dtensor.placements import checked, in_words
+from kernbench.dtensor.placements import check_placements, in_words
 from kernbench.engine.engine import GraphEngine
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
@@ -95,7 +95,7 @@ def test_a_mesh_needs_a_context_and_a_process_group():
 
 
 def test_placements_are_checked():
-    assert checked([Shard(-1), Replicate()], 2, 3) == (Shard(2), Replicate())
+    assert check_placements([Shard(-1), Replicate()], 2, 3) == (Shard(2), Replicate())
     assert in_words((Shard(1), Partial())) == "[Shard(1), Partial(sum)]"
     for given, words in [
         ([Shard(0)], "the mesh has 2 dims"),
@@ -105,7 +105,7 @@ def test_placements_are_checked():
         (0, "a list of Shard"),
     ]:
         with pytest.raises(InputError, match=words):
-            checked(given, 2, 3)
+            check_placements(given, 2, 3)
     with pytest.raises(UnknownNameError, match="sum, avg, max, min"):
         Partial("prod")
 
@@ -121,7 +121,7 @@ def test_placements_are_asked_what_they_are():
 def test_an_axis_is_a_whole_number(dim):
     with pytest.raises(InputError, match="the axis to cut is a whole number"):
         Shard(dim)
-    assert repr(checked([Shard(np.int64(-1))], 1, 2)) == "(Shard(dim=1),)"
+    assert repr(check_placements([Shard(np.int64(-1))], 1, 2)) == "(Shard(dim=1),)"
 
 
 def test_tensors_come_from_the_host_or_from_the_sip():

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.dtensor import Partial, Replicate, Shard
-from kernbench.dtensor.placements import empty_place, local_window
-from kernbench.dtensor.plan import Redistribution, plan_steps, sent_bytes
+from kernbench.dtensor.placements import Redistribution, count_sent_bytes, empty_place, local_window, plan_steps
 
 KINDS = (Shard(0), Shard(1), Replicate(), Partial(), Partial("max"))
 R, P, S0, S1 = Replicate(), Partial(), Shard(0), Shard(1)
@@ -90,14 +89,14 @@ def test_another_reduction_is_of_the_result():
     [(S0, R, 3 / 4), (P, R, 6 / 4), (P, S0, 3 / 4), (S0, S1, 3 / 8), (R, S0, 0), (R, P, 0), (S0, P, 0)],
 )
 def test_costs(source, target, times):
-    assert sent_bytes((source,), (target,), (8, 8), 4, (4,)) == pytest.approx(256 * times)
+    assert count_sent_bytes((source,), (target,), (8, 8), 4, (4,)) == pytest.approx(256 * times)
 
 
 def test_a_dim_of_one_rank_costs_nothing():
-    assert sent_bytes((P, S0), (R, R), (8, 8), 4, (1, 1)) == 0
+    assert count_sent_bytes((P, S0), (R, R), (8, 8), 4, (1, 1)) == 0
 
 
 def test_smaller_parts_cost_less():
-    both = sent_bytes((P, S0), (R, S0), (8, 8), 4, (2, 2))
-    assert both == sent_bytes((P, R), (R, S0), (8, 8), 4, (2, 2)) == pytest.approx(128)
-    assert np.isclose(sent_bytes((P, R), (R, R), (8, 8), 4, (2, 2)), 256)
+    both = count_sent_bytes((P, S0), (R, S0), (8, 8), 4, (2, 2))
+    assert both == count_sent_bytes((P, R), (R, S0), (8, 8), 4, (2, 2)) == pytest.approx(128)
+    assert np.isclose(count_sent_bytes((P, R), (R, R), (8, 8), 4, (2, 2)), 256)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from meshes import machine
 
 from kernbench.common.dtypes import F32
-from kernbench.dtensor.layouts import copy_table, gemm_table, is_plain, is_row_major, local_policy
+from kernbench.dtensor.layouts import copy_table, gemm_table, is_plain, local_policy, reads_in_order
 from kernbench.policy.placement.deploy import Deployment
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import PlacementError, Window
@@ -117,9 +117,12 @@ def test_parts_lie_by_their_size():
         (3000,): (2, 2),
         (): (1, 1),
     }
-    assert is_row_major(layout_of((64, 64), DPPolicy("row_wise", "row_wise")))
-    assert is_row_major(layout_of((1, 64), DPPolicy("column_wise", "column_wise")))
-    assert not is_row_major(layout_of((64, 64), DPPolicy("row_wise", "column_wise")))
+    assert layout_of((64, 64), DPPolicy("row_wise", "row_wise")).is_row_major
+    assert layout_of((1, 64), DPPolicy("column_wise", "column_wise")).is_row_major
+    assert not layout_of((64, 64), DPPolicy("row_wise", "column_wise")).is_row_major
+    single = layout_of((1, 4), DPPolicy("column_wise", "column_wise", num_cubes=1, num_pes=4))
+    assert single.is_row_major
+    assert not reads_in_order(single)
 
 
 def test_a_policy_is_kept_where_it_fits():

@@ -14,7 +14,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.keeping import COMMAND_BYTES
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_bench
-from kernbench.runtime_api.host_values import LaterArray
+from kernbench.runtime_api.transfers import LaterArray
 from kernbench.topology.builder import Topology
 
 SMALL = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1")

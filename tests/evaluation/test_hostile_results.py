@@ -15,7 +15,7 @@ import pytest
 from kernbench.cli.compare_command import compared_document
 from kernbench.cli.main import main
 from kernbench.common.errors import InputError
-from kernbench.common.json_text import parse_json
+from kernbench.common.files import parse_json
 from kernbench.core.op_log import OpLog
 from kernbench.evaluation import gemm_report
 from kernbench.evaluation.compare_inputs import read_compared

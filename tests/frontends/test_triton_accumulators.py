@@ -14,8 +14,7 @@ from extras import need
 from kernbench.engine.engine import GraphEngine
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_registry import lookup_bench
-from kernbench.runtime_api.bench_result import BenchResult
-from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import resolve_topology
 

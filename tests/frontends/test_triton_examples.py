@@ -10,8 +10,7 @@ from extras import need
 from kernbench.engine.engine import GraphEngine
 from kernbench.observe.sanitizer import Sanitizer
 from kernbench.runtime_api.bench_registry import load_bench
-from kernbench.runtime_api.bench_result import BenchResult
-from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.frontends import FrontendSettings, TritonSettings
 from kernbench.topology.builder import resolve_topology
 

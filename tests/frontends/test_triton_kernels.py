@@ -14,12 +14,12 @@ import pytest
 
 from extras import need
 from kernbench.common.errors import InputError, LimitReached, NoDataError
+from kernbench.common.program_line import place_of
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
 from kernbench.frontends.triton.running import programs_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.error_place import place_of
 from kernbench.topology.builder import resolve_topology
 
 need("triton")

@@ -38,7 +38,7 @@ def test_a_bench_is_found_by_name_and_still_a_function(registry):
     assert made.file == __file__
     assert made(None) == "ran"
     registry.bench("another", "x", evaluation=True)(program)
-    assert [each.name for each in registry.known()] == ["another", "one-two"]
+    assert [each.name for each in registry.list_benches()] == ["another", "one-two"]
     assert registry.lookup("another").params is NoParams
 
 
@@ -123,7 +123,7 @@ def test_packages_add_benches_when_one_is_looked_up(monkeypatch):
     monkeypatch.setattr(bench_registry.importlib.metadata, "entry_points", lambda group: points[group])
     assert not loaded
     assert registry.lookup("theirs").name == "theirs"
-    registry.known()
+    registry.list_benches()
     assert loaded == [1]
 
 

@@ -20,11 +20,11 @@ from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.runtime_api import testing
-from kernbench.runtime_api.closeness import errors_of
+from kernbench.runtime_api.arrays import errors_of
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.testing import compare
-from kernbench.runtime_api.transfers import Copy
+from kernbench.runtime_api.transfers import TensorCopy
 from kernbench.topology.builder import resolve_topology
 
 FOUR = DPPolicy(num_pes=4, num_cubes=1)
@@ -141,7 +141,7 @@ def test_it_is_as_if_all_copies_were_compared_one_by_one(held, expected, equal_n
     parts = [slice(0, 8), slice(8, 12)]  # each in every copy, on PEs of its own
     first = held[0]
     given_copies = [
-        Copy((0, cube, at), Window(((part.start, part.stop),)), _unless_same(array[part], first[part]))
+        TensorCopy((0, cube, at), Window(((part.start, part.stop),)), _unless_same(array[part], first[part]))
         for cube, array in enumerate(held)
         for at, part in enumerate(parts)
     ]

@@ -13,11 +13,11 @@ from machines import run_ranks, working_machine
 from kernbench.ccl.install import install_ipcq
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.common.errors import KernelError
+from kernbench.common.program_line import SpawnException
 from kernbench.engine.engine import GraphEngine
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.error_place import SpawnException
 
 MACHINE = working_machine(2, "sip.cube_mesh.w=1")
 Call = Callable[[Any, Any, Any], object]

@@ -18,7 +18,8 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_registry import BenchRegistry, load_bench
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.factories import DEFAULT_SEED
-from kernbench.runtime_api.host_values import HeldValues, KnownValues, LaterArray, snapshot
+from kernbench.runtime_api.tensor import KnownValues
+from kernbench.runtime_api.transfers import HeldValues, LaterArray, snapshot
 
 WHOLE = (slice(None),)
 ROUNDS = """\
@@ -105,7 +106,7 @@ def test_a_run_that_reads_nothing_draws_nothing(monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: object) -> None:
         raise AssertionError("drawn")
 
-    monkeypatch.setattr("kernbench.runtime_api.factories.Generator._drawn", refuse)
+    monkeypatch.setattr("kernbench.runtime_api.factories.Generator._draw", refuse)
     result = run_bench(topology=working_machine(), bench_fn=lambda torch: torch.randn(8), verify=False)
     assert result.error is None, result.error
 

@@ -26,8 +26,7 @@ from kernbench.common.errors import (
 from kernbench.engine.engine import GraphEngine
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_registry import load_bench
-from kernbench.runtime_api.bench_result import BenchResult
-from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.topology.builder import Topology

@@ -10,6 +10,7 @@ from fake_engine import FakeEngine, small_machine
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from machines import POLICIES, copies_agree, numbered
 
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.dtypes import ALL, BF16, F16, F32, I8, I32, DType
@@ -17,37 +18,16 @@ from kernbench.common.errors import InputError
 from kernbench.messages.requests import MemoryReadMsg, MemoryWriteMsg
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.host_tensor import HostTensor
+from kernbench.runtime_api.tensor import HostTensor
 
 MACHINE = small_machine()
-KINDS = ("replicate", "column_wise", "row_wise")
-POLICIES = st.builds(
-    DPPolicy,
-    cube=st.sampled_from(KINDS),
-    pe=st.sampled_from(KINDS),
-    num_pes=st.sampled_from((1, 2, 3, 4)),
-    num_cubes=st.sampled_from((1, 2)),
-)
 # Two cubes of four PEs split an axis into eight parts at most.
 SHAPES = st.lists(st.integers(8, 13), min_size=1, max_size=3).map(tuple)
-
-
-def numbered(shape: tuple[int, ...], dtype: DType) -> np.ndarray[Any, Any]:
-    """Small integers, exact in every type, and no two neighbours alike."""
-    count = int(np.prod(shape))
-    return (np.arange(count) % 13).reshape(shape).astype(np.float32).astype(dtype.numpy)
 
 
 def same(left: Any, right: Any) -> bool:
     left, right = np.asarray(left), np.asarray(right)
     return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
-
-
-def copies_agree(engine: FakeEngine, tensor: Any) -> bool:
-    held: dict[int, set[bytes]] = {}
-    for shard in tensor.shards:
-        held.setdefault(shard.offset_bytes, set()).add(engine.read_memory(shard.pa, shard.nbytes).tobytes())
-    return all(len(each) == 1 for each in held.values())
 
 
 @given(policy=POLICIES, shape=SHAPES, dtype=st.sampled_from(ALL))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -11,10 +9,11 @@ from fake_engine import FakeEngine, no_kernel, small_machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from machines import POLICIES, copies_agree, numbered
 
 from compiled import compiled
 from kernbench.common.data_policy import DataPolicy
-from kernbench.common.dtypes import ALL, BF16, F16, F32, I8, I32, DType
+from kernbench.common.dtypes import ALL, BF16, F16, F32, I8, I32
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError, UnknownNameError
 from kernbench.engine.engine import GraphEngine
@@ -24,27 +23,8 @@ from kernbench.runtime_api.arrays import ShapeError
 from kernbench.runtime_api.context import RuntimeContext
 
 MACHINE = small_machine()
-KINDS = ("replicate", "column_wise", "row_wise")
-POLICIES = st.builds(
-    DPPolicy,
-    cube=st.sampled_from(KINDS),
-    pe=st.sampled_from(KINDS),
-    num_pes=st.sampled_from((1, 2, 3, 4)),
-    num_cubes=st.sampled_from((1, 2)),
-)
 # Two cubes of four PEs split an axis into eight parts at most.
 SHAPES = st.lists(st.integers(8, 12), min_size=1, max_size=2).map(tuple)
-
-
-def numbered(shape: tuple[int, ...], dtype: DType = F32) -> np.ndarray[Any, Any]:
-    return (np.arange(np.prod(shape)) % 13).reshape(shape).astype(np.float32).astype(dtype.numpy)
-
-
-def copies_agree(engine: FakeEngine, tensor: Any) -> bool:
-    held: dict[int, set[bytes]] = {}
-    for shard in tensor.shards:
-        held.setdefault(shard.offset_bytes, set()).add(engine.read_memory(shard.pa, shard.nbytes).tobytes())
-    return all(len(each) == 1 for each in held.values())
 
 
 def shapes_of_size(size: int) -> list[tuple[int, ...]]:

@@ -18,8 +18,8 @@ from kernbench.messages.requests import PeCoord
 from kernbench.messages.steps import ReduceName
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.host_values import LaterArray, Source
 from kernbench.runtime_api.tensor import Tensor
+from kernbench.runtime_api.transfers import HostSource, LaterArray
 from kernbench.tp.block import MlpWeights
 from kernbench.tp.parallel_state import initialize_model_parallel
 
@@ -49,7 +49,7 @@ def make_normal_data(
     return np.asarray(make_later_data(shape, dtype, seed=seed, scale=scale))
 
 
-def multiply_f32(left: Source, right: Source) -> Array:
+def multiply_f32(left: HostSource, right: HostSource) -> Array:
     """Compute ``left @ right`` in f32, some columns at a time so that large weights are never held in f32."""
     wide, b = np.asarray(left, np.float32), np.asarray(right)
     columns = range(0, b.shape[1], _COLUMNS_AT_ONCE)
@@ -71,7 +71,7 @@ def compute_gelu(x: Array) -> Array:
     return np.asarray(0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
 
 
-def compute_attention(queries: Source, keys: Source, values: Source, *, causal: bool) -> Array:
+def compute_attention(queries: HostSource, keys: HostSource, values: HostSource, *, causal: bool) -> Array:
     """Compute attention in f32, a head at a time; the last query sees all keys."""
     q, k, v = map(np.asarray, (queries, keys, values))
     wide_q, wide_k, wide_v = (x.astype(np.float32) for x in (q, k, v))

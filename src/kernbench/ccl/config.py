@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from kernbench.common.complaints import one_of, show
 from kernbench.common.errors import InputError, Problem, UnknownNameError
-from kernbench.common.imports import F, named_function
+from kernbench.common.imports import F, find_function
 from kernbench.common.values import value
 from kernbench.messages.requests import Backpressure, BufferKind
 from kernbench.messages.steps import REDUCE_OPS, ReduceName
@@ -67,7 +67,7 @@ class AlgorithmConfig(QueueSettings):
 
     def named(self, kind: str, text: str, builtins: Mapping[str, F]) -> F:
         """The function that ``text`` means as its ``kind``, for example ``mapper``; raises as ``named_function``."""
-        return named_function(kind, text, builtins, f"{self.label}: {kind} {text!r}", self.folder)
+        return find_function(kind, text, builtins, f"{self.label}: {kind} {text!r}", self.folder)
 
     @property
     def passed(self) -> str:

@@ -34,9 +34,8 @@ from kernbench.common.config import (
     load_document,
     report,
 )
-from kernbench.common.errors import ConfigError, InputError, Problem, UnknownNameError
+from kernbench.common.errors import ConfigError, InputError, Problem, UnknownNameError, close_to
 from kernbench.common.imports import import_file, import_module
-from kernbench.common.names import close_to
 from kernbench.common.values import value
 from kernbench.messages.requests import Backpressure, BufferKind
 from kernbench.messages.steps import ReduceName

@@ -566,7 +566,7 @@ class MockMachine:
             waits={pe: wait for pe, wait in waits.items() if wait is not None},
             queues={pe: queues.pairs for pe, queues in self._queues.items()},
         ).error()
-        return found.reworded(lambda text: _NAMES.sub(lambda name: self._named(name[0]), text))
+        return found.reword(lambda text: _NAMES.sub(lambda name: self._named(name[0]), text))
 
 
 def kernel_name(kernel: Callable[..., object]) -> str:

@@ -19,7 +19,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from kernbench.cli.options import current_session
-from kernbench.common.json_text import FIGURES, json_text
+from kernbench.common.files import FIGURES, json_text
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 # Wide enough for every table, where no terminal says how wide it is.

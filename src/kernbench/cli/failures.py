@@ -11,8 +11,7 @@ import rich_click as click
 from kernbench.cli.console import Json, document_text, say
 from kernbench.cli.options import Session, current_session
 from kernbench.common.errors import ConfigError, KernbenchError, SimulationDeadlock, notes_of, text_of
-from kernbench.common.program_line import is_program, program_line
-from kernbench.runtime_api.error_place import ErrorPlace, place_of
+from kernbench.common.program_line import ErrorPlace, is_program, place_of, program_line
 
 INTERRUPTED = 130
 UNREAD = 141

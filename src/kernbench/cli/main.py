@@ -31,9 +31,7 @@ from kernbench.cli.failures import (
 )
 from kernbench.cli.options import Session
 from kernbench.cli.streams import end_streams
-from kernbench.common.errors import KernbenchError
-from kernbench.common.exits import exit_error
-from kernbench.common.names import there_are
+from kernbench.common.errors import KernbenchError, exit_error, there_are
 from kernbench.common.program_line import program_line
 
 

@@ -33,10 +33,9 @@ from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
 from kernbench.evaluation.outputs import Summary
-from kernbench.runtime_api.bench_registry import Bench, load_bench
+from kernbench.runtime_api.bench_registry import Bench, load_bench, load_script
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.frontends import PREFIXES, frontend_settings
-from kernbench.runtime_api.scripts import load_script
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.topology.builder import Topology, resolve_topology
 

@@ -9,7 +9,7 @@ from kernbench.cli.console import Json
 from kernbench.cli.failures import error_document, place_document
 from kernbench.cli.run_extras import Extras, extras_document
 from kernbench.cli.run_tables import RunHead
-from kernbench.runtime_api.bench_result import BenchSummary
+from kernbench.runtime_api.bench_runner import BenchSummary
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.testing import Comparison, verdict
 from kernbench.topology.builder import Topology

@@ -12,12 +12,12 @@ from kernbench.cli.console import bar, facts, number, show, table, text
 from kernbench.cli.run_extras import Extras, print_extras
 from kernbench.common.config import ConfigModel
 from kernbench.common.ids import cube_part, pe_name
+from kernbench.common.program_line import ErrorPlace
 from kernbench.common.units import format_ns, format_size
 from kernbench.common.values import value
 from kernbench.engine.keeping import DataReport
 from kernbench.observe.statistics import TimeShare
-from kernbench.runtime_api.bench_result import BenchSummary
-from kernbench.runtime_api.error_place import ErrorPlace
+from kernbench.runtime_api.bench_runner import BenchSummary
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.memory import CleanupReport, LeakedMemory
 from kernbench.runtime_api.testing import Comparison

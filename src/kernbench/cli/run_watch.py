@@ -20,6 +20,7 @@ from kernbench.cli.wall_limit import wall_limit
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import InputError, LimitReached, RunError
 from kernbench.common.files import replacing, writable
+from kernbench.common.program_line import ErrorPlace
 from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
@@ -29,11 +30,9 @@ from kernbench.observe.trace import make_trace
 from kernbench.observe.trace_filter import EVERYTHING, LINKS, TraceFilter, parse_filter
 from kernbench.observe.trace_io import write_trace
 from kernbench.observe.trace_log import TraceLog
-from kernbench.runtime_api.bench_registry import Bench, Run
-from kernbench.runtime_api.bench_result import BenchStatus, summarise
-from kernbench.runtime_api.bench_runner import BenchResult, run_bench
+from kernbench.runtime_api.bench_registry import Bench, BenchFunction
+from kernbench.runtime_api.bench_runner import BenchResult, BenchStatus, run_bench, summarise
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.error_place import ErrorPlace
 from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.launch_report import report_run
 from kernbench.runtime_api.run_explanation import explain_run
@@ -153,7 +152,7 @@ class Watch:
             if self.engine is None:
                 raise
 
-    def _noting_context(self) -> Run:
+    def _noting_context(self) -> BenchFunction:
         """The bench's function, which also tells this the context that it runs in."""
 
         @wraps(self.bench.function)

@@ -26,7 +26,7 @@ from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import InputError
 from kernbench.common.files import writable
 from kernbench.common.units import format_ns, format_size
-from kernbench.runtime_api.bench_result import BenchResult, BenchStatus
+from kernbench.runtime_api.bench_runner import BenchResult, BenchStatus
 from kernbench.web.page import PageServer, Shelf
 from kernbench.web.source import FileSource, Made, PageSource, RunSource, Watcher, serve
 

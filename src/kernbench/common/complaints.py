@@ -1,4 +1,4 @@
-"""What is wrong at a path, in words for a reader: pydantic's findings said as "found X, must be Y".
+"""Complaints about entries of a configuration, in words for a reader: pydantic's findings as "found X, must be Y".
 
 A complaint has a path and no place; ``config.Document`` knows the places.
 """
@@ -13,7 +13,7 @@ from dataclasses import replace
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from kernbench.common.names import close_to
+from kernbench.common.errors import close_to
 from kernbench.common.values import value
 from kernbench.common.yaml_document import Path, entry_exists
 
@@ -22,7 +22,7 @@ _UNITS = {"_gbs": "GB/s", "_ns": "ns", "_mm": "mm"}
 
 @value
 class Complaint:
-    """What is wrong at ``path``; ``at_key`` points at the entry's key rather than at its value."""
+    """A fault at ``path``; ``at_key`` points at the entry's key rather than at its value."""
 
     path: Path
     message: str
@@ -38,7 +38,7 @@ class Rejected(ValueError):  # noqa: N818 - it says what happened to the entry, 
 
 
 def show(value: object) -> str:
-    """``value`` as a reader of YAML would write it, cut to a line."""
+    """Return ``value`` as a reader of YAML would write it, cut to a line."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -50,27 +50,27 @@ def show(value: object) -> str:
 
 
 def one_line(text: object, longest: int = 300) -> str:
-    """What others say, on one line and not longer than that."""
+    """Return a text of others on one line, cut to ``longest``."""
     line = " ".join(str(text).split())
     return line if len(line) <= longest else f"{line[: longest - 3]}..."
 
 
 def one_of(names: Iterable[object]) -> str:
-    """Names with commas between."""
+    """Return names with commas between."""
     return ", ".join(str(name) for name in names)
 
 
 def explain(model: type[BaseModel], data: object, error: ValidationError) -> list[Complaint]:
-    """Every finding of ``error``, which came of validating ``data`` as ``model``."""
+    """Return every finding of ``error``, which came of validating ``data`` as ``model``."""
     found: list[Complaint] = []
-    items = [(item, _path_in(data, item["loc"])) for item in error.errors(include_url=False)]
+    items = [(item, _trim_path(data, item["loc"])) for item in error.errors(include_url=False)]
     previous: Path | None = None
     for item, path in items:
         wrong_shape = item["type"] in _SHAPES
         if (wrong_shape or item["type"] == "too_short") and any(_is_below(other, path) for _, other in items):
             continue  # an entry of it is wrong: it was meant so, and only entries that are right were counted
         if wrong_shape and path == previous:
-            found[-1] = _or_else(found[-1], item)
+            found[-1] = _add_shape(found[-1], item)
         else:
             found.extend(c for c in _explain_one(model, data, item) if c not in found)
         previous = path if wrong_shape else None
@@ -78,12 +78,12 @@ def explain(model: type[BaseModel], data: object, error: ValidationError) -> lis
 
 
 def _is_below(path: Path, other: Path) -> bool:
-    """Whether ``path`` is of an entry of what lies at ``other``."""
+    """Return True when ``path`` leads to an entry inside the one at ``other``."""
     return len(path) > len(other) and path[: len(other)] == other
 
 
-def _or_else(complaint: Complaint, item: ErrorDetails) -> Complaint:
-    """The complaint about an entry that can have one of several shapes, with a further one of them."""
+def _add_shape(complaint: Complaint, item: ErrorDetails) -> Complaint:
+    """Return the complaint about an entry that can have one of several shapes, with a further one of them."""
     shape = _WORDS[item["type"]](item, complaint.path).removeprefix("must be ")
     return replace(complaint, message=f"{complaint.message}, or {shape}")
 
@@ -92,27 +92,27 @@ def _explain_one(model: type[BaseModel], data: object, item: ErrorDetails) -> It
     kind = item["type"]
     cause = item.get("ctx", {}).get("error")
     if isinstance(cause, Rejected):
-        path = _path_in(data, item["loc"])
+        path = _trim_path(data, item["loc"])
         yield from (Complaint((*path, *c.path), c.message, c.at_key) for c in cause.complaints)
     elif kind == "missing":
-        yield Complaint(_path_in(data, item["loc"][:-1]), f"missing key {item['loc'][-1]!r}", at_key=True)
+        yield Complaint(_trim_path(data, item["loc"][:-1]), f"missing key {item['loc'][-1]!r}", at_key=True)
     elif kind == "extra_forbidden":
-        yield _unknown_key(model, data, item["loc"])
+        yield _explain_unknown_key(model, data, item["loc"])
     else:
-        path = _path_in(data, item["loc"])
-        yield Complaint(path, _message(item, path), at_key=item["loc"][-1:] == ("[key]",))
+        path = _trim_path(data, item["loc"])
+        yield Complaint(path, _make_message(item, path), at_key=item["loc"][-1:] == ("[key]",))
 
 
-def _unknown_key(model: type[BaseModel], data: object, loc: Path) -> Complaint:
-    path, key = _path_in(data, loc), loc[-1]
+def _explain_unknown_key(model: type[BaseModel], data: object, loc: Path) -> Complaint:
+    path, key = _trim_path(data, loc), loc[-1]
     owner = model_at(model, path[:-1])
     allowed = tuple(field.alias or name for name, field in owner.model_fields.items()) if owner else ()
     here = f"allowed here: {one_of(allowed)}" if allowed else "no keys are allowed here"
     return Complaint(path, f"unknown key {key!r}; {close_to(key, allowed)}{here}", at_key=True)
 
 
-def _path_in(data: object, loc: Path) -> Path:
-    """``loc`` without the labels pydantic puts in for unions and keys: only steps that the data has."""
+def _trim_path(data: object, loc: Path) -> Path:
+    """Return ``loc`` without the labels that pydantic puts in for unions and keys: only steps that the data has."""
     path: list[str | int] = []
     for part in loc:
         if entry_exists(data, part):
@@ -122,62 +122,62 @@ def _path_in(data: object, loc: Path) -> Path:
 
 
 def model_at(model: type[BaseModel], path: Path) -> type[BaseModel] | None:
-    """The model that describes the mapping at ``path`` below ``model``, or None when it is no model."""
+    """Return the model that describes the mapping at ``path`` below ``model``, or None when it is no model."""
     at: object = model
     for part in path:
-        found = _model_in(at)
+        found = _find_model(at)
         if found is not None:
             fields = {f.alias or name: f.annotation for name, f in found.model_fields.items()}
             at = fields.get(str(part))
         else:
-            at = next(iter(typing.get_args(_unwrap(at))[-1:]), None) if isinstance(part, str) else _item_of(at)
-    return _model_in(at)
+            at = next(iter(typing.get_args(_unwrap(at))[-1:]), None) if isinstance(part, str) else _find_item(at)
+    return _find_model(at)
 
 
-def _item_of(annotation: object) -> object:
+def _find_item(annotation: object) -> object:
     arguments = typing.get_args(_unwrap(annotation))
     return arguments[0] if arguments else None
 
 
 def _unwrap(annotation: object) -> object:
-    """The type inside ``Annotated`` and inside ``X | None``; of other unions the model, if there is one."""
+    """Return the type inside ``Annotated`` and inside optional types; of other unions the model, if there is one."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return _unwrap(typing.get_args(annotation)[0])
     if origin in {typing.Union, types.UnionType}:
         rest = [a for a in typing.get_args(annotation) if a is not type(None)]
-        return next((model for model in map(_model_in, rest) if model is not None), _unwrap(rest[0]))
+        return next((model for model in map(_find_model, rest) if model is not None), _unwrap(rest[0]))
     return annotation
 
 
-def _model_in(annotation: object) -> type[BaseModel] | None:
+def _find_model(annotation: object) -> type[BaseModel] | None:
     inner = _unwrap(annotation)
     return inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
 
 
-def _message(item: ErrorDetails, path: Path) -> str:
+def _make_message(item: ErrorDetails, path: Path) -> str:
     cause = item.get("ctx", {}).get("error")
     if cause is not None and item["type"] in {"value_error", "assertion_error"}:
         return str(cause)
     words = _WORDS.get(item["type"])
     if words is None:
-        return f"found {show(item['input'])}, {_plain(item['msg'])}"
+        return f"found {show(item['input'])}, {_reword(item['msg'])}"
     return f"found {show(item['input'])}, {words(item, path)}"
 
 
-def _plain(message: str) -> str:
+def _reword(message: str) -> str:
     text = message.replace("Input should be", "must be").replace("Input should", "must")
     return text[:1].lower() + text[1:]
 
 
-def _number(item: ErrorDetails, path: Path) -> str:
+def _explain_number(item: ErrorDetails, path: Path) -> str:
     name = next((str(part) for part in reversed(path) if isinstance(part, str)), "")
     unit = next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), None)
     what = "a whole number" if item["type"].startswith("int") else "a number"
     return f"must be a plain number, in {unit}" if unit and isinstance(item["input"], str) else f"must be {what}"
 
 
-def _literal(item: ErrorDetails, path: Path) -> str:  # noqa: ARG001 - one signature for the table below
+def _explain_literal(item: ErrorDetails, path: Path) -> str:  # noqa: ARG001 - one signature for the table below
     expected = str(item["ctx"]["expected"]).replace(" or ", ", ").replace("'", "")
     hint = close_to(item["input"], expected.split(", "))
     return f"{hint}must be one of: {expected}" if ", " in expected else f"must be {expected}"
@@ -207,9 +207,9 @@ _WORDS: dict[str, Callable[[ErrorDetails, Path], str]] = {
     "less_than": _bound("must be less than", "lt"),
     "less_than_equal": _bound("must be at most", "le"),
     "multiple_of": _bound("must be a multiple of", "multiple_of"),
-    "int_type": _number,
-    "int_from_float": _number,
-    "float_type": _number,
+    "int_type": _explain_number,
+    "int_from_float": _explain_number,
+    "float_type": _explain_number,
     "finite_number": _always("must be a finite number"),
     "string_type": _always("must be text"),
     "bool_type": _always("must be true or false"),
@@ -220,6 +220,6 @@ _WORDS: dict[str, Callable[[ErrorDetails, Path], str]] = {
     "tuple_type": _always("must be a list"),
     "too_short": _length("at least", "min_length"),
     "too_long": _length("at most", "max_length"),
-    "literal_error": _literal,
-    "enum": _literal,
+    "literal_error": _explain_literal,
+    "enum": _explain_literal,
 }

@@ -25,7 +25,7 @@ from kernbench.common.values import state, value
 from kernbench.common.yaml_document import Path, YamlPlace, entry_exists, path_text, read_yaml
 
 __all__ = [
-    "Checked",
+    "CheckedSection",
     "Complaint",
     "ConfigModel",
     "Document",
@@ -47,15 +47,15 @@ __all__ = [
 LEAST_RATE = 1e-6
 
 
-def _not_vanishing(value: float) -> float:
+def _check_not_vanishing(value: float) -> float:
     if value < LEAST_RATE:
         raise ValueError(f"found {value!r}, must be at least {LEAST_RATE:g}")
     return value
 
 
-Bandwidth = Annotated[float, Field(gt=0, le=1e9), AfterValidator(_not_vanishing)]
-Rate = Annotated[float, Field(gt=0, le=1e12), AfterValidator(_not_vanishing)]
-Share = Annotated[float, Field(gt=0, le=1), AfterValidator(_not_vanishing)]
+Bandwidth = Annotated[float, Field(gt=0, le=1e9), AfterValidator(_check_not_vanishing)]
+Rate = Annotated[float, Field(gt=0, le=1e12), AfterValidator(_check_not_vanishing)]
+Share = Annotated[float, Field(gt=0, le=1), AfterValidator(_check_not_vanishing)]
 Length = Annotated[float, Field(ge=0, le=1e9)]
 Duration = Annotated[float, Field(ge=0, le=1e12)]
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=1 << 50)]
@@ -72,7 +72,10 @@ class ConfigModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def as_mapping(self) -> Mapping[str, Any]:
-        """The section under the names of its file, with every default: read-only mappings and tuples, all the way."""
+        """Return the section under the names of its file, with every default.
+
+        Mappings are read-only and lists are tuples, all the way.
+        """
         found: Mapping[str, Any] = _read_only(self.model_dump(mode="json"))
         return found
 
@@ -93,7 +96,7 @@ class Document:
     problems: tuple[Problem, ...] = ()
 
     def get(self, path: Path) -> Any:
-        """The data at ``path``, or None when there is none."""
+        """Return the data at ``path``, or None when there is none."""
         at: Any = self.data
         for part in path:
             if not entry_exists(at, part):
@@ -102,14 +105,14 @@ class Document:
         return at
 
     def place(self, path: Path) -> YamlPlace:
-        """Where ``path`` stands: its own place, else that of the nearest entry around it."""
+        """Return the place of ``path``: its own, else that of the nearest entry around it."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.marks:
                 return self.marks[path[:end]]
         return YamlPlace(self.source, _ROOT, _ROOT)
 
     def problem(self, complaint: Complaint) -> Problem:
-        """The complaint with the place of what it is about."""
+        """Return the complaint with the place in the file."""
         place = self.place(complaint.path)
         line, column = place.key if complaint.at_key or complaint.path not in self.marks else place.value
         at = path_text(complaint.path)
@@ -117,8 +120,8 @@ class Document:
 
 
 @value
-class Checked(Generic[M]):
-    """What came of checking a section: its model when nothing is wrong with it, else the complaints."""
+class CheckedSection(Generic[M]):
+    """The result of checking a section: its model when nothing is wrong with it, else the complaints."""
 
     value: M | None
     complaints: tuple[Complaint, ...] = ()
@@ -130,14 +133,14 @@ def load_document(path: str | os.PathLike[str]) -> Document:
     try:
         text = read_input(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        _fail(source, f"not UTF-8 text: byte {error.object[error.start]:#04x}", _spot_of_byte(error))
+        _fail(source, f"not UTF-8 text: byte {error.object[error.start]:#04x}", _find_spot(error))
     except UnreadableFileError as error:
         _fail(source, error.reason)
     return parse_document(text, source)
 
 
-def _spot_of_byte(error: UnicodeDecodeError) -> tuple[int, int]:
-    """Line and column, the latter in bytes, of what could not be decoded."""
+def _find_spot(error: UnicodeDecodeError) -> tuple[int, int]:
+    """Return line and column, the latter in bytes, of the byte that could not be decoded."""
     before = error.object[: error.start]
     return before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
 
@@ -159,7 +162,7 @@ def _fail(source: str, message: str, at: tuple[int, int] = (0, 0)) -> NoReturn:
 
 
 def read_model(model: type[M], data: object, context: object = None) -> M:
-    """``data`` as a ``model``, strictly: texts and booleans are no numbers; lists become tuples.
+    """Return ``data`` as a ``model``, strictly: texts and booleans are no numbers; lists become tuples.
 
     Going through JSON is what makes pydantic strict about values and lenient about containers, which is what YAML
     needs. ``context`` reaches the validators that ask for it. Raises pydantic's ValidationError.
@@ -167,14 +170,14 @@ def read_model(model: type[M], data: object, context: object = None) -> M:
     return model.model_validate_json(json.dumps(data, default=str), strict=True, context=context)
 
 
-def check(document: Document, model: type[M], at: Path = (), context: object = None) -> Checked[M]:
+def check(document: Document, model: type[M], at: Path = (), context: object = None) -> CheckedSection[M]:
     """Check the section at ``at`` against ``model`` without raising."""
     data = document.get(at)
     try:
-        return Checked(read_model(model, data, context))
+        return CheckedSection(read_model(model, data, context))
     except ValidationError as error:
         found = explain(model, data, error)
-    return Checked(None, tuple(Complaint((*at, *c.path), c.message, c.at_key) for c in found))
+    return CheckedSection(None, tuple(Complaint((*at, *c.path), c.message, c.at_key) for c in found))
 
 
 def report(document: Document, complaints: Iterable[Complaint]) -> None:
@@ -185,13 +188,13 @@ def report(document: Document, complaints: Iterable[Complaint]) -> None:
 
 
 def problems_of(document: Document, complaints: Iterable[Complaint]) -> tuple[Problem, ...]:
-    """The document's own problems and the complaints, each once, in file order."""
+    """Return the document's own problems and the complaints, each once, in file order."""
     problems = dict.fromkeys([*document.problems, *map(document.problem, complaints)])
     return tuple(sorted(problems, key=lambda p: (p.line == 0, p.line, p.column)))
 
 
 def validate(document: Document, model: type[M], context: object = None) -> M:
-    """The document as a ``model``. Raises ConfigError with every problem, in file order."""
+    """Return the document as a ``model``. Raises ConfigError with every problem, in file order."""
     checked = check(document, model, context=context)
     report(document, checked.complaints)
     assert checked.value is not None, "a section without complaints has a value"
@@ -199,16 +202,16 @@ def validate(document: Document, model: type[M], context: object = None) -> M:
 
 
 def path_of(text: str) -> Path:
-    """``a.b[1].c`` as ``("a", "b", 1, "c")``; ValueError when it is no such path."""
+    """Return ``a.b[1].c`` as ``("a", "b", 1, "c")``; ValueError when it is no such path."""
     if not _SET_PATH.fullmatch(text):
         raise ValueError(f"{text!r} is not a path; write it like cube.pe_layout.corners[1]")
     return tuple(int(index) if index else name for index, name in _STEP.findall(text))
 
 
 def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
-    """A copy with each ``path=value`` put in; values are YAML scalars or flow collections (``[NW, NE]``).
+    """Return a copy with each ``path=value`` put in; values are YAML scalars or flow collections (``[NW, NE]``).
 
-    Whether the path means anything is for validation to say. Raises ConfigError for texts that are no overrides.
+    Validation finds out later if the path has a meaning. Raises ConfigError for texts that are no overrides.
     """
     edit = _Edit(document.source, deepcopy(document.data), dict(document.marks))
     problems = [problem for text in overrides for problem in edit.apply(text)]
@@ -235,12 +238,12 @@ class _Edit:
             path = path_of(name.strip())
             if content.problems:
                 raise ValueError(f"{value_text!r} is {content.problems[0].message}")
-            self._put(path, content.data, source)
+            self._set_entry(path, content.data, source)
         except ValueError as error:
             return [Problem(source=source, line=0, column=0, path="", message=str(error))]
         return []
 
-    def _put(self, path: Path, value: object, source: str) -> None:
+    def _set_entry(self, path: Path, value: object, source: str) -> None:
         at: Any = self.data
         for end, part in enumerate(path[:-1], start=1):
             _must_hold(at, path[: end - 1], part)
@@ -258,7 +261,7 @@ class _Edit:
 
 
 def _must_hold(container: object, path: Path, part: str | int) -> None:
-    """ValueError unless ``part`` can be an entry of ``container``, which stands at ``path``."""
+    """Raise ValueError unless ``part`` can be an entry of ``container``, which stands at ``path``."""
     name = path_text(path) or "the file"
     if isinstance(part, str) and not isinstance(container, dict):
         raise ValueError(f"{name} is {show(container)}, which has no key {part!r}")

@@ -1,4 +1,4 @@
-"""What a run does about values: keeps what it takes to compute them, or not."""
+"""The values that a run keeps for phase 2, and the options by which the user decides."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ KEEP_BYTES = 1 << 30
 
 @value
 class DataPolicy:
-    """What a run does about values. ``keep``: all that phase 2 needs, at most ``most_bytes`` unread (None: no limit).
+    """The values that a run keeps.
 
-    Without ``keep``, or past the limit, reading a value raises NoDataError; with ``zeros`` it gives zeros.
-    InputError for zeros in a run that keeps data, and for a negative limit.
+    ``keep``: all that phase 2 needs, at most ``most_bytes`` unread (None: no limit). Without ``keep``, or past the
+    limit, reading a value raises NoDataError; with ``zeros`` it gives zeros. InputError for zeros in a run that keeps
+    data, and for a negative limit.
     """
 
     keep: bool = True
@@ -31,7 +32,10 @@ class DataPolicy:
 
 @value
 class DataOptions:
-    """What the user says about values: ``data`` is kept or not, or the bench decides; ``keep`` at most so much."""
+    """The user's options about values.
+
+    ``data`` is kept or not, by default as the bench says; ``keep`` limits the bytes.
+    """
 
     data: bool | None = None
     zeros: bool = False
@@ -55,11 +59,11 @@ class DataOptions:
         keep = self.data if self.data is not None else needed is not None or bench
         most = KEEP_BYTES if self.data is None and needed is None else None
         if self.keep is not None:
-            most = _size(self.keep)
+            most = _parse_limit(self.keep)
         return DataPolicy(keep, None if most is None or not keep else most // share, self.zeros)
 
 
-def _size(text: str) -> int:
+def _parse_limit(text: str) -> int:
     try:
         return parse_size(text)
     except ValueError as error:

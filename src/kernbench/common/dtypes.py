@@ -51,9 +51,10 @@ _PYTHON: dict[object, DType] = {float: F32, int: I32}
 
 
 def dtype(name: object) -> DType:
-    """The type called ``name``: a DType, a short, NumPy or PyTorch name, a NumPy dtype, or Python's float or int.
+    """Return the type called ``name``.
 
-    Raises UnknownNameError, which lists the names.
+    That is a DType, a short, NumPy or PyTorch name, a NumPy dtype, or Python's float or int. Raises UnknownNameError,
+    which lists the names.
     """
     if isinstance(name, DType):
         return name
@@ -67,7 +68,7 @@ def dtype(name: object) -> DType:
 
 
 def numpy_name(name: object) -> str:
-    """The name NumPy gives to what ``name`` denotes, or its text when NumPy does not know it (a torch dtype)."""
+    """Return NumPy's name of ``name``, or its text when NumPy does not know it (a torch dtype)."""
     try:
         return "None" if name is None else np.dtype(name).name  # type: ignore[call-overload]
     except TypeError:
@@ -75,13 +76,19 @@ def numpy_name(name: object) -> str:
 
 
 def is_type(value: object) -> bool:
-    """Whether ``value`` is meant as an element type: a DType, a NumPy dtype, a class of NumPy's or Python's numbers."""
+    """Return True when ``value`` is meant as an element type.
+
+    Such are a DType, a NumPy dtype, a class of NumPy's or Python's numbers.
+    """
     numbers = isinstance(value, type) and issubclass(value, np.generic | float | int)
     return numbers or isinstance(value, DType | np.dtype)
 
 
 def misfit(value: float, kind: DType) -> str:
-    """Why no element of ``kind`` is ``value``, for a reader; empty when one is. A float type has one for any number."""
+    """Tell why no element of ``kind`` is ``value``, for a reader; empty when one is.
+
+    A float type has one for any number.
+    """
     if kind.is_float:
         return ""
     limits = np.iinfo(kind.numpy)
@@ -91,7 +98,7 @@ def misfit(value: float, kind: DType) -> str:
 
 
 def row_major(shape: Shape, itemsize: int) -> tuple[int, ...]:
-    """Bytes from one element to the next, per axis, of an array without gaps."""
+    """Return the bytes from one element to the next, per axis, of an array without gaps."""
     strides: list[int] = []
     for n in reversed(shape):
         strides.append(itemsize)

@@ -26,20 +26,23 @@ KernbenchError
 
 RunStopped is a KeyboardInterrupt: it ends a run from outside, wherever that is.
 
+Beside the tree: the hint at a near name that an unknown one is met with, and what makes an exit of a program an error.
+
 SimPy rebuilds exceptions as ``type(e)(*e.args)``: every constructor argument goes to ``super().__init__``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from kernbench.common.ids import pe_name
-from kernbench.common.names import there_are
 from kernbench.common.values import value
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says; it may be of a user's class whose text cannot be had."""
+    """Return the text of an error; it may be of a user's class whose text cannot be had."""
     try:
         return str(error)
     except Exception as broken:
@@ -53,7 +56,7 @@ class KernbenchError(Exception):
 
 
 class InputError(KernbenchError):
-    """What the user gave is wrong."""
+    """The user gave something that is wrong."""
 
     exit_code = 2
 
@@ -108,7 +111,7 @@ class UnknownNameError(InputError, LookupError):
 
 
 class UnreadableFileError(InputError):
-    """What cannot be read as an input of the user's.
+    """A file that cannot be read as an input of the user's.
 
     ``why``: what it is, and what can be read. ``missing``: there is nothing of that name.
     """
@@ -119,7 +122,7 @@ class UnreadableFileError(InputError):
 
     @property
     def reason(self) -> str:
-        """What to say behind the path."""
+        """The text behind the path."""
         return self.why if self.missing else f"cannot be read: {self.why}"
 
     def __str__(self) -> str:
@@ -166,12 +169,12 @@ class SimulationDeadlock(RunError):  # noqa: N818 - the name users know
         self.verdict, self.groups, self.details = verdict, groups, details
 
     def __str__(self) -> str:
-        return "\n".join([self.verdict, *(line for group in self.groups for line in _first_of(group))])
+        return "\n".join([self.verdict, *(line for group in self.groups for line in _shorten_group(group))])
 
-    def reworded(self, reword: Callable[[str], str]) -> SimulationDeadlock:
-        """The same, with every line as ``reword`` writes it."""
-        groups = tuple(tuple(map(reword, group)) for group in self.groups)
-        return type(self)(reword(self.verdict), groups, tuple(map(reword, self.details)))
+    def reword(self, write: Callable[[str], str]) -> SimulationDeadlock:
+        """Return the same error with every line as ``write`` writes it."""
+        groups = tuple(tuple(map(write, group)) for group in self.groups)
+        return type(self)(write(self.verdict), groups, tuple(map(write, self.details)))
 
     @property
     def full(self) -> str:
@@ -179,8 +182,8 @@ class SimulationDeadlock(RunError):  # noqa: N818 - the name users know
         return "\n".join([self.verdict, *(line for group in self.groups for line in group), *self.details])
 
 
-def _first_of(group: tuple[str, ...], most: int = 20) -> tuple[str, ...]:
-    """The heading of a group and its first lines."""
+def _shorten_group(group: tuple[str, ...], most: int = 20) -> tuple[str, ...]:
+    """Return the heading of a group and its first lines."""
     more = len(group) - 1 - most
     return (*group[: most + 1], f"  … and {more} more (-v shows all)") if more > 0 else group
 
@@ -219,10 +222,10 @@ class ProgramExitError(RunError):
     def __str__(self) -> str:
         if isinstance(self.code, str):
             return f"left by sys.exit: {self.code}"
-        return f"left by sys.exit({'' if self.code is None else self._shown})"
+        return f"left by sys.exit({'' if self.code is None else self._code_text})"
 
     @property
-    def _shown(self) -> str:
+    def _code_text(self) -> str:
         try:
             return repr(self.code)
         except Exception:  # of a user's class
@@ -254,7 +257,7 @@ class KernelNote(str):
     __slots__ = ("kernel", "pe")
 
     def __new__(cls, pe: tuple[int, int, int], kernel: str) -> KernelNote:
-        """The note of ``kernel`` on ``pe`` (sip, cube, pe)."""
+        """Make the note of ``kernel`` on ``pe`` (sip, cube, pe)."""
         note = super().__new__(cls, f"on {pe_name(pe)}, kernel {kernel!r}")
         note.pe, note.kernel = pe, kernel
         return note
@@ -263,10 +266,56 @@ class KernelNote(str):
     kernel: str
 
     def __getnewargs__(self) -> tuple[tuple[int, int, int], str]:  # type: ignore[override]
-        """For pickle: errors of worker processes have notes."""
+        """Return the arguments for pickle: errors of worker processes have notes."""
         return self.pe, self.kernel
 
 
 def notes_of(error: BaseException) -> Iterator[str]:
-    """The notes that were added to an error on its way up."""
+    """Yield the notes that were added to an error on its way up."""
     yield from vars(error).get("__notes__", ())
+
+
+SHORTEST = 3
+"""Letters of a name that is compared: shorter ones are all close to each other."""
+
+
+def close_to(name: object, known: Iterable[str]) -> str:
+    """Return ``did you mean 'x'? `` for the known name that is nearest; nothing when none is close.
+
+    Capitals and ``_`` for ``-`` are no difference.
+    """
+    wanted, alike = _fold(str(name)), {_fold(each): each for each in known}
+    close = difflib.get_close_matches(wanted, alike, n=1) if len(wanted) >= SHORTEST else []
+    return f"did you mean {alike[close[0]]!r}? " if close else ""
+
+
+def there_are(name: object, known: Sequence[str], hint: str = "") -> str:
+    """Return ``there are: a, b; did you mean 'a'? hint``: what is said where ``name`` is none of ``known``."""
+    listed = f"there are: {', '.join(known)}"
+    more = f"{close_to(name, known)}{hint}".rstrip()
+    return f"{listed}; {more}" if more else listed
+
+
+def _fold(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+def exit_error(leaving: BaseException) -> RunError:
+    """Return the error for leaving a program, with the traceback of the ``sys.exit`` or ``raise``."""
+    error = ProgramExitError(leaving.code) if isinstance(leaving, SystemExit) else _exit_failure(leaving)
+    return error.with_traceback(leaving.__traceback__)
+
+
+def _exit_failure(leaving: BaseException) -> RunError:
+    return RunError(": ".join(filter(None, [f"left by {type(leaving).__name__}", text_of(leaving)])))
+
+
+@contextmanager
+def exit_is_failure() -> Iterator[None]:
+    """Make leaving the code of a user an error: ``sys.exit`` a ProgramExitError; only Ctrl-C stays what it is."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as leaving:  # SystemExit, a cancelled task, a test framework's own way to fail
+        raise exit_error(leaving) from None

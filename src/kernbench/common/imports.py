@@ -15,20 +15,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
-from kernbench.common.errors import InputError, UnknownNameError, UnreadableFileError
+from kernbench.common.errors import InputError, UnknownNameError, UnreadableFileError, close_to
 from kernbench.common.files import check_input
-from kernbench.common.names import close_to
 
 F = TypeVar("F", bound=Callable[..., Any])
 _IN_FILE = re.compile(r"(?P<file>.*\.py):(?P<name>[^:]*)", re.DOTALL)
 
 
-def named_function(kind: str, text: str, builtins: Mapping[str, F], what: str, folder: Path | None = None) -> F:
-    """The function that ``text`` means: one of ``builtins``, else one of the user's.
+def find_function(kind: str, text: str, builtins: Mapping[str, F], what: str, folder: Path | None = None) -> F:
+    """Return the function that ``text`` names: one of ``builtins``, else one of the user's.
 
-    That is a dotted path, or ``file.py:function``; both are looked up in ``folder`` first. ``kind`` says what it is
-    for, ``what`` begins the errors. UnknownNameError for a name that is neither, InputError for a path that leads to no
-    function.
+    The latter is a dotted path, or ``file.py:function``; both are looked up in ``folder`` first. ``kind`` says what the
+    function is for, ``what`` begins the errors. UnknownNameError for a name that is neither, InputError for a path that
+    leads to no function.
     """
     if text in builtins:
         return builtins[text]
@@ -42,7 +41,7 @@ def named_function(kind: str, text: str, builtins: Mapping[str, F], what: str, f
 
 
 def import_attribute(path: str, what: str, folder: Path | None = None, *, once: bool = False) -> object:
-    """What ``my_pkg.routers.SlowRouter`` or ``routers.py:SlowRouter`` means: a module's name for something.
+    """Return the object that ``my_pkg.routers.SlowRouter`` or ``routers.py:SlowRouter`` names in a module.
 
     A file is run anew, or, as modules are, ``once`` in a process. InputError, begun by ``what``.
     """
@@ -64,11 +63,11 @@ def import_attribute(path: str, what: str, folder: Path | None = None, *, once: 
 
 
 def import_module(name: str, what: str, folder: Path | None = None) -> ModuleType:
-    """The module at a dotted path: a file in ``folder``, an installed one, or a file beside where the user runs.
+    """Import the module at a dotted path: a file in ``folder``, an installed one, or a file beside where the user runs.
 
     InputError, begun by ``what``.
     """
-    file = None if folder is None else _file_of(name, folder)
+    file = None if folder is None else _find_file(name, folder)
     if file is not None and not _is_imported_as(name, file):
         return import_file(file, what)
     places = dict.fromkeys([os.getcwd()] if folder is None else [str(folder), os.getcwd()])
@@ -90,10 +89,10 @@ def import_module(name: str, what: str, folder: Path | None = None) -> ModuleTyp
     return module
 
 
-def _file_of(name: str, folder: Path) -> Path | None:
-    """The file in ``folder`` of a module that is in no package: run as a file, it is not mixed up with its namesakes.
+def _find_file(name: str, folder: Path) -> Path | None:
+    """Return the file in ``folder`` of a module that is in no package; None when there is none.
 
-    None when there is none; a module of a package has to be imported by its name.
+    Run as a file, it is not mixed up with its namesakes. A module of a package has to be imported by its name.
     """
     *packages, last = name.split(".")
     file = folder.joinpath(*packages, f"{last}.py")
@@ -102,7 +101,7 @@ def _file_of(name: str, folder: Path) -> Path | None:
 
 
 def _is_imported_as(name: str, file: Path) -> bool:
-    """Whether the user's own ``import name`` leads to this very file: then both have one module."""
+    """Return True when the user's own ``import name`` leads to this very file: then both have one module."""
     if "." in name:
         return False
     with _importable(os.getcwd()):
@@ -114,7 +113,7 @@ def _is_imported_as(name: str, file: Path) -> bool:
 
 
 def _check_from_here(module: ModuleType, name: str, folder: Path, what: str) -> None:
-    """InputError when the package in ``folder`` was meant, and another of its name had been imported before."""
+    """Raise InputError when the package in ``folder`` was meant, and another of its name had been imported before."""
     root = name.partition(".")[0]
     if (folder / root / "__init__.py").exists() and module.__file__ is not None:
         found = Path(module.__file__).resolve()
@@ -126,9 +125,9 @@ def _check_from_here(module: ModuleType, name: str, folder: Path, what: str) -> 
 
 
 def import_file(path: Path, what: str, *, once: bool = False) -> ModuleType:
-    """The module in a ``.py`` file; it may import its neighbours. InputError, begun by ``what``.
+    """Import the module in a ``.py`` file; it may import its neighbours.
 
-    It is run anew, unless it has to be so only ``once`` in a process.
+    It is run anew, unless ``once`` in a process is enough. InputError, begun by ``what``.
     """
     if not path.exists():
         raise InputError(f"{what}: no such file (looked for {path.absolute()})")
@@ -137,31 +136,42 @@ def import_file(path: Path, what: str, *, once: bool = False) -> ModuleType:
     except UnreadableFileError as error:
         raise InputError(f"{what}: {error}") from error
     resolved = path.resolve()
-    # Dataclasses look their module up by name, and a name of its own keeps it from hiding another.
-    name = f"kernbench_file_{resolved.stem}_{sha256(bytes(resolved)).hexdigest()[:12]}"
+    name = name_module("file", resolved)
     if once and name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, resolved)
-    assert spec is not None, "a path that ends in .py has a loader"
-    assert spec.loader is not None, "a path that ends in .py has a loader"
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    module, run = make_module(name, resolved)
     try:
         with _importable(str(resolved.parent)):
-            spec.loader.exec_module(module)
+            run(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise InputError(f"{what}: {_where(error, resolved)}: {type(error).__name__}: {error}") from error
+        raise InputError(f"{what}: {_find_line(error, resolved)}: {type(error).__name__}: {error}") from error
     return module
 
 
+def name_module(kind: str, file: Path) -> str:
+    """Return a name for the module in a file, under which it hides no other."""
+    return f"kernbench_{kind}_{file.stem}_{sha256(bytes(file)).hexdigest()[:12]}"
+
+
+def make_module(name: str, file: Path) -> tuple[ModuleType, Callable[[ModuleType], None]]:
+    """Make the module of a ``.py`` file, known as ``name``, and return it with the function that runs it."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None, "a path that ends in .py has a loader"
+    assert spec.loader is not None, "a path that ends in .py has a loader"
+    # Dataclasses and pydantic look their module up by name.
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    return module, spec.loader.exec_module
+
+
 def package_exists(name: str) -> bool:
-    """Whether there is a package or a module to import by this name."""
+    """Return True when there is a package or a module to import by this name."""
     with _importable(os.getcwd()):
         return name in sys.modules or importlib.util.find_spec(name) is not None
 
 
-def _where(error: BaseException, file: Path) -> str:
-    """The line of ``file`` that an import of it failed at."""
+def _find_line(error: BaseException, file: Path) -> str:
+    """Return the line of ``file`` that an import of it failed at."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}"
     own = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]

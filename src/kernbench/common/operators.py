@@ -1,4 +1,4 @@
-"""What the operators of the machine compute: one table, used by phase 2 and by the mock runtime of collectives.
+"""The operators of the machine as one table, used by phase 2 and by the mock runtime of collectives.
 
 Float operands are computed in f32 and rounded once, to nearest even, to the output type. Integer operands are computed
 exactly in 64 bits and wrap to the output type; an integer operator without an integer form (``exp``) goes through f32.
@@ -17,11 +17,11 @@ from kernbench.common.dtypes import BF16, F16, F32, I8, I32, Array, DType
 from kernbench.common.errors import KernelError, UnknownNameError
 from kernbench.common.values import value
 
-Number: TypeAlias = int | float
-Kind: TypeAlias = Literal[
+PlainNumber: TypeAlias = int | float
+OperatorKind: TypeAlias = Literal[
     "unary", "binary", "compare", "bits", "ternary", "where", "scan", "reduce", "move", "fill", "dot"
 ]
-EpilogueStep: TypeAlias = tuple[str] | tuple[str, Array | Number]
+EpilogueStep: TypeAlias = tuple[str] | tuple[str, Array | PlainNumber]
 
 ACCUMULATORS = (F32, F16, BF16)
 """The types that sums may be kept in."""
@@ -37,8 +37,11 @@ _NARROW_ACC_K = 64
 
 @value(kw_only=True)
 class Attributes:
-    """What an operator takes beside operands: axis of a reduction, softmax or cumsum, permutation, a dot's
-    transpositions, the bytes that a fill repeats or that are a constant."""
+    """The arguments of an operator beside operands.
+
+    Axis of a reduction, softmax or cumsum, permutation, a dot's transpositions, the bytes that a fill repeats or that
+    are a constant.
+    """
 
     axis: int | None = None
     perm: tuple[int, ...] | None = None
@@ -59,13 +62,13 @@ class Operator:
 
     name: str
     arity: int
-    kind: Kind
+    kind: OperatorKind
     fn: Callable[..., Any]
     integer: Callable[..., Any] | None = None
     makes: DType | None = None
 
     def result_dtype(self, *operands: DType) -> DType:
-        """The type of the result when none is asked for; ``operands`` are the types of all operands, in order."""
+        """Return the type of the result when none is asked for; ``operands``: the types of all operands, in order."""
         if self.makes is not None:
             return self.makes
         if self.kind == "dot" and operands[0] is I8:
@@ -74,7 +77,7 @@ class Operator:
 
 
 def operator(name: str) -> Operator:
-    """The operator called ``name``; UnknownNameError lists the names."""
+    """Return the operator called ``name``; UnknownNameError lists the names."""
     found = OPERATORS.get(name)
     if found is None:
         raise UnknownNameError("operator", name, tuple(OPERATORS))
@@ -82,20 +85,23 @@ def operator(name: str) -> Operator:
 
 
 def single(name: str, operands: int) -> Callable[..., Any] | None:
-    """What computes operator ``name`` of so many f32 arrays, to f32, element by element; None when nothing does."""
+    """Return the function that computes operator ``name`` of so many f32 arrays, element by element.
+
+    Its result is f32; None when there is no such function.
+    """
     op = OPERATORS.get(name)
     return op.fn if op is not None and op.arity == operands and op.kind in _SINGLE else None
 
 
 def evaluate(
     op: Operator,
-    args: Sequence[Array | Number],
+    args: Sequence[Array | PlainNumber],
     out: DType,
     shape: tuple[int, ...] | None = None,
     attrs: Attributes = PLAIN,
     acc: DType = F32,
 ) -> Array:
-    """The result of ``op`` on ``args`` as an array of type ``out``; never warns.
+    """Compute ``op`` on ``args`` to an array of type ``out``; never warns.
 
     Operands broadcast as in NumPy; a number takes the type of the first array. ``shape`` is what ``broadcast``,
     ``full``, ``iota``, ``zeros`` and ``constant`` make. ``acc`` (f32, f16, bf16) is the type of sums. The result of
@@ -108,13 +114,13 @@ def evaluate(
 
 def compute(
     op: Operator,
-    args: Sequence[Array | Number],
+    args: Sequence[Array | PlainNumber],
     out: DType,
     shape: tuple[int, ...] | None = None,
     attrs: Attributes = PLAIN,
     acc: DType = F32,
 ) -> Array:
-    """``evaluate`` for callers that hold ``np.errstate(all="ignore")`` themselves, around many operations."""
+    """Compute as ``evaluate`` does, for callers that hold ``np.errstate(all="ignore")`` themselves."""
     if len(args) != op.arity and not (op.kind == "dot" and len(args) == 3):
         raise KernelError(f"{op.name} takes {op.arity} operands, not {len(args)}")
     kind = op.kind
@@ -129,25 +135,26 @@ def compute(
     if kind == "dot":
         return narrow(accumulate(args, attrs, acc), out)
     if kind == "reduce":
-        return narrow(_rounded_to(_along_axis(op, args, out, attrs.axis), acc), out)
+        return narrow(_round_to(_along_axis(op, args, out, attrs.axis), acc), out)
     if kind == "scan":
-        return narrow(_rounded_to(_along_axis(op, args, out, -1 if attrs.axis is None else attrs.axis), acc), out)
+        return narrow(_round_to(_along_axis(op, args, out, -1 if attrs.axis is None else attrs.axis), acc), out)
     if kind == "where":
         return narrow(_where(args, out), out)
     return narrow(op.fn(args, out, shape, attrs), out)
 
 
 def gemm(
-    args: Sequence[Array | Number],
+    args: Sequence[Array | PlainNumber],
     out: DType,
     epilogue: Sequence[EpilogueStep] = (),
     attrs: Attributes = PLAIN,
     acc: DType = F32,
 ) -> Array:
-    """A dot of ``args``, an epilogue on its accumulators, rounded once to ``out``; to be called under ``np.errstate``.
+    """Compute a dot of ``args`` and an epilogue on its accumulators, rounded once to ``out``.
 
     Steps: ``("bias", x)``, ``("add", x)``, ``("scale", s)``, ``("relu",)``, ``("gelu",)``, ``("silu",)``. They compute
-    in f32 (f64 for integer operands: exact). UnknownNameError for another step, KernelError for a missing operand.
+    in f32 (f64 for integer operands: exact). To be called under ``np.errstate``. UnknownNameError for another step,
+    KernelError for a missing operand.
     """
     value = accumulate(args, attrs, acc)
     if epilogue and value.dtype.kind == "i":
@@ -162,44 +169,50 @@ def gemm(
     return narrow(value, out)
 
 
-def accumulate(args: Sequence[Array | Number], attrs: Attributes = PLAIN, acc: DType = F32) -> Array:
-    """The accumulators of a dot of ``(a, b)`` or ``(a, b, acc)``: f32, or int64 for integers; batches as in matmul."""
+def accumulate(args: Sequence[Array | PlainNumber], attrs: Attributes = PLAIN, acc: DType = F32) -> Array:
+    """Compute the accumulators of a dot of ``(a, b)`` or ``(a, b, acc)``: f32, or int64 for integers.
+
+    Batches are as in matmul.
+    """
     a, b = np.asarray(args[0]), np.asarray(args[1])
     a = np.swapaxes(a, -1, -2) if attrs.trans_a else a
     b = np.swapaxes(b, -1, -2) if attrs.trans_b else b
     value: Any = _matmul_integer(a, b) if a.dtype.kind == b.dtype.kind == "i" else _matmul_float(a, b, acc)
     if len(args) == 3:
-        value = _rounded_to(value + np.asarray(args[2]).astype(value.dtype), acc)
+        value = _round_to(value + np.asarray(args[2]).astype(value.dtype), acc)
     return np.asarray(value)
 
 
 def narrow(value: Any, out: DType) -> Array:
-    """``value`` rounded to ``out``: floats to nearest even, floats to integers truncated and saturated (NaN: 0),
-    integers to narrower integers wrapped."""
+    """Round ``value`` to ``out``.
+
+    Floats round to nearest even, floats to integers are truncated and saturated (NaN: 0), integers to narrower integers
+    wrap.
+    """
     target = out.numpy
     if value.dtype is target:
         return value if value.__class__ is np.ndarray else np.asarray(value)
     if target.kind == "i" and value.dtype.kind not in "ib":
-        value = _saturated(value, target)
+        value = _saturate(value, target)
     return np.asarray(value.astype(target, copy=False))
 
 
-def _widen(args: Sequence[Array | Number], out: DType, op: Operator) -> tuple[list[Any], bool]:
-    """The operands in the type the operator computes in, and whether that is the integer one."""
+def _widen(args: Sequence[Array | PlainNumber], out: DType, op: Operator) -> tuple[list[Any], bool]:
+    """Return the operands in the type the operator computes in, and True when that is the integer one."""
     source = _source(args, out)
     integer = source.kind == "i" and op.integer is not None
     wide = _I64 if integer else _F32
     return [_as(a, wide, source) for a in args], integer
 
 
-def _source(args: Sequence[Array | Number], out: DType) -> Any:
+def _source(args: Sequence[Array | PlainNumber], out: DType) -> Any:
     for a in args:
         if isinstance(a, np.ndarray):
             return a.dtype
     return out.numpy
 
 
-def _as(value: Array | Number, wide: np.dtype[Any], source: np.dtype[Any]) -> Any:
+def _as(value: Array | PlainNumber, wide: np.dtype[Any], source: np.dtype[Any]) -> Any:
     if isinstance(value, np.ndarray):
         return value if value.dtype is wide else value.astype(wide)
     if value.__class__ is float and source.kind == "f":  # the same, without arrays on the way
@@ -207,24 +220,24 @@ def _as(value: Array | Number, wide: np.dtype[Any], source: np.dtype[Any]) -> An
     return np.asarray(value).astype(source).astype(wide)
 
 
-def _saturated(value: Any, target: np.dtype[Any]) -> Any:
+def _saturate(value: Any, target: np.dtype[Any]) -> Any:
     limits = np.iinfo(target)
     whole = np.clip(np.trunc(value.astype(_F64)), limits.min, limits.max)
     return np.where(np.isnan(whole), 0.0, whole)
 
 
-def _rounded_to(value: Any, acc: DType) -> Any:
+def _round_to(value: Any, acc: DType) -> Any:
     if acc is F32 or value.dtype.kind == "i":
         return value
     return value.astype(acc.numpy).astype(_F32)
 
 
-def _along_axis(op: Operator, args: Sequence[Array | Number], out: DType, axis: int | None) -> Any:
+def _along_axis(op: Operator, args: Sequence[Array | PlainNumber], out: DType, axis: int | None) -> Any:
     (x,), integer = _widen(args, out, op)
     return (op.integer if integer and op.integer else op.fn)(x, axis)
 
 
-def _where(args: Sequence[Array | Number], out: DType) -> Any:
+def _where(args: Sequence[Array | PlainNumber], out: DType) -> Any:
     condition = np.asarray(args[0])
     if condition.dtype.kind == "V":
         condition = condition.astype(_F32)
@@ -247,16 +260,16 @@ def _matmul_float(a: Array, b: Array, acc: DType) -> Any:
     if acc not in ACCUMULATORS:
         raise UnknownNameError("accumulator dtype", acc.name, tuple(t.name for t in ACCUMULATORS))
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
-        return _rounded_to(np.matmul(a, b), acc)
+        return _round_to(np.matmul(a, b), acc)
     total = np.float32(0)
     for k in range(0, max(a.shape[-1], 1), _NARROW_ACC_K):
         part = slice(k, k + _NARROW_ACC_K)
-        total = _rounded_to(total + np.matmul(a[..., part], b[..., part, :]), acc)
+        total = _round_to(total + np.matmul(a[..., part], b[..., part, :]), acc)
     return total
 
 
 def _divide_integers(a: Any, b: Any) -> Any:
-    """Towards zero; x / 0 is 0."""
+    """Divide towards zero; x / 0 is 0."""
     quotient = np.abs(a) // np.maximum(np.abs(b), 1)
     return np.where(b == 0, 0, quotient * (np.sign(a) * np.sign(b)))
 

@@ -1,14 +1,16 @@
-"""The lines of users' programs in a traceback."""
+"""Find where an error comes from: the line of a user's program and, when they are known, PE, kernel and rank."""
 
 from __future__ import annotations
 
 import linecache
 import sys
 import traceback
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 
+from kernbench.common.errors import InputError, KernelNote, ProgramExitError, RunError, notes_of, text_of
 from kernbench.common.values import value
 
 _PACKAGE = Path(__file__).parents[1]
@@ -29,7 +31,7 @@ class ProgramLine:
 
 
 def program_line(error: BaseException) -> ProgramLine | None:
-    """The innermost line of a bench or a kernel that led to an error; None when there is none."""
+    """Return the innermost line of a bench or a kernel that led to an error; None when there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if _is_of_program(frame.filename):
             return ProgramLine(frame.filename, frame.lineno or 0, frame.name)
@@ -37,7 +39,7 @@ def program_line(error: BaseException) -> ProgramLine | None:
 
 
 def calling_line() -> ProgramLine | None:
-    """The line of a bench or a kernel that led here; None when there is none. Cheap enough for every call."""
+    """Return the line of a bench or a kernel that led here; None when there is none. Cheap enough for every call."""
     # The caller's: a frame that holds itself would live until the garbage collector finds it.
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
     while frame is not None and not _is_of_program(frame.f_code.co_filename):
@@ -45,8 +47,11 @@ def calling_line() -> ProgramLine | None:
     return None if frame is None else ProgramLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
-def told_of_call() -> tuple[str, str]:
-    """What of this package a bench or a kernel has called, with the text of its line; and where, ``file:line: ``."""
+def describe_call() -> tuple[str, str]:
+    """Return the function of this package that a bench or a kernel has called.
+
+    It comes with the text of the calling line; the second text is ``file:line: ``.
+    """
     # The caller's: a frame that holds itself would live until the garbage collector finds it.
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
     called = ""
@@ -66,8 +71,56 @@ def _is_of_program(file: str) -> bool:
 
 
 def is_program(file: Path) -> bool:
-    """Whether a file is of a user, or one of the benches, kernels and algorithms that ship with the package."""
+    """Return True for a file of a user, and for the benches, kernels and algorithms that ship with the package."""
     if any(folder in file.parents for folder in _PROGRAMS):
         return True
     library = _PACKAGE in file.parents or "site-packages" in file.parts or str(file).startswith("<")
     return not library and not str(file).startswith(f"{sys.base_prefix}/")
+
+
+class SpawnException(RunError):  # noqa: N818 - the name users know
+    """Ranks that raised. ``errors``: by rank, what each raised by itself; ranks that were stopped are not in it."""
+
+    def __init__(self, errors: dict[int, BaseException]) -> None:
+        super().__init__(errors)
+        self.errors = errors
+        if all(isinstance(error, InputError) for error in errors.values()):
+            self.exit_code = InputError.exit_code  # what ranks were given was wrong, not what they did
+
+    def __str__(self) -> str:
+        return tell_all(self.errors)
+
+
+def tell_all(errors: dict[int, BaseException]) -> str:
+    """Return the errors of ranks as text, a line or a few for each."""
+    return "\n".join(f"rank {rank} failed: {_tell_error(error)}" for rank, error in sorted(errors.items()))
+
+
+def _tell_error(error: BaseException) -> str:
+    """Return an error as text, with the line of the rank's program that it comes from."""
+    line = program_line(error)
+    text = text_of(ProgramExitError(error.code) if isinstance(error, SystemExit) else error)
+    what = f"{type(error).__name__}: {text}" + (f" (at {line})" if line and str(line) not in text else "")
+    return "\n  ".join([what, *notes_of(error)])
+
+
+@value(kw_only=True)
+class ErrorPlace:
+    """The known parts of the place of an error; None for those not known."""
+
+    line: ProgramLine | None = None
+    pe: tuple[int, int, int] | None = None
+    kernel: str | None = None
+    rank: int | None = None
+
+
+def place_of(error: BaseException) -> ErrorPlace:
+    """Return the place where ``error`` was raised; of ranks that failed, the place in the first."""
+    if isinstance(error, SpawnException) and error.errors:
+        rank, first = min(error.errors.items())
+        return replace(place_of(first), rank=rank)
+    kernel = next((note for note in notes_of(error) if isinstance(note, KernelNote)), None)
+    line = program_line(error)
+    if kernel is None:
+        return ErrorPlace(line=line)
+    return ErrorPlace(line=line, pe=kernel.pe, kernel=kernel.kernel)

@@ -14,27 +14,27 @@ SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "TB")
 
 
 def ns_to_ps(ns: float) -> int:
-    """Nanoseconds to integer picoseconds, rounded to the nearest."""
+    """Convert nanoseconds to integer picoseconds, rounded to the nearest."""
     return round(ns * PS_PER_NS)
 
 
 def ps_to_ns(ps: int) -> float:
-    """Integer picoseconds to nanoseconds."""
+    """Convert integer picoseconds to nanoseconds."""
     return ps / PS_PER_NS
 
 
 def whole_ps(ns: float) -> float:
-    """Nanoseconds without what sums of floats leave below the picosecond."""
+    """Round nanoseconds to whole picoseconds: sums of floats leave something below."""
     return ps_to_ns(ns_to_ps(ns))
 
 
 def transfer_ps(nbytes: int, bw_gbs: float) -> int:
-    """Picoseconds that ``nbytes`` take at ``bw_gbs``: S / bw, rounded; at least 1 ps for any byte."""
+    """Return the picoseconds that ``nbytes`` take at ``bw_gbs``: S / bw, rounded; at least 1 ps for any byte."""
     return max(1, round(nbytes * PS_PER_NS / bw_gbs)) if nbytes else 0
 
 
 def parse_size(value: int | str) -> int:
-    """Bytes from an integer or a text such as ``"16MiB"``; ValueError names the allowed units."""
+    """Return the bytes of an integer or a text such as ``"16MiB"``; ValueError names the allowed units."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
@@ -48,12 +48,12 @@ def parse_size(value: int | str) -> int:
 
 
 def _means_bits(unit: str) -> bool:
-    """``Gb`` is a gigabit; ``gb`` is only written without care."""
+    """Return True for ``Gb``, a gigabit; ``gb`` is only written without care."""
     return unit.endswith("b") and not unit.islower()
 
 
 def format_size(nbytes: int) -> str:
-    """``4096`` as ``4 KiB``; sizes that are not a whole multiple keep up to two decimals."""
+    """Return ``4096`` as ``4 KiB``; sizes that are not a whole multiple keep up to two decimals."""
     size = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
@@ -63,7 +63,7 @@ def format_size(nbytes: int) -> str:
 
 
 def format_ns(ns: float) -> str:
-    """A time in the unit a reader expects: ns below 10 µs, then µs, ms, s."""
+    """Return a time in the unit a reader expects: ns below 10 µs, then µs, ms, s."""
     for limit, scale, unit in ((1e4, 1.0, "ns"), (1e7, 1e3, "µs"), (1e10, 1e6, "ms")):
         if abs(ns) < limit:
             return f"{ns / scale:,.2f} {unit}"

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple, TypeVar, dataclass_transform, overload
 T = TypeVar("T")
 
 Fields = dict[str, "Field[Any]"]
-Key = Callable[[Any], tuple[Any, ...]]
+FieldsOf = Callable[[Any], tuple[Any, ...]]
 
 
 class Options(NamedTuple):
-    """How a class is made: ``dataclass``'s options, and ``guarded`` for its ``frozen``.
+    """The options of a class: ``dataclass``'s own, and ``guarded`` for its ``frozen``.
 
     ``hashed``: equal objects have one hash. ``compiled``: ``==`` and ``hash`` are compiled for the class.
     """
@@ -93,12 +93,12 @@ def _decorate(cls: type[T] | None, options: Options) -> type[T] | Callable[[type
 
 def _make_class(plain: type[T], options: Options) -> type[T]:
     """Return ``plain`` again with slots and methods: slots cannot be added to a class that is there."""
-    own = _own_fields(plain, options.kw_only)
+    own = _list_own_fields(plain, options.kw_only)
     fields: Fields = {}
     for base in reversed(plain.__mro__):
         fields.update(vars(base).get("__dataclass_fields__", ()))
     fields.update(own)
-    inherited = {slot for base in plain.__mro__[1:-1] for slot in _slots(base)}
+    inherited = {slot for base in plain.__mro__[1:-1] for slot in _list_slots(base)}
     compiled = _compile(plain, fields, options)
     members = {name: member for name, member in vars(plain).items() if name not in own}
     for name in ("__dict__", "__weakref__"):
@@ -106,10 +106,10 @@ def _make_class(plain: type[T], options: Options) -> type[T]:
     if "__eq__" in members and members["__hash__"] is None:
         del members["__hash__"]  # Python's, not the author's.
     # What the author wrote stays.
-    made = compiled | dict(_shared_methods(fields, options)) | members
+    made = compiled | dict(_list_methods(fields, options)) | members
     made["__slots__"] = tuple(name for name in fields if name not in inherited)
     made["__dataclass_fields__"] = fields
-    made["__dataclass_params__"] = _params(options)
+    made["__dataclass_params__"] = _make_params(options)
     made.setdefault("__match_args__", tuple(f.name for f in fields.values() if f.init and not f.kw_only))
     make: Callable[..., type[T]] = type(plain)
     cls = make(plain.__name__, plain.__bases__, made)
@@ -120,7 +120,7 @@ def _make_class(plain: type[T], options: Options) -> type[T]:
     return cls
 
 
-def _own_fields(plain: type, kw_only: bool) -> Fields:
+def _list_own_fields(plain: type, kw_only: bool) -> Fields:
     """Return the fields that the class itself declares, in order."""
     own: Fields = {}
     for name, kind in plain.__annotations__.items():
@@ -137,7 +137,7 @@ def _own_fields(plain: type, kw_only: bool) -> Fields:
     return own
 
 
-def _slots(cls: type) -> Iterable[str]:
+def _list_slots(cls: type) -> Iterable[str]:
     slots: str | Iterable[str] = vars(cls).get("__slots__", ())
     return (slots,) if isinstance(slots, str) else slots
 
@@ -145,7 +145,7 @@ def _slots(cls: type) -> Iterable[str]:
 def _compile(plain: type, fields: Fields, options: Options) -> dict[str, Any]:
     """Return the methods that are written for this class, by name."""
     names: dict[str, Any] = {"__name__": plain.__module__, "_MISSING": MISSING}
-    exec("\n".join(_source(plain, fields, options, names)), names)
+    exec("\n".join(_compile_source(plain, fields, options, names)), names)
     methods: dict[str, Any] = {name: names[name] for name in ("__init__", "__eq__", "__hash__") if name in names}
     for name, method in methods.items():
         method.__qualname__ = f"{plain.__qualname__}.{name}"
@@ -153,7 +153,7 @@ def _compile(plain: type, fields: Fields, options: Options) -> dict[str, Any]:
     return methods
 
 
-def _source(plain: type, fields: Fields, options: Options, names: dict[str, Any]) -> Iterator[str]:
+def _compile_source(plain: type, fields: Fields, options: Options, names: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of the compiled methods; defaults and factories go into ``names``."""
     ordered = sorted((f for f in fields.values() if f.init), key=lambda f: bool(f.kw_only))
     parameters = ["self"]
@@ -178,18 +178,18 @@ def _source(plain: type, fields: Fields, options: Options, names: dict[str, Any]
         yield " self.__post_init__()"
     if options.compiled:
         mine, others = (", ".join(f"{of}.{f.name}" for f in fields.values() if f.compare) for of in ("self", "other"))
-        hashed = ", ".join(f"self.{name}" for name in _hashed(fields))
+        hashed = ", ".join(f"self.{name}" for name in _hash_fields(fields))
         yield "def __eq__(self, other):"
         yield f" return ({mine},) == ({others},) if other.__class__ is self.__class__ else NotImplemented"
         yield "def __hash__(self):"
         yield f" return hash(({hashed},))"
 
 
-def _hashed(fields: Fields) -> Iterator[str]:
+def _hash_fields(fields: Fields) -> Iterator[str]:
     return (f.name for f in fields.values() if (f.compare if f.hash is None else f.hash))
 
 
-def _shared_methods(fields: Fields, options: Options) -> Iterator[tuple[str, Any]]:
+def _list_methods(fields: Fields, options: Options) -> Iterator[tuple[str, Any]]:
     """Yield the methods that need no compiler, by name."""
     yield "__replace__", dataclasses.replace
     if options.repr:
@@ -197,18 +197,18 @@ def _shared_methods(fields: Fields, options: Options) -> Iterator[tuple[str, Any
     if options.guarded:
         yield "__setattr__", _refuse_assignment
         yield "__delattr__", _refuse_deletion
-        yield "__getstate__", _contents
+        yield "__getstate__", _get_contents
         yield "__setstate__", _fill
     if options.eq and not options.compiled:
-        key = _key(f.name for f in fields.values() if f.compare)
-        yield "__eq__", _equality(key)
+        key = _make_key(f.name for f in fields.values() if f.compare)
+        yield "__eq__", _make_equality(key)
         if options.hashed:
-            yield "__hash__", _hashing(_key(_hashed(fields)))
+            yield "__hash__", _make_hashing(_make_key(_hash_fields(fields)))
         if options.order:
-            yield from ((f"__{compare.__name__}__", _ordering(key, compare)) for compare in (lt, le, gt, ge))
+            yield from ((f"__{compare.__name__}__", _make_ordering(key, compare)) for compare in (lt, le, gt, ge))
 
 
-def _key(names: Iterable[str]) -> Key:
+def _make_key(names: Iterable[str]) -> FieldsOf:
     """Return what gives the fields of an object as a tuple."""
     wanted = tuple(names)
     if len(wanted) > 1:
@@ -216,25 +216,25 @@ def _key(names: Iterable[str]) -> Key:
     return lambda thing: tuple(getattr(thing, name) for name in wanted)
 
 
-def _equality(key: Key) -> Callable[[Any, Any], bool]:
+def _make_equality(key: FieldsOf) -> Callable[[Any, Any], bool]:
     def equal(self: Any, other: Any) -> bool:
         return key(self) == key(other) if other.__class__ is self.__class__ else NotImplemented
 
     return equal
 
 
-def _hashing(key: Key) -> Callable[[Any], int]:
-    def hashed(self: Any) -> int:
+def _make_hashing(key: FieldsOf) -> Callable[[Any], int]:
+    def compute_hash(self: Any) -> int:
         return hash(key(self))
 
-    return hashed
+    return compute_hash
 
 
-def _ordering(key: Key, compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    def ordered(self: Any, other: Any) -> bool:
+def _make_ordering(key: FieldsOf, compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    def compare_order(self: Any, other: Any) -> bool:
         return compare(key(self), key(other)) if other.__class__ is self.__class__ else NotImplemented
 
-    return ordered
+    return compare_order
 
 
 @reprlib.recursive_repr()
@@ -260,7 +260,7 @@ def _is_guarded(self: Any, name: str) -> bool:
     return name in self.__dataclass_fields__ or "__dataclass_fields__" in vars(type(self))
 
 
-def _contents(self: Any) -> list[Any]:
+def _get_contents(self: Any) -> list[Any]:
     return [getattr(self, f.name) for f in dataclasses.fields(self)]
 
 
@@ -270,19 +270,19 @@ def _fill(self: Any, contents: list[Any]) -> None:
 
 
 @dataclass
-class _Sample:
+class _Template:
     """A dataclass, for the marks that the library puts on its own."""
 
     field: int
 
 
-_FIELD = dataclasses.fields(_Sample)[0]._field_type  # type: ignore[attr-defined]  # noqa: SLF001
+_FIELD = dataclasses.fields(_Template)[0]._field_type  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 @lru_cache
-def _params(options: Options) -> object:
+def _make_params(options: Options) -> object:
     """Return what ``dataclass`` asks of a class that it inherits from."""
-    params = copy.copy(vars(_Sample)["__dataclass_params__"])
+    params = copy.copy(vars(_Template)["__dataclass_params__"])
     set_here = {"frozen": options.guarded, "eq": options.eq, "order": options.order, "repr": options.repr}
     for name, setting in (set_here | {"kw_only": options.kw_only, "slots": True}).items():
         if name in type(params).__slots__:

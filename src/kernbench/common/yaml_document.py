@@ -36,7 +36,7 @@ _CONTAINERS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 @value
 class YamlPlace:
-    """Where an entry stands: (line, column) of its key and of its value, from 1; line 0 when no line holds it."""
+    """The place of an entry: (line, column) of its key and of its value, from 1; line 0 when no line holds it."""
 
     source: str
     key: tuple[int, int]
@@ -45,7 +45,7 @@ class YamlPlace:
 
 @state
 class YamlContent:
-    """What a text says: its data, the place of every entry, and what is wrong with it as YAML."""
+    """The content of a text: its data, the place of every entry, and the faults in it as YAML."""
 
     data: Any = None
     places: dict[Path, YamlPlace] = field(default_factory=dict)
@@ -53,13 +53,13 @@ class YamlContent:
 
 
 def path_text(path: Path) -> str:
-    """``("a", "b", 1, "c")`` as ``a.b[1].c``."""
+    """Return ``("a", "b", 1, "c")`` as ``a.b[1].c``."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
 
 
 def entry_exists(container: object, part: str | int) -> bool:
-    """True when plain data has an entry ``part``: a key of a mapping or an index of a list."""
+    """Return True when plain data has an entry ``part``: a key of a mapping or an index of a list."""
     if isinstance(container, dict):
         return part in container
     return isinstance(container, list) and isinstance(part, int) and part < len(container)
@@ -75,14 +75,14 @@ def read_yaml(text: str, source: str) -> YamlContent:
         if root is not None:
             content.data = _NodeReader(loader, source, content).read(root, ())
     except yaml.YAMLError as error:
-        content.problems.append(_problem_of(error, text, source))
+        content.problems.append(_make_problem(error, text, source))
     except RecursionError:
         content.problems.append(Problem(source=source, line=1, column=1, path="", message=_TOO_DEEP))
     return content
 
 
 def _check_size(text: str) -> None:
-    """MarkedYAMLError where ``text`` has too many nodes, or too deep ones. Its events are read one by one."""
+    """Raise MarkedYAMLError where ``text`` has too many nodes, or too deep ones. Its events are read one by one."""
     nodes = depth = 0
     for event in yaml.parse(text, _LOADER):
         nodes += isinstance(event, yaml.NodeEvent)
@@ -102,10 +102,10 @@ class _NodeReader:
 
     def read(self, node: yaml.Node, path: Path) -> Any:
         if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, path)
+            return self._read_scalar(node, path)
         self._guard(node, path)
         self.open.add(id(node))
-        data = self._mapping(node, path) if isinstance(node, yaml.MappingNode) else self._sequence(node, path)
+        data = self._read_mapping(node, path) if isinstance(node, yaml.MappingNode) else self._read_sequence(node, path)
         self.open.discard(id(node))
         return data
 
@@ -118,44 +118,44 @@ class _NodeReader:
         if node.tag not in _CONTAINERS:
             self._complain(node, path, f"unknown tag {node.tag}")
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+    def _read_mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         data: dict[str, Any] = {}
-        for name, key, entry in self._own(node, path):
+        for name, key, entry in self._read_own(node, path):
             if name in data:
                 first = self.content.places[(*path, name)].key[0]
                 self._complain(key, (*path, name), f"duplicate key {name!r}; line {first} gives it already")
             else:
-                data[name] = self._entry((*path, name), key, entry)
-        for name, key, entry in self._merged(node, path):
+                data[name] = self._read_entry((*path, name), key, entry)
+        for name, key, entry in self._merge_entries(node, path):
             if name not in data:
-                data[name] = self._entry((*path, name), key, entry)
+                data[name] = self._read_entry((*path, name), key, entry)
         return data
 
-    def _sequence(self, node: yaml.Node, path: Path) -> list[Any]:
-        return [self._entry((*path, index), item, item) for index, item in enumerate(node.value)]
+    def _read_sequence(self, node: yaml.Node, path: Path) -> list[Any]:
+        return [self._read_entry((*path, index), item, item) for index, item in enumerate(node.value)]
 
-    def _entry(self, path: Path, key: yaml.Node, value: yaml.Node) -> Any:
-        self.content.places[path] = YamlPlace(self.source, _spot(key.start_mark), _spot(value.start_mark))
+    def _read_entry(self, path: Path, key: yaml.Node, value: yaml.Node) -> Any:
+        self.content.places[path] = YamlPlace(self.source, _find_spot(key.start_mark), _find_spot(value.start_mark))
         return self.read(value, path)
 
-    def _own(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+    def _read_own(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
         for key, entry in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 self._complain(key, path, "a key must be a name, not a list or a mapping")
             elif key.tag != _MERGE:
                 yield key.value, key, entry
 
-    def _merged(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
-        """Entries of the mappings that ``<<`` names; the first that gives a key wins."""
+    def _merge_entries(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+        """Yield the entries of the mappings that ``<<`` names; the first that gives a key wins."""
         merged = (entry for key, entry in node.value if key.tag == _MERGE)
         for entry in merged:
             for source in entry.value if isinstance(entry, yaml.SequenceNode) else [entry]:
                 if isinstance(source, yaml.MappingNode):
-                    yield from self._own(source, path)
+                    yield from self._read_own(source, path)
                 else:
                     self._complain(source, path, "<< takes a mapping or a list of mappings")
 
-    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+    def _read_scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
         if node.tag == _TEXT and not node.style and _EXPONENT.fullmatch(node.value):
             return float(node.value)
         try:
@@ -168,20 +168,20 @@ class _NodeReader:
         return None
 
     def _complain(self, node: yaml.Node, path: Path, message: str) -> None:
-        line, column = _spot(node.start_mark)
+        line, column = _find_spot(node.start_mark)
         at = path_text(path)
         self.content.problems.append(
             Problem(source=self.source, line=line, column=column, path=at, message=message),
         )
 
 
-def _spot(mark: Any) -> tuple[int, int]:
+def _find_spot(mark: Any) -> tuple[int, int]:
     return mark.line + 1, mark.column + 1
 
 
-def _problem_of(error: yaml.YAMLError, text: str, source: str) -> Problem:
+def _make_problem(error: yaml.YAMLError, text: str, source: str) -> Problem:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        line, column = _spot(error.problem_mark)
+        line, column = _find_spot(error.problem_mark)
         if error.problem == _TOO_DEEP_FOR_LIBYAML:
             return Problem(source=source, line=line, column=column, path="", message=_TOO_DEEP)
         begun = f" from line {error.context_mark.line + 1}" if error.context_mark is not None else ""

@@ -1,4 +1,4 @@
-"""What every component implementation is, as far as the registry and the topology need to know; and the kinds of part.
+"""The base of component implementations, as far as the registry and the topology need it; and the kinds of part.
 
 A kind is a place in the machine; an implementation is a class for it.
 """

@@ -19,9 +19,8 @@ import importlib.metadata
 from collections.abc import Callable
 from typing import TypeVar
 
-from kernbench.common.errors import InputError, UnknownNameError
+from kernbench.common.errors import InputError, UnknownNameError, close_to
 from kernbench.common.imports import import_attribute, package_exists
-from kernbench.common.names import close_to
 from kernbench.di.part import COMPONENT, KINDS, Part
 
 P = TypeVar("P", bound=Part)
@@ -56,7 +55,7 @@ class Registry:
         return enter
 
     def lookup(self, impl: str) -> type[Part]:
-        """The class that ``impl`` means: a registered name, else a dotted path to import.
+        """Return the class that ``impl`` names: a registered one, else one at a dotted path to import.
 
         Raises UnknownNameError for a name nobody registered, InputError for a path that leads to no component.
         """
@@ -76,16 +75,16 @@ class Registry:
             raise InputError(f"{error}; {hint.rstrip()}") from error
 
     def kinds_of(self, cls: type[Part]) -> tuple[str, ...]:
-        """The kinds ``cls`` was registered for, or its nearest registered base; empty when nobody said."""
+        """Return the kinds that ``cls`` was registered for, else its nearest registered base; empty without one."""
         return next((self._kinds[base] for base in cls.__mro__ if base in self._kinds), ())
 
     def known_impls(self) -> tuple[str, ...]:
-        """Every registered name, sorted."""
+        """Return every registered name, sorted."""
         self._load_group()
         return tuple(sorted(self._classes))
 
     def known_kinds(self) -> tuple[str, ...]:
-        """Every kind of part that a machine has, and those that extra parts were registered for."""
+        """Return every kind of part that a machine has, and those that extra parts were registered for."""
         self._load_group()
         own = {kind for kinds in self._kinds.values() for kind in kinds}
         return (*KINDS, *sorted(own.difference(KINDS)))
@@ -93,12 +92,12 @@ class Registry:
     def _enter(self, name: str, cls: type[Part], kinds: tuple[str, ...]) -> None:
         taken = self._classes.get(name)
         if taken is not None:
-            raise InputError(f"two components are called {name!r}: {_path_of(taken)} and {_path_of(cls)}")
+            raise InputError(f"two components are called {name!r}: {_show_path(taken)} and {_show_path(cls)}")
         self._classes[name] = cls
         self._kinds[cls] = (*self._kinds.get(cls, ()), *kinds)
 
     def _is_slip(self, impl: str) -> bool:
-        """True for ``builtin.xbra``: registered names begin so, and there is no such package to import from."""
+        """Return True for ``builtin.xbra``: registered names begin so, and there is no such package to import from."""
         family = impl.partition(".")[0]
         return any(name.startswith(f"{family}.") for name in self._classes) and not package_exists(family)
 
@@ -109,7 +108,7 @@ class Registry:
                 point.load()
 
 
-def _path_of(cls: type) -> str:
+def _show_path(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 

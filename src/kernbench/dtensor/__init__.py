@@ -1,7 +1,7 @@
 """Tensors over a mesh of ranks, after ``torch.distributed.tensor``: placements, and operators that look at them."""
 
+from kernbench.dtensor.api import DTensor, distribute_tensor
 from kernbench.dtensor.device_mesh import DeviceMesh, init_device_mesh
-from kernbench.dtensor.dtensor import DTensor, distribute_tensor
 from kernbench.dtensor.placements import Partial, Placement, Replicate, Shard
 
 __all__ = [

@@ -12,10 +12,9 @@ import numpy.typing as npt
 from kernbench.common.errors import InputError
 from kernbench.runtime_api.arrays import whole_number
 from kernbench.runtime_api.collective_calls import RankGroup
-from kernbench.runtime_api.context import RuntimeContext, current_context
+from kernbench.runtime_api.context import AnyContext, require_context
 from kernbench.runtime_api.distributed import BACKEND
 
-Torch: TypeAlias = RuntimeContext[Any]
 Names: TypeAlias = tuple[str, ...]
 
 
@@ -34,16 +33,16 @@ class DeviceMesh:
         mesh: npt.ArrayLike,
         *,
         mesh_dim_names: Sequence[str] | None = None,
-        torch: Torch | None = None,
+        torch: AnyContext | None = None,
     ) -> None:
         if device_type != BACKEND:
             raise InputError(f"device type {device_type!r}: the one of this machine is {BACKEND!r}")
-        self._torch = _context(torch)
-        self._ranks = _checked_ranks(_array(mesh), self._torch)
-        self._names = _checked_names(mesh_dim_names, self._ranks.ndim)
+        self._torch = require_context(torch)
+        self._ranks = _check_ranks(_make_array(mesh), self._torch)
+        self._names = _check_names(mesh_dim_names, self._ranks.ndim)
 
     @property
-    def torch(self) -> Torch:
+    def torch(self) -> AnyContext:
         """The context that its ranks are of."""
         return self._torch
 
@@ -59,7 +58,7 @@ class DeviceMesh:
 
     @property
     def mesh_dim_names(self) -> Names | None:
-        """What its dims are called, if they are called something."""
+        """The names of its dims, if they have names."""
         return self._names
 
     @property
@@ -69,46 +68,46 @@ class DeviceMesh:
 
     @property
     def ndim(self) -> int:
-        """How many dims."""
+        """The number of dims."""
         return self._ranks.ndim
 
     def size(self, mesh_dim: int | str | None = None) -> int:
-        """How many ranks, in all or along a dim."""
-        return self._ranks.size if mesh_dim is None else self.shape[self._dim(mesh_dim)]
+        """Return the number of ranks, in all or along a dim."""
+        return self._ranks.size if mesh_dim is None else self.shape[self._find_dim(mesh_dim)]
 
     def get_rank(self) -> int:
-        """The number of this rank among all."""
+        """Return the number of this rank among all."""
         return self._torch.distributed.get_rank()
 
     def get_coordinate(self) -> tuple[int, ...]:
-        """Where in the mesh this rank is; InputError when it is not in it."""
+        """Return the place of this rank in the mesh; InputError when it is not in it."""
         found = np.argwhere(self._ranks == self.get_rank())
         if len(found) != 1:
             raise InputError(f"rank {self.get_rank()} is not in {self}")
         return tuple(map(int, found[0]))
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """Where along a dim this rank is; a mesh of one dim needs no name for it."""
-        return self.get_coordinate()[self._dim(mesh_dim)]
+        """Return the place of this rank along a dim; a mesh of one dim needs no name for it."""
+        return self.get_coordinate()[self._find_dim(mesh_dim)]
 
     def ranks_along(self, mesh_dim: int | str | None = None) -> list[int]:
-        """The ranks that differ from this one in a dim only, in order, with itself."""
-        dim, at = self._dim(mesh_dim), self.get_coordinate()
+        """Return this rank and those that differ from it in one dim only, in order."""
+        dim, at = self._find_dim(mesh_dim), self.get_coordinate()
         across = np.moveaxis(self._ranks, dim, -1)
         return [int(rank) for rank in across[(*at[:dim], *at[dim + 1 :])]]
 
     def get_group(self, mesh_dim: int | str | None = None) -> RankGroup:
-        """Those ranks as a group, for ``torch.distributed``."""
+        """Return those ranks as a group, for ``torch.distributed``."""
         return self._torch.distributed.new_group(self.ranks_along(mesh_dim))
 
     def __getitem__(self, mesh_dim: str) -> DeviceMesh:
-        """The mesh of one dim that this rank is in: itself and those that differ from it in that dim only.
+        """Return the mesh of one dim that this rank is in: itself and those that differ from it in that dim only.
 
-        InputError for what is not the name of a dim.
+        InputError for anything but the name of a dim.
         """
         if not isinstance(mesh_dim, str):
             raise InputError(f"mesh[{mesh_dim!r}]: a dim is chosen by its name, as mesh_dim_names gave it to {self}")
-        dim = self._dim(mesh_dim)
+        dim = self._find_dim(mesh_dim)
         return DeviceMesh(BACKEND, self.ranks_along(dim), mesh_dim_names=(mesh_dim,), torch=self._torch)
 
     def __eq__(self, other: object) -> bool:
@@ -124,7 +123,7 @@ class DeviceMesh:
         names = f", mesh_dim_names={self._names}" if self._names else ""
         return f"DeviceMesh({BACKEND!r}, {self._ranks.tolist()}{names})"
 
-    def _dim(self, mesh_dim: int | str | None) -> int:
+    def _find_dim(self, mesh_dim: int | str | None) -> int:
         if mesh_dim is None and self.ndim == 1:
             return 0
         names = self._names or ()
@@ -141,33 +140,26 @@ def init_device_mesh(
     mesh_shape: Sequence[int],
     *,
     mesh_dim_names: Sequence[str] | None = None,
-    torch: Torch | None = None,
+    torch: AnyContext | None = None,
 ) -> DeviceMesh:
-    """All ranks by number, row by row, in a mesh of this shape; InputError unless it holds as many as there are."""
-    context = _context(torch)
-    shape, world = _checked_shape(mesh_shape), context.distributed.get_world_size()
+    """Make a mesh of this shape of all ranks by number, row by row; InputError unless it holds as many as there are."""
+    context = require_context(torch)
+    shape, world = _check_shape(mesh_shape), context.distributed.get_world_size()
     if prod(shape) != world:
         raise InputError(f"mesh shape {shape} holds {prod(shape)} ranks, there are {world}")
     ranks = np.arange(world).reshape(shape)
     return DeviceMesh(device_type, ranks, mesh_dim_names=mesh_dim_names, torch=context)
 
 
-def _context(torch: Torch | None) -> Torch:
-    context = torch or current_context()
-    if context is None:
-        raise InputError("no RuntimeContext is entered here: give torch=, or run inside `with RuntimeContext(...)`")
-    return context
-
-
-def _array(mesh: npt.ArrayLike) -> npt.NDArray[Any]:
+def _make_array(mesh: npt.ArrayLike) -> npt.NDArray[Any]:
     try:
         return np.asarray(mesh)
     except ValueError:
         raise InputError(f"mesh {mesh!r}: its rows have to be of one length") from None
 
 
-def _checked_shape(shape: object) -> tuple[int, ...]:
-    """Ranks along each dim, at least one."""
+def _check_shape(shape: object) -> tuple[int, ...]:
+    """Return the ranks along each dim, at least one."""
     found = [whole_number(each) for each in shape] if isinstance(shape, Sequence) else [None]
     counts = tuple(each for each in found if each is not None and each > 0)
     if len(counts) < len(found):
@@ -175,7 +167,7 @@ def _checked_shape(shape: object) -> tuple[int, ...]:
     return counts
 
 
-def _checked_ranks(mesh: npt.NDArray[Any], torch: Torch) -> npt.NDArray[np.int64]:
+def _check_ranks(mesh: npt.NDArray[Any], torch: AnyContext) -> npt.NDArray[np.int64]:
     world = torch.distributed.get_world_size()
     if mesh.ndim not in (1, 2):
         raise InputError(f"a mesh has one or two dims, not {mesh.ndim}")
@@ -189,7 +181,7 @@ def _checked_ranks(mesh: npt.NDArray[Any], torch: Torch) -> npt.NDArray[np.int64
     return mesh.astype(np.int64)
 
 
-def _checked_names(names: Sequence[str] | None, ndim: int) -> Names | None:
+def _check_names(names: Sequence[str] | None, ndim: int) -> Names | None:
     if names is None:
         return None
     found = () if isinstance(names, str) else tuple(names)

@@ -1,4 +1,4 @@
-"""How the part of a rank lies inside its SIP, and the tables that say which PE does what with it."""
+"""The place of a rank's part inside its SIP, and the tables that tell each PE its share of a launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernbench.kernels.shares import part
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.placement.dp import DPPolicy, PlacementError, resolve_dp_policy
 from kernbench.policy.placement.geometry import Window
-from kernbench.policy.placement.views import ShardView, first_copies
+from kernbench.policy.placement.views import first_copies
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.topology.spec import TopologySpec
 
@@ -20,16 +20,17 @@ BYTES_PER_PE = 2048
 
 
 def local_policy(shape: tuple[int, ...], itemsize: int, wanted: DPPolicy | None, topology: TopologySpec) -> DPPolicy:
-    """``wanted`` where a part of this shape can lie so, else rows over PEs."""
+    """Return ``wanted`` where a part of this shape can lie so, else rows over PEs."""
     if wanted is not None and _fits(shape, itemsize, wanted, topology):
         return wanted
     return rows_policy(shape, itemsize, wanted, topology)
 
 
 def rows_policy(shape: tuple[int, ...], itemsize: int, within: DPPolicy | None, topology: TopologySpec) -> DPPolicy:
-    """Rows over those of the cubes and PEs that ``within`` has, all of them without; of a single row its elements.
+    """Return the policy of rows over the cubes and PEs that ``within`` has, by default over all.
 
-    As many PEs as there are rows, and ``BYTES_PER_PE`` for each; cubes first.
+    A single row is split by its elements. It takes as many PEs as there are rows, with ``BYTES_PER_PE`` for each; cubes
+    first.
     """
     cubes, pes = topology.cubes_per_sip, topology.pes_per_cube
     if within is not None:
@@ -43,34 +44,19 @@ def rows_policy(shape: tuple[int, ...], itemsize: int, within: DPPolicy | None, 
     return DPPolicy(how, how, num_cubes=num_cubes, num_pes=min(pes, wanted // num_cubes))
 
 
-def is_row_major(layout: TensorLayout) -> bool:
-    """Whether its virtual addresses are in the order of its elements."""
-    return all(_is_in_order(layout, view) for view in layout.views)
-
-
-def has_copies(layout: TensorLayout) -> bool:
-    """Whether some element lies in several places."""
-    return len({view.spec.offset_bytes for view in layout.views}) < len(layout.views)
+def reads_in_order(layout: TensorLayout) -> bool:
+    """Return True when a launch may read it as one row-major array: not so of scattered single elements."""
+    scattered = any(view.window.size == 1 and view.shape[1:] != layout.shape[1:] for view in layout.views)
+    return layout.is_row_major and not scattered
 
 
 def is_plain(layout: TensorLayout) -> bool:
-    """Whether it lies as collectives on blocks want it: each element once, in order."""
-    return is_row_major(layout) and not has_copies(layout)
-
-
-def _is_in_order(layout: TensorLayout, view: ShardView) -> bool:
-    """Whether a shard holds neighbours, where they come in the tensor: behind the first axis nothing is split."""
-    axis = next((at for at, extent in enumerate(view.shape) if extent > 1), 0)
-    first = 0
-    for (start, _), extent in zip(view.window.bounds, layout.shape, strict=True):
-        first = first * extent + start
-    return (
-        view.shape[axis + 1 :] == layout.shape[axis + 1 :] and first * layout.dtype.itemsize == view.spec.offset_bytes
-    )
+    """Return True when it lies as collectives on blocks want it: each element once, in order."""
+    return reads_in_order(layout) and not layout.has_copies
 
 
 def _fits(shape: tuple[int, ...], itemsize: int, policy: DPPolicy, topology: TopologySpec) -> bool:
-    """Whether every PE that the policy takes has a part."""
+    """Return True when every PE that the policy takes has a part."""
     sizes = {"num_pe": topology.pes_per_cube, "num_cubes": topology.cubes_per_sip}
     try:
         shards = resolve_dp_policy(policy, shape=shape, itemsize=itemsize, target_sip=0, **sizes)
@@ -81,7 +67,7 @@ def _fits(shape: tuple[int, ...], itemsize: int, policy: DPPolicy, topology: Top
 
 
 Table: TypeAlias = tuple[int, ...]
-Move: TypeAlias = tuple[Window, Window]
+WindowMove: TypeAlias = tuple[Window, Window]
 """Elements of one tensor, and where they go in another; of one shape."""
 
 
@@ -92,22 +78,19 @@ class _Held(NamedTuple):
     offset: int
 
     def place_of(self, window: Window, itemsize: int) -> int:
-        """Where a window inside of it begins."""
+        """Return the first byte of a window inside of it."""
         at = 0
         for (start, _), (first, last) in zip(window.bounds, self.window.bounds, strict=True):
             at = at * (last - first) + start - first
         return self.offset + at * itemsize
 
 
-def shard_table(layout: TensorLayout) -> Table:
-    """``(cube, pe, offset in bytes, elements)`` of every shard and copy."""
-    item = layout.dtype.itemsize
-    return tuple(n for s in layout.shards for n in (s.cube, s.pe, s.offset_bytes, s.nbytes // item))
+def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[WindowMove]) -> Table:
+    """Return the lines of ``copy_windows``: every PE fills its own shards and copies of the target.
 
-
-def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[Move]) -> Table:
-    """The lines of ``copy_windows``, every PE with its own shards and copies of the target; axes as the target's."""
-    held, item = _held(source), source.dtype.itemsize
+    Axes are those of the target.
+    """
+    held, item = _find_windows(source), source.dtype.itemsize
     lines: list[int] = []
     for taken, given in moves:
         shifts = [a - b for (a, _), (b, _) in zip(taken.bounds, given.bounds, strict=True)]
@@ -115,44 +98,47 @@ def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[Move]
             both = view.window.meet(given)
             if both is None:
                 continue
-            wanted, mine = _moved(both, shifts), _Held(view.window, view.spec.offset_bytes)
+            wanted, mine = _shift(both, shifts), _Held(view.window, view.spec.offset_bytes)
             for there in held:
                 found = there.window.meet(wanted)
                 if found is not None:
-                    here = _moved(found, [-shift for shift in shifts])
+                    here = _shift(found, [-shift for shift in shifts])
                     lines += (view.spec.cube, view.spec.pe, there.place_of(found, item), mine.place_of(here, item))
-                    lines += _extents(found.shape, there.window.shape, view.shape, item)
+                    lines += _list_extents(found.shape, there.window.shape, view.shape, item)
     return tuple(lines)
 
 
 def gemm_table(out: TensorLayout, pes: Sequence[PeCoord], tile: tuple[int, int]) -> Table:
-    """The lines of ``gemm_windows``: every PE a part of the product, or its own shards when they lie otherwise.
+    """Return the lines of ``gemm_windows``: every PE computes a part of the product.
 
-    ``tile``: rows and columns of an output tile. Less than one costs what one costs, so a part is one at least.
+    Where the result does not lie in order, the part is the PE's own shards. ``tile``: rows and columns of an output
+    tile. A part of a tile costs as much as a whole one, so a PE's part is one tile at least.
     """
     item = out.dtype.itemsize
     if not is_plain(out):
         windows = [(view.spec.cube, view.spec.pe, view.window, view.spec.offset_bytes) for view in out.views]
-        return tuple(n for cube, pe, window, at in windows for n in (cube, pe, *_line(window, at, window, item)))
+        return tuple(n for cube, pe, window, at in windows for n in (cube, pe, *_make_line(window, at, window, item)))
     whole = _Held(out.whole, 0)
-    parts = _parts(out.shape, _grid(out.shape, len(pes), tile))
+    parts = _split_parts(out.shape, _choose_grid(out.shape, len(pes), tile))
     placed = ((pe, window, whole.place_of(window, item)) for pe, window in zip(pes, parts, strict=False))
-    return tuple(n for (_, cube, pe), window, at in placed for n in (cube, pe, *_line(window, at, out.whole, item)))
+    return tuple(
+        n for (_, cube, pe), window, at in placed for n in (cube, pe, *_make_line(window, at, out.whole, item))
+    )
 
 
-def _held(layout: TensorLayout) -> list[_Held]:
-    """What a reader finds where, each element once."""
-    if is_row_major(layout):
+def _find_windows(layout: TensorLayout) -> list[_Held]:
+    """Return the windows in which a reader finds each element once."""
+    if reads_in_order(layout):
         return [_Held(layout.whole, 0)]
     return [_Held(view.window, view.spec.offset_bytes) for view in first_copies(layout.views)]
 
 
-def _moved(window: Window, by: Sequence[int]) -> Window:
+def _shift(window: Window, by: Sequence[int]) -> Window:
     return Window(tuple((a + shift, b + shift) for (a, b), shift in zip(window.bounds, by, strict=True)))
 
 
-def _extents(shape: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...], itemsize: int) -> list[int]:
-    """Extents and both strides of a box; what is contiguous in both is one axis, the last."""
+def _list_extents(shape: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...], itemsize: int) -> list[int]:
+    """Return extents and both strides of a box; axes that are contiguous in both become one, the last."""
     if not shape:
         return [1, itemsize, itemsize]
     box = list(zip(shape, row_major(source, itemsize), row_major(target, itemsize), strict=True))
@@ -168,19 +154,19 @@ def _extents(shape: tuple[int, ...], source: tuple[int, ...], target: tuple[int,
     return [axis[which] for which in range(3) for axis in merged]
 
 
-def _line(window: Window, offset: int, rows_of: Window, itemsize: int) -> tuple[int, ...]:
+def _make_line(window: Window, offset: int, rows_of: Window, itemsize: int) -> tuple[int, ...]:
     (row, last_row), (column, last_column) = window.bounds
     return row, last_row - row, column, last_column - column, offset, rows_of.shape[1] * itemsize
 
 
-def _grid(shape: tuple[int, ...], pes: int, tile: tuple[int, int]) -> tuple[int, int]:
-    """Into how many parts rows and columns of a product are cut: as many as there are PEs and tiles, near to square."""
+def _choose_grid(shape: tuple[int, ...], pes: int, tile: tuple[int, int]) -> tuple[int, int]:
+    """Return the parts of a product's rows and of its columns: as many as there are PEs and tiles, near to square."""
     row_tiles, column_tiles = (-(-extent // size) for extent, size in zip(shape, tile, strict=True))
     grids = ((rows, min(pes // rows, column_tiles)) for rows in range(1, min(pes, row_tiles) + 1))
     return max(grids, key=lambda grid: (grid[0] * grid[1], -(grid[0] * shape[1] + grid[1] * shape[0])))
 
 
-def _parts(shape: tuple[int, ...], grid: tuple[int, int]) -> Iterator[Window]:
+def _split_parts(shape: tuple[int, ...], grid: tuple[int, int]) -> Iterator[Window]:
     rows, columns = (
         [part(extent, parts, at) for at in range(parts)] for extent, parts in zip(shape, grid, strict=True)
     )

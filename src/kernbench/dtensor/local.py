@@ -1,26 +1,31 @@
-"""What one rank does with tensors of its own, each a launch of a kernel; and their blocks on the way between ranks."""
+"""The part of a distributed tensor that one rank has, and what the rank does with its tensors, each a launch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
 from kernbench.common.dtypes import DType
-from kernbench.dtensor.device_mesh import Torch
+from kernbench.common.errors import InputError
+from kernbench.common.values import value
+from kernbench.dtensor.device_mesh import DeviceMesh
 from kernbench.dtensor.layouts import (
-    Move,
+    WindowMove,
     copy_table,
     gemm_table,
     is_plain,
-    is_row_major,
     local_policy,
+    reads_in_order,
     rows_policy,
-    shard_table,
 )
+from kernbench.dtensor.placements import Placements, count_sent_bytes, local_window
 from kernbench.kernels.copy import copy_windows
 from kernbench.kernels.elementwise import elementwise_shards
 from kernbench.kernels.gemm import gemm_windows
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
+from kernbench.runtime_api.context import AnyContext
+from kernbench.runtime_api.layout import shard_table
 from kernbench.runtime_api.tensor import Tensor
 
 
@@ -29,31 +34,31 @@ class LocalTensors:
 
     __slots__ = ("dp", "torch")
 
-    def __init__(self, torch: Torch, dp: DPPolicy | None) -> None:
+    def __init__(self, torch: AnyContext, dp: DPPolicy | None) -> None:
         self.torch, self.dp = torch, dp
 
     def empty(self, shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:
-        """A tensor that lies as asked."""
+        """Make a tensor by the policy of ``dp``."""
         policy = local_policy(shape, dtype.itemsize, self.dp, self.torch.topology)
         return self.torch.empty(shape, dtype=dtype, dp=policy, name=name)
 
     def zeros(self, shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:
-        """The same, of zeros."""
+        """Make a tensor of zeros by the policy of ``dp``."""
         return self.empty(shape, dtype, name).fill_(0)
 
     def buffer(self, shape: tuple[int, ...], dtype: DType, name: str, *, padded: bool = False) -> Tensor:
-        """A tensor in the order of its elements, for blocks on their way; of zeros when some may not be written."""
+        """Make a tensor in the order of its elements, for blocks on their way; of zeros when some stay unwritten."""
         policy = rows_policy(shape, dtype.itemsize, self.dp, self.torch.topology)
         made = self.torch.empty(shape, dtype=dtype, dp=policy, name=name)
         return made.fill_(0) if padded else made
 
-    def copy(self, source: Tensor, target: Tensor, moves: Iterable[Move]) -> None:
+    def copy(self, source: Tensor, target: Tensor, moves: Iterable[WindowMove]) -> None:
         """Move windows of one tensor to another."""
         lines = copy_table(source.layout, target.layout, moves)
         self.torch.launch("dtensor-copy", copy_windows, source, target, lines, max(1, source.ndim), source.dtype)
 
-    def copied(self, source: Tensor, name: str) -> Tensor:
-        """A tensor with the same elements."""
+    def clone(self, source: Tensor, name: str) -> Tensor:
+        """Make a tensor with the same elements."""
         made = self.empty(source.shape, source.dtype, name)
         self.copy(source, made, [(source.layout.whole, made.layout.whole)])
         return made
@@ -61,8 +66,8 @@ class LocalTensors:
     def elementwise(
         self, op: str, x: Tensor, y: Tensor | None = None, number: float | None = None, *, number_first: bool = False
     ) -> Tensor:
-        """An operator on one or two tensors of one shape, or a tensor and a number; lies as ``x``."""
-        other = None if y is None else self._lying_as(x, y)
+        """Apply an operator to one or two tensors of one shape, or to a tensor and a number; it lies as ``x``."""
+        other = None if y is None else self._move_like(x, y)
         out = self.torch.empty_like(x, name=f"{op}.out")
         lines = shard_table(x.layout)
         self.torch.launch(op, elementwise_shards, op, x, other, out, lines, x.dtype, number, number_first)
@@ -71,11 +76,11 @@ class LocalTensors:
         return out
 
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
-        """``a @ b``, of matrices."""
+        """Compute ``a @ b``, of matrices."""
         (m, k), n = a.shape, b.shape[1]
         kind = a.dtype if a.dtype.is_float else self.torch.int32
         out = self.empty((m, n), kind, "matmul.out")
-        operands = [self._row_major(each) for each in (a, b)]
+        operands = [self._make_row_major(each) for each in (a, b)]
         pes = sorted({pe for each in (*operands, out) for pe in each.layout.owners})
         tile_m, _, tile_n = self.torch.topology.pe.gemm.tile_sizes
         lines = gemm_table(out.layout, pes, (tile_m, tile_n))
@@ -85,19 +90,66 @@ class LocalTensors:
                 used.free()
         return out
 
-    def _lying_as(self, x: Tensor, y: Tensor) -> Tensor:
+    def _move_like(self, x: Tensor, y: Tensor) -> Tensor:
         if y.layout.views == x.layout.views:
             return y
         made = self.torch.empty_like(x, name=f"{y.name}.moved")
         self.copy(y, made, [(y.layout.whole, made.layout.whole)])
         return made
 
-    def _row_major(self, x: Tensor) -> Tensor:
-        if is_row_major(x.layout):
+    def _make_row_major(self, x: Tensor) -> Tensor:
+        if reads_in_order(x.layout):
             return x
         made = self.buffer(x.shape, x.dtype, f"{x.name}.rows")
         self.copy(x, made, [(x.layout.whole, made.layout.whole)])
         return made
+
+
+@value(kw_only=True)
+class DTensorSpec:
+    """A tensor of ``shape`` over a mesh, the same on all ranks. ``dp``: how parts lie in a SIP; None: by their size."""
+
+    mesh: DeviceMesh
+    placements: Placements
+    shape: tuple[int, ...]
+    dtype: DType
+    dp: DPPolicy | None = None
+
+    def window(self, placements: Placements | None = None) -> Window:
+        """Return this rank's part, with its own or other placements."""
+        wanted = self.placements if placements is None else placements
+        return local_window(self.shape, wanted, self.mesh.shape, self.mesh.get_coordinate())
+
+    def cost_of(self, target: Placements) -> float:
+        """Return about how many bytes a rank sends to get to these placements."""
+        return count_sent_bytes(self.placements, target, self.shape, self.dtype.itemsize, self.mesh.shape)
+
+
+@value
+class RankPart:
+    """A distributed tensor as one rank has it."""
+
+    spec: DTensorSpec
+    local: Tensor
+
+    @property
+    def tensors(self) -> LocalTensors:
+        """The maker of tensors that lie as this one's parts do."""
+        return LocalTensors(self.spec.mesh.torch, self.spec.dp)
+
+    def with_placements(self, placements: Placements, local: Tensor) -> RankPart:
+        """Return the same tensor with other placements."""
+        return RankPart(replace(self.spec, placements=placements), local)
+
+    def check_live(self) -> None:
+        """Raise InputError when the local tensor has been freed: before work begins that would be left half done."""
+        if not self.local.is_live:
+            raise InputError(f"tensor {self.local.name!r} has been freed")
+
+    def free_unless(self, kept: RankPart) -> None:
+        """Free the local tensor, if it is not that of ``kept``."""
+        if self.local is not kept.local:
+            self.local.free()
 
 
 class Blocks:
@@ -115,24 +167,27 @@ class Blocks:
 
     @property
     def shape_of_all(self) -> tuple[int, ...]:
-        """That of all blocks."""
+        """The shape of all blocks."""
         return (self.shape[0] * self._ranks, *self.shape[1:])
 
     def window(self, at: int, extents: tuple[int, ...]) -> Window:
-        """The first corner of block ``at``, so much of it as is used."""
+        """Return the first corner of block ``at``, as much of it as is used."""
         first = at * self.shape[0]
         return Window.whole(extents).along(0, first, first + extents[0])
 
     def one(self, local: Tensor) -> Tensor:
-        """A rank's own chunk as a block: the tensor itself where it will do, which is so on all ranks or on none."""
+        """Return a rank's own chunk as a block.
+
+        It is the tensor itself where that will do, which is so on all ranks or on none.
+        """
         if self.even and is_plain(local.layout):
             return local
         block = self._tensors.buffer(self.shape, local.dtype, f"{local.name}.block", padded=not self.even)
         self._tensors.copy(local, block, [(local.layout.whole, Window.whole(local.shape))])
         return block
 
-    def packed(self, local: Tensor, moves: Sequence[Move] | None) -> Tensor:
-        """``moves`` made to a tensor of all blocks; the local tensor itself when it is one."""
+    def pack(self, local: Tensor, moves: Sequence[WindowMove] | None) -> Tensor:
+        """Make ``moves`` to a tensor of all blocks, and return it; the local tensor itself when it is one."""
         if moves is None and is_plain(local.layout):
             return local
         blocks = self._tensors.buffer(self.shape_of_all, local.dtype, f"{local.name}.blocks", padded=not self.even)
@@ -140,10 +195,10 @@ class Blocks:
         self._tensors.copy(local, blocks, everything if moves is None else moves)
         return blocks
 
-    def unpacked(
+    def unpack(
         self,
         made: Tensor,
-        moves: Sequence[Move] | None,
+        moves: Sequence[WindowMove] | None,
         shape: tuple[int, ...],
         collective: Callable[[Tensor], object],
     ) -> None:

@@ -1,4 +1,4 @@
-"""Operations on distributed tensors: what placements each can work with, and which of them it takes.
+"""Operations on distributed tensors: choose placements that an operation can work with, and do its local work.
 
 For each dim of the mesh a rule names the placements of the operands and that of the result. A choice is one rule for
 each dim: the one for which the operands are the cheapest to bring there; of these the one whose result is the cheapest
@@ -17,10 +17,17 @@ import numpy as np
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
-from kernbench.dtensor.part import DTensorSpec, RankPart
-from kernbench.dtensor.placements import Partial, Placement, Placements, Replicate, Shard, empty_place
-from kernbench.dtensor.plan import replaced
-from kernbench.dtensor.redistribute import redistributed
+from kernbench.dtensor.local import DTensorSpec, RankPart
+from kernbench.dtensor.placements import (
+    Partial,
+    Placement,
+    Placements,
+    Replicate,
+    Shard,
+    empty_place,
+    replace_placement,
+)
+from kernbench.dtensor.redistribute import redistribute
 from kernbench.runtime_api.tensor import Tensor
 
 FULL, SUM = Replicate(), Partial("sum")
@@ -34,7 +41,7 @@ class PlacementRule(NamedTuple):
 
 
 @value
-class Choice:
+class PlacementChoice:
     """Placements along all dims."""
 
     operands: tuple[Placements, ...]
@@ -61,34 +68,35 @@ LINEAR = {
 """Operators that may be applied to the contributions to a sum in place of the sum itself."""
 
 
-def matmul_choice(a: DTensorSpec, b: DTensorSpec) -> Choice:
-    """How to multiply matrices."""
+def matmul_choice(a: DTensorSpec, b: DTensorSpec) -> PlacementChoice:
+    """Choose the placements for a product of matrices."""
     result = replace(a, shape=(a.shape[0], b.shape[1]))
-    return _cheapest((a, b), result, [MATMUL] * a.mesh.ndim)
+    return _choose_cheapest((a, b), result, [MATMUL] * a.mesh.ndim)
 
 
-def elementwise_choice(op: str, *operands: DTensorSpec) -> Choice:
-    """How to apply an operator to tensors of one shape and type."""
+def elementwise_choice(op: str, *operands: DTensorSpec) -> PlacementChoice:
+    """Choose the placements for an operator on tensors of one shape and type."""
     # Quotients of integers are cut off: those of contributions do not add up.
     linear = op != "div" or operands[0].dtype.is_float
-    return _elementwise(LINEAR.get(op, ()) if linear else (), operands)
+    return _choose_elementwise(LINEAR.get(op, ()) if linear else (), operands)
 
 
-def with_number_choice(op: str, x: DTensorSpec, *, number_first: bool) -> Choice:
-    """How to apply an operator to a tensor and a number."""
+def with_number_choice(op: str, x: DTensorSpec, *, number_first: bool) -> PlacementChoice:
+    """Choose the placements for an operator on a tensor and a number."""
     scales = op == "mul" or (op == "div" and not number_first and x.dtype.is_float)
-    return _elementwise(SCALED if scales else (), (x,))
+    return _choose_elementwise(SCALED if scales else (), (x,))
 
 
-def _elementwise(linear: Sequence[PlacementRule], operands: Sequence[DTensorSpec]) -> Choice:
-    rules = [_elementwise_rules(linear, given) for given in zip(*(each.placements for each in operands), strict=True)]
-    return _cheapest(operands, operands[0], rules)
+def _choose_elementwise(linear: Sequence[PlacementRule], operands: Sequence[DTensorSpec]) -> PlacementChoice:
+    rules = [_find_rules(linear, given) for given in zip(*(each.placements for each in operands), strict=True)]
+    return _choose_cheapest(operands, operands[0], rules)
 
 
-def _elementwise_rules(linear: Sequence[PlacementRule], given: Sequence[Placement]) -> tuple[PlacementRule, ...]:
-    """Those for operands that lie so along a dim: where one is cut, all are; contributions stay such where they may.
+def _find_rules(linear: Sequence[PlacementRule], given: Sequence[Placement]) -> tuple[PlacementRule, ...]:
+    """Return the rules for operands that lie so along a dim.
 
-    Copies always do, where nothing else is possible.
+    Where one is cut, all are; contributions stay contributions where they may; copies do where nothing else is
+    possible.
     """
     copies = PlacementRule((FULL,) * len(given), FULL)
     cuts = [each for each in dict.fromkeys(given) if isinstance(each, Shard)]
@@ -103,34 +111,36 @@ def _elementwise_rules(linear: Sequence[PlacementRule], given: Sequence[Placemen
     return (*fits, copies)
 
 
-def _cheapest(operands: Sequence[DTensorSpec], result: DTensorSpec, rules: Iterable[Sequence[PlacementRule]]) -> Choice:
-    choices = [_choice(combined) for combined in product(*rules)]
+def _choose_cheapest(
+    operands: Sequence[DTensorSpec], result: DTensorSpec, rules: Iterable[Sequence[PlacementRule]]
+) -> PlacementChoice:
+    choices = [_make_choice(combined) for combined in product(*rules)]
     possible = [each for each in choices if _is_possible(each, operands, result)]
-    return min(possible, key=lambda choice: _cost(choice, operands, result))
+    return min(possible, key=lambda choice: _compute_cost(choice, operands, result))
 
 
-def _choice(rules: Sequence[PlacementRule]) -> Choice:
+def _make_choice(rules: Sequence[PlacementRule]) -> PlacementChoice:
     operands = tuple(zip(*(rule.operands for rule in rules), strict=True))
-    return Choice(operands, tuple(rule.result for rule in rules))
+    return PlacementChoice(operands, tuple(rule.result for rule in rules))
 
 
-def _is_possible(choice: Choice, operands: Sequence[DTensorSpec], result: DTensorSpec) -> bool:
-    """Whether every rank has something of every tensor."""
+def _is_possible(choice: PlacementChoice, operands: Sequence[DTensorSpec], result: DTensorSpec) -> bool:
+    """Return True when every rank has something of every tensor."""
     placed = [*zip(operands, choice.operands, strict=True), (result, choice.result)]
     return all(empty_place(spec.shape, placements, spec.mesh.shape) is None for spec, placements in placed)
 
 
-def _cost(choice: Choice, operands: Sequence[DTensorSpec], result: DTensorSpec) -> tuple[float, float]:
+def _compute_cost(choice: PlacementChoice, operands: Sequence[DTensorSpec], result: DTensorSpec) -> tuple[float, float]:
     before = sum(spec.cost_of(placements) for spec, placements in zip(operands, choice.operands, strict=True))
     complete = choice.result
     for dim, placement in enumerate(complete):
         if isinstance(placement, Partial):
-            complete = replaced(complete, dim, FULL)
+            complete = replace_placement(complete, dim, FULL)
     return before, replace(result, placements=choice.result).cost_of(complete)
 
 
 def matmul(a: RankPart, b: RankPart) -> RankPart:
-    """``a @ b``, of matrices; of integers in i32.
+    """Compute ``a @ b``, of matrices; of integers in i32.
 
     InputError for other shapes or meshes and for two types, UnsupportedError for a type that the machine does not
     multiply.
@@ -140,31 +150,31 @@ def matmul(a: RankPart, b: RankPart) -> RankPart:
         raise InputError(f"@: shapes {a.spec.shape} and {b.spec.shape}; two matrices, (m, k) and (k, n)")
     a.tensors.torch.topology.pe.gemm.rate(a.spec.dtype)
     shape = (a.spec.shape[0], b.spec.shape[1])
-    return _applied((a, b), matmul_choice(a.spec, b.spec), shape, a.tensors.matmul)
+    return _apply((a, b), matmul_choice(a.spec, b.spec), shape, a.tensors.matmul)
 
 
 def binary(op: str, x: RankPart, y: RankPart) -> RankPart:
-    """An operator on two tensors of one shape. InputError for other shapes, types or meshes."""
+    """Apply an operator to two tensors of one shape. InputError for other shapes, types or meshes."""
     _check_alike(op, x, y)
     if x.spec.shape != y.spec.shape:
         raise InputError(f"{op}: shapes {x.spec.shape} and {y.spec.shape}; they have to be one, nothing is broadcast")
     choice = elementwise_choice(op, x.spec, y.spec)
-    return _applied((x, y), choice, x.spec.shape, lambda a, b: x.tensors.elementwise(op, a, b))
+    return _apply((x, y), choice, x.spec.shape, lambda a, b: x.tensors.elementwise(op, a, b))
 
 
 def unary(op: str, x: RankPart) -> RankPart:
-    """An operator on each element."""
-    return _applied((x,), elementwise_choice(op, x.spec), x.spec.shape, lambda a: x.tensors.elementwise(op, a))
+    """Apply an operator to each element."""
+    return _apply((x,), elementwise_choice(op, x.spec), x.spec.shape, lambda a: x.tensors.elementwise(op, a))
 
 
 def with_number(op: str, x: RankPart, number: float, *, number_first: bool = False) -> RankPart:
-    """An operator on each element and a number, or on the number and each element.
+    """Apply an operator to each element and a number, or to the number and each element.
 
     InputError for a number that the type of the elements does not have.
     """
     _check_number(op, number, x.spec.dtype)
     choice = with_number_choice(op, x.spec, number_first=number_first)
-    return _applied(
+    return _apply(
         (x,),
         choice,
         x.spec.shape,
@@ -172,13 +182,13 @@ def with_number(op: str, x: RankPart, number: float, *, number_first: bool = Fal
     )
 
 
-def _applied(
-    operands: Sequence[RankPart], choice: Choice, shape: tuple[int, ...], work: Callable[..., Tensor]
+def _apply(
+    operands: Sequence[RankPart], choice: PlacementChoice, shape: tuple[int, ...], work: Callable[..., Tensor]
 ) -> RankPart:
-    """The result of local work on the operands, each where the choice wants it."""
+    """Return the result of local work on the operands, each brought to the placements of the choice."""
     for each in operands:
         each.check_live()
-    placed = [redistributed(each, wanted) for each, wanted in zip(operands, choice.operands, strict=True)]
+    placed = [redistribute(each, wanted) for each, wanted in zip(operands, choice.operands, strict=True)]
     local = work(*(each.local for each in placed))
     for given, used in zip(operands, placed, strict=True):
         used.free_unless(given)
@@ -187,7 +197,7 @@ def _applied(
 
 
 def _check_number(op: str, number: float, kind: DType) -> None:
-    """Elements and results are of one type: what it cannot hold is not rounded to it unasked, but for floats."""
+    """Raise InputError for a number that the elements' integer type cannot hold: results are of that type."""
     if kind.is_float:
         return
     limits = np.iinfo(kind.numpy)

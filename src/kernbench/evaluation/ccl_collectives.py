@@ -25,9 +25,9 @@ from kernbench.evaluation.ccl_fabrics import DTYPE, INTERCUBE, ITEM_BYTES, Algor
 from kernbench.evaluation.ccl_results import CollectivePoint, CollectiveTime
 from kernbench.evaluation.ccl_theory import ClosedForms
 from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
-from kernbench.runtime_api.block_tables import shard_table
 from kernbench.runtime_api.context import NoParams, RuntimeContext
 from kernbench.runtime_api.launch_report import launches_of
+from kernbench.runtime_api.layout import shard_table
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.topology.spec import TopologySpec
 

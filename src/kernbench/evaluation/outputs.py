@@ -23,8 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from kernbench import __version__
 from kernbench.common.complaints import one_line
 from kernbench.common.errors import InputError, KernbenchError, UnreadableFileError
-from kernbench.common.files import read_input, replacing
-from kernbench.common.json_text import json_text, parse_json
+from kernbench.common.files import json_text, parse_json, read_input, replacing
 from kernbench.common.values import value
 from kernbench.topology.builder import Topology
 

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from kernbench.common.errors import InputError
-from kernbench.common.json_text import parse_json
+from kernbench.common.files import parse_json
 from kernbench.common.values import value
 from kernbench.evaluation.sweep_measure import COLUMNS, STATUSES, Cell, Row, fits, flat_configuration, is_whole
 from kernbench.evaluation.sweep_point import PointOutcome

@@ -20,8 +20,7 @@ from kernbench.ccl.loading import load_ccl_config
 from kernbench.common.complaints import Complaint, one_of
 from kernbench.common.config import Document, apply_overrides, check, load_document, path_of, problems_of, report
 from kernbench.common.data_policy import UNSAID, DataOptions
-from kernbench.common.errors import BenchError, ConfigError, InputError, KernbenchError, Problem
-from kernbench.common.names import close_to
+from kernbench.common.errors import BenchError, ConfigError, InputError, KernbenchError, Problem, close_to
 from kernbench.common.values import state, value
 from kernbench.common.yaml_document import YamlPlace
 from kernbench.di.registry import REGISTRY

@@ -19,7 +19,7 @@ from kernbench.observe.roofline import Roofline
 from kernbench.observe.statistics import Traffic
 from kernbench.observe.trace_log import TraceLog
 from kernbench.observe.works import PE_ENGINES
-from kernbench.runtime_api.bench_result import BenchResult, BenchStatus
+from kernbench.runtime_api.bench_runner import BenchResult, BenchStatus
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport, report_run
 from kernbench.runtime_api.requests import PHASES
 from kernbench.runtime_api.run_explanation import LaunchExplanation, RunExplanation, explain_run

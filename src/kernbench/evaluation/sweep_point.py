@@ -18,8 +18,7 @@ from kernbench import __version__
 from kernbench.ccl.config import CclConfig
 from kernbench.common.config import Document, apply_overrides
 from kernbench.common.data_policy import DataPolicy
-from kernbench.common.errors import InputError, RunError
-from kernbench.common.exits import exit_is_failure
+from kernbench.common.errors import InputError, RunError, exit_is_failure
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.sweep_measure import (

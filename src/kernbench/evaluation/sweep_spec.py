@@ -24,7 +24,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from kernbench.common.complaints import Complaint, Rejected, explain, one_of, show
 from kernbench.common.config import ConfigModel, Document, Path, path_of, read_model
-from kernbench.common.names import close_to
+from kernbench.common.errors import close_to
 from kernbench.common.values import value
 
 MOST_POINTS = 100_000

@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 
 from kernbench.common.complaints import one_line, one_of, show
 from kernbench.common.errors import InputError, UnreadableFileError
-from kernbench.common.files import check_input, replacing
-from kernbench.common.json_text import parse_json
+from kernbench.common.files import check_input, parse_json, replacing
 from kernbench.common.values import value
 from kernbench.evaluation.sweep_measure import COLUMNS, OK, STATUSES, Row
 from kernbench.evaluation.sweep_plan import SweepPlan

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from kernbench.common.complaints import one_line, show
 from kernbench.common.dtypes import U8, dtype
 from kernbench.common.errors import InputError
-from kernbench.common.files import replacing, writable
-from kernbench.common.json_text import parse_json
+from kernbench.common.files import parse_json, replacing, writable
 from kernbench.core.op_log import Epilogue, OpParams, OpRecord
 from kernbench.messages.commands import Operand
 

@@ -1,4 +1,4 @@
-"""Numbers, shapes, arrays and element types as programs write them, and what they become."""
+"""Arrays, shapes, numbers and element types as programs give them: check, convert and compare them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ import numpy as np
 
 from kernbench.common.dtypes import ALL, BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, Array, DType, Shape
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
+from kernbench.policy.placement.geometry import Index
 
 
 def whole_number(given: object) -> int | None:
-    """The number; None for what is none. ``True`` and ``1.0`` are none: they were meant as something else."""
+    """Return ``given`` as an int; None unless it is a whole number.
+
+    ``True`` and ``1.0`` are not: a program that gives them meant something else.
+    """
     if isinstance(given, bool | np.bool_):
         return None
     try:
@@ -23,15 +28,15 @@ def whole_number(given: object) -> int | None:
         return None
 
 
-Size: TypeAlias = int | tuple[int, ...] | list[int]
+SizeArg: TypeAlias = int | tuple[int, ...] | list[int]
 
 
 class ShapeError(InputError, ValueError):
     """Shapes that do not fit each other."""
 
 
-def shape_of(size: tuple[Size, ...]) -> Shape:
-    """The shape that ``zeros(2, 3)`` or ``zeros((2, 3))`` means."""
+def shape_of(size: tuple[SizeArg, ...]) -> Shape:
+    """Return the shape that ``zeros(2, 3)`` or ``zeros((2, 3))`` asks for."""
     extents = size[0] if len(size) == 1 and isinstance(size[0], tuple | list) else size
     try:
         return tuple(index(extent) for extent in extents)  # type: ignore[arg-type]
@@ -39,8 +44,8 @@ def shape_of(size: tuple[Size, ...]) -> Shape:
         raise InputError(f"{extents!r} is no shape; write (2, 3)") from None
 
 
-def completed(shape: Shape, size: int) -> Shape | None:
-    """The shape with what its one -1 stands for; None unless it then has ``size`` elements."""
+def complete_shape(shape: Shape, size: int) -> Shape | None:
+    """Return the shape with its one -1 worked out; None unless it then has ``size`` elements."""
     rest = prod(extent for extent in shape if extent != -1)
     if shape.count(-1) == 1 and rest > 0 and size % rest == 0:
         shape = tuple(size // rest if extent == -1 else extent for extent in shape)
@@ -48,7 +53,7 @@ def completed(shape: Shape, size: int) -> Shape | None:
 
 
 def broadcasts(shape: Shape, to: Shape) -> bool:
-    """Whether an array of ``shape`` can be repeated to have shape ``to``, by NumPy's rule."""
+    """Return True when an array of ``shape`` can be repeated to have shape ``to``, by NumPy's rule."""
     try:
         return np.broadcast_shapes(shape, to) == to
     except ValueError:
@@ -67,19 +72,19 @@ class Shaped(ABC):
 
     @property
     def ndim(self) -> int:
-        """How many axes."""
+        """The number of axes."""
         return len(self.shape)
 
     def dim(self) -> int:
-        """How many axes."""
+        """Return the number of axes."""
         return len(self.shape)
 
     def size(self, dim: int | None = None) -> int | tuple[int, ...]:
-        """The shape, or the elements along one axis."""
+        """Return the shape, or the number of elements along one axis."""
         return self.shape if dim is None else self.shape[dim]
 
     def numel(self) -> int:
-        """How many elements."""
+        """Return the number of elements."""
         return prod(self.shape)
 
 
@@ -88,37 +93,40 @@ _NUMBERS = "biuf"
 
 
 def numeric(source: object, what: str) -> Array:
-    """``source`` (an array, a number, nested lists) as an array; InputError unless it holds real numbers."""
+    """Return ``source`` (an array, a number, nested lists) as an array; InputError unless it holds real numbers."""
     array = np.asarray(source)
     if array.dtype not in _MACHINE and array.dtype.kind not in _NUMBERS:
         raise InputError(f"{what}: {type(source).__name__} of {array.dtype} is no array of real numbers")
     return array
 
 
-def converted(source: Array, dtype: DType) -> Array:
-    """A row-major copy with elements of ``dtype``, as PyTorch converts: rounded to nearest even, too large is inf."""
+def convert(source: Array, dtype: DType) -> Array:
+    """Return a row-major copy with elements of ``dtype``.
+
+    They convert as in PyTorch: rounded to nearest even, infinite where too large.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         return source.astype(dtype.numpy, order="C", copy=True)
 
 
 def as_bytes(array: Array) -> Array:
-    """The bytes of a row-major array, without a copy."""
+    """Return the bytes of a row-major array, without a copy."""
     return array.reshape(-1).view(np.uint8)
 
 
 def host_dtype(array: Array) -> DType:
-    """The element type of an array: one of the machine, else a description of NumPy's own."""
+    """Return the element type of an array: one of the machine's, else a description of NumPy's own."""
     return _MACHINE.get(array.dtype) or DType(array.dtype.name, array.itemsize, array.dtype)
 
 
 def holds_floats(array: Array) -> bool:
-    """Whether the elements are floating-point numbers of any width."""
+    """Return True when the elements are floating-point numbers of any width."""
     kind = _MACHINE.get(array.dtype)
     return array.dtype.kind == "f" if kind is None else kind.is_float
 
 
 def machine_dtype(array: Array) -> DType:
-    """The machine's type for the elements of an array, where nobody names one: wide numbers become f32 and i32."""
+    """Return the machine's type for the elements of an array without a named type: wide numbers become f32 and i32."""
     return _MACHINE.get(array.dtype) or (F32 if holds_floats(array) else I32)
 
 
@@ -144,3 +152,84 @@ class DTypeNames:
     i8: ClassVar[DType] = I8
     f8e4m3: ClassVar[DType] = F8E4M3
     f8e5m2: ClassVar[DType] = F8E5M2
+
+
+@value
+class Tolerance:
+    """``|actual - expected| <= atol + rtol * |expected|``."""
+
+    rtol: float
+    atol: float
+
+
+# Those of torch.testing.assert_close; of the f8 types, which it does not list, one unit in the last place.
+_TOLERANCES = {
+    "float64": Tolerance(1e-7, 1e-7),
+    "f32": Tolerance(1.3e-6, 1e-5),
+    "f16": Tolerance(1e-3, 1e-5),
+    "bf16": Tolerance(1.6e-2, 1e-5),
+    "f8e4m3": Tolerance(0.125, 2**-9),
+    "f8e5m2": Tolerance(0.25, 2**-16),
+}
+_EXACT = Tolerance(0.0, 0.0)
+_ELEMENTS_AT_ONCE = 1 << 16
+
+
+def tolerance_for(dtype: DType, rtol: float | None = None, atol: float | None = None) -> Tolerance:
+    """Return the tolerances asked for, else those that fit the dtype: integers have to be equal."""
+    default = _TOLERANCES.get(dtype.name, _EXACT)
+    return Tolerance(default.rtol if rtol is None else rtol, default.atol if atol is None else atol)
+
+
+@value
+class Errors:
+    """The ``wrong`` elements (a bool each, in the shape compared) and the maximum errors: NaN when one is NaN."""
+
+    wrong: Array
+    max_abs: float
+    max_rel: float
+
+
+def errors_of(actual: Array, expected: Array, tolerance: Tolerance, *, equal_nan: bool) -> Errors:
+    """Compare two arrays of one shape in f64. NaN equals NaN only if asked."""
+    # Block by block: the errors of a large tensor in f64 would take many times its memory.
+    got, wanted = actual.reshape(-1), expected.reshape(-1)
+    wrong = np.empty(got.size, np.bool_)
+    max_abs = max_rel = 0.0
+    for at in range(0, got.size, _ELEMENTS_AT_ONCE):
+        part = slice(at, at + _ELEMENTS_AT_ONCE)
+        block = _block_errors(got[part], wanted[part], tolerance, equal_nan=equal_nan)
+        wrong[part] = block.wrong
+        max_abs, max_rel = greater(max_abs, block.max_abs), greater(max_rel, block.max_rel)
+    return Errors(wrong.reshape(actual.shape), max_abs, max_rel)
+
+
+def first_true(mask: Array) -> Index:
+    """Return the index of the first element that is true; there has to be one."""
+    return tuple(int(at) for at in np.unravel_index(int(np.argmax(mask)), mask.shape))
+
+
+def greater(a: float, b: float) -> float:
+    """Return the greater number as ``max`` does, but NaN when one is NaN."""
+    return float(np.maximum(a, b))
+
+
+def _block_errors(actual: Array, expected: Array, tolerance: Tolerance, *, equal_nan: bool) -> Errors:
+    got, wanted = actual.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        error = np.where(got == wanted, 0.0, np.abs(got - wanted))
+        near = error <= tolerance.atol + tolerance.rtol * np.abs(wanted)
+    # Whatever the tolerances, only infinity itself is close to infinity.
+    wrong = (got != wanted) & ~(near & np.isfinite(wanted))
+    if equal_nan:
+        both_nan = np.isnan(got) & np.isnan(wanted)
+        wrong, error = wrong & ~both_nan, np.where(both_nan, 0.0, error)
+    return Errors(wrong, float(error.max()), _max_relative(error, wanted))
+
+
+def _max_relative(error: Array, wanted: Array) -> float:
+    """Return the greatest relative error among the elements whose expected value is not zero."""
+    magnitude = np.abs(wanted)
+    some = magnitude > 0
+    with np.errstate(invalid="ignore"):
+        return float((error[some] / magnitude[some]).max(initial=0.0))

@@ -1,4 +1,4 @@
-"""The benches that have names, entered by decorator; and what a user writes after ``--bench``: a name, or a file.
+"""The registry of benches, entered by decorator, and the programs that a user names: a bench, a file, or a script.
 
     @bench("gemm-single-pe", "one GEMM on one PE", params=GemmParams)
     def run(torch): ...
@@ -9,16 +9,19 @@ imported. The benches of this package are found the same way, so nothing here im
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import os
 import re
+import runpy
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
@@ -26,13 +29,20 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 
 from kernbench.common.config import ConfigModel, Document, apply_overrides, check, report
-from kernbench.common.errors import BenchError, KernbenchError, UnknownNameError, UnreadableFileError
-from kernbench.common.exits import exit_is_failure
+from kernbench.common.errors import (
+    BenchError,
+    InputError,
+    KernbenchError,
+    UnknownNameError,
+    UnreadableFileError,
+    close_to,
+    exit_is_failure,
+)
 from kernbench.common.files import check_input
-from kernbench.common.names import close_to
+from kernbench.common.imports import make_module, name_module
 from kernbench.common.values import value
-from kernbench.runtime_api.context import NoParams
-from kernbench.runtime_api.frontends import extra_of
+from kernbench.runtime_api.context import NoParams, RuntimeContext
+from kernbench.runtime_api.frontends import FRONTENDS, extra_of
 
 __all__ = ["REGISTRY", "Bench", "BenchRegistry", "NoParams", "bench", "known_benches", "load_bench", "lookup_bench"]
 
@@ -40,8 +50,9 @@ ENTRY_POINT_GROUP = "kernbench.benches"
 PARAMS_PATH = ("bench",)
 _DATA = "data"
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_FIGURE_BACKEND = "MPLBACKEND"
 # A bench takes the RuntimeContext, whose ``params`` are of the bench's own type.
-Run: TypeAlias = Callable[[Any], object]
+BenchFunction: TypeAlias = Callable[[Any], object]
 
 
 @value(kw_only=True)
@@ -54,7 +65,7 @@ class Bench:
 
     name: str
     description: str
-    function: Run
+    function: BenchFunction
     params: type[ConfigModel] = NoParams
     evaluation: bool = False
     data: bool = True
@@ -65,7 +76,10 @@ class Bench:
         return self.function(torch)
 
     def make_params(self, overrides: Iterable[str] = ()) -> ConfigModel:
-        """Its parameters, changed by texts such as ``bench.m=512``. ConfigError with everything wrong with them."""
+        """Return its parameters, changed by texts such as ``bench.m=512``.
+
+        ConfigError lists everything wrong with them.
+        """
         document = apply_overrides(Document(f"bench {self.name}", {PARAMS_PATH[0]: {}}, {}), overrides)
         checked = check(document, self.params, at=PARAMS_PATH)
         report(document, checked.complaints)
@@ -88,7 +102,7 @@ class BenchRegistry:
         params: type[ConfigModel] = NoParams,
         evaluation: bool = False,
         data: bool = True,
-    ) -> Callable[[Run], Bench]:
+    ) -> Callable[[BenchFunction], Bench]:
         """Decorate a function ``run(torch)`` to make it known; every parameter needs a default.
 
         ``data=False``: it reads no values, so a run keeps none unless it is asked to.
@@ -96,7 +110,7 @@ class BenchRegistry:
         line, and parameters that do not stand by themselves.
         """
 
-        def enter(function: Run) -> Bench:
+        def enter(function: BenchFunction) -> Bench:
             made = Bench(
                 name=name,
                 description=description,
@@ -112,16 +126,16 @@ class BenchRegistry:
         return enter
 
     def lookup(self, name: str) -> Bench:
-        """The bench called ``name``; UnknownNameError, which lists them, when there is none."""
+        """Return the bench called ``name``; UnknownNameError, which lists all benches, when there is none."""
         self._load_group()
-        found = self._benches.get(_canonical(name))
+        found = self._benches.get(_normalise(name))
         if found is None:
             hint = "a file of yours is named path/to/file.py[:function]"
             raise UnknownNameError("bench", name, tuple(sorted(self._benches)), hint)
         return found
 
-    def known(self) -> tuple[Bench, ...]:
-        """All benches, by name."""
+    def list_benches(self) -> tuple[Bench, ...]:
+        """Return all benches, sorted by name."""
         self._load_group()
         return tuple(self._benches[name] for name in sorted(self._benches))
 
@@ -143,8 +157,8 @@ class BenchRegistry:
                 _load_point(point)
 
 
-def file_of(function: Run) -> str:
-    """The file that a function was written in; of a callable object, its class's module."""
+def file_of(function: BenchFunction) -> str:
+    """Return the file that a function was written in; of a callable object, its class's module."""
     return function.__code__.co_filename if isinstance(function, FunctionType) else type(function).__module__
 
 
@@ -159,7 +173,7 @@ def _load_point(point: importlib.metadata.EntryPoint) -> None:
         raise BenchError(f"entry point {point.name} = {point.value!r} of {point.group} failed: {what}") from error
 
 
-def _canonical(name: str) -> str:
+def _normalise(name: str) -> str:
     return name.replace("_", "-")
 
 
@@ -178,15 +192,14 @@ def _check_bench(made: Bench) -> None:
 REGISTRY = BenchRegistry(ENTRY_POINT_GROUP)
 bench = REGISTRY.bench
 lookup_bench = REGISTRY.lookup
-known_benches = REGISTRY.known
-
+known_benches = REGISTRY.list_benches
 
 DEFAULT_FUNCTION = "run"
 _FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<function>.*))?")
 
 
 def load_bench(text: str, registry: BenchRegistry = REGISTRY) -> Bench:
-    """The bench that ``text`` means: a registered name, or ``path/to/file.py[:function]`` (``run`` without).
+    """Return the bench that ``text`` names: a registered one, or ``path/to/file.py[:function]`` (``run`` by default).
 
     The function may be decorated with ``@bench`` or plain; a plain one has no parameters. UnknownNameError for a name
     nobody registered; BenchError for a file that is missing, does not import (with the line) or lacks the function;
@@ -196,10 +209,10 @@ def load_bench(text: str, registry: BenchRegistry = REGISTRY) -> Bench:
     if match is None:
         return registry.lookup(text)
     path = Path(match["path"])
-    return _bench_in(_import_file(path, registry), path, match["function"] or DEFAULT_FUNCTION)
+    return _find_bench(_import_file(path, registry), path, match["function"] or DEFAULT_FUNCTION)
 
 
-def _bench_in(module: ModuleType, path: Path, name: str) -> Bench:
+def _find_bench(module: ModuleType, path: Path, name: str) -> Bench:
     names = vars(module)
     if name not in names:
         own = sorted(each for each, value in names.items() if _is_program(value, module))
@@ -237,20 +250,15 @@ def _check_signature(function: object, path: Path, name: str) -> None:
 def _import_file(path: Path, registry: BenchRegistry) -> ModuleType:
     check_program(path)
     resolved = path.resolve()
-    # Dataclasses and pydantic look their module up by name, and a name of its own keeps it from hiding another.
-    name = f"kernbench_bench_{resolved.stem}_{sha256(bytes(resolved)).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, resolved)
-    assert spec is not None, "a path that ends in .py has a loader"
-    assert spec.loader is not None, "a path that ends in .py has a loader"
-    module = importlib.util.module_from_spec(spec)
+    name = name_module("bench", resolved)
+    module, run = make_module(name, resolved)
     registry.forget_file(str(resolved))
-    sys.modules[name] = module
     try:
         with _importable(resolved.parent), exit_is_failure():
-            spec.loader.exec_module(module)
+            run(module)
     except Exception as error:
         del sys.modules[name]
-        raise _explained(error, path, resolved) from error
+        raise _explain(error, path, resolved) from error
     return module
 
 
@@ -272,7 +280,7 @@ def _importable(directory: Path) -> Iterator[None]:
         sys.path.remove(str(directory))
 
 
-def _explained(error: Exception, path: Path, resolved: Path) -> KernbenchError:
+def _explain(error: Exception, path: Path, resolved: Path) -> KernbenchError:
     if isinstance(error, KernbenchError):
         return error
     if isinstance(error, SyntaxError):
@@ -281,3 +289,80 @@ def _explained(error: Exception, path: Path, resolved: Path) -> KernbenchError:
     where = f"{path}:{own[-1].lineno}" if own else str(path)
     hint = extra_of(error)
     return BenchError(f"{where}: importing it failed: {type(error).__name__}: {error}{'; ' * bool(hint)}{hint or ''}")
+
+
+def load_script(file: str, arguments: Sequence[str] = ()) -> Bench:
+    """Return a bench that runs ``file`` as ``python FILE ARGUMENTS`` would.
+
+    BenchError when it cannot be read as a program. The file's folder comes first on the path, what front ends there are
+    have been imported, figures are drawn without a window, and ``sys.exit(0)`` is a good end. ``current_context()``
+    gives the machine.
+    """
+    path = Path(file)
+    check_program(path)
+
+    def run(context: RuntimeContext[NoParams]) -> None:
+        faces = _import_frontends()
+        with _as_main(path, arguments), ExitStack() as around:
+            if context.frontends.torch.as_cuda:
+                if "torch" not in faces:
+                    raise InputError("--as-cuda is for programs of PyTorch: pip install 'kernbench[torch]'")
+                around.enter_context(vars(faces["torch"])["as_cuda"]())
+            _run_main(path)
+
+    return Bench(name=path.stem, description=f"the script {path.name}", function=run, file=str(path))
+
+
+def _run_main(path: Path) -> None:
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            raise
+    except ImportError as error:
+        hint = extra_of(error) or _package_of(error)
+        if hint is None:
+            raise
+        raise InputError(f"{path}: {error}; {hint}").with_traceback(error.__traceback__) from error
+
+
+def _package_of(error: ImportError) -> str | None:
+    """Return how to install the package that the script itself imports; None when another package lacks it."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None or "." in error.name:
+        return None
+    return f"if that is a package, install it: pip install {error.name}"
+
+
+def _import_frontends() -> dict[str, ModuleType]:
+    """Import the faces whose packages are installed, and return them by name.
+
+    A script then imports the package and finds it taken over.
+    """
+    faces = {}
+    for name in FRONTENDS:
+        found = importlib.util.find_spec(name)
+        if found is not None and found.origin is not None:  # a folder that happens to have that name is no package
+            try:
+                faces[name] = importlib.import_module(f"kernbench.{name}")
+            except ImportError as error:
+                raise InputError(str(error)) from error
+    return faces
+
+
+@contextmanager
+def _as_main(path: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """Give a script the argv, path and environment of a main program; restore them at the end."""
+    argv, folder, backend = sys.argv, str(path.resolve().parent), os.environ.get(_FIGURE_BACKEND)
+    sys.argv = [str(path), *arguments]
+    sys.path.insert(0, folder)
+    os.environ[_FIGURE_BACKEND] = "agg"
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*is non-interactive, and thus cannot be shown")
+            yield
+    finally:
+        sys.argv = argv
+        sys.path.remove(folder)
+        os.environ.pop(_FIGURE_BACKEND)
+        if backend is not None:
+            os.environ[_FIGURE_BACKEND] = backend

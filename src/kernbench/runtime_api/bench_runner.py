@@ -1,26 +1,29 @@
-"""Running a bench: an engine, a context around the program, and what came of it."""
+"""Run a bench: make an engine, put a context around the program, and collect what came of it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field, replace
+from enum import StrEnum
 from typing import TypeAlias
 
 from kernbench.ccl.loading import CclLike
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import ConfigModel
 from kernbench.common.data_policy import DataPolicy
-from kernbench.common.errors import BenchError, RunError, RunStopped, VerificationError
-from kernbench.common.exits import exit_is_failure
-from kernbench.common.program_line import ProgramLine
+from kernbench.common.errors import BenchError, KernbenchError, RunError, RunStopped, VerificationError, exit_is_failure
+from kernbench.common.program_line import ErrorPlace, ProgramLine, place_of
 from kernbench.common.units import whole_ps
+from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.keeping import DataReport
 from kernbench.observe.statistics import LinkTraffic, link_traffic
-from kernbench.runtime_api.bench_registry import Bench, Run, file_of
-from kernbench.runtime_api.bench_result import BenchResult, BenchStatus, RunCompletion, summarise
+from kernbench.runtime_api.bench_registry import Bench, BenchFunction, file_of
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.frontends import FrontendSettings
+from kernbench.runtime_api.memory import CleanupReport
+from kernbench.runtime_api.requests import RequestRecord
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
@@ -31,10 +34,178 @@ __all__ = ["BenchResult", "BenchStatus", "EngineFactory", "run_bench"]
 EngineFactory: TypeAlias = Callable[[Topology, DeviceSelector], GraphEngine]
 
 
+class BenchStatus(StrEnum):
+    """The ways in which a run ends."""
+
+    OK = "ok"
+    FAILED = "FAILED"
+    NO_REQUESTS = "NO_REQUESTS"
+
+
+@value(kw_only=True)
+class PhaseSummary:
+    """All requests of one phase: how many, their bytes, the ns in which at least one was under way, the longest."""
+
+    phase: str
+    requests: int
+    nbytes: int
+    busy_ns: float
+    longest_ns: float
+
+
+@value(kw_only=True)
+class KernelSummary:
+    """All launches of one name: how many, the ns of all, and the PE that ran longest in any of them.
+
+    ``algorithm``: of a collective, what carried these out; others of the name are counted by themselves.
+    """
+
+    name: str
+    algorithm: str | None
+    launches: int
+    total_ns: float
+    pe_count: int
+    pe_exec_ns: float
+
+
+@value(kw_only=True)
+class BenchSummary:
+    """The figures of a run; phases and kernels in the order in which they first appear."""
+
+    sim_ns: float
+    phases: tuple[PhaseSummary, ...]
+    kernels: tuple[KernelSummary, ...]
+
+
+@value(kw_only=True)
+class RunCompletion:
+    """The end of a whole run; times in ns, of the program.
+
+    ``request_id``: of the request that failed, else of the last that was seen; None when there was none.
+    """
+
+    request_id: int | None
+    t_start: float
+    t_end: float
+    error: Exception | None
+
+    @property
+    def ok(self) -> bool:
+        """True when the program returned, all requests have ended and all compared numbers were close."""
+        return self.error is None
+
+
+@value(kw_only=True)
+class BenchResult:
+    """A run of a bench.
+
+    ``completion``: how it ended, with the error that says why not well; ``traces``: every request; ``sim_ns``:
+    simulated time of the program, without the cleaning up; ``value``: what it returned; ``error``: what it raised;
+    ``skipped_comparisons``: those that were not evaluated, since the run does not verify; ``links``: what each had
+    carried when the program was over; ``program``: where the bench begins; ``unmodelled``: operators of a front end
+    that the host computed, at the price of copies, and how often; ``data``: what was kept, read and computed.
+    """
+
+    bench: str
+    status: BenchStatus
+    device: str
+    params: ConfigModel
+    engine: GraphEngine
+    completion: RunCompletion
+    traces: tuple[RequestRecord, ...]
+    comparisons: tuple[Comparison, ...]
+    skipped_comparisons: int
+    sim_ns: float
+    summary: BenchSummary
+    cleanup: CleanupReport
+    program: ProgramLine
+    data: DataReport
+    links: tuple[LinkTraffic, ...] = ()
+    value: object = None
+    error: Exception | None = None
+    unmodelled: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """True when the run went well."""
+        return self.completion.ok
+
+    def raise_for_status(self) -> None:
+        """Raise what went wrong, the cause itself; nothing after a run that went well."""
+        if self.completion.error is not None:
+            raise self.completion.error
+
+    @property
+    def place(self) -> ErrorPlace | None:
+        """The place where the run failed, at least its bench; None after a run that went well."""
+        failure = self.completion.error
+        if failure is None:
+            return None
+        asked = next((each.line for each in self.comparisons if not each.passed), None) if self.error is None else None
+        found = place_of(failure)
+        return replace(found, line=found.line or asked or self.program)
+
+    @property
+    def verified(self) -> bool:
+        """True when anything was compared; a comparison that failed makes ``ok`` false."""
+        return bool(self.comparisons)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command line."""
+        if isinstance(self.error, KernbenchError):
+            return self.error.exit_code
+        return 0 if self.ok else 1
+
+
+def summarise(records: tuple[RequestRecord, ...], sim_ns: float) -> BenchSummary:
+    """Compute the figures of a run from its requests."""
+    phases = dict.fromkeys(record.phase for record in records)
+    launches = [record for record in records if record.phase == "launch"]
+    kinds = dict.fromkeys((record.name, record.algorithm) for record in launches)
+    return BenchSummary(
+        sim_ns=sim_ns,
+        phases=tuple(_sum_phase(phase, [each for each in records if each.phase == phase]) for phase in phases),
+        kernels=tuple(
+            _sum_kernel([each for each in launches if (each.name, each.algorithm) == kind]) for kind in kinds
+        ),
+    )
+
+
+def _sum_phase(phase: str, records: list[RequestRecord]) -> PhaseSummary:
+    return PhaseSummary(
+        phase=phase,
+        requests=len(records),
+        nbytes=sum(record.nbytes for record in records),
+        busy_ns=_measure_union((record.t_start_ns, record.t_end_ns) for record in records),
+        longest_ns=max(record.total_ns for record in records),
+    )
+
+
+def _sum_kernel(records: list[RequestRecord]) -> KernelSummary:
+    return KernelSummary(
+        name=records[0].name,
+        algorithm=records[0].algorithm,
+        launches=len(records),
+        total_ns=whole_ps(sum(record.total_ns for record in records)),
+        pe_count=len({pe for record in records for pe in record.pe_exec_ns}),
+        pe_exec_ns=max((ns for record in records for ns in record.pe_exec_ns.values()), default=0.0),
+    )
+
+
+def _measure_union(spans: Iterable[tuple[float, float]]) -> float:
+    """Return the length of the union of intervals."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return whole_ps(total)
+
+
 def run_bench(
     *,
     topology: Topology | str | os.PathLike[str] | None = None,
-    bench_fn: Bench | Run,
+    bench_fn: Bench | BenchFunction,
     device: DeviceSelector | str = "all",
     engine_factory: EngineFactory | None = None,
     params: ConfigModel | Iterable[str] | None = None,
@@ -54,7 +225,7 @@ def run_bench(
     topology, a device or parameters that cannot be used.
     """
     bench = _as_bench(bench_fn)
-    chosen = _params(bench, params)
+    chosen = _make_params(bench, params)
     machine = topology if isinstance(topology, Topology) else resolve_topology(topology)
     selector = device if isinstance(device, DeviceSelector) else DeviceSelector(device)
     policy = data or DataPolicy(keep=bench.data or bool(verify))
@@ -69,10 +240,10 @@ def run_bench(
         ccl=ccl,
         frontends=frontends,
     )
-    return _Run(bench, context, selector, chosen).result()
+    return _BenchRun(bench, context, selector, chosen).result()
 
 
-class _Run:
+class _BenchRun:
     """One run of a bench under way."""
 
     __slots__ = (
@@ -114,14 +285,14 @@ class _Run:
         except RunStopped as stopped:
             self._error = stopped.failure
         context = self._context
-        status = self._status()
+        status = self._decide_status()
         return BenchResult(
             bench=self._bench.name,
             status=status,
             device=str(self._selector),
             params=self._params,
             engine=context.engine,
-            completion=self._completion(status),
+            completion=self._make_completion(status),
             traces=context.traces,
             comparisons=context.testing.comparisons,
             skipped_comparisons=context.testing.skipped,
@@ -129,7 +300,7 @@ class _Run:
             summary=summarise(context.traces, self._sim_ns),
             cleanup=context.cleanup_report,
             links=self._links,
-            program=_beginning(self._bench),
+            program=_find_beginning(self._bench),
             value=self._value,
             error=self._error,
             unmodelled=dict(context.unmodelled),
@@ -149,11 +320,11 @@ class _Run:
             self._data = engine.data_report()
 
     def _check_queues(self) -> None:
-        """IpcqError for messages of this run in queues that it did not install by its context, so that still stand."""
+        """Raise IpcqError for messages of this run in queues that still stand: its context did not install them."""
         context = self._context
         lost, report = context.requests.lost, context.cleanup_report
         lost.add(each for each in context.engine.unreceived() if each.launch >= self._first_request)
-        left = dict.fromkeys([*report.left, *lost.listed(after_failure=False)])
+        left = dict.fromkeys([*report.left, *lost.list_lines(after_failure=False)])
         context.cleanup_report = replace(report, left=tuple(left))
         lost.raise_new()
 
@@ -162,24 +333,24 @@ class _Run:
         """The comparisons that failed."""
         return [each for each in self._context.testing.comparisons if not each.passed]
 
-    def _status(self) -> BenchStatus:
+    def _decide_status(self) -> BenchStatus:
         if self._error is not None or self._wrong:
             return BenchStatus.FAILED
         if not self._context.requests.any_submitted and not self._bench.evaluation:
             return BenchStatus.NO_REQUESTS
         return BenchStatus.OK
 
-    def _completion(self, status: BenchStatus) -> RunCompletion:
+    def _make_completion(self, status: BenchStatus) -> RunCompletion:
         last = self._context.requests.last_completion
         return RunCompletion(
             request_id=None if last is None else last.request_id,
             t_start=self._begin_ns,
             t_end=self._begin_ns + self._sim_ns,
-            error=self._failure(status),
+            error=self._find_failure(status),
         )
 
-    def _failure(self, status: BenchStatus) -> Exception | None:
-        """Why the run did not go well."""
+    def _find_failure(self, status: BenchStatus) -> Exception | None:
+        """Return the error that the run ends with; None when it went well."""
         if status is BenchStatus.NO_REQUESTS:
             return RunError(f"bench {self._bench.name!r} submitted no request, so nothing was simulated")
         wrong = self._wrong
@@ -189,7 +360,7 @@ class _Run:
         return self._error
 
 
-def _as_bench(bench_fn: Bench | Run) -> Bench:
+def _as_bench(bench_fn: Bench | BenchFunction) -> Bench:
     if isinstance(bench_fn, Bench):
         return bench_fn
     if not callable(bench_fn):
@@ -197,12 +368,12 @@ def _as_bench(bench_fn: Bench | Run) -> Bench:
     return Bench(name="bench", description="a function", function=bench_fn, file=file_of(bench_fn))
 
 
-def _beginning(bench: Bench) -> ProgramLine:
+def _find_beginning(bench: Bench) -> ProgramLine:
     source = kernel_source(bench.function)
     return ProgramLine(source.file, source.line, bench.name)
 
 
-def _params(bench: Bench, params: ConfigModel | Iterable[str] | None) -> ConfigModel:
+def _make_params(bench: Bench, params: ConfigModel | Iterable[str] | None) -> ConfigModel:
     if params is None:
         return bench.params()
     if not isinstance(params, ConfigModel):

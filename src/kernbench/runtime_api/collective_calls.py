@@ -1,4 +1,4 @@
-"""What ranks call, compared: the k-th collective of every rank of a group has to be the same."""
+"""Compare the collectives that ranks call: the k-th collective of every rank of a group has to be the same."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ from kernbench.runtime_api.layout import TensorLayout
 
 @value
 class RankGroup:
-    """What ``torch.distributed.new_group`` makes: collectives of it are among its ``ranks``, in ascending order.
+    """A group of ranks, made by ``torch.distributed.new_group``.
 
-    It has no state and no queues of its own: every PE has queues to its like on all SIPs. Groups of the same ranks are
-    one and the same.
+    Its collectives are among ``ranks``, in ascending order. It has no state and no queues of its own: every PE has
+    queues to its like on all SIPs. Groups of the same ranks are one and the same.
     """
 
     ranks: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """How many ranks."""
+        """The number of ranks."""
         return len(self.ranks)
 
     def rank_of(self, rank: int) -> int:
-        """The how-manieth of the group a rank is; -1 for one that is not in it."""
+        """Return the position of a rank in the group; -1 for a rank that is not in it."""
         return self.ranks.index(rank) if rank in self.ranks else -1
 
 
 def group_of(ranks: Iterable[int] | None, world_size: int) -> RankGroup:
-    """The group of ``ranks``, of all without any; InputError for none, for one twice, for one that does not exist."""
+    """Return the group of ``ranks``, by default of all.
+
+    InputError for no ranks, a repeated rank and a rank that does not exist.
+    """
     chosen = tuple(sorted(range(world_size) if ranks is None else ranks))
     if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(world_size)):
         raise InputError(f"new_group({list(chosen)}): some of the ranks 0..{world_size - 1}, each once")
@@ -41,7 +44,7 @@ def group_of(ranks: Iterable[int] | None, world_size: int) -> RankGroup:
 
 Channel: TypeAlias = Hashable
 """Calls are counted apart in each: all ranks' collectives, or what one rank sends to another."""
-Place: TypeAlias = tuple[tuple[int, int, int, int], ...]
+ShardPlaces: TypeAlias = tuple[tuple[int, int, int, int], ...]
 
 
 class CollectiveMismatch(RunError):  # noqa: N818 - it says what happened
@@ -57,12 +60,12 @@ class CollectiveTensor:
 
     shape: tuple[int, ...]
     dtype: str
-    places: Place
+    places: ShardPlaces
     policy: str = field(compare=False)
 
     @classmethod
     def of(cls, layout: TensorLayout) -> CollectiveTensor:
-        """That of a tensor."""
+        """Return the description of a tensor."""
         shards = layout.shards
         places = tuple((each.cube, each.pe, each.offset_bytes, each.nbytes) for each in shards)
         return cls(shape=layout.shape, dtype=layout.dtype.name, places=places, policy=str(layout.dp))
@@ -84,8 +87,8 @@ class CollectiveCall:
             f"{self.name}({', '.join([*map(str, self.operands), *(f'{key}={value}' for key, value in self.details)])})"
         )
 
-    def told_apart_from(self, other: CollectiveCall) -> str:
-        """As text; with layouts where nothing else is different."""
+    def describe_beside(self, other: CollectiveCall) -> str:
+        """Return the call as text; with layouts where nothing else differs from ``other``."""
         if str(self) != str(other):
             return str(self)
         return f"{self} of {', '.join(each.policy for each in self.operands)}"
@@ -101,7 +104,7 @@ class RankMeeting:
     here: list[int] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """What it is, and who is missing; for who reads that a rank waits for it."""
+        """Return the call and the ranks that are missing, for a report of what a rank waits for."""
         missing = [rank for rank in self.parties if rank not in self.here]
         who = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} never joined"
         return f"{self.call}, number {self.number}" + (f", which {who}" if missing else "")
@@ -119,11 +122,11 @@ class CallBook:
 
     @property
     def is_even(self) -> bool:
-        """Whether every rank has made every call that another has made, and the same."""
+        """True when every rank has made every call that another has made, and the same."""
         return not self._open and self._broken is None
 
     def enter(self, channel: Channel, rank: int, call: CollectiveCall, parties: Sequence[int]) -> RankMeeting:
-        """A rank calls: its next of ``channel``, which ``parties`` take part in.
+        """Enter a call of ``rank``: its next in ``channel``, which ``parties`` take part in.
 
         CollectiveMismatch when a rank that came before it called another; from then on the same one for every call,
         so that it is what a program ends with, whatever its ``finally`` blocks still call.
@@ -134,7 +137,7 @@ class CallBook:
         self._counts[channel, rank] = number + 1
         meeting = self._open.setdefault((channel, number), RankMeeting(call, number, parties))
         if meeting.call != call:
-            self._broken = _mismatch(meeting, rank, call)
+            self._broken = _make_mismatch(meeting, rank, call)
             raise self._broken
         meeting.here.append(rank)
         if len(meeting.here) == len(parties):
@@ -142,9 +145,9 @@ class CallBook:
         return meeting
 
 
-def _mismatch(meeting: RankMeeting, rank: int, call: CollectiveCall) -> CollectiveMismatch:
-    first = f"rank {meeting.here[0]} called {meeting.call.told_apart_from(call)}"
+def _make_mismatch(meeting: RankMeeting, rank: int, call: CollectiveCall) -> CollectiveMismatch:
+    first = f"rank {meeting.here[0]} called {meeting.call.describe_beside(call)}"
     return CollectiveMismatch(
         f"collective number {meeting.number} is not the same on all ranks: {first}, "
-        f"rank {rank} called {call.told_apart_from(meeting.call)}"
+        f"rank {rank} called {call.describe_beside(meeting.call)}"
     )

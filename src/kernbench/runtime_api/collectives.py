@@ -1,4 +1,4 @@
-"""Collectives as launches: every rank launches the kernel on the PEs of its own SIP, when it calls."""
+"""Launch collectives: every rank launches the kernel on the PEs of its own SIP, with a table of each PE's part."""
 
 from __future__ import annotations
 
@@ -12,15 +12,70 @@ from kernbench.ccl.rings import SipRing, ring_among
 from kernbench.common.errors import InputError
 from kernbench.common.program_line import calling_line
 from kernbench.common.values import value
+from kernbench.kernels.shares import blocks
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, PeCoord
-from kernbench.runtime_api.block_tables import exchange_table, list_table, part_table, shard_table
 from kernbench.runtime_api.collective_calls import Channel, CollectiveCall, CollectiveTensor, RankGroup
-from kernbench.runtime_api.layout import TensorLayout
+from kernbench.runtime_api.layout import TensorLayout, shard_table
 from kernbench.runtime_api.memory import TensorMemory
 from kernbench.runtime_api.process_group import ProcessGroup
-from kernbench.runtime_api.requests import Requests
-from kernbench.runtime_api.work import Work
+from kernbench.runtime_api.requests import Requests, Work
 from kernbench.topology.spec import TopologySpec
+
+
+def list_table(layout: TensorLayout) -> tuple[int, ...]:
+    """Return ``(cube, pe, in_offset, n_elem, out_offset, stride)`` of every shard and copy.
+
+    All but ``n_elem`` are in bytes. For tensors of this layout, one for each rank, that follow each other in virtual
+    addresses.
+    """
+    size = layout.dtype.itemsize
+    lines = ((s.cube, s.pe, s.offset_bytes, s.nbytes // size, s.offset_bytes, layout.nbytes) for s in layout.shards)
+    return tuple(value for line in lines for value in line)
+
+
+def part_table(name: str, part: TensorLayout, whole: TensorLayout) -> tuple[int, ...]:
+    """Return the same table where ``whole`` has a block for every rank, in order, each of the size of ``part``.
+
+    InputError for layouts in which blocks are not behind each other in virtual addresses.
+    """
+    if not (_copies(part) and _copies(whole) and part.owners == whole.owners):
+        _check_in_order(name, part, copies=True)
+        _check_in_order(name, whole)
+    return list_table(part)
+
+
+def exchange_table(name: str, given: TensorLayout, taken: TensorLayout, ranks: int) -> tuple[int, ...]:
+    """Return the same table for two tensors with a block for every rank.
+
+    The PEs that own them share every block evenly.
+    """
+    size = given.dtype.itemsize
+    stride = given.nbytes // ranks
+    count = stride // size
+    if _copies(given) and _copies(taken) and given.owners == taken.owners:
+        shares = [(owner, (0, count)) for owner in given.owners]
+    else:
+        _check_in_order(name, given)
+        _check_in_order(name, taken)
+        each = -(-count // len(given.owners))
+        shares = list(zip(given.owners, blocks(count, each), strict=False))
+    lines = ((cube, pe, at * size, n, at * size, stride) for (_, cube, pe), (at, n) in shares)
+    return tuple(value for line in lines for value in line)
+
+
+def _copies(layout: TensorLayout) -> bool:
+    """Return True when there are several shards and every one holds all of the tensor."""
+    return len(layout.views) > 1 and all(view.window == layout.whole for view in layout.views)
+
+
+def _check_in_order(name: str, layout: TensorLayout, *, copies: bool = False) -> None:
+    if (layout.has_copies and not copies) or not layout.is_row_major:
+        raise InputError(
+            f"{name}: {layout.name} ({layout.dp}) does not lie in memory in the order of its elements, each once. A "
+            f"tensor with a block for each rank is spread by row_wise, or both are replicated over the same PEs; for "
+            f"any other layout give a list of tensors, one for each rank"
+        )
+
 
 ELEMENTWISE = "sip_allreduce"
 """What does an all-reduce with PyTorch's meaning, of any layout."""
@@ -42,16 +97,16 @@ class Member:
 
     @property
     def size(self) -> int:
-        """How many those are."""
+        """The number of ranks that take part."""
         return len(self.parties)
 
     @property
     def channel(self) -> Channel:
-        """Where its collectives are counted."""
+        """The channel in which its collectives are counted."""
         return "all" if self.among is None else self.among
 
     def ring(self, spec: TopologySpec) -> SipRing:
-        """Its place in the ring over those ranks, as kernels are told of it."""
+        """Return its place in the ring over those ranks, in the form that kernels get."""
         if self.among is None:
             return self.group.ring_of(self.rank, spec)
         return ring_among(self.among.ranks, self.rank)
@@ -84,11 +139,12 @@ class Collectives:
         self._replaced: set[tuple[str, str]] = set()
 
     def all_reduce(self, member: Member, tensor: TensorLayout, op: str | None = None) -> Work:
-        """By the configured algorithm when it accepts the layout, else elementwise over ranks, which is told.
+        """Start an all-reduce by the configured algorithm.
 
-        ``op`` None: as configured. InputError where nothing else may take the place of what is configured.
+        If that does not accept the layout, reduce elementwise over ranks, with a warning. ``op`` None: as configured.
+        InputError where nothing else may take the place of what is configured.
         """
-        configured, refusal = member.group.algorithm, self._refusal(member, tensor)
+        configured, refusal = member.group.algorithm, self._explain_refusal(member, tensor)
         op = op or configured.config.reduce_op
         if refusal is None:
             pes = tuple((member.rank, cube, pe) for cube, pe in configured.mapper_fn(self._spec, member.rank))
@@ -99,7 +155,7 @@ class Collectives:
         return self._all_reduce(member, tensor, op, member.group.algorithm_called(ELEMENTWISE), tensor.owners)
 
     def all_reduce_elementwise(self, member: Member, tensor: TensorLayout, op: str) -> Work:
-        """Elementwise over ranks, whatever is configured."""
+        """Start an all-reduce elementwise over ranks, whatever is configured."""
         algorithm = member.group.algorithm_called(ELEMENTWISE)
         return self._all_reduce(member, tensor, op, algorithm, tensor.owners, ("elementwise", True))
 
@@ -115,26 +171,28 @@ class Collectives:
         call = CollectiveCall(
             name="all_reduce", operands=(CollectiveTensor.of(tensor),), details=(("op", op), *details)
         )
-        return self._start(member, _of_shards(call, algorithm, pes, tensor, reduce_op=op))
+        return self._start(member, _prepare_shards(call, algorithm, pes, tensor, reduce_op=op))
 
     def in_place(self, member: Member, name: str, tensor: TensorLayout, root: int, op: str | None = None) -> Work:
-        """Broadcast or reduce: every shard with its counterparts on the other SIPs."""
-        call = CollectiveCall(name=name, operands=(CollectiveTensor.of(tensor),), details=(("root", root), *_told(op)))
+        """Start a broadcast or a reduce: every shard with its counterparts on the other SIPs."""
+        call = CollectiveCall(
+            name=name, operands=(CollectiveTensor.of(tensor),), details=(("root", root), *_name_op(op))
+        )
         algorithm = member.group.algorithm_called(name)
         more = {"root": root} if op is None else {"root": root, "reduce_op": op}
-        return self._start(member, _of_shards(call, algorithm, tensor.owners, tensor, **more))
+        return self._start(member, _prepare_shards(call, algorithm, tensor.owners, tensor, **more))
 
     def message(self, member: Member, tensor: TensorLayout, src: int, dst: int) -> Work:
-        """From ``src`` to ``dst``, of which the rank is one."""
+        """Start a message from ``src`` to ``dst``; the rank is one of them."""
         call = CollectiveCall(
             name="send_recv", operands=(CollectiveTensor.of(tensor),), details=(("src", src), ("dst", dst))
         )
         algorithm = member.group.algorithm_called("send_recv")
-        operation = _of_shards(call, algorithm, tensor.owners, tensor, src=src, dst=dst)
+        operation = _prepare_shards(call, algorithm, tensor.owners, tensor, src=src, dst=dst)
         return self._start(member, replace(operation, channel=("send_recv", src, dst), parties=(src, dst)))
 
     def barrier(self, member: Member) -> Work:
-        """A token, on PE 0 of cube 0."""
+        """Start a barrier: a token goes round, on PE 0 of cube 0."""
         algorithm = member.group.algorithm_called("barrier")
         call = CollectiveCall(name="barrier")
         config = {"n_elem": 0}
@@ -150,11 +208,14 @@ class Collectives:
         taken: Sequence[TensorLayout],
         op: str | None = None,
     ) -> Work:
-        """From ``given`` to ``taken``, of which one or both have a block for every rank: in a list, or in a tensor."""
+        """Start a collective from ``given`` to ``taken``.
+
+        One or both have a block for every rank, in a list or in one tensor.
+        """
         table = _block_table(name, given, taken, member.size)
         at_work = {table[at : at + 2] for at in range(0, len(table), BLOCK_COLUMNS)}
         call = CollectiveCall(
-            name=name, operands=(CollectiveTensor.of(given[0]), CollectiveTensor.of(taken[0])), details=_told(op)
+            name=name, operands=(CollectiveTensor.of(given[0]), CollectiveTensor.of(taken[0])), details=_name_op(op)
         )
         config = {"n_elem": sum(table[3::BLOCK_COLUMNS]), "shards": table, "dtype": given[0].dtype.name}
         operation = StartedCollective(
@@ -162,16 +223,16 @@ class Collectives:
             algorithm=member.group.algorithm_called(name),
             pes=[(member.rank, cube, pe) for cube, pe in at_work],
             tensors=(*given, *taken),
-            pointers=(self._pointer(given), self._pointer(taken)),
+            pointers=(self._join_pointers(given), self._join_pointers(taken)),
             config=config if op is None else config | {"reduce_op": op},
         )
         return self._start(member, operation)
 
-    def _pointer(self, layouts: Sequence[TensorLayout]) -> LaunchArg:
+    def _join_pointers(self, layouts: Sequence[TensorLayout]) -> LaunchArg:
         return layouts[0].argument if len(layouts) == 1 else self._memory.join(layouts)
 
-    def _refusal(self, member: Member, tensor: TensorLayout) -> str | None:
-        """Why the configured algorithm does not reduce a tensor; None when it does."""
+    def _explain_refusal(self, member: Member, tensor: TensorLayout) -> str | None:
+        """Return why the configured algorithm does not reduce a tensor; None when it does."""
         if member.among is not None:
             return f"it is over all ranks, and the call over ranks {', '.join(map(str, member.parties))}"
         try:
@@ -183,7 +244,7 @@ class Collectives:
         return None
 
     def _replace(self, configured: Algorithm, refusal: str) -> None:
-        """Tell that ``ELEMENTWISE`` does what was configured otherwise: once for each pair."""
+        """Warn once for each pair that ``ELEMENTWISE`` runs in place of what is configured."""
         config = configured.config
         told = f"all_reduce: the configured {config.name!r} cannot do this: {refusal}"
         hint = f"all_reduce(…, elementwise=True) asks for {ELEMENTWISE}"
@@ -195,7 +256,7 @@ class Collectives:
 
     def _start(self, member: Member, operation: StartedCollective) -> Work:
         """Enter the call in the group's book, then launch: early ranks' PEs wait for the others', in simulated time."""
-        message = self._message(member, operation)
+        message = self._make_message(member, operation)
         parties, channel = operation.parties or member.parties, operation.channel or member.channel
         meeting = member.group.calls.enter(channel, member.rank, operation.call, parties)
         for layout in operation.tensors:
@@ -206,7 +267,7 @@ class Collectives:
         self._memory.uses.note(handle, (layout.key for layout in operation.tensors))
         return Work((handle,), self._requests)
 
-    def _message(self, member: Member, operation: StartedCollective) -> KernelLaunchMsg:
+    def _make_message(self, member: Member, operation: StartedCollective) -> KernelLaunchMsg:
         algorithm = operation.algorithm
         values = {"sips": member.ring(self._spec)} | operation.config
         more = algorithm.args_for(self._spec, sip_rank=member.rank, **values)
@@ -223,14 +284,14 @@ class Collectives:
         )
 
 
-def _told(op: str | None) -> tuple[tuple[str, object], ...]:
+def _name_op(op: str | None) -> tuple[tuple[str, object], ...]:
     return () if op is None else (("op", op),)
 
 
-def _of_shards(
+def _prepare_shards(
     call: CollectiveCall, algorithm: Algorithm, pes: Collection[PeCoord], tensor: TensorLayout, **more: Any
 ) -> StartedCollective:
-    """An operation on the shards of one tensor."""
+    """Return the operation that works on the shards of one tensor."""
     n_elem = max(shard.nbytes for shard in tensor.shards) // tensor.dtype.itemsize
     return StartedCollective(
         call=call,

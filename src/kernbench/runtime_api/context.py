@@ -8,7 +8,7 @@ from contextvars import ContextVar, Token
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
 
 from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.install import IpcqPlan
@@ -22,20 +22,18 @@ from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.arrays import DTypeNames
 from kernbench.runtime_api.collectives import Collectives
 from kernbench.runtime_api.distributed import Distributed
-from kernbench.runtime_api.extra_memories import ExtraMemories
 from kernbench.runtime_api.factories import Generators, TensorFactories
 from kernbench.runtime_api.frontends import FrontendSettings
-from kernbench.runtime_api.host_values import KnownValues
 from kernbench.runtime_api.launch import Kernel, Launch, prepare_launch_on, prepare_launches
-from kernbench.runtime_api.memory import CleanupReport, TensorMemory
+from kernbench.runtime_api.memory import CleanupReport, ExtraMemories, TensorMemory
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.process_group import ProcessGroups, QueueInstaller
 from kernbench.runtime_api.rank_scheduler import RankScheduler
-from kernbench.runtime_api.requests import RequestRecord, Requests
+from kernbench.runtime_api.ranks import RankLocal, Workers
+from kernbench.runtime_api.requests import RequestRecord, Requests, Work
+from kernbench.runtime_api.tensor import KnownValues
 from kernbench.runtime_api.testing import Verifier
 from kernbench.runtime_api.types import Accelerator, Ahbm, Devices, DeviceSelector, resolve_device
-from kernbench.runtime_api.work import Work
-from kernbench.runtime_api.workers import RankLocal, Workers
 from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
@@ -45,11 +43,19 @@ _CURRENT: ContextVar[RuntimeContext[Any] | None] = ContextVar("kernbench_context
 
 
 def current_context() -> RuntimeContext[Any] | None:
-    """The context that this code runs in, for libraries whose functions need not be given one.
+    """Return the context that this code runs in, for libraries whose functions are not given one.
 
     It is the innermost ``with RuntimeContext(...)`` around the code, and for a rank around whoever spawned it.
     """
     return _CURRENT.get()
+
+
+def require_context(torch: AnyContext | None = None) -> AnyContext:
+    """Return ``torch``, else the context that this code runs in; InputError when there is none."""
+    context = torch or current_context()
+    if context is None:
+        raise InputError("no RuntimeContext is entered here: give torch=, or run inside `with RuntimeContext(...)`")
+    return context
 
 
 class NoParams(ConfigModel):
@@ -136,12 +142,12 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
 
     @property
     def rank_local(self) -> RankLocal:
-        """What libraries built on this keep for the rank that runs; gone when the rank, or the context, is over."""
+        """The objects that libraries keep for the rank that runs; gone when the rank or the context ends."""
         return self._workers.current.local
 
     @property
     def has_data(self) -> bool:
-        """Whether values can be read. Where they cannot, making data is no use."""
+        """True when values can be read. Where they cannot, making data is of no use."""
         return self._engine.enable_data
 
     @property
@@ -218,7 +224,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
             self._requests.lost.raise_new_if_well()
 
     def map_memory(self, part: str) -> int:
-        """Where kernels find a memory of ``cube.extra`` or ``pe.extra``: the address for ``tl.load`` and ``tl.store``.
+        """Return the address of a memory of ``cube.extra`` or ``pe.extra``, for ``tl.load`` and ``tl.store``.
 
         All PEs of its SIP can use it until the context ends; the first call tells their MMUs, which takes time.
         UnsupportedError for a part without ``bytes``, UnknownNameError for none.
@@ -238,7 +244,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self.drain()
         left = (*self.multiprocessing.left, *self._groups.finish())
         self._extra_memories.release()
-        return replace(self._memory.release_all(), left=(*left, *self._requests.lost.listed(after_failure=False)))
+        return replace(self._memory.release_all(), left=(*left, *self._requests.lost.list_lines(after_failure=False)))
 
     def __enter__(self) -> Self:
         self._entered.append(_CURRENT.set(self))
@@ -270,17 +276,17 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         in_order = False
         try:
             self.multiprocessing.stop()
-            in_order = self._scheduler.machine_answers and self._left_in_order()
+            in_order = self._scheduler.machine_answers and self._leave_in_order()
         finally:  # also when the user interrupts again
             if not in_order:
                 self._requests.forget()
                 self._installer.forget()
                 self._extra_memories.release(unmap=False)
                 self.cleanup_report = self._memory.release_all(unmap=False)
-            left = self._requests.lost.listed(after_failure=True)
+            left = self._requests.lost.list_lines(after_failure=True)
             self.cleanup_report = replace(self.cleanup_report, left=left)
 
-    def _left_in_order(self) -> bool:
+    def _leave_in_order(self) -> bool:
         try:
             self._requests.abandon()
             self._groups.finish()
@@ -289,3 +295,6 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         except Exception:  # the error that led here is what has to be told
             return False
         return True
+
+
+AnyContext: TypeAlias = RuntimeContext[Any]

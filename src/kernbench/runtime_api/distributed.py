@@ -11,12 +11,11 @@ from kernbench.common.errors import InputError, UnsupportedError
 from kernbench.runtime_api.arrays import whole_number
 from kernbench.runtime_api.collective_calls import RankGroup, group_of
 from kernbench.runtime_api.collectives import Collectives, Member
-from kernbench.runtime_api.layout import TensorLayout
+from kernbench.runtime_api.layout import TensorKey, TensorLayout
 from kernbench.runtime_api.process_group import ProcessGroups
-from kernbench.runtime_api.requests import Requests
+from kernbench.runtime_api.ranks import Workers, wants_debugging
+from kernbench.runtime_api.requests import Requests, Work
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.work import TensorKey, Work
-from kernbench.runtime_api.workers import Workers, wants_debugging
 
 BACKEND = "ahbm"
 
@@ -28,7 +27,7 @@ class WholeGroup:
 
 
 class ReduceOp(StrEnum):
-    """How contributions become one; the texts will do too."""
+    """The ways to reduce contributions to one value; their texts may be given too."""
 
     SUM = "sum"
     MAX = "max"
@@ -53,8 +52,8 @@ class Distributed:
 
     @property
     def algorithm(self) -> AlgorithmConfig:
-        """What all_reduce does, as ccl.yaml configures it, for tensors whose layout it accepts."""
-        return self._groups.configured().config
+        """The algorithm that ccl.yaml configures for all_reduce, used for tensors whose layout it accepts."""
+        return self._groups.load_configured().config
 
     def init_process_group(
         self,
@@ -91,31 +90,31 @@ class Distributed:
         ``group`` of some ranks there is nothing to destroy: it has no state.
         """
         if group is not None:
-            self._joined("destroy_process_group", group)
+            self._find_member("destroy_process_group", group)
             return
         self._groups.leave(self._workers.current)
 
     def is_available(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def is_initialized(self) -> bool:
-        """Whether this rank is in a process group."""
+        """Return True when this rank is in a process group."""
         return self._groups.of(self._workers.current) is not None
 
     def new_group(self, ranks: Iterable[int] | None = None) -> RankGroup:
-        """A group of some ranks, of all without any, for the ``group`` of collectives; costs no time.
+        """Return a group of some ranks, by default of all, for the ``group`` of collectives; costs no time.
 
         Roots are given by their number among all ranks, blocks are in ascending order of rank.
         """
-        return group_of(ranks, self._joined("new_group", None).group.world_size)
+        return group_of(ranks, self._find_member("new_group", None).group.world_size)
 
     def get_process_group_ranks(self, group: RankGroup | None = None) -> list[int]:
-        """The ranks of a group; all without one."""
+        """Return the ranks of a group; all ranks without one."""
         return list(range(self.get_world_size())) if group is None else list(group.ranks)
 
     def get_rank(self, group: RankGroup | None = None) -> int:
-        """The number of this rank, in a group if one is given (-1 when it is not in it).
+        """Return the number of this rank, in a group if one is given (-1 when it is not in it).
 
         0 outside of a rank, with a warning under KERNBENCH_DEBUG=1.
         """
@@ -125,15 +124,15 @@ class Distributed:
         return worker.rank if group is None else group.rank_of(worker.rank)
 
     def get_world_size(self, group: RankGroup | None = None) -> int:
-        """How many ranks there are: in a group, else in the process group if this rank is in one, else of the spawn."""
+        """Return the number of ranks: of a group, else of this rank's process group, else of the spawn."""
         if group is not None:
             return group.size
         found = self._groups.of(self._workers.current)
         return self._workers.current.n_ranks if found is None else found.world_size
 
     def get_backend(self, group: RankGroup | None = None) -> str:
-        """``"ahbm"``; InputError without a process group, or for a group that this rank is not in."""
-        self._joined("get_backend", group)
+        """Return ``"ahbm"``; InputError without a process group, or for a group that this rank is not in."""
+        self._find_member("get_backend", group)
         return BACKEND
 
     def cooperative_yield(self) -> None:
@@ -149,7 +148,7 @@ class Distributed:
         *,
         elementwise: bool = False,
     ) -> Work | None:
-        """Every element becomes the reduction of that element of all ranks.
+        """Make every element the reduction of that element of all ranks.
 
         By the algorithm of ccl.yaml when it accepts the layout, else by ``sip_allreduce``: then a warning says so, once
         for each algorithm, or with ``strict`` in ccl.yaml an InputError. ``op`` None: the ``reduce_op`` of ccl.yaml,
@@ -157,29 +156,29 @@ class Distributed:
         with ``elementwise``, which PyTorch does not have, it is ``sip_allreduce`` for any layout, of the sum unless
         ``op`` says otherwise.
         """
-        member = self._member("all_reduce", group)
-        layout, asked = self._on(member, tensor), None if op is None else _op(op)
+        member = self._require_rank("all_reduce", group)
+        layout, asked = self._find_layout(member, tensor), None if op is None else _check_op(op)
         if elementwise:
             work = self._collectives.all_reduce_elementwise(member, layout, asked or ReduceOp.SUM.value)
         else:
             work = self._collectives.all_reduce(member, layout, asked)
-        return _done(work, async_op)
+        return _finish(work, async_op)
 
     def broadcast(
         self, tensor: Tensor, src: int, group: RankGroup | None = None, async_op: bool = False
     ) -> Work | None:
-        """Every rank's tensor becomes that of ``src``."""
-        member = self._member("broadcast", group)
-        layout, root = self._on(member, tensor), _rank(member, "src", src)
-        return _done(self._collectives.in_place(member, "broadcast", layout, root), async_op)
+        """Make every rank's tensor that of ``src``."""
+        member = self._require_rank("broadcast", group)
+        layout, root = self._find_layout(member, tensor), _check_rank(member, "src", src)
+        return _finish(self._collectives.in_place(member, "broadcast", layout, root), async_op)
 
     def reduce(
         self, tensor: Tensor, dst: int, op: str = ReduceOp.SUM, group: RankGroup | None = None, async_op: bool = False
     ) -> Work | None:
-        """The tensor of ``dst`` becomes the reduction of all; the others stay as they are."""
-        member = self._member("reduce", group)
-        layout, root = self._on(member, tensor), _rank(member, "dst", dst)
-        return _done(self._collectives.in_place(member, "reduce", layout, root, _op(op)), async_op)
+        """Make the tensor of ``dst`` the reduction of all; the others stay as they are."""
+        member = self._require_rank("reduce", group)
+        layout, root = self._find_layout(member, tensor), _check_rank(member, "dst", dst)
+        return _finish(self._collectives.in_place(member, "reduce", layout, root, _check_op(op)), async_op)
 
     def all_gather(
         self,
@@ -188,14 +187,17 @@ class Distributed:
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """``tensor_list[r]`` becomes the tensor of rank r. A tensor in place of the list: as all_gather_into_tensor."""
-        return self._blocks("all_gather", tensor, tensor_list, None, group, async_op)
+        """Make ``tensor_list[r]`` the tensor of rank r.
+
+        A tensor in place of the list works as in all_gather_into_tensor.
+        """
+        return self._exchange_blocks("all_gather", tensor, tensor_list, None, group, async_op)
 
     def all_gather_into_tensor(
         self, output_tensor: Tensor, input_tensor: Tensor, group: RankGroup | None = None, async_op: bool = False
     ) -> Work | None:
-        """Block r of the output, which is as large as all inputs, becomes the input of rank r."""
-        return self._blocks("all_gather", input_tensor, output_tensor, None, group, async_op)
+        """Make block r of the output, which is as large as all inputs, the input of rank r."""
+        return self._exchange_blocks("all_gather", input_tensor, output_tensor, None, group, async_op)
 
     def reduce_scatter(
         self,
@@ -205,8 +207,11 @@ class Distributed:
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """The output of rank r becomes the reduction of all ranks' ``input_list[r]``; a tensor is taken as blocks."""
-        return self._blocks("reduce_scatter", input_list, output, _op(op), group, async_op)
+        """Make the output of rank r the reduction of all ranks' ``input_list[r]``.
+
+        A tensor in place of the list is taken as blocks.
+        """
+        return self._exchange_blocks("reduce_scatter", input_list, output, _check_op(op), group, async_op)
 
     def reduce_scatter_tensor(
         self,
@@ -216,8 +221,8 @@ class Distributed:
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """The output of rank r becomes the reduction of all ranks' block r of the input."""
-        return self._blocks("reduce_scatter", input, output, _op(op), group, async_op)
+        """Make the output of rank r the reduction of all ranks' block r of the input."""
+        return self._exchange_blocks("reduce_scatter", input, output, _check_op(op), group, async_op)
 
     def all_to_all(
         self,
@@ -226,8 +231,8 @@ class Distributed:
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """``output_tensor_list[s]`` of rank r becomes ``input_tensor_list[r]`` of rank s."""
-        return self._blocks("all_to_all", input_tensor_list, output_tensor_list, None, group, async_op)
+        """Make ``output_tensor_list[s]`` of rank r ``input_tensor_list[r]`` of rank s."""
+        return self._exchange_blocks("all_to_all", input_tensor_list, output_tensor_list, None, group, async_op)
 
     def all_to_all_single(
         self,
@@ -238,13 +243,13 @@ class Distributed:
         group: RankGroup | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """Block s of the output of rank r becomes block r of the input of rank s; all blocks are of one size.
+        """Make block s of the output of rank r block r of the input of rank s; all blocks are of one size.
 
         UnsupportedError for split sizes: every PE works with its like on the other SIPs, on shards of one size.
         """
         if output_split_sizes or input_split_sizes:
             raise UnsupportedError("all_to_all_single: blocks of different sizes are not supported; leave both None")
-        return self._blocks("all_to_all", input, output, None, group, async_op)
+        return self._exchange_blocks("all_to_all", input, output, None, group, async_op)
 
     def barrier(
         self,
@@ -253,7 +258,7 @@ class Distributed:
         device_ids: object = None,
     ) -> Work | None:
         """Wait until all ranks have come. ``device_ids`` is PyTorch's and has no effect: a rank has one SIP."""
-        return _done(self._collectives.barrier(self._member("barrier", group)), async_op)
+        return _finish(self._collectives.barrier(self._require_rank("barrier", group)), async_op)
 
     def send(self, tensor: Tensor, dst: int, group: RankGroup | None = None) -> None:
         """Send to rank ``dst``; returns when the tensor is there: it may be overwritten."""
@@ -265,21 +270,21 @@ class Distributed:
         return src
 
     def isend(self, tensor: Tensor, dst: int, group: RankGroup | None = None) -> Work:
-        """``send`` that returns at once."""
-        member = self._member("isend", group)
-        return self._message(member, tensor, member.rank, _rank(member, "dst", dst))
+        """Send as ``send``, and return at once."""
+        member = self._require_rank("isend", group)
+        return self._start_message(member, tensor, member.rank, _check_rank(member, "dst", dst))
 
     def irecv(self, tensor: Tensor, src: int, group: RankGroup | None = None) -> Work:
-        """``recv`` that returns at once."""
-        member = self._member("irecv", group)
-        return self._message(member, tensor, _rank(member, "src", src), member.rank)
+        """Receive as ``recv``, and return at once."""
+        member = self._require_rank("irecv", group)
+        return self._start_message(member, tensor, _check_rank(member, "src", src), member.rank)
 
-    def _message(self, member: Member, tensor: Tensor, src: int, dst: int) -> Work:
+    def _start_message(self, member: Member, tensor: Tensor, src: int, dst: int) -> Work:
         if src == dst:
             raise InputError(f"rank {src} cannot send to itself")
-        return self._collectives.message(member, self._on(member, tensor), src, dst)
+        return self._collectives.message(member, self._find_layout(member, tensor), src, dst)
 
-    def _blocks(
+    def _exchange_blocks(
         self,
         name: str,
         given: Sequence[Tensor] | Tensor,
@@ -288,25 +293,25 @@ class Distributed:
         group: RankGroup | None,
         async_op: bool,
     ) -> Work | None:
-        member = self._member(name, group)
-        lists = [self._layouts(name, member, each) for each in (given, taken)]
+        member = self._require_rank(name, group)
+        lists = [self._find_layouts(name, member, each) for each in (given, taken)]
         _check_apart(name, lists[1])
         sizes = [sum(layout.size for layout in layouts) for layouts in lists]
-        wanted = _sizes(name, sizes, member.size)
+        wanted = _fit_sizes(name, sizes, member.size)
         if sizes != wanted or len({layout.dtype for layouts in lists for layout in layouts}) > 1:
             what = " and ".join(f"{'input' if at == 0 else 'output'} of {size}" for at, size in enumerate(sizes))
             raise InputError(f"{name}: {what} elements do not fit each other for {member.size} ranks")
-        return _done(self._collectives.blocks(member, name, lists[0], lists[1], op), async_op)
+        return _finish(self._collectives.blocks(member, name, lists[0], lists[1], op), async_op)
 
-    def _layouts(self, name: str, member: Member, given: Sequence[Tensor] | Tensor) -> list[TensorLayout]:
+    def _find_layouts(self, name: str, member: Member, given: Sequence[Tensor] | Tensor) -> list[TensorLayout]:
         if isinstance(given, Tensor):
-            return [self._on(member, given)]
+            return [self._find_layout(member, given)]
         if len(given) != member.size:
             raise InputError(f"{name}: a list of {len(given)} tensors for {member.size} ranks")
-        return [self._on(member, each) for each in given]
+        return [self._find_layout(member, each) for each in given]
 
-    def _joined(self, name: str, group: object) -> Member:
-        """This rank in its process group, or the program in the one that it has made."""
+    def _find_member(self, name: str, group: object) -> Member:
+        """Return this rank in its process group, or the program in the group that it has made."""
         worker = self._workers.current
         found = self._groups.of(worker)
         if found is None:
@@ -314,10 +319,10 @@ class Distributed:
             raise InputError(
                 f"{name}: {worker} has no process group; torch.distributed.init_process_group('ahbm') first{more}"
             )
-        return Member(found, worker.rank, _among(name, group, worker.rank, found.world_size))
+        return Member(found, worker.rank, _check_group(name, group, worker.rank, found.world_size))
 
-    def _member(self, name: str, group: object) -> Member:
-        member, ranks = self._joined(name, group), self._groups.world_size
+    def _require_rank(self, name: str, group: object) -> Member:
+        member, ranks = self._find_member(name, group), self._groups.world_size
         if not self._workers.current.spawned and ranks > 1:
             raise InputError(
                 f"{name}: the program itself is none of the {ranks} ranks of its process group; call it in the "
@@ -325,7 +330,7 @@ class Distributed:
             )
         return member
 
-    def _on(self, member: Member, tensor: object) -> TensorLayout:
+    def _find_layout(self, member: Member, tensor: object) -> TensorLayout:
         if not isinstance(tensor, Tensor):
             raise InputError(f"a collective takes tensors of the machine, not a {type(tensor).__name__}")
         if not tensor.is_live:
@@ -339,7 +344,7 @@ class Distributed:
 
 
 def _check_apart(name: str, outputs: Sequence[TensorLayout]) -> None:
-    """Of two blocks in one place the later one would stay; inputs may repeat."""
+    """Raise InputError when two outputs are one tensor, which would keep the later block only; inputs may repeat."""
     first: dict[TensorKey, int] = {}
     for at, layout in enumerate(outputs):
         before = first.setdefault(layout.key, at)
@@ -350,20 +355,20 @@ def _check_apart(name: str, outputs: Sequence[TensorLayout]) -> None:
             )
 
 
-def _done(work: Work, async_op: bool) -> Work | None:
+def _finish(work: Work, async_op: bool) -> Work | None:
     if async_op:
         return work
     work.wait()
     return None
 
 
-def _op(op: str) -> str:
+def _check_op(op: str) -> str:
     if op not in tuple(ReduceOp):
         raise InputError(f"op={op!r}, must be one of {', '.join(ReduceOp)}")
     return str(ReduceOp(op))
 
 
-def _rank(member: Member, what: str, rank: int) -> int:
+def _check_rank(member: Member, what: str, rank: int) -> int:
     number = whole_number(rank)
     if number is None or number not in member.parties:
         there = f"0..{member.size - 1}" if member.among is None else ", ".join(map(str, member.parties))
@@ -371,8 +376,8 @@ def _rank(member: Member, what: str, rank: int) -> int:
     return number
 
 
-def _among(name: str, group: object, rank: int, world_size: int) -> RankGroup | None:
-    """The group of a collective; None when that is all ranks."""
+def _check_group(name: str, group: object, rank: int, world_size: int) -> RankGroup | None:
+    """Return the group of a collective; None when that is all ranks."""
     if group is None:
         return None
     if not isinstance(group, RankGroup):
@@ -382,8 +387,8 @@ def _among(name: str, group: object, rank: int, world_size: int) -> RankGroup | 
     return group if group.size < world_size else None
 
 
-def _sizes(name: str, sizes: Sequence[int], world_size: int) -> list[int]:
-    """What the sizes of input and output have to be, seen from the smaller one."""
+def _fit_sizes(name: str, sizes: Sequence[int], world_size: int) -> list[int]:
+    """Return the sizes that input and output have to have, worked out from the smaller one."""
     given, taken = sizes
     if name == "all_gather":
         return [given, given * world_size]

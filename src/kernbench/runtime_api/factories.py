@@ -1,4 +1,4 @@
-"""What makes tensors, ``torch.zeros`` and the like, and the random numbers of programs."""
+"""Make tensors, by ``torch.zeros`` and the like, and the random numbers of programs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError
 from kernbench.common.values import state
 from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
-from kernbench.runtime_api.arrays import Size, machine_dtype, numeric, shape_of, whole_number
-from kernbench.runtime_api.host_tensor import HostTensor
-from kernbench.runtime_api.host_values import LaterArray
+from kernbench.runtime_api.arrays import SizeArg, machine_dtype, numeric, shape_of, whole_number
 from kernbench.runtime_api.memory import TensorMemory
-from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.transfers import check_fits
+from kernbench.runtime_api.ranks import Workers
+from kernbench.runtime_api.tensor import HostTensor, Tensor
+from kernbench.runtime_api.transfers import LaterArray, check_fits
 from kernbench.runtime_api.types import Devices
-from kernbench.runtime_api.workers import Workers
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 # PyTorch's.
@@ -50,9 +48,9 @@ class Generator:
         """Return the next numbers, mean 0 and variance 1, as f32."""
         draw = Draw(shape)
         self._waiting.append(draw)
-        return LaterArray(shape, lambda: self._drawn(draw))
+        return LaterArray(shape, lambda: self._draw(draw))
 
-    def _drawn(self, draw: Draw) -> Array:
+    def _draw(self, draw: Draw) -> Array:
         while draw.numbers is None:
             first = self._waiting.popleft()
             first.numbers = self._stream.standard_normal(first.shape, np.float32)
@@ -79,7 +77,7 @@ class Generators:
         self._workers.current.local.put(Generator(number))
 
     def normal(self, shape: tuple[int, ...]) -> LaterArray:
-        """Normally distributed numbers, mean 0 and variance 1, as f32."""
+        """Return normally distributed numbers, mean 0 and variance 1, as f32."""
         return self._current().normal(shape)
 
     def _current(self) -> Generator:
@@ -104,47 +102,54 @@ class TensorFactories:
         self._memory, self._devices, self._generators = memory, devices, generators
         self._named = 0
 
-    def empty(self, *size: Size, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
-        """A tensor on the current SIP that holds whatever its memory held."""
-        return self._create(shape_of(size), _kind(dtype), dp, name, None)
+    def empty(
+        self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
+    ) -> Tensor:
+        """Make a tensor on the current SIP that holds whatever its memory held."""
+        return self._create(shape_of(size), _resolve_dtype(dtype), dp, name, None)
 
-    def zeros(self, *size: Size, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
-        """A tensor of zeros on the current SIP."""
-        return self._create(shape_of(size), _kind(dtype), dp, name, 0)
+    def zeros(
+        self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
+    ) -> Tensor:
+        """Make a tensor of zeros on the current SIP."""
+        return self._create(shape_of(size), _resolve_dtype(dtype), dp, name, 0)
 
-    def ones(self, *size: Size, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
-        """A tensor of ones on the current SIP."""
-        return self._create(shape_of(size), _kind(dtype), dp, name, 1)
+    def ones(self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
+        """Make a tensor of ones on the current SIP."""
+        return self._create(shape_of(size), _resolve_dtype(dtype), dp, name, 1)
 
     def full(
         self,
-        size: Size,
+        size: SizeArg,
         fill_value: float,
         *,
         dtype: object = None,
         dp: DPPolicy | None = None,
         name: str | None = None,
     ) -> Tensor:
-        """A tensor on the current SIP, every element ``fill_value``; InputError when an integer type cannot hold it."""
-        return self._create(shape_of((size,)), _kind(dtype), dp, name, _given(fill_value))
+        """Make a tensor on the current SIP, every element ``fill_value``.
+
+        InputError when an integer type cannot hold it.
+        """
+        return self._create(shape_of((size,)), _resolve_dtype(dtype), dp, name, _check_fill(fill_value))
 
     def empty_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """A tensor of the shape of ``like``, on its SIP; of its dtype and layout unless others are given."""
-        return self._like(like, dtype, dp, name, None)
+        """Make a tensor of the shape of ``like``, on its SIP, with its dtype and layout unless others are given."""
+        return self._create_like(like, dtype, dp, name, None)
 
     def zeros_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """The same, of zeros."""
-        return self._like(like, dtype, dp, name, 0)
+        """Make a tensor like ``like``, of zeros."""
+        return self._create_like(like, dtype, dp, name, 0)
 
     def ones_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """The same, of ones."""
-        return self._like(like, dtype, dp, name, 1)
+        """Make a tensor like ``like``, of ones."""
+        return self._create_like(like, dtype, dp, name, 1)
 
     def full_like(
         self,
@@ -156,31 +161,31 @@ class TensorFactories:
         dp: DPPolicy | None = None,
         name: str | None = None,
     ) -> Tensor:
-        """The same, every element ``fill_value``."""
-        return self._like(like, dtype, dp, name, _given(fill_value))
+        """Make a tensor like ``like``, every element ``fill_value``."""
+        return self._create_like(like, dtype, dp, name, _check_fill(fill_value))
 
     def randn_like(
         self, like: Tensor, /, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """The same, with the numbers that ``randn`` would have."""
-        made = self._like(like, _float(_kind(dtype, like.dtype)), dp, name, None)
+        """Make a tensor like ``like``, with the numbers that ``randn`` would draw."""
+        made = self._create_like(like, _check_float(_resolve_dtype(dtype, like.dtype)), dp, name, None)
         return made.copy_(self._generators.normal(made.shape))
 
     def tensor(
         self, data: object, *, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
     ) -> Tensor:
-        """A tensor on the current SIP with ``data`` (an array, nested lists, a tensor), copied there.
+        """Make a tensor on the current SIP and copy ``data`` (an array, nested lists, a tensor) there.
 
         Without ``dtype`` machine types stay as they are, other floats become f32, other integers i32.
         """
         check_host_calls()
         if isinstance(data, Tensor):
             passed = data.pass_on()
-            made = self._create(data.shape, _kind(dtype, data.dtype), dp, name, None)
+            made = self._create(data.shape, _resolve_dtype(dtype, data.dtype), dp, name, None)
             self._memory.copy(made.layout, passed)
             return made
         array = numeric(data, "torch.tensor")
-        return self._create(array.shape, _kind(dtype, machine_dtype(array)), dp, name, None).copy_(array)
+        return self._create(array.shape, _resolve_dtype(dtype, machine_dtype(array)), dp, name, None).copy_(array)
 
     def arange(
         self,
@@ -192,15 +197,16 @@ class TensorFactories:
         dp: DPPolicy | None = None,
         name: str | None = None,
     ) -> Tensor:
-        """``start``, ``start + step``, … below ``end``; with one number from 0 up to that. i32, f32 of floats.
+        """Make a tensor of ``start``, ``start + step``, … below ``end``; with one number, from 0 up to that.
 
-        InputError when there is no such number, and when an integer type cannot hold one.
+        Without a dtype whole numbers become i32, floats f32, and the tensor lies on the current SIP. InputError when
+        there is no such number, and when an integer type cannot hold one.
         """
         first, last = (0, start) if end is None else (start, end)
         if not step or not np.isfinite(numeric((first, last, step), "torch.arange")).all():
             raise InputError(f"torch.arange({first}, {last}, {step}): finite numbers, and a step that is not 0")
         numbers: Array = np.arange(first, last, step)
-        kind = _kind(dtype, machine_dtype(numbers))
+        kind = _resolve_dtype(dtype, machine_dtype(numbers))
         for each in (*numbers[:2], *numbers[-1:]):
             check_fits(np.asarray(each), kind)
         return self._create(numbers.shape, kind, dp, name, None).copy_(numbers)
@@ -209,28 +215,32 @@ class TensorFactories:
         """Begin the random numbers of this rank anew; a rank that has not done so begins with the program's seed."""
         self._generators.seed(seed)
 
-    def randn(self, *size: Size, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None) -> Tensor:
-        """A tensor on the current SIP of normally distributed numbers, the same on every run and for every layout.
+    def randn(
+        self, *size: SizeArg, dtype: object = None, dp: DPPolicy | None = None, name: str | None = None
+    ) -> Tensor:
+        """Make a tensor on the current SIP of normally distributed numbers, the same on every run and for every layout.
 
         They follow ``manual_seed``. InputError for an integer type.
         """
-        made = self._create(shape_of(size), _float(_kind(dtype)), dp, name, None)
+        made = self._create(shape_of(size), _check_float(_resolve_dtype(dtype)), dp, name, None)
         return made.copy_(self._generators.normal(made.shape))
 
     def from_numpy(self, array: Array) -> HostTensor:
-        """A host tensor that shares the memory of ``array``; it gets to the machine with ``copy_``."""
+        """Return a host tensor that shares the memory of ``array``; ``copy_`` brings it to the machine."""
         return HostTensor(numeric(array, "from_numpy"))
 
-    def _like(self, like: Tensor, dtype: object, dp: DPPolicy | None, name: str | None, fill: float | None) -> Tensor:
+    def _create_like(
+        self, like: Tensor, dtype: object, dp: DPPolicy | None, name: str | None, fill: float | None
+    ) -> Tensor:
         if not isinstance(like, Tensor):
             raise InputError(
                 f"a {type(like).__name__} is no tensor of the machine that another could be made like; give the shape: "
                 f"torch.zeros(x.shape, dtype=…)"
             )
-        kind = _kind(dtype, like.dtype)
+        kind = _resolve_dtype(dtype, like.dtype)
         if dp is not None:
             return self._create(like.shape, kind, dp, name, fill, like.sip)
-        return Tensor(self._memory.create_like(like.layout, self._label(name), kind, fill), self._memory)
+        return Tensor(self._memory.create_like(like.layout, self._choose_label(name), kind, fill), self._memory)
 
     def _create(
         self,
@@ -241,30 +251,30 @@ class TensorFactories:
         fill: float | None,
         sip: int | None = None,
     ) -> Tensor:
-        label = self._label(name)
+        label = self._choose_label(name)
         if not np.all(np.array(shape) > 0):
             raise InputError(f"tensor {label!r}: shape {shape}; every axis of a tensor has at least one element")
         place = self._devices.current if sip is None else sip
         return Tensor(self._memory.create(label, shape, dtype, dp or SINGLE_PE, place, fill), self._memory)
 
-    def _label(self, name: str | None) -> str:
+    def _choose_label(self, name: str | None) -> str:
         label = name or f"tensor{self._named}"
         self._named += name is None
         return label
 
 
-def _kind(dtype: object, default: DType = F32) -> DType:
+def _resolve_dtype(dtype: object, default: DType = F32) -> DType:
     return default if dtype is None else dtype_of(dtype)
 
 
-def _given(fill_value: float | None) -> float:
-    """None would leave the memory as it is."""
+def _check_fill(fill_value: float | None) -> float:
+    """Return the fill value; InputError for None, which would leave the memory as it is."""
     if fill_value is None:
         raise InputError("a fill value: None is no number; torch.empty makes a tensor that nothing is written to")
     return fill_value
 
 
-def _float(dtype: DType) -> DType:
+def _check_float(dtype: DType) -> DType:
     if not dtype.is_float:
         raise InputError(f"torch.randn: {dtype} holds whole numbers only; take a float type")
     return dtype

@@ -1,4 +1,4 @@
-"""How front ends run the programs of others: settings under their names, as ``--set triton.autotune=search``."""
+"""Settings of front ends, which run the programs of others: ``--set triton.autotune=search``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ PREFIXES = tuple(f"{name}." for name in FRONTENDS)
 
 
 def frontend_settings(overrides: Iterable[str]) -> FrontendSettings:
-    """The settings that texts such as ``triton.order=blocked`` make. ConfigError with everything wrong with them."""
+    """Return the settings that texts such as ``triton.order=blocked`` ask for.
+
+    ConfigError lists everything wrong with them.
+    """
     document = apply_overrides(Document("front ends", {name: {} for name in FRONTENDS}, {}), overrides)
     checked = check(document, FrontendSettings)
     report(document, checked.complaints)
@@ -56,7 +59,7 @@ def frontend_settings(overrides: Iterable[str]) -> FrontendSettings:
 
 
 def extra_of(error: BaseException) -> str | None:
-    """How to install what an import did not find, if an extra brings it."""
+    """Return how to install the package that an import did not find, if an extra brings it."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     extra = _EXTRAS.get((missing or "").partition(".")[0])
     return None if extra is None else f"install it: pip install 'kernbench[{extra}]'"

@@ -1,4 +1,4 @@
-"""What a launch asks of the machine: the kernel, its arguments, and the PEs that run it."""
+"""Prepare launches: check the kernel and its arguments, and find the PEs that run it."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def prepare_launches(
         _prepare(
             name,
             kernel,
-            tuple(_of_sip(value, at) for value in args),
-            {key: _of_sip(value, at) for key, value in kwargs.items()},
+            tuple(_pick_sip(value, at) for value in args),
+            {key: _pick_sip(value, at) for key, value in kwargs.items()},
         )
         for at in range(count)
     ]
@@ -62,7 +62,7 @@ def prepare_launches(
 def prepare_launch_on(
     name: str, pes: Sequence[PeCoord], kernel: KernelRef, args: Sequence[object], spec: TopologySpec
 ) -> Launch:
-    """The launch of a front end's program, which says itself on which PEs it runs: once on each.
+    """Prepare the launch of a front end's program, which names its PEs itself and runs once on each.
 
     The function takes ``args`` and ``tl``, and finds out by ``tl.site`` where it is. InputError for no PE, one that is
     given twice or that ``spec`` does not have, and for tensors that were freed or lie on other SIPs.
@@ -79,19 +79,19 @@ def prepare_launch_on(
         on = ", ".join(f"sip{sip}" for sip in sorted(sips))
         lie = f", and {', '.join(away)}" if away else ""
         raise InputError(f"launch {name!r}: its PEs are of one SIP and reach the tensors there; found PEs of {on}{lie}")
-    return _launch(name, kernel, args, {}, tensors, tuple(sorted(pes)))
+    return _make_launch(name, kernel, args, {}, tensors, tuple(sorted(pes)))
 
 
 def _is_list(value: object) -> TypeGuard[Sequence[Tensor]]:
     return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(each, Tensor) for each in value)
 
 
-def _of_sip(value: object, at: int) -> object:
+def _pick_sip(value: object, at: int) -> object:
     return value[at] if _is_list(value) else value
 
 
 def _count_sips(name: str, lists: Sequence[Sequence[Tensor]]) -> int | None:
-    """How many SIPs take part; None when no argument is a list."""
+    """Return the number of SIPs that take part; None when no argument is a list."""
     if not lists:
         return None
     sips = [[tensor.sip for tensor in each] for each in lists]
@@ -105,11 +105,11 @@ def _prepare(name: str, kernel: Kernel | str, args: tuple[object, ...], kwargs: 
     function = builtin_kernel(kernel) if isinstance(kernel, str) else kernel
     _check_call(name, function, args, kwargs)
     tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
-    targets = _targets(name, tensors)
-    return _launch(name, KernelRef(name=_name(kernel, name), function=function), args, kwargs, tensors, targets)
+    targets = _find_targets(name, tensors)
+    return _make_launch(name, KernelRef(name=_name(kernel, name), function=function), args, kwargs, tensors, targets)
 
 
-def _launch(
+def _make_launch(
     name: str,
     kernel: KernelRef,
     args: Sequence[object],
@@ -120,8 +120,8 @@ def _launch(
     message = KernelLaunchMsg(
         name=name,
         kernel=kernel,
-        args=tuple(_argument(name, f"argument {at}", value) for at, value in enumerate(args)),
-        kwargs=tuple((key, _argument(name, key, value)) for key, value in kwargs.items()),
+        args=tuple(_make_argument(name, f"argument {at}", value) for at, value in enumerate(args)),
+        kwargs=tuple((key, _make_argument(name, key, value)) for key, value in kwargs.items()),
         targets=targets,
     )
     return Launch(message, tuple(dict.fromkeys(tensor.layout for tensor in tensors)))
@@ -141,7 +141,7 @@ def _check_call(name: str, function: Kernel, args: tuple[object, ...], kwargs: M
         raise InputError(f"launch {name!r}: the arguments do not fit {_name(function, name)!r}: {error}") from error
 
 
-def _targets(name: str, tensors: list[Tensor]) -> tuple[PeCoord, ...]:
+def _find_targets(name: str, tensors: list[Tensor]) -> tuple[PeCoord, ...]:
     if not tensors:
         raise InputError(
             f"launch {name!r}: no argument is a tensor. A kernel runs on the PEs that own a shard of a tensor "
@@ -166,7 +166,7 @@ def _check_live(name: str, tensors: Sequence[Tensor]) -> None:
 
 
 def _warn_of_gaps(name: str, targets: tuple[PeCoord, ...]) -> None:
-    """Kernels that share work out by program_id and num_programs count on a full grid."""
+    """Warn of a launch on part of a grid: kernels that share work out by program_id count on all of it."""
     cubes, pes = ({target[axis] for target in targets} for axis in (1, 2))
     if len(targets) < len(cubes) * len(pes):
         warnings.warn(
@@ -177,7 +177,7 @@ def _warn_of_gaps(name: str, targets: tuple[PeCoord, ...]) -> None:
         )
 
 
-def _argument(launch: str, which: str, value: object) -> LaunchArg:
+def _make_argument(launch: str, which: str, value: object) -> LaunchArg:
     if isinstance(value, Tensor):
         return value.layout.argument
     if isinstance(value, np.generic):
@@ -196,5 +196,5 @@ def _argument(launch: str, which: str, value: object) -> LaunchArg:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether it is a whole number or a text, or a tuple of those."""
+    """Return True for a whole number, a text, or a tuple of those."""
     return isinstance(value, int | str) or (isinstance(value, tuple) and all(map(_is_plain, value)))

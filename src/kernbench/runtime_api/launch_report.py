@@ -1,4 +1,4 @@
-"""What a run did, as figures: launches and their parts, engines, traffic."""
+"""Report a run as figures: launches and their parts, engines, traffic."""
 
 from __future__ import annotations
 
@@ -79,17 +79,17 @@ class RunReport:
 def report_run(
     engine: GraphEngine, links: tuple[LinkTraffic, ...] | None = None, works: Works | None = None
 ) -> RunReport:
-    """The figures of a run, as far as it got.
+    """Compute the figures of a run, as far as it got.
 
-    ``links``: what they had carried when the program was over; None: it is still under way, so what they have by now.
-    ``works``: those of the log by now, where somebody has them already.
+    ``links``: the traffic of links when the program was over; None while it is under way: then their traffic up to now.
+    ``works``: those of the log up to now, if somebody has them already.
     """
     launched = launches_of(engine.handles)
     works = works or Works(engine.machine.log, engine.machine.log.columns())
     columns = works.columns
     return RunReport(
         launches=tuple(_split(works, longest, count) for longest, count in longest_of_each_name(launched)),
-        engines=_engines(works, launched),
+        engines=_measure_engines(works, launched),
         traffic=traffic(engine.machine, links),
         events=engine.n_events,
         transfers=engine.machine.network.n_transfers,
@@ -101,12 +101,12 @@ def report_run(
 
 
 def launches_of(handles: Iterable[RequestHandle]) -> list[RequestHandle]:
-    """The launches that have ended and whose PEs have reported."""
-    return [handle for handle in handles if _kernels(handle)]
+    """Return the launches that have ended and whose PEs have reported."""
+    return [handle for handle in handles if _list_kernels(handle)]
 
 
 def longest_of_each_name(launched: Sequence[RequestHandle]) -> Iterable[tuple[RequestHandle, int]]:
-    """The launch of each title that took longest, and how many there were of that title."""
+    """Yield the longest launch of each title, with the number of launches of that title."""
     for title in dict.fromkeys(handle.msg.title for handle in launched):
         same = [handle for handle in launched if handle.msg.title == title]
         yield max(same, key=lambda handle: handle.ended_ps - handle.submitted_ps), len(same)
@@ -118,19 +118,19 @@ def _name(msg: HostMsg) -> str:
 
 
 def _has_ended(handle: RequestHandle) -> bool:
-    """Whether it has come to an end of its own."""
+    """Return True when a request has ended without being abandoned."""
     return handle.outcome is not None and not isinstance(handle.outcome.error, AbandonedError)
 
 
-def _kernels(handle: RequestHandle) -> tuple[PeReport, ...]:
-    """What the PEs of a finished launch reported; empty for other requests."""
+def _list_kernels(handle: RequestHandle) -> tuple[PeReport, ...]:
+    """Return the reports of a finished launch's PEs; empty for other requests."""
     if handle.outcome is None or not _has_ended(handle) or not isinstance(handle.msg, KernelLaunchMsg):
         return ()
     return handle.outcome.reports
 
 
 def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
-    kernels = _kernels(handle)
+    kernels = _list_kernels(handle)
     begin, end = min(each.start_ps for each in kernels), max(each.end_ps for each in kernels)
     slowest = max(kernels, key=lambda each: each.end_ps - each.start_ps)
     # A PE runs one kernel at a time, so what its parts do meanwhile belongs to this one.
@@ -151,9 +151,9 @@ def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
     )
 
 
-def _engines(works: Works, launched: Sequence[RequestHandle]) -> tuple[EngineUsage, ...]:
-    """Usage from the first start of a kernel to the last end of one."""
-    kernels = [each for handle in launched for each in _kernels(handle)]
+def _measure_engines(works: Works, launched: Sequence[RequestHandle]) -> tuple[EngineUsage, ...]:
+    """Return the use of engines from the first start of a kernel to the last end of one."""
+    kernels = [each for handle in launched for each in _list_kernels(handle)]
     if not kernels:
         return ()
     begin, end = min(each.start_ps for each in kernels), max(each.end_ps for each in kernels)

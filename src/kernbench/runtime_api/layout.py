@@ -1,5 +1,6 @@
-"""Where a tensor lies: its shards in memory and the part of the tensor that each holds; under another shape, where the
-shards allow it; several of one layout as one range of virtual addresses.
+"""The place of a tensor in memory: its shards, and the part of the tensor that each holds.
+
+Also: the same shards under another shape, and several tensors of one layout as one range of virtual addresses.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from kernbench.policy.placement.deploy import Deployment
 from kernbench.policy.placement.dp import DPPolicy, PlacementError
 from kernbench.policy.placement.geometry import Index, Window
 from kernbench.policy.placement.views import ShardView, WindowPiece, first_copies, pieces
-from kernbench.runtime_api.work import TensorKey
+
+TensorKey: TypeAlias = tuple[int, int]
+"""A tensor in memory: its SIP and its first virtual address."""
 
 
 @value
-class Stretch:
+class ShardStretch:
     """``nbytes`` from ``pa`` of one shard, and the piece of the tensor that lies there."""
 
     pa: int
@@ -41,7 +44,10 @@ class Stretch:
         return spec.sip, spec.cube, spec.pe
 
     def elements(self, held: Array) -> Array:
-        """The piece's elements: ``held`` begins with the stretch's first, and has what lies between them too."""
+        """Return the piece's elements from ``held``.
+
+        The array begins with the first of them, and has the elements in between too.
+        """
         strides = row_major(self.piece.view.shape, held.itemsize)
         return np.ndarray(self.piece.source.shape, held.dtype, held, 0, strides)
 
@@ -64,7 +70,7 @@ class TensorLayout:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Its name in reports."""
         return self.deployment.name
 
     @property
@@ -74,12 +80,12 @@ class TensorLayout:
 
     @property
     def size(self) -> int:
-        """How many elements."""
+        """The number of elements."""
         return prod(self.shape)
 
     @property
     def key(self) -> TensorKey:
-        """What identifies it while it lives."""
+        """The key that identifies it while it lives."""
         return self.sip, self.va
 
     @property
@@ -112,7 +118,7 @@ class TensorLayout:
         return {view: shard.pa for view, shard in self.parts}
 
     def pa_of(self, view: ShardView) -> int:
-        """Where a shard begins, an encoded physical address."""
+        """Return the first address of a shard, an encoded physical one."""
         return self._pa_by_view[view]
 
     @cached_property
@@ -123,77 +129,105 @@ class TensorLayout:
     def _later_views(self) -> frozenset[ShardView]:
         return frozenset(self.views).difference(self._first_views)
 
+    @cached_property
+    def is_row_major(self) -> bool:
+        """True when its virtual addresses are in the order of its elements, as far as every shard alone can tell."""
+        return all(self._is_in_order(view) for view in self.views)
+
+    def _is_in_order(self, view: ShardView) -> bool:
+        """Return True when a shard holds neighbouring elements, at the offset where they come in the tensor."""
+        axis = next((at for at, extent in enumerate(view.shape) if extent > 1), len(view.shape))
+        rest_is_whole = view.shape[axis + 1 :] == self.shape[axis + 1 :]
+        return rest_is_whole and first_element(view.window, self.shape) * self.dtype.itemsize == view.spec.offset_bytes
+
     @property
     def has_copies(self) -> bool:
-        """Whether elements lie in more than one place."""
+        """True when elements lie in more than one place."""
         return bool(self._later_views)
 
-    def is_first(self, stretch: Stretch) -> bool:
-        """Whether a stretch is of the first copy of its shard."""
+    def is_first(self, stretch: ShardStretch) -> bool:
+        """Return True when a stretch is of the first copy of its shard."""
         return stretch.piece.view not in self._later_views
 
-    def first_stretches(self, window: Window) -> list[Stretch]:
-        """Where the elements of ``window`` lie, each once: in the first copy."""
-        return [self._stretch(piece) for piece in pieces(self._first_views, window)]
+    def first_stretches(self, window: Window) -> list[ShardStretch]:
+        """Return the stretches that hold the elements of ``window``, each once: in the first copy."""
+        return [self._make_stretch(piece) for piece in pieces(self._first_views, window)]
 
-    def all_stretches(self, window: Window) -> list[Stretch]:
-        """Where the elements of ``window`` lie, in every copy; in the order of their PEs."""
-        return [self._stretch(piece) for piece in pieces(self.views, window)]
+    def all_stretches(self, window: Window) -> list[ShardStretch]:
+        """Return the stretches that hold the elements of ``window`` in every copy, in the order of their PEs."""
+        return [self._make_stretch(piece) for piece in pieces(self.views, window)]
 
-    def stretches_of(self, index: Index) -> list[Stretch]:
-        """Where one element lies, in every copy; the first is first."""
+    def stretches_of(self, index: Index) -> list[ShardStretch]:
+        """Return the stretches that hold one element, in every copy; that of the first copy comes first."""
         return self.all_stretches(Window(tuple((at, at + 1) for at in index)))
 
     def place_of(self, index: Index, fmt: AddressFormat, pe: PeCoord | None = None) -> str:
-        """Which PE and address hold one element, for a reader: its first copy, or that of ``pe``."""
+        """Return PE and address of one element as text: of its first copy, or of the copy on ``pe``."""
         stretch = next(each for each in self.stretches_of(index) if pe in (None, each.pe))
         return f"{pe_name(stretch.pe)}, {PhysAddr.decode(stretch.pa, fmt)!r}"
 
-    def _stretch(self, piece: WindowPiece) -> Stretch:
+    def _make_stretch(self, piece: WindowPiece) -> ShardStretch:
         offset, nbytes = piece.span(self.dtype.itemsize)
-        return Stretch(self.pa_of(piece.view) + offset, nbytes, piece)
+        return ShardStretch(self.pa_of(piece.view) + offset, nbytes, piece)
+
+
+def first_element(window: Window, shape: Shape) -> int:
+    """Return the number of a window's first element among those of a tensor of ``shape``."""
+    number = 0
+    for (start, _), extent in zip(window.bounds, shape, strict=True):
+        number = number * extent + start
+    return number
+
+
+def shard_table(layout: TensorLayout) -> tuple[int, ...]:
+    """Return ``(cube, pe, offset_bytes, n_elem)`` of every shard and copy, in one flat tuple for a kernel."""
+    size = layout.dtype.itemsize
+    return tuple(number for s in layout.shards for number in (s.cube, s.pe, s.offset_bytes, s.nbytes // size))
 
 
 KINDS = ("row_wise", "column_wise", "replicate")
-Place: TypeAlias = Callable[[DPPolicy], tuple[ShardView, ...]]
+ViewsOf: TypeAlias = Callable[[DPPolicy], tuple[ShardView, ...]]
 Elements: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
 """Elements of a tensor in an order: the number of the first, then (how many, how far apart), from inside to outside."""
 
 
-def reshaped(layout: TensorLayout, shape: Shape, place: Place) -> TensorLayout | None:
-    """The same elements in the same order under ``shape``; None when a shard is no box of that.
+def reshape_layout(layout: TensorLayout, shape: Shape, place: ViewsOf) -> TensorLayout | None:
+    """Return the layout of the same elements in the same order under ``shape``; None when a shard is no box of that.
 
     It has the policy that puts every element where it lies, if there is one; else it keeps ``dp`` and the shape that
-    this splits. ``place``: the shards that a policy makes of a tensor of ``shape``.
+    ``dp`` splits. ``place`` gives the shards that a policy makes of a tensor of ``shape``.
     """
-    held = [_elements(view.window, layout.shape) for view in layout.views]
-    windows = [_window(elements, shape) for elements in held]
+    held = [_list_elements(view.window, layout.shape) for view in layout.views]
+    windows = [_find_window(elements, shape) for elements in held]
     views = tuple(ShardView(view.spec, new) for view, new in zip(layout.views, windows, strict=True) if new is not None)
     if len(views) < len(windows):
         return None
-    fitting = (policy for policy in _policies(layout.dp) if _places(place, policy) == views)
+    fitting = (policy for policy in _list_policies(layout.dp) if _try_policy(place, policy) == views)
     policy = next(fitting, None)
     if policy is None:
         return replace(layout, shape=shape, views=views, made_as=layout.made_as or layout.shape)
     return replace(layout, shape=shape, views=views, dp=policy, made_as=None)
 
 
-def _policies(given: DPPolicy) -> Iterator[DPPolicy]:
-    """The policies over the same cubes and PEs, the given one first."""
+def _list_policies(given: DPPolicy) -> Iterator[DPPolicy]:
+    """Yield the policies over the same cubes and PEs, the given one first."""
     yield given
     for cube, pe in product(KINDS, KINDS):
         yield replace(given, cube=cube, pe=pe)
 
 
-def _places(place: Place, policy: DPPolicy) -> tuple[ShardView, ...]:
+def _try_policy(place: ViewsOf, policy: DPPolicy) -> tuple[ShardView, ...]:
     try:
         return place(policy)
     except PlacementError:
         return ()
 
 
-def _elements(window: Window, shape: Shape) -> Elements:
-    """What a window of a tensor holds; axes that make one run are taken together, so that the shape does not matter."""
+def _list_elements(window: Window, shape: Shape) -> Elements:
+    """Return the elements of a window in order.
+
+    Axes that make one run are taken together, so that the shape does not matter.
+    """
     first, step = 0, 1
     runs: list[tuple[int, int]] = []
     for (start, stop), extent in zip(reversed(window.bounds), reversed(shape), strict=True):
@@ -207,8 +241,8 @@ def _elements(window: Window, shape: Shape) -> Elements:
     return first, tuple(runs)
 
 
-def _window(elements: Elements, shape: Shape) -> Window | None:
-    """The window of a tensor of ``shape`` that holds these; None when they are no box."""
+def _find_window(elements: Elements, shape: Shape) -> Window | None:
+    """Return the window of a tensor of ``shape`` that holds these elements; None when they are no box."""
     first, runs = elements
     counts = [1] * len(shape)
     axis, stride = len(shape) - 1, 1
@@ -225,7 +259,7 @@ def _window(elements: Elements, shape: Shape) -> Window | None:
     corner = [int(at) for at in np.unravel_index(first, shape)]
     window = Window(tuple((at, at + count) for at, count in zip(corner, counts, strict=True)))
     inside = all(stop <= extent for (_, stop), extent in zip(window.bounds, shape, strict=True))
-    return window if inside and _elements(window, shape) == elements else None
+    return window if inside and _list_elements(window, shape) == elements else None
 
 
 @value
@@ -247,7 +281,10 @@ class JoinedRanges:
         self._joined: dict[tuple[TensorKey, ...], _Joined] = {}
 
     def join(self, layouts: Sequence[TensorLayout]) -> tuple[int, list[HostMsg]]:
-        """The address of the first; the others follow each other. With it the messages that make it so, if needed."""
+        """Return the address of the first tensor, behind which the others follow.
+
+        With it come the messages that map them so, if any are needed.
+        """
         keys = tuple(layout.key for layout in layouts)
         if keys in self._joined:
             return self._joined[keys].va, []
@@ -266,16 +303,16 @@ class JoinedRanges:
         return va, [MmuMapMsg(name=name, sip=first.sip, mapping=mapping, target_pe=pes)]
 
     def unmappings(self, layouts: Sequence[TensorLayout]) -> Iterator[HostMsg]:
-        """The messages that take every list with one of these tensors out of the MMUs."""
-        for _, joined in self._with_any(layouts):
+        """Yield the messages that take every list with one of these tensors out of the MMUs."""
+        for _, joined in self._find_joined(layouts):
             yield MmuUnmapMsg(name=joined.name, sip=joined.sip, va_base=joined.va, target_pe=joined.pes)
 
     def forget(self, layouts: Sequence[TensorLayout]) -> None:
-        """These tensors are gone, and so is every list with one of them."""
-        for keys, joined in self._with_any(layouts):
+        """Forget freed tensors, and every list with one of them."""
+        for keys, joined in self._find_joined(layouts):
             del self._joined[keys]
             self._engine.va_allocator(joined.sip).free(joined.va, joined.nbytes)
 
-    def _with_any(self, layouts: Sequence[TensorLayout]) -> list[tuple[tuple[TensorKey, ...], _Joined]]:
+    def _find_joined(self, layouts: Sequence[TensorLayout]) -> list[tuple[tuple[TensorKey, ...], _Joined]]:
         gone = {layout.key for layout in layouts}
         return [(keys, joined) for keys, joined in self._joined.items() if gone.intersection(keys)]

@@ -1,4 +1,4 @@
-"""The tensors of one context: made, read, written and freed, each in simulated time."""
+"""The tensors of one context, made, read, written and freed in simulated time; and the extra memories that it maps."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from kernbench.common.ids import pe_part
 from kernbench.common.units import format_size
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
-from kernbench.messages.requests import HostMsg, MmuMapMsg, MmuUnmapMsg, PeCoord
+from kernbench.messages.requests import HostMsg, MappedShard, MmuMapMsg, MmuUnmapMsg, PeCoord, TensorMapping
 from kernbench.policy.address.free_list import FreeList
 from kernbench.policy.placement.deploy import deploy_tensor, release_deployment
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import ShardView, shard_views
-from kernbench.runtime_api.closeness import Tolerance
-from kernbench.runtime_api.host_values import Source
-from kernbench.runtime_api.layout import JoinedRanges, TensorLayout, reshaped
+from kernbench.runtime_api.arrays import Tolerance
+from kernbench.runtime_api.layout import JoinedRanges, TensorKey, TensorLayout, reshape_layout
 from kernbench.runtime_api.read_watch import Look, ReadWatch
-from kernbench.runtime_api.requests import Requests
+from kernbench.runtime_api.requests import Requests, Uses
 from kernbench.runtime_api.transfers import (
-    Copy,
+    HostSource,
+    TensorCopy,
     copies,
     copy_launch,
     copy_messages,
     fill_messages,
     fill_pattern,
-    gathered,
+    gather,
     read_messages,
     update_messages,
 )
-from kernbench.runtime_api.work import TensorKey, Uses
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 
@@ -67,9 +66,9 @@ class LeakedMemory:
 
 @value
 class CleanupReport:
-    """What ``cleanup`` found: tensors that it freed, and memory that it could not, since no tensor has it.
+    """The findings of ``cleanup``: tensors that it freed, and memory that is still allocated though no tensor has it.
 
-    ``left``: what ranks had begun and not ended, such as work that none of them waited for.
+    ``left``: work that ranks had begun and not ended, such as requests that none of them waited for.
     """
 
     freed: tuple[FreedTensor, ...] = ()
@@ -95,11 +94,11 @@ class TensorMemory:
         self._joined = JoinedRanges(engine)
         self._live: dict[TensorKey, TensorLayout] = {}
         self._mapped: dict[TensorKey, set[PeCoord]] = {}
-        self._before = _allocated(engine)
+        self._before = _measure_use(engine)
 
     @property
     def has_data(self) -> bool:
-        """Whether values can be read."""
+        """True when values can be read."""
         return self._engine.enable_data
 
     def create(
@@ -119,22 +118,25 @@ class TensorMemory:
         self._begin(layout)
         self._live[layout.key] = layout
         self._mapped[layout.key] = set()
-        mapping = self._mappings([layout], layout.owners)
+        mapping = self._make_mappings([layout], layout.owners)
         self._requests.transfer([*mapping, *(() if fill is None else fill_messages(layout, fill))])
         return layout
 
     def create_like(self, layout: TensorLayout, name: str, dtype: DType, fill: float | None = None) -> TensorLayout:
-        """The same for a tensor of the shape, the layout and the SIP of another."""
+        """Create a tensor of the shape, the layout and the SIP of another."""
         shape = layout.shape if layout.made_as is None else layout.made_as
         made = self.create(name, shape, dtype, layout.dp, layout.sip, fill)
         if shape == layout.shape:
             return made
-        under_its_shape = self.reshaped(made, layout.shape)
+        under_its_shape = self.reshape(made, layout.shape)
         assert under_its_shape is not None, "what one tensor allows, another that lies like it does"
         return under_its_shape
 
     def renew(self, layout: TensorLayout) -> None:
-        """From now on nobody has written its elements; of one that a request under way uses they stay what they are."""
+        """Note that nobody has written its elements.
+
+        While a request under way uses the tensor, they stay what they are.
+        """
         if not self.uses.under_way(layout.key):
             self._engine.retire()
             self._begin(layout)
@@ -144,7 +146,7 @@ class TensorMemory:
 
     def map_on(self, wanted: Iterable[tuple[Iterable[TensorLayout], tuple[PeCoord, ...]]]) -> None:
         """Tell the MMUs of these PEs that do not know yet where these tensors lie: those of their owners do."""
-        self._requests.transfer(chain.from_iterable(self._mappings(layouts, pes) for layouts, pes in wanted))
+        self._requests.transfer(chain.from_iterable(self._make_mappings(layouts, pes) for layouts, pes in wanted))
 
     def join(self, layouts: Sequence[TensorLayout]) -> int:
         """Make tensors of one layout follow each other in virtual addresses, as their owners see them; the first one.
@@ -155,7 +157,7 @@ class TensorMemory:
         self._requests.transfer(messages)
         return va
 
-    def _mappings(self, layouts: Iterable[TensorLayout], pes: tuple[PeCoord, ...]) -> list[HostMsg]:
+    def _make_mappings(self, layouts: Iterable[TensorLayout], pes: tuple[PeCoord, ...]) -> list[HostMsg]:
         messages: list[HostMsg] = []
         for layout in layouts:
             known = self._mapped[layout.key]
@@ -166,12 +168,12 @@ class TensorMemory:
                 messages.append(MmuMapMsg(name=layout.name, sip=layout.sip, mapping=mapping, target_pe=new))
         return messages
 
-    def _unmapping(self, layout: TensorLayout) -> HostMsg:
+    def _make_unmapping(self, layout: TensorLayout) -> HostMsg:
         known = tuple(sorted(self._mapped[layout.key]))
         return MmuUnmapMsg(name=layout.name, sip=layout.sip, va_base=layout.va, target_pe=known)
 
     def clone(self, layout: TensorLayout, name: str) -> TensorLayout:
-        """A tensor that lies in the same way, made by the PEs that own it: every one copies its shards."""
+        """Make a tensor that lies in the same way: every PE that owns it copies its shards."""
         self.settle(layout)
         made = self.create_like(layout, name, layout.dtype)
         copying = self._requests.submit(copy_launch(layout, made))
@@ -179,12 +181,12 @@ class TensorMemory:
         self._requests.wait([copying])
         return made
 
-    def reshaped(self, layout: TensorLayout, shape: tuple[int, ...]) -> TensorLayout | None:
-        """The same tensor under another shape of as many elements; None when its shards do not allow it."""
+    def reshape(self, layout: TensorLayout, shape: tuple[int, ...]) -> TensorLayout | None:
+        """Return the same tensor under another shape of as many elements; None when its shards do not allow it."""
         self._check_live(layout)
-        return reshaped(layout, shape, lambda policy: self._views(shape, layout.dtype, policy, layout.sip))
+        return reshape_layout(layout, shape, lambda policy: self._make_views(shape, layout.dtype, policy, layout.sip))
 
-    def _views(self, shape: tuple[int, ...], dtype: DType, dp: DPPolicy, sip: int) -> tuple[ShardView, ...]:
+    def _make_views(self, shape: tuple[int, ...], dtype: DType, dp: DPPolicy, sip: int) -> tuple[ShardView, ...]:
         spec = self._engine.spec
         return shard_views(
             dp,
@@ -196,7 +198,7 @@ class TensorMemory:
         )
 
     def _place(self, name: str, shape: tuple[int, ...], dtype: DType, dp: DPPolicy, sip: int) -> TensorLayout:
-        views = self._views(shape, dtype, dp, sip)
+        views = self._make_views(shape, dtype, dp, sip)
         deployment = deploy_tensor(
             name,
             shape,
@@ -209,22 +211,25 @@ class TensorMemory:
         return TensorLayout(shape=shape, dtype=dtype, dp=dp, sip=sip, va=va, deployment=deployment, views=views)
 
     def is_live(self, layout: TensorLayout) -> bool:
-        """Whether the tensor has not been freed, under this shape or another."""
+        """Return True when the tensor has not been freed, under this shape or another."""
         found = self._live.get(layout.key)
         return found is not None and found.deployment is layout.deployment
 
     def fill(self, layout: TensorLayout, value: float) -> None:
-        """Every element becomes ``value``, written by the device."""
+        """Make every element ``value``; the device writes it."""
         self._write(layout, fill_messages(layout, value))
 
-    def copy(self, layout: TensorLayout, source: Source | None) -> None:
-        """The tensor becomes ``source``, which broadcasts to it: a host transfer to every copy. None: of no values."""
+    def copy(self, layout: TensorLayout, source: HostSource | None) -> None:
+        """Make the tensor ``source``, which broadcasts to it, by a host transfer to every copy.
+
+        None: a transfer without values.
+        """
         self._write(layout, copy_messages(layout, source if self.has_data else None))
 
     def update(self, layout: TensorLayout, window: Window, values: Array | None, chosen: Array) -> None:
-        """The elements of ``window`` where ``chosen`` holds become ``values``: only their bytes are sent.
+        """Make the elements of ``window`` where ``chosen`` holds ``values``: only their bytes are sent.
 
-        None: of no values.
+        None: a transfer without values.
         """
         if window == layout.whole and chosen.all():
             self.copy(layout, values)
@@ -232,10 +237,10 @@ class TensorMemory:
             self._write(layout, update_messages(layout, window, values if self.has_data else None, chosen))
 
     def read(self, layout: TensorLayout, window: Window, asked: Any = ...) -> Array:
-        """The elements of ``window`` as the machine holds them once they are here: a host transfer.
+        """Read the elements of ``window`` by a host transfer.
 
-        ``asked``: an index of the window, those that the program wants of it: only of these it is told what is wrong.
-        NoDataError, before any time passes, in a run that has no values.
+        ``asked``: an index of the window, the elements that the program wants; observers are told what is wrong with
+        these only. NoDataError, before any time passes, in a run that has no values.
         """
         check_host_calls()
         self._check_live(layout)
@@ -244,13 +249,13 @@ class TensorMemory:
         return np.zeros(window.shape, layout.dtype.numpy) if found is None else found
 
     def pass_on(self, layout: TensorLayout, window: Window, asked: Any = ...) -> Array | None:
-        """The same for values that go on to the machine, unseen by the program; None in a run without data."""
+        """Read values that go on to the machine, unseen by the program; None in a run without data."""
         start_ps = self._engine.machine.clock.time
         self.settle(layout)
         self._requests.transfer(read_messages(layout, layout.first_stretches(window)))
         if not self.has_data:
             return None
-        held = self._held(layout, window)
+        held = self._gather(layout, window)
         if self._watch.is_on:
             self._watch.check(
                 Look(action="read", layout=layout, window=window, held=held, start_ps=start_ps, asked=asked)
@@ -258,23 +263,23 @@ class TensorMemory:
         return held
 
     def look(self, layout: TensorLayout) -> Array:
-        """All elements as the machine holds them now. No time passes: for who watches, not for programs.
+        """Return all elements as the machine holds them now, in no simulated time: for reports, not for programs.
 
         NoDataError in a run that has no values.
         """
         self._check_live(layout)
         whole = layout.whole
         has_values = self._engine.keeping.read(whole.size, f"tensor {layout.name!r}")
-        return self._held(layout, whole) if has_values else np.zeros(whole.shape, layout.dtype.numpy)
+        return self._gather(layout, whole) if has_values else np.zeros(whole.shape, layout.dtype.numpy)
 
-    def copies(self, layout: TensorLayout, first: Array) -> Iterator[Copy]:
-        """Every copy as the machine holds it now, one after another; ``first`` is the first. Nothing if it is alone."""
+    def copies(self, layout: TensorLayout, first: Array) -> Iterator[TensorCopy]:
+        """Yield every further copy as the machine holds it now; ``first`` is the first copy."""
         return copies(layout, layout.whole, first, self._engine.read_memory) if layout.has_copies else iter(())
 
     def check(self, layout: TensorLayout, tolerance: Tolerance) -> None:
         """Tell observers what is wrong with a tensor that the host compares, with this tolerance."""
         if self._watch.is_on:
-            now, held = self._engine.machine.clock.time, self._held(layout, layout.whole)
+            now, held = self._engine.machine.clock.time, self._gather(layout, layout.whole)
             self._watch.check(
                 Look(
                     action="assert_close",
@@ -295,7 +300,7 @@ class TensorMemory:
     def release(self, layout: TensorLayout) -> None:
         """Take the tensor out of the MMUs, then give its memory back."""
         self.settle(layout)
-        self._requests.transfer([self._unmapping(layout), *self._joined.unmappings([layout])])
+        self._requests.transfer([self._make_unmapping(layout), *self._joined.unmappings([layout])])
         self._forget([layout])
 
     def release_all(self, *, unmap: bool = True) -> CleanupReport:
@@ -307,17 +312,17 @@ class TensorMemory:
         if unmap:
             for layout in left:
                 self.settle(layout)
-            self._requests.transfer([*map(self._unmapping, left), *self._joined.unmappings(left)])
+            self._requests.transfer([*map(self._make_unmapping, left), *self._joined.unmappings(left)])
         self._forget(left)
         freed = tuple(FreedTensor(each.name, each.shape, each.dtype.name, each.sip, each.nbytes) for each in left)
-        return CleanupReport(freed, tuple(self._leaks()))
+        return CleanupReport(freed, tuple(self._find_leaks()))
 
     def _write(self, layout: TensorLayout, messages: Iterable[HostMsg]) -> None:
         self.settle(layout)
         self._requests.transfer(messages)
 
-    def _held(self, layout: TensorLayout, window: Window) -> Array:
-        return gathered(layout, window, layout.first_stretches(window), self._engine.read_memory)
+    def _gather(self, layout: TensorLayout, window: Window) -> Array:
+        return gather(layout, window, layout.first_stretches(window), self._engine.read_memory)
 
     def _check_live(self, layout: TensorLayout) -> None:
         if not self.is_live(layout):
@@ -330,20 +335,55 @@ class TensorMemory:
             release_deployment(layout.deployment, self._engine.allocators, self._engine.va_allocator(layout.sip))
             self._engine.retire()
 
-    def _leaks(self) -> Iterable[LeakedMemory]:
-        for (pe, part), nbytes in _allocated(self._engine).items():
+    def _find_leaks(self) -> Iterable[LeakedMemory]:
+        for (pe, part), nbytes in _measure_use(self._engine).items():
             more = nbytes - self._before.get((pe, part), 0)
             if more > 0:
                 yield LeakedMemory(pe_part(*pe, part), more)
 
 
-def _allocated(engine: GraphEngine) -> dict[tuple[PeCoord, str], int]:
-    """Bytes in use of the memories of every PE that anything was asked of."""
+def _measure_use(engine: GraphEngine) -> dict[tuple[PeCoord, str], int]:
+    """Return the bytes in use in the memories of every PE that anything was asked of."""
     found: dict[tuple[PeCoord, str], int] = {}
     for pe, allocator in sorted(engine.used_allocators.items()):
-        found[pe, "hbm"], found[pe, "tcm"] = _in_use(allocator.hbm), _in_use(allocator.tcm)
+        found[pe, "hbm"], found[pe, "tcm"] = _count_bytes(allocator.hbm), _count_bytes(allocator.tcm)
     return found
 
 
-def _in_use(space: FreeList) -> int:
+def _count_bytes(space: FreeList) -> int:
     return sum(extent.nbytes for extent in space.live)
+
+
+class ExtraMemories:
+    """The memories at ``cube.extra`` and ``pe.extra`` that a program has mapped to virtual addresses of their SIP."""
+
+    __slots__ = ("_engine", "_mapped", "_requests")
+
+    def __init__(self, engine: GraphEngine, requests: Requests) -> None:
+        self._engine, self._requests = engine, requests
+        self._mapped: dict[str, tuple[int, TensorMapping]] = {}
+
+    def map(self, part: str) -> int:
+        """Return the virtual address of the first byte. The first call maps the memory on the PEs of the SIP."""
+        if part not in self._mapped:
+            node = self._engine.topology.topology_obj.node(part)
+            pa, nbytes = self._engine.addresses_of(part)
+            sip, cube = node.cube_coord
+            whole = MappedShard(sip=sip, cube=cube, pe=node.pe or 0, offset_bytes=0, nbytes=nbytes, pa=pa)
+            va = self._engine.va_allocator(sip).alloc(nbytes)
+            mapping = TensorMapping(name=part, va_base=va, nbytes=nbytes, shards=(whole,))
+            self._mapped[part] = sip, mapping
+            self._requests.transfer([MmuMapMsg(name=part, sip=sip, mapping=mapping)])
+        return self._mapped[part][1].va_base
+
+    def release(self, *, unmap: bool = True) -> None:
+        """Take all of them out of the MMUs; without ``unmap`` only their virtual addresses are given back."""
+        if unmap:
+            self._requests.transfer(self._make_unmappings())
+        for sip, mapping in self._mapped.values():
+            self._engine.va_allocator(sip).free(mapping.va_base, mapping.nbytes)
+        self._mapped.clear()
+
+    def _make_unmappings(self) -> Iterator[MmuUnmapMsg]:
+        for sip, mapping in self._mapped.values():
+            yield MmuUnmapMsg(name=mapping.name, sip=sip, va_base=mapping.va_base)

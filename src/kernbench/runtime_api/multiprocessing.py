@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernbench.common.errors import InputError, SimulationDeadlock, UnsupportedError
+from kernbench.common.program_line import SpawnException, tell_all
 from kernbench.runtime_api.arrays import whole_number
-from kernbench.runtime_api.error_place import SpawnException, tell_all
-from kernbench.runtime_api.lost_messages import LostMessages
 from kernbench.runtime_api.process_group import ProcessGroups
 from kernbench.runtime_api.rank_scheduler import RankScheduler, Spawned
-from kernbench.runtime_api.rank_task import RankTask
-from kernbench.runtime_api.requests import Requests
-from kernbench.runtime_api.workers import Worker, Workers
+from kernbench.runtime_api.ranks import RankTask, Worker, Workers
+from kernbench.runtime_api.requests import LostMessages, Requests
 
 __all__ = ["Multiprocessing", "ProcessContext", "SpawnException"]
 
@@ -29,13 +27,13 @@ class ProcessContext:
         self._joined = False
 
     @property
-    def joined(self) -> bool:
-        """Whether somebody has waited for them to the end."""
+    def is_joined(self) -> bool:
+        """True when somebody has waited for them to the end."""
         return self._joined
 
     @property
-    def told(self) -> str:
-        """What ranks have raised up to now; empty when none has."""
+    def report(self) -> str:
+        """The errors of ranks up to now, as text; empty when there is none."""
         return tell_all(self._spawned.errors)
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
@@ -66,7 +64,7 @@ class ProcessContext:
     def _raise_errors(self) -> None:
         errors = self._spawned.errors
         if errors:
-            raise SpawnException(errors) from _cause(errors)
+            raise SpawnException(errors) from _find_cause(errors)
 
     def _run(self) -> None:
         try:
@@ -79,8 +77,8 @@ class ProcessContext:
             raise
 
 
-def _cause(errors: dict[int, BaseException]) -> BaseException:
-    """What a traceback of all shows."""
+def _find_cause(errors: dict[int, BaseException]) -> BaseException:
+    """Return the error that the traceback of all shows."""
     found = [error for _, error in sorted(errors.items())]
     return found[0] if len(found) == 1 else BaseExceptionGroup("what the ranks raised", found)
 
@@ -128,7 +126,7 @@ class Multiprocessing:
 
     def finish(self) -> None:
         """Wait for ranks that nobody joined; end those of a daemon."""
-        if self._context is None or self._context.joined:
+        if self._context is None or self._context.is_joined:
             return
         if self._context.daemon:
             self._context.stop()
@@ -137,8 +135,8 @@ class Multiprocessing:
 
     @property
     def untold(self) -> str:
-        """What ranks have raised that nobody has joined; empty when there is nothing."""
-        return "" if self._context is None or self._context.joined else self._context.told
+        """The errors of ranks that nobody has joined, as text; empty when there is none."""
+        return "" if self._context is None or self._context.is_joined else self._context.report
 
     def stop(self) -> None:
         """End the ranks that have not ended, asking nothing of the machine."""
@@ -160,14 +158,17 @@ class Multiprocessing:
             raise InputError(f"spawn: start_method={start_method!r}, must be one of {', '.join(START_METHODS)}")
 
     def _finish(self, spawned: Spawned) -> None:
-        """All have ended: nothing of theirs goes on after a failure; else what they left is noted."""
+        """Clean up behind ranks that have ended.
+
+        After a failure nothing of theirs goes on; else work that they left is noted.
+        """
         workers = [task.worker for task in spawned.tasks]
         left = [f"{each}: {what}" for each in workers for what in self._requests.unseen_of(each)]
-        left += self._groups.ended(workers)
-        if spawned.ended_well:
+        left += self._groups.note_end(workers)
+        if spawned.has_ended_well:
             # Of requests that no rank has waited for.
-            _blame(spawned, self._requests.failed_of(workers))
-        if spawned.ended_well:
+            _blame(spawned, self._requests.find_failures(workers))
+        if spawned.has_ended_well:
             self.left += tuple(left)
             return
         self._groups.spoil()

@@ -27,10 +27,9 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.runtime_api.collective_calls import CallBook
 from kernbench.runtime_api.rank_scheduler import RankScheduler
-from kernbench.runtime_api.rank_task import Gate
+from kernbench.runtime_api.ranks import Gate, Worker
 from kernbench.runtime_api.requests import Requests
 from kernbench.runtime_api.types import Devices
-from kernbench.runtime_api.workers import Worker
 from kernbench.topology.spec import TopologySpec
 
 
@@ -45,7 +44,10 @@ class QueueInstaller:
         self._removals: dict[int, list[RequestHandle]] = {}
 
     def install(self, algorithm: Algorithm, *, with_fabric: bool) -> InstalledQueues:
-        """Those of an algorithm, with the queues between all SIPs if asked; returns when every PE has its own."""
+        """Install the queues of an algorithm, with those between all SIPs if asked.
+
+        Returns when every PE has its own.
+        """
         spec = self.engine.spec
         edges = unite(edges_of(algorithm, spec), fabric_edges(spec) if with_fabric else ())
         queues = prepare_queues(self.engine, edges, algorithm.config)
@@ -113,22 +115,22 @@ class ProcessGroup:
         return f"init_process_group{who if missing else ''}"
 
     def take_in(self, workers: Iterable[Worker]) -> None:
-        """These are its ranks from now on."""
+        """Make these workers the ranks of the group."""
         self.members = {worker.rank: worker for worker in workers}
         self.calls = CallBook()
 
     def has_any_of(self, workers: Collection[Worker]) -> bool:
-        """Whether one of these is a member, or was."""
+        """Return True when one of these workers is a member, or was."""
         return any(worker in workers for worker in self.members.values())
 
     def ring_of(self, rank: int, spec: TopologySpec) -> SipRing:
-        """The place of a rank's SIP in the ring over all of them, as collectives are told of it."""
+        """Return the place of a rank's SIP in the ring over all of them, in the form that collectives get."""
         if rank not in self.rings:
             self.rings[rank] = ring_of_all(spec, rank)
         return self.rings[rank]
 
     def algorithm_called(self, name: str) -> Algorithm:
-        """A collective of the package, by its module's name, with the queues of the group."""
+        """Return a collective of the package, by its module's name, with the queues of the group."""
         if name not in self.others:
             plain = replace(self.algorithm.config, name=name, module=name, topology="none", mapper="all_pes")
             self.others[name] = load_algorithm(replace(plain, validator="multi_pe_sip_local", passthrough=()))
@@ -136,7 +138,7 @@ class ProcessGroup:
 
 
 class ProcessGroups:
-    """Which rank is in which process group.
+    """The process groups of a context, and the ranks in them.
 
     Ranks that are spawned make one together, unless the program has made one before: then they are in that.
     """
@@ -172,15 +174,15 @@ class ProcessGroups:
 
     @property
     def world_size(self) -> int:
-        """How many ranks a group has: as many as SIPs."""
+        """The number of ranks of a group: as many as SIPs."""
         return self._installer.engine.spec.num_sips
 
     def of(self, worker: Worker) -> ProcessGroup | None:
-        """The group that a rank is in."""
+        """Return the group that a rank is in."""
         return self._groups.get(worker)
 
     def check_size(self, nprocs: int) -> None:
-        """InputError unless so many ranks can be in the group that the program has made, if it has made one."""
+        """Raise InputError when ``nprocs`` ranks do not fit the group that the program has made, if it has made one."""
         group = self._of_program
         if group is not None and nprocs != group.world_size:
             raise InputError(
@@ -189,7 +191,7 @@ class ProcessGroups:
             )
 
     def begin(self, workers: Sequence[Worker]) -> None:
-        """These ranks are about to run: they are in the group of the program, if it has made one."""
+        """Put ranks that are about to run into the group of the program, if it has made one."""
         group = self._of_program
         if group is None:
             return
@@ -214,7 +216,7 @@ class ProcessGroups:
         if not worker.spawned:
             self._make_for(worker)
             return
-        group = self._forming or self._new()
+        group = self._forming or self._make_group()
         _check_ranks(worker, group.world_size)
         group.members[worker.rank] = worker
         self._forming = group
@@ -234,7 +236,7 @@ class ProcessGroups:
                 "init_process_group: the program comes too late, its ranks run already; call it before spawn, or in "
                 "the ranks"
             )
-        group = self._new()
+        group = self._make_group()
         self._install(group)
         group.take_in([program])
         self._groups[program] = self._of_program = group
@@ -270,8 +272,11 @@ class ProcessGroups:
         self._remove(group)
         self._requests.lost.raise_new_if_well()
 
-    def ended(self, workers: Collection[Worker]) -> tuple[str, ...]:
-        """These ranks have ended: groups that they did not leave are told, their queues go when somebody needs them."""
+    def note_end(self, workers: Collection[Worker]) -> tuple[str, ...]:
+        """Note that ranks have ended, and return the groups that they did not leave.
+
+        Their queues stay until somebody needs the PEs.
+        """
         group = self._of_program
         if group is not None and not group.calls.is_even:
             group.spoilt = True
@@ -284,14 +289,14 @@ class ProcessGroups:
         return (f"process group of {', '.join(map(str, staying))}, not destroyed",) if staying else ()
 
     def spoil(self) -> None:
-        """Ranks have failed: the group that the program has made needs new queues before others run."""
+        """Note that ranks have failed: the group that the program has made needs new queues before others run."""
         if self._of_program is not None:
             self._of_program.spoilt = True
 
     def settle(self) -> None:
-        """Let end what ranks have left under way in groups that they did not leave: others will use those PEs' queues.
+        """Wait for work that ranks have left under way in groups that they did not leave.
 
-        What can never end is given up.
+        Others will use the queues of those PEs. Work that can never end is given up.
         """
         groups = list(self._abandoned)
         if self._of_program is not None and not self._scheduler.busy:
@@ -305,14 +310,14 @@ class ProcessGroups:
             self.spoil()
 
     def finish(self) -> tuple[str, ...]:
-        """The program is over: take every queue off; groups that are still there are told."""
-        left = self.ended(tuple(self._groups))
+        """Take every queue off at the end of the program, and return the groups that are still there."""
+        left = self.note_end(tuple(self._groups))
         self._of_program = None
         self._installer.remove_all()
         return left
 
-    def configured(self) -> Algorithm:
-        """What ccl.yaml says all-reduce is to be done by."""
+    def load_configured(self) -> Algorithm:
+        """Load the algorithm that ccl.yaml configures for all-reduce."""
         return configured(None, None, self._ccl)
 
     def plan(self, algorithm: str | AlgorithmConfig | Mapping[str, Any] | None, world_size: int | None) -> IpcqPlan:
@@ -336,9 +341,9 @@ class ProcessGroups:
         self._installer.remove_all(group.queues for group in self._abandoned if group.queues is not None)
         self._abandoned.clear()
 
-    def _new(self) -> ProcessGroup:
+    def _make_group(self) -> ProcessGroup:
         spec = self._installer.engine.spec
-        algorithm = self.configured()
+        algorithm = self.load_configured()
         wanted = world_size_of(spec, algorithm.config)
         if wanted != spec.num_sips:
             config = algorithm.config

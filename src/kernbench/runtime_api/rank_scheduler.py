@@ -1,4 +1,4 @@
-"""Advances rank programs and the simulation together. Every wait of a host program comes here.
+"""Advance rank programs and the simulation together. Every wait of a host program comes here.
 
 1. Every runnable rank runs, in rank order, until it has to wait or ends.
 2. The engine advances to the first completion that somebody waits for.
@@ -9,15 +9,95 @@ A program that is alone, or has not joined its ranks yet, takes part like one mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, KeysView, Sequence
 from typing import TypeAlias
 
 from kernbench.common.errors import RunError, SimulationDeadlock
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
-from kernbench.runtime_api.rank_task import Gate, RankTask, Sleep, Sleeper, Sleepers, What
-from kernbench.runtime_api.workers import Workers
+from kernbench.runtime_api.ranks import Gate, RankTask, Sleep, WaitText, Workers
 from kernbench.triton_emu.kernel_runner import check_host_calls
+
+Sleeper: TypeAlias = RankTask | None
+"""A rank; None: the program."""
+_Among: TypeAlias = dict[Sleeper, None]
+
+
+class Sleepers:
+    """The sleeps under way. The engine watches the requests that they wait for, each as long as anybody does."""
+
+    __slots__ = ("_at_gates", "_by_request", "_engine", "_giving_way", "_sleeps")
+
+    def __init__(self, engine: GraphEngine) -> None:
+        self._engine = engine
+        self._sleeps: dict[Sleeper, Sleep] = {}
+        self._by_request: dict[int, _Among] = {}
+        self._at_gates: dict[Gate, _Among] = {}
+        self._giving_way: _Among = {}
+
+    @property
+    def any_rank(self) -> bool:
+        """True when a rank sleeps."""
+        return len(self._sleeps) > (None in self._sleeps)
+
+    @property
+    def requests(self) -> KeysView[int]:
+        """The numbers of the requests that are waited for."""
+        return self._by_request.keys()
+
+    @property
+    def giving_way(self) -> list[Sleeper]:
+        """The sleepers that could go on at once."""
+        return list(self._giving_way)
+
+    @property
+    def at_open_gates(self) -> list[Sleeper]:
+        """The sleepers whose gate was opened."""
+        return [sleeper for gate, there in self._at_gates.items() if gate.is_open for sleeper in there]
+
+    def waiting_for(self, handles: Iterable[RequestHandle]) -> list[Sleeper]:
+        """Return the sleepers that wait for one of these requests."""
+        return [sleeper for handle in handles for sleeper in self._by_request.get(handle.request_id, ())]
+
+    def add(self, sleeper: Sleeper, sleep: Sleep) -> None:
+        """Put a rank or the program to sleep."""
+        self._sleeps[sleeper] = sleep
+        for handle in sleep.handles:
+            waiting = self._by_request.setdefault(handle.request_id, {})
+            if not waiting:
+                self._engine.watch(handle)
+            waiting[sleeper] = None
+        if sleep.gate is not None:
+            self._at_gates.setdefault(sleep.gate, {})[sleeper] = None
+        if sleep.gives_way:
+            self._giving_way[sleeper] = None
+
+    def remove(self, sleeper: Sleeper) -> None:
+        """Take a sleeper out, if it sleeps."""
+        sleep = self._sleeps.pop(sleeper, None)
+        if sleep is None:
+            return
+        for handle in sleep.handles:
+            waiting = self._by_request[handle.request_id]
+            waiting.pop(sleeper, None)
+            if not waiting:
+                del self._by_request[handle.request_id]
+                self._engine.unwatch(handle)
+        if sleep.gate is not None:
+            self._leave(sleep.gate, sleeper)
+        self._giving_way.pop(sleeper, None)
+
+    def remove_ranks(self) -> None:
+        """Take all ranks out; the program may sleep on."""
+        for sleeper in [each for each in self._sleeps if each is not None]:
+            self.remove(sleeper)
+
+    def _leave(self, gate: Gate, sleeper: Sleeper) -> None:
+        there = self._at_gates[gate]
+        there.pop(sleeper, None)
+        if not there:
+            del self._at_gates[gate]
+
 
 Describe: TypeAlias = Callable[[RequestHandle], str]
 
@@ -40,16 +120,16 @@ class Spawned:
 
     @property
     def errors(self) -> dict[int, BaseException]:
-        """What ranks raised by themselves, by rank."""
+        """The errors that ranks raised by themselves, by rank."""
         return {task.worker.rank: task.error for task in self.tasks if task.error is not None}
 
     @property
-    def ended_well(self) -> bool:
-        """Whether all have come to their own end."""
+    def has_ended_well(self) -> bool:
+        """True when all have come to their own end."""
         return not any(task.error is not None or task.stopped for task in self.tasks)
 
     def finish(self) -> None:
-        """All have ended, and the machine can be asked to stop what they left."""
+        """Finish once, when all have ended and the machine can be asked to stop their work."""
         if not self._finished:
             self._finished = True
             self._finish()
@@ -83,7 +163,7 @@ class RankScheduler:
 
     @property
     def busy(self) -> bool:
-        """Whether ranks were spawned that have not all ended."""
+        """True while ranks that were spawned have not all ended."""
         return bool(self._ready or self._sleepers.any_rank)
 
     def start(self, spawned: Spawned) -> None:
@@ -92,7 +172,7 @@ class RankScheduler:
         self._ready = list(spawned.tasks)
 
     def join(self) -> None:
-        """From the program: wait until every rank has ended."""
+        """Wait until every rank has ended; called by the program."""
         check_host_calls()
         self._drive(Sleep(lambda: "its ranks"), lambda: not self.busy)
 
@@ -102,12 +182,12 @@ class RankScheduler:
             return
         self._ready.clear()
         self._sleepers.remove_ranks()
-        interrupts = [self._stopped(task) for task in self._spawned.tasks if not task.ended]
+        interrupts = [self._stop_rank(task) for task in self._spawned.tasks if not task.ended]
         for interrupt in filter(None, interrupts):
             raise interrupt
 
     def give_up(self, why: BaseException) -> None:
-        """The program does not wait for its ranks any more: they end, and what they have under way is dropped."""
+        """End the ranks that the program does not wait for any more, and drop their requests under way."""
         spawned = self._spawned
         if spawned is None:
             return
@@ -122,7 +202,7 @@ class RankScheduler:
         check_host_calls()
         for handle in handles:
             if not handle.done:
-                self._until_done(handle, describe)
+                self._wait_until_done(handle, describe)
             self._engine.wait(handle)
 
     def pass_through(self, gate: Gate) -> None:
@@ -133,7 +213,7 @@ class RankScheduler:
         else:
             self._drive(gate.sleep(), lambda: gate.is_open)
 
-    def give_way(self, under_way: Iterable[RequestHandle], what: What) -> None:
+    def give_way(self, under_way: Iterable[RequestHandle], what: WaitText) -> None:
         """Let the others run, and time pass to the next completion of anything ``under_way``, if there is any."""
         turn = Sleep(what, tuple(under_way), gives_way=True)
         if self._current is not None:
@@ -147,8 +227,8 @@ class RankScheduler:
         if self._current is not None:
             self._current.check()
 
-    def _until_done(self, handle: RequestHandle, describe: Describe) -> None:
-        """A rank hands over to the program, which goes round until its own wait is over."""
+    def _wait_until_done(self, handle: RequestHandle, describe: Describe) -> None:
+        """Wait for a request: a rank hands over to the program, which runs the loop until its own wait is over."""
         sleep = Sleep(lambda: describe(handle), (handle,))
         if self._current is not None:
             self._current.pause(sleep)
@@ -181,7 +261,7 @@ class RankScheduler:
         if any(task.error is not None for task in turn):
             self.stop()
 
-    def _stopped(self, task: RankTask) -> KeyboardInterrupt | None:
+    def _stop_rank(self, task: RankTask) -> KeyboardInterrupt | None:
         try:
             self._as_current(task, task.stop)
         except KeyboardInterrupt as interrupt:
@@ -200,7 +280,7 @@ class RankScheduler:
         self._sleepers.add(None, own)
         try:
             # One rank may have opened the gate of another; then it is that one's turn, and no time passes.
-            woken = self._sleepers.at_open_gates or self._let_time_pass(own)
+            woken = self._sleepers.at_open_gates or self._pass_time(own)
             woken += self._sleepers.giving_way
         finally:
             self._sleepers.remove(None)
@@ -209,24 +289,27 @@ class RankScheduler:
             self._sleepers.remove(task)
         self._ready = sorted(tasks, key=lambda task: task.worker.rank)
 
-    def _let_time_pass(self, own: Sleep) -> list[Sleeper]:
-        """Advance to the first completion: who wakes. When none comes any more, ranks that gave way may know more."""
+    def _pass_time(self, own: Sleep) -> list[Sleeper]:
+        """Advance to the first completion, and return the sleepers that it wakes.
+
+        When nothing completes any more, ranks that gave way may know more.
+        """
         awaited = self._sleepers.requests
         patient = self._vain_turns < TURNS_IN_VAIN and bool(self._sleepers.giving_way)
         if patient and (not awaited or awaited == self._dead_end):
             self._vain_turns += 1
             return []
         try:
-            return self._next_completion()
+            return self._await_completion()
         except SimulationDeadlock as deadlock:
             if not patient:
-                raise self._explained(deadlock, own) from None
+                raise self._explain_deadlock(deadlock, own) from None
             self._dead_end = frozenset(awaited)
             return []
 
-    def _next_completion(self) -> list[Sleeper]:
+    def _await_completion(self) -> list[Sleeper]:
         if not self._sleepers.requests:
-            raise self._idle()
+            raise self._make_deadlock()
         try:
             ended = self._engine.next_ended()
         except SimulationDeadlock:
@@ -237,8 +320,8 @@ class RankScheduler:
         self._vain_turns, self._dead_end = 0, frozenset()
         return self._sleepers.waiting_for(ended)
 
-    def _idle(self) -> SimulationDeadlock:
-        """Ranks wait for each other, and the machine has nothing to do."""
+    def _make_deadlock(self) -> SimulationDeadlock:
+        """Return the deadlock of ranks that wait for each other while the machine has nothing to do."""
         tasks = () if self._spawned is None else self._spawned.tasks
         waiting = sum(not task.ended for task in tasks)
         return SimulationDeadlock(
@@ -247,8 +330,8 @@ class RankScheduler:
             f"what they wait for is for other ranks to do, and those wait too or have ended"
         )
 
-    def _explained(self, deadlock: SimulationDeadlock, own: Sleep) -> SimulationDeadlock:
-        """The error with what every rank waits for; the ranks end with it. ``own``: what the program waits for."""
+    def _explain_deadlock(self, deadlock: SimulationDeadlock, own: Sleep) -> SimulationDeadlock:
+        """End the ranks, and return the error with a line for what each waits for. ``own``: the wait of the program."""
         if self._spawned is None or not self.busy:
             return deadlock
         ranks = [f"  {task.standing}" for task in self._spawned.tasks]

@@ -1,4 +1,4 @@
-"""What is wrong with elements that the host reads: nobody wrote them, or their copies differ. Observers are told."""
+"""Tell observers what is wrong with elements that the host reads: nobody wrote them, or their copies differ."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine, HostRead, SomeElements, UnlikeCopies
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.placement.geometry import Index, Window
-from kernbench.runtime_api.closeness import Tolerance, errors_of, first_true, tolerance_for
-from kernbench.runtime_api.layout import Stretch, TensorLayout
+from kernbench.runtime_api.arrays import Tolerance, errors_of, first_true, tolerance_for
+from kernbench.runtime_api.layout import ShardStretch, TensorLayout
 from kernbench.runtime_api.transfers import copies
 
 
@@ -35,13 +35,13 @@ class Look:
     tolerance: Tolerance | None = None
 
     @property
-    def stretches(self) -> list[Stretch]:
-        """Where what is looked at lies: a read is of the first copy, a comparison of all."""
+    def stretches(self) -> list[ShardStretch]:
+        """The stretches that are looked at: of a read those of the first copy, of a comparison those of all copies."""
         compared = self.action == "assert_close"
         return self.layout.all_stretches(self.window) if compared else self.layout.first_stretches(self.window)
 
-    def wanted(self) -> Array:
-        """Which elements of the window the program wants, a bool each."""
+    def mark_wanted(self) -> Array:
+        """Return the elements of the window that the program wants, a bool each."""
         wanted = np.zeros(self.window.shape, np.bool_)
         wanted[self.asked] = True
         return wanted
@@ -66,7 +66,7 @@ class ReadWatch:
 
     @property
     def is_on(self) -> bool:
-        """Whether an observer wants to know."""
+        """True when an observer wants to know."""
         return self._engine.tracks_writes
 
     def check(self, look: Look) -> None:
@@ -76,20 +76,20 @@ class ReadWatch:
             self._check_copies(look)
 
     def _check_written(self, look: Look) -> None:
-        missing = self._missing(look)
+        missing = self._find_missing(look)
         if missing is None:
             return
-        wanted = look.wanted()
+        wanted = look.mark_wanted()
         missing &= wanted
         if missing.any():
             index = look.window.outward(first_true(missing))
             holder = next(each for each in look.layout.stretches_of(index) if not self._is_written(each))
-            elements, read = _elements(look, missing, wanted, index, holder), self._read(look)
+            elements, read = _describe_elements(look, missing, wanted, index, holder), self._read(look)
             for observer in self._engine.observers:
                 observer.read_unwritten(read, elements)
 
-    def _missing(self, look: Look) -> Array | None:
-        """Which elements of the window nobody wrote, a bool each; None when there is none."""
+    def _find_missing(self, look: Look) -> Array | None:
+        """Return the elements of the window that nobody wrote, a bool each; None when there is none."""
         missing = None
         for stretch in look.stretches:
             written = self._engine.written(stretch.pa, stretch.nbytes)
@@ -101,7 +101,7 @@ class ReadWatch:
 
     def _check_copies(self, look: Look) -> None:
         tolerance = look.tolerance or tolerance_for(look.layout.dtype)
-        wanted, differ = look.wanted(), np.zeros(look.window.shape, np.bool_)
+        wanted, differ = look.mark_wanted(), np.zeros(look.window.shape, np.bool_)
         unlike: list[_Unlike] = []
         owners = 0
         for copy in copies(look.layout, look.window, look.held, self._engine.read_memory):
@@ -130,11 +130,11 @@ class ReadWatch:
             first_pe=reference.pe,
             written=self._is_written(holder),
         )
-        elements, read = _elements(look, *masks, first.index, holder), self._read(look)
+        elements, read = _describe_elements(look, *masks, first.index, holder), self._read(look)
         for observer in self._engine.observers:
             observer.read_unlike(read, elements, found)
 
-    def _is_written(self, element: Stretch) -> bool:
+    def _is_written(self, element: ShardStretch) -> bool:
         return bool(self._engine.written(element.pa, element.nbytes).all())
 
     def _read(self, look: Look) -> HostRead:
@@ -147,7 +147,7 @@ class ReadWatch:
         )
 
 
-def _elements(look: Look, those: Array, wanted: Array, first: Index, holder: Stretch) -> SomeElements:
+def _describe_elements(look: Look, those: Array, wanted: Array, first: Index, holder: ShardStretch) -> SomeElements:
     count = int(np.count_nonzero(those))
     return SomeElements(
         count=count,

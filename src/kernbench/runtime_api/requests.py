@@ -1,15 +1,18 @@
-"""The one place where a host program submits requests and waits for them; and what each is for, in words."""
+"""Requests of a host program: submit them, wait for them, and keep what came of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
-from kernbench.common.errors import AbandonedError, SimulationDeadlock
+from kernbench.ccl.queues import lines_of, unreceived_error
+from kernbench.common.errors import AbandonedError, IpcqError, SimulationDeadlock
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
+from kernbench.engine.queue_state import UnreceivedMessage
 from kernbench.engine.requests import Completion, RequestHandle
 from kernbench.messages.requests import (
     HostMsg,
@@ -24,12 +27,59 @@ from kernbench.messages.requests import (
     PeDmaMsg,
 )
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
-from kernbench.runtime_api.lost_messages import LostMessages
+from kernbench.runtime_api.layout import TensorKey
 from kernbench.runtime_api.rank_scheduler import RankScheduler
-from kernbench.runtime_api.workers import Worker, Workers
+from kernbench.runtime_api.ranks import WaitText, Worker, Workers
 
-Phase: TypeAlias = Literal["h2d", "d2h", "init", "map", "unmap", "queues", "launch", "dma", "other"]
-PHASES: tuple[Phase, ...] = get_args(Phase)
+
+class LostMessages:
+    """The messages of one context that nobody received: taken off with their queues, or when queues began anew.
+
+    Each is raised once. Messages that were lost because something else had failed are only listed, and only after a run
+    that ends with a failure.
+    """
+
+    __slots__ = ("_errors", "_lost", "_n_raised", "_swept")
+
+    def __init__(self) -> None:
+        self._lost: list[UnreceivedMessage] = []
+        self._swept: list[UnreceivedMessage] = []
+        self._errors: list[IpcqError] = []
+        self._n_raised = 0
+
+    def add(self, messages: Iterable[UnreceivedMessage]) -> None:
+        """Note messages that were lost although nothing had failed."""
+        self._lost += messages
+
+    def sweep(self, message: UnreceivedMessage) -> None:
+        """Note a message that was lost because something else had failed."""
+        self._swept.append(message)
+
+    def raise_new(self) -> None:
+        """Raise IpcqError for the messages that were lost since it was raised last, if there are any."""
+        new = self._lost[self._n_raised :]
+        self._n_raised = len(self._lost)
+        if new:
+            self._errors.append(unreceived_error(new))
+            raise self._errors[-1]
+
+    def raise_new_if_well(self) -> None:
+        """Raise them, unless another error is being dealt with, which they must not hide: they come later then."""
+        if sys.exception() is None:
+            self.raise_new()
+
+    def has_raised(self, error: Exception) -> bool:
+        """Return True when ``error`` is about such messages."""
+        return any(each is error for each in self._errors)
+
+    def list_lines(self, *, after_failure: bool) -> tuple[str, ...]:
+        """Return a line of a report for each lost message."""
+        told = [*self._lost, *self._swept] if after_failure else self._lost
+        return tuple(f"not received: {line}" for line in lines_of(told))
+
+
+RequestPhase: TypeAlias = Literal["h2d", "d2h", "init", "map", "unmap", "queues", "launch", "dma", "other"]
+PHASES: tuple[RequestPhase, ...] = get_args(RequestPhase)
 
 
 @value
@@ -39,23 +89,24 @@ class Purpose:
     ``algorithm``: what carries a collective out.
     """
 
-    phase: Phase
+    phase: RequestPhase
     sip: int | None
     nbytes: int = 0
     algorithm: str | None = None
 
 
 def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
-    """``launch``, ``h2d``, ``d2h``, ``init`` (filled by the device), ``map``, ``unmap``, ``dma``, else ``other``.
+    """Return the purpose of a request.
 
-    ``queues``: they are installed or taken off.
+    Its phase is ``launch``, ``h2d``, ``d2h``, ``init`` (filled by the device), ``map``, ``unmap``, ``dma``, ``queues``
+    (installed or taken off), else ``other``.
     """
     match msg:
         case KernelLaunchMsg():
             sips = {sip for sip, _, _ in msg.targets}
             return Purpose("launch", sips.pop() if len(sips) == 1 else None, algorithm=msg.algorithm)
         case MemoryWriteMsg() | MemoryReadMsg():
-            return Purpose(_transfer_phase(msg), PhysAddr.decode(msg.pa, fmt).sip_id, msg.nbytes)
+            return Purpose(_choose_phase(msg), PhysAddr.decode(msg.pa, fmt).sip_id, msg.nbytes)
         case MmuMapMsg() | MmuUnmapMsg():
             return Purpose("map" if isinstance(msg, MmuMapMsg) else "unmap", msg.sip)
         case PeDmaMsg():
@@ -66,13 +117,10 @@ def purpose_of(msg: HostMsg, fmt: AddressFormat) -> Purpose:
             return Purpose("other", None)
 
 
-def _transfer_phase(msg: MemoryWriteMsg | MemoryReadMsg) -> Phase:
+def _choose_phase(msg: MemoryWriteMsg | MemoryReadMsg) -> RequestPhase:
     if isinstance(msg, MemoryReadMsg):
         return "d2h"
     return "h2d" if msg.pattern is None else "init"
-
-
-About: TypeAlias = Callable[[], str]
 
 
 @value(kw_only=True)
@@ -102,7 +150,7 @@ class _Submitted:
     name: str
     purpose: Purpose
     worker: Worker
-    about: About | None
+    about: WaitText | None
     together: Sequence[RequestHandle] = ()
 
     def __str__(self) -> str:
@@ -150,7 +198,7 @@ class Requests:
 
     @property
     def any_submitted(self) -> bool:
-        """Whether the program has asked anything of the machine."""
+        """True when the program has asked anything of the machine."""
         return bool(self._unseen or self._records)
 
     def submit_together(self, messages: Iterable[HostMsg]) -> list[RequestHandle]:
@@ -159,7 +207,9 @@ class Requests:
         handles += [self.submit(msg, together=handles) for msg in messages]
         return handles
 
-    def submit(self, msg: HostMsg, about: About | None = None, together: Sequence[RequestHandle] = ()) -> RequestHandle:
+    def submit(
+        self, msg: HostMsg, about: WaitText | None = None, together: Sequence[RequestHandle] = ()
+    ) -> RequestHandle:
         """Start a request now; it gets the context's correlation id unless it has its own.
 
         ``about`` says what it is for, to whoever reads that somebody waits for it. ``together``: the requests of one
@@ -175,11 +225,11 @@ class Requests:
         return handle
 
     def unseen(self, handle: RequestHandle) -> bool:
-        """Whether nobody has waited for the request yet: its error, if any, is still to be raised."""
+        """Return True when nobody has waited for the request yet: its error, if any, is still to be raised."""
         return handle.request_id in self._unseen
 
     def unseen_of(self, worker: Worker) -> tuple[str, ...]:
-        """What a worker has submitted and nobody has waited for."""
+        """Return the requests of a worker that nobody has waited for, as text."""
         return tuple(str(submitted) for submitted in self._unseen.values() if submitted.worker is worker)
 
     def wait(self, handles: Sequence[RequestHandle]) -> list[Completion]:
@@ -190,7 +240,7 @@ class Requests:
         ended it. After a launch of the program has failed, nothing of its piece of work goes on, and queues begin anew.
         """
         try:
-            self._scheduler.wait(handles, self._described)
+            self._scheduler.wait(handles, self._describe)
         except AbandonedError as abandoned:
             raise AbandonedError(": ".join(filter(None, [str(abandoned), self._why_dropped]))) from abandoned
         except BaseException as failure:
@@ -209,15 +259,15 @@ class Requests:
         """Let other ranks run, and time pass to the next completion of anything under way, if there is any."""
         me, under_way = self._workers.current, [each for each in self._unseen.values() if not each.handle.done]
         mine = [each for each in under_way if each.worker is me]
-        self._scheduler.give_way((each.handle for each in under_way), lambda: _next_turn(mine))
+        self._scheduler.give_way((each.handle for each in under_way), lambda: _describe_turn(mine))
 
     def drain(self, worker: Worker | None = None) -> None:
         """Wait for every request, or every one of ``worker``, that nobody has waited for."""
         self.wait([each.handle for each in self._unseen.values() if worker is None or each.worker is worker])
 
-    def failed_of(self, workers: Collection[Worker]) -> dict[Worker, Exception]:
-        """The first error of each worker in what it has submitted, is over, and nobody has waited for."""
-        return self._failed(each for each in self._unseen.values() if each.worker in workers)
+    def find_failures(self, workers: Collection[Worker]) -> dict[Worker, Exception]:
+        """Return the first error of each worker among its requests that are over and that nobody has waited for."""
+        return self._find_first_failures(each for each in self._unseen.values() if each.worker in workers)
 
     def abandon(
         self, workers: Collection[Worker] | None = None, why: str = "", *, blamed: bool = True
@@ -233,10 +283,10 @@ class Requests:
         self._why_dropped = why
         if self._scheduler.machine_answers:
             self._give_up(
-                handles, at_fault=None if blamed else [each.handle for each in dropped if self._ended_ill(each)]
+                handles, at_fault=None if blamed else [each.handle for each in dropped if self._is_hopeless(each)]
             )
         self._drop(handles)
-        return self._failed(dropped)
+        return self._find_first_failures(dropped)
 
     def _give_up(self, handles: Iterable[RequestHandle], at_fault: Iterable[RequestHandle] | None = None) -> None:
         """Have the machine stop these; what lay in queues then is lost, but for what those ``at_fault`` have sent.
@@ -252,9 +302,9 @@ class Requests:
                 self.lost.add([message])
 
     def _recover_from(self, failure: BaseException, handles: Sequence[RequestHandle]) -> None:
-        """The program has waited for ``handles`` in vain: give up what is of no use any more, unless ranks go on.
+        """Give up what is of no use any more after the program has waited for ``handles`` in vain, unless ranks go on.
 
-        Raises what a kernel had failed with, if that led to a deadlock.
+        Raise the error that a kernel had failed with, if that led to a deadlock.
         """
         if self._scheduler.busy:
             return
@@ -273,23 +323,23 @@ class Requests:
     def _end_failed_launches(self, handles: Sequence[RequestHandle]) -> None:
         """End what was submitted together with those of these launches that have failed."""
         found = [self._unseen[handle.request_id] for handle in handles if self.unseen(handle)]
-        failed = [each for each in found if each.purpose.phase == "launch" and self._error_of(each) is not None]
+        failed = [each for each in found if each.purpose.phase == "launch" and self._find_error(each) is not None]
         if failed and self._scheduler.machine_answers:
             others = [handle for each in failed for handle in each.together]
             self._give_up(others, at_fault=[*others, *(each.handle for each in failed)])
             self._drop(others)
 
-    def _ended_ill(self, submitted: _Submitted) -> bool:
-        """Whether it is under way, where that can never end well, or has failed."""
-        return not submitted.handle.done or self._error_of(submitted) is not None
+    def _is_hopeless(self, submitted: _Submitted) -> bool:
+        """Return True for a request that has failed, or is under way where it can never end well."""
+        return not submitted.handle.done or self._find_error(submitted) is not None
 
-    def _error_of(self, submitted: _Submitted) -> Exception | None:
+    def _find_error(self, submitted: _Submitted) -> Exception | None:
         return submitted.handle.completion().error if submitted.handle.done else None
 
-    def _failed(self, submitted: Iterable[_Submitted]) -> dict[Worker, Exception]:
+    def _find_first_failures(self, submitted: Iterable[_Submitted]) -> dict[Worker, Exception]:
         failed: dict[Worker, Exception] = {}
         for each in submitted:
-            error = self._error_of(each)
+            error = self._find_error(each)
             if error is not None and not isinstance(error, AbandonedError):
                 failed.setdefault(each.worker, error)
         return failed
@@ -303,7 +353,7 @@ class Requests:
         for handle in handles:
             self._unseen.pop(handle.request_id, None)
 
-    def _described(self, handle: RequestHandle) -> str:
+    def _describe(self, handle: RequestHandle) -> str:
         submitted = self._unseen.get(handle.request_id)
         return f"request {handle.request_id}" if submitted is None else str(submitted)
 
@@ -331,5 +381,56 @@ class Requests:
         )
 
 
-def _next_turn(under_way: Sequence[_Submitted]) -> str:
+def _describe_turn(under_way: Sequence[_Submitted]) -> str:
     return "its next turn" + (f", with {', '.join(map(str, under_way))} under way" if under_way else "")
+
+
+class Work:
+    """Requests under way; after PyTorch's class of this name."""
+
+    __slots__ = ("_handles", "_requests")
+
+    def __init__(self, handles: Sequence[RequestHandle], requests: Requests) -> None:
+        self._handles, self._requests = tuple(handles), requests
+
+    def wait(self, timeout: object = None) -> bool:
+        """Block until done, then True; at once when it is done. Raises what went wrong.
+
+        ``timeout`` is PyTorch's and has no effect: what can never be done is a SimulationDeadlock.
+        """
+        self._requests.wait(self._handles)
+        return True
+
+    def is_completed(self) -> bool:
+        """Return True when it is done at this simulated time."""
+        return all(handle.done for handle in self._handles)
+
+
+class Uses:
+    """The tensors that requests under way have as arguments.
+
+    The host must not touch those before the requests are done.
+    """
+
+    __slots__ = ("_requests", "_using")
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self._using: dict[TensorKey, list[RequestHandle]] = {}
+
+    def note(self, handle: RequestHandle, keys: Iterable[TensorKey]) -> None:
+        """Note that ``handle`` uses these tensors."""
+        for key in dict.fromkeys(keys):
+            self._using[key] = [*self.under_way(key), handle]
+
+    def settle(self, key: TensorKey) -> None:
+        """Wait for everything under way that uses a tensor, whoever submitted it."""
+        using = self.under_way(key)
+        if using:
+            self._requests.wait(using)
+        if not self.under_way(key):
+            self._using.pop(key, None)
+
+    def under_way(self, key: TensorKey) -> list[RequestHandle]:
+        """Return the requests under way that use a tensor."""
+        return [handle for handle in self._using.get(key, ()) if self._requests.unseen(handle)]

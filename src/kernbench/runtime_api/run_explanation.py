@@ -1,4 +1,4 @@
-"""Where the time of a run went: critical paths, lines of kernels, rooflines; of every launch, and of all of it."""
+"""Explain where the time of a run went, and that of every launch: critical paths, lines of kernels, rooflines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kernbench.triton_emu.source import ProgramText
 
 @value
 class EngineTime:
-    """How long an engine was busy: the union of its works' intervals, summed over PEs."""
+    """The time that an engine was busy: the union of its works' intervals, summed over PEs."""
 
     engine: str
     ns: float
@@ -31,7 +31,11 @@ class EngineTime:
 
 @value
 class LineUse:
-    """A line of a kernel: what it ``says``, ns on the critical path, in all and by part, how long engines were busy."""
+    """A line of a kernel.
+
+    ``says`` is its text, ``path_ns`` its time on the critical path, ``parts`` the same by part; ``busy``: how long
+    engines worked for it.
+    """
 
     line: int
     says: str
@@ -71,13 +75,13 @@ class LineWait:
 
     @property
     def what(self) -> str:
-        """What was waited for, in words."""
+        """The cause of the wait, in words."""
         return _WAITED_FOR[self.waited_for].format(self.direction)
 
 
 @value(kw_only=True)
 class KernelShare:
-    """What of a path lies in the kernel of a launch on a PE."""
+    """The time of a path that lies in the kernel of a launch on a PE."""
 
     pe: PeCoord
     launch_id: int
@@ -87,10 +91,11 @@ class KernelShare:
 
 @value(kw_only=True)
 class LaunchExplanation:
-    """Where a launch's time went; ``program``: what it ran. ``ended``: else as far as it got.
+    """The time of a launch, explained.
 
-    ``waits``: for other lines, the longest first; ``pes``: the kernels that the path goes through, likewise;
-    ``slices``: what slices with banks did meanwhile, for whomever. ``programs``: those of all launches of the run.
+    ``program``: what it ran. ``ended`` is false when it is explained only as far as it got. ``waits`` and ``pes``:
+    waits for other lines, and the kernels that the path goes through, the longest first. ``slices``: the use of slices
+    with banks meanwhile, by anybody. ``programs``: those of all launches of the run.
     """
 
     name: str
@@ -109,7 +114,7 @@ class LaunchExplanation:
 
 @value(kw_only=True)
 class RunExplanation:
-    """Where a run's time went, and that of each of its launches."""
+    """The time of a run and of each of its launches, explained."""
 
     path: CriticalPath
     roofline: Roofline
@@ -117,7 +122,7 @@ class RunExplanation:
     slices: tuple[SliceTime, ...]
 
     def longest_of_each_name(self) -> tuple[LaunchExplanation, ...]:
-        """The launch of each name that took longest."""
+        """Return the launch of each name that took longest."""
         found: dict[str, LaunchExplanation] = {}
         for launch in self.launches:
             best = found.get(launch.name)
@@ -128,17 +133,17 @@ class RunExplanation:
 
 @patient_collector()
 def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float, end_ns: float) -> RunExplanation:
-    """What ``log``, with memories, says of the time between ``begin_ns`` and ``end_ns`` of a run."""
+    """Explain from ``log``, with memories, the time between ``begin_ns`` and ``end_ns`` of a run."""
     finder = PathFinder(log, handles)
     path = finder.of_run(ns_to_ps(begin_ns), ns_to_ps(end_ns))
     launched = {each.request_id: each.msg for each in handles if isinstance(each.msg, KernelLaunchMsg)}
     names = {request_id: msg.title for request_id, msg in launched.items()}
     programs = {request_id: ProgramText(msg) for request_id, msg in launched.items()}
     ended = launches_of(handles)
-    launches = [_launch(log, handle, finder.of_request(handle), names, programs) for handle in ended]
+    launches = [_explain_launch(log, handle, finder.of_request(handle), names, programs) for handle in ended]
     stopped = names.keys() - {handle.request_id for handle in ended}
     launches += [
-        _launch(log, handle, finder.of_stopped(handle, path.end_ps), names, programs, ended=False)
+        _explain_launch(log, handle, finder.of_stopped(handle, path.end_ps), names, programs, ended=False)
         for handle in handles
         if handle.request_id in stopped and handle.submitted_ps < path.end_ps
     ]
@@ -147,7 +152,7 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
     )
 
 
-def _launch(
+def _explain_launch(
     log: TraceLog,
     handle: RequestHandle,
     path: CriticalPath,
@@ -158,7 +163,7 @@ def _launch(
 ) -> LaunchExplanation:
     msg = handle.msg
     assert isinstance(msg, KernelLaunchMsg)
-    program, shares = programs[handle.request_id], _shares(path, names)
+    program, shares = programs[handle.request_id], _sum_shares(path, names)
     texts = _Texts(program, path, dict.fromkeys([*(each.pe for each in shares), *msg.targets]))
     return LaunchExplanation(
         name=msg.title,
@@ -168,16 +173,16 @@ def _launch(
         program=program,
         programs=programs,
         path=path,
-        lines=_lines(log, handle.request_id, path, texts),
+        lines=_sum_lines(log, handle.request_id, path, texts),
         roofline=roofline(log, path, handle.request_id),
-        waits=_waits(path, names),
+        waits=_sum_waits(path, names),
         pes=shares,
         slices=slice_times(log, path),
     )
 
 
-def _waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[LineWait, ...]:
-    """The hops of a path, those between the same lines put together."""
+def _sum_waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[LineWait, ...]:
+    """Return the hops of a path, those between the same lines added up."""
     found: dict[tuple[KernelPlace, KernelPlace, WaitedFor, str], list[PathHop]] = {}
     for hop in path.hops:
         found.setdefault((hop.waiting, hop.cause, hop.waited_for, hop.direction), []).append(hop)
@@ -197,7 +202,7 @@ def _waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[LineWait, ...]
     return tuple(sorted(made, key=lambda each: -each.ns))
 
 
-def _shares(path: CriticalPath, names: Mapping[int, str]) -> tuple[KernelShare, ...]:
+def _sum_shares(path: CriticalPath, names: Mapping[int, str]) -> tuple[KernelShare, ...]:
     spent: dict[tuple[PeCoord, int], int] = {}
     for step in path.steps:
         if step.pe is not None:
@@ -214,7 +219,7 @@ _MOST_PES = 16
 
 
 class _Texts:
-    """What the lines of a launch say: on the PEs where the path goes through them, if there are any."""
+    """The texts of a launch's lines: on the PEs where the path goes through them, if there are any."""
 
     def __init__(self, program: ProgramText, path: CriticalPath, pes: Iterable[PeCoord]) -> None:
         self._program = program
@@ -222,13 +227,13 @@ class _Texts:
         self._on_path = {(each.pe, each.line) for each in path.steps if each.launch_id == path.launch_id}
 
     def of(self, line: int) -> str:
-        """What ``line`` says."""
+        """Return the text of ``line``."""
         found = [pe for pe in self._pes if (pe, line) in self._on_path]
         return self._program.says(line, found or self._pes)
 
 
-def _lines(log: TraceLog, launch_id: int, path: CriticalPath, texts: _Texts) -> tuple[LineUse, ...]:
-    """Every line that issued a command, and those that the path goes through."""
+def _sum_lines(log: TraceLog, launch_id: int, path: CriticalPath, texts: _Texts) -> tuple[LineUse, ...]:
+    """Return every line that issued a command, and those that the path goes through."""
     works = log.seen.works
     mine = works.of_launch(launch_id)
     ended = ~works.done_by(PLAN)[mine] & (works.columns.end[works.rows[mine]] >= 0)

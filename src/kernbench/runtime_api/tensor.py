@@ -1,4 +1,4 @@
-"""Tensors on the machine, with the face that PyTorch gives them."""
+"""Tensors with PyTorch's face: in the memory of the machine, and in that of the host."""
 
 from __future__ import annotations
 
@@ -6,20 +6,30 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from kernbench.common.dtypes import Array, DType
+from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.errors import InputError
 from kernbench.messages.requests import MappedShard
 from kernbench.policy.placement.deploy import deploy_tensor
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.views import select
-from kernbench.runtime_api.arrays import Shaped, ShapeError, Size, broadcasts, completed, converted, numeric, shape_of
-from kernbench.runtime_api.closeness import Tolerance
-from kernbench.runtime_api.host_tensor import HostTensor
-from kernbench.runtime_api.host_values import LaterArray, Source
+from kernbench.runtime_api.arrays import (
+    Shaped,
+    ShapeError,
+    SizeArg,
+    Tolerance,
+    broadcasts,
+    complete_shape,
+    convert,
+    host_dtype,
+    numeric,
+    shape_of,
+)
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.memory import TensorMemory
-from kernbench.runtime_api.transfers import Copy, check_fits
+from kernbench.runtime_api.transfers import HostSource, LaterArray, TensorCopy, check_fits
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 __all__ = ["Tensor", "deploy_tensor"]
@@ -41,12 +51,12 @@ class Tensor(Shaped):
 
     @property
     def layout(self) -> TensorLayout:
-        """Where it lies."""
+        """Its place in memory."""
         return self._layout
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Its name in reports."""
         return self._layout.name
 
     @property
@@ -66,7 +76,7 @@ class Tensor(Shaped):
 
     @property
     def dp(self) -> DPPolicy:
-        """How it spreads over the cubes and PEs of its SIP."""
+        """The policy that spreads it over the cubes and PEs of its SIP."""
         return self._layout.dp
 
     @property
@@ -94,17 +104,17 @@ class Tensor(Shaped):
         """False once it has been freed."""
         return self._memory.is_live(self._layout)
 
-    def reshape(self, *shape: Size) -> Tensor:
-        """The same memory under another shape; one extent may be -1. Costs nothing.
+    def reshape(self, *shape: SizeArg) -> Tensor:
+        """Return the same memory under another shape; one extent may be -1. Costs nothing.
 
-        ShapeError for another number of elements, and when a shard is no box of the new shape: what has to move is for
-        the program to say.
+        ShapeError for another number of elements, and when a shard is no box of the new shape: the program has to say
+        which data move.
         """
         wanted = shape_of(shape)
-        extents = completed(wanted, self.numel())
+        extents = complete_shape(wanted, self.numel())
         if extents is None:
             raise ShapeError(f"{self.name}.reshape({wanted}): shape {self.shape} has {self.numel()} elements")
-        layout = self._memory.reshaped(self._layout, extents)
+        layout = self._memory.reshape(self._layout, extents)
         if layout is None:
             raise ShapeError(
                 f"{self.name}.reshape({wanted}) cannot be a view: shape {self.shape} lies as {self.dp}, and its shards "
@@ -116,7 +126,7 @@ class Tensor(Shaped):
     view = reshape
 
     def clone(self) -> Tensor:
-        """A copy that lies in the same way on the same SIP: every PE that owns it copies its own shards."""
+        """Return a copy that lies in the same way on the same SIP: every PE that owns it copies its own shards."""
         return Tensor(self._memory.clone(self._layout, f"{self.name}.clone"), self._memory)
 
     def copy_(self, src: object) -> Tensor:
@@ -132,7 +142,7 @@ class Tensor(Shaped):
                 f"{self.name}.copy_: the source has shape {source.shape}, the tensor {self.shape}, and it "
                 f"does not broadcast to that"
             )
-        self._memory.copy(self._layout, self._passed_on(source))
+        self._memory.copy(self._layout, self._pass_on(source))
         return self
 
     def fill_(self, value: float) -> Tensor:
@@ -145,18 +155,20 @@ class Tensor(Shaped):
         return self.fill_(0)
 
     def numpy(self) -> Array:
-        """All elements in an array of this dtype; of several copies the first."""
+        """Return all elements in an array of this dtype; of several copies the first."""
         return self._memory.read(self._layout, self._layout.whole)
 
     def fetch(self, start: int, stop: int, asked: Any = ...) -> Array:
-        """Elements ``start`` to ``stop`` of the first axis, as ``self[start:stop]``, for libraries that keep more in a
-        tensor than what their program wants: ``asked`` is an index of those elements, what it wants of them.
+        """Read elements ``start`` to ``stop`` of the first axis, as ``self[start:stop]`` does.
+
+        For libraries that keep more in a tensor than their program wants: ``asked`` is an index of those elements that
+        it wants.
         """
         window = self._layout.whole.along(0, start, stop)
         return self._memory.read(self._layout, window, asked)
 
     def pass_on(self, start: int = 0, stop: int | None = None, asked: Any = ...) -> Array | None:
-        """As ``fetch``, for values that go on to another tensor unseen; None in a run without data."""
+        """Read as ``fetch`` does, for values that go on to another tensor unseen; None in a run without data."""
         whole = self._layout.whole
         part = whole if stop is None else whole.along(0, start, stop)
         return self._memory.pass_on(self._layout, part, asked)
@@ -166,23 +178,28 @@ class Tensor(Shaped):
         self._memory.renew(self._layout)
 
     def cpu(self) -> HostTensor:
-        """All elements in a host tensor."""
+        """Return all elements in a host tensor."""
         return HostTensor(self.numpy())
 
     def peek(self) -> Array:
-        """As ``numpy``, without time or waiting: for reports and checks, which must not change what they watch."""
+        """Return all elements as ``numpy`` does, without time or waiting.
+
+        For reports and checks, which must not change what they watch.
+        """
         return self._memory.look(self._layout)
 
-    def copies(self, first: Array) -> Iterator[Copy]:
-        """What every PE holds of it, as ``peek``, one after another: all beside ``first``, which is what ``peek`` gave.
+    def copies(self, first: Array) -> Iterator[TensorCopy]:
+        """Yield what every PE holds of it, as ``peek`` does, beside ``first``, which ``peek`` gave.
 
         Nothing for a tensor whose elements lie in one place only.
         """
         return self._memory.copies(self._layout, first)
 
     def check(self, tolerance: Tolerance) -> None:
-        """Tell who watches the run what is wrong with a tensor that is compared: elements that nobody wrote, and copies
-        that differ by more than ``tolerance``."""
+        """Tell observers what is wrong with a tensor that is compared.
+
+        That is: elements that nobody wrote, and copies that differ by more than ``tolerance``.
+        """
         self._memory.check(self._layout, tolerance)
 
     def settle(self) -> None:
@@ -190,13 +207,13 @@ class Tensor(Shaped):
         self._memory.settle(self._layout)
 
     def item(self) -> Any:
-        """The only element as a Python number; ValueError when there are more."""
+        """Return the only element as a Python number; ValueError when there are more."""
         if self.numel() != 1:
             raise ValueError(f"{self.name}.item(): it has {self.numel()} elements, not 1")
         return self.numpy().item()
 
     def tolist(self) -> Any:
-        """Nested lists of Python numbers."""
+        """Return nested lists of Python numbers."""
         return self.numpy().tolist()
 
     def free(self) -> None:
@@ -204,34 +221,37 @@ class Tensor(Shaped):
         self._memory.release(self._layout)
 
     def __getitem__(self, index: Any) -> HostTensor:
-        """What NumPy would select, as a host tensor; only the stretches of shards that hold it are read."""
+        """Return the elements that NumPy would select, as a host tensor.
+
+        Only the stretches of shards that hold them are read.
+        """
         selection = select(index, self.shape)
         fetched = self._memory.read(self._layout, selection.window, selection.rest)
         return HostTensor(np.asarray(fetched[selection.rest]))
 
     def __setitem__(self, index: Any, value: object) -> None:
-        """What NumPy would assign, in every copy; only the bytes that change hands are sent."""
+        """Assign as NumPy would, in every copy; only the bytes that change are sent."""
         check_host_calls()
         selection = select(index, self.shape)
-        source = self._passed_on(value if isinstance(value, Tensor) else numeric(value, self.name))
+        source = self._pass_on(value if isinstance(value, Tensor) else numeric(value, self.name))
         values = None
         if source is not None:
             given = np.asarray(source)
             if not given.ndim:
                 check_fits(given, self.dtype)
             values = np.empty(selection.window.shape, self.dtype.numpy)
-            values[selection.rest] = converted(given, self.dtype)
+            values[selection.rest] = convert(given, self.dtype)
         chosen = np.zeros(selection.window.shape, np.bool_)
         chosen[selection.rest] = True
         self._memory.update(self._layout, selection.window, values, chosen)
 
     def __eq__(self, other: object) -> Any:
-        """Which elements are equal: a host array of bools, with ``other`` broadcast as NumPy does."""
-        return self._compared(np.equal, other)
+        """Compare element by element to a host array of bools; ``other`` broadcasts as in NumPy."""
+        return self._compare(np.equal, other)
 
     def __ne__(self, other: object) -> Any:
-        """Which elements are not equal."""
-        return self._compared(np.not_equal, other)
+        """Compare element by element: True where elements differ."""
+        return self._compare(np.not_equal, other)
 
     __hash__ = object.__hash__
 
@@ -241,7 +261,7 @@ class Tensor(Shaped):
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """What NumPy functions see: ``numpy()``, which is always a copy."""
+        """Return ``numpy()`` for NumPy functions, always a copy."""
         return np.asarray(self.numpy(), dtype=dtype)
 
     def __repr__(self) -> str:
@@ -258,8 +278,11 @@ class Tensor(Shaped):
         held = self.peek().astype(np.float64)
         return f", mean={held.mean():.6g}, norm={np.linalg.norm(held.reshape(-1)):.6g}"
 
-    def _compared(self, operator: np.ufunc, other: object) -> Any:
-        """NotImplemented for what holds no numbers, so that Python finds it unlike any tensor."""
+    def _compare(self, operator: np.ufunc, other: object) -> Any:
+        """Compare element by element.
+
+        NotImplemented for an object without numbers, so that Python finds it unlike any tensor.
+        """
         check_host_calls()
         try:
             theirs = other if isinstance(other, Tensor) else numeric(other, self.name)
@@ -273,12 +296,130 @@ class Tensor(Shaped):
         mine, wanted = self.numpy(), theirs.numpy() if isinstance(theirs, Tensor) else theirs
         if isinstance(other, int | float):
             # NumPy takes Python's numbers as of the array's own type, but not for the float types that it lacks.
-            number = converted(wanted, self.dtype) if self.dtype.is_float else other
+            number = convert(wanted, self.dtype) if self.dtype.is_float else other
             return np.asarray(operator(mine, number))
         if mine.dtype != wanted.dtype:  # not every pair has a common type in NumPy, and f64 holds them all
             mine, wanted = mine.astype(np.float64), wanted.astype(np.float64)
         return np.asarray(operator(mine, wanted))
 
-    def _passed_on(self, source: Tensor | Source) -> Source | None:
+    def _pass_on(self, source: Tensor | HostSource) -> HostSource | None:
         self.settle()  # a tensor that is freed is found out before the source is read
         return source.pass_on() if isinstance(source, Tensor) else source
+
+
+class HostTensor(Shaped, NDArrayOperatorsMixin):
+    """A view of a NumPy array with the face of a tensor: no simulated time passes here.
+
+    NumPy functions and operators take it and give arrays.
+    """
+
+    __slots__ = ("_array",)
+    __hash__ = None  # type: ignore[assignment] # comparing gives an array, as NumPy's and PyTorch's do
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each axis."""
+        return self._array.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The element type; types that the machine does not have keep NumPy's name."""
+        return host_dtype(self._array)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self._array.nbytes
+
+    @property
+    def device(self) -> str:
+        """``"cpu"``: the host."""
+        return "cpu"
+
+    def numpy(self) -> Array:
+        """Return the array itself, not a copy."""
+        return self._array
+
+    def to(self, dtype: object) -> HostTensor:
+        """Return a copy with another element type."""
+        return HostTensor(convert(self._array, dtype_of(dtype)))
+
+    def clone(self) -> HostTensor:
+        """Return a copy."""
+        return HostTensor(self._array.copy())
+
+    def reshape(self, *shape: SizeArg) -> HostTensor:
+        """Return the array under another shape; ValueError for another number of elements."""
+        return HostTensor(self._array.reshape(shape_of(shape)))
+
+    def item(self) -> Any:
+        """Return the only element as a Python number; ValueError when there are more."""
+        return self._array.item()
+
+    def tolist(self) -> Any:
+        """Return nested lists of Python numbers."""
+        return self._array.tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self._array, dtype=dtype, copy=bool(copy)) if copy else np.asarray(self._array, dtype=dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        plain = (each.numpy() if isinstance(each, HostTensor) else each for each in inputs)
+        return getattr(ufunc, method)(*plain, **kwargs)
+
+    def __getitem__(self, index: Any) -> HostTensor:
+        return HostTensor(np.asarray(self._array[index]))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._array[index] = np.asarray(value)
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self._array)
+
+    def __repr__(self) -> str:
+        return f"HostTensor({self._array!r})"
+
+
+class KnownValues:
+    """The elements of tensors that a run without data still knows: the host wrote them, and no kernel has since."""
+
+    __slots__ = ("_elements",)
+
+    def __init__(self) -> None:
+        self._elements: dict[Tensor, Array] = {}
+
+    def of(self, tensor: Tensor) -> Array | None:
+        """Return all elements of a tensor; None if they are not known."""
+        return self._elements.get(tensor)
+
+    def put(self, tensor: Tensor, first: int, elements: Array) -> None:
+        """Note elements that the host writes from element ``first`` on.
+
+        Of a tensor that is not known they have to be all.
+        """
+        if len(elements) == tensor.numel():
+            self._elements[tensor] = np.array(elements)
+        elif tensor in self._elements:
+            self._elements[tensor][first : first + len(elements)] = elements
+
+    def forget(self, tensor: Tensor) -> None:
+        """Forget the elements of a tensor."""
+        self._elements.pop(tensor, None)
+
+    def forget_range(self, sip: int, first: int, end: int) -> None:
+        """Forget the tensors in a range of virtual addresses of a SIP, which a kernel writes."""
+        there = [each for each in self._elements if each.sip == sip and each.va < end and first < each.va + each.nbytes]
+        for tensor in there:
+            self.forget(tensor)

@@ -14,10 +14,19 @@ from kernbench.common.program_line import ProgramLine, calling_line
 from kernbench.common.values import value
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.phyaddr import AddressFormat
-from kernbench.runtime_api.arrays import holds_floats, host_dtype, numeric
-from kernbench.runtime_api.closeness import Errors, Tolerance, errors_of, first_true, greater, tolerance_for
+from kernbench.runtime_api.arrays import (
+    Errors,
+    Tolerance,
+    errors_of,
+    first_true,
+    greater,
+    holds_floats,
+    host_dtype,
+    numeric,
+    tolerance_for,
+)
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.transfers import Copy
+from kernbench.runtime_api.transfers import TensorCopy
 
 
 @value(kw_only=True)
@@ -40,11 +49,11 @@ class Mismatch:
 
 @value(kw_only=True)
 class Comparison:
-    """What a comparison found. The maximum errors are over all elements: NaN when a NaN is among the wrong ones.
+    """The result of a comparison. The maximum errors are over all elements: NaN when a NaN is among the wrong ones.
 
-    Of a tensor with copies an element is ``wrong`` when it is so in one of them: ``pes`` is how many PEs hold it, 0
-    without copies, ``wrong_pes`` are those whose copy is wrong. ``reason`` is why nothing was compared (shapes, types),
-    empty when it was; ``line`` asked for one that failed.
+    Of a tensor with copies an element is ``wrong`` when it is so in one of them: ``pes`` counts the PEs that hold it, 0
+    without copies; ``wrong_pes`` are those whose copy is wrong. ``reason`` tells why nothing was compared (shapes,
+    types), empty when it was; ``line`` asked for a comparison that failed.
     """
 
     name: str
@@ -61,7 +70,7 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Whether all is close."""
+        """True when all is close."""
         return not self.wrong and not self.reason
 
     def __str__(self) -> str:
@@ -94,7 +103,7 @@ def compare(
     rtol: float | None,
     atol: float | None,
     equal_nan: bool = False,
-    copies: Iterable[Copy] = (),
+    copies: Iterable[TensorCopy] = (),
 ) -> Comparison:
     """Compare element by element in f64, with tolerances that fit the dtype of ``actual`` where none are given.
 
@@ -102,11 +111,11 @@ def compare(
     ``copies``: of a tensor, each of which has to be close too; ``actual`` is the first.
     """
     tolerance = tolerance_for(host_dtype(actual), rtol, atol)
-    reason = _unlike(actual, expected)
+    reason = _explain_unlike(actual, expected)
     if reason:
         return Comparison(name=name, tolerance=tolerance, reason=reason)
     found = errors_of(actual, expected, tolerance, equal_nan=equal_nan)
-    first = _mismatch(found, actual, expected)
+    first = _find_mismatch(found, actual, expected)
     wrong, max_abs, max_rel = found.wrong.copy(), found.max_abs, found.max_rel
     pes, wrong_pes = 0, []
     for copy in copies:
@@ -119,7 +128,7 @@ def compare(
             there = errors.wrong
             wrong[here] |= there
             max_abs, max_rel = greater(max_abs, errors.max_abs), greater(max_rel, errors.max_rel)
-            first = first or _mismatch(errors, copy.held, wanted, copy)
+            first = first or _find_mismatch(errors, copy.held, wanted, copy)
         if there.any():
             wrong_pes.append(copy.pe)
     return Comparison(
@@ -135,7 +144,7 @@ def compare(
     )
 
 
-def _unlike(actual: Array, expected: Array) -> str:
+def _explain_unlike(actual: Array, expected: Array) -> str:
     if actual.shape != expected.shape:
         return f"it has shape {actual.shape}, expected is {expected.shape}"
     if holds_floats(actual) != holds_floats(expected):
@@ -143,8 +152,8 @@ def _unlike(actual: Array, expected: Array) -> str:
     return ""
 
 
-def _mismatch(errors: Errors, actual: Array, expected: Array, copy: Copy | None = None) -> Mismatch | None:
-    """The first wrong element; ``copy``: what is compared is a part of the tensor, in this copy."""
+def _find_mismatch(errors: Errors, actual: Array, expected: Array, copy: TensorCopy | None = None) -> Mismatch | None:
+    """Return the first wrong element. ``copy``: the arrays are a part of the tensor, in this copy."""
     if not errors.wrong.any():
         return None
     at = first_true(errors.wrong)
@@ -175,17 +184,17 @@ class Verifier:
 
     @property
     def verify(self) -> bool:
-        """Whether comparisons are evaluated."""
+        """True when comparisons are evaluated."""
         return self._verify
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """What was compared, in order."""
+        """The comparisons, in order."""
         return tuple(self._comparisons)
 
     @property
     def skipped(self) -> int:
-        """How many comparisons were not evaluated."""
+        """The number of comparisons that were not evaluated."""
         return self._skipped
 
     def assert_close(
@@ -213,32 +222,32 @@ class Verifier:
         if not self._verify:
             self._skipped += 1
             return None
-        held = _seen(actual)
+        held = _look_at(actual)
         found = compare(
-            self._name(actual, name),
+            self._choose_name(actual, name),
             held,
-            _seen(wanted),
+            _look_at(wanted),
             rtol=rtol,
             atol=atol,
             equal_nan=equal_nan,
             copies=actual.copies(held) if isinstance(actual, Tensor) else (),
         )
         if not found.passed:
-            found = replace(_placed(found, actual, self._fmt), line=calling_line())
+            found = replace(_add_place(found, actual, self._fmt), line=calling_line())
         self._comparisons.append(found)
         return found
 
-    def _name(self, actual: object, name: str | None) -> str:
+    def _choose_name(self, actual: object, name: str | None) -> str:
         if name is not None:
             return name
         return actual.name if isinstance(actual, Tensor) else f"comparison {len(self._comparisons)}"
 
 
-def _seen(what: object) -> Array:
+def _look_at(what: object) -> Array:
     return what.peek() if isinstance(what, Tensor) else np.asarray(numeric(what, "assert_close"))
 
 
-def _placed(comparison: Comparison, actual: object, fmt: AddressFormat) -> Comparison:
+def _add_place(comparison: Comparison, actual: object, fmt: AddressFormat) -> Comparison:
     first = comparison.first_wrong
     if first is None or not isinstance(actual, Tensor):
         return comparison

@@ -1,12 +1,14 @@
-"""Transfers of tensors: the host's as messages, and copies that the PEs make of their own shards.
+"""Transfers of tensors: the host's as messages, and copies that PEs make of their own shards.
 
-Of the messages: which bytes of which shards they move, and how these become an array again.
+What the host hands over is held until phase 2 writes it: as a copy, or as a function that makes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeAlias
+from math import prod
+from typing import Any, TypeAlias
+from weakref import ref
 
 import numpy as np
 
@@ -15,42 +17,125 @@ from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.kernels.copy import copy_windows
 from kernbench.messages.requests import HostBytes, KernelLaunchMsg, KernelRef, MemoryReadMsg, MemoryWriteMsg, PeCoord
+from kernbench.numerics.memory import never_changes
 from kernbench.policy.placement.geometry import Window
 from kernbench.policy.placement.views import WindowPiece, pieces
-from kernbench.runtime_api.arrays import as_bytes, converted, numeric
-from kernbench.runtime_api.host_values import HeldValues, Source
-from kernbench.runtime_api.layout import Stretch, TensorLayout
+from kernbench.runtime_api.arrays import as_bytes, convert, numeric
+from kernbench.runtime_api.layout import ShardStretch, TensorLayout
+
+
+class LaterArray:
+    """An array of ``shape`` that ``make`` makes when its elements are asked for: NumPy functions and ``copy_`` take it.
+
+    They are kept as long as somebody uses them; who asks later has them made again, equal. A run that reads no value
+    never makes them.
+    """
+
+    __slots__ = ("_made", "_make", "shape")
+
+    def __init__(self, shape: tuple[int, ...], make: Callable[[], Array]) -> None:
+        self.shape, self._make = shape, make
+        self._made: Callable[[], Array | None] = _nothing
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Make the elements."""
+        made = self._made()
+        if made is None:
+            made = self._make()
+            assert made.shape == self.shape, f"an array of {self.shape} was made with shape {made.shape}"
+            self._made = ref(made)
+        return made if dtype is None else made.astype(dtype, copy=bool(copy))
+
+
+def _nothing() -> None:
+    """Stand in for the reference to an array that was not made yet."""
+
+
+HostSource: TypeAlias = "Array | LaterArray"
+
+
+def snapshot(source: Array) -> Array:
+    """Return a read-only array of the elements as they are now; a copy, unless nobody can change them.
+
+    Elements that ``source`` repeats are copied once.
+    """
+    if never_changes(source):
+        return source
+    once = tuple(slice(0, 1) if step == 0 and extent else slice(None) for step, extent in _list_axes(source))
+    kept = np.array(source[once])
+    kept.flags.writeable = False
+    return np.broadcast_to(kept, source.shape)
+
+
+def _list_axes(array: Array) -> zip[tuple[int, int]]:
+    return zip(array.strides, array.shape, strict=True)
+
+
+class HeldValues:
+    """``source`` as a transfer sends it, in ``shape`` and ``dtype``: windows of it, made when phase 2 writes them."""
+
+    __slots__ = ("_dtype", "_elements", "_held_bytes", "_shape", "_source")
+
+    def __init__(self, source: HostSource, shape: tuple[int, ...], dtype: DType) -> None:
+        self._shape, self._dtype = shape, dtype
+        self._source, self._held_bytes = source, 0
+        if isinstance(source, np.ndarray):
+            self._source = kept = snapshot(source)
+            self._held_bytes = prod(extent for step, extent in _list_axes(kept) if step) * kept.itemsize
+        self._elements: Array | None = None
+
+    def window(self, index: tuple[slice, ...]) -> HostBytes:
+        """Return the bytes of a part, which count as all of what is held the first time."""
+        held, self._held_bytes = self._held_bytes, 0
+        nbytes = prod(len(range(*part.indices(n))) for part, n in zip(index, self._shape, strict=True))
+        return HostBytes(nbytes * self._dtype.itemsize, lambda: self._make_bytes(index), held)
+
+    def _make_bytes(self, index: tuple[slice, ...]) -> Array:
+        if self._elements is None:
+            self._elements = np.broadcast_to(np.asarray(self._source), self._shape)
+        whole = self._elements
+        part = np.asarray(whole[index])
+        if never_changes(whole) and part.dtype == self._dtype.numpy and part.flags.c_contiguous:
+            return as_bytes(part)  # memory keeps it as it is
+        made = convert(part, self._dtype)
+        made.flags.writeable = False  # so that memory may keep it, for all copies of the part
+        return as_bytes(made)
+
 
 ReadBytes: TypeAlias = Callable[[int, int], Array]
 
 
 def fill_pattern(value: float, dtype: DType) -> bytes:
-    """The bytes of an element that is ``value``; InputError unless that is one real number that the type can hold."""
+    """Return the bytes of an element that is ``value``.
+
+    InputError unless that is one real number that the type can hold.
+    """
     number = numeric(value, "a fill value")
     if number.ndim:
         raise InputError(f"a fill value is one number, not {value!r}")
     check_fits(number, dtype)
-    return converted(number, dtype).tobytes()
+    return convert(number, dtype).tobytes()
 
 
 def check_fits(number: Array, dtype: DType) -> None:
-    """InputError when a number without axes is none of ``dtype``: as in kernels, it is not rounded nor wrapped."""
+    """Raise InputError when a number without axes is none of ``dtype``: as in kernels, none is rounded or wrapped."""
     wrong = misfit(number.item(), dtype)
     if wrong:
         raise InputError(f"a fill value for {dtype}: {wrong}; take a type that holds it, or another value")
 
 
 def fill_messages(layout: TensorLayout, value: float) -> Iterator[MemoryWriteMsg]:
-    """Every element becomes ``value``, written by the device; one message for each shard."""
+    """Yield the messages by which the device makes every element ``value``; one for each shard."""
     pattern = fill_pattern(value, layout.dtype)
     for shard in layout.deployment.shards:
         yield MemoryWriteMsg(name=layout.name, pa=shard.pa, nbytes=shard.nbytes, pattern=pattern)
 
 
-def copy_messages(layout: TensorLayout, source: Source | None) -> Iterator[MemoryWriteMsg]:
-    """The tensor becomes ``source``, as it is now (it broadcasts to its shape; any element type; None: no data).
+def copy_messages(layout: TensorLayout, source: HostSource | None) -> Iterator[MemoryWriteMsg]:
+    """Yield the messages that make the tensor ``source``, as it is now; one for each shard.
 
-    One message for each shard; copies of a shard share their bytes.
+    ``source`` broadcasts to the shape and may be of any element type; None: no data. Copies of a shard share their
+    bytes.
     """
     held = None if source is None else HeldValues(source, layout.shape, layout.dtype)
     sent: dict[int, HostBytes] = {}
@@ -64,7 +149,7 @@ def copy_messages(layout: TensorLayout, source: Source | None) -> Iterator[Memor
 def update_messages(
     layout: TensorLayout, window: Window, values: Array | None, chosen: Array
 ) -> Iterator[MemoryWriteMsg]:
-    """Where ``chosen`` holds, the tensor becomes ``values``; both have the shape of ``window``.
+    """Yield the messages that make the tensor ``values`` where ``chosen`` holds; both have the shape of ``window``.
 
     One message for each run of neighbouring bytes of each shard, copies included. ``values`` None: no data.
     """
@@ -73,19 +158,19 @@ def update_messages(
         here = np.asarray(chosen[piece.target.index])
         data = None if values is None else as_bytes(np.asarray(values[piece.target.index])[here])
         pa = layout.pa_of(piece.view)
-        for at, start, count in _runs(_positions(piece, here)):
+        for at, start, count in _split_runs(_find_positions(piece, here)):
             run = None if data is None else data[at * size : (at + count) * size]
             yield MemoryWriteMsg(name=layout.name, pa=pa + start * size, nbytes=count * size, data=run)
 
 
-def _positions(piece: WindowPiece, chosen: Array) -> Array:
-    """Which elements of the shard are chosen, in order."""
+def _find_positions(piece: WindowPiece, chosen: Array) -> Array:
+    """Return the positions in the shard of the chosen elements, in order."""
     corner = np.array([start for start, _ in piece.source.bounds], np.int64)
     return (np.argwhere(chosen) + corner) @ np.array(row_major(piece.view.shape, 1), np.int64)
 
 
-def _runs(positions: Array) -> Iterator[tuple[int, int, int]]:
-    """Runs of neighbours: (how many positions came before, the first, how many)."""
+def _split_runs(positions: Array) -> Iterator[tuple[int, int, int]]:
+    """Yield runs of neighbours: the number of positions before it, its first position, its length."""
     if not positions.size:
         return
     starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist()]
@@ -93,14 +178,14 @@ def _runs(positions: Array) -> Iterator[tuple[int, int, int]]:
         yield at, int(positions[at]), end - at
 
 
-def read_messages(layout: TensorLayout, stretches: Iterable[Stretch]) -> Iterator[MemoryReadMsg]:
-    """One message for each stretch."""
+def read_messages(layout: TensorLayout, stretches: Iterable[ShardStretch]) -> Iterator[MemoryReadMsg]:
+    """Yield one message for each stretch."""
     for stretch in stretches:
         yield MemoryReadMsg(name=layout.name, pa=stretch.pa, nbytes=stretch.nbytes)
 
 
-def gathered(layout: TensorLayout, window: Window, stretches: Iterable[Stretch], read: ReadBytes) -> Array:
-    """The elements of ``window``; ``read(pa, nbytes)`` gives the bytes of a stretch."""
+def gather(layout: TensorLayout, window: Window, stretches: Iterable[ShardStretch], read: ReadBytes) -> Array:
+    """Gather the elements of ``window``; ``read(pa, nbytes)`` gives the bytes of a stretch."""
     whole = np.empty(window.shape, layout.dtype.numpy)
     for stretch in stretches:
         held = read(stretch.pa, stretch.nbytes).view(layout.dtype.numpy)
@@ -109,8 +194,8 @@ def gathered(layout: TensorLayout, window: Window, stretches: Iterable[Stretch],
 
 
 @value
-class Copy:
-    """What one PE holds of the elements of a window: those of ``part``, which counts from that window's corner.
+class TensorCopy:
+    """One PE's copy of the elements of a window: of those in ``part``, which counts from that window's corner.
 
     ``held``: its elements, of the shape of ``part``; None when it is the first copy or has the same bytes.
     """
@@ -120,10 +205,10 @@ class Copy:
     held: Array | None
 
 
-def copies(layout: TensorLayout, window: Window, first: Array, read: ReadBytes) -> Iterator[Copy]:
-    """Every copy of the elements of ``window``, one after another; ``first``: what the first copy holds.
+def copies(layout: TensorLayout, window: Window, first: Array, read: ReadBytes) -> Iterator[TensorCopy]:
+    """Yield every copy of the elements of ``window``; ``first``: the elements of the first copy.
 
-    Only one at a time is in memory, and it is compared byte by byte, so most cost no more than a look.
+    Only one at a time is in memory. It is compared byte by byte, so most copies cost no more than a look.
     """
     bits = f"u{layout.dtype.itemsize}"
     for stretch in layout.all_stretches(window):
@@ -133,11 +218,11 @@ def copies(layout: TensorLayout, window: Window, first: Array, read: ReadBytes) 
             held = stretch.elements(read(stretch.pa, stretch.nbytes).view(layout.dtype.numpy))
             if np.array_equal(held.view(bits), np.asarray(first[part.index]).view(bits)):
                 held = None
-        yield Copy(stretch.pe, part, held)
+        yield TensorCopy(stretch.pe, part, held)
 
 
 def copy_launch(source: TensorLayout, target: TensorLayout) -> KernelLaunchMsg:
-    """Every owner copies its shards from ``source`` to ``target``, which lies in the same way on the same PEs."""
+    """Make the launch by which every owner copies its shards from ``source`` to ``target``, which lies as it does."""
     item = source.dtype.itemsize
     lines = (
         (shard.cube, shard.pe, shard.offset_bytes, shard.offset_bytes, shard.nbytes // item, item, item)

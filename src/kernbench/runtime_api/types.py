@@ -1,4 +1,4 @@
-"""Which devices a program runs on, and the current one: ``torch.ahbm`` and ``torch.accelerator``."""
+"""The devices that a program runs on, and the current one: ``torch.ahbm`` and ``torch.accelerator``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import overload
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.runtime_api.arrays import whole_number
+from kernbench.runtime_api.ranks import Workers, wants_debugging
 from kernbench.runtime_api.requests import Requests
-from kernbench.runtime_api.workers import Workers, wants_debugging
 from kernbench.topology.builder import Topology
 from kernbench.topology.spec import TopologySpec
 
@@ -46,7 +46,7 @@ def resolve_device(selector: DeviceSelector | str, machine: Topology | TopologyS
 def resolve_device(
     selector: DeviceSelector | str, machine: Topology | TopologySpec | None = None
 ) -> DeviceSelector | tuple[int, ...]:
-    """What ``selector`` means: on a machine the ids of its SIPs, without one a DeviceSelector.
+    """Resolve ``selector``: on a machine to the ids of its SIPs, without one to a DeviceSelector.
 
     InputError for a text that is no device, and for a SIP that the machine does not have.
     """
@@ -83,7 +83,7 @@ class Devices:
 
     @property
     def current(self) -> int:
-        """Where tensors go: the SIP that was set, else the first selected."""
+        """The SIP where tensors go: the one that was set, else the first selected."""
         worker = self._workers.current
         if worker.device is None and worker.spawned and wants_debugging():
             warnings.warn(f"{worker} has no device: torch.ahbm.set_device({worker.rank})", RuntimeWarning, stacklevel=4)
@@ -110,11 +110,11 @@ class Ahbm:
         self._devices.choose(device)
 
     def current_device(self) -> int | None:
-        """The SIP that was set; None before."""
+        """Return the SIP that was set; None before."""
         return self._devices.chosen
 
     def device_count(self) -> int:
-        """How many SIPs the run has."""
+        """Return the number of SIPs of the run."""
         return len(self._devices.selected)
 
 
@@ -131,11 +131,11 @@ class Accelerator:
         self._devices.choose(device)
 
     def current_device_index(self) -> int | None:
-        """The SIP that was set; None before."""
+        """Return the SIP that was set; None before."""
         return self._devices.chosen
 
     def device_count(self) -> int:
-        """How many SIPs the run has."""
+        """Return the number of SIPs of the run."""
         return len(self._devices.selected)
 
     def synchronize(self) -> None:

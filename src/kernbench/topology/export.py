@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from kernbench.common.json_text import json_text
+from kernbench.common.files import json_text
 from kernbench.common.units import format_size
 from kernbench.common.values import value
 from kernbench.topology.builder import Topology

@@ -22,9 +22,17 @@ from pydantic import (
 )
 
 from kernbench.common.complaints import explain, one_of
-from kernbench.common.config import Bandwidth, Complaint, ConfigModel, Duration, Length, Rejected, Size, read_model
-from kernbench.common.errors import InputError
-from kernbench.common.names import close_to
+from kernbench.common.config import (
+    Bandwidth,
+    Complaint,
+    ConfigModel,
+    Duration,
+    Length,
+    Rejected,
+    Size,
+    read_model,
+)
+from kernbench.common.errors import InputError, close_to
 from kernbench.common.values import value
 from kernbench.di.part import KINDS, InnerAttrs, Part, PartAttrs
 from kernbench.di.registry import Registry

@@ -12,7 +12,7 @@ from typing import Any
 
 from kernbench.common.complaints import one_of
 from kernbench.common.config import Complaint, ConfigModel, Path, path_of
-from kernbench.common.names import close_to
+from kernbench.common.errors import close_to
 from kernbench.common.units import format_size
 from kernbench.common.values import value
 from kernbench.di.part import PE_KINDS

@@ -9,8 +9,7 @@ from kernbench.tp.block import (
     ParallelMLP,
     TransformerBlock,
 )
-from kernbench.tp.embedding import VocabParallelEmbedding
-from kernbench.tp.linear import ColumnParallelLinear, RowParallelLinear, shard_of
+from kernbench.tp.layers import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding, shard_of
 from kernbench.tp.mappings import (
     copy_to_tp_region,
     gather_from_tp_region,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from kernbench.common.dtypes import Array
 from kernbench.common.values import value
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.context import AnyContext
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp import ops
-from kernbench.tp.layouts import PeGrid
-from kernbench.tp.linear import ColumnParallelLinear, RowParallelLinear
-from kernbench.tp.parallel_state import Torch, parallel_state, split_evenly
+from kernbench.tp.layers import ColumnParallelLinear, RowParallelLinear
+from kernbench.tp.ops import PeGrid
+from kernbench.tp.parallel_state import parallel_state, split_evenly
 
 
 @value(kw_only=True)
@@ -46,7 +47,7 @@ class ParallelMLP:
     """``gelu(x W_up + b_up) W_down + b_down``: columns of W_up and rows of W_down split over ranks."""
 
     def __init__(
-        self, hidden: int, ffn: int, dtype: object = "f16", dp: DPPolicy | None = None, torch: Torch | None = None
+        self, hidden: int, ffn: int, dtype: object = "f16", dp: DPPolicy | None = None, torch: AnyContext | None = None
     ) -> None:
         self._torch = parallel_state(torch).torch
         self.up = ColumnParallelLinear(hidden, ffn, bias=True, dtype=dtype, dp=dp, torch=torch, name="up")
@@ -58,7 +59,7 @@ class ParallelMLP:
         self.down.load(weights.w_down, weights.b_down)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (..., hidden), the same on all ranks, to (..., hidden), bit by bit the same on all ranks."""
+        """Compute (..., hidden) from x (..., hidden): both are bit by bit the same on all ranks."""
         up = self.up(x)
         active = ops.gelu(up, self._torch)
         y = self.down(active)
@@ -78,7 +79,7 @@ class ParallelAttention:
         causal: bool = True,
         dtype: object = "f16",
         dp: DPPolicy | None = None,
-        torch: Torch | None = None,
+        torch: AnyContext | None = None,
     ) -> None:
         group = parallel_state(torch)
         self._torch, self.causal = group.torch, causal
@@ -97,7 +98,7 @@ class ParallelAttention:
         self.out.load(weights.wo)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (tokens, hidden), the same on all ranks, to (tokens, hidden), bit by bit the same on all ranks."""
+        """Compute (tokens, hidden) from x (tokens, hidden): both are bit by bit the same on all ranks."""
         q, k, v = self.q(x), self.k(x), self.v(x)
         mixed = ops.attention(q, k, v, self.heads, self.causal, self._torch)
         y = self.out(mixed)
@@ -115,7 +116,7 @@ class LayerNorm:
         hidden: int,
         dtype: object = "f16",
         dp: DPPolicy | None = None,
-        torch: Torch | None = None,
+        torch: AnyContext | None = None,
         name: str = "norm",
     ) -> None:
         self._torch = parallel_state(torch).torch
@@ -131,7 +132,7 @@ class LayerNorm:
         self.bias.copy_(bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (..., hidden) to a new tensor of its shape."""
+        """Normalise x (..., hidden) to a new tensor of its shape."""
         return ops.layernorm(x, self.weight, self.bias, self._torch)
 
     __call__ = forward
@@ -148,7 +149,7 @@ class TransformerBlock:
         causal: bool = True,
         dtype: object = "f16",
         dp: DPPolicy | None = None,
-        torch: Torch | None = None,
+        torch: AnyContext | None = None,
     ) -> None:
         self._torch = parallel_state(torch).torch
         self.norm1 = LayerNorm(hidden, dtype, dp, torch, "norm1")
@@ -164,7 +165,7 @@ class TransformerBlock:
         self.mlp.load(weights.mlp)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (tokens, hidden), the same on all ranks, to (tokens, hidden), bit by bit the same on all ranks."""
+        """Compute (tokens, hidden) from x (tokens, hidden): both are bit by bit the same on all ranks."""
         normed = self.norm1(x)
         attended = self.attention(normed)
         y = ops.add(x, attended, self._torch)

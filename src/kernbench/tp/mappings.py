@@ -1,32 +1,32 @@
-"""Where activations come from one rank's part to all ranks and back: forward only, as Megatron-LM names it.
+"""Bring activations from one rank's part to all ranks and back: forward only, under Megatron-LM's names.
 
 Collectives have PyTorch's meaning whatever ccl.yaml names. With one rank every function gives its argument back.
 """
 
 from __future__ import annotations
 
+from kernbench.runtime_api.context import AnyContext
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.tp.layouts import PeGrid
-from kernbench.tp.ops import as_rows, blocks_side_by_side, matrix_size, part_of_columns
-from kernbench.tp.parallel_state import Torch, parallel_state, split_evenly
+from kernbench.tp.ops import PeGrid, as_rows, blocks_side_by_side, matrix_size, part_of_columns
+from kernbench.tp.parallel_state import parallel_state, split_evenly
 
 
-def copy_to_tp_region(x: Tensor, torch: Torch | None = None) -> Tensor:
-    """``x``, which all ranks have: nothing is to be done on the way forward."""
+def copy_to_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
+    """Return ``x``, which all ranks have: on the way forward there is nothing to do."""
     parallel_state(torch)
     return x
 
 
-def reduce_from_tp_region(x: Tensor, torch: Torch | None = None) -> Tensor:
-    """The sum over ranks, in place; the same bits on all of them."""
+def reduce_from_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
+    """Sum ``x`` over ranks, in place; the same bits on all of them."""
     group = parallel_state(torch)
     if group.world_size > 1:
         group.torch.distributed.all_reduce(x, elementwise=True)
     return x
 
 
-def scatter_to_tp_region(x: Tensor, torch: Torch | None = None) -> Tensor:
-    """This rank's part of the last axis of ``x``, which all ranks have; SizeError if it cannot be split evenly."""
+def scatter_to_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
+    """Return this rank's part of the last axis of ``x``, which all have; SizeError if it does not split evenly."""
     group = parallel_state(torch)
     split_evenly(f"the last axis of {x.name}", matrix_size(x)[1], group.world_size)
     if group.world_size == 1:
@@ -38,8 +38,8 @@ def scatter_to_tp_region(x: Tensor, torch: Torch | None = None) -> Tensor:
     return part
 
 
-def gather_from_tp_region(x: Tensor, torch: Torch | None = None) -> Tensor:
-    """The parts of all ranks side by side along the last axis, in the order of ranks."""
+def gather_from_tp_region(x: Tensor, torch: AnyContext | None = None) -> Tensor:
+    """Put the parts of all ranks side by side along the last axis, in the order of ranks."""
     group = parallel_state(torch)
     (m, n), world = matrix_size(x), group.world_size
     if world == 1:

@@ -1,21 +1,18 @@
-"""Which rank of how many this is, as far as tensor parallelism goes; and what goes wrong with shares of it.
+"""The tensor-parallel group of each rank, and the errors of sizes that do not split over it.
 
-Every rank keeps its own, in its context: two runs in one process know nothing of each other. Ranks begin with what the
-program that spawns them has said, if that was for as many. ``torch=`` names the context; inside
+Every rank keeps its group in its context: two runs in one process know nothing of each other. Ranks begin with the
+group that their program has made before it spawned them, if that was for as many. ``torch=`` names the context; inside
 ``with RuntimeContext(...)``, where benches and their ranks run, it may be left out.
 """
 
 from __future__ import annotations
 
 from dataclasses import field, replace
-from typing import Any, TypeAlias
 
 from kernbench.common.errors import InputError, UnsupportedError
 from kernbench.common.values import value
-from kernbench.runtime_api.context import RuntimeContext, current_context
-from kernbench.runtime_api.workers import HandedOn
-
-Torch: TypeAlias = RuntimeContext[Any]
+from kernbench.runtime_api.context import AnyContext, current_context, require_context
+from kernbench.runtime_api.ranks import HandedOn
 
 
 class NotInitializedError(InputError, RuntimeError):
@@ -31,7 +28,7 @@ class GroupsError(UnsupportedError, NotImplementedError):
 
 
 def split_evenly(what: str, size: int, parts: int, over: str = "ranks") -> int:
-    """What each of ``parts`` has of ``size``; SizeError unless it is the same for all, and at least 1."""
+    """Return the share of each of ``parts`` in ``size``; SizeError unless it is the same for all, and at least 1."""
     if size < 1 or parts < 1:
         raise SizeError(f"{what}={size}, to be split over {parts} {over}: both must be at least 1")
     if size % parts:
@@ -46,31 +43,31 @@ class TensorParallel(HandedOn):
     ``by_program``: the program has made the group, before it spawned the rank.
     """
 
-    torch: Torch
+    torch: AnyContext
     rank: int
     world_size: int
     by_program: bool = field(default=False, compare=False)
 
     def in_rank(self, rank: int, n_ranks: int) -> TensorParallel | None:
-        """The same for rank ``rank``, if the group is of as many ranks as are spawned."""
+        """Return the same group for rank ``rank``, if it is of as many ranks as are spawned."""
         return replace(self, rank=rank, by_program=True) if n_ranks == self.world_size else None
 
 
-def initialize_model_parallel(size: int, torch: Torch | None = None) -> None:
+def initialize_model_parallel(size: int, torch: AnyContext | None = None) -> None:
     """Make all ``size`` ranks of the process group one tensor-parallel group; every rank calls it.
 
     The program may call it before ``spawn``, as ``init_process_group``: then it holds in its ranks, which may call it
     again. A program without ranks of its own may call it with 1. NotImplementedError unless ``size`` is the world size;
     InputError without a process group, and when it was called before.
     """
-    context = _context(torch)
+    context = require_context(torch)
     distributed = context.distributed
     world_size = distributed.get_world_size()
     if not isinstance(size, int) or size < 1:
         raise SizeError(f"initialize_model_parallel({size!r}): the size is a whole number of at least 1")
     in_group = distributed.is_initialized()
     if not in_group and world_size == 1 < size == context.topology.num_sips:
-        raise _without_group()
+        raise _make_group_error()
     if size != world_size:
         raise GroupsError(
             f"initialize_model_parallel({size}): there are {world_size} ranks, and layers work with all of them; "
@@ -78,43 +75,43 @@ def initialize_model_parallel(size: int, torch: Torch | None = None) -> None:
             f"of {size} SIPs"
         )
     if world_size > 1 and not in_group:
-        raise _without_group()
-    before = _found(context)
+        raise _make_group_error()
+    before = _find_state(context)
     if before is not None and not before.by_program:
         raise InputError("initialize_model_parallel: this rank did so before; destroy_model_parallel() ends it")
     context.rank_local.put(TensorParallel(context, distributed.get_rank(), world_size))
 
 
-def _without_group() -> InputError:
+def _make_group_error() -> InputError:
     return InputError("initialize_model_parallel: call torch.distributed.init_process_group('ahbm') first")
 
 
-def destroy_model_parallel(torch: Torch | None = None) -> None:
-    """This rank is in no tensor-parallel group any more; layers that were made stay as they are.
+def destroy_model_parallel(torch: AnyContext | None = None) -> None:
+    """Take this rank out of its tensor-parallel group; layers that were made stay as they are.
 
-    Called by the program: nor are the ranks that it spawns from then on.
+    Called by the program, it also holds for the ranks that it spawns from then on.
     """
-    _context(torch).rank_local.drop(TensorParallel)
+    require_context(torch).rank_local.drop(TensorParallel)
 
 
-def model_parallel_is_initialized(torch: Torch | None = None) -> bool:
-    """Whether this rank has called ``initialize_model_parallel``, or the program has, before it spawned it."""
-    return _found(torch) is not None
+def model_parallel_is_initialized(torch: AnyContext | None = None) -> bool:
+    """Return True when this rank has called ``initialize_model_parallel``, or its program has, before it spawned it."""
+    return _find_state(torch) is not None
 
 
-def get_tensor_model_parallel_rank(torch: Torch | None = None) -> int:
-    """The number of this rank in its tensor-parallel group; RuntimeError before ``initialize_model_parallel``."""
+def get_tensor_model_parallel_rank(torch: AnyContext | None = None) -> int:
+    """Return this rank's number in its tensor-parallel group; RuntimeError before ``initialize_model_parallel``."""
     return parallel_state(torch).rank
 
 
-def get_tensor_model_parallel_world_size(torch: Torch | None = None) -> int:
-    """How many ranks its tensor-parallel group has; RuntimeError before ``initialize_model_parallel``."""
+def get_tensor_model_parallel_world_size(torch: AnyContext | None = None) -> int:
+    """Return the number of ranks of its tensor-parallel group; RuntimeError before ``initialize_model_parallel``."""
     return parallel_state(torch).world_size
 
 
-def parallel_state(torch: Torch | None = None) -> TensorParallel:
-    """The tensor-parallel group as this rank sees it; RuntimeError before ``initialize_model_parallel``."""
-    found = _found(torch)
+def parallel_state(torch: AnyContext | None = None) -> TensorParallel:
+    """Return the tensor-parallel group as this rank sees it; RuntimeError before ``initialize_model_parallel``."""
+    found = _find_state(torch)
     if found is None:
         raise NotInitializedError(
             "tensor parallelism is not initialised on this rank: call "
@@ -123,13 +120,6 @@ def parallel_state(torch: Torch | None = None) -> TensorParallel:
     return found
 
 
-def _found(torch: Torch | None) -> TensorParallel | None:
+def _find_state(torch: AnyContext | None) -> TensorParallel | None:
     context = torch or current_context()
     return None if context is None else context.rank_local.get(TensorParallel)
-
-
-def _context(torch: Torch | None) -> Torch:
-    context = torch or current_context()
-    if context is None:
-        raise InputError("no RuntimeContext is entered here: give torch=, or run inside `with RuntimeContext(...)`")
-    return context

@@ -12,8 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from kernbench.common.dtypes import ALL, DType, Shape, dtype, misfit, row_major
-from kernbench.common.errors import KernelError, UnknownNameError
-from kernbench.common.names import there_are
+from kernbench.common.errors import KernelError, UnknownNameError, there_are
 from kernbench.common.operators import OPERATORS, Operator
 from kernbench.messages.commands import NOWHERE, Run
 from kernbench.triton_emu.handles import Handle, Number, Ref, load_first

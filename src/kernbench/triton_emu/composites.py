@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from kernbench.common.dtypes import F32, I32, DType, Shape
-from kernbench.common.names import there_are
+from kernbench.common.errors import there_are
 from kernbench.common.operators import EPILOGUE, OPERATORS
 from kernbench.common.values import value
 from kernbench.messages.commands import EpilogueStep, GemmComposite, MathComposite, MemoryRef, Operand, StreamOperand

@@ -9,10 +9,8 @@ from typing import Any, NoReturn
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from kernbench.common.errors import KernelError, RunError
-from kernbench.common.exits import exit_error
-from kernbench.common.names import close_to
-from kernbench.common.program_line import told_of_call
+from kernbench.common.errors import KernelError, RunError, close_to, exit_error
+from kernbench.common.program_line import describe_call
 from kernbench.messages.commands import KernelRequest
 from kernbench.triton_emu.source import PROGRAM_FILE, kernel_error, kernel_source, traceback_of_kernel
 
@@ -24,7 +22,7 @@ class _KernelGreenlet(greenlet):
 def check_host_calls() -> None:
     """KernelError when it is a kernel that has called into what only the host's program can do; it names the call."""
     if isinstance(getcurrent(), _KernelGreenlet):
-        called, where = told_of_call()
+        called, where = describe_call()
         raise KernelError(
             f"{where}a kernel cannot call {called}: launches, tensors of the host and collectives are for the host's "
             f"program, which waits while kernels run. In a kernel tl.load and tl.store reach memory, tl.value gives a "

@@ -13,8 +13,7 @@ from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.bench_registry import Bench
-from kernbench.runtime_api.bench_result import BenchResult
-from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology
 from kernbench.web.packing import Spans

@@ -16,7 +16,7 @@ from kernbench.common.errors import InputError, KernbenchError
 from kernbench.common.files import read_input
 from kernbench.common.values import state, value
 from kernbench.runtime_api.bench_registry import load_bench
-from kernbench.runtime_api.bench_result import BenchResult
+from kernbench.runtime_api.bench_runner import BenchResult
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.topology.builder import resolve_topology, topology_file
 from kernbench.web.observer import observe_run

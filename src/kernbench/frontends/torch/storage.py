@@ -14,8 +14,7 @@ from kernbench.common.errors import InputError
 from kernbench.common.values import state
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext, current_context
-from kernbench.runtime_api.host_values import KnownValues
-from kernbench.runtime_api.tensor import Tensor
+from kernbench.runtime_api.tensor import KnownValues, Tensor
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 TorchTensor: TypeAlias = Any
