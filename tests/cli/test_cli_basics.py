@@ -18,6 +18,10 @@ HEAVY = (
     *("numpy", "matplotlib", "pydantic", "pyarrow", "simpy", "yaml", "rich.progress"),
     *("kernbench.topology", "kernbench.sim_engine"),
 )
+SELDOM = (
+    *("pyarrow", "matplotlib", "kernbench.evaluation.outputs"),
+    *("kernbench.observe.trace", "kernbench.observe.critical_path", "kernbench.observe.sanitizer"),
+)
 
 
 @pytest.mark.parametrize("arguments", [(), ("run",), ("list",), ("probe",), ("topology",)])
@@ -36,6 +40,20 @@ def test_help_imports_little_and_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr == "[] True\n"
+
+
+def test_a_run_imports_what_its_options_ask_for(tmp_path: Path) -> None:
+    """Files of Parquet and pictures, evaluations and explanations take long to import: most runs have none."""
+    script = (
+        "import sys; from kernbench.cli.main import main; code = main(sys.argv[1:]);"
+        f" print([m for m in {SELDOM!r} if m in sys.modules], file=sys.stderr); sys.exit(code)"
+    )
+    run = (sys.executable, "-c", script, "run", "--bench", "hello-send")
+    plain, kept = (
+        subprocess.run([*run, *more], capture_output=True, text=True, check=True, cwd=tmp_path).stderr.splitlines()[-1]
+        for more in ((), ("--op-log", "log.parquet"))
+    )
+    assert (plain, "pyarrow" in kept) == ("[]", True)
 
 
 def test_version(kernbench: Run) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import rich_click as click
 
 from kernbench.cli.console import Json, print_json, stdout
-from kernbench.cli.failures import FAILED
 from kernbench.cli.options import debug_option, json_option
+from kernbench.cli.session import FAILED
 from kernbench.probe.part_suite import PartCheck, check_part
 
 

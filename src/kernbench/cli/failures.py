@@ -9,14 +9,32 @@ from typing import TextIO
 import rich_click as click
 
 from kernbench.cli.console import Json, document_text, say
-from kernbench.cli.options import Session, current_session
-from kernbench.common.errors import ConfigError, KernbenchError, SimulationDeadlock, notes_of, text_of
+from kernbench.cli.options import current_session
+from kernbench.cli.session import FAILED, INTERRUPTED, INVALID, Session
+from kernbench.common.errors import ConfigError, KernbenchError, SimulationDeadlock, exit_error, notes_of, text_of
 from kernbench.common.program_line import ErrorPlace, is_program, place_of, program_line
 
-INTERRUPTED = 130
-UNREAD = 141
-INVALID = 2
-FAILED = 1
+
+def report_failure(error: Exception | SystemExit, session: Session) -> int:
+    """Report what has ended a command; return its exit code."""
+    if isinstance(error, click.ClickException):
+        return report_usage(error)
+    if isinstance(error, click.Abort):
+        return INTERRUPTED
+    if not isinstance(error, SystemExit):
+        return _report(error, session)
+    # Click leaves when it shows help for nothing; a user's part of the machine may leave at any time.
+    if program_line(error) is None:
+        return error.code if isinstance(error.code, int) else INVALID
+    return _report(exit_error(error), session)
+
+
+def _report(error: Exception, session: Session) -> int:
+    tell = report_program_error if isinstance(error, KernbenchError) else explain_unexpected
+    code = tell(error, session)
+    if code == FAILED:
+        print_failure(error, session)
+    return code
 
 
 def report_usage(error: click.ClickException) -> int:
@@ -57,6 +75,11 @@ def explain_unexpected(error: Exception, session: Session) -> int:
         say("this is not meant to happen; --debug shows where it comes from")
     _say_more(error, session)
     return FAILED
+
+
+def report_lost_output(error: OSError) -> None:
+    """An output that took not everything."""
+    say(f"error: stdout: {error.strerror}; not everything was printed")
 
 
 def report_warning(

@@ -1,93 +1,25 @@
-"""``kernbench``: the group of all commands, and how every way a command can end becomes an exit code.
+"""``kernbench`` as a process: how every way a command can end becomes an exit code.
 
-Nothing heavy is imported here: a command's module is loaded when the command is used.
+Nothing heavy is imported here, for what comes later is imported with Python's garbage collector held back.
 """
 
 from __future__ import annotations
 
 import gc
-import importlib
 import io
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import rich_click as click
-
-from kernbench import __version__
-from kernbench.cli.console import say
-from kernbench.cli.failures import (
-    FAILED,
-    INTERRUPTED,
-    INVALID,
-    UNREAD,
-    explain_unexpected,
-    print_failure,
-    report_program_error,
-    report_usage,
-    report_warning,
-)
-from kernbench.cli.options import Session
+from kernbench.cli.session import FAILED, INTERRUPTED, UNREAD, Session
 from kernbench.cli.streams import end_streams
-from kernbench.common.errors import KernbenchError, exit_error, there_are
-from kernbench.common.program_line import program_line
+from kernbench.common.collector import patient_collector
+from kernbench.common.late import late
 
-
-class LazyGroup(click.RichGroup):
-    """``commands_at`` gives for each command its module, which has it as ``command``, and its line in the help.
-
-    Listing commands needs their lines only, so it imports none of them.
-    """
-
-    def __init__(self, *args: Any, commands_at: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._commands_at = commands_at
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order given."""
-        return list(self._commands_at)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A stand-in with the name and the line of help; None for a name that is no command."""
-        found = self._commands_at.get(cmd_name)
-        return None if found is None else click.RichCommand(name=cmd_name, help=found[1])
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command to run: here its module is imported. UsageError, with the nearest name, for none."""
-        if args[0] not in self._commands_at and not args[0].startswith("-"):
-            raise click.UsageError(f"No such command {args[0]!r}; {there_are(args[0], tuple(self._commands_at))}", ctx)
-        name, stand_in, rest = super().resolve_command(ctx, args)
-        return name, stand_in if name is None else self._load(name), rest
-
-    def _load(self, name: str) -> click.Command:
-        module = importlib.import_module(self._commands_at[name][0])
-        command = vars(module)["command"]
-        assert isinstance(command, click.Command), f"{module.__name__}.command is the command {name}"
-        return command
-
-
-@click.group(
-    name="kernbench",
-    cls=LazyGroup,
-    commands_at={
-        "run": ("kernbench.cli.run_command", "Run a bench and say what it took."),
-        "list": ("kernbench.cli.list_command", "Benches, parts and probe cases, one line each."),
-        "probe": ("kernbench.cli.probe_command", "Predefined traffic: latency, its parts, bandwidth."),
-        "check-part": ("kernbench.cli.check_part_command", "What a part of yours owes the machine, a line a check."),
-        "topology": ("kernbench.cli.topology_command", "The machine: counts, links, a drawing to scale."),
-        "web": ("kernbench.cli.web_command", "The machine and a run as a page for the browser."),
-        "sweep": ("kernbench.cli.sweep_command", "A grid of machine and bench parameters, in parallel."),
-        "compare": ("kernbench.cli.compare_command", "Two results side by side, and what explains the difference."),
-    },
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-@click.version_option(__version__, prog_name="kernbench")
-def cli() -> None:
-    """Numerics and contended timing of torch-like programs on a multi-die AI accelerator."""
+COMMANDS = "kernbench.cli.commands"
+FAILURES = "kernbench.cli.failures"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -103,8 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_command_line(arguments: list[str], session: Session) -> int:
     """``main`` with what the call is to know."""
+    # Imports make objects by the hundred thousand, a run by the million: what they make is still there at the end.
+    session.at_end.enter_context(patient_collector())
     with session.output as output, warnings.catch_warnings():
-        warnings.showwarning = report_warning
+        warnings.showwarning = _show_warning  # type: ignore[assignment]
         try:
             code = _run(arguments, session)
             output.flush()
@@ -114,37 +48,22 @@ def run_command_line(arguments: list[str], session: Session) -> int:
             return code
         if output.broken:
             return UNREAD
-        say(f"error: stdout: {output.lost.strerror}; not everything was printed")
+        late(FAILURES, "report_lost_output")(output.lost)
         return FAILED
 
 
 def _run(arguments: list[str], session: Session) -> int:
     try:
-        code = cli.main(arguments, prog_name="kernbench", standalone_mode=False, obj=session)
+        code = late(COMMANDS, "cli").main(arguments, prog_name="kernbench", standalone_mode=False, obj=session)
         return code if isinstance(code, int) else 0
-    except click.ClickException as error:
-        return report_usage(error)
-    except click.Abort:
-        return INTERRUPTED
-    except SystemExit as stop:
-        return _left(stop, session)
-    except Exception as error:
-        return _report(error, session)
+    except (Exception, SystemExit) as error:
+        exit_code: int = late(FAILURES, "report_failure")(error, session)
+        return exit_code
 
 
-def _left(stop: SystemExit, session: Session) -> int:
-    """Click leaves when it shows help for nothing; a user's part of the machine may leave at any time."""
-    if program_line(stop) is None:
-        return stop.code if isinstance(stop.code, int) else INVALID
-    return _report(exit_error(stop), session)
-
-
-def _report(error: Exception, session: Session) -> int:
-    tell = report_program_error if isinstance(error, KernbenchError) else explain_unexpected
-    code = tell(error, session)
-    if code == FAILED:
-        print_failure(error, session)
-    return code
+def _show_warning(*about: Any) -> None:
+    """Show a warning; Python calls this, with the arguments of ``warnings.showwarning``."""
+    late(FAILURES, "report_warning")(*about)
 
 
 def entry() -> None:

@@ -1,32 +1,15 @@
-"""Options that several commands have, and what one call of the command line knows by them."""
+"""Options that several commands have."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import field
 from functools import wraps
 from typing import Any
 
 import rich_click as click
 
-from kernbench.cli.streams import Output
+from kernbench.cli.session import Session
 from kernbench.common.data_policy import DataOptions
-from kernbench.common.values import state
-
-
-@state
-class Session:
-    """``debug``: a traceback is wanted; ``verbose``: reports in full; ``as_json``: stdout is for one document.
-
-    ``at_end``: what is undone behind the command, unless the process ends with it.
-    """
-
-    debug: bool = False
-    verbose: bool = False
-    as_json: bool = False
-    output: Output = field(default_factory=Output)
-    at_end: ExitStack = field(default_factory=ExitStack)
 
 
 def current_session() -> Session | None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import rich_click as click
 
 from kernbench.cli.console import print_json, say, stdout
-from kernbench.cli.failures import INTERRUPTED
 from kernbench.cli.options import debug_option, json_option, set_option, topology_option
 from kernbench.cli.probe_memory import draw_memory, memory_document, print_memory, probe_memory
 from kernbench.cli.probe_output import print_reports, probe_document
+from kernbench.cli.session import INTERRUPTED
 from kernbench.cli.steps import show_steps
 from kernbench.common.errors import InputError
 from kernbench.common.units import parse_size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from rich.table import Table
 from kernbench.cli.console import Json, number, show, table, text
 from kernbench.cli.steps import show_steps
 from kernbench.common.files import replacing, writable
+from kernbench.common.late import late
 from kernbench.probe.memory_case import NAME, Latency, PatternRow, SliceReport, probe_slice, slices_of
 from kernbench.topology.builder import Topology
 
@@ -33,7 +33,7 @@ def probe_memory(machine: Topology) -> tuple[SliceReport, ...]:
 
 def draw_memory(reports: Sequence[SliceReport], path: str) -> None:
     """Write the picture, as its name says. InputError when it cannot be written."""
-    draw = vars(importlib.import_module(PICTURE))["draw"]
+    draw = late(PICTURE, "draw")
     with replacing(writable(Path(path))) as temporary:
         temporary.write_bytes(draw(reports, Path(path).suffix.lstrip(".")))
 

@@ -1,21 +1,17 @@
-"""``kernbench run``: its options; and a bench that is an evaluation, which makes simulations of its own."""
+"""``kernbench run``: its options, and what they ask for."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
-from rich.console import Console
 
 import kernbench.benches
 from kernbench.ccl.loading import check_ccl
-from kernbench.cli.console import Json, number, print_json, show, stdout, table, text
-from kernbench.cli.failures import error_document, place_document, report_program_error
+from kernbench.cli.failures import report_program_error
 from kernbench.cli.options import (
-    Session,
     ccl_option,
     data_options,
     debug_option,
@@ -24,82 +20,22 @@ from kernbench.cli.options import (
     verbose_option,
     verify_option,
 )
-from kernbench.cli.run_watch import Watch, wanted_outputs
-from kernbench.cli.steps import show_steps
-from kernbench.common.collector import patient_collector
+from kernbench.cli.run_watch import Watch
+from kernbench.cli.session import Session
 from kernbench.common.data_policy import UNSAID, DataOptions
-from kernbench.common.errors import InputError
-from kernbench.common.values import value
-from kernbench.engine.engine import GraphEngine
+from kernbench.common.late import late
 from kernbench.engine.requests import Limits
-from kernbench.evaluation.outputs import Summary
 from kernbench.runtime_api.bench_registry import Bench, load_bench, load_script
-from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.frontends import PREFIXES, frontend_settings
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
-from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.builder import resolve_topology
 
+if TYPE_CHECKING:
+    from kernbench.cli.run_evaluation import EvaluationRun
+    from kernbench.cli.run_outputs import Outputs
 
-@value
-class EvaluationRun:
-    """An evaluation bench on a machine."""
-
-    bench: Bench
-    machine: Topology
-    device: DeviceSelector
-
-    def run(self, params: Iterable[str], session: Session, *, as_json: bool) -> int:
-        """Run it and print its summary; the exit code."""
-        with show_steps(1) as progress:
-            progress.begin(f"evaluating: {self.bench.name}")
-            result = run_bench(
-                topology=self.machine,
-                bench_fn=self.bench,
-                device=self.device,
-                engine_factory=lambda machine, _: GraphEngine(machine, enable_data=False),
-                params=params,
-            )
-        if as_json:
-            print_json(self._document(result))
-        elif isinstance(result.value, Summary):
-            _print(stdout(), result.value)
-        if result.error is not None:
-            report_program_error(result.error, session)
-        return result.exit_code
-
-    def _document(self, result: BenchResult) -> Json:
-        summary = result.value if isinstance(result.value, Summary) else None
-        return {
-            "bench": self.bench.name,
-            "params": result.params.model_dump(mode="json"),
-            "topology": self.machine.source,
-            "digest": self.machine.digest,
-            "status": result.status.value,
-            "error": error_document(result.completion.error),
-            "place": place_document(result.place),
-            "folder": None if summary is None else str(summary.folder),
-            "files": [] if summary is None else list(summary.files),
-            "results": None if summary is None else dict(summary.results),
-        }
-
-
-def refuse_options(bench: Bench, options: Mapping[str, object]) -> None:
-    """InputError when one of ``options``, which say something about one simulation, was given for an evaluation."""
-    given = [name for name, value in options.items() if value is not None and value is not False]
-    if given:
-        raise InputError(f"{', '.join(given)}: for one simulation; {bench.name} is an evaluation, which makes several")
-
-
-def _print(console: Console, summary: Summary) -> None:
-    made = table(summary.title, *(number(each.name) if each.figures else text(each.name) for each in summary.columns))
-    for row in summary.rows:
-        made.add_row(*row)
-    show(console, made)
-    for note in summary.notes:
-        console.print(note, soft_wrap=True)
-    console.print(f"in {summary.folder}: {', '.join(summary.files)}", style="green", soft_wrap=True)
-
-
+EVALUATION = "kernbench.cli.run_evaluation"
+OUTPUTS = "kernbench.cli.run_outputs"
 # Importing the package is what makes its benches known.
 BENCHES = kernbench.benches.__name__
 BENCH_PREFIX = "bench."
@@ -207,19 +143,21 @@ def command(
             "--trace-ccl": trace_ccl,
             "--data": values != UNSAID,
         }
-        refuse_options(bench, files | stops | switches)
-        return EvaluationRun(bench, machine, selector).run(params, session, as_json=as_json)
+        late(EVALUATION, "refuse_options")(bench, files | stops | switches)
+        run: EvaluationRun = late(EVALUATION, "EvaluationRun")(bench, machine, selector)
+        return run.run(params, session, as_json=as_json)
     if ccl is not None:
         check_ccl(ccl)
-    outputs = wanted_outputs(
-        machine, op_log, trace, trace_filter, explain=explain, sanitize=sanitize, trace_ccl=trace_ccl
-    )
+    outputs: Outputs | None = None
+    if explain or sanitize or (op_log, trace, trace_filter) != (None, None, None):
+        outputs = late(OUTPUTS, "wanted_outputs")(
+            machine, op_log, trace, trace_filter, explain=explain, sanitize=sanitize
+        )
     if script is not None and max_wall_s is None:
         max_wall_s = SCRIPT_WALL_S
     limits = Limits(_finite(max_sim_ns), _finite(max_wall_s))
     policy = values.policy(verify=verify, sanitize=sanitize, bench=bench.data)
-    watch = Watch(machine, bench, selector, verify, limits, outputs, ccl, policy, frontends)
-    session.at_end.enter_context(patient_collector())  # also for the report: what the run has made is still there
+    watch = Watch(machine, bench, selector, verify, limits, outputs, trace_ccl, ccl, policy, frontends)
     watch.run(params)
     watch.show(as_json=as_json)
     if watch.result is not None and watch.result.error is not None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 from rich.table import Table
 
 from kernbench.cli.console import Json, number, show, table, text
-from kernbench.cli.explain_output import explanation_document, print_explanation
 from kernbench.common.ids import cube_part
+from kernbench.common.late import late
 from kernbench.common.units import format_size
 from kernbench.common.values import value
 from kernbench.engine.records import PrintedLine
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.sanitizer import Finding, Side
-from kernbench.runtime_api.run_explanation import RunExplanation
+
+if TYPE_CHECKING:
+    from kernbench.observe.sanitizer import Finding, Side
+    from kernbench.runtime_api.run_explanation import RunExplanation
+
+EXPLANATION = "kernbench.cli.explain_output"
 
 WRONG = ("unwritten", "copies", "race", "slot", "message")
 """Findings that make a run fail; a wait for scratch only costs time."""
@@ -40,7 +46,7 @@ def print_extras(console: Console, extras: Extras) -> None:
     if extras.printed:
         console.print()
     if extras.explanation is not None:
-        print_explanation(console, extras.explanation)
+        late(EXPLANATION, "print_explanation")(console, extras.explanation)
     if extras.findings is not None:
         show(console, _findings(extras.findings))
         for finding in extras.findings:
@@ -59,7 +65,7 @@ def extras_document(extras: Extras) -> dict[str, Json]:
             for each in extras.printed
         ]
     if extras.explanation is not None:
-        found["explanation"] = explanation_document(extras.explanation)
+        found["explanation"] = late(EXPLANATION, "explanation_document")(extras.explanation)
     if extras.findings is not None:
         found["findings"] = [_finding(each) for each in extras.findings]
     return found

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-
 import rich_click as click
 
 from kernbench.cli.options import data_options, debug_option, json_option, topology_option
 from kernbench.common.data_policy import DataOptions
+from kernbench.common.late import late
 from kernbench.evaluation.sweep_processes import begin_server
 
 RUN = "kernbench.cli.sweep_run"
@@ -57,9 +56,8 @@ def command(
     """Run a grid of machine and bench parameters in parallel: one Parquet file, and pictures."""
     if executor == LOCAL:
         begin_server()
-    run = vars(importlib.import_module(RUN))
-    code: int = run["sweep"](
-        run["SweepOptions"](
+    code: int = late(RUN, "sweep")(
+        late(RUN, "SweepOptions")(
             spec=spec,
             executor=executor,
             jobs=jobs,

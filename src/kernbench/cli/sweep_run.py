@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import threading
@@ -17,10 +16,11 @@ from typing import Self, TypeAlias
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from kernbench.cli.console import print_json, say, stderr, stdout
-from kernbench.cli.failures import FAILED, INTERRUPTED
+from kernbench.cli.session import FAILED, INTERRUPTED
 from kernbench.cli.sweep_tables import interrupted_document, print_sweep, sweep_document
 from kernbench.common.data_policy import DataOptions
 from kernbench.common.errors import InputError, Problem
+from kernbench.common.late import late
 from kernbench.common.values import value
 from kernbench.evaluation.folder_lock import folder_lock
 from kernbench.evaluation.outputs import output_folder
@@ -91,7 +91,7 @@ def progress_line(state: SweepState, elapsed_s: float) -> str:
 
 
 DASK = "kernbench.evaluation.sweep_dask"
-WRITER = "kernbench.evaluation.sweep_results"
+WRITER = ("kernbench.evaluation.sweep_results", "write_results")
 RESULTS = Path("results") / "sweep"
 MakeWorkers: TypeAlias = Callable[[], AbstractContextManager[ChunkWorkers]]
 _ADDRESS = re.compile(r"dask://(?P<address>[^\s/]+:\d+)")
@@ -155,9 +155,9 @@ def _run(
     with open_journal(folder, plan.identity(), plan.n_points, resume=asked.resume, force=asked.force) as journal:
         with SweepProgress() as progress, make_workers() as workers:
             # Parquet and pictures take long to import: while the workers run.
-            threading.Thread(target=importlib.import_module, args=(WRITER,)).start()
+            threading.Thread(target=late, args=WRITER).start()
             run_sweep(plan, journal, workers, progress.show)
-        table, files = vars(importlib.import_module(WRITER))["write_results"](folder, plan, journal)
+        table, files = late(*WRITER)(folder, plan, journal)
     return table, files
 
 
@@ -179,9 +179,9 @@ def _workers(executor: str, jobs: int) -> MakeWorkers:
     if match is None and executor != "dask://local":
         raise InputError(f"found {executor!r}; write local, dask://local, or dask://HOST:PORT")
     try:
-        module = importlib.import_module(DASK)
+        make = late(DASK, "DaskWorkers")
     except ImportError as error:
         raise InputError(
             f"{executor} needs dask.distributed ({error}); install it: pip install 'kernbench[cluster]'"
         ) from error
-    return partial(vars(module)["DaskWorkers"], None if match is None else f"tcp://{match['address']}", jobs)
+    return partial(make, None if match is None else f"tcp://{match['address']}", jobs)

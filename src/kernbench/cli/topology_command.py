@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from kernbench.cli.console import facts, number, print_document, say, show, stdo
 from kernbench.cli.options import debug_option, json_option, set_option, topology_option
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing, writable
+from kernbench.common.late import late
 from kernbench.common.units import format_size
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.topology.export import LinkRow, link_rows, machine_rows, part_rows, to_dot, to_json
@@ -106,7 +106,7 @@ def _picture(name: str) -> Callable[[Topology], bytes]:
     """A renderer of the drawing; matplotlib is loaded when it is called."""
 
     def render(machine: Topology) -> bytes:
-        drawn = vars(importlib.import_module(PICTURES))[name](machine)
+        drawn = late(PICTURES, name)(machine)
         return drawn if isinstance(drawn, bytes) else str(drawn).encode()
 
     return render

@@ -11,7 +11,6 @@ import kernbench.benches
 from kernbench.cli.console import Json, facts, print_json, say, show, stdout
 from kernbench.cli.failures import error_document, place_document, report_program_error
 from kernbench.cli.options import (
-    Session,
     ccl_option,
     data_options,
     debug_option,
@@ -21,6 +20,7 @@ from kernbench.cli.options import (
     verify_option,
 )
 from kernbench.cli.run_json import verification_document
+from kernbench.cli.session import Session
 from kernbench.cli.steps import show_steps
 from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import InputError
