@@ -16,7 +16,7 @@ from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.handles import Handle, View
 from kernbench.triton_emu.kernel_run import KernelRun
 from kernbench.triton_emu.lifetimes import Lifetimes
-from kernbench.triton_emu.places import ReceivedSlot
+from kernbench.triton_emu.places import Slot
 
 KIB = 1024
 
@@ -159,11 +159,11 @@ class Ring:
     def __init__(self) -> None:
         self.freed: list[int] = []
 
-    def free(self, slot: ReceivedSlot, /) -> None:
+    def free(self, slot: Slot, /) -> None:
         self.freed.append(slot.address)
 
-    def slot(self, address: int) -> ReceivedSlot:
-        return ReceivedSlot("W", "tcm", (0, 0, 0), address, self, sequence=0)
+    def slot(self, address: int) -> Slot:
+        return Slot("W", "tcm", (0, 0, 0), address, self, sequence=0)
 
 
 COMMAND = PrintCommand(serial=0, line=1, after=(), parts=())

@@ -17,7 +17,7 @@ from kernbench.ccl.topologies import Edge
 from kernbench.common.errors import InputError, SimulationDeadlock
 from kernbench.common.ids import pe_name
 from kernbench.engine.deadlock import Standstill
-from kernbench.engine.queue_state import QueuePair
+from kernbench.engine.queues import QueuePair
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.topology.spec import TopologySpec
@@ -61,7 +61,7 @@ class MockMachine:
         self._queues: dict[PeCoord, MockQueues] = {}
         for pe, own in ends.items():
             setups = queue_setups(own, rings, n_slots, slot_size)
-            self._add_queues(pe, {setup.direction: QueuePair.installed(setup) for setup in setups})
+            self._add_queues(pe, {setup.direction: QueuePair(setup) for setup in setups})
 
     def _add_queues(self, pe: PeCoord, pairs: Mapping[str, QueuePair]) -> None:
         self._queues[pe] = MockQueues(pe, pairs, self._works_on[pe[0]], self._queues)

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kernbench.ccl.mock_memory import PeMemory
-from kernbench.common.errors import IpcqError, IpcqInvalidDirection, KernelError
+from kernbench.common.errors import IpcqError, KernelError
 from kernbench.common.ids import pe_part
-from kernbench.engine.queue_errors import no_queue, only_receives, only_sends, other_size, too_large
-from kernbench.engine.queue_state import QueuePair, QueueWait
+from kernbench.engine.queues import QueuePair, QueueWait, find_queue, find_ready, find_receivers, size_error
 from kernbench.messages.commands import (
     MEMORY_WRITERS,
     AwaitCommand,
@@ -29,7 +28,7 @@ from kernbench.messages.commands import (
 )
 from kernbench.messages.requests import PeCoord
 from kernbench.triton_emu.kernel_run import KernelRun
-from kernbench.triton_emu.places import ReceivedSlot
+from kernbench.triton_emu.places import Slot
 from kernbench.triton_emu.schedule_run import ScheduleRun
 
 _LATER: Final = object()
@@ -60,42 +59,30 @@ class MockQueues:
 
     def pair(self, direction: str, nbytes: int, *, sends: bool) -> QueuePair:
         """The pair by which ``nbytes`` can be sent, or may come."""
-        pair = self.pairs.get(direction)
-        if pair is None:
-            raise no_queue(self._name, direction, self.pairs)
-        if sends and pair.peer.rx_base_pa is None:
-            raise only_receives(self._name, direction, self.pairs.values())
-        if not sends and pair.my_rx_base_pa is None:
-            raise only_sends(self._name, direction, self.pairs.values())
-        if nbytes > pair.slot_size:
-            raise too_large(self._name, pair, nbytes)
-        return pair
+        return find_queue(self._name, self.pairs, direction, nbytes, sends=sends)
 
     def whichever(self) -> QueuePair | None:
         """The next pair, in turn, that has a message to take."""
-        receiving = [pair for pair in self.pairs.values() if pair.my_rx_base_pa is not None]
-        if not receiving:
-            raise IpcqInvalidDirection(f"{self._name} has no queue that receives")
-        for step in range(len(receiving)):
-            at = (self._turn + step) % len(receiving)
-            if receiving[at].ready:
-                self._turn = at + 1
-                return receiving[at]
-        return None
+        receiving = find_receivers(self._name, self.pairs)
+        found = find_ready(receiving, self._turn)
+        if found is None:
+            return None
+        self._turn = found + 1
+        return receiving[found]
 
-    def take(self, pair: QueuePair, nbytes: int) -> ReceivedSlot:
+    def take(self, pair: QueuePair, nbytes: int) -> Slot:
         """The slot of the kernel's next message; when that is there, it has to have ``nbytes``."""
         pending, sequence = not pair.ready, pair.take()
         if not pending:
             self.check_size(pair, sequence, nbytes)
-        return ReceivedSlot(pair.direction, "tcm", self.pe, pair.slot_pa(sequence), self, sequence, pending)
+        return Slot(pair.direction, "tcm", self.pe, pair.slot_pa(sequence), self, sequence, pending)
 
     def check_size(self, pair: QueuePair, sequence: int, nbytes: int) -> None:
         """KernelError when the message, which is there, has another size."""
         if pair.sizes[sequence] != nbytes:
-            raise other_size(self._name, pair, sequence, nbytes)
+            raise size_error(self._name, pair, sequence, nbytes)
 
-    def free(self, slot: ReceivedSlot, /) -> None:
+    def free(self, slot: Slot, /) -> None:
         """Take ``slot`` back, and give its sender a credit."""
         pair = self.pairs[slot.direction]
         if pair.release(slot.sequence):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from kernbench.ccl.queues import lines_of, unreceived_error
 from kernbench.common.errors import IpcqError
-from kernbench.engine.queue_state import UnreceivedMessage
+from kernbench.engine.queues import UnreceivedMessage
 
 
 class LostMessages:

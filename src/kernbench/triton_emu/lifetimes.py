@@ -8,7 +8,7 @@ from sys import getrefcount
 
 from kernbench.messages.commands import PeCommand
 from kernbench.triton_emu.handles import Allocation, Handle
-from kernbench.triton_emu.places import ReceivedSlot
+from kernbench.triton_emu.places import Slot
 
 _MANY_SLOTS = 1024
 
@@ -27,7 +27,7 @@ class Lifetimes:
 
     def __init__(self) -> None:
         self.under_way: dict[int, tuple[PeCommand, tuple[Handle, ...]]] = {}
-        self.slots: list[ReceivedSlot] = []
+        self.slots: list[Slot] = []
 
     def returning(self) -> bool:
         """Whether commands under way are the last to have some memory, which thus goes back when they are done."""
@@ -39,7 +39,7 @@ class Lifetimes:
         here = sum(x is made[0] for x in used)
         return here == 1 and getrefcount(made[0]) == 3  # of the two commands, and the argument's
 
-    def received(self, slot: ReceivedSlot) -> None:
+    def received(self, slot: Slot) -> None:
         """The kernel has its first message in ``slot``."""
         if len(self.slots) >= _MANY_SLOTS:  # of receives that were posted: each had a slot of its own
             for each in self.slots:
@@ -56,7 +56,7 @@ class Lifetimes:
         """
         instead: dict[Handle, Handle] = {}
         for x in [x.root for _, handles in self.under_way.values() for x in handles]:
-            if isinstance(x.place, ReceivedSlot) and x.turn == x.place.turn:
+            if isinstance(x.place, Slot) and x.turn == x.place.turn:
                 x.place.turn += 1
                 instead[x] = Handle(x.owner, x.array, x.place)
         for serial, (command, handles) in self.under_way.items():

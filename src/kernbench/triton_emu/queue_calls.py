@@ -21,7 +21,7 @@ from kernbench.triton_emu.calls import Asked, Call
 from kernbench.triton_emu.checks import Ints, Shape, as_shape, element_type, pointer
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.memory_calls import MemoryCalls
-from kernbench.triton_emu.places import ReceivedSlot, UnmanagedPlace
+from kernbench.triton_emu.places import Slot, UnmanagedPlace
 from kernbench.triton_emu.refs import Ref
 from kernbench.triton_emu.source import call_place, kernel_error
 
@@ -135,7 +135,7 @@ class QueueCalls(MemoryCalls):
             self._request(AwaitCommand(handle.producer, line))
         return handle
 
-    def _in_slot(self, slot: ReceivedSlot, nbytes: int, shape: Shape, item: DType) -> Handle:
+    def _in_slot(self, slot: Slot, nbytes: int, shape: Shape, item: DType) -> Handle:
         array = slot.array
         if array is None or array.dtype is not item or (array.shape is not shape and array.shape != shape):
             array = slot.array = Operand(slot.space, slot.owner, slot.address, nbytes, shape, item)
