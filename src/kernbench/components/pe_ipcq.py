@@ -130,7 +130,7 @@ class PeIpcq(QueuePart):
 
     # The queues as others find them.
 
-    def of_pe(self, pe: PeCoord) -> PeIpcq:
+    def find_peer(self, pe: PeCoord) -> PeIpcq:
         """Return the queues of another PE."""
         return self.machine.part(pe_part(*pe, "pe_ipcq"), PeIpcq)
 
@@ -139,7 +139,7 @@ class PeIpcq(QueuePart):
         """The pairs by direction, in the order of installation."""
         return self.queues
 
-    def queue_at(self, pa: int) -> Queue | None:
+    def find_queue_at(self, pa: int) -> Queue | None:
         """Return the queue that receives at an address."""
         found = bisect_right(self._starts, pa) - 1
         if found < 0:
@@ -147,7 +147,7 @@ class PeIpcq(QueuePart):
         base, queue = self._rings[found]
         return queue if pa < base + queue.n_slots * queue.slot_size else None
 
-    def queue_into(self, rx_base_pa: int) -> Queue | None:
+    def find_queue_into(self, rx_base_pa: int) -> Queue | None:
         """Return the queue that sends, or sent until it was removed, into the ring at ``rx_base_pa`` of a peer."""
         return self._by_peer_ring.get(rx_base_pa)
 
@@ -192,7 +192,7 @@ class PeIpcq(QueuePart):
         None: it was sent before the queues here were installed, by one that was removed; it is lost.
         """
         pa, sender = message.access.pa, message.queue
-        queue = self.queue_at(pa)
+        queue = self.find_queue_at(pa)
         if queue is None:
             raise IpcqError(
                 f"{self.node.id}: a message of {pe_part(*message.sender, 'pe_ipcq')} arrived at {pa:#x}, "

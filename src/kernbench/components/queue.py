@@ -112,7 +112,6 @@ class Queue(QueuePair):
         "_slots",
         "_totals",
         "_wake_credit",
-        "_wake_place",
         "attached",
         "deliver",
         "installation",
@@ -143,8 +142,7 @@ class Queue(QueuePair):
         self.sender: PendingSend | None = None
         self.send_route: tuple[Port, Route] | None = None
         self.deliver: Callable[[QueueData, Transfer], None] = _refuse  # to the memory of the peer's ring
-        self._wake_place = -1
-        self._wake_credit: Credit | None = None
+        self._wake_credit: Credit | None = None  # an event was made of it
         self._memory = ""
         self._channel = ipcq.dma.queue
         self._requester = ipcq.dma.node.id
@@ -163,7 +161,7 @@ class Queue(QueuePair):
         ipcq, peer = self.ipcq, self.peer
         machine, base = ipcq.machine, peer.rx_base_pa
         self._memory = "" if base is None else machine.addresses.memory_node(machine.addresses.decode(base))
-        found = self._peer_ipcq = ipcq.of_pe(peer.pe)
+        found = self._peer_ipcq = ipcq.find_peer(peer.pe)
         # A credit goes back the way that the message came.
         back = OPPOSITE_DIRECTION.get(peer.direction, "")
         via = back.removeprefix("global_") if back.startswith("global_") else None
@@ -223,7 +221,7 @@ class Queue(QueuePair):
     def has_in_flight(self) -> bool:
         """Whether a message is on its way to the peer."""
         peer, base = self._peer_ipcq, self.peer.rx_base_pa
-        there = None if peer is None or base is None else peer.queue_at(base)
+        there = None if peer is None or base is None else peer.find_queue_at(base)
         return there is not None and there.arrived < self.my_head
 
     # Events 4 and 5: a message comes, and a kernel receives it.
@@ -338,9 +336,9 @@ class Queue(QueuePair):
 
         IpcqError when there is none.
         """
-        peer = self._peer_ipcq or self.connect()
+        peer = self.connect()
         assert self.my_rx_base_pa is not None
-        found = peer.queue_into(self.my_rx_base_pa)
+        found = peer.find_queue_into(self.my_rx_base_pa)
         if found is None:
             raise IpcqError(f"{peer.node.id}: a credit for the ring at {self.my_rx_base_pa:#x}, which no queue uses")
         self._reverse_queue = found
@@ -360,10 +358,9 @@ class Queue(QueuePair):
 
     def _wake_with_next(self) -> None:
         due = self.credits
-        if due and due[0][1] != self._wake_place:
-            self._wake_credit = due[0]
-            when, self._wake_place = due[0][:2]
-            self.ipcq.clock.at_place(when, self._wake_place, WAKE, self)
+        if due and due[0] is not self._wake_credit:
+            credit = self._wake_credit = due[0]
+            self.ipcq.clock.at_place(credit[0], credit[1], WAKE, self)
 
     def wake(self) -> None:
         """Let the sender go on, as a credit has come: at once, or when it polls next."""
@@ -405,7 +402,7 @@ class Queue(QueuePair):
     def pending_messages(self) -> list[UnreceivedMessage]:
         """Messages that were sent here and that no kernel has received, in order; they may be on their way yet."""
         base = self.my_rx_base_pa
-        sender = None if base is None else self.ipcq.of_pe(self.peer.pe).queue_into(base)
+        sender = None if base is None else self.ipcq.find_peer(self.peer.pe).find_queue_into(base)
         return [] if sender is None else [self._describe(each) for each in sender.sent_from(self.taken)]
 
     def sent_from(self, sequence: int) -> list[Sent]:
