@@ -336,7 +336,7 @@ class Queue(QueuePair):
 
         IpcqError when there is none.
         """
-        peer = self.connect()
+        peer = self._peer_ipcq or self.connect()
         assert self.my_rx_base_pa is not None
         found = peer.find_queue_into(self.my_rx_base_pa)
         if found is None:
