@@ -15,7 +15,7 @@ from pathlib import Path
 from kernbench.ccl.config import CclConfig
 from kernbench.ccl.install import load_ccl_config
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.queue_state import QueuePart
+from kernbench.engine.queues import QueuePart
 from kernbench.runtime_api.bench_registry import load_bench
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.topology.builder import resolve_topology
@@ -74,7 +74,7 @@ def row_of(program: Program) -> str:
         sys.setprofile(None)
     result.raise_for_status()
     queues = [part for part in engine.machine.components if isinstance(part, QueuePart)]
-    n = sum(use.messages for part in queues for use in part.carried.values())
+    n = sum(use.messages for part in queues for use in part.traffic.values())
     figures = (engine.n_events / n, len(engine.op_log) / n, calls["call"] / n, calls["c_call"] / n)
     return f"| {program.name} | {n:,} | " + " | ".join(f"{figure:,.1f}" for figure in figures) + " |"
 

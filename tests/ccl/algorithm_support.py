@@ -18,7 +18,7 @@ from kernbench.ccl.testing import MockMachine
 from kernbench.ccl.topologies import Edge, fabric_edges
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.engine.engine import GraphEngine, Observer
-from kernbench.engine.queue_state import queue_pairs_of
+from kernbench.engine.queues import queue_pairs_of
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import (
     KernelLaunchMsg,

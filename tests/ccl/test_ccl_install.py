@@ -30,7 +30,7 @@ from kernbench.ccl.topologies import fabric_edges, intercube_edges
 from kernbench.common.config import parse_document
 from kernbench.common.errors import AllocationError, ConfigError, InputError, IpcqError
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.queue_state import queue_pairs_of
+from kernbench.engine.queues import queue_pairs_of
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, PeCoord
 from kernbench.triton_emu.schedules import ScheduledKernel
 

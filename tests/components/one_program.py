@@ -14,7 +14,7 @@ from kernbench.ccl.config import CclConfig
 from kernbench.common.errors import KernbenchError
 from kernbench.core.op_log import OpRecord
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.queue_state import queue_pairs_of
+from kernbench.engine.queues import queue_pairs_of
 from kernbench.messages.commands import Operand
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeDmaMsg
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr

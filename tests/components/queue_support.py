@@ -11,7 +11,7 @@ import numpy as np
 
 from kernbench.common.dtypes import dtype
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.queue_state import QueuePair, queue_part
+from kernbench.engine.queues import QueuePair, queue_part
 from kernbench.engine.requests import RequestTrace
 from kernbench.messages.requests import (
     BufferKind,

@@ -11,7 +11,7 @@ import pytest
 from kernbench.components.dispatch import Dispatcher
 from kernbench.components.pe_dma import DmaChannel, _Stream
 from kernbench.components.pe_scheduler import PeScheduler, TileDma
-from kernbench.components.queue_lane import Lane
+from kernbench.components.queue import Queue
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.components.sequencer import Sequencer
 from kernbench.components.stage import OverlappingStage, StageUnit
@@ -120,7 +120,7 @@ WRITERS: dict[str, tuple[Any, list[do.Op], dict[str, Any]]] = {
     "kernel after a credit": (going_on(By.CREDIT), MESSAGES, {"n_slots": 1}),
     "poll": (causes_of(Dispatcher, "issue_send", By.POLL), MESSAGES, {"n_slots": 1, **POLL}),
     "kernel after a poll": (going_on(By.POLL), MESSAGES, {"n_slots": 1, **POLL}),
-    "giver of a credit": (argument(Lane, "credit", 2, NONE), MESSAGES, {"n_slots": 1}),
+    "giver of a credit": (argument(Queue, "take_credit", 2, NONE), MESSAGES, {"n_slots": 1}),
     "last credit": (causes_of(Machine, "send_control", By.CREDIT), [(do.pass_on, 0)], {}),
     "order": (causes_of(Machine, "send_control", By.ORDER), [], {}),
     "order at a PE": (causes_of(Sequencer, "begin", By.ORDER), [], {"changes": ("transport.express=false",)}),

@@ -14,7 +14,7 @@ from kernbench.common.errors import AllocationError, IpcqDeadlock, IpcqError, Ip
 from kernbench.core.clock import Clock
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.hooks import SlotReleased
-from kernbench.engine.queue_state import QueuePair, queue_part
+from kernbench.engine.queues import QueuePair, queue_part
 from kernbench.messages.requests import IpcqInitMsg, IpcqRemoveMsg, KernelLaunchMsg, KernelRef, QueuePeer, QueueSetup
 from kernbench.topology.builder import Topology
 
@@ -545,7 +545,7 @@ def test_a_look_between_release_and_credit_finds_no_credit() -> None:
     clock = Clock()
     peer = QueuePeer(pe=B, direction="W", rx_base_pa=0)
     setup = QueueSetup(direction="E", peer=peer, rx_base_pa=None, n_slots=1, slot_size=64)
-    pair = QueuePair.installed(setup, clock)
+    pair = QueuePair(setup, clock)
     assert pair.claim() == 0
     pair.credits.append((5, clock.reserve(5), 1, -1, 0))
     clock.advance(4)
@@ -655,7 +655,7 @@ def test_the_message_of_an_abandoned_receive_may_come_after_all(engine: GraphEng
 @pytest.mark.parametrize("n_slots", [1, 2])
 def test_a_slot_that_was_given_back_before_its_message_came_makes_no_second_message(n_slots: int) -> None:
     peer = QueuePeer(pe=A, direction="E", rx_base_pa=0)
-    pair = QueuePair(direction="W", peer=peer, my_rx_base_pa=0, n_slots=n_slots, slot_size=64)
+    pair = QueuePair(QueueSetup(direction="W", peer=peer, rx_base_pa=0, n_slots=n_slots, slot_size=64))
     for _ in range(n_slots):
         pair.take()
     for slot in range(n_slots):
@@ -715,20 +715,20 @@ def test_what_a_queue_has_sent_is_counted_when_it_begins_in_the_order_of_first_u
     seen: list[tuple[int, int]] = []
     engine.machine.hooks.queue.subscribe(
         lambda _: seen.append(
-            (sum(c.messages for c in part.carried.values()), sum(c.nbytes for c in part.carried.values()))
+            (sum(c.messages for c in part.traffic.values()), sum(c.nbytes for c in part.traffic.values()))
         )
     )
     data = numbers(engine, A, B)
     for times in (1, 2):
         launch(engine, kernel, data, pes=(A, B))
-        assert [(name, c.messages, c.nbytes) for name, c in part.carried.items()] == [
+        assert [(name, c.messages, c.nbytes) for name, c in part.traffic.items()] == [
             ("W", times, 64 * times),
             ("E", times, 64 * times),
         ]
     assert all(nbytes == 64 * messages for messages, nbytes in seen)
     for pe in (A, B):
         engine.wait(engine.submit(IpcqRemoveMsg(pe=pe)))
-    assert [(name, c.messages) for name, c in part.carried.items()] == [("W", 2), ("E", 2)]
+    assert [(name, c.messages) for name, c in part.traffic.items()] == [("W", 2), ("E", 2)]
     install(engine, ring_of(A, B))
     launch(engine, kernel, data, pes=(A, B))
-    assert [(name, c.messages) for name, c in part.carried.items()] == [("W", 3), ("E", 3)]
+    assert [(name, c.messages) for name, c in part.traffic.items()] == [("W", 3), ("E", 3)]

@@ -12,7 +12,7 @@ from compiled import compiled
 from covering import sample
 from kernbench.common.errors import AllocationError, InputError, IpcqDeadlock, KernelError
 from kernbench.engine.engine import GraphEngine, Observer
-from kernbench.engine.queue_state import queue_part
+from kernbench.engine.queues import queue_part
 from kernbench.messages.requests import IpcqRemoveMsg, KernelLaunchMsg, KernelRef, MmuMapMsg, TensorMapping
 from kernbench.observe.sanitizer import Sanitizer
 from kernbench.topology.builder import Topology
@@ -278,11 +278,11 @@ def test_what_comes_to_a_queue_that_is_gone_is_lost(engine: GraphEngine) -> None
     assert not sending.done
     engine.wait(sending)
     engine.drain()
-    [lost] = queue_part(engine.machine, B).unreceived
+    [lost] = queue_part(engine.machine, B).pending_messages
     assert (lost.pe, lost.direction, lost.peer, lost.there, lost.nbytes, lost.kernel) == (A, "E", B, "W", 64, "k")
     engine.wait(engine.submit(IpcqRemoveMsg(pe=A)))
     install(engine, ring_of(A, B))
-    assert not queue_part(engine.machine, B).unreceived
+    assert not queue_part(engine.machine, B).pending_messages
     assert_goes_on(engine, data)
 
 

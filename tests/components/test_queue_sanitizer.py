@@ -13,7 +13,7 @@ from queue_support import install, launch, line_of, ring_of, share
 from compiled import compiled
 from covering import covering
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.queue_state import queue_part
+from kernbench.engine.queues import queue_part
 from kernbench.messages.requests import IpcqRemoveMsg, KernelLaunchMsg, KernelRef
 from kernbench.messages.steps import Chunk, Step, load, send
 from kernbench.topology.builder import Topology
@@ -271,7 +271,7 @@ def test_of_a_schedule_steps_are_named_wherever_a_kernel_would_have_lines(engine
     engine.wait(engine.submit(KernelLaunchMsg(kernel=named, args=args, targets=(A, B))))
     (finding,) = findings(engine)
     assert "send E at step 2 (send E, 16 f32) of kernel 'test_queue_sanitizer'" in finding.message
-    (message,) = queue_part(engine.machine, B).unreceived
+    (message,) = queue_part(engine.machine, B).pending_messages
     assert str(message).endswith("64 bytes of kernel 'test_queue_sanitizer', step 2 (send E, 16 f32)")
     log = engine.op_log
     told = [log.place_of(record) for record in log if record.kernel]

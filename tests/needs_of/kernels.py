@@ -10,7 +10,7 @@ from kernbench.common.ids import pe_part
 from kernbench.components.memory_order import names_tcm, tcm_meets
 from kernbench.components.pe_ipcq import PeIpcq
 from kernbench.core.log import BY, END, LAST, LAUNCH, NONE, PARENT, PART, READ, START, WHAT, By, Kind, Row
-from kernbench.engine.queue_state import QueuePair
+from kernbench.engine.queues import QueuePair
 from kernbench.messages.commands import (
     MEMORY_WRITERS,
     AwaitCommand,

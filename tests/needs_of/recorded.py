@@ -11,18 +11,18 @@ from unittest.mock import patch
 from kernbench.common.data_policy import DataPolicy
 from kernbench.components import pe_cpu
 from kernbench.components.dispatch import Dispatcher
-from kernbench.components.queue_lane import Lane
+from kernbench.components.queue import Queue
 from kernbench.components.stage import Stage, StageUnit, Token
 from kernbench.core.log import Cause, Row
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.hooks import SlotReleased
-from kernbench.engine.queue_state import QueuePair, queue_pairs_of
+from kernbench.engine.queues import QueuePair, queue_pairs_of
 from kernbench.engine.recorder import Moved, OpStarted, Recorder, Streamed
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.commands import Command
 from kernbench.messages.requests import HostMsg, PeCoord
 from kernbench.topology.builder import Topology
-from kernbench.triton_emu.handles import ReceivedSlot
+from kernbench.triton_emu.handles import Slot
 
 
 @dataclass(slots=True, eq=False)
@@ -124,7 +124,7 @@ class NeedsEngine(GraphEngine):
                 inner = self.resume
 
                 def resume(answer: Any = None) -> Any:
-                    if isinstance(answer, ReceivedSlot):
+                    if isinstance(answer, Slot):
                         sender = engine.sender_to(self.coord, answer.direction)
                         program.asked[-1].message = sender, answer.sequence
                     program.runs = True
@@ -141,7 +141,7 @@ class NeedsEngine(GraphEngine):
                 self.resume = resume
 
         claim, enter = Stage.claim_next, StageUnit.enter
-        started, math, send = Recorder.started, Recorder.math, Lane.send
+        started, math, send = Recorder.started, Recorder.math, Queue.send
 
         def begun(recorder: Recorder, event: OpStarted, cause: Cause) -> Row:
             row, what = started(recorder, event, cause), event.what
@@ -153,12 +153,12 @@ class NeedsEngine(GraphEngine):
             engine.note_begun(engine.machine.log.parts[part], command, row)
             return row
 
-        def sent(lane: Lane, command: Any, sequence: int, *rest: Any) -> None:
+        def sent(queue: Queue, command: Any, sequence: int, *rest: Any) -> None:
             row = len(engine.machine.log.rows)  # the next one is the message's
-            send(lane, command, sequence, *rest)
-            engine.note_begun(lane.sender, command, row)
-            engine.place_of[row] = lane.pair, sequence
-            engine.messages[lane.pair, sequence] = row
+            send(queue, command, sequence, *rest)
+            engine.note_begun(queue.ipcq.node.id, command, row)
+            engine.place_of[row] = queue, sequence
+            engine.messages[queue, sequence] = row
 
         def claim_next(stage: Stage, token: Token) -> bool:
             following = None if token.to_pass < 2 else token.route[token.to_pass - 2]
@@ -180,6 +180,6 @@ class NeedsEngine(GraphEngine):
             patch.object(StageUnit, "enter", entered),
             patch.object(Recorder, "started", begun),
             patch.object(Recorder, "math", computed),
-            patch.object(Lane, "send", sent),
+            patch.object(Queue, "send", sent),
         ):
             yield

@@ -12,7 +12,7 @@ from kernbench.common.dtypes import F32
 from kernbench.common.errors import AllocationError, KernelError
 from kernbench.messages.commands import AwaitSpace, LoadCommand, PrintCommand, in_tcm
 from kernbench.policy.address.free_list import ScratchAllocator
-from kernbench.triton_emu.handles import Handle, ReceivedSlot, View
+from kernbench.triton_emu.handles import Handle, Slot, View
 from kernbench.triton_emu.issuer import Lifetimes
 from kernbench.triton_emu.kernel_run import KernelRun
 
@@ -157,11 +157,11 @@ class Ring:
     def __init__(self) -> None:
         self.freed: list[int] = []
 
-    def free(self, slot: ReceivedSlot, /) -> None:
+    def free(self, slot: Slot, /) -> None:
         self.freed.append(slot.address)
 
-    def slot(self, address: int) -> ReceivedSlot:
-        return ReceivedSlot("W", "tcm", (0, 0, 0), address, self, sequence=0)
+    def slot(self, address: int) -> Slot:
+        return Slot("W", "tcm", (0, 0, 0), address, self, sequence=0)
 
 
 COMMAND = PrintCommand(serial=0, line=1, after=(), parts=())

@@ -23,7 +23,6 @@ from kernbench.common.errors import (
     AddressFaultError,
     InputError,
     IpcqError,
-    IpcqInvalidDirection,
     KernelError,
     SimulationDeadlock,
 )
@@ -31,8 +30,7 @@ from kernbench.common.ids import pe_name, pe_part
 from kernbench.common.operators import PLAIN
 from kernbench.engine.address_map import MemoryPlace, Segment
 from kernbench.engine.deadlock import Standstill
-from kernbench.engine.queue_errors import no_queue, only_receives, only_sends, other_size, too_large
-from kernbench.engine.queue_state import QueuePair, QueueWait
+from kernbench.engine.queues import QueuePair, QueueWait, find_queue, find_ready, find_receivers, size_error
 from kernbench.engine.recorder import ContentMaker, Moved, Streamed
 from kernbench.messages.commands import (
     MEMORY_WRITERS,
@@ -65,7 +63,7 @@ from kernbench.numerics.memory import MemoryStore
 from kernbench.numerics.operands import OperandMemory
 from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.topology.spec import TopologySpec
-from kernbench.triton_emu.handles import ReceivedSlot
+from kernbench.triton_emu.handles import Slot
 from kernbench.triton_emu.kernel_run import KernelRun, begin_run
 from kernbench.triton_emu.schedule_run import ScheduleRun
 from kernbench.triton_emu.source import KernelSite, kernel_source
@@ -234,42 +232,30 @@ class MockQueues:
 
     def pair(self, direction: str, nbytes: int, *, sends: bool) -> QueuePair:
         """The pair by which ``nbytes`` can be sent, or may come."""
-        pair = self.pairs.get(direction)
-        if pair is None:
-            raise no_queue(self._name, direction, self.pairs)
-        if sends and pair.peer.rx_base_pa is None:
-            raise only_receives(self._name, direction, self.pairs.values())
-        if not sends and pair.my_rx_base_pa is None:
-            raise only_sends(self._name, direction, self.pairs.values())
-        if nbytes > pair.slot_size:
-            raise too_large(self._name, pair, nbytes)
-        return pair
+        return find_queue(self._name, self.pairs, direction, nbytes, sends=sends)
 
     def whichever(self) -> QueuePair | None:
         """The next pair, in turn, that has a message to take."""
-        receiving = [pair for pair in self.pairs.values() if pair.my_rx_base_pa is not None]
-        if not receiving:
-            raise IpcqInvalidDirection(f"{self._name} has no queue that receives")
-        for step in range(len(receiving)):
-            at = (self._turn + step) % len(receiving)
-            if receiving[at].ready:
-                self._turn = at + 1
-                return receiving[at]
-        return None
+        receiving = find_receivers(self._name, self.pairs)
+        found = find_ready(receiving, self._turn)
+        if found is None:
+            return None
+        self._turn = found + 1
+        return receiving[found]
 
-    def take(self, pair: QueuePair, nbytes: int) -> ReceivedSlot:
+    def take(self, pair: QueuePair, nbytes: int) -> Slot:
         """The slot of the kernel's next message; when that is there, it has to have ``nbytes``."""
         pending, sequence = not pair.ready, pair.take()
         if not pending:
             self.check_size(pair, sequence, nbytes)
-        return ReceivedSlot(pair.direction, "tcm", self.pe, pair.slot_pa(sequence), self, sequence, pending)
+        return Slot(pair.direction, "tcm", self.pe, pair.slot_pa(sequence), self, sequence, pending)
 
     def check_size(self, pair: QueuePair, sequence: int, nbytes: int) -> None:
         """KernelError when the message, which is there, has another size."""
         if pair.sizes[sequence] != nbytes:
-            raise other_size(self._name, pair, sequence, nbytes)
+            raise size_error(self._name, pair, sequence, nbytes)
 
-    def free(self, slot: ReceivedSlot, /) -> None:
+    def free(self, slot: Slot, /) -> None:
         """Take ``slot`` back, and give its sender a credit."""
         pair = self.pairs[slot.direction]
         if pair.release(slot.sequence):
@@ -492,7 +478,7 @@ class MockMachine:
         self._queues: dict[PeCoord, MockQueues] = {}
         for pe, own in ends.items():
             setups = queue_setups(own, rings, n_slots, slot_size)
-            self._add_queues(pe, {setup.direction: QueuePair.installed(setup) for setup in setups})
+            self._add_queues(pe, {setup.direction: QueuePair(setup) for setup in setups})
 
     def _add_queues(self, pe: PeCoord, pairs: Mapping[str, QueuePair]) -> None:
         self._queues[pe] = MockQueues(pe, pairs, self._works_on[pe[0]], self._queues)

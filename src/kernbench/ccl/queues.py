@@ -16,7 +16,7 @@ from kernbench.common.errors import AllocationError, IpcqError, KernbenchError
 from kernbench.common.ids import pe_name
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.queue_state import UnreceivedMessage, queue_pairs_of, queue_part
+from kernbench.engine.queues import UnreceivedMessage, queue_pairs_of, queue_part
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import (
     OPPOSITE_DIRECTION,

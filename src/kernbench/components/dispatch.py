@@ -10,7 +10,7 @@ from kernbench.common.operators import PLAIN
 from kernbench.components.addressing import Addressing, Descriptor, PeParts, Streams
 from kernbench.components.memory_order import NOTHING, Inversion, MemoryOrder, OrderWatch, ProgramOrder
 from kernbench.components.pe_math import MathOperation, PeMath
-from kernbench.components.queue_lane import Lane
+from kernbench.components.queue import Queue
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.core.log import NONE, Cause, Row
 from kernbench.engine.hooks import Inverted, Printed
@@ -37,7 +37,7 @@ from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.triton_emu.calls import KnownCalls
-from kernbench.triton_emu.handles import ReceivedSlot
+from kernbench.triton_emu.handles import Slot
 from kernbench.triton_emu.kernel_run import begin_run
 from kernbench.triton_emu.schedules import ScheduledKernel
 from kernbench.triton_emu.source import KernelSite, ProgramText, program_file
@@ -71,7 +71,7 @@ class Accumulators:
         return AccumulatorUse(fetched=acc is not None and not is_here, stored=not stays)
 
 
-Claim: TypeAlias = tuple[Lane, int]
+Claim: TypeAlias = tuple[Queue, int]
 """The queue that a message goes by, and its number there"""
 What: TypeAlias = Moved | Streamed | PeCommand
 
@@ -203,16 +203,16 @@ class Dispatcher:
         """Give the scratch back; nothing is under way any more."""
         self._allocator.free_tcm(self._region, self._region_bytes)
 
-    def issue_send(self, command: SendCommand, lane: Lane, sequence: int, cause: Cause) -> None:
-        """Enter a message that goes by ``lane``, as number ``sequence``."""
+    def issue_send(self, command: SendCommand, queue: Queue, sequence: int, cause: Cause) -> None:
+        """Enter a message that goes by ``queue``, as number ``sequence``."""
         order = self._order
         if command.src.by_address:
             self._names_tcm = True
         waits = order.enter(command, NOTHING) if self._names_tcm and order is not None else 0
         if not (command.after or waits) or self.board.issue(command, waits):
-            lane.send(command, sequence, self._request_id, cause, self._when_done)
+            queue.send(command, sequence, self._request_id, cause, self._when_done)
         else:
-            self._plans[command.serial] = (lane, sequence)
+            self._plans[command.serial] = (queue, sequence)
 
     def issue(self, command: Any, cause: Cause) -> None:
         """Enter a command that has been issued; an address that nothing maps is the program's failure at this line."""
@@ -343,8 +343,8 @@ class Dispatcher:
         self._math_ended(operation)
 
     def _start_send(self, command: SendCommand, claim: Claim, cause: Cause) -> None:
-        lane, sequence = claim
-        lane.send(command, sequence, self._request_id, cause, self._when_done)
+        queue, sequence = claim
+        queue.send(command, sequence, self._request_id, cause, self._when_done)
 
     def _start_print(self, command: PrintCommand, _: None, cause: Cause) -> None:
         hook = self._hooks.printed
@@ -358,7 +358,7 @@ class Dispatcher:
         """An engine begins operation ``op``."""
         return self._recorder.started(OpStarted(op, component, what, start_ps, reads, writes, self._request_id), cause)
 
-    def received(self, command: RecvCommand, found: ReceivedSlot | Exception | None, row: Row) -> None:
+    def received(self, command: RecvCommand, found: Slot | Exception | None, row: Row) -> None:
         """The message of a receive that was posted is there, of ``row``; or ``found`` is what is wrong with it."""
         if isinstance(found, Exception):
             self.fail_next(found)

@@ -19,7 +19,7 @@ from kernbench.core.log import BY_QUEUE, BY_SETUP, NONE, By, Cause, Kind, Row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.engine.part import Component, Done, Outcome
-from kernbench.engine.queue_state import QueuePart
+from kernbench.engine.queues import QueuePart
 from kernbench.messages.fabric import Access, QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.messages.requests import HostMsg, PeDmaMsg
 from kernbench.topology.graph import Node

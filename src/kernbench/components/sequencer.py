@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 from kernbench.common.errors import AbandonedError, KernbenchError, KernelError, KernelNote
 from kernbench.components.dispatch import Dispatcher
 from kernbench.components.pe_ipcq import PeIpcq
-from kernbench.components.queue_lane import Lane
-from kernbench.components.queue_waits import Awaited
+from kernbench.components.queue import PendingReceive, Queue
 from kernbench.core.log import BY_ISSUE, BY_MESSAGE, NONE, ROOT, By, Cause, Kind, Row
 from kernbench.engine.hooks import QueueWaited, ScratchWaited
-from kernbench.engine.queue_state import WaitKind
+from kernbench.engine.queues import WaitKind, find_queue
 from kernbench.messages.commands import (
     AwaitCommand,
     AwaitSpace,
@@ -28,7 +27,7 @@ from kernbench.messages.commands import (
     awaited_by,
 )
 from kernbench.messages.control import PeOrder, PeReport
-from kernbench.triton_emu.handles import ReceivedSlot
+from kernbench.triton_emu.handles import Slot
 
 _ISSUE = int(Kind.ISSUE)
 
@@ -44,7 +43,6 @@ class Sequencer:
     """
 
     __slots__ = (
-        "_awaited",
         "_board",
         "_by",
         "_clock",
@@ -58,6 +56,7 @@ class Sequencer:
         "_on_finish",
         "_part",
         "_queue_waited",
+        "_receive_under_way",
         "_request",
         "_returned",
         "_rows",
@@ -93,7 +92,7 @@ class Sequencer:
         self._returned = False
         self._ipcq: PeIpcq | None = None
         self._issue = NONE  # the row of the last issue
-        self._awaited = Awaited(self._on_message)
+        self._receive_under_way = PendingReceive(self._on_message)
         self._queue_waited = run.machine.hooks.queue_waited
         self._late = run.clock.time > order.start_ps
         self._start_ps = max(run.clock.time, order.start_ps)
@@ -122,7 +121,7 @@ class Sequencer:
         run = self.run
         try:
             resume = run.resume
-            request = resume(answer) if run.failure is None else run.throw()
+            request: Any = resume(answer) if run.failure is None else run.throw()
         except Exception as failure:
             failure.add_note(KernelNote(run.coord, run.launch.kernel.name))
             self._return(failure)
@@ -148,8 +147,12 @@ class Sequencer:
         launch, line, after, by = self._launch_id, request.line, self._board.now, self._by
         self._issue, self._by = len(rows), BY_ISSUE
         rows += (self._part, _ISSUE, NONE, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
-        if kind is not Receive or not self._await_message(request, end):
-            clock.call_at(end, _EFFECTS.get(kind, ISSUE), self)
+        if kind is Receive and request.direction is not None:
+            receive, queue = self._receive_under_way, (self._ipcq or self._queues).queues.get(request.direction)
+            receive.nbytes, receive.line = request.nbytes, line
+            if queue is not None and queue.post_receive(receive, end):
+                return  # no event until the message comes
+        clock.call_at(end, _EFFECTS.get(kind, ISSUE), self)
 
     def issue(self) -> None:
         """The request takes effect: a command for an engine."""
@@ -177,61 +180,52 @@ class Sequencer:
         ipcq, board = self._ipcq or self._queues, self._board
         board.now = row = self._issue
         try:
-            lane = ipcq.lane_to_send(command.direction, command.src.nbytes)
+            queue = find_queue(ipcq.node.id, ipcq.queues, command.direction, command.src.nbytes, sends=True)
         except KernelError as fault:
             self.fail(fault)
             return
-        sequence = lane.pair.claim()
+        sequence = queue.claim()
         if sequence is None:
-            lane.when_free(command.line, partial(self._on_slot_free, command, lane, self._clock.time))
+            queue.wait_for_slot(command.line, partial(self._on_slot_free, command, queue, self._clock.time))
             return
-        self.run.issue_send(command, lane, sequence, (row, BY_ISSUE))
+        self.run.issue_send(command, queue, sequence, (row, BY_ISSUE))
         board.now = row
         self.resume_program()
 
-    def _on_slot_free(self, command: SendCommand, lane: Lane, since: int, cause: Cause) -> None:
-        head = lane.pair.my_head
-        sequence = None if self._returned else lane.pair.claim()
+    def _on_slot_free(self, command: SendCommand, queue: Queue, since: int, cause: Cause) -> None:
+        head = queue.my_head
+        sequence = None if self._returned else queue.claim()
         if self._queue_waited.listeners:
             self._waited("send", command.direction, head, command.line, since)
         if sequence is not None:
             board = self._board
             board.now, self._by = cause
-            self.run.issue_send(command, lane, sequence, cause)
+            self.run.issue_send(command, queue, sequence, cause)
             board.now, self._by = cause
             self.resume_program()
-
-    def _await_message(self, request: Any, due_ps: int) -> bool:
-        """Wait for a message that is not there when the kernel asks: no event but its arrival. False: it is there."""
-        direction, receive = request.direction, self._awaited
-        if direction is None:
-            return False
-        receive.nbytes, receive.line = request.nbytes, request.line
-        ipcq = self._ipcq or self._queues
-        return ipcq.expect(direction, receive, due_ps)
 
     def _receive(self) -> None:
         """The request takes effect: the kernel goes on when a message is there."""
         if self._returned:
             return
         request: Any = self._request
-        ipcq, receive, since = self._ipcq or self._queues, self._awaited, self._clock.time
+        ipcq, nbytes, since = self._ipcq or self._queues, request.nbytes, self._clock.time
         self._board.now = self._issue
-        receive.nbytes, receive.line = request.nbytes, request.line
         try:
             if request.direction is None:
-                slot = ipcq.receive_any(request.nbytes, request.line, partial(self._deliver_message, request, since))
+                slot = ipcq.receive_any(nbytes, request.line, partial(self._deliver_message, request, since))
             else:
-                slot = ipcq.receive_next(request.direction, receive)
+                queue = find_queue(ipcq.node.id, ipcq.queues, request.direction, nbytes, sends=False)
+                slot = queue.receive_next(self._receive_under_way)
         except KernelError as fault:
             self.fail(fault)
             return
         if slot is not None:
             self.resume_program(slot)
 
-    def _on_message(self, found: ReceivedSlot | Exception | None, row: Row) -> None:
+    def _on_message(self, found: Slot | Exception | None, row: Row) -> None:
         """The message of ``row`` that the kernel awaits has come; None: before its receive takes effect."""
-        receive = self._awaited
+        receive = self._receive_under_way
         if found is None:
             self._clock.at_place(receive.due_ps, receive.place, TAKE, self)
         elif isinstance(found, Exception) or self._queue_waited.listeners:
@@ -248,17 +242,17 @@ class Sequencer:
         assert request.direction is not None
         self._board.now = self._issue
         try:
-            slot = self._queues.taken(request.direction, self._awaited.sequence, request.nbytes)
+            slot = self._queues.queues[request.direction].slot_of(self._receive_under_way.sequence, request.nbytes)
         except KernelError as fault:
             self.fail(fault)
         else:
             self.resume_program(slot)
 
-    def _deliver_message(self, request: Any, since: int, found: ReceivedSlot | Exception | None, row: Row) -> None:
+    def _deliver_message(self, request: Any, since: int, found: Slot | Exception | None, row: Row) -> None:
         """The kernel gets the message that it has waited for."""
         self.cause = row, By.MESSAGE
         if self._queue_waited.listeners:
-            direction = found.direction if isinstance(found, ReceivedSlot) else request.direction or "any"
+            direction = found.direction if isinstance(found, Slot) else request.direction or "any"
             self._waited("recv", direction, -1, request.line, since)
         if isinstance(found, Exception):
             self.fail(found)
@@ -270,11 +264,11 @@ class Sequencer:
         if self._returned:
             return
         command: Any = self._request
+        ipcq, nbytes = self._ipcq or self._queues, command.nbytes
         self._board.now = self._issue
         try:
-            slot = (self._ipcq or self._queues).post(
-                command.direction, command.nbytes, command.line, partial(self.run.received, command)
-            )
+            queue = find_queue(ipcq.node.id, ipcq.queues, command.direction, nbytes, sends=False)
+            slot = queue.receive_ahead(nbytes, command.line, partial(self.run.received, command))
         except KernelError as fault:
             self.fail(fault)
             return
@@ -395,8 +389,8 @@ class Sequencer:
         report = PeReport(pe=run.coord, start_ps=self._start_ps, end_ps=now, late=self._late, error=error)
         given = None if self._ipcq is None else self._ipcq.last_credit
         if given is not None and given[1][0] > now:  # who is told of the end finds the queues with all their credits
-            lane, credit = given
-            self.cause = lane.log_credit(credit), By.CREDIT
+            queue, credit = given
+            self.cause = queue.log_credit(credit), By.CREDIT
             self._clock.call_at(credit[0], self._on_finish, report)
         else:
             self._on_finish(report)

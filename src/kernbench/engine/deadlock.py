@@ -1,20 +1,31 @@
-"""What to say when nothing can happen any more: who waits, for whom, and why that cannot end."""
+"""The error for a run in which nothing can happen any more: who waits, for whom, and why that cannot end.
+
+The waits of kernels for queues are a graph::
+
+    a kernel that waits to receive by queue W ──▶ the PE that sends there (None: all PEs that send to it)
+    a kernel that waits to send by queue E ─────▶ the PE that is to give a slot back
+
+The report names the first cycle of that graph and advises on it by the kinds of its waits. Without a cycle the waits
+end at PEs that wait for no queue: one of these has failed, has ended, or never ran. The counters of all queues that
+have to do with it come last, as ``pointer_dump`` shows those of a machine.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import TypeAlias
 
 from kernbench.common.errors import IpcqDeadlock, SimulationDeadlock, text_of
 from kernbench.common.ids import pe_name
 from kernbench.common.units import ps_to_ns
-from kernbench.common.values import value
+from kernbench.common.values import state, value
 from kernbench.engine.address_map import AddressMap
 from kernbench.engine.machine import Machine
 from kernbench.engine.part import Component
-from kernbench.engine.queue_state import QueuePair, QueuePart, QueueWait
+from kernbench.engine.queues import QueuePair, QueuePart, QueueWait
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.phyaddr import PhysAddr
 
@@ -43,11 +54,11 @@ class Standstill:
     pointers: tuple[str, ...] = ()
 
     def error(self) -> SimulationDeadlock:
-        """A verdict of three lines, the cycle, and who waits: an IpcqDeadlock when some PE waits for a queue."""
-        cycle = find_cycle({pe: awaited(wait, self.queues) for pe, wait in self.waits.items()})
+        """Return a verdict of three lines, the cycle, and who waits: an IpcqDeadlock when a PE waits for a queue."""
+        cycle = find_cycle({pe: peers_awaited(wait, self.queues) for pe, wait in self.waits.items()})
         verdict = [
             f"deadlock {self.at}: nothing can happen any more, and {_some(self.awaited)} cannot complete",
-            self._summary(),
+            summary(self.kernels.values()) or "no kernel waits",
             self._cause(cycle),
         ]
         verdict += [f"who waits for whom: {_walk(cycle)}"] if cycle else []
@@ -59,12 +70,8 @@ class Standstill:
         whole = (f"the whole cycle: {_walk(cycle, most=len(cycle))}",) if len(cycle) > MOST_OF_A_CYCLE else ()
         return IpcqDeadlock("\n".join(verdict), groups, (*whole, *others, *self.pointers))
 
-    def _summary(self) -> str:
-        """How many wait, and for what."""
-        return summary(self.kernels.values()) or "no kernel waits"
-
     def _cause(self, cycle: Sequence[PeCoord]) -> str:
-        """Why it cannot end, and what to do."""
+        """Return why the standstill cannot end, and what to do."""
         if self.failed:
             (pe, error), more = self.failed[0], len(self.failed) - 1
             first = " ".join(error.splitlines())
@@ -72,27 +79,27 @@ class Standstill:
         if cycle:
             return _advice([self.waits[pe] for pe in cycle], self.queues) + self._elsewhere()
         if self.waits:
-            ends = {pe for wait in self.waits.values() for pe in awaited(wait, self.queues)} - self.waits.keys()
+            ends = {pe for wait in self.waits.values() for pe in peers_awaited(wait, self.queues)} - self.waits.keys()
             names = _some([pe_name(pe) for pe in sorted(ends)])
             return f"no cycle: the waits end at PEs that wait for no queue: {names}{self._elsewhere()}"
         # What is nearest to the PEs is the last.
         return f"no queue is waited for: {self.others[-1].strip() if self.others else 'see what each PE waits for'}"
 
     def _elsewhere(self) -> str:
-        """Who waits for a message while another lies in another queue of its PE."""
+        """Name the PEs that wait for a message while another lies in another queue of theirs."""
         found = [(pe, _unread(wait, self.queues)) for pe, wait in self.waits.items()]
-        told = [f". On {pe_name(pe)} {text}" for pe, text in found if text]
-        more = f" (and {len(told) - 1} more PE{'s' if len(told) > 2 else ''} alike)" if len(told) > 1 else ""
-        return f"{told[0]}{more}" if told else ""
+        texts = [f". On {pe_name(pe)} {text}" for pe, text in found if text]
+        more = f" (and {len(texts) - 1} more PE{'s' if len(texts) > 2 else ''} alike)" if len(texts) > 1 else ""
+        return f"{texts[0]}{more}" if texts else ""
 
     def _wait(self, pe: PeCoord) -> str:
         wait = self.waits.get(pe)
-        causes = [] if wait is None else [_cause(wait, self.waits, self.queues)]
+        causes = [] if wait is None else [_reason(wait, self.waits, self.queues)]
         return "; ".join([*filter(None, [self.kernels.get(pe)]), *causes])
 
 
 def summary(kernels: Collection[str]) -> str:
-    """How many kernels wait, and for what; empty when none does."""
+    """Count the kernels that wait, by what they wait for; empty when none does."""
     kinds = Counter(text.partition("; ")[0] for text in kernels)
     said = _some([f"{n} × {text}" if n > 1 else text for text, n in kinds.most_common()])
     n = len(kernels)
@@ -100,18 +107,18 @@ def summary(kernels: Collection[str]) -> str:
 
 
 def waiting_kernels(machine: Machine) -> dict[PeCoord, str]:
-    """What the kernels that run wait for, by PE."""
+    """Return by PE what the kernels that run wait for."""
     blocked = [(part.node, part.blocked()) for part in machine.components if not _is_outside(part)]
     return {node.pe_coord: "; ".join(lines) for node, lines in blocked if lines}
 
 
 def _is_outside(part: Component) -> bool:
-    """Whether it is no part of a PE that a kernel runs on."""
+    """Return whether ``part`` is none of a PE that a kernel runs on."""
     return part.node.pe is None or part.node.is_extra
 
 
 def deadlock(machine: Machine, awaited: Sequence[str]) -> SimulationDeadlock:
-    """The error for requests that can never complete."""
+    """Return the error for requests that can never complete."""
     kernels = waiting_kernels(machine)
     # Extra parts are made first, and were asked last.
     parts_outside = sorted(filter(_is_outside, machine.components), key=attrgetter("node.is_extra"))
@@ -139,13 +146,13 @@ def deadlock(machine: Machine, awaited: Sequence[str]) -> SimulationDeadlock:
 
 
 def _some(texts: Sequence[str], most: int = 3) -> str:
-    """The first of some texts, and how many more there are."""
+    """Join the first of ``texts`` and the number of the others."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return ", ".join(texts[:most]) + more
 
 
 def _walk(cycle: Sequence[PeCoord], most: int = MOST_OF_A_CYCLE) -> str:
-    """``a -> b -> a``; the middle of a long one is left out."""
+    """Write a cycle as ``a -> b -> a``; the middle of a long one is left out."""
     names = [pe_name(pe) for pe in (*cycle, cycle[0])]
     left_out = len(cycle) - most
     if left_out > 0:
@@ -154,18 +161,18 @@ def _walk(cycle: Sequence[PeCoord], most: int = MOST_OF_A_CYCLE) -> str:
 
 
 def _dump(waits: Waits, queues: Queues, addresses: AddressMap) -> list[str]:
-    """The pointers of the queues that have to do with a deadlock: a machine may have thousands that are empty."""
-    told = {
+    """Return the counters of the queues of PEs that wait and of those not empty: a machine may have thousands more."""
+    shown = {
         pe: {name: pair for name, pair in pairs.items() if pe in waits or not pair.settled}
         for pe, pairs in queues.items()
     }
-    left_out = sum(len(pairs) for pairs in queues.values()) - sum(len(pairs) for pairs in told.values())
+    left_out = sum(len(pairs) for pairs in queues.values()) - sum(len(pairs) for pairs in shown.values())
     rest = [f"  and {left_out} queue pairs of PEs that wait for none, all empty"] if left_out else []
-    return [*dump_lines(told, addresses), *rest]
+    return [*dump_lines(shown, addresses), *rest]
 
 
-def awaited(wait: QueueWait, queues: Queues) -> tuple[PeCoord, ...]:
-    """The PEs that could end a wait."""
+def peers_awaited(wait: QueueWait, queues: Queues) -> tuple[PeCoord, ...]:
+    """Return the PEs that could end a wait."""
     pairs = queues[wait.pe]
     if wait.direction is None:
         return tuple(pair.peer.pe for pair in pairs.values() if pair.my_rx_base_pa is not None)
@@ -173,7 +180,7 @@ def awaited(wait: QueueWait, queues: Queues) -> tuple[PeCoord, ...]:
 
 
 def find_cycle(edges: Mapping[PeCoord, tuple[PeCoord, ...]]) -> tuple[PeCoord, ...]:
-    """The first cycle that a walk along the edges closes, by the order of the PEs; empty when there is none."""
+    """Return the first cycle that a walk along the edges closes, PEs in order; empty when there is none."""
     done: set[PeCoord] = set()
     for start in edges:
         path: list[PeCoord] = []
@@ -192,8 +199,8 @@ def find_cycle(edges: Mapping[PeCoord, tuple[PeCoord, ...]]) -> tuple[PeCoord, .
     return ()
 
 
-def _cause(wait: QueueWait, waits: Waits, queues: Queues) -> str:
-    """Why a wait for a queue does not end."""
+def _reason(wait: QueueWait, waits: Waits, queues: Queues) -> str:
+    """Return why a wait for a queue does not end."""
     if wait.direction is None:
         held = [pair.direction for pair in queues[wait.pe].values() if pair.held >= pair.n_slots]
         full = f"; its kernel holds all slots of {', '.join(held)}: drop handles (del)" if held else ""
@@ -214,12 +221,12 @@ def _cause(wait: QueueWait, waits: Waits, queues: Queues) -> str:
 
 
 def _unread(wait: QueueWait, queues: Queues) -> str:
-    """What lies in other queues of a PE that waits for a message of one, in words; empty when nothing does."""
+    """Say which messages lie in other queues of a PE that waits for a message of one; empty when none does."""
     if wait.kind != "recv" or wait.direction is None:
         return ""
     full = [pair for pair in queues[wait.pe].values() if pair.unread and pair.direction != wait.direction]
-    told = [f"{_messages(p.unread)} unread in its queue {p.direction}, from {pe_name(p.peer.pe)}" for p in full]
-    return f"{_some(told)}; its kernel waits for another, {wait.direction}" if told else ""
+    texts = [f"{_messages(p.unread)} unread in its queue {p.direction}, from {pe_name(p.peer.pe)}" for p in full]
+    return f"{_some(texts)}; its kernel waits for another, {wait.direction}" if texts else ""
 
 
 def _messages(n: int) -> str:
@@ -247,7 +254,7 @@ def _no_slot(pair: QueuePair, other: str, there: QueuePair | None) -> str:
 
 
 def _advice(cycle: Sequence[QueueWait], queues: Queues) -> str:
-    """Why the waits of a cycle do not end, and what to do."""
+    """Return why the waits of a cycle do not end, and what to do."""
     kinds = {wait.kind for wait in cycle}
     if kinds == {"recv"}:
         come = any(_unread(wait, queues) for wait in cycle)
@@ -275,14 +282,61 @@ def _advice(cycle: Sequence[QueueWait], queues: Queues) -> str:
 
 
 def dump_lines(queues: Queues, addresses: AddressMap) -> list[str]:
-    """The pointers of every queue pair, a line each."""
+    """Return the counters of every queue pair, a line each."""
     lines = ["queue pairs:"]
     for pe, pairs in queues.items():
-        lines += [f"  {pe_name(pe)} {_dumped(pair, addresses)}" for pair in pairs.values()]
+        lines += [f"  {pe_name(pe)} {_dump_line(pair, addresses)}" for pair in pairs.values()]
     return lines
 
 
-def _dumped(pair: QueuePair, addresses: AddressMap) -> str:
+def _dump_line(pair: QueuePair, addresses: AddressMap) -> str:
     base = pair.my_rx_base_pa
     ring = "sends only" if base is None else f"receives at {PhysAddr.decode(base, addresses.format)!r}"
     return f"{pair.direction} <-> {pe_name(pair.peer.pe)} {pair.peer.direction}: {pair.counters}; {ring}"
+
+
+@state
+class QueuePointers:
+    """The counters of all queues of ``machine``, for a reader who comes after the queues have begun anew.
+
+    They are kept when kernels that wait for queues are given up, until queues are installed or carry messages again.
+    """
+
+    machine: Machine
+    _kept: tuple[str, ...] | None = None
+    _kept_until: int = 0
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """A line for every queue pair, by PE and in the order of installation."""
+        return self._now() if self._kept is None or self._used else self._kept
+
+    @contextmanager
+    def keep(self) -> Iterator[None]:
+        """Keep the counters as they are before kernels are ended inside, if one of them waits for a queue."""
+        if any(part.waiting is not None for part in self._parts):
+            self._kept = self._now()
+        elif self._used:
+            self._kept = None
+        yield
+        self._kept_until = self._n_sent
+
+    def forget(self) -> None:
+        """Keep nothing: other queues are installed."""
+        self._kept = None
+
+    def _now(self) -> tuple[str, ...]:
+        by_pe = sorted(self._parts, key=lambda part: part.coord)
+        return tuple(dump_lines({part.coord: part.queue_pairs for part in by_pe}, self.machine.addresses))
+
+    @property
+    def _used(self) -> bool:
+        return self._n_sent != self._kept_until
+
+    @property
+    def _parts(self) -> list[QueuePart]:
+        return [part for part in self.machine.components if isinstance(part, QueuePart)]
+
+    @property
+    def _n_sent(self) -> int:
+        return sum(sent.messages for part in self._parts for sent in part.traffic.values())

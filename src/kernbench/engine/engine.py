@@ -23,13 +23,12 @@ from kernbench.common.values import value
 from kernbench.core.clock import NEVER
 from kernbench.core.log import NONE, By, Kind, Row
 from kernbench.core.op_log import OpRecord
-from kernbench.engine.deadlock import deadlock, summary, waiting_kernels
+from kernbench.engine.deadlock import QueuePointers, deadlock, summary, waiting_kernels
 from kernbench.engine.keeping import DataReport, Keeping
 from kernbench.engine.machine import Machine
 from kernbench.engine.part import Component, Outcome, is_builtin
 from kernbench.engine.part_check import check_parts, name_users_parts, named_failure
-from kernbench.engine.pointers import Pointers
-from kernbench.engine.queue_state import QueuePart, UnreceivedMessage, queue_part
+from kernbench.engine.queues import QueuePart, UnreceivedMessage, queue_part
 from kernbench.engine.records import PrintedLine, Printer
 from kernbench.engine.requests import Completion, Limits, RequestHandle, RequestTrace
 from kernbench.engine.thinking import ThinkingPart
@@ -147,7 +146,7 @@ class GraphEngine:
         check_parts(topology.topology_obj.nodes.values())
         self.machine = Machine(topology.topology_obj, keep_data=policy.keep)
         self.op_log = self.machine.op_log
-        self.pointers = Pointers(self.machine)
+        self.pointers = QueuePointers(self.machine)
         clock = self.machine.clock
         self._keeping = Keeping(policy, self.machine.recorder, self.machine.log, lambda: clock.time, self._drop_data)
         self._printer = Printer(self.op_log, self.machine.hooks, self.machine.recorder)
@@ -473,7 +472,7 @@ class GraphEngine:
 
     def _stop(self, ids: frozenset[int]) -> None:
         self.machine.given_up = ids  # of what is still on its way to the PEs
-        with self.pointers.kept():
+        with self.pointers.keep():
             for part in self.machine.components:
                 part.abandon(ids)
             self._run_out()
@@ -512,9 +511,9 @@ class GraphEngine:
         clock = self.machine.clock
         busy = {pe for launch in self.launches_under_way for pe in launch.targets}
         queues = [part for part in self.machine.components if isinstance(part, QueuePart)]
-        while any(part.is_sending(busy) for part in queues) and clock.next_time() < NEVER:
+        while any(part.has_in_flight(busy) for part in queues) and clock.next_time() < NEVER:
             clock.advance(clock.next_time())
-        messages = [each for part in queues if part.queue_pairs for each in part.unreceived]
+        messages = [each for part in queues if part.queue_pairs for each in part.pending_messages]
         for part in queues:
             part.empty(busy)
         self._emptied += [self._placed(each) for each in messages if each.pe not in busy and each.peer not in busy]
@@ -527,7 +526,7 @@ class GraphEngine:
         parts = [part for part in self.machine.components if isinstance(part, QueuePart) and part.queue_pairs]
         if pes is not None:
             parts = [queue_part(self.machine, pe) for pe in pes]
-        messages = [self._placed(each) for part in parts for each in part.unreceived]
+        messages = [self._placed(each) for part in parts for each in part.pending_messages]
         return tuple(each for each in messages if not self._has_failed(each.launch))
 
     def _has_failed(self, launch: int) -> bool:

@@ -12,7 +12,7 @@ from kernbench.common.values import value
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.core.log import Columns
 from kernbench.engine.machine import Machine
-from kernbench.engine.queue_state import QueuePart
+from kernbench.engine.queues import QueuePart
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.works import ENGINE_OF, PE_ENGINES, Times, Works
 
@@ -229,7 +229,7 @@ def traffic(machine: Machine, links: tuple[LinkTraffic, ...] | None = None) -> T
 
 def queue_traffic(machine: Machine, works: Works) -> tuple[QueueTraffic, ...]:
     """What the queues of every PE have sent since time 0, by PE; empty when none did."""
-    parts = [part for part in machine.components if isinstance(part, QueuePart) and part.carried]
+    parts = [part for part in machine.components if isinstance(part, QueuePart) and part.traffic]
     if not parts:
         return ()
     columns = works.columns
@@ -238,7 +238,7 @@ def queue_traffic(machine: Machine, works: Works) -> tuple[QueueTraffic, ...]:
     found = (
         QueueTraffic(
             part.coord,
-            tuple(QueueUse(direction, use.messages, use.nbytes) for direction, use in part.carried.items()),
+            tuple(QueueUse(direction, use.messages, use.nbytes) for direction, use in part.traffic.items()),
             ps_to_ns(busy.get(machine.log.part(part.node.id), 0)),
         )
         for part in parts

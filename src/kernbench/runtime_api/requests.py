@@ -12,7 +12,7 @@ from kernbench.ccl.queues import lines_of, unreceived_error
 from kernbench.common.errors import AbandonedError, IpcqError, SimulationDeadlock
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.queue_state import UnreceivedMessage
+from kernbench.engine.queues import UnreceivedMessage
 from kernbench.engine.requests import Completion, RequestHandle
 from kernbench.messages.requests import (
     HostMsg,

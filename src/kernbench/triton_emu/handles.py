@@ -28,12 +28,12 @@ class ScratchPlace(Protocol):
 class SlotRing(Protocol):
     """The slots of a queue."""
 
-    def free(self, slot: ReceivedSlot, /) -> None:
+    def free(self, slot: Slot, /) -> None:
         """Take back ``slot``."""
 
 
 @state(eq=False)
-class ReceivedSlot:
+class Slot:
     """What a kernel gets for a receive: message ``sequence`` of queue ``direction``, at ``address`` of ``owner``.
 
     The address is a physical one. ``ring`` takes the slot back when the kernel has done with it; ``pending``: the

@@ -15,7 +15,7 @@ from kernbench.common.operators import PLAIN, Attributes
 from kernbench.messages.commands import AwaitSpace, LoadCommand, MathCommand, Operand, PeCommand
 from kernbench.policy.address.free_list import Block, ScratchAllocator
 from kernbench.triton_emu.calls import Asked, Call, KnownCalls, Room
-from kernbench.triton_emu.handles import Allocation, Handle, Language, Number, ReceivedSlot, Ref, load_first
+from kernbench.triton_emu.handles import Allocation, Handle, Language, Number, Ref, Slot, load_first
 from kernbench.triton_emu.kernel_runner import KernelRunner
 from kernbench.triton_emu.source import KernelSite, call_line, call_place, kernel_error
 
@@ -36,7 +36,7 @@ class Lifetimes:
 
     def __init__(self) -> None:
         self.under_way: dict[int, tuple[PeCommand, tuple[Handle, ...]]] = {}
-        self.slots: list[ReceivedSlot] = []
+        self.slots: list[Slot] = []
 
     def returning(self) -> bool:
         """Whether commands under way are the last to have some memory, which thus goes back when they are done."""
@@ -48,7 +48,7 @@ class Lifetimes:
         here = sum(x is made[0] for x in used)
         return here == 1 and getrefcount(made[0]) == 3  # of the two commands, and the argument's
 
-    def received(self, slot: ReceivedSlot) -> None:
+    def received(self, slot: Slot) -> None:
         """The kernel has its first message in ``slot``."""
         if len(self.slots) >= _MANY_SLOTS:  # of receives that were posted: each had a slot of its own
             for each in self.slots:
@@ -65,7 +65,7 @@ class Lifetimes:
         """
         instead: dict[Handle, Handle] = {}
         for x in [x.root for _, handles in self.under_way.values() for x in handles]:
-            if isinstance(x.place, ReceivedSlot) and x.turn == x.place.turn:
+            if isinstance(x.place, Slot) and x.turn == x.place.turn:
                 x.place.turn += 1
                 instead[x] = Handle(x.owner, x.array, x.place)
         for serial, (command, handles) in self.under_way.items():

@@ -51,7 +51,7 @@ from kernbench.triton_emu.checks import (
     valid_part,
 )
 from kernbench.triton_emu.composites import CompositeCalls
-from kernbench.triton_emu.handles import Handle, Number, ReceivedSlot, Ref, UnmanagedPlace
+from kernbench.triton_emu.handles import Handle, Number, Ref, Slot, UnmanagedPlace
 from kernbench.triton_emu.issuer import Issuer
 from kernbench.triton_emu.math_calls import MathCalls
 from kernbench.triton_emu.source import call_place, kernel_error
@@ -241,7 +241,7 @@ class QueueCalls(MemoryCalls):
             self._request(AwaitCommand(handle.producer, line))
         return handle
 
-    def _in_slot(self, slot: ReceivedSlot, nbytes: int, shape: Shape, item: DType) -> Handle:
+    def _in_slot(self, slot: Slot, nbytes: int, shape: Shape, item: DType) -> Handle:
         array = slot.array
         if array is None or array.dtype is not item or (array.shape is not shape and array.shape != shape):
             array = slot.array = Operand(slot.space, slot.owner, slot.address, nbytes, shape, item)

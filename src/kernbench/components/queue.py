@@ -1,0 +1,454 @@
+"""A queue of a PE at work: it writes messages into the ring of its peer, and has the ring that messages come to.
+
+The life of a message from queue E of PE a to queue W of PE b, in at most six events::
+
+    event                        what happens                                          who goes on
+    1 the send takes effect      ``claim`` takes a slot of b, ``send`` its set-up      the kernel on a; without a slot
+                                                                                       it waits (``sender``) for event 6
+    2 set-up of the DMA ends     the bytes leave for b: ``_put``
+    3 the last byte is there     the memory of the ring takes it: ``_deliver``         commands that wait for the send
+    4 b has decoded it           ``PeIpcq.decode`` counts it                           the kernel on b, if it waits
+    5 the receive is due         only when event 4 came before: it takes the message   the kernel on b
+      the kernel drops it        no event: ``free`` counts it and notes a credit
+    6 the credit comes           only when a waits for it: ``wake``                    the kernel on a
+
+What nobody may have to be woken for is no event. A receive and a credit reserve their place among the events of the
+instant when they are due (``Clock.reserve``): a look at that instant finds what an event would have left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from kernbench.common.errors import IpcqError, KernbenchError, KernelError
+from kernbench.common.ids import pe_part
+from kernbench.common.values import state, value
+from kernbench.components.pe_dma import PeDma
+from kernbench.core.clock import Clock
+from kernbench.core.log import BY_CREDIT, BY_OPERAND, END, LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Row
+from kernbench.engine.hooks import QueueEvent, QueueEventKind, SlotReleased
+from kernbench.engine.queues import Credit, QueuePair, SendTotals, UnreceivedMessage, size_error
+from kernbench.messages.commands import Operand, PeCommand, SendCommand
+from kernbench.messages.fabric import Access, QueueData
+from kernbench.messages.requests import OPPOSITE_DIRECTION, QueueSetup
+from kernbench.transport import Port, Route, Transfer
+from kernbench.triton_emu.handles import Slot
+
+if TYPE_CHECKING:
+    from kernbench.components.pe_ipcq import PeIpcq
+
+_CREDIT = int(Kind.CREDIT)  # found once, as the reasons of rows
+OnReceive: TypeAlias = Callable[[Slot | Exception | None, Row], None]
+"""Takes the slot of a message that has come, or what is wrong with it, and its row; None: it came before the receive"""
+
+Sent: TypeAlias = tuple[int, Row, int]
+"""A message that was sent: its number, its row in the log, its bytes"""
+
+
+@value(eq=False, guarded=False)
+class Message(QueueData):
+    """A message of ``queue`` on its way; ``done(command, sent)`` is called when its last byte is delivered."""
+
+    queue: Queue
+    command: PeCommand
+    done: Callable[[PeCommand, Row], None]
+
+
+@state(eq=False)
+class PendingReceive:
+    """A receive at ``line`` whose message is not there: number ``sequence`` of its queue, to have ``nbytes``.
+
+    It takes effect at ``due_ps``, in ``place`` among the programs of that instant. ``posted``: the kernel has its slot
+    already, and goes on.
+    """
+
+    on_receive: OnReceive
+    sequence: int = -1
+    nbytes: int = 0
+    line: int = 0
+    due_ps: int = -1
+    place: int = -1
+    posted: bool = False
+
+    def is_due(self, clock: Clock) -> bool:
+        """Return whether the receive has taken effect: the kernel waits."""
+        return self.due_ps < clock.time or clock.has_come(self.due_ps, self.place)
+
+
+@state(eq=False)
+class PendingSend:
+    """A kernel that waits since ``since_ps``, at ``line``, for a slot: ``resume(cause)`` lets it go on."""
+
+    line: int
+    since_ps: int
+    resume: Callable[[Cause], None]
+
+
+class Queue(QueuePair):
+    """A queue of ``ipcq``. It is of an ``installation``, and ``attached`` until that is removed.
+
+    ``receives`` wait for messages, in order, mostly one; ``sender`` waits for a slot. ``slot_rows`` are the rows of the
+    messages that came last to the own slots. The peer, the queue there whose messages come here (the reverse queue) and
+    the ways to them are found when they are first needed.
+    """
+
+    __slots__ = (
+        "_channel",
+        "_credit_name",
+        "_credit_ps",
+        "_hook",
+        "_memory",
+        "_part",
+        "_peer_direction_id",
+        "_peer_ipcq",
+        "_peer_slots",
+        "_posted_slots",
+        "_record_name",
+        "_requester",
+        "_reverse_queue",
+        "_sent",
+        "_slots",
+        "_totals",
+        "_wake_credit",
+        "attached",
+        "deliver",
+        "installation",
+        "ipcq",
+        "receives",
+        "rows",
+        "send_route",
+        "sender",
+        "slot_rows",
+    )
+
+    def __init__(self, ipcq: PeIpcq, setup: QueueSetup, installation: int) -> None:
+        super().__init__(setup, ipcq.clock)
+        n, log = setup.n_slots, ipcq.machine.log
+        self.ipcq = ipcq
+        self.installation = installation
+        self.attached = True
+        self.rows, self._part = log.rows, log.part(ipcq.node.id)
+        self._peer_ipcq: PeIpcq | None = None
+        self._reverse_queue: Queue | None = None
+        self._credit_ps = 0
+        # Messages that come.
+        self.receives: list[PendingReceive] = []
+        self._slots: list[Slot | None] = [None] * n
+        self._posted_slots: list[Slot | None] = [None] * n
+        self.slot_rows = [NONE] * n
+        # Messages that go.
+        self.sender: PendingSend | None = None
+        self.send_route: tuple[Port, Route] | None = None
+        self.deliver: Callable[[QueueData, Transfer], None] = _refuse  # to the memory of the peer's ring
+        self._wake_credit: Credit | None = None  # an event was made of it
+        self._memory = ""
+        self._channel = ipcq.dma.queue
+        self._requester = ipcq.dma.node.id
+        self._peer_direction_id = log.named(setup.peer.direction)
+        self._record_name = f"send {setup.direction}"
+        self._credit_name = NONE  # in the log
+        self._peer_slots: list[tuple[Access, Operand] | None] = [None] * n  # as the last messages filled them
+        self._sent: list[Sent | None] = [None] * n  # last, to each slot of the peer
+        self._totals: SendTotals | None = None
+        self._hook = ipcq.machine.hooks.queue
+
+    def connect(self) -> PeIpcq:
+        """Return the queues of the peer. The first call finds them, the memory of its ring and the time of a credit."""
+        if self._peer_ipcq is not None:
+            return self._peer_ipcq
+        ipcq, peer = self.ipcq, self.peer
+        machine, base = ipcq.machine, peer.rx_base_pa
+        self._memory = "" if base is None else machine.addresses.memory_node(machine.addresses.decode(base))
+        found = self._peer_ipcq = ipcq.find_peer(peer.pe)
+        # A credit goes back the way that the message came.
+        back = OPPOSITE_DIRECTION.get(peer.direction, "")
+        via = back.removeprefix("global_") if back.startswith("global_") else None
+        self._credit_ps = machine.sideband_ps(self._requester, pe_part(*peer.pe, "pe_dma"), ipcq.credit_bytes, via)
+        return found
+
+    def notify(self, kind: QueueEventKind, nbytes: int, sequence: int, row: Row, pa: int) -> None:
+        """Tell who listens to queues."""
+        where = (self.ipcq.coord, kind, self.direction, nbytes, sequence, self.ipcq.clock.time, self.peer.pe, row, pa)
+        self._hook.emit(QueueEvent(*where))
+
+    # Events 1 to 3: a message goes.
+
+    def send(
+        self, command: SendCommand, sequence: int, launch: int, cause: Cause, done: Callable[[PeCommand, Row], None]
+    ) -> None:
+        """Write message ``sequence`` of ``command`` to its slot: ``done(command, sent)`` when its bytes have left.
+
+        Its record ends when the message has arrived.
+        """
+        ipcq, array, at = self.ipcq, command.src, sequence % self.n_slots
+        machine, clock, there = ipcq.machine, ipcq.clock, self._peer_slots[at]
+        if there is None or there[1].dtype is not array.dtype or there[1].shape != array.shape:
+            there = self._peer_slots[at] = self._fill_peer_slot(sequence, array)
+        access, filled = there
+        op, nbytes = machine.next_op(), access.row_bytes
+        row = machine.recorder.message(self._part, self._record_name, command, filled, clock.time, launch, cause)
+        ready_ps, sent = self._channel.post(row, ipcq.delay_ps, self._peer_direction_id, launch, command.line)
+        requester, pe, coord = self._requester, self.peer.pe, ipcq.coord
+        message = Message(op, 0, requester, access, sequence, pe, coord, row, sent, self, command, done)
+        self._sent[at] = (sequence, row, nbytes)
+        if self._hook.listeners:
+            self.notify("send", nbytes, sequence, row, access.pa)
+        totals = self._totals
+        if totals is None:
+            totals = self._totals = ipcq.count_first(self.direction)
+        totals.messages += 1
+        totals.nbytes += nbytes
+        clock.call_at(ready_ps, _put, message)
+
+    def _fill_peer_slot(self, sequence: int, array: Operand) -> tuple[Access, Operand]:
+        """Return the peer's slot for message ``sequence`` as ``array`` fills it: for the memory, and for the op-log."""
+        pa = self.peer_slot_pa(sequence)
+        where = self.ipcq.machine.addresses.place_of(pa)
+        return Access(pa, array.nbytes), Operand(where.space, where.owner, pa, array.nbytes, array.shape, array.dtype)
+
+    def find_route(self) -> tuple[Port, Route]:
+        """Return where messages enter the fabric and their way to the memory of the peer's ring; keep both."""
+        self.connect()
+        machine, port = self.ipcq.machine, self._channel.port
+        found = self.send_route = (port, machine.route(port.name, self._memory, self.via_port))
+        target = machine.component(self._memory)
+        self.deliver = target.write if isinstance(target, PeDma) else target.receive
+        return found
+
+    @property
+    def has_in_flight(self) -> bool:
+        """Whether a message is on its way to the peer."""
+        peer, base = self._peer_ipcq, self.peer.rx_base_pa
+        there = None if peer is None or base is None else peer.find_queue_at(base)
+        return there is not None and there.arrived < self.my_head
+
+    # Events 4 and 5: a message comes, and a kernel receives it.
+
+    def post_receive(self, receive: PendingReceive, due_ps: int) -> bool:
+        """Let ``receive``, which takes effect at ``due_ps``, wait for its message; False when that is there already.
+
+        Also False for a mistake of the kernel, which is told when the receive takes effect. A message that comes before
+        ``due_ps`` is announced by None, and the receive takes it (``slot_of``) when it is due.
+        """
+        sequence = self.taken
+        if self.peer_head_cache > sequence or self.my_rx_base_pa is None or receive.nbytes > self.slot_size:
+            return False
+        self.taken = sequence + 1
+        receive.sequence = sequence
+        receive.due_ps, receive.place = due_ps, self.ipcq.clock.reserve(due_ps)
+        self.receives.append(receive)
+        return True
+
+    def receive_next(self, receive: PendingReceive) -> Slot | None:
+        """Return the slot of the next message when that is there; else None, and ``receive`` gets it once it is.
+
+        KernelError when the message has another size.
+        """
+        sequence = receive.sequence = self.taken
+        self.taken = sequence + 1
+        if sequence < self.peer_head_cache:
+            return self.slot_of(sequence, receive.nbytes)
+        receive.due_ps = -1
+        self.receives.append(receive)
+        return None
+
+    def receive_ahead(self, nbytes: int, line: int, on_receive: OnReceive) -> Slot:
+        """Return the slot of the next message; when it is ``pending``, ``on_receive`` follows once that has come."""
+        sequence = self.taken
+        self.taken = sequence + 1
+        if sequence < self.peer_head_cache:
+            return self.slot_of(sequence, nbytes)
+        self.receives.append(PendingReceive(on_receive, sequence, nbytes, line, posted=True))
+        if self._hook.listeners:
+            self.notify("recv", 0, sequence, NONE, self.slot_pa(sequence))
+        return self._make_posted_slot(sequence)
+
+    def slot_of(self, sequence: int, nbytes: int) -> Slot:
+        """Return the slot of message ``sequence``, which is there. KernelError when it has another size."""
+        found = self.find_slot(sequence, nbytes)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def find_slot(self, sequence: int, nbytes: int, *, notified: bool = False) -> Slot | KernelError:
+        """Return the slot of message ``sequence``, which is there, or the error when it has another size.
+
+        ``notified``: listeners know of the receive.
+        """
+        if self.sizes[sequence] != nbytes:
+            return size_error(self.ipcq.node.id, self, sequence, nbytes)
+        at = sequence % self.n_slots
+        if self._hook.listeners and not notified:
+            self.notify("recv", nbytes, sequence, self.slot_rows[at], self.slot_pa(sequence))
+        slot = self._slots[at]
+        if slot is None:
+            slot = self._slots[at] = self._make_slot(sequence, False)
+            self.find_reverse()  # an error there is to come out here, not when the slot goes back
+        slot.sequence = sequence
+        return slot
+
+    def _make_slot(self, sequence: int, pending: bool) -> Slot:
+        self.connect()
+        pa = self.slot_pa(sequence)
+        owner = self.ipcq.machine.addresses.place_of(pa).owner
+        return Slot(self.direction, self.ipcq.buffer_kind, owner, pa, self, sequence, pending)
+
+    def _make_posted_slot(self, sequence: int) -> Slot:
+        """Return a slot for a message that is yet to come: a new one each time, as the receive may be given up."""
+        at = sequence % self.n_slots
+        last = self._posted_slots[at]
+        if last is None:
+            slot = self._make_slot(sequence, True)
+        else:
+            slot = Slot(last.direction, last.space, last.owner, last.address, self, sequence, True, last.array)
+        self._posted_slots[at] = slot
+        return slot
+
+    # The kernel drops a message, and event 6: the credit comes.
+
+    def free(self, slot: Slot, /) -> None:
+        """Take back ``slot``, which the kernel has done with: when the tail moves on, a credit goes to the sender.
+
+        Nothing happens when the queue has been removed.
+        """
+        if not self.attached:
+            return
+        ipcq, sequence = self.ipcq, slot.sequence
+        clock, board = ipcq.clock, ipcq.board
+        credited: int | None = None
+        if self.release(sequence):
+            reverse = self._reverse_queue
+            if reverse is None or not reverse.attached:
+                reverse = self.find_reverse()
+            credited = clock.time + self._credit_ps
+            reverse.take_credit(credited, self.my_tail, NONE if board is None else board.now)
+        hook = ipcq.machine.hooks.slot_released
+        if hook.listeners:
+            there = self.peer
+            hook.emit(
+                SlotReleased(ipcq.coord, self.direction, sequence, clock.time, there.pe, there.direction, credited)
+            )
+
+    def find_reverse(self) -> Queue:
+        """Return the queue of the peer whose messages come here: credits go by the address of the ring.
+
+        IpcqError when there is none.
+        """
+        peer = self._peer_ipcq or self.connect()
+        assert self.my_rx_base_pa is not None
+        found = peer.find_queue_into(self.my_rx_base_pa)
+        if found is None:
+            raise IpcqError(f"{peer.node.id}: a credit for the ring at {self.my_rx_base_pa:#x}, which no queue uses")
+        self._reverse_queue = found
+        return found
+
+    def take_credit(self, when: int, tail: int, row: Row) -> None:
+        """Receive a credit: at ``when`` the peer has freed every slot before ``tail``; ``row`` is its log row."""
+        clock = self.ipcq.clock
+        self.credits.append((when, clock.reserve(when), tail, row, clock.time))
+        if self.sender is not None:
+            self._wake_with_next()
+
+    def wait_for_slot(self, line: int, resume: Callable[[Cause], None]) -> None:
+        """Call ``resume(cause)`` when the kernel at ``line``, which found no slot, may look again."""
+        self.sender = PendingSend(line, self.ipcq.clock.time, resume)
+        self._wake_with_next()
+
+    def _wake_with_next(self) -> None:
+        due = self.credits
+        if due and due[0] is not self._wake_credit:
+            credit = self._wake_credit = due[0]
+            self.ipcq.clock.at_place(credit[0], credit[1], WAKE, self)
+
+    def wake(self) -> None:
+        """Let the sender go on, as a credit has come: at once, or when it polls next."""
+        sender = self.sender
+        if sender is None:
+            return
+        poll_ps, clock = self.ipcq.poll_ps, self.ipcq.clock
+        assert self._wake_credit is not None
+        self.sender, row = None, self.log_credit(self._wake_credit)
+        if not poll_ps:
+            resume = sender.resume
+            resume((row, BY_CREDIT))
+            return
+        waited = -(-(clock.time - sender.since_ps) // poll_ps) * poll_ps
+        clock.call_at(sender.since_ps + waited, sender.resume, (row, By.POLL))
+
+    def log_credit(self, credit: Credit) -> Row:
+        """Open and close the row of a credit that somebody has waited for; return it."""
+        come_ps, _, _, row, given_ps = credit
+        rows = self.rows
+        launch, line = (rows[row + LAUNCH], rows[row + LINE]) if row >= 0 else (NONE, 0)
+        after, by = (row, BY_OPERAND) if row >= 0 else ROOT
+        name = self._credit_name
+        if name < 0:
+            name = self._credit_name = self.ipcq.machine.log.named(self.direction)
+        start, end, opened = given_ps, come_ps, len(rows)
+        rows += (self._part, _CREDIT, name, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
+        return opened
+
+    @property
+    def last_credit(self) -> Credit | None:
+        """The last credit that was given here, while it is on its way."""
+        under_way = () if self._reverse_queue is None else self._reverse_queue.credits
+        return under_way[-1] if under_way else None
+
+    # What is left in a queue.
+
+    @property
+    def pending_messages(self) -> list[UnreceivedMessage]:
+        """Messages that were sent here and that no kernel has received, in order; they may be on their way yet."""
+        base = self.my_rx_base_pa
+        sender = None if base is None else self.ipcq.find_peer(self.peer.pe).find_queue_into(base)
+        return [] if sender is None else [self._describe(each) for each in sender.sent_from(self.taken)]
+
+    def sent_from(self, sequence: int) -> list[Sent]:
+        """Return the messages from number ``sequence`` on that were sent: the ring holds all that are not received."""
+        found = [(each, self._sent[each % self.n_slots]) for each in range(sequence, self.my_head)]
+        return [sent for each, sent in found if sent is not None and sent[0] == each]
+
+    def _describe(self, sent: Sent) -> UnreceivedMessage:
+        log, peer, (_, row, nbytes) = self.ipcq.machine.log, self.peer, sent
+        launch = self.rows[row + LAUNCH]
+        return UnreceivedMessage(
+            pe=peer.pe,
+            direction=peer.direction,
+            peer=self.ipcq.coord,
+            there=self.direction,
+            nbytes=nbytes,
+            launch=launch,
+            kernel=log.kernels.get(launch, ""),
+            place=log.place(launch, self.rows[row + LINE], peer.pe),
+        )
+
+    def reset(self) -> None:
+        """Begin anew: nothing was ever sent or received."""
+        super().reset()
+        self._sent = [None] * self.n_slots
+
+
+def _put(message: Message) -> None:
+    """Hand a message to transport: its descriptor is set up."""
+    queue = message.queue
+    port, route = queue.send_route or queue.find_route()
+    queue.ipcq.machine.network.post(port, route, message.access.row_bytes, _deliver, message)
+
+
+def _deliver(transfer: Transfer) -> None:
+    """Hand a message to the memory of its ring: its last byte is there."""
+    message = transfer.arg
+    assert isinstance(message, Message)
+    queue, sent, done = message.queue, message.sent, message.done
+    queue.rows[sent + END] = transfer.delivered_ps
+    deliver = queue.deliver
+    deliver(message, transfer)
+    done(message.command, sent)
+
+
+def _refuse(_: QueueData, transfer: Transfer) -> None:
+    raise KernbenchError(f"transfer {transfer.serial} was delivered before it was sent")
+
+
+WAKE = Queue.wake

@@ -1,0 +1,341 @@
+"""Queues between PEs: the counters of both ends, the rules by which they change, and what a part with queues offers.
+
+A queue pair is two rings of slots, each at the end that receives. Message k lies in slot k mod ``n_slots``::
+
+    the end that sends                            the end that receives
+    claim:  a slot is free?  my_head + 1
+            ── message k, its bytes in slot k ──▶ arrive:  peer_head_cache, the first that is missing
+                                                  take:    taken + 1, a receive of the kernel
+    claim looks:  peer_tail_cache  ◀── credit ──  release: my_tail, the first that is not released
+
+A sender waits while ``my_head - peer_tail_cache = n_slots``, a receiver while ``taken = peer_head_cache``. The machine
+and the mock follow these rules and raise these errors; when a message or a credit comes is theirs to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal, TypeAlias, TypeVar
+
+from kernbench.common.errors import IpcqError, IpcqInvalidDirection, KernelError
+from kernbench.common.ids import pe_name, pe_part
+from kernbench.common.values import state, value
+from kernbench.core.clock import Clock
+from kernbench.core.log import Row
+from kernbench.engine.machine import Machine
+from kernbench.engine.part import Component
+from kernbench.messages.fabric import QueueData
+from kernbench.messages.requests import BufferKind, PeCoord, QueueSetup
+
+Q = TypeVar("Q", bound="QueuePair")
+
+WaitKind: TypeAlias = Literal["send", "recv"]
+Credit: TypeAlias = tuple[int, int, int, Row, int]
+"""A credit on its way: its time of arrival in ps, its place among the programs of that instant, the tail that it
+reports, the row of the log after which it was given, and the time of that"""
+
+
+class QueuePair:
+    """One end of a queue pair. Its counters only grow.
+
+    ``my_head``: messages sent; ``peer_tail_cache``: how many of them the peer has released; ``peer_head_cache``:
+    messages that have arrived in order; ``taken``: receives of the kernel; ``my_tail``: messages released in order.
+    ``sizes`` are the bytes of the messages that have come and are not released, by number.
+    ``credits`` are on their way, in order. No event announces one: whoever looks finds it. There are as many as slots
+    at most, so a list serves them best. Without a ``clock`` there are none, and ``peer_tail_cache`` is set instead.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_credited",
+        "credits",
+        "direction",
+        "my_head",
+        "my_rx_base_pa",
+        "my_tail",
+        "n_slots",
+        "peer",
+        "peer_head_cache",
+        "released",
+        "sizes",
+        "slot_size",
+        "taken",
+        "via_port",
+    )
+
+    def __init__(self, setup: QueueSetup, clock: Clock | None = None) -> None:
+        self.direction = setup.direction
+        self.peer = setup.peer
+        self.my_rx_base_pa = setup.rx_base_pa
+        self.n_slots = setup.n_slots
+        self.slot_size = setup.slot_size
+        self.via_port = setup.via_port
+        self.my_head = self.my_tail = self.peer_head_cache = self.taken = 0
+        self.sizes: dict[int, int] = {}
+        self.released: set[int] = set()
+        self.credits: list[Credit] = []
+        self._clock = clock
+        self._credited = 0
+
+    @property
+    def peer_tail_cache(self) -> int:
+        """How many messages the peer is known to have released."""
+        return self._take_credits()
+
+    @peer_tail_cache.setter
+    def peer_tail_cache(self, tail: int) -> None:
+        self._credited = tail
+
+    def _take_credits(self) -> int:
+        clock, due = self._clock, self.credits
+        while due and clock is not None:
+            when, place, tail = due[0][:3]
+            if when >= clock.time and not clock.has_come(when, place):
+                break
+            del due[0]
+            self._credited = tail
+        return self._credited
+
+    @property
+    def ready(self) -> bool:
+        """Whether a message waits to be taken."""
+        return self.peer_head_cache > self.taken
+
+    @property
+    def unread(self) -> int:
+        """Messages that have come and the kernel has not received."""
+        return max(0, self.peer_head_cache - self.taken)
+
+    @property
+    def held(self) -> int:
+        """Messages that the kernel has got and not released."""
+        return min(self.taken, self.peer_head_cache) - self.my_tail - len(self.released)
+
+    @property
+    def arrived(self) -> int:
+        """Messages that have come, also those before which one is missing."""
+        return self.peer_head_cache + sum(1 for sequence in self.sizes if sequence >= self.peer_head_cache)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is under way: all that was sent has been released, all that came has been."""
+        return self.my_head == self.peer_tail_cache and self.peer_head_cache == self.my_tail == self.taken
+
+    @property
+    def counters(self) -> str:
+        """The counters in a line."""
+        return (
+            f"my_head={self.my_head} my_tail={self.my_tail} "
+            f"peer_head_cache={self.peer_head_cache} peer_tail_cache={self.peer_tail_cache}"
+        )
+
+    def slot_pa(self, sequence: int) -> int:
+        """Return the address of message ``sequence`` in the own ring."""
+        assert self.my_rx_base_pa is not None
+        return self.my_rx_base_pa + sequence % self.n_slots * self.slot_size
+
+    def peer_slot_pa(self, sequence: int) -> int:
+        """Return the address of message ``sequence`` in the ring of the peer."""
+        base = self.peer.rx_base_pa
+        assert base is not None
+        return base + sequence % self.n_slots * self.slot_size
+
+    def claim(self) -> int | None:
+        """Take the next slot of the peer and return the number of its message; None while all slots are taken."""
+        sequence = self.my_head
+        last_in_slot = sequence - self.n_slots
+        if self._credited <= last_in_slot and (not self.credits or self._take_credits() <= last_in_slot):
+            return None
+        self.my_head = sequence + 1
+        return sequence
+
+    def take(self) -> int:
+        """Return the number of the message for the kernel's next receive, whether or not it has come."""
+        sequence = self.taken
+        self.taken = sequence + 1
+        return sequence
+
+    def arrive(self, sequence: int, pa: int, nbytes: int) -> None:
+        """Count message ``sequence``, which is in the slot at ``pa``. IpcqError when that slot is not free for it."""
+        n_slots, sizes, head = self.n_slots, self.sizes, self.peer_head_cache
+        slot_pa = (self.my_rx_base_pa or 0) + sequence % n_slots * self.slot_size
+        if slot_pa != pa or not head <= sequence < self.my_tail + n_slots:
+            raise IpcqError(
+                f"message {sequence} of {pe_part(*self.peer.pe, 'pe_ipcq')} arrived in a slot of queue "
+                f"{self.direction} that is not free for it: {self.counters}"
+            )
+        sizes[sequence] = nbytes
+        while head in sizes:
+            head += 1
+        self.peer_head_cache = head
+
+    def release(self, sequence: int) -> bool:
+        """Give back the slot of a message; True when the tail has moved on, False while an earlier one is held.
+
+        The message of an abandoned receive may not have come yet.
+        """
+        tail, sizes, released = self.my_tail, self.sizes, self.released
+        if sequence != tail:
+            released.add(sequence)
+            return False
+        sizes.pop(sequence, None)
+        tail += 1
+        if released:
+            while tail in released:
+                released.remove(tail)
+                sizes.pop(tail, None)
+                tail += 1
+        self.my_tail = tail
+        return True
+
+    def reset(self) -> None:
+        """Forget everything that was ever sent or received."""
+        self.my_head = self.my_tail = self.peer_head_cache = self.peer_tail_cache = self.taken = 0
+        self.sizes.clear()
+        self.released.clear()
+        self.credits.clear()
+
+
+# Which queue a kernel means, and what is wrong when there is none. ``name``: the part that has the queues.
+
+
+def find_queue(name: str, queues: Mapping[str, Q], direction: str, nbytes: int, *, sends: bool) -> Q:
+    """Return queue ``direction`` of ``queues`` for a message of ``nbytes`` that a kernel ``sends``, or receives.
+
+    IpcqInvalidDirection for a queue that is not there or goes the other way only, KernelError for a message that no
+    slot can hold.
+    """
+    queue = queues.get(direction)
+    if queue is None:
+        there = ", ".join(queues) or "none: install queues first"
+        raise IpcqInvalidDirection(f"{name} has no queue {direction!r}; installed: {there}")
+    if (queue.peer.rx_base_pa if sends else queue.my_rx_base_pa) is None:
+        if sends:
+            able = ", ".join(each.direction for each in queues.values() if each.peer.rx_base_pa is not None) or "none"
+            raise IpcqInvalidDirection(f"{name}: queue {direction} only receives; those that send: {able}")
+        able = ", ".join(each.direction for each in queues.values() if each.my_rx_base_pa is not None) or "none"
+        raise IpcqInvalidDirection(f"{name}: queue {direction} only sends; those that receive: {able}")
+    if nbytes > queue.slot_size:
+        raise KernelError(
+            f"{name}: a message of {nbytes} bytes does not fit a slot of queue {direction}: "
+            f"slot_size is {queue.slot_size}; send it in pieces"
+        )
+    return queue
+
+
+def find_receivers(name: str, queues: Mapping[str, Q]) -> list[Q]:
+    """Return the queues that receive, in the order of installation. IpcqInvalidDirection when there is none."""
+    found = [queue for queue in queues.values() if queue.my_rx_base_pa is not None]
+    if not found:
+        raise IpcqInvalidDirection(f"{name} has no queue that receives")
+    return found
+
+
+def find_ready(queues: Sequence[QueuePair], turn: int) -> int | None:
+    """Return which of ``queues``, in turn from number ``turn`` on, has a message to take first; None when none has."""
+    n = len(queues)
+    return next((at % n for at in range(turn, turn + n) if queues[at % n].ready), None)
+
+
+def size_error(name: str, pair: QueuePair, sequence: int, nbytes: int) -> KernelError:
+    """Return the error of a kernel that receives message ``sequence``, which is there, as ``nbytes``."""
+    return KernelError(
+        f"{name}: message {sequence} of queue {pair.direction} has {pair.sizes[sequence]} bytes, "
+        f"the kernel receives {nbytes}: both ends name the same shape and dtype"
+    )
+
+
+@value(kw_only=True)
+class QueueWait:
+    """The kernel on ``pe`` waits at ``line`` for queue ``direction`` (None: any): for a slot or for a message."""
+
+    pe: PeCoord
+    kind: WaitKind
+    direction: str | None
+    line: int
+
+
+@value(kw_only=True)
+class UnreceivedMessage:
+    """A message from queue ``direction`` of ``pe`` to queue ``there`` of ``peer``, which no kernel has received.
+
+    ``place``: the line or step of ``kernel``, run by request ``launch``, that sent it. ``source``: the file of that, or
+    the line of the host program whose call it was; empty when nobody knows.
+    """
+
+    pe: PeCoord
+    direction: str
+    peer: PeCoord
+    there: str
+    nbytes: int
+    launch: int
+    kernel: str
+    place: str
+    source: str = ""
+
+    def __str__(self) -> str:
+        way = f"{pe_name(self.pe)} {self.direction} -> {pe_name(self.peer)} {self.there}"
+        source = f" {self.source}" if self.source else ""
+        return f"{way}: {self.nbytes} bytes of kernel {self.kernel!r}, {self.place}{source}"
+
+
+@state
+class SendTotals:
+    """Messages that queues of one direction of a PE have sent since the machine was made, and their bytes."""
+
+    messages: int = 0
+    nbytes: int = 0
+
+
+class QueuePart(Component):
+    """A part that holds queue pairs: what the rest of the machine, reports and diagnostics know of it."""
+
+    coord: PeCoord
+    buffer_kind: BufferKind = "tcm"
+    traffic: Mapping[str, SendTotals]
+    """Totals by direction, in the order of first use; they outlive the queues"""
+
+    @property
+    def queue_pairs(self) -> Mapping[str, QueuePair]:
+        """The pairs by direction, in the order of installation."""
+        raise NotImplementedError
+
+    @property
+    def waiting(self) -> QueueWait | None:
+        """What the kernel of this PE waits for here."""
+        raise NotImplementedError
+
+    def arrived(self, message: QueueData) -> None:
+        """Take in a message for this PE, which is in its slot."""
+        raise NotImplementedError
+
+    @property
+    def installation(self) -> int | None:
+        """Which installation its queues are of; None when it has none."""
+        raise NotImplementedError
+
+    @property
+    def pending_messages(self) -> tuple[UnreceivedMessage, ...]:
+        """Messages that were sent here and that no kernel has received, also those on their way yet.
+
+        Of queues that were removed, until there are new ones.
+        """
+        raise NotImplementedError
+
+    def has_in_flight(self, busy: Collection[PeCoord]) -> bool:
+        """Return whether a message is on its way in a queue neither of whose ends is ``busy``."""
+        raise NotImplementedError
+
+    def empty(self, busy: Collection[PeCoord]) -> None:
+        """Begin all queues anew neither of whose ends is ``busy``: the messages in them are lost."""
+        raise NotImplementedError
+
+
+def queue_part(machine: Machine, pe: PeCoord) -> QueuePart:
+    """Return the part that holds the queues of PE (sip, cube, pe)."""
+    return machine.part(pe_part(*pe, "pe_ipcq"), QueuePart)
+
+
+def queue_pairs_of(machine: Machine, pe: PeCoord) -> Mapping[str, QueuePair]:
+    """Return the queue pairs of PE (sip, cube, pe) by direction; none before an installation."""
+    return queue_part(machine, pe).queue_pairs
