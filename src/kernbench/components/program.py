@@ -11,7 +11,7 @@ from kernbench.components.execution import Dispatcher
 from kernbench.components.pe_ipcq import PeIpcq
 from kernbench.components.queue_lane import Lane
 from kernbench.components.queue_waits import Awaited
-from kernbench.core.log import BY_ISSUE, BY_MESSAGE, NONE, ROOT, By, Cause, Kind, Row
+from kernbench.core.log import BY_ISSUE, BY_MESSAGE, NONE, ROOT, By, Cause, Kind, Row, pack_row
 from kernbench.engine.hooks import QueueWaited, ScratchWaited
 from kernbench.engine.queue_state import WaitKind
 from kernbench.messages.commands import (
@@ -147,7 +147,9 @@ class Sequencer:
         end = start + (self._issue_ps if kind is not ReadValue else self._value_ps)
         launch, line, after, by = self._launch_id, request.line, self._board.now, self._by
         self._issue, self._by = len(rows), BY_ISSUE
-        rows += (self._part, _ISSUE, NONE, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
+        rows.frombytes(
+            pack_row(self._part, _ISSUE, NONE, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
+        )
         if kind is not Receive or not self._await_message(request, end):
             clock.call_at(end, _EFFECTS.get(kind, ISSUE), self)
 

@@ -12,7 +12,7 @@ from kernbench.common.values import value
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.queue_waits import Awaited, Blocked, SlotPlace
 from kernbench.components.scoreboard import Scoreboard
-from kernbench.core.log import BY_CREDIT, BY_OPERAND, END, LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Row
+from kernbench.core.log import BY_CREDIT, BY_OPERAND, END, LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Row, pack_row
 from kernbench.engine.hooks import QueueEvent, QueueEventKind, SlotReleased
 from kernbench.engine.machine import Machine
 from kernbench.engine.queue_state import Carried, Credit, QueuePair, QueuePart, UnreceivedMessage
@@ -289,7 +289,9 @@ class Lane:
         if what < 0:
             what = self._what_credit = self._ipcq.machine.log.named(self.pair.direction)
         start, end, opened = given_ps, come_ps, len(rows)
-        rows += (self.part, _CREDIT, what, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
+        rows.frombytes(
+            pack_row(self.part, _CREDIT, what, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
+        )
         return opened
 
     def credit(self, when: int, tail: int, row: Row) -> None:
