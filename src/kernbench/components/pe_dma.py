@@ -15,7 +15,7 @@ from kernbench.common.values import state
 from kernbench.components.initiator import Initiator, Target
 from kernbench.components.memory_server import Responder
 from kernbench.components.pe_tcm import PeTcm
-from kernbench.core.log import BY_QUEUE, BY_SETUP, NONE, By, Cause, Kind, Row
+from kernbench.core.log import BY_QUEUE, BY_SETUP, NONE, By, Cause, Kind, Row, pack_row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.engine.part import Component, Done, Outcome
@@ -105,7 +105,9 @@ class DmaChannel:
             begin, after, by = self._ready_at, self._last.row, BY_SETUP
         self._ready_at = ready_at = begin + self._setup_ps
         row = self._last.row = len(rows)
-        rows += (self._part, _SEND, what, launch, line, NONE, message, begin, begin, NONE, NONE, after, by, NONE)
+        rows.frombytes(
+            pack_row(self._part, _SEND, what, launch, line, NONE, message, begin, begin, NONE, NONE, after, by, NONE)
+        )
         return ready_at, row
 
 

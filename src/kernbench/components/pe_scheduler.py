@@ -20,7 +20,7 @@ from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.components.stage import OverlappingStage, Stage, StageUnit, Token
-from kernbench.core.log import LAUNCH, LINE, NONE, By, Cause, Kind, Log, Row
+from kernbench.core.log import LAUNCH, LINE, NONE, By, Cause, Kind, Log, Row, pack_row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.engine.part import Component
@@ -276,5 +276,7 @@ class _StageWriter:
         whole, row = work.plan.row, len(rows)
         launch, line = rows[whole + LAUNCH], rows[whole + LINE]
         what, tile = self._what, work.number
-        rows += (self._part, self._kind, what, launch, line, tile, whole, start, -1, -1, -1, after, by, NONE)
+        rows.frombytes(
+            pack_row(self._part, self._kind, what, launch, line, tile, whole, start, -1, -1, -1, after, by, NONE)
+        )
         return row

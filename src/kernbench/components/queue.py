@@ -26,7 +26,7 @@ from kernbench.common.ids import pe_part
 from kernbench.common.values import state, value
 from kernbench.components.pe_dma import PeDma
 from kernbench.core.clock import Clock
-from kernbench.core.log import BY_CREDIT, BY_OPERAND, END, LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Row
+from kernbench.core.log import BY_CREDIT, BY_OPERAND, END, LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Row, pack_row
 from kernbench.engine.hooks import QueueEvent, QueueEventKind, SlotReleased
 from kernbench.engine.queues import Credit, QueuePair, SendTotals, UnreceivedMessage, size_error
 from kernbench.messages.commands import Operand, PeCommand, SendCommand
@@ -386,7 +386,9 @@ class Queue(QueuePair):
         if name < 0:
             name = self._credit_name = self.ipcq.machine.log.named(self.direction)
         start, end, opened = given_ps, come_ps, len(rows)
-        rows += (self._part, _CREDIT, name, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
+        rows.frombytes(
+            pack_row(self._part, _CREDIT, name, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
+        )
         return opened
 
     @property

@@ -10,7 +10,7 @@ from kernbench.common.errors import AbandonedError, KernbenchError, KernelError,
 from kernbench.components.dispatch import Dispatcher
 from kernbench.components.pe_ipcq import PeIpcq
 from kernbench.components.queue import PendingReceive, Queue
-from kernbench.core.log import BY_ISSUE, BY_MESSAGE, NONE, ROOT, By, Cause, Kind, Row
+from kernbench.core.log import BY_ISSUE, BY_MESSAGE, NONE, ROOT, By, Cause, Kind, Row, pack_row
 from kernbench.engine.hooks import QueueWaited, ScratchWaited
 from kernbench.engine.queues import WaitKind, find_queue
 from kernbench.messages.commands import (
@@ -146,7 +146,9 @@ class Sequencer:
         end = start + (self._issue_ps if kind is not ReadValue else self._value_ps)
         launch, line, after, by = self._launch_id, request.line, self._board.now, self._by
         self._issue, self._by = len(rows), BY_ISSUE
-        rows += (self._part, _ISSUE, NONE, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
+        rows.frombytes(
+            pack_row(self._part, _ISSUE, NONE, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
+        )
         if kind is Receive and request.direction is not None:
             receive, queue = self._receive_under_way, (self._ipcq or self._queues).queues.get(request.direction)
             receive.nbytes, receive.line = request.nbytes, line

@@ -1,26 +1,28 @@
 """The log: what parts of the machine did, when, and what made each begin when it did.
 
 A *row* is what one part did: a record of the op-log, the issue of a command, a message of the control path, a request.
-Rows are integers, ``WIDTH`` of them in a row, in one list; a row is known by the place of its first one. Whoever
-carries a thing out opens its row once, in the order of beginnings, and closes it once. He also writes down the *cause*:
-the row after which this one begins, and by which rule. What a row is about beside numbers (``WHAT``) belongs to others.
+Rows are integers of 64 bits, ``WIDTH`` of them in a row, in one array; a row is known by the place of its first one.
+Whoever carries a thing out opens its row once, in the order of beginnings, and closes it once. He also writes down the
+*cause*: the row after which this one begins, and by which rule. What a row is about beside numbers (``WHAT``) belongs
+to others.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Hashable
 from enum import IntEnum
+from struct import Struct
 from typing import Any, TypeAlias
 
 import numpy as np
-
-from kernbench.common.values import value
+from numpy.typing import NDArray
 
 # The columns. Times are in ps; -1 where there is none, or not yet.
 PART, KIND, WHAT, LAUNCH, LINE, TILE, PARENT, START, READ, COMMIT, END, CAUSE, BY, LAST = range(14)
 WIDTH = 14
 NONE = -1
-_BLOCK = 2048  # rows that a cache holds while they become columns
+_ROWS = frozenset((PARENT, CAUSE, LAST))  # columns that refer to rows
 
 Row: TypeAlias = int
 """The place of the first integer of a row; a row's number is that over ``WIDTH``"""
@@ -100,29 +102,63 @@ BY_QUEUE, BY_MESSAGE, BY_CREDIT = By.QUEUE, By.MESSAGE, By.CREDIT
 ROOT: Cause = (NONE, By.NOTHING)
 
 
-@value
-class Columns:
-    """The rows up to now, a read-only array a column, where rows refer to each other by number."""
+pack_row = Struct(f"{WIDTH}q").pack
+"""Give the bytes of a row, from its integers: ``rows.frombytes(pack_row(...))`` opens it"""
 
-    parts: tuple[str, ...]
-    part: np.ndarray[Any, Any]
-    kind: np.ndarray[Any, Any]
-    what: np.ndarray[Any, Any]
-    launch: np.ndarray[Any, Any]
-    line: np.ndarray[Any, Any]
-    tile: np.ndarray[Any, Any]
-    parent: np.ndarray[Any, Any]
-    start: np.ndarray[Any, Any]
-    read: np.ndarray[Any, Any]
-    commit: np.ndarray[Any, Any]
-    end: np.ndarray[Any, Any]
-    cause: np.ndarray[Any, Any]
-    by: np.ndarray[Any, Any]
-    last: np.ndarray[Any, Any]
+
+class _Column:
+    """A column of ``Columns``, copied from the log when it is first asked for."""
+
+    def __init__(self, column: int, dtype: type[np.signedinteger[Any]] = np.int64) -> None:
+        self._column = column
+        self._dtype = dtype
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, columns: Columns, _: type) -> NDArray[Any]:
+        found = columns.copy(self._column).astype(self._dtype, copy=False)
+        found.flags.writeable = False
+        columns.__dict__[self._name] = found  # which is found first from now on
+        return found
+
+
+class Columns:
+    """The rows up to now, a read-only array a column, where rows refer to each other by number.
+
+    To be asked until the run goes on.
+    """
+
+    part = _Column(PART)
+    kind = _Column(KIND, np.int8)
+    what = _Column(WHAT)
+    launch = _Column(LAUNCH)
+    line = _Column(LINE)
+    tile = _Column(TILE)
+    parent = _Column(PARENT)
+    start = _Column(START)
+    read = _Column(READ)
+    commit = _Column(COMMIT)
+    end = _Column(END)
+    cause = _Column(CAUSE)
+    by = _Column(BY, np.int8)
+    last = _Column(LAST)
+
+    def __init__(self, log: Log) -> None:
+        self.parts = tuple(log.parts)
+        self._log = log
+        self._n_rows = log.n_rows
+
+    def copy(self, column: int) -> NDArray[np.int64]:
+        """Return a copy of a column."""
+        found = self._log.column(column)[: self._n_rows]
+        return found // WIDTH if column in _ROWS else found
 
 
 class Log:
     """``rows``, and the tables that their numbers point into.
+
+    ``rows`` grows in place: no view of it may be kept, or it could not.
 
     ``whats``: by ``WHAT``, a text, or what a record is made of; ``kernels``: the name of a launch's kernel;
     ``steps``: of one that is a schedule, what its step of a number is called on a PE; ``requests``: the row of a
@@ -132,7 +168,7 @@ class Log:
     __slots__ = ("_names", "_part_of", "_tile_of", "kernels", "parts", "requests", "rows", "steps", "tiles", "whats")
 
     def __init__(self) -> None:
-        self.rows: list[int] = []
+        self.rows = array("q")
         self.parts: list[str] = []
         self.whats: list[object] = []
         self.tiles: list[tuple[int, ...]] = []
@@ -142,6 +178,11 @@ class Log:
         self._part_of: dict[str, int] = {}
         self._names: dict[Hashable, int] = {}
         self._tile_of: dict[tuple[int, ...], int] = {}
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are."""
+        return len(self.rows) // WIDTH
 
     def place(self, launch: int, line: int, pe: tuple[int, int, int] | None) -> str:
         """What is said of a line of the kernel of ``launch``: ``line 5``, of a schedule ``step 5 (send E, 64 f16)``."""
@@ -194,7 +235,9 @@ class Log:
         """A row that begins at ``start``. What there is most of its writer enters in ``rows`` without a call."""
         row = len(self.rows)
         after, by = cause
-        self.rows += (part, kind, what, launch, line, tile, parent, start, read, end, end, after, by, NONE)
+        self.rows.frombytes(
+            pack_row(part, kind, what, launch, line, tile, parent, start, read, end, end, after, by, NONE)
+        )
         return row
 
     def cause_of(self, request_id: int) -> Cause:
@@ -209,14 +252,15 @@ class Log:
         if rows[row + COMMIT] < 0:
             rows[row + COMMIT] = end
 
+    def column(self, column: int, first: Row = 0) -> NDArray[np.int64]:
+        """Return a copy of a column as it is in ``rows``, from row ``first`` on."""
+        return np.asarray(self.rows)[first + column :: WIDTH].copy()
+
+    def cells(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the integers at some places of ``rows``."""
+        found: NDArray[np.int64] = np.asarray(self.rows)[places]
+        return found
+
     def columns(self) -> Columns:
-        """All rows as arrays, valid until the run goes on."""
-        rows = self.rows
-        table = np.empty((WIDTH, len(rows) // WIDTH), np.int64)
-        for at in range(0, table.shape[1], _BLOCK):
-            block = np.array(rows[at * WIDTH : (at + _BLOCK) * WIDTH], np.int64)
-            table[:, at : at + _BLOCK] = block.reshape(-1, WIDTH).T
-        for column in (PARENT, CAUSE, LAST):
-            table[column] //= WIDTH
-        table.flags.writeable = False
-        return Columns(tuple(self.parts), *table)
+        """Return all rows as arrays."""
+        return Columns(self)

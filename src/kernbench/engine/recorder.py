@@ -16,7 +16,7 @@ from kernbench.common.errors import KernbenchError
 from kernbench.common.operators import PLAIN
 from kernbench.common.values import state
 from kernbench.core.clock import NEVER
-from kernbench.core.log import COMMIT, LAUNCH, LINE, NONE, READ, Cause, Kind, Log, Row
+from kernbench.core.log import COMMIT, LAUNCH, LINE, NONE, READ, Cause, Kind, Log, Row, pack_row
 from kernbench.core.observed import BankTime, Carries, Observed
 from kernbench.core.op_log import NO_PARAMS, Epilogue, OpParams, Work
 from kernbench.engine.address_map import MemoryPlace, Segment
@@ -347,7 +347,9 @@ class Recorder:
                 what = self._computed[key] = log.about(Computed(*key))
         rows, (after, by) = log.rows, cause
         row = len(rows)
-        rows += (part, _MATH, what, launch, command.line, NONE, NONE, start, start, NONE, NONE, after, by, NONE)
+        rows.frombytes(
+            pack_row(part, _MATH, what, launch, command.line, NONE, NONE, start, start, NONE, NONE, after, by, NONE)
+        )
         return row
 
     def message(
@@ -366,7 +368,11 @@ class Recorder:
                 what = self._names[name] = log.named(name)
         rows, (after, by) = log.rows, cause
         row = len(rows)
-        rows += (part, _IPCQ_COPY, what, launch, command.line, NONE, NONE, start, start, NONE, NONE, after, by, NONE)
+        rows.frombytes(
+            pack_row(
+                part, _IPCQ_COPY, what, launch, command.line, NONE, NONE, start, start, NONE, NONE, after, by, NONE
+            )
+        )
         return row
 
     def started(self, event: OpStarted, cause: Cause) -> Row:
@@ -385,7 +391,9 @@ class Recorder:
         start = event.start_ps
         part, read, (after, by), rows = log.part(event.component), NONE if event.reads else start, cause, log.rows
         row = len(rows)
-        rows += (part, kind, number, launch, line, tile, parent, start, read, NONE, NONE, after, by, NONE)
+        rows.frombytes(
+            pack_row(part, kind, number, launch, line, tile, parent, start, read, NONE, NONE, after, by, NONE)
+        )
         operation = self._operations[event.op] = Operation(row, event.reads, event.writes)
         if self._told:
             operation.done = self._told.pop(event.op, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -22,7 +23,7 @@ from kernbench.messages.requests import PeCoord
 from kernbench.topology.graph import Graph
 
 _LABELS = [kind.label for kind in Kind]
-_TILE_KINDS = frozenset(int(kind) for kind in Kind if kind.label in TILE_KINDS)
+_TILE_KINDS = [int(kind) for kind in Kind if kind.label in TILE_KINDS]
 _NOT_MADE = OpRecord(-1, "", "math", 0, 0)  # stands where nobody has looked yet
 _ORDERS: dict[int, Sharing] = {By.MEMORY: "bytes", By.MEMORY_END: "bytes", By.MEMORY_RANGE: "range"}
 
@@ -73,19 +74,19 @@ class RecordViews(OpLog):
         self._contents = contents
         self._next = 0
         self._n_made = 0
-        self._order: list[Row] = []  # the rows of records, by sequence number; of sample n it is -1 - n
+        self._order = array("q")  # the rows of records, by sequence number; of sample n it is -1 - n
         self._samples: list[Sample] = []
-        self._unread: list[Row] = []
+        self._unread = np.empty(0, np.int64)  # rows of records that have not read
         self._open: list[tuple[OpRecord, Row]] = []
         self._n_numbered = 0
-        self._seq_of: dict[Row, int] = {}  # of so many, since most logs are asked for few
+        self._seq_of = array("q")  # by number of row; of so many records, since most logs are asked for few
 
     @property
     def records(self) -> list[OpRecord]:
         """All of them, brought up to date."""
-        self._bring_up_to_date()
-        if self._n_made < len(self._order):
-            for seq in range(len(self._order)):
+        n = len(self)
+        if self._n_made < n:
+            for seq in range(n):
                 self._view(seq)
         return self._records
 
@@ -101,18 +102,17 @@ class RecordViews(OpLog):
         """Take a sample, whose operand is read now."""
         self._order.append(-1 - len(self._samples))
         self._samples.append(sample)
-        self._records.append(_NOT_MADE)
         return sample
 
     def replayed(self, seq: int) -> Array:
         """Return number, read and commit of the records from ``seq`` on that phase 2 has something to do for."""
         self._bring_up_to_date()
-        where = np.array(self._order[seq:], np.int64)
+        where, cells = np.array(self._order[seq:], np.int64), self._log.cells
         at = np.flatnonzero(where >= 0)
-        at = at[self._column(where[at], TILE) < 0]
-        whats = map(self._log.whats.__getitem__, self._column(where[at], WHAT).tolist())
+        at = at[cells(where[at] + TILE) < 0]
+        whats = map(self._log.whats.__getitem__, cells(where[at] + WHAT).tolist())
         at = at[np.fromiter(map(self._contents.has_work, whats), np.bool_, at.size)]
-        found = np.array((at + seq, self._column(where[at], READ), self._column(where[at], COMMIT)))
+        found = np.array((at + seq, cells(where[at] + READ), cells(where[at] + COMMIT)))
         sampled = np.flatnonzero(where < 0)
         if sampled.size:
             times = [self._samples[-1 - row].time_ps for row in where[sampled].tolist()]
@@ -122,9 +122,11 @@ class RecordViews(OpLog):
 
     def commits(self, numbers: Sequence[int]) -> Array:
         """Return when the records of ``numbers`` commit, in ps; -1 where that is not known yet."""
-        rows, order, samples = self._log.rows, self._order, self._samples
-        found = [rows[order[seq] + COMMIT] if order[seq] >= 0 else samples[-1 - order[seq]].time_ps for seq in numbers]
-        return np.array(found, np.int64)
+        where = np.asarray(self._order)[list(numbers)]
+        found = self._log.cells(np.maximum(where, 0) + COMMIT)
+        for at in np.flatnonzero(where < 0).tolist():
+            found[at] = self._samples[-1 - where[at]].time_ps
+        return found
 
     def works(self, numbers: Iterable[int]) -> Iterator[Work]:
         """Give what phase 2 does for the records of ``numbers``, one when it is asked for."""
@@ -140,20 +142,21 @@ class RecordViews(OpLog):
             self._samples[-1 - row].array = data
         else:
             self._contents.let_go(self._log.whats[self._log.rows[row + WHAT]])
-        if self._records[seq] is not _NOT_MADE:
+        if seq < len(self._records) and self._records[seq] is not _NOT_MADE:
             self._records[seq].data = data
 
     def tiles(self, seq: int) -> list[tuple[int, int]]:
         """Return composite and number of each record from ``seq`` on that is a ``tile``."""
         self._bring_up_to_date()
-        rows, whats, found = self._log.rows, self._log.whats, []
-        for number in range(seq, len(self._order)):
-            row = self._order[number]
-            if row >= 0 and rows[row + TILE] >= 0 and rows[row + KIND] in _TILE_KINDS:
-                whole = rows[row + PARENT]
-                if whole >= 0 and whats[rows[whole + WHAT]].__class__ is Streamed:
-                    found.append((self._number(whole), number))
-        return found
+        cells, whats = self._log.cells, self._log.whats
+        where = np.array(self._order[seq:], np.int64)
+        at = np.flatnonzero(where >= 0)
+        at = at[cells(where[at] + TILE) >= 0]
+        at = at[np.isin(cells(where[at] + KIND), _TILE_KINDS)]
+        wholes = cells(where[at] + PARENT)
+        at, wholes = at[wholes >= 0], wholes[wholes >= 0]
+        found = zip(wholes.tolist(), cells(wholes + WHAT).tolist(), (at + seq).tolist(), strict=True)
+        return [(self._number(whole), tile) for whole, what, tile in found if whats[what].__class__ is Streamed]
 
     def tile(self, seq: int) -> Tile:
         """Return a record that is one of a tile."""
@@ -174,33 +177,30 @@ class RecordViews(OpLog):
             if view.t_end_ps < 0:
                 still_open.append((view, row))
         self._open = still_open
-        if self._next == len(rows) and not self._unread:
+        first, self._next = self._next, len(rows)
+        if first == self._next and not self._unread.size:
             return
-        kinds = np.array(rows[self._next + KIND :: WIDTH])
-        found = self._unread + (np.flatnonzero(kinds <= LAST_RECORD) * WIDTH + self._next).tolist()
-        self._next = len(rows)
-        times = np.array([rows[row + READ] for row in found])
-        self._unread = [row for row, time in zip(found, times, strict=True) if time < 0]
-        order = np.argsort(times, kind="stable")[len(self._unread) :]
-        read = [found[at] for at in order.tolist()]
-        self._order += read
-        self._records += [_NOT_MADE] * len(read)
-
-    def _column(self, rows: Array, column: int) -> Array:
-        """Return a column of these rows."""
-        return np.fromiter(map(self._log.rows.__getitem__, (rows + column).tolist()), np.int64, rows.size)
+        fresh = np.flatnonzero(self._log.column(KIND, first) <= LAST_RECORD) * WIDTH + first
+        found = np.concatenate((self._unread, fresh))
+        times = self._log.cells(found + READ)
+        self._unread = found[times < 0]
+        order = np.argsort(times, kind="stable")[self._unread.size :]
+        self._order.frombytes(found[order].tobytes())
 
     def _number(self, row: Row) -> int:
-        """Return the sequence number of a row."""
-        found = self._seq_of
-        if row not in found:
-            first = self._n_numbered
-            found.update(zip(self._order[first:], range(first, len(self._order)), strict=True))
-            self._n_numbered = len(self._order)
-        return found[row]
+        """Return the sequence number of a row that has one."""
+        first, self._n_numbered = self._n_numbered, len(self._order)
+        if first < self._n_numbered:
+            self._seq_of.frombytes(np.full(self._log.n_rows - len(self._seq_of), NONE).tobytes())
+            order = np.array(self._order[first:], np.int64)
+            of_rows = np.flatnonzero(order >= 0)
+            np.asarray(self._seq_of)[order[of_rows] // WIDTH] = of_rows + first
+        return self._seq_of[row // WIDTH]
 
     def _view(self, seq: int) -> OpRecord:
         """Return the record of this number."""
+        if seq >= len(self._records):
+            self._records += [_NOT_MADE] * (len(self._order) - len(self._records))
         found = self._records[seq]
         if found is _NOT_MADE:
             row = self._order[seq]

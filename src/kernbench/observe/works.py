@@ -77,10 +77,15 @@ class Works:
         """How much work a stage has with a tile says the row of the tile's issue."""
         columns = self.columns
         issued = np.flatnonzero(columns.kind == Kind.TILE_ISSUE)
-        key = columns.parent * (len(self.log.tiles) + 1) + columns.tile  # tiles of a whole differ
-        issued = issued[np.argsort(key[issued])]
         staged = np.flatnonzero((columns.tile[self.rows] >= 0) & (columns.parent[self.rows] >= 0))
-        self.about[staged] = columns.what[issued[np.searchsorted(key[issued], key[self.rows[staged]])]]
+        keys, wanted = self._tile_keys(issued), self._tile_keys(self.rows[staged])
+        order = np.argsort(keys)
+        self.about[staged] = columns.what[issued[order[np.searchsorted(keys, wanted, sorter=order)]]]
+
+    def _tile_keys(self, rows: Times) -> Times:
+        """Return numbers that tell tiles apart, whose composites have the same indices."""
+        keys: Times = self.columns.parent[rows] * (len(self.log.tiles) + 1) + self.columns.tile[rows]
+        return keys
 
     def done_by(self, engine: str) -> NDArray[np.bool_]:
         """Of each work, whether it was an engine of this name that did it."""
