@@ -8,12 +8,12 @@ from typing import Any, ClassVar, TypeAlias
 
 from kernbench.common.operators import PLAIN
 from kernbench.components.addressing import Addressing, Descriptor, PeParts, Streams
-from kernbench.components.memory_order import NOTHING, Inversion, MemoryOrder, OrderWatch, ProgramOrder
+from kernbench.components.memory_order import NOTHING, MemoryOrder, OrderWatch, ProgramOrder
 from kernbench.components.pe_math import MathOperation, PeMath
 from kernbench.components.queue_lane import Lane
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.core.log import NONE, Cause, Row
-from kernbench.engine.hooks import Inverted, Printed
+from kernbench.engine.hooks import Inverted, Printed, TookPlace
 from kernbench.engine.machine import Machine
 from kernbench.engine.recorder import Moved, OpStarted, Streamed
 from kernbench.messages.commands import (
@@ -175,7 +175,7 @@ class Dispatcher:
         if self.machine.spec.pe.dma.ordering == "program":
             return ProgramOrder(recorder, self.board, self.board.release)
         return (
-            OrderWatch(recorder, self.board, self.clock, self._tell_inverted)
+            OrderWatch(recorder, self.board, self.clock, self._emit_inverted)
             if self._hooks.inverted.listeners
             else None
         )
@@ -239,11 +239,8 @@ class Dispatcher:
         else:
             self._plans[command.serial] = work
 
-    def _tell_inverted(self, found: Inversion) -> None:
-        sides = (found.earlier, found.later)
-        self._hooks.inverted.emit(
-            Inverted(self.coord, self._name, self._request_id, *sides, found.address, found.nbytes)
-        )
+    def _emit_inverted(self, earlier: TookPlace, later: TookPlace, address: int, nbytes: int) -> None:
+        self._hooks.inverted.emit(Inverted(self.coord, self._name, self._request_id, earlier, later, address, nbytes))
 
     def _start_dma(self, command: LoadCommand | StoreCommand, work: Descriptor, cause: Cause) -> None:
         targets = work.targets
@@ -252,7 +249,7 @@ class Dispatcher:
             return
         op = self.machine.next_op()
         if self._order is not None:
-            self._order.started(command.serial, op)
+            self._order.note_start(command.serial, op)
         reading = isinstance(command, LoadCommand)
         if not reading:
             self._recorder.when_done(op, self._when_written)
@@ -273,7 +270,7 @@ class Dispatcher:
             return
         op = self.machine.next_op()
         if self._order is not None:
-            self._order.started(command.serial, op)
+            self._order.note_start(command.serial, op)
         self._recorder.when_done(op, self._when_written)
         dma, n = self.parts.dma, len(targets)
         operands = 1 if command.compared is None else 2
@@ -303,7 +300,7 @@ class Dispatcher:
 
     def _composite_begun(self, op: int, component: str, streamed: Streamed, start_ps: int, cause: Cause) -> Row:
         if self._order is not None:
-            self._order.started(streamed.what.serial, -1)
+            self._order.note_start(streamed.what.serial, -1)
         return self._open_record(op, component, streamed, 0, 0, start_ps, cause)
 
     def _start_dot(self, command: DotCommand, _: None, cause: Cause) -> None:
