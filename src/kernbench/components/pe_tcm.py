@@ -13,7 +13,7 @@ from kernbench.topology.graph import Node
 
 @register("builtin.pe_tcm", kind="pe_tcm")
 class PeTcm(Component):
-    """The ports by which other parts of the machine read and write it: accesses go through each in turn."""
+    """What other parts of the machine read and write of it goes through its ports in turn."""
 
     Attrs = InnerAttrs
 
