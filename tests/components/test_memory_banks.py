@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_support import two_cubes
-from kernbench.components.memory_server import Banks, Job
+from kernbench.components.memory_server import BankedServer, Job
 from kernbench.core.clock import Clock
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.fabric import Access
@@ -41,10 +41,10 @@ class Probe(Job):
 def serve(banks: int, bank_kib: int, *arrivals: tuple[int, int, int]) -> list[list[int]]:
     """When the packets begin of accesses given as (arrival, address in KiB, KiB)."""
     clock = Clock()
-    memory = Banks(clock, 2, PACKET, BankedSpec(banks=banks, bank_bytes=bank_kib * PACKET))
+    memory = BankedServer(clock, 2, PACKET, BankedSpec(banks=banks, bank_bytes=bank_kib * PACKET))
     jobs = [Probe(kib) for _, _, kib in arrivals]
     for (when, at, kib), job in zip(arrivals, jobs, strict=True):
-        clock.call_at(when, memory.serving(Access(at * PACKET, kib * PACKET)).submit, job)
+        clock.call_at(when, memory.banks_of(Access(at * PACKET, kib * PACKET)).submit, job)
     clock.advance()
     return [job.starts for job in jobs]
 
@@ -70,10 +70,10 @@ def test_two_banks_of_4_kib(arrivals: list[tuple[int, int, int]], starts: list[l
 
 def test_rows_lie_where_they_begin() -> None:
     """Two rows of 1 KiB, 8 KiB apart, are in one bank of two; 4 KiB apart in both."""
-    memory = Banks(Clock(), 2, PACKET, BankedSpec(banks=2, bank_bytes=4 * PACKET))
-    one = memory.serving(Access(0, PACKET))
-    assert memory.serving(Access(0, PACKET, 2, 8 * PACKET)) is one
-    assert memory.serving(Access(0, PACKET, 2, 4 * PACKET)) is not one
+    memory = BankedServer(Clock(), 2, PACKET, BankedSpec(banks=2, bank_bytes=4 * PACKET))
+    one = memory.banks_of(Access(0, PACKET))
+    assert memory.banks_of(Access(0, PACKET, 2, 8 * PACKET)) is one
+    assert memory.banks_of(Access(0, PACKET, 2, 4 * PACKET)) is not one
 
 
 @given(

@@ -9,7 +9,7 @@ import needs_programs as do
 import pytest
 
 from kernbench.components.dispatch import Dispatcher
-from kernbench.components.pe_dma import DmaChannel, _Stream
+from kernbench.components.pe_dma import DmaChannel, _RawTraffic
 from kernbench.components.pe_scheduler import PeScheduler, TileDma
 from kernbench.components.queue import Queue
 from kernbench.components.scoreboard import Scoreboard
@@ -111,7 +111,7 @@ WRITERS: dict[str, tuple[Any, list[do.Op], dict[str, Any]]] = {
         [(do.load_and_store, 0)],
         {"changes": ("pe.dma.setup_ns=20",)},
     ),
-    "set-up of a tile": (causes_of(TileDma, "_begun", By.SETUP), PIPELINED, {}),
+    "set-up of a tile": (causes_of(TileDma, "_open_row", By.SETUP), PIPELINED, {}),
     "queue": (set_ups(By.QUEUE), MESSAGES, {}),
     "set-up of a message": (set_ups(By.SETUP), [(do.from_anyone, 0)], {"changes": ("pe.dma.setup_ns=20",)}),
     "message": (going_on(By.MESSAGE), MESSAGES, {}),
@@ -133,7 +133,7 @@ WRITERS: dict[str, tuple[Any, list[do.Op], dict[str, Any]]] = {
     "host": (submissions(), [], {}),
     "host's transfer, host's order": (patch.object(Log, "cause_of", lambda *_: ROOT), [], {}),
     "fill": (causes_of(Log, "open", By.ENGINE), [], {"host": "fill"}),
-    "raw traffic": (causes_of(_Stream, "start_next", By.SLOT), [], {"host": "traffic"}),
+    "raw traffic": (causes_of(_RawTraffic, "start_next", By.SLOT), [], {"host": "traffic"}),
 }
 
 

@@ -15,7 +15,7 @@ Dims = tuple[tuple[int, int], ...]
 
 
 def extent(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None) -> tuple[int, int]:
-    """First byte and length of what an array spans, relative to its first element (negative with negative strides)."""
+    """Return first byte and length of what an array spans, relative to its first element (negative strides: below)."""
     if strides is None:
         nbytes = itemsize
         for count in shape:
@@ -27,7 +27,7 @@ def extent(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | Non
 
 
 def runs(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None) -> tuple[int, Dims]:
-    """Bytes that lie in one piece, and how often and how far apart such pieces repeat (the longest steps first).
+    """Return the bytes that lie in one piece, and how often and how far apart such pieces repeat (longest steps first).
 
     Memory is walked in its own order, whatever the order of the axes: a transposed matrix is read by its rows.
     """
@@ -41,14 +41,14 @@ def runs(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None)
 
 
 def _step(dim: tuple[int, int]) -> float:
-    """How far an axis steps; repeats of the same bytes (stride 0) go outside all others."""
+    """Return how far an axis steps; repeats of the same bytes (stride 0) go outside all others."""
     return abs(dim[1]) or inf
 
 
 def pages(
     va: int, shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None, page_bytes: int
 ) -> tuple[int, ...]:
-    """The numbers of the pages that an array at ``va`` touches, each once, in the order of its accesses."""
+    """Return the numbers of the pages that an array at ``va`` touches, each once, in the order of its accesses."""
     run, dims = runs(shape, itemsize, strides)
     found: dict[int, None] = {}
     for steps in itertools.product(*(range(n) for n, _ in dims)):
@@ -64,7 +64,7 @@ def plan(
     itemsize: int,
     strides: tuple[int, ...] | None,
 ) -> tuple[Target, ...]:
-    """The accesses of an array whose extent lies in the physical ``segments``, in order, with the node of each."""
+    """Plan the accesses of an array whose extent lies in the physical ``segments``: in order, with the node of each."""
     places = addresses.by_node(segments)
     if strides is None:  # in one piece
         return tuple([(node, Access(pa, nbytes)) for node, (pa, nbytes) in places])
@@ -79,15 +79,15 @@ def plan(
 
 
 def gather(places: tuple[tuple[str, Segment], ...]) -> tuple[Target, ...]:
-    """The accesses of pieces in any order, node by node; each with a request of its own."""
+    """Gather pieces in any order into accesses, node by node; each has a request of its own."""
     pieces: dict[str, list[Segment]] = {}
     for node, piece in places:
         pieces.setdefault(node, []).append(piece)
-    return tuple([(node, access) for node, each in pieces.items() for access in _grouped(each)])
+    return tuple([(node, access) for node, each in pieces.items() for access in _group(each)])
 
 
 def _block(places: tuple[tuple[str, Segment], ...], start: int, run: int, rows: int, stride: int) -> Iterator[Target]:
-    """The rows of one 2-D block, cut where a place ends; rows of the same shape in the same place stay together."""
+    """Yield the rows of one 2-D block, cut where a place ends; rows of one shape in the same place stay together."""
     base = 0
     end = start + (rows - 1) * stride + run
     for node, (pa, nbytes) in places:
@@ -100,12 +100,12 @@ def _block(places: tuple[tuple[str, Segment], ...], start: int, run: int, rows: 
             high = min(start + row * stride + run, base + nbytes)
             if low < high:
                 pieces.append((pa + low - base, high - low))
-        yield from ((node, access) for access in _grouped(pieces))
+        yield from ((node, access) for access in _group(pieces))
         base += nbytes
 
 
-def _grouped(pieces: list[tuple[int, int]]) -> Iterator[Access]:
-    """Accesses for (address, nbytes) pieces: neighbours of one size and one distance become rows of one access."""
+def _group(pieces: list[tuple[int, int]]) -> Iterator[Access]:
+    """Yield accesses for (address, nbytes) pieces: neighbours of one size and one distance are rows of one access."""
     i = 0
     while i < len(pieces):
         pa, nbytes = pieces[i]

@@ -42,32 +42,32 @@ class PeParts:
 
     @cached_property
     def dma(self) -> PeDma:
-        """Its DMA."""
+        """Return its DMA."""
         return self._machine.part(pe_part(*self._coord, "pe_dma"), PeDma)
 
     @cached_property
     def ipcq(self) -> PeIpcq:
-        """Its queues."""
+        """Return its queues."""
         return self._machine.part(pe_part(*self._coord, "pe_ipcq"), PeIpcq)
 
     @cached_property
     def math(self) -> PeMath:
-        """Its MATH engine."""
+        """Return its MATH engine."""
         return self._machine.part(pe_part(*self._coord, "pe_math"), PeMath)
 
     @cached_property
     def mmu(self) -> PeMmuPart:
-        """Its MMU."""
+        """Return its MMU."""
         return self._machine.part(pe_part(*self._coord, "pe_mmu"), PeMmuPart)
 
     @cached_property
     def gemm_id(self) -> str:
-        """The node of its GEMM engine, which the scheduler drives."""
+        """Return the node of its GEMM engine, which the scheduler drives."""
         return pe_part(*self._coord, "pe_gemm")
 
     @cached_property
     def scheduler(self) -> PeScheduler:
-        """Its tile scheduler."""
+        """Return its tile scheduler."""
         return self._machine.part(pe_part(*self._coord, "pe_scheduler"), PeScheduler)
 
 
@@ -93,9 +93,9 @@ class Streams:
 
 
 class Addressing:
-    """Translates for the PE of ``parts``.
+    """The translation of a kernel's commands on the PE of ``parts``.
 
-    ``most_rows``: as ``footprints`` takes it, to say which bytes commands touch; 0: nobody wants to know.
+    ``most_rows``: as ``footprints`` takes it, for the bytes that commands touch; 0: nobody wants to know these.
     """
 
     __slots__ = ("_addresses", "_most_rows", "_parts")

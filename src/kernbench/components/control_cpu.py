@@ -33,7 +33,7 @@ class ControlCpu(ThinkingPart):
 
     @property
     def handles_serially(self) -> bool:
-        """Its overhead is its own time, not the link's."""
+        """Return True: its overhead is its own time, not the link's."""
         return True
 
     def run(self) -> Behaviour:
@@ -46,7 +46,7 @@ class ControlCpu(ThinkingPart):
             self.handle(message)
 
     def handling_ns(self, message: object) -> float:
-        """How long the CPU is busy with a message before it acts on it: ``overhead_ns``."""
+        """Return how long the CPU is busy with a message before it acts on it: ``overhead_ns``."""
         return self._handling_ns
 
     def handle(self, message: object) -> None:
@@ -58,7 +58,7 @@ class ControlCpu(ThinkingPart):
         self.gatherings[order.request_id] = Gathering(order, expected)
 
     def collect(self, report: Report) -> None:
-        """A report from below; the last one makes the answer."""
+        """Take a report from below; the last one makes the answer."""
         gathering = self.gatherings[report.request_id]
         gathering.pes += report.pes
         gathering.error = gathering.error or report.error
@@ -68,13 +68,13 @@ class ControlCpu(ThinkingPart):
             self.answer(gathering.order, pes=tuple(gathering.pes), error=gathering.error)
 
     def failures(self) -> tuple[tuple[int, PeReport], ...]:
-        """What has been gathered of requests whose other PEs have not answered."""
+        """Return the failures gathered of requests whose other PEs have not answered."""
         return tuple(
             (request_id, pe) for request_id, g in self.gatherings.items() for pe in g.pes if pe.error is not None
         )
 
     def standing(self, asked: Delivery) -> str:
-        """How many answers an order waits for that was handed on."""
+        """Return how many answers an order waits for that was handed on."""
         order = asked.message
         gathering = self.gatherings.get(order.request_id) if isinstance(order, SipOrder | CubeOrder) else None
         if gathering is None:

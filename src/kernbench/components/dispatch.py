@@ -1,4 +1,10 @@
-"""The commands of one run of a kernel on a PE: its scoreboard, its scratch, and the engines that commands go to."""
+"""The dispatcher of a PE: the commands of one run of a kernel, from issue to their end.
+
+A command that the sequencer issues is prepared (its addresses become accesses, ``PREPARED_BY``) and entered: it waits
+in the scoreboard for the commands whose results it uses, and for earlier accesses to its bytes (``memory_order``). Then
+it starts (``STARTED_BY``) on its engine, which opens its row; at the end its row is closed, and the scoreboard lets
+others go. The dispatcher also holds what the kernel has of its PE: the program, its scratch, its accumulators.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +14,12 @@ from typing import Any, ClassVar, TypeAlias
 
 from kernbench.common.operators import PLAIN
 from kernbench.components.addressing import Addressing, Descriptor, PeParts, Streams
-from kernbench.components.memory_order import NOTHING, Inversion, MemoryOrder, OrderWatch, ProgramOrder
+from kernbench.components.memory_order import NOTHING, MemoryOrder, OrderWatch, ProgramOrder
 from kernbench.components.pe_math import MathOperation, PeMath
 from kernbench.components.queue import Queue
 from kernbench.components.scoreboard import Scoreboard
 from kernbench.core.log import NONE, Cause, Row
-from kernbench.engine.hooks import Inverted, Printed
+from kernbench.engine.hooks import Inverted, Printed, TookPlace
 from kernbench.engine.machine import Machine
 from kernbench.engine.recorder import Moved, OpStarted, Streamed
 from kernbench.messages.commands import (
@@ -47,26 +53,29 @@ from kernbench.triton_emu.tile_plans import AccumulatorUse
 class Accumulators:
     """The accumulators of a matrix unit while a kernel runs: ``capacity`` bytes, for whole results.
 
-    A dot has the place of what it adds to. If its own result does not stay, the place is free as it begins: the tiles
-    of dots pass the unit in their order, so that those of another come behind its own.
+    A dot takes the place of the result that it adds to. If its own result does not stay, the place is free as the dot
+    begins: the tiles of dots pass the unit in their order, so that those of another come behind its own.
     """
 
-    __slots__ = ("_free", "_kept")
+    __slots__ = ("_free", "_results")
 
     def __init__(self, capacity: int) -> None:
         self._free = capacity
-        self._kept: set[int] = set()  # by the addresses that the results have in TCM
+        self._results: set[int] = set()  # by the addresses that the results have in TCM
 
     def enter(self, dot: DotCommand, only_accumulated: bool) -> AccumulatorUse:
-        """``dot`` begins: where its accumulator lies, and its result, which may be ``only_accumulated`` by the next."""
+        """Enter ``dot``, which begins; return where its accumulator lies, and its result.
+
+        ``only_accumulated``: the result is for one dot alone, which adds to it.
+        """
         acc, result = dot.acc, dot.dst
-        is_here = acc is not None and acc.address in self._kept
+        is_here = acc is not None and acc.address in self._results
         if acc is not None and is_here:
-            self._kept.remove(acc.address)
+            self._results.remove(acc.address)
             self._free += acc.nbytes
         stays = only_accumulated and result.nbytes <= self._free
         if stays:
-            self._kept.add(result.address)
+            self._results.add(result.address)
             self._free -= result.nbytes
         return AccumulatorUse(fetched=acc is not None and not is_here, stored=not stays)
 
@@ -77,10 +86,10 @@ What: TypeAlias = Moved | Streamed | PeCommand
 
 
 class Dispatcher:
-    """Carries out what the kernel of ``order`` issues on PE ``coord``: a program drives it by ``resume`` and ``issue``.
+    """Carries out what the kernel of ``order`` issues on PE ``coord``; a sequencer drives it.
 
-    ``resume(answer)`` runs the kernel to its next request, None when it has returned. ``failure`` is what it is to get
-    instead, by ``throw``, where it waits.
+    ``resume(answer)`` runs the kernel to its next request, None when it has returned. With a ``failure`` the kernel is
+    to get that instead of an answer, by ``throw``, where it waits.
     """
 
     __slots__ = (
@@ -146,7 +155,7 @@ class Dispatcher:
         )
         self.resume = self._kernel.resume
         self.board = Scoreboard(self._kernel.under_way, self._start)
-        self._order = self._memory_order()
+        self._order = self._make_order()
         most_rows = 0 if self._order is None else self._order.most_rows
         self._addressing = Addressing(machine.addresses, parts, most_rows=most_rows)
         # Made once: a method is bound anew wherever it is handed on.
@@ -169,29 +178,29 @@ class Dispatcher:
             dot_dtypes=self.machine.spec.pe.gemm.operand_dtypes,
         )
 
-    def _memory_order(self) -> MemoryOrder | None:
-        """What keeps the order of accesses to the same bytes, or tells of others; None: nobody wants to know."""
+    def _make_order(self) -> MemoryOrder | None:
+        """Make what keeps the order of accesses to the same bytes, or watches it; None when nobody wants to know."""
         recorder = self.machine.recorder
         if self.machine.spec.pe.dma.ordering == "program":
             return ProgramOrder(recorder, self.board, self.board.release)
         return (
-            OrderWatch(recorder, self.board, self.clock, self._tell_inverted)
+            OrderWatch(recorder, self.board, self.clock, self._emit_inverted)
             if self._hooks.inverted.listeners
             else None
         )
 
     def throw(self) -> KernelRequest | None:
-        """Like ``resume``, but the program gets ``failure`` where it waits."""
-        failure = self.late_failure()
+        """Run the kernel as ``resume`` does, but give it ``failure`` where it waits."""
+        failure = self.take_failure()
         assert failure is not None
         return self._kernel.throw(failure)
 
     def fail_next(self, error: Exception) -> None:
-        """The program gets ``error`` where it waits."""
+        """Give the program ``error`` at its next request."""
         self.failure = error
 
-    def late_failure(self) -> Exception | None:
-        """What the program was to fail with at its next request, of which there was none."""
+    def take_failure(self) -> Exception | None:
+        """Return and forget what the program was to fail with at its next request."""
         failure, self.failure = self.failure, None
         return failure
 
@@ -239,11 +248,8 @@ class Dispatcher:
         else:
             self._plans[command.serial] = work
 
-    def _tell_inverted(self, found: Inversion) -> None:
-        sides = (found.earlier, found.later)
-        self._hooks.inverted.emit(
-            Inverted(self.coord, self._name, self._request_id, *sides, found.address, found.nbytes)
-        )
+    def _emit_inverted(self, earlier: TookPlace, later: TookPlace, address: int, nbytes: int) -> None:
+        self._hooks.inverted.emit(Inverted(self.coord, self._name, self._request_id, earlier, later, address, nbytes))
 
     def _start_dma(self, command: LoadCommand | StoreCommand, work: Descriptor, cause: Cause) -> None:
         targets = work.targets
@@ -252,7 +258,7 @@ class Dispatcher:
             return
         op = self.machine.next_op()
         if self._order is not None:
-            self._order.started(command.serial, op)
+            self._order.note_start(command.serial, op)
         reading = isinstance(command, LoadCommand)
         if not reading:
             self._recorder.when_done(op, self._when_written)
@@ -273,7 +279,7 @@ class Dispatcher:
             return
         op = self.machine.next_op()
         if self._order is not None:
-            self._order.started(command.serial, op)
+            self._order.note_start(command.serial, op)
         self._recorder.when_done(op, self._when_written)
         dma, n = self.parts.dma, len(targets)
         operands = 1 if command.compared is None else 2
@@ -303,7 +309,7 @@ class Dispatcher:
 
     def _composite_begun(self, op: int, component: str, streamed: Streamed, start_ps: int, cause: Cause) -> Row:
         if self._order is not None:
-            self._order.started(streamed.what.serial, -1)
+            self._order.note_start(streamed.what.serial, -1)
         return self._open_record(op, component, streamed, 0, 0, start_ps, cause)
 
     def _start_dot(self, command: DotCommand, _: None, cause: Cause) -> None:
@@ -401,11 +407,11 @@ class Dispatcher:
     }
 
     def place(self, line: int) -> str:
-        """What errors call a line of the kernel, or a step of the schedule."""
+        """Return what errors call a line of the kernel, or a step of the schedule."""
         return self._kernel.place(line)
 
     def under_way(self, asked_for: object) -> str:
-        """For a deadlock report: the commands that are not done, but for what the kernel has only ``asked_for``."""
+        """Say for a deadlock report: the commands that are not done, without what the kernel has only ``asked_for``."""
         pending = [command for command, _ in self.board.under_way.values() if command is not asked_for]
         return ", ".join(
             f"{type(command).__name__.removesuffix('Command').lower()} of {self.place(command.line)}"

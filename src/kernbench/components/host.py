@@ -143,7 +143,7 @@ class Host(ThinkingPart):
         self.inbox.deliver(_Asking(msg, done))
 
     def _check_targets(self, msg: HostMsg, targets: Targets) -> None:
-        """UnsupportedError for no PE, and for one that the machine does not have."""
+        """Raise UnsupportedError for no PE, and for one that the machine does not have."""
         spec, what = self.machine.spec, f"{type(msg).__name__} {msg.name!r}"
         if not targets:
             raise UnsupportedError(f"{what} has no target PE")
@@ -161,9 +161,9 @@ class Host(ThinkingPart):
         return {msg.sip: tuple(CubeTargets(cube=c, pes=everyone) for c in range(spec.cubes_per_sip))}
 
     def receive(self, message: object, transfer: Transfer) -> None:
-        """What its DMA has asked for is the DMA's affair; everything else goes into the inbox."""
+        """Hand its DMA the answers to it; put everything else into the inbox."""
         if isinstance(message, ReadReply | WriteAck):
-            self._dma.answered(message)
+            self._dma.on_answer(message)
         else:
             super().receive(message, transfer)
 
@@ -185,7 +185,7 @@ class Host(ThinkingPart):
             case _Asking():
                 self._ask(message)
             case Report():
-                self._reported(message)
+                self._collect(message)
             case _:
                 raise UnsupportedError(f"{self.node.id} cannot take a {type(message).__name__}")
 
@@ -193,10 +193,10 @@ class Host(ThinkingPart):
         n, reading = len(copy.targets), isinstance(copy.msg, MemoryReadMsg)
         op = self._begin(copy.msg, reads=n if reading else 0, writes=0 if reading else n)
 
-        def over() -> None:
+        def on_end() -> None:
             copy.done(Outcome(last=self.machine.end_op(op)))
 
-        (self._dma.read if reading else self._dma.write)(op, copy.targets, over)
+        (self._dma.read if reading else self._dma.write)(op, copy.targets, on_end)
 
     def _begin(self, msg: MemoryWriteMsg | MemoryReadMsg, *, reads: int, writes: int) -> int:
         op = self.machine.next_op()
@@ -222,7 +222,7 @@ class Host(ThinkingPart):
         self.cause = self.machine.log.cause_of(msg.request_id)
         self.tell(msg.part, PartOrder(request_id=msg.request_id, content=msg.content))
 
-    def _reported(self, report: Report) -> None:
+    def _collect(self, report: Report) -> None:
         ordered = self._ordered[report.request_id]
         ordered.reports += report.pes
         ordered.error = ordered.error or report.error or next((p.error for p in report.pes if p.error), None)
@@ -239,7 +239,7 @@ class Host(ThinkingPart):
 
 
 def _by_sip(pes: tuple[PeCoord, ...]) -> Targets:
-    """PEs grouped by SIP and cube, in order."""
+    """Group PEs by SIP and cube, in order."""
     cubes: dict[int, dict[int, list[int]]] = {}
     for sip, cube, pe in sorted(set(pes)):
         cubes.setdefault(sip, {}).setdefault(cube, []).append(pe)

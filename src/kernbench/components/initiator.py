@@ -35,18 +35,18 @@ class Initiator:
 
     @property
     def waiting(self) -> int:
-        """Operations under way."""
+        """Return the number of operations under way."""
         return len(self._pending)
 
     def read(self, op: int, targets: Sequence[Target], done: Callable[[], object]) -> None:
-        """Ask for all of ``targets``; ``done`` when the last byte of the last one is here."""
+        """Ask for all of ``targets``; call ``done`` when the last byte of the last one is here."""
         self._pending[op] = _Pending(len(targets), done)
         me, machine = self.component.node.id, self.machine
         for part, (node, access) in enumerate(targets):
             machine.send(me, node, machine.header_bytes, ReadRequest(op, part, me, access), self.channel)
 
     def write(self, op: int, targets: Sequence[Target], done: Callable[[], object]) -> None:
-        """Send data for all of ``targets``; ``done`` when the last acknowledgement is here."""
+        """Send data for all of ``targets``; call ``done`` when the last acknowledgement is here."""
         self._pending[op] = _Pending(len(targets), done)
         me = self.component.node.id
         for part, (node, access) in enumerate(targets):
@@ -63,8 +63,8 @@ class Initiator:
             message = AtomicData(op, part, me, access, answers)
             self.machine.send(me, node, operands * access.nbytes, message, self.channel)
 
-    def answered(self, reply: ReadReply | WriteAck) -> None:
-        """An answer came. UnsupportedError when nobody asked."""
+    def on_answer(self, reply: ReadReply | WriteAck) -> None:
+        """Take an answer. UnsupportedError when nobody asked."""
         pending = self._pending.get(reply.op)
         if pending is None:
             raise UnsupportedError(

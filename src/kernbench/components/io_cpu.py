@@ -14,7 +14,7 @@ class IoCpu(ControlCpu):
     """Fans orders out per cube, stamps launches with ``target_start``, gathers the answers."""
 
     def handle(self, message: object) -> None:
-        """An order from the host, or a cube's report."""
+        """Act on an order from the host, or on a cube's report."""
         match message:
             case SipOrder():
                 self._fan_out(message)
@@ -45,7 +45,7 @@ class IoCpu(ControlCpu):
         return self.node.sip
 
     def _common_start(self, message: SipOrder) -> int:
-        """The earliest time by which every PE of the SIP can have the order.
+        """Return the earliest time by which every PE of the SIP can have the order.
 
         Each order waits for those sent before it on the slowest link they share, and the M_CPU handles it before it
         goes on; on an idle fabric nothing else delays it.
@@ -53,15 +53,15 @@ class IoCpu(ControlCpu):
         latest = 0
         for i, target in enumerate(message.targets):
             m_cpu = self._m_cpu(target)
-            handled = self._arrival(self.node.id, m_cpu, i) + self.machine.component(m_cpu).overhead_ps
+            handled = self._header_ps(self.node.id, m_cpu, i) + self.machine.component(m_cpu).overhead_ps
             for j, pe in enumerate(target.pes):
                 pe_cpu = pe_part(self._sip, target.cube, pe, "pe_cpu")
-                at_pe = handled + self._arrival(m_cpu, pe_cpu, j) + self.machine.component(pe_cpu).overhead_ps
+                at_pe = handled + self._header_ps(m_cpu, pe_cpu, j) + self.machine.component(pe_cpu).overhead_ps
                 latest = max(latest, at_pe)
         return self.clock.time + latest
 
-    def _arrival(self, src: str, dst: str, before: int) -> int:
-        """Time for a header from ``src`` to ``dst`` behind ``before`` others, in ps."""
+    def _header_ps(self, src: str, dst: str, before: int) -> int:
+        """Return the time for a header from ``src`` to ``dst`` behind ``before`` others, in ps."""
         route = self.machine.route(src, dst)
         header = self.machine.header_bytes
         return route.latency_ps(header) + before * transfer_ps(header, route.bottleneck_gbs)

@@ -55,14 +55,14 @@ class MCpu(ControlCpu):
         self._meetings: dict[int, Meeting] = {}
 
     def receive(self, message: object, transfer: Transfer) -> None:
-        """Answers to its DMA do not occupy the CPU; everything else does."""
+        """Hand its DMA the answers to it, which do not occupy the CPU; everything else does."""
         if isinstance(message, WriteAck | ReadReply):
-            self._dma_of[message.op].answered(message)
+            self._dma_of[message.op].on_answer(message)
         else:
             super().receive(message, transfer)
 
     def handle(self, message: object) -> None:
-        """An order, a PE's report, or a PE's arrival at a barrier."""
+        """Act on an order, a PE's report, or a PE's arrival at a barrier."""
         match message:
             case CubeOrder(order=FillOrder() as order):
                 self.process(self._fill(message, order))
@@ -74,7 +74,7 @@ class MCpu(ControlCpu):
                 if message.request_id not in self.gatherings:
                     self._meetings.pop(message.request_id, None)
             case BarrierArrival():
-                self._arrived(message)
+                self._enter_barrier(message)
             case _:
                 super().handle(message)
 
@@ -94,7 +94,7 @@ class MCpu(ControlCpu):
         return pe_part(*self.node.cube_coord, pe, "pe_cpu")
 
     def _fill(self, message: CubeOrder, order: FillOrder) -> Behaviour:
-        """A channel of the DMA writes the pattern over the range."""
+        """Write the pattern over the range by a channel of the DMA."""
         log = self.machine.log
         with self.channels.request() as turn:
             waits = not turn.triggered
@@ -112,13 +112,13 @@ class MCpu(ControlCpu):
         self.cause = row, By.OPERAND
         self.answer(message)
 
-    def _arrived(self, message: BarrierArrival) -> None:
+    def _enter_barrier(self, message: BarrierArrival) -> None:
         meeting = self._meetings.setdefault(message.request_id, Meeting(frozenset(message.mates)))
         meeting.here.append(message.pe)
         self._settle(message.request_id, meeting)
 
     def _mark_failed(self, report: Report) -> None:
-        """A PE has ended its kernel: nobody need wait for it at a barrier if it failed."""
+        """Note that PEs have failed: nobody need wait for them at a barrier."""
         failed = [p for p in report.pes if p.error is not None]
         if not failed:
             return
@@ -149,7 +149,7 @@ class MCpu(ControlCpu):
         super().reset()
 
     def blocked(self) -> tuple[str, ...]:
-        """Reports that are missing, and PEs that others wait for at a barrier."""
+        """Return the reports that are missing, and the PEs that others wait for at a barrier."""
         waits = [
             f"barrier of request {request_id} waits for PEs {sorted(m.mates - set(m.here))}"
             for request_id, m in self._meetings.items()

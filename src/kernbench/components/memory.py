@@ -29,7 +29,7 @@ class MemoryAccess:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in all."""
+        """Return its bytes in all."""
         return self.rows * self.row_bytes
 
 
@@ -44,12 +44,12 @@ class Memory(ThinkingPart):
     _responder: Answering | None = None  # of a builtin memory
 
     def serve(self, access: MemoryAccess) -> float | Behaviour:
-        """How long ``access`` takes, in ns; or a generator that waits, as ``run`` of a part that thinks does."""
+        """Return how long ``access`` takes, in ns; or a generator that waits, as ``run`` of a part that thinks does."""
         raise NotImplementedError(f"{type(self).__name__} has no serve(access): it says how long an access takes")
 
     @property
     def serves_as_built(self) -> bool:
-        """Whether no class of a user's says what is done with accesses."""
+        """Return True when no class of a user's says what is done with accesses."""
         cls = type(self)
         return cls.serve is Memory.serve and cls.run is Memory.run
 

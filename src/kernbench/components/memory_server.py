@@ -1,18 +1,22 @@
-"""The time of a memory: servers, banks, and the reads and writes that they answer.
+"""The time of a memory: its servers, its banks, and how reads and writes are answered.
 
-``MemoryServer`` serves accesses in turn, a quantum at a time, and one that is alone in a single step. It knows
-nothing of addresses or links: a job tells it how many packets it has and how long each takes, and is told when they
-are served. A stretch is what the server has promised to one job; a competitor that comes in the middle of one cuts it
-at the end of the quantum under way.
+``MemoryServer`` serves jobs in turn, a quantum at a time, and a job that is alone in a single step. It knows nothing
+of addresses or links: a job tells how many packets it has and how long each takes, and is told when they are served. A
+grant is what the server has promised to one job; a competitor that comes in the middle of a grant cuts it at the end
+of the quantum under way::
 
-Banks of an SRAM or a TCM: bytes lie in the banks in turn, ``bank_bytes`` in each. Each bank has the bandwidth of the
-memory. Accesses to one bank take turns, accesses to different ones overlap. An access moves its bytes in order, so
-alone it takes the same time with any number of banks: where it covers several, it goes from bank to bank, packet by
-packet (a packet is served by the bank of its first byte), and waits in each for its turn.
+    alone            AAAAAAAAAAAA            one grant of 12 packets
+    B comes at 3     AAAA BB AA BB AA ...    the grant is cut after 4; then turns of a quantum, here 2 packets
 
-Memories answer through a responder. Read: after ``access_ps`` the bytes are served by the server, and feed the fabric
-as they come. Write: the server's time overlaps with the arrival of the data; what is left of it is served when the
-last byte is there, and after ``access_ps`` more the bytes are committed and the acknowledgement leaves.
+``BankedServer`` is a memory of several such servers, its banks. Bytes lie in the banks in turn, ``bank_bytes`` in each,
+and each bank has the bandwidth of the memory. Accesses to one bank take turns, accesses to different ones overlap. An
+access moves its bytes in order, so alone it takes the same time with any number of banks. Where an access covers
+several banks, it goes from bank to bank, packet by packet (a packet is served by the bank of its first byte), and waits
+in each for its turn.
+
+``Responder`` answers for a memory. Read: after ``access_ps`` the bytes are served, and feed the fabric as they come.
+Write: the server's time overlaps with the arrival of the data. Work that is left when the last byte is there is served
+then; after ``access_ps`` more the bytes are committed and the acknowledgement leaves.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """An access to be served: ``packets`` of them at ``pace``."""
+    """An access to be served: ``packets`` at ``pace``, of which ``served`` have been granted."""
 
     __slots__ = ("pace", "packets", "served")
 
@@ -54,23 +58,30 @@ class Job:
         self.served = 0
 
     def begin(self, first: int, count: int, start: int) -> None:
-        """Packets ``first`` … ``first + count - 1`` are served one after another from ``start`` ps on."""
+        """Take a grant: packets ``first`` … ``first + count - 1`` are served one after another from ``start`` ps on."""
         raise NotImplementedError
 
     def cut(self, count: int) -> None:
-        """What was begun holds for the first ``count`` packets only."""
+        """Cut the last grant: it holds up to packet ``count - 1`` only."""
         raise NotImplementedError
 
     def span(self, first: int, count: int) -> int:
-        """How long those packets take, in ps."""
+        """Return how long those packets take, in ps."""
         last = first + count == self.packets
         return (count - last) * self.pace.packet_ps + last * self.pace.last_ps
 
 
-class MemoryServer:
-    """One server (a slice, an SRAM, a port of a TCM). ``quantum`` is in packets.
+def pace_of(nbytes: int, packet_bytes: int, total_ps: int) -> Pace:
+    """Spread ``total_ps`` over the packets of ``nbytes``: full packets take their share, the last one the rest."""
+    full = total_ps * packet_bytes // nbytes if nbytes > packet_bytes else total_ps
+    n_full = (nbytes - 1) // packet_bytes
+    return Pace(full, total_ps - n_full * full)
 
-    ``free_at`` is when what it has promised is over; ``busy_ps`` how long it has been promised in all.
+
+class MemoryServer:
+    """A server of jobs: an SRAM, a port of a TCM, or a bank of these. ``quantum`` is in packets.
+
+    ``free_at``: when its last grant is over. ``busy_ps``: all of its grants together.
     """
 
     __slots__ = ("_clock", "_current", "_first", "_queue", "_start", "_turn_due", "busy_ps", "free_at", "quantum")
@@ -88,17 +99,17 @@ class MemoryServer:
 
     @property
     def idle(self) -> bool:
-        """True when nothing is being served."""
+        """Return True when nothing is being served."""
         return self.free_at <= self._clock.time and not self._queue
 
-    def serving(self, access: Access) -> MemoryServer:
-        """Who serves an access: itself, whatever it is."""
+    def banks_of(self, access: Access) -> MemoryServer:
+        """Return the server of an access: this one, whatever its bytes."""
         return self
 
     def work_since(self, since: int, busy: int) -> int:
-        """Do as much of ``busy`` ps of work as fits in the idle time from ``since`` to now; what is left of it.
+        """Do as much of ``busy`` ps of work as fits in the idle time from ``since`` to now; return the rest of it.
 
-        For work that became known late: the data of a write have been coming in since ``since``.
+        It is for work that becomes known late: the data of a write have been coming in since ``since``.
         """
         free, now = self.free_at, self._clock.time
         if free > now or self._queue:
@@ -125,7 +136,7 @@ class MemoryServer:
             self._clock.call_at(self.free_at, self._turn)
 
     def _cut_current(self) -> None:
-        """End the stretch under way with its current quantum and put the rest of the job in line."""
+        """End the grant under way with its current quantum and put the rest of the job in line."""
         job = self._current
         assert job is not None
         elapsed = self._clock.time - self._start
@@ -162,15 +173,8 @@ class MemoryServer:
         job.begin(self._first, count, now)
 
 
-def pace_of(nbytes: int, packet_bytes: int, total_ps: int) -> Pace:
-    """``total_ps`` spread over the packets of ``nbytes``: full packets take their share, the last one the rest."""
-    full = total_ps * packet_bytes // nbytes if nbytes > packet_bytes else total_ps
-    n_full = (nbytes - 1) // packet_bytes
-    return Pace(full, total_ps - n_full * full)
-
-
-class Banks:
-    """The banks of a memory, or of one of its ports. ``quantum`` and ``packet_bytes`` are as for accesses."""
+class BankedServer:
+    """The banks of a memory, or of one of its ports. ``quantum`` is in packets of ``packet_bytes``."""
 
     __slots__ = ("_bank_bytes", "_clock", "_packet_bytes", "_servers")
 
@@ -180,22 +184,23 @@ class Banks:
         self._bank_bytes = spec.bank_bytes
         self._servers = [MemoryServer(clock, quantum) for _ in range(spec.banks)]
 
-    def serving(self, access: Access) -> MemoryServer | BankWalk:
-        """Who serves an access: its bank, or several, one after the other."""
-        pieces = [(self._servers[bank], sum(1 for _ in run)) for bank, run in groupby(self._banks_of(access))]
-        return pieces[0][0] if len(pieces) == 1 else BankWalk(self._clock, pieces)
+    def banks_of(self, access: Access) -> MemoryServer | BankSequence:
+        """Return the bank that serves an access, or the banks, in order."""
+        pieces = [(self._servers[bank], sum(1 for _ in run)) for bank, run in groupby(self._bank_numbers(access))]
+        return pieces[0][0] if len(pieces) == 1 else BankSequence(self._clock, pieces)
 
-    def _banks_of(self, access: Access) -> Iterator[int]:
-        """The bank of each packet."""
+    def _bank_numbers(self, access: Access) -> Iterator[int]:
+        """Yield the number of each packet's bank."""
         for at in range(0, access.nbytes, self._packet_bytes):
             row, column = divmod(at, access.row_bytes)
             yield (access.pa + row * access.stride + column) // self._bank_bytes % len(self._servers)
 
 
-class BankWalk:
-    """An access that goes through several banks: ``pieces`` of it are so many packets in this bank, then in that one.
+class BankSequence:
+    """The server of one access that goes through several banks.
 
-    For one access it is what a server is for many. ``free_at``: when what ``work_since`` did was over.
+    ``pieces``: how many packets it has in this bank, then in that one. ``free_at``: when the work was over that
+    ``work_since`` did.
     """
 
     __slots__ = ("_clock", "_pieces", "free_at")
@@ -206,7 +211,7 @@ class BankWalk:
         self.free_at = 0
 
     def work_since(self, since: int, busy: int) -> int:
-        """Do as much of ``busy`` ps of work as fits in idle time up to now, one bank after the other; what is left."""
+        """Do as much of ``busy`` ps of work as fits in idle time up to now, bank after bank; return the rest of it."""
         packets, left = sum(count for _, count in self._pieces), busy
         for bank, count in self._pieces:
             share = min(left, -(-busy * count // packets))
@@ -230,9 +235,9 @@ class BankWalk:
 
 
 class _Piece(Job):
-    """Packets of a job that lie in one bank, from ``offset`` on. ``_promise`` counts the cuts."""
+    """Packets of a job that lie in one bank, from ``offset`` on."""
 
-    __slots__ = ("_bank", "_clock", "_offset", "_promise", "_whole", "following")
+    __slots__ = ("_bank", "_clock", "_cuts", "_offset", "_whole", "following")
 
     def __init__(self, clock: Clock, whole: Job, bank: MemoryServer, offset: int, packets: int) -> None:
         super().__init__(packets, whole.pace)
@@ -240,11 +245,11 @@ class _Piece(Job):
         self._whole = whole
         self._bank = bank
         self._offset = offset
-        self._promise = 0
+        self._cuts = 0
         self.following: _Piece | None = None
 
     def start(self) -> None:
-        """The pieces before it are done."""
+        """Ask for its turn: the pieces before it are done."""
         self._bank.submit(self)
 
     def span(self, first: int, count: int) -> int:
@@ -253,30 +258,31 @@ class _Piece(Job):
     def begin(self, first: int, count: int, start: int) -> None:
         self._whole.begin(self._offset + first, count, start)
         if first + count == self.packets and self.following is not None:
-            self._clock.call_at(start + self.span(first, count), self._over, self._promise)
+            self._clock.call_at(start + self.span(first, count), self._start_following, self._cuts)
 
     def cut(self, count: int) -> None:
-        self._promise += 1
+        self._cuts += 1
         self._whole.cut(self._offset + count)
 
-    def _over(self, promise: object) -> None:
-        if promise == self._promise and self.following is not None:
+    def _start_following(self, cuts: object) -> None:
+        if cuts == self._cuts and self.following is not None:
             self.following.start()
 
 
-def servers(machine: Machine, spec: BankedSpec) -> MemoryServer | Banks:
-    """What serves the accesses of an SRAM, or of a port of a TCM."""
+def make_server(machine: Machine, spec: BankedSpec) -> MemoryServer | BankedServer:
+    """Make the server of an SRAM, or of a port of a TCM."""
     quantum = machine.spec.quantum_packets
     if spec.banks == 1:
         return MemoryServer(machine.clock, quantum)
-    return Banks(machine.clock, quantum, machine.network.packet_bytes, spec)
+    return BankedServer(machine.clock, quantum, machine.network.packet_bytes, spec)
 
 
-Server: TypeAlias = MemoryServer | BankWalk
+Server: TypeAlias = MemoryServer | BankSequence
+"""What serves one access"""
 
 
 class Answering:
-    """What all that answer for ``component`` do: take what comes, commit, tell.
+    """The part of answering for ``component`` that all memories share: to take requests, to commit, to acknowledge.
 
     ``arrived`` takes messages of queues once they are committed; by default a header tells their receiver.
     """
@@ -308,7 +314,7 @@ class Answering:
         raise NotImplementedError
 
     def make_reply(self, port: Port, request: ReadRequest) -> Transfer:
-        """The transfer of the bytes that were asked for."""
+        """Make the transfer of the bytes that were asked for."""
         reply = ReadReply(request.op, request.part)
         return self.machine.make(port, self.component.node.id, request.requester, request.access.nbytes, reply)
 
@@ -331,15 +337,15 @@ class Answering:
             self.component.node.id, pe_part(*message.pe, "pe_dma"), QueueArrival(data=message), "arrival"
         )
 
-    def served(self, message: ReadRequest | WriteData, server: Hashable, start: int, end: int) -> None:
-        """Tell who observes it that ``server`` works on an access."""
+    def observe_turn(self, message: ReadRequest | WriteData, server: Hashable, start: int, end: int) -> None:
+        """Tell an observer, if there is one, that ``server`` works on an access."""
         observation = self.machine.observation
         if observation is not None:
             observation.turn(message, server, start, end)
 
 
 class Responder(Answering):
-    """Answers with servers. ``read_ps`` and ``write_ps`` give the server time of an access in ps."""
+    """Answers by servers. ``read_ps`` and ``write_ps`` give the server time of an access in ps."""
 
     __slots__ = ("_free_ports", "_n_ports", "_write_server", "read_ps", "reads", "write_ps", "writes")
 
@@ -347,8 +353,8 @@ class Responder(Answering):
         self,
         component: Component,
         *,
-        reads: MemoryServer | Banks,
-        writes: MemoryServer | Banks,
+        reads: MemoryServer | BankedServer,
+        writes: MemoryServer | BankedServer,
         access_ps: int,
         read_ps: Callable[[Access], int],
         write_ps: Callable[[Access], int],
@@ -372,17 +378,17 @@ class Responder(Answering):
         transfer = self.make_reply(port, request)
         after = transfer.done
 
-        def delivered(done: Transfer) -> None:
+        def on_delivered(done: Transfer) -> None:
             self._free_ports.append(port)
             if after is not None:
                 after(done)
 
-        transfer.done = delivered
-        server = self.reads.serving(access)
+        transfer.done = on_delivered
+        server = self.reads.banks_of(access)
         server.submit(_ReadJob(self, request, server, transfer, pace))
 
     def _take_port(self) -> Port:
-        """A port that sends nothing: answers under way at once leave by different ones, so none blocks another."""
+        """Take a port that sends nothing: answers under way leave by different ones, so none blocks another."""
         if self._free_ports:
             return self._free_ports.pop()
         self._n_ports += 1
@@ -391,11 +397,11 @@ class Responder(Answering):
     def write(self, message: WriteData, transfer: Transfer) -> None:
         """Take data that have been delivered."""
         access, write_ps = message.access, self.write_ps
-        server = self._write_server or self.writes.serving(access)
+        server = self._write_server or self.writes.banks_of(access)
         whole = write_ps(access)
         busy = server.work_since(transfer.head_ps, whole)
         if busy < whole and self.machine.observation is not None:
-            self.served(message, server, server.free_at - (whole - busy), server.free_at)
+            self.observe_turn(message, server, server.free_at - (whole - busy), server.free_at)
         if busy == 0:
             if self.access_ps:
                 self.clock.call_at(self.clock.time + self.access_ps, self._commit, message)
@@ -405,18 +411,18 @@ class Responder(Answering):
         packet_bytes = self.machine.network.packet_bytes
         server.submit(_WriteJob(self, message, server, pace_of(access.nbytes, packet_bytes, busy), packet_bytes))
 
-    def commit_at(self, when: int, job: _WriteJob, promise: int) -> None:
-        """Commit ``job`` at ``when`` if its ``promise`` still stands then."""
-        self.clock.call_at(when + self.access_ps, self._commit_promised, (job, promise))
+    def commit_at(self, when: int, job: _WriteJob) -> None:
+        """Commit ``job``, whose packets are served at ``when``, unless its grant is cut before that."""
+        self.clock.call_at(when + self.access_ps, self._commit_uncut, (job, job.cuts))
 
-    def _commit_promised(self, what: tuple[_WriteJob, int]) -> None:
-        job, promise = what
-        if job.promise == promise:
+    def _commit_uncut(self, what: tuple[_WriteJob, int]) -> None:
+        job, cuts = what
+        if job.cuts == cuts:
             self._commit(job.message)
 
 
 class _ReadJob(Job):
-    """Served packets feed the transfer that carries them away."""
+    """The packets of a read. Those that are served feed the transfer that carries them away."""
 
     __slots__ = ("request", "responder", "server", "transfer")
 
@@ -431,7 +437,7 @@ class _ReadJob(Job):
 
     def begin(self, first: int, count: int, start: int) -> None:
         responder = self.responder
-        responder.served(self.request, self.server, start, start + self.span(first, count))
+        responder.observe_turn(self.request, self.server, start, start + self.span(first, count))
         network = responder.machine.network
         supply = Supply(first, count, start, self.pace)
         if first == 0:
@@ -444,21 +450,22 @@ class _ReadJob(Job):
 
 
 class _WriteJob(Job):
-    """Served packets are in memory; when all are, the write is committed. ``promise`` counts the cuts."""
+    """The packets of a write, which is committed when all are served. ``cuts``: how often a grant was cut."""
 
-    __slots__ = ("message", "promise", "responder", "server")
+    __slots__ = ("cuts", "message", "responder", "server")
 
     def __init__(self, responder: Responder, message: WriteData, server: Server, pace: Pace, packet_bytes: int) -> None:
         super().__init__((message.access.nbytes - 1) // packet_bytes + 1, pace)
         self.responder = responder
         self.message = message
         self.server = server
-        self.promise = 0
+        self.cuts = 0
 
     def begin(self, first: int, count: int, start: int) -> None:
-        self.responder.served(self.message, self.server, start, start + self.span(first, count))
+        end = start + self.span(first, count)
+        self.responder.observe_turn(self.message, self.server, start, end)
         if first + count == self.packets:
-            self.responder.commit_at(start + self.span(first, count), self, self.promise)
+            self.responder.commit_at(end, self)
 
     def cut(self, count: int) -> None:
-        self.promise += 1
+        self.cuts += 1

@@ -29,10 +29,10 @@ class TransitPart(Component):
         self._asks_way = cls.forward is not TransitPart.forward
         self._asks_hold = cls.hold_ns is not TransitPart.hold_ns
         if self._asks_way or self._asks_hold:
-            self.junction = Junction(self._head_came, divides=self._asks_way)
+            self.junction = Junction(self._forward_head, divides=self._asks_way)
 
     def forward(self, transfer: Transfer, ways: Sequence[Way]) -> Way:
-        """The way by which ``transfer`` goes on, one of ``ways``.
+        """Choose the way by which ``transfer`` goes on, one of ``ways``.
 
         The first is the one that it takes when nobody decides; for each other link out of this part that begins a way
         with the fewest hops there is one. FIFOs behind a part that overrides this are unbounded.
@@ -40,7 +40,7 @@ class TransitPart(Component):
         return ways[0]
 
     def hold_ns(self, transfer: Transfer) -> float:
-        """How long the head of ``transfer`` waits here before it asks for its link.
+        """Return how long the head of ``transfer`` waits here before it asks for its link.
 
         What comes behind it by the same link stays behind it.
         """
@@ -51,8 +51,8 @@ class TransitPart(Component):
         if self.junction is not None:
             self.random.seed(self.node.id)
 
-    def _head_came(self, transfer: Transfer, hop: int) -> int:
-        """Send the head of ``transfer`` on, from link number ``hop`` of its route; for how many ps it is held."""
+    def _forward_head(self, transfer: Transfer, hop: int) -> int:
+        """Send the head of ``transfer`` on, from link number ``hop`` of its route; return how many ps it is held."""
         if self._asks_way:
             self._ask_way(transfer, hop)
         return ns_to_ps(sound_ns("hold_ns()", self.hold_ns(transfer))) if self._asks_hold else 0

@@ -35,9 +35,9 @@ from kernbench.transport import Transfer
 
 
 class SerialCpu(Component):
-    """A part that handles messages serially: ``handle`` is called when its turn is over.
+    """A part that handles messages serially: ``handle`` is called when a message's turn is over.
 
-    ``cause``: after what it does what it does; while it handles a message, that.
+    ``cause``: the row after which it does what it does, and why; while it handles a message, the message's row.
     """
 
     def __init__(self, node: Node, machine: Machine) -> None:
@@ -48,7 +48,7 @@ class SerialCpu(Component):
 
     @property
     def handles_serially(self) -> bool:
-        """Its overhead is its own time, not the link's."""
+        """Return True: its overhead is its own time, not the link's."""
         return True
 
     def receive(self, message: object, transfer: Transfer) -> None:
@@ -98,7 +98,7 @@ class PeCpu(SerialCpu):
         self._at_barrier = False
 
     def handle(self, message: object) -> None:
-        """An order of the M_CPU, or the end of a barrier."""
+        """Act on an order of the M_CPU, or on the end of a barrier."""
         match message:
             case PeOrder(request_id=launch, order=LaunchOrder()) if launch in self.machine.given_up:
                 self._refuse(message)
@@ -108,12 +108,12 @@ class PeCpu(SerialCpu):
             case PeOrder():
                 self._set_up(message)
             case BarrierRelease():
-                self._released(message)
+                self._leave_barrier(message)
             case _:
                 raise UnsupportedError(f"{self.node.id} cannot take a {type(message).__name__}")
 
     def _set_up(self, message: PeOrder) -> None:
-        """An order about the PE itself; what is wrong with it is the answer."""
+        """Carry out an order about the PE itself; a failure is the answer."""
         error: Exception | None = None
         try:
             match message.order:
@@ -145,7 +145,7 @@ class PeCpu(SerialCpu):
         self._report(order.request_id, PeReport(pe=self.coord, error=AbandonedError("its launch was abandoned")))
 
     def blocked(self) -> tuple[str, ...]:
-        """What the running kernel waits for."""
+        """Return what the running kernel waits for."""
         return () if self._program is None else (self._program.waits_for(),)
 
     def _report(self, request_id: int, report: PeReport) -> None:
@@ -173,7 +173,7 @@ class PeCpu(SerialCpu):
         arrival = BarrierArrival(request_id=order.request_id, pe=self.coord[2], mates=order.mates)
         self.tell(self._m_cpu, arrival)
 
-    def _released(self, message: BarrierRelease) -> None:
+    def _leave_barrier(self, message: BarrierRelease) -> None:
         program, waits = self._program, self._at_barrier
         self._at_barrier = False
         if program is not None and waits:

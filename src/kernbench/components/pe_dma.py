@@ -68,10 +68,10 @@ class DmaChannel:
         cause: Cause,
         move: Move | None = None,
     ) -> None:
-        """Queue a descriptor that could go after ``cause``; ``done(row)`` when all of it is acknowledged.
+        """Queue a descriptor that could go after ``cause``; call ``done(row)`` when all of it is acknowledged.
 
-        ``move``: what it does beside the set-up, when that is neither a read nor a write.
-        ``begun(start, cause)`` is told what its set-up began after, when it begins, at the end of it when it reads.
+        ``begun(start, cause)`` is called when the set-up begins, for a read when it ends; ``cause`` is why it began.
+        ``move`` makes the accesses when they are neither reads nor writes.
         """
         begin, before = self._clock.time, self._last
         waits = self._ready_at > begin
@@ -96,7 +96,7 @@ class DmaChannel:
         self._clock.call_at(self._ready_at, go)
 
     def post(self, message: Row, after_ps: int, what: int, launch: int, line: int) -> tuple[int, Row]:
-        """Queue the descriptor of a message, which comes in ``after_ps``: when it can go on the ``port``, and its row.
+        """Queue the descriptor of a message that comes in ``after_ps``; return when it can go on ``port``, and its row.
 
         ``what`` says in the log by which queue it comes there; ``launch`` and ``line`` are those of the send.
         """
@@ -128,7 +128,7 @@ class PeDma(Component):
             access_ps=0,
             read_ps=tcm.read_ps,
             write_ps=tcm.write_ps,
-            arrived=self._arrived,
+            arrived=self._on_message,
         )
         self._ipcq_id = pe_part(*node.pe_coord, "pe_ipcq")
 
@@ -145,25 +145,25 @@ class PeDma(Component):
         """Queue a descriptor on the channel ``compute``, as that says."""
         self.compute.start(op, reading, targets, begun, done, cause, move)
 
-    def _arrived(self, message: QueueData) -> None:
+    def _on_message(self, message: QueueData) -> None:
         # Found when the first message comes; the others go to it straight away.
         arrived = self._responder.arrived = self.machine.part(self._ipcq_id, QueuePart).arrived
         arrived(message)
 
     def check_reach(self, nodes: Iterable[str]) -> None:
-        """UnsupportedError when one of the memories at ``nodes`` is the TCM that this DMA itself serves."""
+        """Raise UnsupportedError when one of the memories at ``nodes`` is the TCM that this DMA itself serves."""
         if self.node.id in nodes:
             raise UnsupportedError(f"{self.node.id}: its own TCM is not reached by DMA, use the data in place")
 
     def receive(self, message: object, transfer: Transfer) -> None:
-        """Answers to this DMA, and requests of others for the TCM."""
+        """Take an answer to this DMA, or a request of others for the TCM."""
         match message:
             case ReadReply() | WriteAck():
-                self.compute.initiator.answered(message)
+                self.compute.initiator.on_answer(message)
             case ReadRequest() | WriteData():
                 self._responder.take(message, transfer)
             case QueueArrival(data=data):
-                self._arrived(data)
+                self._on_message(data)
             case _:
                 super().receive(message, transfer)
 
@@ -176,14 +176,14 @@ class PeDma(Component):
         if not isinstance(msg, PeDmaMsg):
             super().accept(msg, done)
             return
-        stream = _Stream(self, msg, done)
+        traffic = _RawTraffic(self, msg, done)
         for _ in range(min(msg.outstanding, msg.repeat)):
-            stream.start_next(self.machine.log.cause_of(msg.request_id))
+            traffic.start_next(self.machine.log.cause_of(msg.request_id))
 
 
 @state
-class _Stream:
-    """Descriptors of one PeDmaMsg: ``issued`` have begun, ``ended`` are over."""
+class _RawTraffic:
+    """The descriptors of one PeDmaMsg: ``issued`` have begun, ``ended`` are over."""
 
     dma: PeDma
     msg: PeDmaMsg
@@ -199,13 +199,13 @@ class _Stream:
         places = machine.addresses.by_node(((pa, msg.nbytes),))
         self.dma.check_reach([node for node, _ in places])
         targets = [(node, Access(start, nbytes)) for node, (start, nbytes) in places]
-        self.dma.start(machine.next_op(), msg.op == "read", targets, self._begun, self._ended, cause)
+        self.dma.start(machine.next_op(), msg.op == "read", targets, self._open_row, self._on_end, cause)
 
-    def _begun(self, start: int, cause: Cause) -> Row:
+    def _open_row(self, start: int, cause: Cause) -> Row:
         log = self.dma.machine.log
         return log.open(log.part(self.dma.node.id), Kind.RAW, start, cause)
 
-    def _ended(self, row: Row) -> None:
+    def _on_end(self, row: Row) -> None:
         self.dma.machine.log.close(row, self.dma.clock.time)
         self.ended += 1
         if self.issued < self.msg.repeat:

@@ -25,9 +25,9 @@ class PeFetchStore(Component):
         self.store = StageUnit(self.clock, machine.log, "store", scheduler.stage_slots)
 
     def fetch_ps(self, nbytes: int) -> int:
-        """Time to read operand tiles of ``nbytes`` in all."""
+        """Return the time to read operand tiles of ``nbytes`` in all."""
         return self._tcm.read_ps(nbytes)
 
     def store_ps(self, nbytes: int) -> int:
-        """Time to write a result tile of ``nbytes``."""
+        """Return the time to write a result tile of ``nbytes``."""
         return self._tcm.write_ps(nbytes)

@@ -24,5 +24,5 @@ class PeGemm(Component):
         self.unit = StageUnit(self.clock, machine.log, "gemm", slots)
 
     def tile_ps(self, element: DType) -> int:
-        """Time of one tile. UnsupportedError when the unit does not multiply this type."""
+        """Return the time of one tile. UnsupportedError when the unit does not multiply this type."""
         return self._gemm.tile_ps(element)

@@ -18,7 +18,7 @@ from kernbench.topology.graph import Node
 
 @state(eq=False)
 class MathOperation(Token):
-    """A single command in the MATH engine, its widest operand has ``nbytes``."""
+    """A single command in the MATH engine; its widest operand has ``nbytes``."""
 
     nbytes: int
 
@@ -41,7 +41,7 @@ class PeMath(Component):
         self._times = (0,)
 
     def operation_ps(self, nbytes: int) -> int:
-        """``startup_ns`` and ``nbytes``, those of the widest operand, at ``bytes_per_ns``."""
+        """Return ``startup_ns`` and the time of ``nbytes``, those of the widest operand, at ``bytes_per_ns``."""
         found = self._operation_ps.get(nbytes)
         if found is None:
             found = self._operation_ps[nbytes] = self.machine.spec.pe.math.operation_ps(nbytes)
@@ -54,8 +54,11 @@ class PeMath(Component):
         done: Callable[[Any], None],
         cause: Cause,
     ) -> None:
-        """Run ``command`` after ``cause``: ``begun(operation, now)`` when it reads its operands, which returns its row,
-        ``done(operation)`` when its result is there, both with the same MathOperation."""
+        """Run ``command`` after ``cause``.
+
+        ``begun(operation, now)`` is called when it reads its operands, and returns its row; ``done(operation)`` when
+        its result is there, with the same MathOperation.
+        """
         widest = command.dst.nbytes
         for x in command.inputs:  # ``widest_bytes``, without a call
             if x.__class__ is Operand and x.nbytes > widest:

@@ -51,11 +51,11 @@ class PeMmuPart(Component):
             self.tlb.clear()
 
     def pages(self, va: int, shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None) -> Sequence[int]:
-        """The pages that an array at ``va`` has to be translated by; none without a TLB."""
+        """Return the pages that an array at ``va`` has to be translated by; none without a TLB."""
         return () if self.tlb is None else pages(va, shape, itemsize, strides, self._page_bytes)
 
     def walk(self, wanted: Sequence[int], launch: int, line: int, cause: Cause, then: Callable[[Cause], None]) -> None:
-        """Look the pages of a descriptor up; ``then(cause)`` once they are known: at once when none is missed."""
+        """Look the pages of a descriptor up; call ``then(cause)`` once they are known: at once when none is missed."""
         walk_ps = self._walk_ps(wanted)
         if not walk_ps:
             then(cause)

@@ -42,7 +42,7 @@ from kernbench.triton_emu.tile_plans import (
 
 @state
 class TileWork:
-    """What a token of the scheduler carries: the scheduler's plan, the tile, and its number in the log."""
+    """The work of a token of the scheduler: the scheduler's plan, the tile, and its number in the log."""
 
     plan: Any
     tile: Tile
@@ -50,7 +50,7 @@ class TileWork:
 
 
 class TileDma:
-    """Reads and writes the windows of tiles; addresses go through the PE's MMU."""
+    """The reads and writes of the windows of tiles; addresses go through the PE's MMU."""
 
     def __init__(self, machine: Machine, coord: PeCoord, dma: PeDma) -> None:
         self._machine = machine
@@ -59,21 +59,21 @@ class TileDma:
         self._mmu = machine.part(pe_part(*coord, "pe_mmu"), PeMmuPart)
 
     def read(self, token: Token, done: Callable[[Row], None]) -> None:
-        """Stream in what the tile reads; ``done(row)`` when the last of it is in TCM."""
+        """Stream in what the tile reads; call ``done(row)`` when the last of it is in TCM."""
         work = token.work
         missing = len(work.tile.reads)
 
-        def one(row: Row) -> None:
+        def on_window(row: Row) -> None:
             nonlocal missing
             missing -= 1
             if not missing:
                 done(row)
 
         for window in work.tile.reads:
-            self._move(work, window, True, one, token.cause)
+            self._move(work, window, True, on_window, token.cause)
 
     def write(self, token: Token, done: Callable[[Row], None]) -> None:
-        """Stream out the output tile; ``done(row)`` when it is acknowledged."""
+        """Stream out the output tile; call ``done(row)`` when it is acknowledged."""
         work = token.work
         self._move(work, work.tile.write, False, done, token.cause)
 
@@ -86,8 +86,8 @@ class TileDma:
         segments = tuple((pa.encode(), nbytes) for pa, nbytes in found)
         targets = plan(machine.addresses, segments, window.shape, window.itemsize, window.strides)
         op = machine.next_op()
-        begun = partial(self._begun, op, work, window, reading, len(targets))
-        descriptor = op, reading, targets, begun, partial(self._ended, op, done)
+        begun = partial(self._open_row, op, work, window, reading, len(targets))
+        descriptor = op, reading, targets, begun, partial(self._on_end, op, done)
         pages = self._mmu.pages(window.va, window.shape, window.itemsize, window.strides)
         if pages:
             whole, rows = work.plan.row, machine.log.rows
@@ -96,7 +96,7 @@ class TileDma:
         else:
             self._dma.start(*descriptor, cause)
 
-    def _begun(
+    def _open_row(
         self, op: int, work: TileWork, window: OperandWindow, reading: bool, accesses: int, start_ps: int, cause: Cause
     ) -> Row:
         what = TileMoved(work.plan.op, window.name, work.tile.index, reading)
@@ -104,7 +104,7 @@ class TileDma:
         started = OpStarted(op, self._dma.node.id, what, start_ps, reads, writes, -1)
         return self._machine.begin_op(started, cause)
 
-    def _ended(self, op: int, done: Callable[[Row], None], _: Row) -> None:
+    def _on_end(self, op: int, done: Callable[[Row], None], _: Row) -> None:
         done(self._machine.end_op(op))
 
 
@@ -149,7 +149,7 @@ class PeScheduler(Component):
         self._dma_in = OverlappingStage("dma_in", attrs.tiles_in_flight, dma.read)
         self._dma_out = OverlappingStage("dma_out", attrs.tiles_in_flight, dma.write)
         self._plans: deque[PipelinedCommand] = deque()
-        self._observe()
+        self._log_stages()
 
     def submit(
         self,
@@ -160,8 +160,11 @@ class PeScheduler(Component):
         cause: Cause,
         use: AccumulatorUse = STORED,
     ) -> None:
-        """Run ``command`` after ``cause``: ``begun(now, cause)`` when its first tile is issued, which returns its row,
-        ``done(row)`` when that of its last tile's last stage has ended. ``use``: where a dot accumulates."""
+        """Run ``command`` after ``cause``. ``use``: where a dot accumulates.
+
+        ``begun(now, cause)`` is called when its first tile is issued, and returns its row; ``done(row)`` when its last
+        tile is over, whose last stage has that row.
+        """
         self._plans.append(PipelinedCommand(op, command, self._tiles(command, use), begun, done))
         self._inject(cause)
 
@@ -188,7 +191,7 @@ class PeScheduler(Component):
             self._issue.put(self._token(plan, tile, cause))
 
     def _token(self, plan: PipelinedCommand, tile: Tile, cause: Cause) -> Token:
-        """The way of a tile, and its time in each timed stage; both are read from the end."""
+        """Make the token of a tile: its way, and its time in each timed stage; both are read from the end."""
         route: list[Stage] = [self._issue]
         times = [self._issue_ps]
         if tile.reads:
@@ -209,9 +212,9 @@ class PeScheduler(Component):
         route.reverse()
         times.reverse()
         number = self.machine.log.tile(tile.index)
-        return Token(TileWork(plan, tile, number), route, len(route), times, len(times), self._retired, None, cause)
+        return Token(TileWork(plan, tile, number), route, len(route), times, len(times), self._retire, None, cause)
 
-    def _retired(self, token: Token) -> None:
+    def _retire(self, token: Token) -> None:
         plan, row = token.work.plan, token.row
         plan.inside -= 1
         self._in_flight += 1
@@ -219,7 +222,7 @@ class PeScheduler(Component):
         if plan.exhausted and not plan.inside:
             plan.done(row)
 
-    def _observe(self) -> None:
+    def _log_stages(self) -> None:
         """Log every timed stage of a tile."""
         log = self.machine.log
         units: tuple[tuple[StageUnit, Component, Kind], ...] = (
@@ -234,7 +237,7 @@ class PeScheduler(Component):
         self._issue.open = self._open_issue
 
     def _open_issue(self, token: Token, start: int) -> Row:
-        """A tile is issued, the first one of a plan together with the plan."""
+        """Open the row of a tile that is issued; with the first one of a plan, also the plan's."""
         plan = token.work.plan
         if plan.row < 0:
             plan.row = plan.begun(start, token.cause)
@@ -262,7 +265,7 @@ def _element(command: TiledCommand) -> DType:
 
 
 class _StageWriter:
-    """Opens the rows of a stage's tiles."""
+    """The writer of the rows of a stage's tiles."""
 
     def __init__(self, log: Log, component: str, kind: Kind) -> None:
         self._rows = log.rows
@@ -271,7 +274,7 @@ class _StageWriter:
         self._what = log.named("stage")
 
     def open(self, token: Token, start: int) -> Row:
-        """A tile begins."""
+        """Open the row of a tile that begins."""
         rows, work, (after, by) = self._rows, token.work, token.cause
         whole, row = work.plan.row, len(rows)
         launch, line = rows[whole + LAUNCH], rows[whole + LINE]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernbench.components.memory_server import servers
+from kernbench.components.memory_server import make_server
 from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
@@ -19,16 +19,16 @@ class PeTcm(Component):
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
-        self.read_port = servers(machine, machine.spec.pe.tcm)
-        self.write_port = servers(machine, machine.spec.pe.tcm)
+        self.read_port = make_server(machine, machine.spec.pe.tcm)
+        self.write_port = make_server(machine, machine.spec.pe.tcm)
         self._write_ps = (-1, 0)  # the bytes of the last one, and its time: messages come in few sizes
 
     def read_ps(self, access: Access) -> int:
-        """Time of the read port for an access."""
+        """Return the time of the read port for an access."""
         return self.machine.spec.pe.tcm.read_ps(access.nbytes)
 
     def write_ps(self, access: Access) -> int:
-        """Time of the write port for an access."""
+        """Return the time of the write port for an access."""
         nbytes = access.rows * access.row_bytes
         last, time_ps = self._write_ps
         if nbytes != last:

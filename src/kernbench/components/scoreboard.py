@@ -1,4 +1,4 @@
-"""Which commands of a kernel wait for others: the pure part of a PE's scoreboard."""
+"""The scoreboard of a PE: which commands of a kernel wait for others. It knows no time and no engine."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ Start: TypeAlias = Callable[[PeCommand, Cause], None]
 
 
 class Scoreboard:
-    """Issued commands; one starts when all it uses are done. ``under_way``: commands that are not done, by serial.
+    """Issued commands; one starts when all it uses are done.
 
-    A command is entered there when the kernel asks for it; what the commands use is held until they are taken out here.
-    ``start(command, cause)`` is called for one that had to wait and can go; when one is done, its entry of ``at_end``,
-    if it has one, and then ``on_completion()``, if set. ``now``: the row after whose end the PE does what it does.
+    ``under_way``: commands that are not done, by serial. The kernel enters a command there when it asks for it; what
+    the command uses is held until it is taken out here.
 
-    ``writes``: how many of them write memory and have not yet. When none is left, ``on_written(row)`` is called once,
+    ``start(command, cause)`` is called for a command that had to wait and can go. When a command is done, its entry of
+    ``at_end`` is called, if it has one, and then ``on_completion()``, if set. ``now``: the row after whose end the PE
+    does what it does.
+
+    ``writes``: how many commands write memory and have not yet. When none is left, ``on_written(row)`` is called once,
     if set, with the row of the last one.
     """
 
@@ -53,7 +56,7 @@ class Scoreboard:
         return serial in self.under_way
 
     def issue(self, command: PeCommand, waits: int = 0) -> bool:
-        """Issue a command, to be released as often as ``waits`` says; True when it can start at once."""
+        """Issue a command, to be released as often as ``waits`` says; return True when it can start at once."""
         missing = waits
         under_way, waiters = self.under_way, self._waiters
         for serial in command.after:
@@ -69,19 +72,19 @@ class Scoreboard:
         return not missing
 
     def waiters(self, serial: int) -> Sequence[PeCommand]:
-        """The issued commands that use the result of one under way."""
+        """Return the issued commands that use the result of one under way."""
         return self._waiters.get(serial, ())
 
     def enter(self, command: PeCommand) -> None:
-        """A command is under way whatever the kernel makes of it: what it uses may be entered later."""
+        """Enter a command that is under way whatever the kernel makes of it; what it uses may be entered later."""
         self.under_way[command.serial] = (command, ())
 
     def withdraw(self, serial: int) -> None:
-        """A command that the kernel has asked for is not issued after all."""
+        """Take out a command that the kernel has asked for and that is not issued after all."""
         self.under_way.pop(serial, None)
 
     def complete(self, command: PeCommand, row: Row) -> None:
-        """``command`` is done as ``row`` has ended; what waited for it alone starts, in program order."""
+        """Retire ``command``, which is done as ``row`` has ended; start what waited for it alone, in program order."""
         self.now = row
         serial = command.serial
         del self.under_way[serial]
@@ -96,14 +99,14 @@ class Scoreboard:
             on_completion()
 
     def written(self, row: Row) -> None:
-        """What one of the ``writes``, that of ``row``, writes is in memory."""
+        """Note that one of the ``writes``, that of ``row``, is in memory."""
         self.writes -= 1
         if not self.writes and self.on_written is not None:
-            told, self.on_written = self.on_written, None
-            told(row)
+            on_written, self.on_written = self.on_written, None
+            on_written(row)
 
     def release(self, command: PeCommand, cause: Cause) -> None:
-        """One of the things beside commands that ``command`` waits for is there."""
+        """Release ``command`` from one of the ``waits`` that it was issued with."""
         self._start_ready((command,), cause)
 
     def _start_ready(self, waiters: Sequence[PeCommand], cause: Cause) -> None:

@@ -1,4 +1,13 @@
-"""A kernel as the CPU of a PE runs it: one request after another, and the waits between them."""
+"""A kernel as the CPU of a PE runs it: one request after another, and the waits between them.
+
+A request takes the CPU ``issue_ps`` (a row of the log) and then has its effect: a command goes to the dispatcher. The
+kernel goes on at once, unless the request waits:
+
+- a send, for a slot of the peer: the queue calls ``_on_slot_free``;
+- a receive, for a message: the queue calls ``_on_message``;
+- a fence, for writes: the scoreboard's ``on_written`` calls ``_pass_fence``;
+- a result, room in the scratch, a barrier, and the end of the kernel, for commands to be done: ``_stall_until``.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +42,14 @@ _ISSUE = int(Kind.ISSUE)
 
 
 class Sequencer:
-    """Runs the kernel of ``order``: every command takes ``issue_ps``, and has its effect at the end of it.
+    """Runs the kernel of ``order``, whose commands ``run`` carries out.
 
-    A value that the kernel reads takes ``value_ps``.
+    A request takes ``issue_ps``, a value that the kernel reads ``value_ps``; the effect is at the end of that.
+    ``part``: the CPU's number in the log. ``on_barrier(self)`` is called when the kernel has come to a barrier,
+    ``on_finish(report)`` when all is done.
 
-    ``meet(program)`` is called when the kernel has come to a barrier, ``over(report)`` when all is done. ``part``: the
-    CPU's number in the log. Before the kernel goes on, ``cause`` is set to what made it: it stands in the scoreboard's
-    ``now``, with the reason here.
+    Before the kernel goes on, ``cause`` is set to the row and the reason that let it: the row is the scoreboard's
+    ``now``, the reason is kept here.
     """
 
     __slots__ = (
@@ -52,7 +62,7 @@ class Sequencer:
         "_issue_ps",
         "_late",
         "_launch_id",
-        "_meet",
+        "_on_barrier",
         "_on_finish",
         "_part",
         "_queue_waited",
@@ -73,8 +83,8 @@ class Sequencer:
         part: int,
         issue_ps: int,
         value_ps: int,
-        meet: Callable[[Sequencer], None],
-        over: Callable[[PeReport], None],
+        on_barrier: Callable[[Sequencer], None],
+        on_finish: Callable[[PeReport], None],
     ) -> None:
         self.run = run
         self.order = order
@@ -85,8 +95,8 @@ class Sequencer:
         self._clock = run.clock
         self._issue_ps = issue_ps
         self._value_ps = value_ps
-        self._meet = meet
-        self._on_finish = over
+        self._on_barrier = on_barrier
+        self._on_finish = on_finish
         self._request: KernelRequest | None = None
         self._error: Exception | None = None
         self._returned = False
@@ -99,7 +109,7 @@ class Sequencer:
 
     @property
     def cause(self) -> Cause:
-        """After what the kernel does what it does."""
+        """Return the row after which the kernel does what it does, and why."""
         return self._board.now, self._by
 
     @cause.setter
@@ -107,7 +117,7 @@ class Sequencer:
         self._board.now, self._by = cause
 
     def begin(self, launch_ps: int, cause: Cause, order: Row) -> None:
-        """Run the kernel ``launch_ps`` after its start, which is after ``cause``; ``order`` brought it here."""
+        """Run the kernel ``launch_ps`` after its start, which is after ``cause``; the row ``order`` brought it here."""
         start, end = self._start_ps, self._start_ps + launch_ps
         log = self.run.machine.log
         row = log.open(self._part, Kind.LAUNCH, start, cause, launch=self._launch_id, parent=order, read=start, end=end)
@@ -115,7 +125,7 @@ class Sequencer:
         self._clock.call_at(end, self.resume_program)
 
     def resume_program(self, answer: object = None) -> None:
-        """The kernel gets ``answer`` to its last request, and makes its next."""
+        """Give the kernel ``answer`` to its last request, and take its next."""
         if self._returned:
             return
         run = self.run
@@ -157,7 +167,7 @@ class Sequencer:
         clock.call_at(end, _EFFECTS.get(kind, ISSUE), self)
 
     def issue(self) -> None:
-        """The request takes effect: a command for an engine."""
+        """Put the request into effect: a command for an engine."""
         if not self._returned:
             command: Any = self._request
             board = self._board
@@ -168,14 +178,14 @@ class Sequencer:
 
     @property
     def _queues(self) -> PeIpcq:
-        """The queues of the PE, which the kernel uses from now on."""
+        """Return the queues of the PE, which the kernel uses from now on."""
         if self._ipcq is None:
             self._ipcq = self.run.parts.ipcq
             self._ipcq.board = self._board
         return self._ipcq
 
     def _send(self) -> None:
-        """The request takes effect: a message goes when there is a slot for it."""
+        """Put the request into effect: a message goes when there is a slot for it."""
         if self._returned:
             return
         command: Any = self._request
@@ -198,7 +208,7 @@ class Sequencer:
         head = queue.my_head
         sequence = None if self._returned else queue.claim()
         if self._queue_waited.listeners:
-            self._waited("send", command.direction, head, command.line, since)
+            self._emit_waited("send", command.direction, head, command.line, since)
         if sequence is not None:
             board = self._board
             board.now, self._by = cause
@@ -207,7 +217,7 @@ class Sequencer:
             self.resume_program()
 
     def _receive(self) -> None:
-        """The request takes effect: the kernel goes on when a message is there."""
+        """Put the request into effect: the kernel goes on when a message is there."""
         if self._returned:
             return
         request: Any = self._request
@@ -226,7 +236,7 @@ class Sequencer:
             self.resume_program(slot)
 
     def _on_message(self, found: Slot | Exception | None, row: Row) -> None:
-        """The message of ``row`` that the kernel awaits has come; None: before its receive takes effect."""
+        """Take the awaited message, which has come by ``row``; None: it has come before its receive takes effect."""
         receive = self._receive_under_way
         if found is None:
             self._clock.at_place(receive.due_ps, receive.place, TAKE, self)
@@ -237,7 +247,7 @@ class Sequencer:
             self.resume_program(found)
 
     def take_message(self) -> None:
-        """A receive takes effect whose message has come meanwhile."""
+        """Put a receive into effect whose message has come meanwhile."""
         request = self._request
         if self._returned or not isinstance(request, Receive):
             return
@@ -251,18 +261,18 @@ class Sequencer:
             self.resume_program(slot)
 
     def _deliver_message(self, request: Any, since: int, found: Slot | Exception | None, row: Row) -> None:
-        """The kernel gets the message that it has waited for."""
+        """Give the kernel the message that it has waited for."""
         self.cause = row, By.MESSAGE
         if self._queue_waited.listeners:
             direction = found.direction if isinstance(found, Slot) else request.direction or "any"
-            self._waited("recv", direction, -1, request.line, since)
+            self._emit_waited("recv", direction, -1, request.line, since)
         if isinstance(found, Exception):
             self.fail(found)
         else:
             self.resume_program(found)
 
     def _post(self) -> None:
-        """The request takes effect: the kernel goes on with the slot of a message that may come later."""
+        """Put the request into effect: the kernel goes on with the slot of a message that may come later."""
         if self._returned:
             return
         command: Any = self._request
@@ -278,24 +288,8 @@ class Sequencer:
             self.run.board.enter(command)
         self.resume_program(slot)
 
-    def fail(self, error: Exception) -> None:
-        """The call that the kernel waits in raises ``error``."""
-        self._cancel_request()
-        self.run.fail_next(error)
-        self.resume_program()
-
-    def _waited(self, kind: WaitKind, direction: str, sequence: int, line: int, since: int) -> None:
-        """Tell who listens."""
-        run = self.run
-        launch = run.launch
-        where = (run.coord, launch.kernel.name, launch.request_id, line, kind, direction, sequence)
-        self._queue_waited.emit(QueueWaited(*where, since, self._clock.time))
-
-    def _await_command(self, request: AwaitCommand) -> None:
-        self._stall_until(lambda: request.serial not in self.run.board, self.resume_program, By.OPERAND)
-
     def give_value(self) -> None:
-        """The kernel gets the numbers that it asked for, as they are now."""
+        """Give the kernel the numbers that it asked for, as they are now."""
         request = self._request
         if self._returned or not isinstance(request, ReadValue):
             return
@@ -307,12 +301,28 @@ class Sequencer:
         else:
             self.resume_program(found)
 
+    def fail(self, error: Exception) -> None:
+        """Let the call that the kernel waits in raise ``error``."""
+        self._cancel_request()
+        self.run.fail_next(error)
+        self.resume_program()
+
+    def _emit_waited(self, kind: WaitKind, direction: str, sequence: int, line: int, since: int) -> None:
+        """Tell those who listen that the kernel has waited at a queue."""
+        run = self.run
+        launch = run.launch
+        where = (run.coord, launch.kernel.name, launch.request_id, line, kind, direction, sequence)
+        self._queue_waited.emit(QueueWaited(*where, since, self._clock.time))
+
+    def _await_command(self, request: AwaitCommand) -> None:
+        self._stall_until(lambda: request.serial not in self.run.board, self.resume_program, By.OPERAND)
+
     def _await_space(self, request: AwaitSpace) -> None:
         under_way = len(self.run.board)
         since = self._clock.time
-        self._stall_until(lambda: len(self.run.board) < under_way, partial(self._space, request, since), By.SPACE)
+        self._stall_until(lambda: len(self.run.board) < under_way, partial(self._pass_space, request, since), By.SPACE)
 
-    def _space(self, request: AwaitSpace, since: int) -> None:
+    def _pass_space(self, request: AwaitSpace, since: int) -> None:
         hook, run = self.run.machine.hooks.scratch_waited, self.run
         if hook.listeners:
             launch = run.launch
@@ -321,17 +331,17 @@ class Sequencer:
         self.resume_program()
 
     def _wait_at_barrier(self, _: Meet) -> None:
-        self._stall_until(self._idle, partial(self._meet, self), By.OPERAND)
+        self._stall_until(self._idle, partial(self._on_barrier, self), By.OPERAND)
 
     def _issue_fence(self, request: Fence) -> None:
-        """The CPU takes its time for a fence, whose row goes on until the kernel does."""
+        """Issue a fence: its row goes on until the kernel does."""
         start = self._clock.time
         end, log, launch = start + self._issue_ps, self.run.machine.log, self._launch_id
         self._issue = log.open(self._part, Kind.FENCE, start, self.cause, launch=launch, line=request.line, read=end)
         self._clock.call_at(end, self._fence)
 
     def _fence(self, _: object) -> None:
-        """A fence takes effect: the kernel goes on when what it has written is in memory."""
+        """Put a fence into effect: the kernel goes on when what it has written is in memory."""
         if not self._board.writes:
             self._pass_fence(NONE)
         else:
@@ -339,7 +349,7 @@ class Sequencer:
             self._board.on_written = lambda row: self._clock.call_at(self._clock.time, self._pass_fence, row)
 
     def _pass_fence(self, last: Row) -> None:
-        """Nothing that was to be written is missing; ``last``: the row that was waited for."""
+        """Let the kernel pass a fence: all is written. ``last``: the row that was waited for."""
         self.run.machine.log.close(self._issue, self._clock.time, last)
         if not self._returned:
             self.cause = self._issue, By.FENCE
@@ -349,18 +359,18 @@ class Sequencer:
         return not len(self.run.board)
 
     def _stall_until(self, holds: Callable[[], bool], then: Callable[[], None], by: By) -> None:
-        """Go on with ``then`` once ``holds``, which changes only when a command is done: that is why, and ``by``."""
+        """Call ``then``, by the reason ``by``, once ``holds()``, which changes only when a command is done."""
         if holds():
             then()
             return
 
-        def look() -> None:
+        def check() -> None:
             if holds():
                 self.run.board.on_completion = None
                 self._by = by
                 then()
 
-        self.run.board.on_completion = look
+        self.run.board.on_completion = check
 
     def stop(self) -> None:
         """End the kernel where it is."""
@@ -372,12 +382,12 @@ class Sequencer:
             self._ipcq.cancel()
 
     def _cancel_request(self) -> None:
-        """What the kernel has asked for last will not be issued."""
+        """Take back what the kernel has asked for last: it will not be issued."""
         if isinstance(self._request, Command):
             self.run.board.withdraw(self._request.serial)
 
     def _return(self, error: Exception | None) -> None:
-        """The kernel makes no more requests; it is over when its commands are done."""
+        """End the program: the kernel makes no more requests, and is over when its commands are done."""
         self._returned = True
         self._error = error
         self.run.close()
@@ -385,7 +395,7 @@ class Sequencer:
 
     def _finish(self) -> None:
         run = self.run
-        error = self._error or run.late_failure()
+        error = self._error or run.take_failure()
         run.finish()
         now = self._clock.time
         report = PeReport(pe=run.coord, start_ps=self._start_ps, end_ps=now, late=self._late, error=error)
@@ -413,14 +423,14 @@ class Sequencer:
     }
 
     def waits_for(self) -> str:
-        """For a deadlock report: the kernel, what it waits for, the commands that are not done."""
+        """Say for a deadlock report: the kernel, what it waits for, the commands that are not done."""
         cause = "its commands to end" if self._returned else awaited_by(self._request, self.run.place)
         text = f"kernel {self.run.launch.kernel.name!r} waits for {cause}"
         pending = self.run.under_way(None if self._returned else self._request)
         return f"{text}; under way: {pending}" if pending else text
 
 
-# As the tables of commands in ``execution``.
+# As the tables of commands in ``dispatch``.
 _WAITS = Sequencer.WAITS
 _EFFECTS = Sequencer.EFFECTS
 ISSUE = Sequencer.issue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernbench.components.memory import Memory
-from kernbench.components.memory_server import Responder, servers
+from kernbench.components.memory_server import Responder, make_server
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.messages.fabric import Access
@@ -21,7 +21,7 @@ class Sram(Memory):
         super().__init__(node, machine)
         if not self.serves_as_built:
             return
-        self.server = servers(machine, machine.spec.cube.sram)
+        self.server = make_server(machine, machine.spec.cube.sram)
         self._responder = Responder(
             self,
             reads=self.server,
@@ -32,5 +32,5 @@ class Sram(Memory):
         )
 
     def _server_ps(self, access: Access) -> int:
-        """What an access takes alone."""
+        """Return the time of an access alone."""
         return self.machine.spec.cube.sram_ps(access.nbytes)

@@ -51,12 +51,12 @@ class Stage:
         self.blocked: deque[Stage] = deque()  # stages that wait for a slot here
 
     def enter(self, token: Token) -> None:
-        """A token comes from outside the pipeline: it takes a slot, if need be beyond the bound."""
+        """Take a token from outside the pipeline: it takes a slot, if need be beyond the bound."""
         self.free -= 1
         self.put(token)
 
     def put(self, token: Token) -> None:
-        """A token comes in; its slot has been taken before."""
+        """Take a token whose slot has been taken before."""
         waiting, cause = self.waiting, token.cause
         waiting.append(token)
         # The first of several has waited for the stage, which comes free as what this one works on does.
@@ -67,7 +67,7 @@ class Stage:
         raise NotImplementedError
 
     def claim_next(self, token: Token) -> bool:
-        """Take a slot of the stage behind; False, and a call of ``try_start`` later, when there is none."""
+        """Take a slot of the stage behind; False when there is none: ``try_start`` is called when one comes free."""
         if token.to_pass < 2:
             return True
         following = token.route[token.to_pass - 2]
@@ -79,7 +79,7 @@ class Stage:
         return True
 
     def pass_on(self, token: Token) -> None:
-        """``token`` is done here."""
+        """Pass on ``token``, which is done here, and give back its slot."""
         row = token.row
         token.to_pass = left = token.to_pass - 1
         if left:
@@ -91,7 +91,7 @@ class Stage:
         self.settle(row)
 
     def settle(self, row: Row) -> None:
-        """A slot has come free as ``row`` has ended, and this stage with it."""
+        """Let others go on: a slot has come free as ``row`` has ended, and this stage with it."""
         if self.blocked and self.free > 0:
             self.blocked.popleft().try_start((row, By.SLOT))
         if self.waiting:
@@ -110,7 +110,7 @@ class StageUnit(Stage):
         super().__init__(name, slots)
         self._clock = clock
         self._rows = log.rows
-        self.open: Callable[[Token, int], Row] = _unlogged
+        self.open: Callable[[Token, int], Row] = _open_no_row
         self._current: Token | None = None
 
     def try_start(self, cause: Cause) -> None:
@@ -121,7 +121,7 @@ class StageUnit(Stage):
             self._begin(token)
 
     def enter(self, token: Token) -> None:
-        """A token comes from outside the pipeline; a command that finds the unit idle begins."""
+        """Take a token from outside the pipeline; a command that finds the unit idle begins."""
         self.free -= 1
         if self._current is None and not self.waiting and token.to_pass == 1:
             self._begin(token)
@@ -142,7 +142,7 @@ class StageUnit(Stage):
         clock.call_at(start + token.times[left], FINISH, self)
 
     def finish(self) -> None:
-        """The current token is done."""
+        """End the current token."""
         token = self._current
         assert token is not None
         self._current = None
@@ -191,7 +191,7 @@ class OverlappingStage(Stage):
             self.pass_on(self._inside.popleft())
 
 
-def _unlogged(_: Token, __: int) -> Row:
+def _open_no_row(_: Token, __: int) -> Row:
     return NONE
 
 
