@@ -16,7 +16,7 @@ from kernbench.core.log import BY_CREDIT, BY_OPERAND, END, LAUNCH, LINE, NONE, R
 from kernbench.engine.hooks import QueueEvent, QueueEventKind, SlotReleased
 from kernbench.engine.machine import Machine
 from kernbench.engine.queue_state import Carried, Credit, QueuePair, QueuePart, UnreceivedMessage
-from kernbench.messages.commands import Operand, PeCommand, SendCommand
+from kernbench.messages.commands import Command, Operand
 from kernbench.messages.fabric import Access, QueueData
 from kernbench.messages.requests import OPPOSITE_DIRECTION, PeCoord
 from kernbench.topology.graph import Node
@@ -36,8 +36,8 @@ class Posting(QueueData):
     """
 
     lane: Lane
-    command: PeCommand
-    done: Callable[[PeCommand, Row], None]
+    command: Command
+    done: Callable[[Command, Row], None]
 
 
 class Lane:
@@ -162,13 +162,14 @@ class Lane:
         return made
 
     def send(
-        self, command: SendCommand, sequence: int, launch: int, cause: Cause, done: Callable[[PeCommand, Row], None]
+        self, command: Command, sequence: int, launch: int, cause: Cause, done: Callable[[Command, Row], None]
     ) -> None:
         """Write message ``sequence`` of ``command`` to its slot: ``done(command, sent)`` when its bytes have left.
 
         Its record ends when the message has arrived.
         """
-        pair, ipcq, array = self.pair, self._ipcq, command.src
+        pair, ipcq, array = self.pair, self._ipcq, command.srcs[0]
+        assert isinstance(array, Operand)
         machine, place = ipcq.machine, self._places[sequence % pair.n_slots]
         if place is None or place.slot.dtype is not array.dtype or place.slot.shape != array.shape:
             place = self._place(sequence, array)

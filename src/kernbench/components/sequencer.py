@@ -15,16 +15,17 @@ from kernbench.core.log import BY_ISSUE, BY_MESSAGE, NONE, ROOT, By, Cause, Kind
 from kernbench.engine.hooks import QueueWaited, ScratchWaited
 from kernbench.engine.queue_state import WaitKind
 from kernbench.messages.commands import (
+    RECEIVE,
+    SEND,
     AwaitCommand,
     AwaitSpace,
     Command,
     Fence,
     KernelRequest,
     Meet,
+    Opcode,
     ReadValue,
     Receive,
-    RecvCommand,
-    SendCommand,
     awaited_by,
 )
 from kernbench.messages.control import PeOrder, PeReport
@@ -149,7 +150,7 @@ class Sequencer:
         self._issue, self._by = len(rows), BY_ISSUE
         rows += (self._part, _ISSUE, NONE, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
         if kind is not Receive or not self._await_message(request, end):
-            clock.call_at(end, _EFFECTS.get(kind, ISSUE), self)
+            clock.call_at(end, _EFFECTS.get(request.op if isinstance(request, Command) else kind, ISSUE), self)
 
     def issue(self) -> None:
         """The request takes effect: a command for an engine."""
@@ -177,7 +178,7 @@ class Sequencer:
         ipcq, board = self._ipcq or self._queues, self._board
         board.now = row = self._issue
         try:
-            lane = ipcq.lane_to_send(command.direction, command.src.nbytes)
+            lane = ipcq.lane_to_send(command.name, command.srcs[0].nbytes)
         except KernelError as fault:
             self.fail(fault)
             return
@@ -189,11 +190,11 @@ class Sequencer:
         board.now = row
         self.resume_program()
 
-    def _on_slot_free(self, command: SendCommand, lane: Lane, since: int, cause: Cause) -> None:
+    def _on_slot_free(self, command: Command, lane: Lane, since: int, cause: Cause) -> None:
         head = lane.pair.my_head
         sequence = None if self._returned else lane.pair.claim()
         if self._queue_waited.listeners:
-            self._waited("send", command.direction, head, command.line, since)
+            self._waited("send", command.name, head, command.line, since)
         if sequence is not None:
             board = self._board
             board.now, self._by = cause
@@ -273,7 +274,7 @@ class Sequencer:
         self._board.now = self._issue
         try:
             slot = (self._ipcq or self._queues).post(
-                command.direction, command.nbytes, command.line, partial(self.run.received, command)
+                command.name, command.nbytes, command.line, partial(self.run.received, command)
             )
         except KernelError as fault:
             self.fail(fault)
@@ -409,10 +410,10 @@ class Sequencer:
         Fence: _issue_fence,
     }
     # How a request takes effect that is no command for an engine, or more than that.
-    EFFECTS: ClassVar[dict[type, Callable[[Sequencer], None]]] = {
-        SendCommand: _send,
+    EFFECTS: ClassVar[dict[type | Opcode, Callable[[Sequencer], None]]] = {
+        SEND: _send,
         Receive: _receive,
-        RecvCommand: _post,
+        RECEIVE: _post,
         ReadValue: give_value,
     }
 

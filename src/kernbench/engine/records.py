@@ -15,7 +15,7 @@ from kernbench.common.values import value
 from kernbench.core.log import COMMIT, END, KIND, LAST_RECORD, NONE, PARENT, READ, TILE, WHAT, WIDTH, By, Kind, Log, Row
 from kernbench.core.op_log import TILE_KINDS, OpLog, OpRecord, Sharing, Tile, Work
 from kernbench.engine.hooks import Hooks, Printed
-from kernbench.engine.recorder import ContentMaker, Recorder, Streamed, name_of
+from kernbench.engine.recorder import ContentMaker, Recorder, is_composite, name_of
 from kernbench.messages.commands import Operand
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.graph import Graph
@@ -151,7 +151,7 @@ class RecordViews(OpLog):
             row = self._order[number]
             if row >= 0 and rows[row + TILE] >= 0 and rows[row + KIND] in _TILE_KINDS:
                 whole = rows[row + PARENT]
-                if whole >= 0 and whats[rows[whole + WHAT]].__class__ is Streamed:
+                if whole >= 0 and is_composite(whats[rows[whole + WHAT]]):
                     found.append((self._number(whole), number))
         return found
 

@@ -11,8 +11,7 @@ from types import CodeType
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import AllocationError
-from kernbench.common.operators import PLAIN, Attributes
-from kernbench.messages.commands import AwaitSpace, LoadCommand, MathCommand, Operand, PeCommand
+from kernbench.messages.commands import NO_PARAMS, AwaitSpace, Command, MemoryRef, Operand, Params, load, math
 from kernbench.policy.address.scratch import Block, ScratchAllocator
 from kernbench.triton_emu.calls import Asked, Call, KnownCalls, Room
 from kernbench.triton_emu.checks import Shape
@@ -36,7 +35,7 @@ class Lifetimes:
     __slots__ = ("slots", "under_way")
 
     def __init__(self) -> None:
-        self.under_way: dict[int, tuple[PeCommand, tuple[Handle, ...]]] = {}
+        self.under_way: dict[int, tuple[Command, tuple[Handle, ...]]] = {}
         self.slots: list[ReceivedSlot] = []
 
     def returning(self) -> bool:
@@ -81,7 +80,7 @@ class Lifetimes:
         self.slots = []
 
 
-def returning(under_way: Mapping[int, tuple[PeCommand, tuple[Allocation, ...]]]) -> bool:
+def returning(under_way: Mapping[int, tuple[Command, tuple[Allocation, ...]]]) -> bool:
     """Whether commands ``under_way`` are the last to have some memory."""
     uses = Counter(id(x) for _, handles in under_way.values() for x in handles)
     return any(
@@ -194,9 +193,10 @@ class Issuer(Language):
         x.place, copy.place = copy.place, x.place
         x.turn, copy.turn = copy.turn, x.turn
         x.producer = serial
-        load = LoadCommand(serial=serial, line=call.line, after=after, dst=here, va=there.address, physical=x.physical)
-        self._under_way[serial] = (load, (x, copy))
-        self._request(load)
+        source = MemoryRef(there.address, there.shape, there.dtype, physical=x.physical)
+        command = load(serial, call.line, after, source, here)
+        self._under_way[serial] = (command, (x, copy))
+        self._request(command)
 
     def _fresh(self, what: str, shape: Shape, dtype: DType, call: Call) -> Handle:
         """A handle for the result ``what`` of a call; waits for memory that commands under way will give back."""
@@ -241,7 +241,7 @@ class Issuer(Language):
         producers = [producer for x in reads if (producer := x.producer) in under_way]
         return serial, tuple(sorted(set(producers)) if len(producers) > 1 else producers)
 
-    def _issue(self, command: PeCommand, reads: Iterable[Handle], result: Handle | None = None) -> None:
+    def _issue(self, command: Command, reads: Iterable[Handle], result: Handle | None = None) -> None:
         handles = [*reads]
         if result is not None:
             result.producer = command.serial
@@ -257,13 +257,13 @@ class Issuer(Language):
         operands: tuple[Handle | Number, ...],
         shape: Shape,
         dtype: DType,
-        attributes: Attributes = PLAIN,
+        params: Params = NO_PARAMS,
     ) -> Handle:
         """Issue the MATH operator ``name`` on checked operands."""
         result = self._fresh(name, shape, dtype, call)
         reads = [x for x in operands if isinstance(x, Handle)]
         serial, after = self._ordered(reads)
         inputs = tuple([x.array if isinstance(x, Handle) else x for x in operands])
-        command = MathCommand(serial, call.line, after, name, inputs, result.array, attributes)
+        command = math(name, serial, call.line, after, inputs, result.array, params)
         self._issue(command, reads, result)
         return result

@@ -16,23 +16,24 @@ import numpy as np
 
 from kernbench.common.dtypes import BF16, F16, F32, I8, I32, DType
 from kernbench.common.errors import NoDataError
-from kernbench.common.operators import ATOMICS, OPERATORS, PLAIN
+from kernbench.common.operators import ATOMICS, OPERATORS
 from kernbench.messages.commands import (
     NOWHERE,
-    AtomicCommand,
     AwaitCommand,
-    DotCommand,
     Fence,
-    LoadCommand,
-    MathCommand,
     Meet,
+    MemoryRef,
     Operand,
-    PrintCommand,
     ReadValue,
     Receive,
-    RecvCommand,
-    SendCommand,
-    StoreCommand,
+    atomic,
+    dot,
+    load,
+    math,
+    print_line,
+    receive,
+    send,
+    store,
 )
 from kernbench.triton_emu.calls import Asked, Call
 from kernbench.triton_emu.checks import (
@@ -89,7 +90,8 @@ class MemoryCalls(Issuer):
         steps, inside, fill = strides_of(strides, extent, item), valid_part(valid, extent), number_as(other, item)
         result = self._fresh("load", extent, item, call)
         serial, after = self._ordered(())
-        command = LoadCommand(serial, call.line, after, result.array, va, steps, inside, fill)
+        source = MemoryRef(va, extent, item, steps, inside, fill)
+        command = load(serial, call.line, after, source, result.array)
         self._issue(command, (), result)
         return result
 
@@ -100,9 +102,8 @@ class MemoryCalls(Issuer):
         found, fill = run_list(runs, extent, item), number_as(other, item)
         result = self._fresh("load", extent, item, call)
         serial, after = self._ordered(())
-        command = LoadCommand(
-            serial=serial, line=call.line, after=after, dst=result.array, va=NOWHERE, other=fill, runs=found
-        )
+        source = MemoryRef(NOWHERE, extent, item, other=fill, runs=found)
+        command = load(serial, call.line, after, source, result.array)
         self._issue(command, (), result)
         return result
 
@@ -121,14 +122,16 @@ class MemoryCalls(Issuer):
         check_no_overlap(steps, source.shape)
         inside = valid_part(valid, source.shape)
         serial, after = self._ordered((source,))
-        command = StoreCommand(serial, line, after, source.array, va, steps, inside)
+        target = MemoryRef(va, source.shape, source.dtype, steps, inside)
+        command = store(serial, line, after, source.array, target)
         self._issue(command, (source,))
 
     def _scatter(self, line: int, runs: Runs, source: Handle, no_box: tuple[object, object]) -> None:
         check_no_box(*no_box)
         found = run_list(runs, source.shape, source.dtype)
         serial, after = self._ordered((source,))
-        command = StoreCommand(serial=serial, line=line, after=after, src=source.array, va=NOWHERE, runs=found)
+        target = MemoryRef(NOWHERE, source.shape, source.dtype, runs=found)
+        command = store(serial, line, after, source.array, target)
         self._issue(command, (source,))
 
 
@@ -170,7 +173,7 @@ class QueueCalls(MemoryCalls):
         serial, producer, under_way = self._next_serial, source.producer, self._under_way
         self._next_serial = serial + 1
         after = (producer,) if producer in under_way else ()
-        command = SendCommand(serial, line, after, direction, source.array)
+        command = send(direction, serial, line, after, source.array)
         under_way[serial] = (command, (source,))
         hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
         hand_over(command)
@@ -225,7 +228,7 @@ class QueueCalls(MemoryCalls):
             asked = self._asked[call] = _asked(call.line, _direction(dir), shape, dtype)
         serial, nbytes = self._next_serial, asked.receive.nbytes
         self._next_serial = serial + 1
-        command = RecvCommand(serial, call.line, (), dir, nbytes)
+        command = receive(dir, serial, call.line, nbytes)
         hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
         slot: Any = hand_over(command)
         handle = self._in_slot(slot, nbytes, asked.extent, asked.item)
@@ -276,24 +279,11 @@ class QueueCalls(MemoryCalls):
             result = self._at_address(address, space, shape, item)
         serial, after = self._ordered((source,))
         if space == "tcm":
-            self._issue(
-                MathCommand(
-                    serial=serial,
-                    line=call.line,
-                    after=after,
-                    operator="cast",
-                    inputs=(source.array,),
-                    dst=result.array,
-                    attributes=PLAIN,
-                ),
-                (source,),
-                result,
-            )
+            command = math("cast", serial, call.line, after, (source.array,), result.array)
         else:
-            va = result.array.address
-            physical = result.physical
-            store = StoreCommand(serial=serial, line=call.line, after=after, src=source.array, va=va, physical=physical)
-            self._issue(store, (source,), result)
+            target = MemoryRef(result.array.address, shape, item, physical=result.physical)
+            command = store(serial, call.line, after, source.array, target)
+        self._issue(command, (source,), result)
         return result
 
 
@@ -427,19 +417,9 @@ class AtomicCalls(Issuer):
         serial, after = self._ordered(reads)
         if release:
             after = tuple(sorted(self._under_way))
-        command = AtomicCommand(
-            serial=serial,
-            line=call.line,
-            after=after,
-            operator=name,
-            src=value.array,
-            compared=None if compared is None else compared.array,
-            dst=None if result is None else result.array,
-            va=va,
-            strides=steps,
-            valid=inside,
-            runs=runs,
-        )
+        target = MemoryRef(va, shape, item, steps, inside, runs=runs)
+        given = tuple([x.array for x in reads])
+        command = atomic(name, serial, call.line, after, target, given, None if result is None else result.array)
         self._issue(command, reads, result)
         return result
 
@@ -472,17 +452,8 @@ class DotCalls(Issuer):
         result = self._fresh("dot", shape, out, call)
         reads = (a, b) if acc is None else (a, b, acc)
         serial, after = self._ordered(reads)
-        command = DotCommand(
-            serial=serial,
-            line=call.line,
-            after=after,
-            a=a.array,
-            b=b.array,
-            dst=result.array,
-            acc=None if acc is None else acc.array,
-            trans_a=bool(trans_a),
-            trans_b=bool(trans_b),
-        )
+        factors = tuple([x.array for x in reads])
+        command = dot(serial, call.line, after, factors, result.array, trans_a=bool(trans_a), trans_b=bool(trans_b))
         self._issue(command, reads, result)
         return result
 
@@ -559,7 +530,7 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
         reads = [self._own(x) for x in args if isinstance(x, Handle)]
         serial, after = self._ordered(reads)
         parts = tuple([x.array if isinstance(x, Handle) else str(x) for x in args])
-        self._issue(PrintCommand(serial=serial, line=line, after=after, parts=parts), reads)
+        self._issue(print_line(serial, line, after, parts), reads)
 
     def barrier(self) -> None:
         """Wait until every PE of this launch in this cube has come to its barrier."""
