@@ -20,7 +20,7 @@ from kernbench.components.memory_order import (
     overlap_kind,
 )
 from kernbench.core.op_log import Sharing
-from kernbench.messages.commands import Command, MemoryRef, in_tcm, store
+from kernbench.messages.commands import STORE, Command, MemoryRef, in_tcm
 
 Array = tuple[tuple[int, ...], int, tuple[int, ...]]
 
@@ -123,4 +123,4 @@ def test_a_long_access_makes_no_other_look_far(monkeypatch: pytest.MonkeyPatch) 
 
 def command(serial: int) -> Command:
     src = in_tcm((0, 0, 0), 0, (8,), dtype("f32"))
-    return store(serial, 1, (), src, MemoryRef(0, src.shape, src.dtype))
+    return Command(STORE, "store", serial, 1, (), (src,), MemoryRef(0, src.shape, src.dtype))

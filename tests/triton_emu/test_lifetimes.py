@@ -10,7 +10,7 @@ from fake_pe import TCM_BASE, FakePe, Memory, site_of
 
 from kernbench.common.dtypes import F32
 from kernbench.common.errors import AllocationError, KernelError
-from kernbench.messages.commands import LOAD, AwaitSpace, Command, in_tcm, print_line
+from kernbench.messages.commands import LOAD, PRINT, AwaitSpace, Command, in_tcm
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.handles import Handle, ReceivedSlot, View
 from kernbench.triton_emu.issuer import Lifetimes
@@ -165,7 +165,7 @@ class Ring:
         return ReceivedSlot("W", "tcm", (0, 0, 0), address, self, sequence=0)
 
 
-COMMAND = print_line(0, 1, (), ())
+COMMAND = Command(PRINT, "print", 0, 1, (), ())
 
 
 def handle(place: Any) -> Handle:

@@ -105,7 +105,22 @@ NO_PARAMS = Params()
 
 
 class Opcode(IntEnum):
-    """The kinds of commands."""
+    """The kinds of commands, and the ``name``, ``srcs``, ``dst`` and ``params`` that a command of each has.
+
+    LOAD: the DMA reads a MemoryRef to ``dst``. STORE: it writes an Operand to a MemoryRef, ``dst``.
+    ATOMIC: the memory changes a MemoryRef, which is the first of ``srcs`` and ``dst``, by the operator ``name`` of
+    ``ATOMICS`` and the other ``srcs``: the values, for ``atomic_cas`` behind the array to compare with; ``params.old``
+    gets what was there before, None: nobody wants it.
+    SEND: an Operand goes to a slot of the peer of queue ``name``, once one is free. RECEIVE: the next message of queue
+    ``name`` is to have so many bytes, the one of ``srcs``; done when it is there.
+    DOT: ``dst = op(a) @ op(b) + acc`` by tiles on the GEMM engine, 2-D; op transposes if ``params`` say so, and ``acc``
+    may be missing. MATH: ``dst`` is what the operator ``name`` makes of ``srcs``, of which numbers take the arrays'
+    dtype.
+    GEMM: a whole tiled product, ``dst = epilogue(a @ b)``, 2-D. TILED_MATH: ``dst = epilogue(name(*srcs))``
+    elementwise, for 2-D arrays of one shape. Both go tile by tile: Operands are staged in TCM, MemoryRefs streamed, and
+    ``dst`` is a MemoryRef.
+    PRINT: a line of output with time and PE; arrays show their values once phase 2 knows them.
+    """
 
     LOAD = 0
     STORE = 1
@@ -130,9 +145,9 @@ MEMORY_WRITERS = frozenset((STORE, ATOMIC, GEMM, TILED_MATH))
 
 @value(eq=False, guarded=False)
 class Command:
-    """An order of a kernel to its PE. The functions below make one of each opcode, and say what it does.
+    """An order of a kernel to its PE: ``op`` says what to do, and what the other fields mean.
 
-    ``name``: what the op-log calls it, the operator of what has one; of a message the direction of its queue.
+    ``name``: the operator of a command that has one, the direction of a queue, else the name in the op-log.
     ``serial`` counts commands in program order, ``line`` is where the kernel made the call. ``after`` are the serials
     of the commands whose results it uses: it starts when they are done.
     """
@@ -244,114 +259,12 @@ def _array(x: Source) -> Array:
     return x
 
 
-def load(serial: int, line: int, after: tuple[int, ...], source: MemoryRef, dst: Operand) -> Command:
-    """Read ``source`` to ``dst`` by DMA."""
-    return Command(LOAD, "load", serial, line, after, (source,), dst)
-
-
-def store(serial: int, line: int, after: tuple[int, ...], src: Operand, target: MemoryRef) -> Command:
-    """Write ``src`` to ``target`` by DMA."""
-    return Command(STORE, "store", serial, line, after, (src,), target)
-
-
-def atomic(
-    name: str,
-    serial: int,
-    line: int,
-    after: tuple[int, ...],
-    target: MemoryRef,
-    given: tuple[Operand, ...],
-    old: Operand | None,
-) -> Command:
-    """Have the memory change ``target`` by operator ``name`` of ``ATOMICS`` and ``given``.
-
-    ``given``: the values, for ``atomic_cas`` behind the array to compare with. ``old`` gets what was there before;
-    None: nobody wants it.
-    """
-    return Command(
-        ATOMIC, name, serial, line, after, (target, *given), target, NO_PARAMS if old is None else Params(old=old)
-    )
-
-
-def send(direction: str, serial: int, line: int, after: tuple[int, ...], src: Operand) -> Command:
-    """Send ``src`` to a slot of the peer of queue ``direction``, once one is free."""
-    return Command(SEND, direction, serial, line, after, (src,))
-
-
-def receive(direction: str, serial: int, line: int, nbytes: int) -> Command:
-    """Take the next message of queue ``direction``, which is to have ``nbytes``; done when it is there."""
-    return Command(RECEIVE, direction, serial, line, (), (nbytes,))
-
-
-def dot(
-    serial: int,
-    line: int,
-    after: tuple[int, ...],
-    factors: tuple[Operand, ...],
-    dst: Operand,
-    *,
-    trans_a: bool = False,
-    trans_b: bool = False,
-) -> Command:
-    """``dst = op(a) @ op(b) + acc`` by tiles on the GEMM engine, 2-D; op transposes when asked.
-
-    ``factors``: a, b, and acc if there is one.
-    """
-    params = Params(trans_a=trans_a, trans_b=trans_b) if trans_a or trans_b else NO_PARAMS
-    return Command(DOT, "dot", serial, line, after, factors, dst, params)
-
-
-def math(
-    name: str,
-    serial: int,
-    line: int,
-    after: tuple[int, ...],
-    inputs: tuple[Operand | float, ...],
-    dst: Operand,
-    params: Params = NO_PARAMS,
-) -> Command:
-    """``dst = name(*inputs)`` on the MATH engine; numbers among the inputs take the arrays' dtype."""
-    return Command(MATH, name, serial, line, after, inputs, dst, params)
-
-
-def gemm(
-    serial: int,
-    line: int,
-    after: tuple[int, ...],
-    factors: tuple[Array, ...],
-    out: MemoryRef,
-    epilogue: tuple[Epilogue, ...] = (),
-) -> Command:
-    """``out = epilogue(a @ b)``, a whole tiled GEMM, 2-D; the output is streamed to memory tile by tile."""
-    params = Params(epilogue=epilogue) if epilogue else NO_PARAMS
-    return Command(GEMM, "composite", serial, line, after, factors, out, params)
-
-
-def tiled_math(
-    name: str,
-    serial: int,
-    line: int,
-    after: tuple[int, ...],
-    inputs: tuple[Array | float, ...],
-    out: MemoryRef,
-    epilogue: tuple[Epilogue, ...] = (),
-) -> Command:
-    """``out = epilogue(name(*inputs))`` elementwise, tile by tile; arrays have the shape of ``out``, 2-D."""
-    params = Params(epilogue=epilogue) if epilogue else NO_PARAMS
-    return Command(TILED_MATH, name, serial, line, after, inputs, out, params)
-
-
-def print_line(serial: int, line: int, after: tuple[int, ...], parts: tuple[Operand | str, ...]) -> Command:
-    """Print a line with time and PE; arrays show their values once phase 2 knows them."""
-    return Command(PRINT, "print", serial, line, after, parts)
-
-
 def fill_of(command: Command) -> Command | None:
     """Return what a DMA does that accesses no element: a load sets ``other``, an atomic finds 0; None: nothing."""
     dst, other = (command.dst, command.ref.other) if command.op is LOAD else (command.params.old, 0)
     if not isinstance(dst, Operand):
         return None
-    return math("full", command.serial, command.line, (), (other,), dst)
+    return Command(MATH, "full", command.serial, command.line, (), (other,), dst)
 
 
 @value

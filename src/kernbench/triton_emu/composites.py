@@ -13,7 +13,7 @@ from kernbench.common.dtypes import F32, I32, DType
 from kernbench.common.names import there_are
 from kernbench.common.operators import EPILOGUE, OPERATORS
 from kernbench.common.values import value
-from kernbench.messages.commands import Array, Epilogue, MemoryRef, Operand, gemm, tiled_math
+from kernbench.messages.commands import Array, Command, Epilogue, MemoryRef, Opcode, Operand, Params
 from kernbench.triton_emu.checks import (
     ELEMENTWISE,
     Ints,
@@ -225,10 +225,8 @@ class CompositeCalls(Issuer):
         after_tile = tuple([self._step(step, form) for step in steps])
         reads = [x for x in (*inputs, *(x for _, *more in steps for x in more)) if isinstance(x, Handle)]
         serial, after = self._ordered(reads)
-        if op == GEMM:
-            command = gemm(serial, line, after, form.arrays, out, after_tile)
-        else:
-            command = tiled_math(op, serial, line, after, form.inputs, out, after_tile)
+        opcode, name = (Opcode.GEMM, "composite") if op == GEMM else (Opcode.TILED_MATH, op)
+        command = Command(opcode, name, serial, line, after, form.inputs, out, Params(epilogue=after_tile))
         self._issue(command, reads)
 
     def _stream(self, x: Input) -> Stream:

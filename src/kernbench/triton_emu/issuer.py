@@ -11,7 +11,7 @@ from types import CodeType
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import AllocationError
-from kernbench.messages.commands import NO_PARAMS, AwaitSpace, Command, MemoryRef, Operand, Params, load, math
+from kernbench.messages.commands import LOAD, MATH, NO_PARAMS, AwaitSpace, Command, MemoryRef, Operand, Params
 from kernbench.policy.address.scratch import Block, ScratchAllocator
 from kernbench.triton_emu.calls import Asked, Call, KnownCalls, Room
 from kernbench.triton_emu.checks import Shape
@@ -194,7 +194,7 @@ class Issuer(Language):
         x.turn, copy.turn = copy.turn, x.turn
         x.producer = serial
         source = MemoryRef(there.address, there.shape, there.dtype, physical=x.physical)
-        command = load(serial, call.line, after, source, here)
+        command = Command(LOAD, "load", serial, call.line, after, (source,), here)
         self._under_way[serial] = (command, (x, copy))
         self._request(command)
 
@@ -264,6 +264,6 @@ class Issuer(Language):
         reads = [x for x in operands if isinstance(x, Handle)]
         serial, after = self._ordered(reads)
         inputs = tuple([x.array if isinstance(x, Handle) else x for x in operands])
-        command = math(name, serial, call.line, after, inputs, result.array, params)
+        command = Command(MATH, name, serial, call.line, after, inputs, result.array, params)
         self._issue(command, reads, result)
         return result

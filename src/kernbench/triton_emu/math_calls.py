@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from kernbench.common.dtypes import I8, DType
 from kernbench.common.operators import OPERATORS
-from kernbench.messages.commands import Params, math
+from kernbench.messages.commands import MATH, Command, Params
 from kernbench.triton_emu.calls import Call
 from kernbench.triton_emu.checks import (
     COMPARISONS,
@@ -28,6 +29,12 @@ from kernbench.triton_emu.checks import (
 from kernbench.triton_emu.handles import Handle, Number, View
 from kernbench.triton_emu.issuer import Issuer
 from kernbench.triton_emu.source import kernel_error
+
+
+@lru_cache
+def _along(axis: int | None) -> Params:
+    """Return the parameters of all commands along ``axis``: kept once, since the log keeps every command."""
+    return Params(axis=axis)
 
 
 class ElementwiseCalls(Issuer):
@@ -57,7 +64,7 @@ class ElementwiseCalls(Issuer):
                 after = (first, second) if first < second else (second, first)
         elif second in under_way:
             after = (second,)
-        command = math(name, serial, call.line, after, (x, y), result.array)
+        command = Command(MATH, name, serial, call.line, after, (x, y), result.array)
         result.producer = serial
         under_way[serial] = (command, (result, b, a))
         hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
@@ -209,19 +216,19 @@ class MathCalls(ElementwiseCalls):
     def softmax(self, x: Handle, axis: int = -1) -> Handle:
         """exp(x - max) / sum(exp(x - max)) along ``axis``."""
         along = axis_of(axis, self._own(x).shape)
-        return self._compute(self._call(), "softmax", (x,), x.shape, x.dtype, Params(axis=along))
+        return self._compute(self._call(), "softmax", (x,), x.shape, x.dtype, _along(along))
 
     def cumsum(self, x: Handle, axis: int = -1) -> Handle:
         """The sum of all elements up to each, along ``axis``."""
         along = axis_of(axis, self._own(x).shape)
-        return self._compute(self._call(), "cumsum", (x,), x.shape, x.dtype, Params(axis=along))
+        return self._compute(self._call(), "cumsum", (x,), x.shape, x.dtype, _along(along))
 
     def iota(self, shape: Ints, dtype: object, axis: int = -1) -> Handle:
         """An array of whole numbers: each element is its index along ``axis``. KernelError if the type has too few."""
         extent, item = as_shape(shape), element_type(dtype)
         along = axis_of(axis, extent)
         check_counts(item, extent[along] - 1)
-        return self._compute(self._call(), "iota", (), extent, item, Params(axis=along))
+        return self._compute(self._call(), "iota", (), extent, item, _along(along))
 
     def zeros(self, shape: Ints, dtype: object) -> Handle:
         """An array of zeros."""
@@ -284,4 +291,4 @@ class MathCalls(ElementwiseCalls):
         else:
             rest = tuple(n for i, n in enumerate(shape) if i not in gone)
         item = OPERATORS[name].makes or x.dtype
-        return self._compute(self._call(), name, (x,), rest, item, Params(axis=along))
+        return self._compute(self._call(), name, (x,), rest, item, _along(along))

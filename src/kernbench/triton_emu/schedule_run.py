@@ -11,17 +11,17 @@ from typing import Any, ClassVar
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import AllocationError
 from kernbench.messages.commands import (
+    LOAD,
+    MATH,
+    RECEIVE,
+    SEND,
+    STORE,
     AwaitSpace,
     Command,
     KernelRequest,
     MemoryRef,
     Operand,
     Receive,
-    load,
-    math,
-    receive,
-    send,
-    store,
 )
 from kernbench.messages.requests import LaunchArg, TensorArg
 from kernbench.policy.address.scratch import ScratchAllocator
@@ -160,7 +160,7 @@ class ScheduleRun:
         serial = x.producer = self._serial
         self._serial = serial + 1
         source = MemoryRef(there.address, there.shape, there.dtype, physical=True)
-        command = load(serial, op.line, after, source, here)
+        command = Command(LOAD, "load", serial, op.line, after, (source,), here)
         self.under_way[serial] = (command, (x, copy))
         return command
 
@@ -171,7 +171,7 @@ class ScheduleRun:
         serial = result.producer = self._serial
         self._serial = serial + 1
         source = MemoryRef(self._places[op.at], op.shape, op.dtype)
-        command = load(serial, op.line, (), source, result.array)
+        command = Command(LOAD, "load", serial, op.line, (), (source,), result.array)
         self._values[op.to] = result
         self.under_way[serial] = (command, (result,))
         return command
@@ -187,16 +187,16 @@ class ScheduleRun:
         array = source.array
         if op.does == "store":
             target = MemoryRef(self._places[op.at], array.shape, array.dtype)
-            command = store(serial, op.line, after, array, target)
+            command = Command(STORE, "store", serial, op.line, after, (array,), target)
         else:
-            command = send(op.what, serial, op.line, after, array)
+            command = Command(SEND, op.what, serial, op.line, after, (array,))
         self.under_way[serial] = (command, (source,))
         return command
 
     def _receive(self, op: Op) -> KernelRequest:
         serial = self._serial
         self._serial = serial + 1
-        command = self._posted = receive(op.what, serial, op.line, op.nbytes)
+        command = self._posted = Command(RECEIVE, op.what, serial, op.line, (), (op.nbytes,))
         return command
 
     def _await(self, op: Op) -> KernelRequest:
@@ -224,7 +224,7 @@ class ScheduleRun:
         after.sort()
         serial = result.producer = self._serial
         self._serial = serial + 1
-        command = math(op.does, serial, op.line, tuple(after), tuple(inputs), result.array)
+        command = Command(MATH, op.does, serial, op.line, tuple(after), tuple(inputs), result.array)
         values[op.to] = result
         under_way[serial] = (command, (result, *held))
         return command

@@ -18,22 +18,26 @@ from kernbench.common.dtypes import BF16, F16, F32, I8, I32, DType
 from kernbench.common.errors import NoDataError
 from kernbench.common.operators import ATOMICS, OPERATORS
 from kernbench.messages.commands import (
+    ATOMIC,
+    DOT,
+    LOAD,
+    MATH,
+    NO_PARAMS,
     NOWHERE,
+    PRINT,
+    RECEIVE,
+    SEND,
+    STORE,
     AwaitCommand,
+    Command,
     Fence,
     Meet,
     MemoryRef,
     Operand,
+    Params,
     ReadValue,
     Receive,
-    atomic,
-    dot,
-    load,
-    math,
-    print_line,
-    receive,
-    send,
-    store,
+    Source,
 )
 from kernbench.triton_emu.calls import Asked, Call
 from kernbench.triton_emu.checks import (
@@ -91,7 +95,7 @@ class MemoryCalls(Issuer):
         result = self._fresh("load", extent, item, call)
         serial, after = self._ordered(())
         source = MemoryRef(va, extent, item, steps, inside, fill)
-        command = load(serial, call.line, after, source, result.array)
+        command = Command(LOAD, "load", serial, call.line, after, (source,), result.array)
         self._issue(command, (), result)
         return result
 
@@ -103,7 +107,7 @@ class MemoryCalls(Issuer):
         result = self._fresh("load", extent, item, call)
         serial, after = self._ordered(())
         source = MemoryRef(NOWHERE, extent, item, other=fill, runs=found)
-        command = load(serial, call.line, after, source, result.array)
+        command = Command(LOAD, "load", serial, call.line, after, (source,), result.array)
         self._issue(command, (), result)
         return result
 
@@ -123,7 +127,7 @@ class MemoryCalls(Issuer):
         inside = valid_part(valid, source.shape)
         serial, after = self._ordered((source,))
         target = MemoryRef(va, source.shape, source.dtype, steps, inside)
-        command = store(serial, line, after, source.array, target)
+        command = Command(STORE, "store", serial, line, after, (source.array,), target)
         self._issue(command, (source,))
 
     def _scatter(self, line: int, runs: Runs, source: Handle, no_box: tuple[object, object]) -> None:
@@ -131,7 +135,7 @@ class MemoryCalls(Issuer):
         found = run_list(runs, source.shape, source.dtype)
         serial, after = self._ordered((source,))
         target = MemoryRef(NOWHERE, source.shape, source.dtype, runs=found)
-        command = store(serial, line, after, source.array, target)
+        command = Command(STORE, "store", serial, line, after, (source.array,), target)
         self._issue(command, (source,))
 
 
@@ -173,7 +177,7 @@ class QueueCalls(MemoryCalls):
         serial, producer, under_way = self._next_serial, source.producer, self._under_way
         self._next_serial = serial + 1
         after = (producer,) if producer in under_way else ()
-        command = send(direction, serial, line, after, source.array)
+        command = Command(SEND, direction, serial, line, after, (source.array,))
         under_way[serial] = (command, (source,))
         hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
         hand_over(command)
@@ -228,7 +232,7 @@ class QueueCalls(MemoryCalls):
             asked = self._asked[call] = _asked(call.line, _direction(dir), shape, dtype)
         serial, nbytes = self._next_serial, asked.receive.nbytes
         self._next_serial = serial + 1
-        command = receive(dir, serial, call.line, nbytes)
+        command = Command(RECEIVE, dir, serial, call.line, (), (nbytes,))
         hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
         slot: Any = hand_over(command)
         handle = self._in_slot(slot, nbytes, asked.extent, asked.item)
@@ -279,10 +283,10 @@ class QueueCalls(MemoryCalls):
             result = self._at_address(address, space, shape, item)
         serial, after = self._ordered((source,))
         if space == "tcm":
-            command = math("cast", serial, call.line, after, (source.array,), result.array)
+            command = Command(MATH, "cast", serial, call.line, after, (source.array,), result.array)
         else:
             target = MemoryRef(result.array.address, shape, item, physical=result.physical)
-            command = store(serial, call.line, after, source.array, target)
+            command = Command(STORE, "store", serial, call.line, after, (source.array,), target)
         self._issue(command, (source,), result)
         return result
 
@@ -418,8 +422,9 @@ class AtomicCalls(Issuer):
         if release:
             after = tuple(sorted(self._under_way))
         target = MemoryRef(va, shape, item, steps, inside, runs=runs)
-        given = tuple([x.array for x in reads])
-        command = atomic(name, serial, call.line, after, target, given, None if result is None else result.array)
+        srcs: tuple[Source, ...] = (target, *[x.array for x in reads])
+        params = NO_PARAMS if result is None else Params(old=result.array)
+        command = Command(ATOMIC, name, serial, call.line, after, srcs, target, params)
         self._issue(command, reads, result)
         return result
 
@@ -453,7 +458,8 @@ class DotCalls(Issuer):
         reads = (a, b) if acc is None else (a, b, acc)
         serial, after = self._ordered(reads)
         factors = tuple([x.array for x in reads])
-        command = dot(serial, call.line, after, factors, result.array, trans_a=bool(trans_a), trans_b=bool(trans_b))
+        params = Params(trans_a=bool(trans_a), trans_b=bool(trans_b)) if trans_a or trans_b else NO_PARAMS
+        command = Command(DOT, "dot", serial, call.line, after, factors, result.array, params)
         self._issue(command, reads, result)
         return result
 
@@ -530,7 +536,7 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
         reads = [self._own(x) for x in args if isinstance(x, Handle)]
         serial, after = self._ordered(reads)
         parts = tuple([x.array if isinstance(x, Handle) else str(x) for x in args])
-        self._issue(print_line(serial, line, after, parts), reads)
+        self._issue(Command(PRINT, "print", serial, line, after, parts), reads)
 
     def barrier(self) -> None:
         """Wait until every PE of this launch in this cube has come to its barrier."""
