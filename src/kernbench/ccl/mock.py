@@ -32,7 +32,7 @@ from kernbench.engine.address_map import MemoryPlace, Segment
 from kernbench.engine.deadlock import Standstill
 from kernbench.engine.queue_errors import no_queue, only_receives, only_sends, other_size, too_large
 from kernbench.engine.queue_state import QueuePair, QueueWait
-from kernbench.engine.recorder import ContentMaker, Places
+from kernbench.engine.recorder import ContentMaker, Places, Recorded
 from kernbench.messages.commands import (
     COMPOSITES,
     LOAD,
@@ -133,7 +133,7 @@ class MockMemory:
                 places = (segments,)
         if does is None:
             return
-        work = self._contents.resolve(does, places)
+        work = self._contents.resolve(Recorded(does, places))
         assert work.output is not None
         self._operands.deposit(work.output, result(work, self._operands, F32, False))
 

@@ -133,18 +133,6 @@ class ContentMaker:
         self._place_of = place_of
         self._tile_sizes = tile_sizes
 
-    def of(self, what: object) -> Work:
-        """Return the work of a record that is about ``what``, which is no name."""
-        if isinstance(what, Command):  # most are MATH
-            return self.resolve(what, ())
-        if isinstance(what, Recorded):
-            command, places = what
-            if isinstance(command, Command):
-                return self.resolve(command, places)
-            return self._of_request(command, places)
-        assert isinstance(what, MathSize)
-        return Work("math", what.name)
-
     def has_work(self, what: object) -> bool:
         """Whether phase 2 has something to do for a record that is about ``what``."""
         if what.__class__ is Command:
@@ -170,16 +158,26 @@ class ContentMaker:
         place = self._place_of(pa)
         return Operand(place.space, place.owner, pa, nbytes, (nbytes,), U8)
 
-    def resolve(self, command: Command, places: Places | Operand) -> Work:
-        """Return the work of ``command``, with an Operand for each reference to memory, which lies at ``places``."""
-        op, name, params = command.op, command.name, command.params
-        inputs: Any = command.srcs
-        out: Any = command.dst
+    def resolve(self, what: object) -> Work:
+        """Return the work of a record that is about ``what``, which is no name.
+
+        For each reference of a command to memory it has an Operand.
+        """
+        places: Places | Operand = ()
+        if isinstance(what, Recorded):
+            what, places = what
+        if not isinstance(what, Command):
+            return self._of_request(what, places) if isinstance(what, HostMsg) else Work("math", name_of(what))
+        op, name, params = what.op, what.name, what.params
+        inputs: Any = what.srcs
+        out: Any = what.dst
         if isinstance(places, Operand):
             name, out = f"send {name}", places
         elif places:
-            given = iter(places)
-            inputs = tuple([self._located(x, given) if isinstance(x, MemoryRef) else x for x in inputs])
+            given, found = iter(places), []
+            for x in inputs:
+                found.append(self._located(x, given) if isinstance(x, MemoryRef) else x)
+            inputs = tuple(found)
             if op in COMPOSITES:
                 steps = tuple([self._step(step, given) for step in params.epilogue])
                 params = Params(epilogue=steps, tile_sizes=self._tile_sizes)

@@ -128,10 +128,10 @@ class RecordViews(OpLog):
 
     def works(self, numbers: Iterable[int]) -> Iterator[Work]:
         """Give what phase 2 does for the records of ``numbers``, one when it is asked for."""
-        rows, whats, order, of = self._log.rows, self._log.whats, self._order, self._contents.of
+        rows, whats, order, resolve = self._log.rows, self._log.whats, self._order, self._contents.resolve
         for seq in numbers:
             row = order[seq]
-            yield of(whats[rows[row + WHAT]]) if row >= 0 else self._samples[-1 - row].work
+            yield resolve(whats[rows[row + WHAT]]) if row >= 0 else self._samples[-1 - row].work
 
     def set_data(self, seq: int, data: Array | None) -> None:
         """Give a sample its array, or let go of what the host writes."""
@@ -222,7 +222,7 @@ class RecordViews(OpLog):
         part, kind, number, launch, line, tile, parent, start, read, commit, end, _, by, _ = log.rows[row : row + WIDTH]
         what = log.whats[number]
         label: Any = _LABELS[kind]
-        work = Work(label, what) if isinstance(what, str) else self._contents.of(what)
+        work = Work(label, what) if isinstance(what, str) else self._contents.resolve(what)
         return OpRecord(
             seq,
             log.parts[part],

@@ -73,9 +73,9 @@ class MemoryRef:
     physical: bool = False
 
 
-Array: TypeAlias = Operand | MemoryRef
-"""An array at physical addresses, or one at virtual ones."""
-Source: TypeAlias = Operand | MemoryRef | float | str
+ArrayPlace: TypeAlias = Operand | MemoryRef
+"""Where an array lies: at physical addresses, or at virtual ones."""
+CommandSource: TypeAlias = Operand | MemoryRef | float | str
 
 
 class Epilogue(NamedTuple):
@@ -85,7 +85,7 @@ class Epilogue(NamedTuple):
     """
 
     name: str
-    operand: Array | float | None = None
+    operand: ArrayPlace | float | None = None
 
 
 @value(kw_only=True)
@@ -157,8 +157,8 @@ class Command:
     serial: int
     line: int
     after: tuple[int, ...]
-    srcs: tuple[Source, ...]
-    dst: Array | None = None
+    srcs: tuple[CommandSource, ...]
+    dst: ArrayPlace | None = None
     params: Params = NO_PARAMS
 
     @property
@@ -177,7 +177,7 @@ class Command:
         return tuple([x for x in self._sources if isinstance(x, MemoryRef)])
 
     @property
-    def _sources(self) -> tuple[Source | None, ...]:
+    def _sources(self) -> tuple[CommandSource | None, ...]:
         steps = self.params.epilogue
         return (*self.srcs, *[step.operand for step in steps]) if steps else self.srcs
 
@@ -203,12 +203,12 @@ class Command:
         return found
 
     @property
-    def a(self) -> Array:
+    def a(self) -> ArrayPlace:
         """The first factor of a product."""
         return _array(self.srcs[0])
 
     @property
-    def b(self) -> Array:
+    def b(self) -> ArrayPlace:
         """The second factor of a product."""
         return _array(self.srcs[1])
 
@@ -220,9 +220,9 @@ class Command:
         return found
 
     @property
-    def inputs(self) -> tuple[Array | float, ...]:
+    def inputs(self) -> tuple[ArrayPlace | float, ...]:
         """The arrays and numbers that an operator works on."""
-        return cast("tuple[Array | float, ...]", self.srcs)
+        return cast("tuple[ArrayPlace | float, ...]", self.srcs)
 
     @property
     def result(self) -> Operand:
@@ -254,7 +254,7 @@ class Command:
         return max(self.result.nbytes, *(x.nbytes for x in self.reads), 0)
 
 
-def _array(x: Source) -> Array:
+def _array(x: CommandSource) -> ArrayPlace:
     assert isinstance(x, Operand | MemoryRef)
     return x
 

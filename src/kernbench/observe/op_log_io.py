@@ -17,7 +17,7 @@ from kernbench.common.errors import InputError
 from kernbench.common.files import replacing, writable
 from kernbench.common.json_text import parse_json
 from kernbench.core.op_log import OpRecord
-from kernbench.messages.commands import Array, Epilogue, MemoryRef, Operand, Params
+from kernbench.messages.commands import ArrayPlace, Epilogue, MemoryRef, Operand, Params
 
 Row: TypeAlias = dict[str, Any]
 
@@ -221,7 +221,7 @@ def _data_row(record: OpRecord) -> Row | None:
     return None
 
 
-def _input_row(x: Array | float | None) -> Row:
+def _input_row(x: ArrayPlace | float | None) -> Row:
     assert not isinstance(x, MemoryRef), "a record has operands instead"
     if isinstance(x, Operand):
         return {"operand": _operand_row(x), "number": None}

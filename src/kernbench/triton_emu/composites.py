@@ -13,7 +13,7 @@ from kernbench.common.dtypes import F32, I32, DType
 from kernbench.common.names import there_are
 from kernbench.common.operators import EPILOGUE, OPERATORS
 from kernbench.common.values import value
-from kernbench.messages.commands import Array, Command, Epilogue, MemoryRef, Opcode, Operand, Params
+from kernbench.messages.commands import ArrayPlace, Command, Epilogue, MemoryRef, Opcode, Operand, Params
 from kernbench.triton_emu.checks import (
     ELEMENTWISE,
     Ints,
@@ -33,7 +33,7 @@ from kernbench.triton_emu.issuer import Issuer
 from kernbench.triton_emu.source import kernel_error
 
 Input: TypeAlias = Handle | Ref | Number
-Stream: TypeAlias = Array | Number
+Stream: TypeAlias = ArrayPlace | Number
 Step: TypeAlias = tuple[str] | tuple[str, Input]
 
 GEMM = "gemm"
@@ -53,7 +53,7 @@ class Form:
     result: DType
 
     @property
-    def arrays(self) -> tuple[Array, ...]:
+    def arrays(self) -> tuple[ArrayPlace, ...]:
         """The operands that are no numbers."""
         return tuple([x for x in self.inputs if isinstance(x, Operand | MemoryRef)])
 
@@ -109,7 +109,7 @@ def elementwise_form(op: str, inputs: Sequence[Stream]) -> Form:
     return Form(tuple(streams), item, shape, ELEMENTWISE[op].result_dtype(*(item,) * len(inputs)))
 
 
-def as_matrix(array: Array) -> Array:
+def as_matrix(array: ArrayPlace) -> ArrayPlace:
     """An array of one axis as a matrix of one row."""
     if len(array.shape) == 2:
         return array
@@ -155,7 +155,7 @@ def check_step(name: str, given: Sequence[Input]) -> None:
             raise kernel_error(f"epilogue step {name!r} takes {kind}, not {x!r}")
 
 
-def step_array(name: str, array: Stream, form: Form) -> Array:
+def step_array(name: str, array: Stream, form: Form) -> ArrayPlace:
     """The operand of ``bias``, as a vector along the last axis, or of ``add``, as a matrix like the result."""
     assert isinstance(array, Operand | MemoryRef)
     known = (form.dtype, F32) if form.dtype.is_float else (form.dtype, I32, F32)
@@ -170,7 +170,7 @@ def step_array(name: str, array: Stream, form: Form) -> Array:
     return as_vector(array) if name == "bias" else as_matrix(array)
 
 
-def as_vector(array: Array) -> Array:
+def as_vector(array: ArrayPlace) -> ArrayPlace:
     """A matrix of one row as an array of one axis."""
     if len(array.shape) == 1:
         return array

@@ -7,7 +7,7 @@ from math import prod
 from typing import TypeAlias
 
 from kernbench.common.values import value
-from kernbench.messages.commands import Array, Command, Epilogue, MemoryRef, Operand
+from kernbench.messages.commands import ArrayPlace, Command, Epilogue, MemoryRef, Operand
 
 TileSizes: TypeAlias = tuple[int, int, int]
 """(m, k, n)"""
@@ -150,7 +150,9 @@ def _gemm_grid(m: int, k: int, n: int, sizes: TileSizes) -> Iterator[tuple[TileI
                 yield (i, j, s), (min(tm, m - i * tm), min(tk, k - s * tk), min(tn, n - j * tn)), s == last
 
 
-def _streamed(name: str, operand: Array, first: tuple[int, int], shape: tuple[int, int]) -> tuple[OperandWindow, ...]:
+def _streamed(
+    name: str, operand: ArrayPlace, first: tuple[int, int], shape: tuple[int, int]
+) -> tuple[OperandWindow, ...]:
     return (window(name, operand, first, shape),) if isinstance(operand, MemoryRef) else ()
 
 

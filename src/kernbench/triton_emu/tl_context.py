@@ -30,6 +30,7 @@ from kernbench.messages.commands import (
     STORE,
     AwaitCommand,
     Command,
+    CommandSource,
     Fence,
     Meet,
     MemoryRef,
@@ -37,7 +38,6 @@ from kernbench.messages.commands import (
     Params,
     ReadValue,
     Receive,
-    Source,
 )
 from kernbench.triton_emu.calls import Asked, Call
 from kernbench.triton_emu.checks import (
@@ -422,7 +422,7 @@ class AtomicCalls(Issuer):
         if release:
             after = tuple(sorted(self._under_way))
         target = MemoryRef(va, shape, item, steps, inside, runs=runs)
-        srcs: tuple[Source, ...] = (target, *[x.array for x in reads])
+        srcs: tuple[CommandSource, ...] = (target, *[x.array for x in reads])
         params = NO_PARAMS if result is None else Params(old=result.array)
         command = Command(ATOMIC, name, serial, call.line, after, srcs, target, params)
         self._issue(command, reads, result)
