@@ -20,7 +20,7 @@ from kernbench.components.memory_order import (
     overlap_kind,
 )
 from kernbench.core.op_log import Sharing
-from kernbench.messages.commands import StoreCommand, in_tcm
+from kernbench.messages.commands import STORE, Command, MemoryRef, in_tcm
 
 Array = tuple[tuple[int, ...], int, tuple[int, ...]]
 
@@ -121,5 +121,6 @@ def test_a_long_access_makes_no_other_look_far(monkeypatch: pytest.MonkeyPatch) 
     assert not under_way.conflicts(AccessFootprint(reads=column))
 
 
-def command(serial: int) -> StoreCommand:
-    return StoreCommand(serial=serial, line=1, after=(), src=in_tcm((0, 0, 0), 0, (8,), dtype("f32")), va=0)
+def command(serial: int) -> Command:
+    src = in_tcm((0, 0, 0), 0, (8,), dtype("f32"))
+    return Command(STORE, "store", serial, 1, (), (src,), MemoryRef(0, src.shape, src.dtype))

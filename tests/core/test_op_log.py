@@ -12,8 +12,8 @@ import pytest
 
 from kernbench.common.dtypes import BF16, F8E4M3, F16, F32
 from kernbench.common.errors import InputError, RunError
-from kernbench.core.op_log import Epilogue, Operand, OpLog, OpParams, OpRecord
-from kernbench.messages.commands import NOWHERE
+from kernbench.core.op_log import OpLog, OpRecord
+from kernbench.messages.commands import NOWHERE, Epilogue, Operand, Params
 from kernbench.observe.op_log_io import read_op_log, write_op_log
 
 A = Operand("hbm", (0, 3), 1 << 50, 48, (4, 6), F16, strides=(24, 2), valid=(3, 6), other=float("-inf"))
@@ -27,7 +27,7 @@ def sample_log() -> OpLog:
         component="host", kind="memory_write", t_start_ps=0, t_read_ps=0, output=C, data=np.zeros((4, 1), np.int8)
     )
     log.finish(write, 1500)
-    params = OpParams(
+    params = Params(
         axis=-1,
         perm=(1, 0),
         trans_b=True,
@@ -48,7 +48,7 @@ def sample_log() -> OpLog:
         line=17,
     )
     log.begin(
-        component="x", kind="fetch", t_start_ps=10, t_read_ps=20, tile=(1, 0, 2), params=OpParams(pattern=b"\0\x7f")
+        component="x", kind="fetch", t_start_ps=10, t_read_ps=20, tile=(1, 0, 2), params=Params(pattern=b"\0\x7f")
     )
     return log
 

@@ -12,6 +12,7 @@ from reference import Array, Machine, assert_near, normal, wide
 
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, DType
 from kernbench.kernels.attention import attention
+from kernbench.messages.commands import LOAD
 
 TYPES = (F32, F16, BF16, F8E4M3, F8E5M2)
 
@@ -123,7 +124,7 @@ def test_blocks_that_no_query_of_a_block_sees_are_not_read() -> None:
     loads = {}
     for causal in (False, True):
         machine.run(attention, *at, 64, 64, 8, "f16", causal=causal, block_q=16, block_k=16)
-        loads[causal] = sum(type(c).__name__ == "LoadCommand" for c in machine.last.commands)
+        loads[causal] = sum(c.op is LOAD for c in machine.last.commands)
     assert loads == {False: 4 + 4 * 4 * 2, True: 4 + (1 + 2 + 3 + 4) * 2}
 
 

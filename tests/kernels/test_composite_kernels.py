@@ -16,7 +16,7 @@ from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DTy
 from kernbench.kernels.composite import VARIANTS
 from kernbench.kernels.gemm import gemm_composite, mlp
 from kernbench.kernels.qkv import qkv_composite
-from kernbench.messages.commands import GemmComposite, LoadCommand, MemoryRef, Operand, StoreCommand
+from kernbench.messages.commands import GEMM, LOAD, STORE, MemoryRef, Opcode, Operand
 
 TYPES = (F32, F16, BF16, I8, F8E4M3, F8E5M2)
 sizes = st.tuples(st.integers(1, 130), st.integers(1, 130), st.integers(1, 130))
@@ -111,17 +111,17 @@ def test_the_result_has_the_type_that_is_asked_for(item: DType, out: DType) -> N
 def test_operands_that_fit_make_one_composite(variant: str, loads: int, staged: str) -> None:
     machine = check(F16, (100, 80, 90), variant)
     commands = machine.last.commands
-    assert sum(isinstance(c, LoadCommand) for c in commands) == loads
-    assert not any(isinstance(c, StoreCommand) for c in commands)
-    (composite,) = [c for c in commands if isinstance(c, GemmComposite)]
+    assert sum(c.op is LOAD for c in commands) == loads
+    assert not any(c.op is STORE for c in commands)
+    (composite,) = [c for c in commands if c.op is GEMM]
     for name, operand in (("a", composite.a), ("b", composite.b)):
         assert isinstance(operand, Operand if name in staged else MemoryRef)
 
 
 def test_staged_operands_go_in_blocks() -> None:
     machine = check(F16, (64, 32, 48), "load_load", stage_bytes=16 * 32 * 2)
-    kinds = [type(c).__name__ for c in machine.last.commands]
-    assert (kinds.count("LoadCommand"), kinds.count("GemmComposite")) == (3 + 3 * 4, 3 * 4)
+    kinds = [c.op for c in machine.last.commands]
+    assert (kinds.count(Opcode.LOAD), kinds.count(Opcode.GEMM)) == (3 + 3 * 4, 3 * 4)
 
 
 @pytest.mark.parametrize(

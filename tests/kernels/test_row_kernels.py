@@ -14,6 +14,7 @@ from reference import Array, Machine, assert_near, normal, wide
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType
 from kernbench.kernels.elementwise import add, elementwise, elementwise_composite, mul, silu_mul
 from kernbench.kernels.rows import layernorm, rmsnorm, softmax
+from kernbench.messages.commands import STORE
 
 FLOATS = (F32, F16, BF16, F8E4M3, F8E5M2)
 rows_and_columns = st.tuples(st.integers(1, 130), st.integers(1, 130))
@@ -88,7 +89,7 @@ def test_replicated_rows_are_computed_by_every_program() -> None:
     for kernel, extra in ((softmax, []), (layernorm, [None, None]), (rmsnorm, [None])):
         machine = Machine()
         run_on_rows(kernel, x, F32, extra, machine, grid=(1, 2), split=False)
-        stores = sum(type(c).__name__ == "StoreCommand" for c in machine.last.commands)
+        stores = sum(c.op is STORE for c in machine.last.commands)
         assert stores == 1
 
 

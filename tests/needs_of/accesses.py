@@ -9,40 +9,32 @@ import numpy as np
 from kernbench.common.dtypes import row_major
 from kernbench.core.log import By
 from kernbench.messages.commands import (
+    COMPOSITES,
+    LOAD,
+    MEMORY_WRITERS,
     NOWHERE,
-    AtomicCommand,
+    RECEIVE,
     Command,
-    GemmComposite,
-    LoadCommand,
-    MathComposite,
     MemoryRef,
-    RecvCommand,
-    StoreCommand,
 )
 
 
 def _refs(command: Any) -> tuple[list[Any], list[Any]]:
     """What a command reads in memory, and what it writes: (address, shape, itemsize, strides, physical)."""
-    match command:
-        case LoadCommand(runs=runs) | StoreCommand(runs=runs) | AtomicCommand(runs=runs) if runs:
-            found = [(va, (nbytes,), 1, None, False) for va, nbytes in runs if va != NOWHERE]
-            return (found, []) if isinstance(command, LoadCommand) else ([], found)
-        case LoadCommand(dst=array) | StoreCommand(src=array) | AtomicCommand(src=array):
-            shape = array.shape if command.valid is None else command.valid
-            strides = command.strides
-            if strides is None and command.valid is not None:
-                strides = row_major(array.shape, array.dtype.itemsize)
-            found = [(command.va, shape, array.dtype.itemsize, strides, command.physical)]
-            return (found, []) if isinstance(command, LoadCommand) else ([], found)
-        case GemmComposite(a=a, b=b):
-            given: list[Any] = [a, b]
-        case MathComposite(inputs=inputs):
-            given = [*inputs]
-        case _:
-            return [], []
-    given += [step.operand for step in command.epilogue]
-    refs = [each for each in given if isinstance(each, MemoryRef)]
-    return [_of_ref(each) for each in refs], [_of_ref(command.out)]
+    if command.op in COMPOSITES:
+        given = [*command.srcs, *(step.operand for step in command.params.epilogue)]
+        refs = [each for each in given if isinstance(each, MemoryRef)]
+        return [_of_ref(each) for each in refs], [_of_ref(command.dst)]
+    if command.op is not LOAD and command.op not in MEMORY_WRITERS:
+        return [], []
+    ref = command.srcs[0] if command.op is LOAD else command.dst
+    shape, strides = ref.shape if ref.valid is None else ref.valid, ref.strides
+    if strides is None and ref.valid is not None:
+        strides = row_major(ref.shape, ref.dtype.itemsize)
+    found = [(ref.va, shape, ref.dtype.itemsize, strides, ref.physical)]
+    if ref.runs:
+        found = [(va, (nbytes,), 1, None, False) for va, nbytes in ref.runs if va != NOWHERE]
+    return (found, []) if command.op is LOAD else ([], found)
 
 
 def _of_ref(ref: MemoryRef) -> Any:
@@ -87,8 +79,8 @@ def _meet(x: Any, y: Any) -> By | None:
 
 def uses(command: Any, address: int) -> bool:
     """Whether a command works on what lies at an address."""
-    if not isinstance(command, Command) or isinstance(command, RecvCommand):
+    if not isinstance(command, Command) or command.op is RECEIVE:
         return False
-    if isinstance(command, LoadCommand) and command.physical and command.va == address:
+    if command.op is LOAD and command.ref.physical and command.ref.va == address:
         return True
     return f"address={address}," in repr(command)

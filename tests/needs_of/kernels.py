@@ -12,18 +12,18 @@ from kernbench.components.pe_ipcq import PeIpcq
 from kernbench.core.log import BY, END, LAST, LAUNCH, NONE, PARENT, PART, READ, START, WHAT, By, Kind, Row
 from kernbench.engine.queues import QueuePair
 from kernbench.messages.commands import (
+    COMPOSITES,
+    MATH,
     MEMORY_WRITERS,
+    RECEIVE,
+    SEND,
     AwaitCommand,
     AwaitSpace,
+    Command,
     Fence,
-    GemmComposite,
-    MathCommand,
-    MathComposite,
     Meet,
     ReadValue,
     Receive,
-    RecvCommand,
-    SendCommand,
 )
 from kernbench.messages.control import (
     BarrierRelease,
@@ -99,11 +99,11 @@ class Kernels:
                         continue
                     if isinstance(request, Receive):
                         after += self._come(asked.message, By.MESSAGE)
-                    elif isinstance(request, RecvCommand):
+                    elif request.op is RECEIVE:
                         program.posted[request.serial] = asked.message
                         commands.append(request)
                     else:
-                        if isinstance(request, SendCommand):
+                        if request.op is SEND:
                             after = after + self._slot(program, request, rows[issue + END])
                         self._command(program, request, after, commands)
                         commands.append(request)
@@ -130,7 +130,7 @@ class Kernels:
         """A fence ends when it is issued and all that was written before is in memory, by the row that was last."""
         rows, there = self.run.rows, []
         for each in before:
-            if isinstance(each, MEMORY_WRITERS) or (isinstance(each, MathCommand) and each.dst.by_address):
+            if each.op in MEMORY_WRITERS or (each.op is MATH and each.dst.by_address):
                 row = program.rows.get(each.serial)
                 if row is None:  # nothing of it is valid: it is over as it could begin
                     there += last(self.ready[program, each.serial])
@@ -169,7 +169,7 @@ class Kernels:
         how = conflict(earlier, later)
         if row is None or not how:
             return []
-        ends = isinstance(earlier, GemmComposite | MathComposite)
+        ends = earlier.op in COMPOSITES
         at = self.run.rows[row + END] if ends else accessed(self.run.rows, row)
         # What only ranges say is waited for where rows are too many to compare, or may be.
         found = self.run.rows[program.rows.get(later.serial, row) + BY]
@@ -179,13 +179,13 @@ class Kernels:
 
     # Queues.
 
-    def _slot(self, program: Program, command: SendCommand, since: int) -> Needs:
+    def _slot(self, program: Program, command: Command, since: int) -> Needs:
         """The slot of the peer that a message takes."""
         pair, sequence = self.run.engine.place_of[program.rows[command.serial]]
         before = sequence - pair.n_slots  # the message whose slot it takes
         if before < 0:
             return []
-        pe, direction = program.pe, command.direction
+        pe, direction = program.pe, command.name
         mine = [each.event for each in self.run.engine.releases if each.sender is pair]
         given = max(each.time_ps for each in mine if each.sequence <= before)
         ipcq = self.run.machine.part(pe_part(*pe, "pe_ipcq"), PeIpcq)

@@ -17,7 +17,7 @@ from kernbench.core.log import Cause, Row
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.hooks import SlotReleased
 from kernbench.engine.queues import QueuePair, queue_pairs_of
-from kernbench.engine.recorder import Moved, OpStarted, Recorder, Streamed
+from kernbench.engine.recorder import OpStarted, Recorded, Recorder
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.commands import Command
 from kernbench.messages.requests import HostMsg, PeCoord
@@ -145,7 +145,7 @@ class NeedsEngine(GraphEngine):
 
         def begun(recorder: Recorder, event: OpStarted, cause: Cause) -> Row:
             row, what = started(recorder, event, cause), event.what
-            engine.note_begun(event.component, what.what if isinstance(what, Moved | Streamed) else what, row)
+            engine.note_begun(event.component, what.command if isinstance(what, Recorded) else what, row)
             return row
 
         def computed(recorder: Recorder, part: int, command: Any, *rest: Any) -> Row:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from kernbench.common.dtypes import ALL, BF16, F16, F32, I8, I32, DType, row_major
 from kernbench.common.errors import RunError, UnknownNameError
 from kernbench.common.operators import evaluate, operator
-from kernbench.core.op_log import Epilogue, Operand, OpLog, OpParams, OpRecord
+from kernbench.core.op_log import OpLog, OpRecord
+from kernbench.messages.commands import Epilogue, Operand, Params
 from kernbench.numerics.data_executor import DataExecutor
 from kernbench.numerics.memory import MemoryStore
 
@@ -137,9 +138,9 @@ def test_what_is_logged_for_a_time_already_replayed_is_an_error() -> None:
 def test_host_writes_and_reads() -> None:
     m = Machine()
     m.op("memory_write", "", (), place(0, (6,), I8), 0, 5, data=np.arange(6, dtype=np.int8).reshape(2, 3))
-    m.op("memory_write", "", (), place(64, (3,), F16), 0, 5, params=OpParams(pattern=np.float16(1.5).tobytes()))
+    m.op("memory_write", "", (), place(64, (3,), F16), 0, 5, params=Params(pattern=np.float16(1.5).tobytes()))
     read = m.op("memory_read", "", (place(0, (6,), I8),), None, 7, 20)
-    m.op("memory_write", "", (), place(0, (6,), I8), 8, 9, params=OpParams(pattern=b"\7"))
+    m.op("memory_write", "", (), place(0, (6,), I8), 8, 9, params=Params(pattern=b"\7"))
     m.phase2.replay()
     assert read.data is not None
     assert read.data.tolist() == [0, 1, 2, 3, 4, 5]
@@ -161,7 +162,7 @@ def test_every_dtype_moves_adds_and_multiplies(dtype: DType) -> None:
     m.put(0, np.arange(6), dtype, "hbm")
     m.op("dma_read", "", (place(0, (2, 3), dtype, "hbm"),), place(0, (2, 3), dtype), 0, 10)
     m.op("math", "add", (place(0, (2, 3), dtype), 1), place(64, (2, 3), dtype), 10, 20)
-    m.op("math", "sum", (place(64, (2, 3), dtype),), place(128, (2, 1), dtype), 20, 30, params=OpParams(axis=1))
+    m.op("math", "sum", (place(64, (2, 3), dtype),), place(128, (2, 1), dtype), 20, 30, params=Params(axis=1))
     out = I32 if dtype is I8 else dtype
     m.op(
         "gemm",
@@ -170,7 +171,7 @@ def test_every_dtype_moves_adds_and_multiplies(dtype: DType) -> None:
         place(192, (2, 2), out),
         30,
         40,
-        params=OpParams(trans_b=True),
+        params=Params(trans_b=True),
     )
     m.phase2.replay()
     assert m.get(64, 6, dtype) == [1, 2, 3, 4, 5, 6]
@@ -193,7 +194,7 @@ def test_composite_with_an_epilogue_rounds_once() -> None:
         place(4096, (5, 3), BF16, "hbm"),
         0,
         9,
-        params=OpParams(epilogue=steps),
+        params=Params(epilogue=steps),
     )
     m.phase2.replay()
     exact = np.maximum((a.astype(np.float32) @ b.astype(np.float32) + bias.astype(np.float32)) * np.float32(0.5), 0)
@@ -346,7 +347,7 @@ class Step:
             name=self.what,
             inputs=inputs,
             output=place(self.target, (N,), I8),
-            params=OpParams(pattern=bytes((self.sources[0],))),
+            params=Params(pattern=bytes((self.sources[0],))),
         )
 
 

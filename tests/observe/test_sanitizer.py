@@ -13,8 +13,9 @@ import kernbench.benches  # noqa: F401 - registers them
 from engine_support import Placed, launch, place, two_cubes
 from kernbench.common.dtypes import I8, dtype
 from kernbench.common.errors import AddressFaultError, InputError
-from kernbench.core.op_log import Operand, OpLog, OpParams
+from kernbench.core.op_log import OpLog
 from kernbench.engine.engine import GraphEngine
+from kernbench.messages.commands import Operand, Params
 from kernbench.messages.requests import (
     KernelLaunchMsg,
     KernelRef,
@@ -240,7 +241,7 @@ def test_a_composite_races_by_its_tiles_only() -> None:
         name="neg",
         inputs=(x,),
         output=y,
-        params=OpParams(tile_sizes=(32, 64, 32)),
+        params=Params(tile_sizes=(32, 64, 32)),
     )
     for i in range(2):
         for kind, name, begin in (("dma_read", "x0", 10 + 100 * i), ("dma_write", "out", 50 + 100 * i)):

@@ -11,26 +11,20 @@ from typing import Any
 import numpy as np
 
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType, dtype
-from kernbench.common.operators import EPILOGUE, Attributes, evaluate, gemm, narrow, operator
+from kernbench.common.operators import EPILOGUE, evaluate, gemm, narrow, operator
 from kernbench.messages.commands import (
     NOWHERE,
     AwaitCommand,
     AwaitSpace,
     Command,
-    DotCommand,
-    EpilogueStep,
-    GemmComposite,
+    Epilogue,
     KernelRequest,
-    LoadCommand,
-    MathCommand,
-    MathComposite,
     Meet,
     MemoryRef,
+    Opcode,
     Operand,
-    PeCommand,
     ReadValue,
     Run,
-    StoreCommand,
 )
 from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.triton_emu.kernel_run import KernelRun
@@ -96,11 +90,11 @@ class FakePe:
         self.requests: list[KernelRequest] = []
         self.completed: list[int] = []
         self._order = None if order is None else random.Random(order)
-        self._under_way: list[PeCommand] = []
+        self._under_way: list[Command] = []
         self._issued = 0
 
     @property
-    def commands(self) -> list[PeCommand]:
+    def commands(self) -> list[Command]:
         return [r for r in self.requests if isinstance(r, Command)]
 
     def run(self, function: Callable[..., object], *args: Any, site: KernelSite | None = None, **kwargs: Any) -> None:
@@ -139,7 +133,7 @@ class FakePe:
         """Whether a command completes now; a kernel of many commands is not let run far ahead."""
         return self._order is None or self._order.random() < 0.4 or len(self._under_way) > 32
 
-    def _check_after(self, command: PeCommand) -> None:
+    def _check_after(self, command: Command) -> None:
         assert command.serial == self._issued
         self._issued += 1
         assert list(command.after) == sorted(set(command.after))
@@ -159,21 +153,21 @@ class FakePe:
             return self.memory.view(x.va, *_part(x, x.strides, None))
         return self.tcm.view(x.address, x.shape, x.dtype) if isinstance(x, Operand) else x
 
-    def _gemm(self, command: GemmComposite) -> None:
-        factors = [self._array(command.a), self._array(command.b)]
-        steps = [(s.name,) if s.operand is None else (s.name, self._array(s.operand)) for s in command.epilogue]
-        for step in command.epilogue:
+    def _gemm(self, command: Command) -> None:
+        factors, epilogue = [self._array(x) for x in command.srcs], command.params.epilogue
+        steps = [(s.name,) if s.operand is None else (s.name, self._array(s.operand)) for s in epilogue]
+        for step in epilogue:
             assert_step(step, command.out.shape)
         with np.errstate(all="ignore"):
             self._write(command.out, gemm(factors, command.out.dtype, steps))
 
-    def _map(self, command: MathComposite) -> None:
-        arrays = [x for x in command.inputs if isinstance(x, Operand | MemoryRef)]
+    def _map(self, command: Command) -> None:
+        arrays = [x for x in command.srcs if isinstance(x, Operand | MemoryRef)]
         assert {x.shape for x in arrays} == {command.out.shape}
         # The operator's result unrounded; of integers exact.
         floats = arrays[0].dtype.is_float
-        value = evaluate(operator(command.operator), [self._array(x) for x in command.inputs], F32 if floats else I32)
-        for step in command.epilogue:
+        value = evaluate(operator(command.name), [self._array(x) for x in command.inputs], F32 if floats else I32)
+        for step in command.params.epilogue:
             assert_step(step, command.out.shape)
             value = value.astype(np.float32 if floats else np.float64)
             given = [] if step.operand is None else [self._array(step.operand)]
@@ -186,40 +180,37 @@ class FakePe:
         assert len(out.shape) == 2
         self._array(out)[...] = value
 
-    def _carry_out(self, command: PeCommand) -> None:
-        if isinstance(command, LoadCommand):
-            self._load(command)
-        elif isinstance(command, StoreCommand):
-            self._store(command)
-        elif isinstance(command, DotCommand):
-            factors = [self._array(x) for x in (command.a, command.b, command.acc) if x is not None]
-            attributes = Attributes(trans_a=command.trans_a, trans_b=command.trans_b)
-            self._put(command.dst, evaluate(operator("dot"), factors, command.dst.dtype, attrs=attributes))
-        elif isinstance(command, MathCommand):
-            inputs = [self._array(x) for x in command.inputs]
-            op, dst = operator(command.operator), command.dst
-            value = evaluate(op, inputs, dst.dtype, dst.shape, command.attributes)
-            self._put(dst, value.reshape(dst.shape) if op.kind == "reduce" else value)
-        elif isinstance(command, GemmComposite):
-            self._gemm(command)
-        elif isinstance(command, MathComposite):
-            self._map(command)
+    def _carry_out(self, command: Command) -> None:
+        match command.op:
+            case Opcode.LOAD:
+                self._load(command)
+            case Opcode.STORE:
+                self._store(command)
+            case Opcode.DOT | Opcode.MATH:
+                inputs = [self._array(x) for x in command.inputs]
+                op, dst = operator(command.name), command.result
+                value = evaluate(op, inputs, dst.dtype, dst.shape, command.params)
+                self._put(dst, value.reshape(dst.shape) if op.kind == "reduce" else value)
+            case Opcode.GEMM:
+                self._gemm(command)
+            case Opcode.TILED_MATH:
+                self._map(command)
 
     def _put(self, dst: Operand, value: np.ndarray[Any, Any]) -> None:
         assert value.shape == dst.shape
         assert value.dtype == dst.dtype.numpy
         self._array(dst)[...] = value
 
-    def _load(self, command: LoadCommand) -> None:
-        dst = command.dst
-        if command.runs:
-            elements = np.full(dst.shape, command.other, dst.dtype.numpy)
-            for part, place in self._runs(elements, command.runs):
+    def _load(self, command: Command) -> None:
+        dst, ref = command.result, command.ref
+        if ref.runs:
+            elements = np.full(dst.shape, ref.other, dst.dtype.numpy)
+            for part, place in self._runs(elements, ref.runs):
                 part[...] = place
             self._put(dst, elements)
             return
-        source = self.memory.view(command.va, *_part(dst, command.strides, command.valid))
-        whole = np.full(dst.shape, command.other, dst.dtype.numpy)
+        source = self.memory.view(ref.va, *_part(dst, ref.strides, ref.valid))
+        whole = np.full(dst.shape, ref.other, dst.dtype.numpy)
         whole[tuple(map(slice, source.shape))] = source
         self._put(dst, whole)
 
@@ -231,16 +222,17 @@ class FakePe:
                 yield raw[at : at + nbytes], self.memory.raw[va : va + nbytes]
             at += nbytes
 
-    def _store(self, command: StoreCommand) -> None:
-        if command.runs:
-            for part, place in self._runs(self._array(command.src), command.runs):
+    def _store(self, command: Command) -> None:
+        ref = command.ref
+        if ref.runs:
+            for part, place in self._runs(self._array(command.array), ref.runs):
                 place[...] = part
             return
-        target = self.memory.view(command.va, *_part(command.src, command.strides, command.valid))
-        target[...] = self._array(command.src)[tuple(map(slice, target.shape))]
+        target = self.memory.view(ref.va, *_part(command.array, ref.strides, ref.valid))
+        target[...] = self._array(command.array)[tuple(map(slice, target.shape))]
 
 
-def assert_step(step: EpilogueStep, shape: tuple[int, ...]) -> None:
+def assert_step(step: Epilogue, shape: tuple[int, ...]) -> None:
     """An operand has the shape that the scheduler counts on."""
     if isinstance(step.operand, Operand | MemoryRef):
         assert step.operand.shape == (shape[-1:] if step.name == "bias" else shape)

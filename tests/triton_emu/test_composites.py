@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from kernbench.common.dtypes import ALL, BF16, F8E4M3, F16, F32, I8, I32, DType
 from kernbench.common.errors import KernelError
-from kernbench.messages.commands import Command, EpilogueStep, GemmComposite, MathComposite, MemoryRef, Operand
+from kernbench.messages.commands import (
+    GEMM,
+    TILED_MATH,
+    Command,
+    Epilogue,
+    MemoryRef,
+    Operand,
+)
 from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.triton_emu.kernel_run import KernelRun
 
@@ -57,7 +64,7 @@ def test_a_gemm_of_handles_and_refs(staged: tuple[str, ...], order: int | None) 
     pe = run(body, A, B, order=order)
     assert np.array_equal(pe.memory.view(OUT, (5, 3), F16), product().astype(np.float16))
     composite = pe.commands[-1]
-    assert isinstance(composite, GemmComposite)
+    assert composite.op is GEMM
     assert isinstance(composite.a, Operand if "a" in staged else MemoryRef)
     assert isinstance(composite.b, Operand if "b" in staged else MemoryRef)
 
@@ -102,9 +109,9 @@ def test_an_epilogue_works_step_by_step(staged: bool, bias_shape: Any) -> None:
     pe = run(body, A, B, BIAS, MORE)
     wanted = np.maximum(product() + BIAS.astype(np.float32), 0) / 2 + MORE.astype(np.float32)
     assert np.array_equal(pe.memory.view(OUT, (5, 3), F16), wanted.astype(np.float16))
-    steps = pe.commands[-1].epilogue  # type: ignore[union-attr]
+    steps = pe.commands[-1].params.epilogue
     assert [s.name for s in steps] == ["bias", "relu", "scale", "add"]
-    assert steps[1:3] == (EpilogueStep("relu"), EpilogueStep("scale", 0.5))
+    assert steps[1:3] == (Epilogue("relu"), Epilogue("scale", 0.5))
     assert steps[0].operand.shape == (3,)  # type: ignore[union-attr]
 
 
@@ -174,7 +181,7 @@ def test_elementwise_of_handles_and_refs(case: Any, staged: int, shape: tuple[in
     item = I8 if name == "lt" else F32
     np.testing.assert_allclose(pe.memory.view(OUT, shape, item), wanted, rtol=1e-6)
     composite = pe.commands[-1]
-    assert isinstance(composite, MathComposite)
+    assert composite.op is TILED_MATH
     assert composite.out.shape == (shape if len(shape) == 2 else (1, *shape))
 
 

@@ -10,7 +10,7 @@ from fake_pe import TCM_BASE, FakePe, Memory, site_of
 
 from kernbench.common.dtypes import F32
 from kernbench.common.errors import AllocationError, KernelError
-from kernbench.messages.commands import AwaitSpace, LoadCommand, PrintCommand, in_tcm
+from kernbench.messages.commands import LOAD, PRINT, AwaitSpace, Command, in_tcm
 from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.triton_emu.handles import Handle, Slot, View
 from kernbench.triton_emu.issuer import Lifetimes
@@ -33,7 +33,8 @@ def test_memory_goes_back_when_both_handle_and_commands_are_done() -> None:
 
     run, scratch = start(kernel)
     load = run.resume()
-    assert isinstance(load, LoadCommand)
+    assert isinstance(load, Command)
+    assert load.op is LOAD
     run.resume()  # the store
     run.resume()  # the zeros: x is gone, its load and store are under way
     assert len(scratch.live()) == 2
@@ -164,7 +165,7 @@ class Ring:
         return Slot("W", "tcm", (0, 0, 0), address, self, sequence=0)
 
 
-COMMAND = PrintCommand(serial=0, line=1, after=(), parts=())
+COMMAND = Command(PRINT, "print", 0, 1, (), ())
 
 
 def handle(place: Any) -> Handle:

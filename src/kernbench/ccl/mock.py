@@ -27,35 +27,29 @@ from kernbench.common.errors import (
     SimulationDeadlock,
 )
 from kernbench.common.ids import pe_name, pe_part
-from kernbench.common.operators import PLAIN
 from kernbench.engine.address_map import MemoryPlace, Segment
 from kernbench.engine.deadlock import Standstill
 from kernbench.engine.queues import QueuePair, QueueWait, find_queue, find_ready, find_receivers, size_error
-from kernbench.engine.recorder import ContentMaker, Moved, Streamed
+from kernbench.engine.recorder import ContentMaker, Places, Recorded
 from kernbench.messages.commands import (
+    COMPOSITES,
+    LOAD,
     MEMORY_WRITERS,
     NOWHERE,
-    AtomicCommand,
+    RECEIVE,
     AwaitCommand,
     AwaitSpace,
     Command,
     Fence,
-    GemmComposite,
     KernelRequest,
-    LoadCommand,
-    MathCommand,
-    MathComposite,
     Meet,
     MemoryRef,
+    Opcode,
     Operand,
-    PeCommand,
-    PrintCommand,
     ReadValue,
     Receive,
-    RecvCommand,
-    SendCommand,
-    StoreCommand,
     awaited_by,
+    fill_of,
 )
 from kernbench.messages.requests import PeCoord
 from kernbench.numerics.compute import result
@@ -77,10 +71,10 @@ _GUARD_BYTES = 4096
 class PeMemory(Protocol):
     """What the PEs of a SIP work on: their TCMs, and tensors. What an array holds is for it alone to understand."""
 
-    def carry_out(self, command: PeCommand) -> None:
+    def carry_out(self, command: Command) -> None:
         """Do what ``command`` says. To be called under ``np.errstate(all="ignore")``."""
 
-    def meet(self, a: PeCommand, b: PeCommand) -> bool:
+    def meet(self, a: Command, b: Command) -> bool:
         """Whether both access the same bytes of a tensor, and one of them writes."""
 
     def get(self, array: Operand) -> Any:
@@ -120,21 +114,25 @@ class MockMemory:
         """Write elements to a TCM."""
         self._store.write("tcm", address, message)
 
-    def carry_out(self, command: PeCommand) -> None:
+    def carry_out(self, command: Command) -> None:
         """Do what ``command`` says. To be called under ``np.errstate(all="ignore")``."""
-        what: object = command
-        if isinstance(command, LoadCommand | StoreCommand | AtomicCommand):
-            segments = self._segments(command)
-            what = Moved(command, segments) if any(va != NOWHERE for va, _ in segments) else _of_nothing(command)
-        elif isinstance(command, GemmComposite | MathComposite):
-            what = Streamed(command, tuple((self._extent(ref),) for _, ref in _accesses(command)))
-        if what is None:
+        does: Command | None = command
+        places: Places = ()
+        if command.op in COMPOSITES:
+            places = tuple((self._extent(ref),) for ref in (*command.reads_of_memory, command.out))
+        elif command.op in _MEMORY_OPCODES:
+            segments = self._segments(command.ref)
+            if all(va == NOWHERE for va, _ in segments):
+                does = fill_of(command)
+            else:
+                places = (segments,)
+        if does is None:
             return
-        work = self._contents.of(what)
+        work = self._contents.resolve(Recorded(does, places))
         assert work.output is not None
         self._operands.deposit(work.output, result(work, self._operands, F32, False))
 
-    def meet(self, a: PeCommand, b: PeCommand) -> bool:
+    def meet(self, a: Command, b: Command) -> bool:
         """Whether both access the same bytes of a tensor, and one of them writes."""
         pairs = product(_accesses(a), _accesses(b))
         return any((x or y) and np.shares_memory(self._view(one), self._view(other)) for (x, one), (y, other) in pairs)
@@ -143,14 +141,14 @@ class MockMemory:
         self._extent(ref)
         return self._store.view("hbm", ref.va, ref.shape, ref.dtype, ref.strides)
 
-    def _segments(self, command: LoadCommand | StoreCommand | AtomicCommand) -> tuple[Segment, ...]:
+    def _segments(self, ref: MemoryRef) -> tuple[Segment, ...]:
         """Where the memory side of a DMA lies."""
-        if command.runs:
-            return tuple((va, n) if va == NOWHERE else self._checked(va, n) for va, n in command.runs)
-        ref = _of_dma(command)
-        if 0 in ref.shape:
+        if ref.runs:
+            return tuple((va, n) if va == NOWHERE else self._checked(va, n) for va, n in ref.runs)
+        box = _valid_box(ref)
+        if 0 in box.shape:
             return ()
-        return ((ref.va, 0),) if command.physical else (self._extent(ref),)
+        return ((ref.va, 0),) if ref.physical else (self._extent(box),)
 
     def _extent(self, ref: MemoryRef) -> Segment:
         item = ref.dtype.itemsize
@@ -173,40 +171,28 @@ def _place_of(address: int) -> MemoryPlace:
     return MemoryPlace("tcm" if address >= TCM_BASE else "hbm", (), 0, 0, 0, ())
 
 
-def _accesses(command: PeCommand) -> list[tuple[bool, MemoryRef]]:
+def _accesses(command: Command) -> list[tuple[bool, MemoryRef]]:
     """What of tensors a command reads and writes, and whether it writes it; operands first."""
-    if isinstance(command, GemmComposite | MathComposite):
-        given = (command.a, command.b) if isinstance(command, GemmComposite) else command.inputs
-        read = (*given, *(step.operand for step in command.epilogue))
-        return [*((False, ref) for ref in read if isinstance(ref, MemoryRef)), (True, command.out)]
-    if not isinstance(command, LoadCommand | StoreCommand | AtomicCommand) or command.physical:
+    if command.op in COMPOSITES:
+        return [*((False, ref) for ref in command.reads_of_memory), (True, command.out)]
+    if command.op not in _MEMORY_OPCODES or command.ref.physical:
         return []
-    writes = not isinstance(command, LoadCommand)
-    if command.runs:
-        return [(writes, MemoryRef(va, (n,), U8)) for va, n in command.runs if va != NOWHERE]
-    return [(writes, _of_dma(command))]
+    ref, writes = command.ref, command.op is not LOAD
+    if ref.runs:
+        return [(writes, MemoryRef(va, (n,), U8)) for va, n in ref.runs if va != NOWHERE]
+    return [(writes, _valid_box(ref))]
 
 
-def _of_dma(command: LoadCommand | StoreCommand | AtomicCommand) -> MemoryRef:
-    """What a DMA accesses, of an array in memory or of the valid part of one."""
-    array = command.dst if isinstance(command, LoadCommand) else command.src
-    strides, shape = command.strides, array.shape
-    if command.valid is not None:
-        strides, shape = strides or row_major(shape, array.dtype.itemsize), command.valid
-    return MemoryRef(command.va, shape, array.dtype, strides)
-
-
-def _of_nothing(command: LoadCommand | StoreCommand | AtomicCommand) -> MathCommand | None:
-    """What is left of a DMA that accesses no memory: a load gives what it has for elsewhere, an atomic 0."""
-    if isinstance(command, StoreCommand) or command.dst is None:
-        return None
-    other = command.other if isinstance(command, LoadCommand) else 0
-    return MathCommand(command.serial, command.line, (), "full", (other,), command.dst, PLAIN)
+def _valid_box(ref: MemoryRef) -> MemoryRef:
+    """Return the part of an array that is in memory."""
+    if ref.valid is None:
+        return ref
+    return MemoryRef(ref.va, ref.valid, ref.dtype, ref.strides or row_major(ref.shape, ref.dtype.itemsize))
 
 
 _LATER: Final = object()
 """The answer to a request that cannot be answered yet"""
-_MEMORY_COMMANDS = (LoadCommand, *MEMORY_WRITERS)
+_MEMORY_OPCODES = frozenset((LOAD, *MEMORY_WRITERS))
 """Those that access tensors: in program order where they touch the same bytes, as the machine's DMA has it"""
 
 
@@ -288,7 +274,7 @@ class MockPe:
         self._begun = False
         self._request: KernelRequest | None = None
         self._failure: KernelError | None = None
-        self._under_way: dict[int, PeCommand] = {}
+        self._under_way: dict[int, Command] = {}
         self._messages: dict[int, tuple[QueuePair, int]] = {}  # of what is under way: those sent and received
         self._completions = 0
         self._seen = 0
@@ -347,15 +333,15 @@ class MockPe:
     def _answer(self, request: KernelRequest) -> object:
         ready = True
         match request:
-            case SendCommand(direction=direction, src=src):
-                pair = self.queues.pair(direction, src.nbytes, sends=True)
+            case Command(op=Opcode.SEND):
+                pair = self.queues.pair(request.name, request.array.nbytes, sends=True)
                 sequence = pair.claim()
                 ready = sequence is not None
                 if sequence is not None:
                     self._begin(request, pair, sequence)
-            case RecvCommand(direction=direction, nbytes=nbytes):
-                pair = self.queues.pair(direction, nbytes, sends=False)
-                slot = self.queues.take(pair, nbytes)
+            case Command(op=Opcode.RECEIVE):
+                pair = self.queues.pair(request.name, request.nbytes, sends=False)
+                slot = self.queues.take(pair, request.nbytes)
                 if slot.pending:
                     self._begin(request, pair, slot.sequence)
                 return slot
@@ -371,12 +357,12 @@ class MockPe:
             case Meet():
                 ready, self._released = self._released, False
             case Fence():
-                ready = not any(isinstance(each, MEMORY_WRITERS) for each in self._under_way.values())
+                ready = not any(each.op in MEMORY_WRITERS for each in self._under_way.values())
             case _:
                 self._under_way[request.serial] = request
         return None if ready else _LATER
 
-    def _begin(self, command: SendCommand | RecvCommand, pair: QueuePair, sequence: int) -> None:
+    def _begin(self, command: Command, pair: QueuePair, sequence: int) -> None:
         self._messages[command.serial] = (pair, sequence)
         self._under_way[command.serial] = command
 
@@ -386,36 +372,37 @@ class MockPe:
         again = True
         while again:
             again = False
-            held: list[PeCommand] = []  # accesses that come earlier and are not done
+            held: list[Command] = []  # accesses that come earlier and are not done
             for command in tuple(self._under_way.values()):
                 if self._ready(command) and not any(self._memory.meet(command, each) for each in held):
                     self._carry_out(command)
                     again = True
-                elif isinstance(command, _MEMORY_COMMANDS):
+                elif command.op in _MEMORY_OPCODES:
                     held.append(command)
         return self._completions > before
 
-    def _ready(self, command: PeCommand) -> bool:
-        if isinstance(command, RecvCommand):
+    def _ready(self, command: Command) -> bool:
+        if command.op is RECEIVE:
             pair, sequence = self._messages[command.serial]
             return pair.peer_head_cache > sequence
         return not any(serial in self._under_way for serial in command.after)
 
-    def _carry_out(self, command: PeCommand) -> None:
-        match command:
-            case SendCommand(serial=serial, src=src):
-                self.queues.deliver(*self._messages.pop(serial), self._memory.get(src), src.nbytes)
-            case RecvCommand():
+    def _carry_out(self, command: Command) -> None:
+        match command.op:
+            case Opcode.SEND:
+                message = self._memory.get(command.array)
+                self.queues.deliver(*self._messages.pop(command.serial), message, command.array.nbytes)
+            case Opcode.RECEIVE:
                 self._receive(command)
-            case PrintCommand(parts=parts):
-                print(f"{self._name}:", *(x if isinstance(x, str) else self._memory.get(x) for x in parts))
+            case Opcode.PRINT:
+                print(f"{self._name}:", *(x if isinstance(x, str) else self._memory.get(x) for x in command.parts))
             case _:
                 self._memory.carry_out(command)
         del self._under_way[command.serial]
         self._completions += 1
         self._run.completed(command.serial)
 
-    def _receive(self, command: RecvCommand) -> None:
+    def _receive(self, command: Command) -> None:
         try:
             self.queues.check_size(*self._messages.pop(command.serial), command.nbytes)
         except KernelError as error:
@@ -425,17 +412,13 @@ class MockPe:
     @property
     def waiting(self) -> QueueWait | None:
         """The queue that the kernel waits for: where it stands, else the first receive that it posted."""
-        posted = (command for command in self._under_way.values() if isinstance(command, RecvCommand))
         match self._request:
-            case SendCommand(direction=direction, line=line):
+            case Command(op=Opcode.SEND, name=direction, line=line):
                 return QueueWait(pe=self.pe, kind="send", direction=direction, line=line)
-            case Receive() as request:
-                found: Receive | RecvCommand | None = request
-            case _:
-                found = next(posted, None)
-        if found is None:
-            return None
-        return QueueWait(pe=self.pe, kind="recv", direction=found.direction, line=found.line)
+            case Receive(direction, _, line):
+                return QueueWait(pe=self.pe, kind="recv", direction=direction, line=line)
+        posted = next((command for command in self._under_way.values() if command.op is RECEIVE), None)
+        return None if posted is None else QueueWait(pe=self.pe, kind="recv", direction=posted.name, line=posted.line)
 
     def waits_for(self) -> str:
         """What the kernel waits for, in words."""

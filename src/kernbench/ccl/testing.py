@@ -11,6 +11,7 @@ import inspect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,7 +26,7 @@ from kernbench.ccl.topologies import TOPOLOGIES, Edge, Edges, TopologyFunction, 
 from kernbench.common.dtypes import Array
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import InputError, IpcqError
-from kernbench.messages.commands import LoadCommand, MathCommand, Operand, PeCommand, StoreCommand
+from kernbench.messages.commands import STORE, Command, MemoryRef, Opcode, Operand
 from kernbench.messages.requests import PeCoord
 from kernbench.messages.steps import Chunk, Step
 from kernbench.topology.builder import resolve_topology
@@ -278,27 +279,27 @@ class _Contents:
         """A message has come."""
         self._arrays[address] = message
 
-    def carry_out(self, command: PeCommand) -> None:
+    def carry_out(self, command: Command) -> None:
         """Do what ``command`` says, one of a schedule's."""
-        match command:
-            case LoadCommand(dst=dst):
-                self._arrays[dst.address] = self._loaded(command)
-            case StoreCommand(src=src, va=va):
-                self.stored[_coord(src)][_place(va, src)] = self.get(src)
-            case MathCommand(inputs=inputs, dst=dst):
-                made = (self.get(x) for x in inputs if isinstance(x, Operand))
-                self._arrays[dst.address] = sum(made, Counter[Origin]())
+        match command.op:
+            case Opcode.LOAD:
+                self._arrays[command.result.address] = self._loaded(command)
+            case Opcode.STORE:
+                src = command.array
+                self.stored[_coord(src)][_place(command.ref)] = self.get(src)
+            case Opcode.MATH:
+                self._arrays[command.result.address] = sum(map(self.get, command.reads), Counter[Origin]())
 
-    def meet(self, a: PeCommand, b: PeCommand) -> bool:
+    def meet(self, a: Command, b: Command) -> bool:
         """Whether a load and a store, or two stores, are of the same bytes."""
-        if not (isinstance(a, StoreCommand) or isinstance(b, StoreCommand)):
+        if STORE not in (a.op, b.op):
             return False
         (a_at, a_size), (b_at, b_size) = _bytes_of(a), _bytes_of(b)
         return a_at < b_at + b_size and b_at < a_at + a_size
 
-    def _loaded(self, command: LoadCommand) -> Content:
+    def _loaded(self, command: Command) -> Content:
         """What is there: what was there at first, unless an earlier step has stored exactly that chunk."""
-        pe, place = _coord(command.dst), _place(command.va, command.dst)
+        pe, place = _coord(command.result), _place(command.ref)
         tensor, first, nbytes = place
         for there, at, size in self.stored[pe]:
             if there == tensor and at < first + nbytes and first < at + size and (at, size) != (first, nbytes):
@@ -311,14 +312,14 @@ def _coord(array: Operand) -> PeCoord:
     return sip, cube, pe
 
 
-def _place(va: int, array: Operand) -> Place:
-    return va >> _TENSOR_BITS, va & (1 << _TENSOR_BITS) - 1, array.nbytes
+def _place(ref: MemoryRef) -> Place:
+    nbytes = prod(ref.shape) * ref.dtype.itemsize
+    return ref.va >> _TENSOR_BITS, ref.va & (1 << _TENSOR_BITS) - 1, nbytes
 
 
-def _bytes_of(command: PeCommand) -> tuple[int, int]:
-    match command:
-        case LoadCommand(va=va, dst=array) | StoreCommand(va=va, src=array):
-            return va, array.nbytes
+def _bytes_of(command: Command) -> tuple[int, int]:
+    if command.op in (Opcode.LOAD, Opcode.STORE):
+        return command.ref.va, command.array.nbytes
     return 0, 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from math import prod
 
 from kernbench.common.dtypes import row_major
 from kernbench.common.errors import KernelError
@@ -19,16 +20,7 @@ from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.components.pe_scheduler import PeScheduler
 from kernbench.engine.address_map import AddressMap, Segment
 from kernbench.engine.machine import Machine
-from kernbench.messages.commands import (
-    NOWHERE,
-    AtomicCommand,
-    Composite,
-    GemmComposite,
-    LoadCommand,
-    MemoryRef,
-    Operand,
-    StoreCommand,
-)
+from kernbench.messages.commands import LOAD, NOWHERE, Command, MemoryRef
 from kernbench.messages.fabric import Access
 from kernbench.messages.requests import PeCoord
 
@@ -105,44 +97,45 @@ class Addressing:
         self._parts = parts
         self._most_rows = most_rows
 
-    def of_descriptor(self, command: LoadCommand | StoreCommand | AtomicCommand) -> Descriptor:
+    def of_descriptor(self, command: Command) -> Descriptor:
         """A load or a store. AddressFaultError for what nothing maps."""
-        if command.runs:
-            return self._of_runs(command)
-        array = command.dst if isinstance(command, LoadCommand) else command.src
-        shape = command.valid if command.valid is not None else array.shape
+        loading = command.op is LOAD
+        ref = command.srcs[0] if loading else command.dst
+        assert isinstance(ref, MemoryRef)
+        if ref.runs:
+            return self._of_runs(ref, loading)
+        shape = ref.valid if ref.valid is not None else ref.shape
         if 0 in shape:
             return Descriptor((), (), NOTHING)
-        itemsize = array.dtype.itemsize
-        strides = command.strides
+        itemsize = ref.dtype.itemsize
+        strides = ref.strides
         if strides is None:
-            if command.valid is None:
-                return self._of_one_piece(command, array)
-            strides = row_major(array.shape, itemsize)
+            if ref.valid is None:
+                return self._of_one_piece(ref, loading)
+            strides = row_major(ref.shape, itemsize)
         low, span = extent(shape, itemsize, strides)
         pages: Sequence[int] = ()
-        if command.physical:
-            segments: tuple[Segment, ...] = ((command.va + low, span),)
+        if ref.physical:
+            segments: tuple[Segment, ...] = ((ref.va + low, span),)
         else:
-            segments = self._physical(command.va + low, span)
-            pages = self._parts.mmu.pages(command.va, shape, itemsize, strides)
+            segments = self._physical(ref.va + low, span)
+            pages = self._parts.mmu.pages(ref.va, shape, itemsize, strides)
         targets = plan(self._addresses, segments, shape, itemsize, strides)
         self._parts.dma.check_reach([node for node, _ in targets])
         if not self._most_rows:
             return Descriptor(segments, targets, NOTHING, pages)
         touched = footprints(segments, shape, itemsize, strides, self._most_rows)
-        loading = isinstance(command, LoadCommand)
         return Descriptor(
             segments, targets, AccessFootprint(reads=touched) if loading else AccessFootprint(writes=touched), pages
         )
 
-    def _of_one_piece(self, command: LoadCommand | StoreCommand | AtomicCommand, array: Operand) -> Descriptor:
+    def _of_one_piece(self, ref: MemoryRef, loading: bool) -> Descriptor:
         """An array whose elements lie side by side, as those of most do."""
-        va, nbytes, mmu = command.va, array.nbytes, self._parts.mmu
-        segments: tuple[Segment, ...] = ((va, nbytes),) if command.physical else mmu.table.physical(va, nbytes)
+        va, nbytes, mmu = ref.va, prod(ref.shape) * ref.dtype.itemsize, self._parts.mmu
+        segments: tuple[Segment, ...] = ((va, nbytes),) if ref.physical else mmu.table.physical(va, nbytes)
         pages: Sequence[int] = ()
-        if mmu.tlb is not None and not command.physical:
-            pages = mmu.pages(va, array.shape, array.dtype.itemsize, None)
+        if mmu.tlb is not None and not ref.physical:
+            pages = mmu.pages(va, ref.shape, ref.dtype.itemsize, None)
         targets: tuple[Target, ...] = ()
         for node, (pa, length) in self._addresses.by_node(segments):
             targets += ((node, Access(pa, length)),)
@@ -152,15 +145,14 @@ class Addressing:
         touched: Footprints = ()
         for pa, length in segments:
             touched += (Footprint(pa, pa + length, length),)
-        loading = command.__class__ is LoadCommand
         return Descriptor(
             segments, targets, AccessFootprint(touched) if loading else AccessFootprint((), touched), pages
         )
 
-    def _of_runs(self, command: LoadCommand | StoreCommand | AtomicCommand) -> Descriptor:
+    def _of_runs(self, ref: MemoryRef, loading: bool) -> Descriptor:
         """A scatter-gather list: what lies in one node, equally long and equally far apart, is one access."""
         segments: list[Segment] = []
-        for va, nbytes in command.runs:
+        for va, nbytes in ref.runs:
             segments += ((NOWHERE, nbytes),) if va == NOWHERE else self._physical(va, nbytes)
         there = tuple([each for each in segments if each[0] != NOWHERE])
         spaces = {self._addresses.place_of(pa).space for pa, _ in there}
@@ -169,15 +161,12 @@ class Addressing:
         targets = gather(self._addresses.by_node(there))
         self._parts.dma.check_reach(node for node, _ in targets)
         touched = tuple(footprint_of(access) for _, access in targets) if self._most_rows else ()
-        loading = isinstance(command, LoadCommand)
         reads_or_writes = AccessFootprint(reads=touched) if loading else AccessFootprint(writes=touched)
         return Descriptor(tuple(segments), targets, reads_or_writes if touched else NOTHING)
 
-    def of_composite(self, command: Composite) -> Streams:
+    def of_composite(self, command: Command) -> Streams:
         """Everything that a composite streams. AddressFaultError for what nothing maps."""
-        given = (command.a, command.b) if isinstance(command, GemmComposite) else command.inputs
-        read = (*given, *(step.operand for step in command.epilogue))
-        sources = [self._streamed(ref) for ref in read if isinstance(ref, MemoryRef)]
+        sources = [self._streamed(ref) for ref in command.reads_of_memory]
         target, written = self._streamed(command.out)
         segments = (*(ranges for ranges, _ in sources), target)
         return Streams(segments, AccessFootprint(tuple(each for _, touched in sources for each in touched), written))

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
-from kernbench.common.operators import PLAIN
 from kernbench.components.addressing import Addressing, Descriptor, PeParts, Streams
 from kernbench.components.memory_order import NOTHING, MemoryOrder, OrderWatch, ProgramOrder
 from kernbench.components.pe_math import MathOperation, PeMath
@@ -21,22 +20,18 @@ from kernbench.components.scoreboard import Scoreboard
 from kernbench.core.log import NONE, Cause, Row
 from kernbench.engine.hooks import Inverted, Printed, TookPlace
 from kernbench.engine.machine import Machine
-from kernbench.engine.recorder import Moved, OpStarted, Streamed
+from kernbench.engine.recorder import OpStarted, Recorded
 from kernbench.messages.commands import (
+    DOT,
+    LOAD,
+    MATH,
     MEMORY_WRITERS,
-    AtomicCommand,
-    Composite,
-    DotCommand,
-    GemmComposite,
+    OPCODE_WORDS,
+    Command,
     KernelRequest,
-    LoadCommand,
-    MathCommand,
-    MathComposite,
-    PeCommand,
-    PrintCommand,
-    RecvCommand,
-    SendCommand,
-    StoreCommand,
+    Opcode,
+    Operand,
+    fill_of,
 )
 from kernbench.messages.control import LaunchOrder
 from kernbench.messages.requests import PeCoord
@@ -63,12 +58,12 @@ class Accumulators:
         self._free = capacity
         self._results: set[int] = set()  # by the addresses that the results have in TCM
 
-    def enter(self, dot: DotCommand, only_accumulated: bool) -> AccumulatorUse:
+    def enter(self, dot: Command, only_accumulated: bool) -> AccumulatorUse:
         """Enter ``dot``, which begins; return where its accumulator lies, and its result.
 
         ``only_accumulated``: the result is for one dot alone, which adds to it.
         """
-        acc, result = dot.acc, dot.dst
+        acc, result = dot.acc, dot.result
         is_here = acc is not None and acc.address in self._results
         if acc is not None and is_here:
             self._results.remove(acc.address)
@@ -82,7 +77,7 @@ class Accumulators:
 
 Claim: TypeAlias = tuple[Queue, int]
 """The queue that a message goes by, and its number there"""
-What: TypeAlias = Moved | Streamed | PeCommand
+What: TypeAlias = Recorded | Command
 
 
 class Dispatcher:
@@ -212,10 +207,10 @@ class Dispatcher:
         """Give the scratch back; nothing is under way any more."""
         self._allocator.free_tcm(self._region, self._region_bytes)
 
-    def issue_send(self, command: SendCommand, queue: Queue, sequence: int, cause: Cause) -> None:
+    def issue_send(self, command: Command, queue: Queue, sequence: int, cause: Cause) -> None:
         """Enter a message that goes by ``queue``, as number ``sequence``."""
-        order = self._order
-        if command.src.by_address:
+        order, source = self._order, command.srcs[0]
+        if source.__class__ is Operand and source.by_address:
             self._names_tcm = True
         waits = order.enter(command, NOTHING) if self._names_tcm and order is not None else 0
         if not (command.after or waits) or self.board.issue(command, waits):
@@ -225,8 +220,8 @@ class Dispatcher:
 
     def issue(self, command: Any, cause: Cause) -> None:
         """Enter a command that has been issued; an address that nothing maps is the program's failure at this line."""
-        kind, order, touched, waits = command.__class__, self._order, NOTHING, 0
-        prepare = _PREPARED_BY.get(kind)
+        op, order, touched, waits = command.op, self._order, NOTHING, 0
+        prepare = _PREPARED_BY.get(op)
         work: Descriptor | Streams | None = None
         if prepare is not None:
             try:
@@ -236,22 +231,22 @@ class Dispatcher:
                 self.fail_next(fault)  # it is the kernel's, at the line of its call
                 return
             touched = work.touched
-            if kind in MEMORY_WRITERS:
+            if op in MEMORY_WRITERS:
                 self.board.writes += 1
-        elif kind is MathCommand and command.dst.by_address:
+        elif op is MATH and command.dst.by_address:
             self._names_tcm = True
             self.board.writes += 1
         if order is not None and (self._names_tcm or touched is not NOTHING):
             waits = order.enter(command, touched)
         if not (command.after or waits) or self.board.issue(command, waits):
-            _STARTED_BY[kind](self, command, work, cause)
+            _STARTED_BY[op](self, command, work, cause)
         else:
             self._plans[command.serial] = work
 
     def _emit_inverted(self, earlier: TookPlace, later: TookPlace, address: int, nbytes: int) -> None:
         self._hooks.inverted.emit(Inverted(self.coord, self._name, self._request_id, earlier, later, address, nbytes))
 
-    def _start_dma(self, command: LoadCommand | StoreCommand, work: Descriptor, cause: Cause) -> None:
+    def _start_dma(self, command: Command, work: Descriptor, cause: Cause) -> None:
         targets = work.targets
         if not targets:
             self._start_empty(command, cause)
@@ -259,12 +254,12 @@ class Dispatcher:
         op = self.machine.next_op()
         if self._order is not None:
             self._order.note_start(command.serial, op)
-        reading = isinstance(command, LoadCommand)
+        reading = command.op is LOAD
         if not reading:
             self._recorder.when_done(op, self._when_written)
         reads, writes = (len(targets), 0) if reading else (0, len(targets))
-        moved = Moved(command, work.segments)
-        begun = partial(self._open_record, op, self.parts.dma.node.id, moved, reads, writes)
+        what = Recorded(command, (work.segments,))
+        begun = partial(self._open_record, op, self.parts.dma.node.id, what, reads, writes)
         descriptor = op, reading, targets, begun, partial(self._retire_dma, command, op)
         start = self.parts.dma.start
         if work.pages:
@@ -272,8 +267,8 @@ class Dispatcher:
         else:
             start(*descriptor, cause)
 
-    def _start_atomic(self, command: AtomicCommand, work: Descriptor, cause: Cause) -> None:
-        targets, answers = work.targets, command.dst is not None
+    def _start_atomic(self, command: Command, work: Descriptor, cause: Cause) -> None:
+        targets, answers = work.targets, command.params.old is not None
         if not targets:
             self._start_empty(command, cause)
             return
@@ -284,57 +279,58 @@ class Dispatcher:
         dma, n = self.parts.dma, len(targets)
         operands = 1 if command.compared is None else 2
         change = partial(dma.compute.initiator.change, operands=operands, answers=answers)
-        begun = partial(self._open_record, op, dma.node.id, Moved(command, work.segments), n, n)
+        begun = partial(self._open_record, op, dma.node.id, Recorded(command, (work.segments,)), n, n)
         dma.start(op, False, targets, begun, partial(self._retire_dma, command, op), cause, change)
 
-    def _start_empty(self, command: LoadCommand | StoreCommand | AtomicCommand, cause: Cause) -> None:
+    def _start_empty(self, command: Command, cause: Cause) -> None:
         """A descriptor without a valid element moves nothing; a load sets ``other``, an atomic finds 0."""
-        other = command.other if isinstance(command, LoadCommand) else 0
-        if not isinstance(command, LoadCommand):
+        if command.op is not LOAD:
             self.board.written(cause[0])
-        if isinstance(command, StoreCommand) or command.dst is None:
+        fill = fill_of(command)
+        if fill is None:
             self.board.complete(command, cause[0])
             return
-        fill = MathCommand(command.serial, command.line, (), "full", (other,), command.dst, PLAIN)
         self._math_part = self.machine.log.part(self.parts.math.node.id)
         operation = MathOperation(fill, (), 0, (), 0, self._when_ended, self._when_begun, cause, 0)
         self.machine.log.close(self._math_begun(operation, self.clock.time), self.clock.time)
         self._math_ended(operation)
 
-    def _start_composite(self, command: Composite, work: Streams, cause: Cause) -> None:
+    def _start_composite(self, command: Command, work: Streams, cause: Cause) -> None:
         op = self.machine.next_op()
         scheduler = self.parts.scheduler
-        begun = partial(self._composite_begun, op, scheduler.node.id, Streamed(command, work.segments))
+        begun = partial(self._composite_begun, op, scheduler.node.id, Recorded(command, work.segments), command.serial)
         scheduler.submit(op, command, begun, partial(self._streamed, command, op), cause)
 
-    def _composite_begun(self, op: int, component: str, streamed: Streamed, start_ps: int, cause: Cause) -> Row:
+    def _composite_begun(
+        self, op: int, component: str, what: Recorded, serial: int, start_ps: int, cause: Cause
+    ) -> Row:
         if self._order is not None:
-            self._order.note_start(streamed.what.serial, -1)
-        return self._open_record(op, component, streamed, 0, 0, start_ps, cause)
+            self._order.note_start(serial, -1)
+        return self._open_record(op, component, what, 0, 0, start_ps, cause)
 
-    def _start_dot(self, command: DotCommand, _: None, cause: Cause) -> None:
+    def _start_dot(self, command: Command, _: None, cause: Cause) -> None:
         op = self.machine.next_op()
         begun = partial(self._open_record, op, self.parts.gemm_id, command, 0, 0)
         use = self._accumulators.enter(command, self._only_accumulated(command))
         self.parts.scheduler.submit(op, command, begun, partial(self._retire_tiled, command, op), cause, use)
 
-    def _only_accumulated(self, dot: DotCommand) -> bool:
+    def _only_accumulated(self, dot: Command) -> bool:
         """Whether the result of ``dot`` is for one command alone, which has been issued: a dot that adds to it."""
         users = self.board.waiters(dot.serial)
-        if len(users) != 1 or not isinstance(users[0], DotCommand) or users[0].acc is not dot.dst:
+        if len(users) != 1 or users[0].op is not DOT or users[0].acc is not dot.dst:
             return False
         return self._kernel.only_read_by(users[0].serial, dot.serial)
 
-    def _start_math(self, command: MathCommand, _: None, cause: Cause) -> None:
-        math = self._math
+    def _start_math(self, command: Command, _: None, cause: Cause) -> None:
+        math, dst = self._math, command.dst
         if math is None:
             math = self._math = self.parts.math
             self._math_part = self.machine.log.part(math.node.id)
-        ended = self._copied if command.dst.by_address else self._when_ended
+        ended = self._copied if dst.__class__ is Operand and dst.by_address else self._when_ended
         math.submit(command, self._when_begun, ended, cause)
 
     def _math_begun(self, operation: MathOperation, start_ps: int) -> Row:
-        command: MathCommand = operation.work
+        command: Command = operation.work
         row = operation.row = self._recorder.math(
             self._math_part, command, operation.nbytes, start_ps, self._request_id, operation.cause
         )
@@ -348,11 +344,11 @@ class Dispatcher:
         self.board.written(operation.row)
         self._math_ended(operation)
 
-    def _start_send(self, command: SendCommand, claim: Claim, cause: Cause) -> None:
+    def _start_send(self, command: Command, claim: Claim, cause: Cause) -> None:
         queue, sequence = claim
         queue.send(command, sequence, self._request_id, cause, self._when_done)
 
-    def _start_print(self, command: PrintCommand, _: None, cause: Cause) -> None:
+    def _start_print(self, command: Command, _: None, cause: Cause) -> None:
         hook = self._hooks.printed
         if hook.listeners:
             hook.emit(Printed(self.coord, self.clock.time, command.line, command.parts))
@@ -364,46 +360,46 @@ class Dispatcher:
         """An engine begins operation ``op``."""
         return self._recorder.started(OpStarted(op, component, what, start_ps, reads, writes, self._request_id), cause)
 
-    def received(self, command: RecvCommand, found: Slot | Exception | None, row: Row) -> None:
+    def received(self, command: Command, found: Slot | Exception | None, row: Row) -> None:
         """The message of a receive that was posted is there, of ``row``; or ``found`` is what is wrong with it."""
         if isinstance(found, Exception):
             self.fail_next(found)
             row = NONE
         self.board.complete(command, row)
 
-    def _retire_dma(self, command: PeCommand, op: int, _: Row) -> None:
+    def _retire_dma(self, command: Command, op: int, _: Row) -> None:
         self.board.complete(command, self._recorder.ended(op, self.clock.time))
 
-    def _retire_tiled(self, command: PeCommand, op: int, last: Row) -> None:
+    def _retire_tiled(self, command: Command, op: int, last: Row) -> None:
         self.board.complete(command, self.machine.end_op(op, last))
 
-    def _streamed(self, command: Composite, op: int, last: Row) -> None:
+    def _streamed(self, command: Command, op: int, last: Row) -> None:
         row = self.machine.end_op(op, last)
         self.board.written(row)
         self.board.complete(command, row)
 
-    def _start(self, command: PeCommand, cause: Cause) -> None:
+    def _start(self, command: Command, cause: Cause) -> None:
         """What ``command`` waited for is done."""
-        _STARTED_BY[type(command)](self, command, self._plans.pop(command.serial, None), cause)
+        _STARTED_BY[command.op](self, command, self._plans.pop(command.serial, None), cause)
 
-    # By the type of a command: what is found out when it is issued (addresses), and what starts it later.
-    PREPARED_BY: ClassVar[dict[type, Callable[[Addressing, Any], Descriptor | Streams]]] = {
-        LoadCommand: Addressing.of_descriptor,
-        StoreCommand: Addressing.of_descriptor,
-        AtomicCommand: Addressing.of_descriptor,
-        GemmComposite: Addressing.of_composite,
-        MathComposite: Addressing.of_composite,
+    # By the opcode of a command: what is found out when it is issued (addresses), and what starts it later.
+    PREPARED_BY: ClassVar[dict[Opcode, Callable[[Addressing, Command], Descriptor | Streams]]] = {
+        Opcode.LOAD: Addressing.of_descriptor,
+        Opcode.STORE: Addressing.of_descriptor,
+        Opcode.ATOMIC: Addressing.of_descriptor,
+        Opcode.GEMM: Addressing.of_composite,
+        Opcode.TILED_MATH: Addressing.of_composite,
     }
-    STARTED_BY: ClassVar[dict[type, Callable[[Dispatcher, Any, Any, Cause], None]]] = {
-        LoadCommand: _start_dma,
-        StoreCommand: _start_dma,
-        AtomicCommand: _start_atomic,
-        GemmComposite: _start_composite,
-        MathComposite: _start_composite,
-        DotCommand: _start_dot,
-        MathCommand: _start_math,
-        SendCommand: _start_send,
-        PrintCommand: _start_print,
+    STARTED_BY: ClassVar[dict[Opcode, Callable[[Dispatcher, Any, Any, Cause], None]]] = {
+        Opcode.LOAD: _start_dma,
+        Opcode.STORE: _start_dma,
+        Opcode.ATOMIC: _start_atomic,
+        Opcode.GEMM: _start_composite,
+        Opcode.TILED_MATH: _start_composite,
+        Opcode.DOT: _start_dot,
+        Opcode.MATH: _start_math,
+        Opcode.SEND: _start_send,
+        Opcode.PRINT: _start_print,
     }
 
     def place(self, line: int) -> str:
@@ -413,10 +409,7 @@ class Dispatcher:
     def under_way(self, asked_for: object) -> str:
         """Say for a deadlock report: the commands that are not done, without what the kernel has only ``asked_for``."""
         pending = [command for command, _ in self.board.under_way.values() if command is not asked_for]
-        return ", ".join(
-            f"{type(command).__name__.removesuffix('Command').lower()} of {self.place(command.line)}"
-            for command in pending[:4]
-        )
+        return ", ".join(f"{OPCODE_WORDS[command.op]} of {self.place(command.line)}" for command in pending[:4])
 
 
 # Found in the module, once for all PEs: through an object the class would be searched for every command.

@@ -13,7 +13,7 @@ from kernbench.components.initiator import Initiator, Target
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.engine.part import Done, Outcome
-from kernbench.engine.recorder import Moved, OpStarted
+from kernbench.engine.recorder import OpStarted, Recorded
 from kernbench.engine.thinking import Behaviour, ThinkingPart
 from kernbench.messages.control import (
     CubeTargets,
@@ -200,8 +200,8 @@ class Host(ThinkingPart):
 
     def _begin(self, msg: MemoryWriteMsg | MemoryReadMsg, *, reads: int, writes: int) -> int:
         op = self.machine.next_op()
-        moved = Moved(msg, ((msg.pa, msg.nbytes),))
-        started = OpStarted(op, self.node.id, moved, self.clock.time, reads, writes, -1)
+        what = Recorded(msg, (((msg.pa, msg.nbytes),),))
+        started = OpStarted(op, self.node.id, what, self.clock.time, reads, writes, -1)
         self.machine.begin_op(started, self.machine.log.cause_of(msg.request_id))
         return op
 

@@ -32,62 +32,24 @@ from kernbench.core.op_log import Sharing
 from kernbench.engine.address_map import Segment
 from kernbench.engine.hooks import TookPlace
 from kernbench.engine.recorder import Recorder
-from kernbench.messages.commands import (
-    AtomicCommand,
-    DotCommand,
-    GemmComposite,
-    LoadCommand,
-    MathCommand,
-    MathComposite,
-    Operand,
-    PeCommand,
-    PrintCommand,
-    SendCommand,
-    StoreCommand,
-)
+from kernbench.messages.commands import MATH, SEND, Command, Operand
 from kernbench.messages.fabric import Access
 from kernbench.numerics.intervals import ByteRuns, RangeIndex, bounds
 
 
-def names_tcm(command: PeCommand) -> bool:
+def names_tcm(command: Command) -> bool:
     """Whether it works on an address in the TCM that the kernel has named: a send's source, a receive's copy."""
-    if isinstance(command, MathCommand):
-        return command.dst.by_address
-    return isinstance(command, SendCommand) and command.src.by_address
+    if command.op is MATH:
+        return command.result.by_address
+    return command.op is SEND and command.array.by_address
 
 
-def tcm_meets(a: PeCommand, b: PeCommand) -> bool:
+def tcm_meets(a: Command, b: Command) -> bool:
     """Whether both touch the same bytes of the TCM, and one of them writes."""
-    reads_a, writes_a = _operands(a)
-    reads_b, writes_b = _operands(b)
-    return _meet(writes_a, [*reads_b, *writes_b]) or _meet(reads_a, writes_b)
+    return _meet(a.writes, b.reads + b.writes) or _meet(a.reads, b.writes)
 
 
-def _operands(command: PeCommand) -> tuple[list[Operand], list[Operand]]:
-    """What is read, and what is written."""
-    given: tuple[object, ...] = ()
-    written: list[Operand] = []
-    match command:
-        case LoadCommand(dst=dst):
-            written = [dst]
-        case StoreCommand(src=src) | SendCommand(src=src):
-            given = (src,)
-        case AtomicCommand(src=src, compared=compared, dst=dst):
-            given, written = (src, compared), [] if dst is None else [dst]
-        case MathCommand(inputs=inputs, dst=dst):
-            given, written = inputs, [dst]
-        case DotCommand(a=a, b=b, acc=acc, dst=dst):
-            given, written = (a, b, acc), [dst]
-        case GemmComposite(a=a, b=b, epilogue=epilogue):
-            given = (a, b, *(step.operand for step in epilogue))
-        case MathComposite(inputs=inputs, epilogue=epilogue):
-            given = (*inputs, *(step.operand for step in epilogue))
-        case PrintCommand(parts=parts):
-            given = parts
-    return [each for each in given if isinstance(each, Operand)], written
-
-
-def _meet(some: list[Operand], others: list[Operand]) -> bool:
+def _meet(some: Iterable[Operand], others: Iterable[Operand]) -> bool:
     taken = [extent for each in others if each.space == "tcm" for extent in bounds(each)]
     return any(
         low < end and start < high
@@ -258,11 +220,11 @@ class PendingAccess:
     ``waiting``: later commands that must not overtake it, and how their bytes were compared.
     """
 
-    command: PeCommand
+    command: Command
     writes: bool
     footprints: Footprints
     op: int = -1
-    waiting: list[tuple[PeCommand, Sharing]] = field(default_factory=list)
+    waiting: list[tuple[Command, Sharing]] = field(default_factory=list)
 
 
 _AccessIndex: TypeAlias = RangeIndex[tuple[PendingAccess, Footprint]]
@@ -291,7 +253,7 @@ class PendingAccesses:
             _compare(touched.writes, self._reads, found)
         return found
 
-    def add(self, command: PeCommand, touched: AccessFootprint) -> None:
+    def add(self, command: Command, touched: AccessFootprint) -> None:
         """Add what ``command``, which is issued, touches."""
         accesses: tuple[PendingAccess, ...] = ()
         if touched.reads:
@@ -335,7 +297,7 @@ class MemoryOrder:
         self._board = board
         self._recorder = recorder
 
-    def enter(self, command: PeCommand, touched: AccessFootprint) -> int:
+    def enter(self, command: Command, touched: AccessFootprint) -> int:
         """Enter an issued command that touches these bytes; return how many earlier accesses it has to wait for."""
         raise NotImplementedError
 
@@ -344,7 +306,7 @@ class MemoryOrder:
         raise NotImplementedError
 
 
-OnRelease: TypeAlias = Callable[[PeCommand, Cause], None]
+OnRelease: TypeAlias = Callable[[Command, Cause], None]
 """Takes a command, and what it waited for and has to no more"""
 
 
@@ -360,10 +322,10 @@ class ProgramOrder(MemoryOrder):
     def __init__(self, recorder: Recorder, board: Scoreboard, on_release: OnRelease) -> None:
         super().__init__(recorder, board)
         self._on_release = on_release
-        self._named: dict[int, PeCommand] = {}  # commands under way that name addresses in the TCM
-        self._waiting_in_tcm: dict[int, list[PeCommand]] = {}  # for the end of a command, by its serial
+        self._named: dict[int, Command] = {}  # commands under way that name addresses in the TCM
+        self._waiting_in_tcm: dict[int, list[Command]] = {}  # for the end of a command, by its serial
 
-    def enter(self, command: PeCommand, touched: AccessFootprint) -> int:
+    def enter(self, command: Command, touched: AccessFootprint) -> int:
         """Enter what ``command`` touches; return how many earlier accesses it has to wait for."""
         waits = 0
         if touched is not NOTHING:
@@ -378,7 +340,7 @@ class ProgramOrder(MemoryOrder):
             return self._wait_in_tcm(command, under_way)
         return waits + self._wait_in_tcm(command, self._named.values()) if self._named else waits
 
-    def _wait(self, command: PeCommand, earlier: PendingAccess, how: Sharing) -> int:
+    def _wait(self, command: Command, earlier: PendingAccess, how: Sharing) -> int:
         if earlier.op >= 0:
             if self._recorder.is_done(earlier.op, earlier.writes):
                 return 0
@@ -387,7 +349,7 @@ class ProgramOrder(MemoryOrder):
         earlier.waiting.append((command, how))
         return 1
 
-    def _wait_in_tcm(self, command: PeCommand, others: Iterable[PeCommand]) -> int:
+    def _wait_in_tcm(self, command: Command, others: Iterable[Command]) -> int:
         met = [each for each in others if each.serial not in command.after and tcm_meets(each, command)]
         for other in met:
             self._waiting_in_tcm.setdefault(other.serial, []).append(command)
@@ -403,7 +365,7 @@ class ProgramOrder(MemoryOrder):
             if access.waiting:
                 self._recorder.when_done(op, partial(self._release, access))
 
-    def _on_end(self, command: PeCommand, row: Row) -> None:
+    def _on_end(self, command: Command, row: Row) -> None:
         for access in self._accesses.remove(command.serial):
             if access.waiting:
                 self._release(access, row)
@@ -421,7 +383,7 @@ class ProgramOrder(MemoryOrder):
 class WatchedCommand:
     """``command`` takes place from ``begin_ps`` to ``done_ps``; -1 while unknown."""
 
-    command: PeCommand
+    command: Command
     touched: AccessFootprint
     begin_ps: int = -1
     done_ps: int = -1
@@ -486,7 +448,7 @@ class OrderWatch(MemoryOrder):
         self._on_inversion = on_inversion
         self._watched: dict[int, WatchedCommand] = {}
 
-    def enter(self, command: PeCommand, touched: AccessFootprint) -> int:
+    def enter(self, command: Command, touched: AccessFootprint) -> int:
         """Enter what ``command`` touches; it has to wait for nothing."""
         if touched is not NOTHING:
             self._board.at_end[command.serial] = self._on_end
@@ -508,7 +470,7 @@ class OrderWatch(MemoryOrder):
         else:
             self._recorder.when_done(op, lambda _: self._on_done(watched))
 
-    def _on_end(self, command: PeCommand, _: Row) -> None:
+    def _on_end(self, command: Command, _: Row) -> None:
         watched = self._watched.pop(command.serial)
         self._accesses.remove(command.serial)
         if watched.done_ps < 0:

@@ -12,7 +12,7 @@ from kernbench.di.part import InnerAttrs
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.engine.part import Component
-from kernbench.messages.commands import MathCommand, Operand
+from kernbench.messages.commands import Command, Operand
 from kernbench.topology.graph import Node
 
 
@@ -49,7 +49,7 @@ class PeMath(Component):
 
     def submit(
         self,
-        command: MathCommand,
+        command: Command,
         begun: Callable[[Any, int], Row],
         done: Callable[[Any], None],
         cause: Cause,
@@ -59,8 +59,9 @@ class PeMath(Component):
         ``begun(operation, now)`` is called when it reads its operands, and returns its row; ``done(operation)`` when
         its result is there, with the same MathOperation.
         """
-        widest = command.dst.nbytes
-        for x in command.inputs:  # ``widest_bytes``, without a call
+        dst: Any = command.dst
+        widest = dst.nbytes
+        for x in command.srcs:  # ``widest_bytes``, without a call
             if x.__class__ is Operand and x.nbytes > widest:
                 widest = x.nbytes
         if widest != self._widest:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from kernbench.common.dtypes import DType
 from kernbench.common.ids import pe_part
 from kernbench.common.values import state
 from kernbench.components.access_plan import extent, plan
@@ -24,8 +23,8 @@ from kernbench.core.log import LAUNCH, LINE, NONE, By, Cause, Kind, Log, Row, pa
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.engine.part import Component
-from kernbench.engine.recorder import OpStarted, TileAmounts, TileMoved
-from kernbench.messages.commands import DotCommand, GemmComposite, MathComposite
+from kernbench.engine.recorder import OpStarted, TileAmounts, TileMove
+from kernbench.messages.commands import DOT, GEMM, Command
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.graph import Node
 from kernbench.topology.pe_spec import PeSchedulerAttrs
@@ -99,7 +98,7 @@ class TileDma:
     def _open_row(
         self, op: int, work: TileWork, window: OperandWindow, reading: bool, accesses: int, start_ps: int, cause: Cause
     ) -> Row:
-        what = TileMoved(work.plan.op, window.name, work.tile.index, reading)
+        what = TileMove(work.plan.op, window.name, work.tile.index, reading)
         reads, writes = (accesses, 0) if reading else (0, accesses)
         started = OpStarted(op, self._dma.node.id, what, start_ps, reads, writes, -1)
         return self._machine.begin_op(started, cause)
@@ -108,15 +107,12 @@ class TileDma:
         done(self._machine.end_op(op))
 
 
-TiledCommand = DotCommand | GemmComposite | MathComposite
-
-
 @state
 class PipelinedCommand:
     """A command in the pipeline: tiles that have not been injected, how many are inside, whom to tell."""
 
     op: int
-    command: TiledCommand
+    command: Command
     tiles: Iterator[Tile]
     begun: Callable[[int, Cause], Row]
     done: Callable[[Row], None]
@@ -154,7 +150,7 @@ class PeScheduler(Component):
     def submit(
         self,
         op: int,
-        command: TiledCommand,
+        command: Command,
         begun: Callable[[int, Cause], Row],
         done: Callable[[Row], None],
         cause: Cause,
@@ -168,14 +164,10 @@ class PeScheduler(Component):
         self._plans.append(PipelinedCommand(op, command, self._tiles(command, use), begun, done))
         self._inject(cause)
 
-    def _tiles(self, command: TiledCommand, use: AccumulatorUse) -> Iterator[Tile]:
-        match command:
-            case DotCommand():
-                return dot_tiles(command, self._sizes, use)
-            case GemmComposite():
-                return gemm_tiles(command, self._sizes)
-            case MathComposite():
-                return math_tiles(command, self._sizes)
+    def _tiles(self, command: Command, use: AccumulatorUse) -> Iterator[Tile]:
+        if command.op is DOT:
+            return dot_tiles(command, self._sizes, use)
+        return gemm_tiles(command, self._sizes) if command.op is GEMM else math_tiles(command, self._sizes)
 
     def _inject(self, cause: Cause) -> None:
         """Let tiles in, after ``cause``, while there is room."""
@@ -200,7 +192,7 @@ class PeScheduler(Component):
         times.append(self._fetch_store.fetch_ps(tile.fetch_bytes))
         if tile.macs:
             route.append(self._gemm.unit)
-            times.append(self._gemm.tile_ps(_element(plan.command)))
+            times.append(self._gemm.tile_ps(plan.command.a.dtype))
         if tile.math_bytes:
             route.append(self._math.unit)
             times.append(sum(self._math.operation_ps(nbytes) for nbytes in tile.math_bytes))
@@ -244,7 +236,7 @@ class PeScheduler(Component):
         log = self.machine.log
         launch, line = log.rows[plan.row + LAUNCH], log.rows[plan.row + LINE]
         work, tile = token.work, token.work.tile
-        element = _element(plan.command) if tile.macs else None
+        element = plan.command.a.dtype if tile.macs else None
         amounts = TileAmounts(tile.fetch_bytes, tile.macs, element, sum(tile.math_bytes), tile.store_bytes)
         return log.open(
             self._part,
@@ -257,11 +249,6 @@ class PeScheduler(Component):
             tile=work.number,
             parent=plan.row,
         )
-
-
-def _element(command: TiledCommand) -> DType:
-    assert not isinstance(command, MathComposite)
-    return command.a.dtype
 
 
 class _StageWriter:

@@ -29,7 +29,7 @@ from kernbench.core.clock import Clock
 from kernbench.core.log import BY_CREDIT, BY_OPERAND, END, LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Row, pack_row
 from kernbench.engine.hooks import QueueEvent, QueueEventKind, SlotReleased
 from kernbench.engine.queues import Credit, QueuePair, SendTotals, UnreceivedMessage, size_error
-from kernbench.messages.commands import Operand, PeCommand, SendCommand
+from kernbench.messages.commands import Command, Operand
 from kernbench.messages.fabric import Access, QueueData
 from kernbench.messages.requests import OPPOSITE_DIRECTION, QueueSetup
 from kernbench.transport import Port, Route, Transfer
@@ -51,8 +51,8 @@ class Message(QueueData):
     """A message of ``queue`` on its way; ``done(command, sent)`` is called when its last byte is delivered."""
 
     queue: Queue
-    command: PeCommand
-    done: Callable[[PeCommand, Row], None]
+    command: Command
+    done: Callable[[Command, Row], None]
 
 
 @state(eq=False)
@@ -175,13 +175,14 @@ class Queue(QueuePair):
     # Events 1 to 3: a message goes.
 
     def send(
-        self, command: SendCommand, sequence: int, launch: int, cause: Cause, done: Callable[[PeCommand, Row], None]
+        self, command: Command, sequence: int, launch: int, cause: Cause, done: Callable[[Command, Row], None]
     ) -> None:
         """Write message ``sequence`` of ``command`` to its slot: ``done(command, sent)`` when its bytes have left.
 
         Its record ends when the message has arrived.
         """
-        ipcq, array, at = self.ipcq, command.src, sequence % self.n_slots
+        ipcq, array, at = self.ipcq, command.srcs[0], sequence % self.n_slots
+        assert isinstance(array, Operand)
         machine, clock, there = ipcq.machine, ipcq.clock, self._peer_slots[at]
         if there is None or there[1].dtype is not array.dtype or there[1].shape != array.shape:
             there = self._peer_slots[at] = self._fill_peer_slot(sequence, array)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from kernbench.core.log import BY_OPERAND, NONE, ROOT, Cause, Row
-from kernbench.messages.commands import PeCommand
+from kernbench.messages.commands import Command
 
-AtEnd: TypeAlias = Callable[[PeCommand, Row], None]
-Start: TypeAlias = Callable[[PeCommand, Cause], None]
+AtEnd: TypeAlias = Callable[[Command, Row], None]
+Start: TypeAlias = Callable[[Command, Cause], None]
 
 
 class Scoreboard:
@@ -38,7 +38,7 @@ class Scoreboard:
         "writes",
     )
 
-    def __init__(self, under_way: dict[int, tuple[PeCommand, Any]], start: Start) -> None:
+    def __init__(self, under_way: dict[int, tuple[Command, Any]], start: Start) -> None:
         self.under_way = under_way
         self.now: Row = NONE
         self.on_completion: Callable[[], None] | None = None
@@ -47,7 +47,7 @@ class Scoreboard:
         self.on_written: Callable[[Row], None] | None = None
         self._start = start
         self._missing: dict[int, int] = {}
-        self._waiters: dict[int, list[PeCommand]] = {}
+        self._waiters: dict[int, list[Command]] = {}
 
     def __len__(self) -> int:
         return len(self.under_way)
@@ -55,7 +55,7 @@ class Scoreboard:
     def __contains__(self, serial: int) -> bool:
         return serial in self.under_way
 
-    def issue(self, command: PeCommand, waits: int = 0) -> bool:
+    def issue(self, command: Command, waits: int = 0) -> bool:
         """Issue a command, to be released as often as ``waits`` says; return True when it can start at once."""
         missing = waits
         under_way, waiters = self.under_way, self._waiters
@@ -71,11 +71,11 @@ class Scoreboard:
             self._missing[command.serial] = missing
         return not missing
 
-    def waiters(self, serial: int) -> Sequence[PeCommand]:
+    def waiters(self, serial: int) -> Sequence[Command]:
         """Return the issued commands that use the result of one under way."""
         return self._waiters.get(serial, ())
 
-    def enter(self, command: PeCommand) -> None:
+    def enter(self, command: Command) -> None:
         """Enter a command that is under way whatever the kernel makes of it; what it uses may be entered later."""
         self.under_way[command.serial] = (command, ())
 
@@ -83,7 +83,7 @@ class Scoreboard:
         """Take out a command that the kernel has asked for and that is not issued after all."""
         self.under_way.pop(serial, None)
 
-    def complete(self, command: PeCommand, row: Row) -> None:
+    def complete(self, command: Command, row: Row) -> None:
         """Retire ``command``, which is done as ``row`` has ended; start what waited for it alone, in program order."""
         self.now = row
         serial = command.serial
@@ -105,11 +105,11 @@ class Scoreboard:
             on_written, self.on_written = self.on_written, None
             on_written(row)
 
-    def release(self, command: PeCommand, cause: Cause) -> None:
+    def release(self, command: Command, cause: Cause) -> None:
         """Release ``command`` from one of the ``waits`` that it was issued with."""
         self._start_ready((command,), cause)
 
-    def _start_ready(self, waiters: Sequence[PeCommand], cause: Cause) -> None:
+    def _start_ready(self, waiters: Sequence[Command], cause: Cause) -> None:
         missing, ready = self._missing, []
         for waiter in waiters:
             left = missing[waiter.serial] - 1

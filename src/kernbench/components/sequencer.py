@@ -23,16 +23,17 @@ from kernbench.core.log import BY_ISSUE, BY_MESSAGE, NONE, ROOT, By, Cause, Kind
 from kernbench.engine.hooks import QueueWaited, ScratchWaited
 from kernbench.engine.queues import WaitKind, find_queue
 from kernbench.messages.commands import (
+    RECEIVE,
+    SEND,
     AwaitCommand,
     AwaitSpace,
     Command,
     Fence,
     KernelRequest,
     Meet,
+    Opcode,
     ReadValue,
     Receive,
-    RecvCommand,
-    SendCommand,
     awaited_by,
 )
 from kernbench.messages.control import PeOrder, PeReport
@@ -164,7 +165,7 @@ class Sequencer:
             receive.nbytes, receive.line = request.nbytes, line
             if queue is not None and queue.post_receive(receive, end):
                 return  # no event until the message comes
-        clock.call_at(end, _EFFECTS.get(kind, ISSUE), self)
+        clock.call_at(end, _EFFECTS.get(request.op if isinstance(request, Command) else kind, ISSUE), self)
 
     def issue(self) -> None:
         """Put the request into effect: a command for an engine."""
@@ -192,7 +193,7 @@ class Sequencer:
         ipcq, board = self._ipcq or self._queues, self._board
         board.now = row = self._issue
         try:
-            queue = find_queue(ipcq.node.id, ipcq.queues, command.direction, command.src.nbytes, sends=True)
+            queue = find_queue(ipcq.node.id, ipcq.queues, command.name, command.srcs[0].nbytes, sends=True)
         except KernelError as fault:
             self.fail(fault)
             return
@@ -204,11 +205,11 @@ class Sequencer:
         board.now = row
         self.resume_program()
 
-    def _on_slot_free(self, command: SendCommand, queue: Queue, since: int, cause: Cause) -> None:
+    def _on_slot_free(self, command: Command, queue: Queue, since: int, cause: Cause) -> None:
         head = queue.my_head
         sequence = None if self._returned else queue.claim()
         if self._queue_waited.listeners:
-            self._emit_waited("send", command.direction, head, command.line, since)
+            self._emit_waited("send", command.name, head, command.line, since)
         if sequence is not None:
             board = self._board
             board.now, self._by = cause
@@ -279,7 +280,7 @@ class Sequencer:
         ipcq, nbytes = self._ipcq or self._queues, command.nbytes
         self._board.now = self._issue
         try:
-            queue = find_queue(ipcq.node.id, ipcq.queues, command.direction, nbytes, sends=False)
+            queue = find_queue(ipcq.node.id, ipcq.queues, command.name, nbytes, sends=False)
             slot = queue.receive_ahead(nbytes, command.line, partial(self.run.received, command))
         except KernelError as fault:
             self.fail(fault)
@@ -415,10 +416,10 @@ class Sequencer:
         Fence: _issue_fence,
     }
     # How a request takes effect that is no command for an engine, or more than that.
-    EFFECTS: ClassVar[dict[type, Callable[[Sequencer], None]]] = {
-        SendCommand: _send,
+    EFFECTS: ClassVar[dict[type | Opcode, Callable[[Sequencer], None]]] = {
+        SEND: _send,
         Receive: _receive,
-        RecvCommand: _post,
+        RECEIVE: _post,
         ReadValue: give_value,
     }
 

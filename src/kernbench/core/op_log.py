@@ -10,10 +10,9 @@ import numpy as np
 
 from kernbench.common.dtypes import Array
 from kernbench.common.errors import RunError
-from kernbench.common.operators import Attributes
 from kernbench.common.units import ps_to_ns
-from kernbench.common.values import state, value
-from kernbench.messages.commands import Operand
+from kernbench.common.values import state
+from kernbench.messages.commands import NO_PARAMS, Operand, Params
 from kernbench.messages.requests import HostBytes
 
 Kind: TypeAlias = Literal[
@@ -27,26 +26,6 @@ TILE_KINDS = frozenset(("dma_read", "dma_write", "fetch"))
 """Kinds of the records of tiles that say when a composite reads its operands and writes its output."""
 
 
-class Epilogue(NamedTuple):
-    """A step on the accumulators of a composite GEMM: bias, add (operand), scale (number), relu, gelu, silu (None)."""
-
-    name: str
-    operand: Operand | float | None = None
-
-
-@value(kw_only=True)
-class OpParams(Attributes):
-    """What a command takes beside operands: the operator's attributes, a GEMM's epilogue, a composite's tiles
-    (m, k, n), and where the memory's elements go that an atomic finds."""
-
-    epilogue: tuple[Epilogue, ...] = ()
-    tile_sizes: tuple[int, int, int] | None = None
-    old: Operand | None = None
-
-
-NO_PARAMS = OpParams()
-
-
 @state
 class Work:
     """What a record has phase 2 do; without inputs and output nothing. ``data``: what the host writes."""
@@ -55,7 +34,7 @@ class Work:
     name: str
     inputs: tuple[Operand | float, ...] = ()
     output: Operand | None = None
-    params: OpParams = NO_PARAMS
+    params: Params = NO_PARAMS
     data: Array | HostBytes | None = None
 
 
@@ -92,7 +71,7 @@ class OpRecord:
     name: str = ""
     inputs: tuple[Operand | float, ...] = ()
     output: Operand | None = None
-    params: OpParams = NO_PARAMS
+    params: Params = NO_PARAMS
     kernel: str = ""
     launch_id: int = -1
     line: int = 0
@@ -211,7 +190,7 @@ class OpLog:
         name: str = "",
         inputs: tuple[Operand | float, ...] = (),
         output: Operand | None = None,
-        params: OpParams = NO_PARAMS,
+        params: Params = NO_PARAMS,
         kernel: str = "",
         launch_id: int = -1,
         line: int = 0,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 from kernbench.core.log import Row
-from kernbench.messages.commands import Operand, PeCommand
+from kernbench.messages.commands import Command, Operand
 from kernbench.messages.requests import PeCoord
 
 E = TypeVar("E")
@@ -79,7 +79,7 @@ class QueueEvent(NamedTuple):
 class TookPlace(NamedTuple):
     """``command`` read or wrote bytes in memory, from ``start_ps`` to ``end_ps``; a load or a store at once."""
 
-    command: PeCommand
+    command: Command
     writes: bool
     start_ps: int
     end_ps: int

@@ -8,55 +8,50 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from math import prod
-from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from kernbench.common.dtypes import U8, Array, DType
 from kernbench.common.errors import KernbenchError
-from kernbench.common.operators import PLAIN
 from kernbench.common.values import state
 from kernbench.core.clock import NEVER
 from kernbench.core.log import COMMIT, LAUNCH, LINE, NONE, READ, Cause, Kind, Log, Row, pack_row
 from kernbench.core.observed import BankTime, Carries, Observed
-from kernbench.core.op_log import NO_PARAMS, Epilogue, OpParams, Work
+from kernbench.core.op_log import Work
 from kernbench.engine.address_map import MemoryPlace, Segment
 from kernbench.messages.commands import (
+    ATOMIC,
+    COMPOSITES,
+    MATH,
+    NO_PARAMS,
     NOWHERE,
-    AtomicCommand,
-    DotCommand,
-    EpilogueStep,
-    GemmComposite,
-    LoadCommand,
-    MathCommand,
-    MathComposite,
+    SEND,
+    Command,
+    Epilogue,
     MemoryRef,
+    Opcode,
     Operand,
-    PeCommand,
-    SendCommand,
-    StoreCommand,
-    StreamOperand,
+    Params,
 )
 from kernbench.messages.fabric import QueueArrival, QueueData, ReadReply, ReadRequest, WriteAck, WriteData
 from kernbench.messages.requests import HostBytes, HostMsg, MemoryWriteMsg
 from kernbench.transport import Network, Transfer
 from kernbench.transport.watch import About
 
-
-class Moved(NamedTuple):
-    """What a DMA operation moves: ``segments`` are the physical (address, nbytes) ranges of the memory side."""
-
-    what: LoadCommand | StoreCommand | AtomicCommand | HostMsg
-    segments: tuple[tuple[int, int], ...]
+Places: TypeAlias = tuple[tuple[Segment, ...], ...]
 
 
-class Streamed(NamedTuple):
-    """A composite; ``segments`` are the physical ranges of what it streams: inputs, epilogue operands, output."""
+class Recorded(NamedTuple):
+    """A command, or a request of the host, and where the machine found what it works on.
 
-    what: GemmComposite | MathComposite
-    segments: tuple[tuple[tuple[int, int], ...], ...]
+    ``places``: the physical (address, nbytes) ranges of each ``MemoryRef`` of the command, or of the request, in order;
+    of a message the slot of its receiver.
+    """
+
+    command: Command | HostMsg
+    places: Places | Operand
 
 
-class TileMoved(NamedTuple):
+class TileMove(NamedTuple):
     """A tile of operation ``parent`` moves its window of ``operand``: ``a``, ``b``, ``x0``, ``epilogue0``, ``out`` …"""
 
     parent: int
@@ -65,15 +60,7 @@ class TileMoved(NamedTuple):
     reading: bool
 
 
-class SentMessage(NamedTuple):
-    """A message, called ``name``, to the ``slot`` of its receiver."""
-
-    name: str
-    command: SendCommand
-    slot: Operand
-
-
-class Computed(NamedTuple):
+class MathSize(NamedTuple):
     """All that a run without data says of a MATH command: its operator, and the bytes of its widest operand."""
 
     name: str
@@ -90,60 +77,42 @@ class TileAmounts(NamedTuple):
     store_bytes: int
 
 
+_KINDS = {
+    Opcode.LOAD: Kind.DMA_READ,
+    Opcode.STORE: Kind.DMA_WRITE,
+    Opcode.ATOMIC: Kind.ATOMIC,
+    Opcode.SEND: Kind.IPCQ_COPY,
+    Opcode.DOT: Kind.GEMM,
+    Opcode.MATH: Kind.MATH,
+    Opcode.GEMM: Kind.GEMM,
+    Opcode.TILED_MATH: Kind.MATH,
+}
+"""The kind of the record of each command that has one."""
+_LABELS: dict[Opcode, Any] = {opcode: kind.label for opcode, kind in _KINDS.items()}
+
+
 def name_of(what: object) -> str:
-    """The name of a record that is about ``what``."""
-    read = _NAMED_BY.get(what.__class__)
-    return describe(what)[1] if read is None else read(what)
-
-
-def describe(what: Any) -> tuple[Kind, str, int]:
-    """The kind, name and line of a record. KeyError for what is none."""
-    return _DESCRIBED[what.__class__](what)
-
-
-def _described_move(moved: Moved) -> tuple[Kind, str, int]:
-    what = moved.what
-    if isinstance(what, LoadCommand):
-        return Kind.DMA_READ, "load", what.line
-    if isinstance(what, StoreCommand):
-        return Kind.DMA_WRITE, "store", what.line
-    if isinstance(what, AtomicCommand):
-        return Kind.ATOMIC, what.operator, what.line
-    return (Kind.MEMORY_WRITE if isinstance(what, MemoryWriteMsg) else Kind.MEMORY_READ), what.name, 0
-
-
-def _described_composite(streamed: Streamed) -> tuple[Kind, str, int]:
-    command = streamed.what
-    if isinstance(command, GemmComposite):
-        return Kind.GEMM, "composite", command.line
-    return Kind.MATH, command.operator, command.line
-
-
-_DESCRIBED: dict[type, Callable[[Any], tuple[Kind, str, int]]] = {
-    Moved: _described_move,
-    TileMoved: lambda tile: (Kind.DMA_READ if tile.reading else Kind.DMA_WRITE, tile.operand, 0),
-    DotCommand: lambda dot: (Kind.GEMM, "dot", dot.line),
-    Streamed: _described_composite,
-    MathCommand: lambda math: (Kind.MATH, math.operator, math.line),
-    Computed: lambda math: (Kind.MATH, math.name, 0),
-    SentMessage: lambda message: (Kind.IPCQ_COPY, message.name, message.command.line),
-}
-
-
-# Most records are of these.
-_NAMED_BY: dict[type, Callable[[Any], str]] = {
-    str: str,
-    MathCommand: attrgetter("operator"),
-    Computed: attrgetter("name"),
-    SentMessage: attrgetter("name"),
-}
+    """Return the name of a record that is about ``what``."""
+    if isinstance(what, str):
+        return what
+    if isinstance(what, Recorded):
+        what = what.command
+    if isinstance(what, Command):
+        return f"send {what.name}" if what.op is SEND else what.name
+    assert isinstance(what, HostMsg | MathSize)
+    return what.name
 
 
 def thinned(what: object) -> object:
     """Return what a run without data would say in place of ``what``: its name, of a MATH command its size too."""
-    if isinstance(what, MathCommand):
-        return Computed(what.operator, what.widest_bytes)
-    return name_of(what) if isinstance(what, Moved | Streamed | DotCommand | SentMessage) else what
+    if isinstance(what, Command) and what.op is MATH:
+        return MathSize(what.name, what.widest_bytes)
+    return name_of(what) if isinstance(what, Command | Recorded) else what
+
+
+def is_composite(what: object) -> bool:
+    """Return whether a record is that of a whole composite, with its operands."""
+    return isinstance(what, Recorded) and isinstance(what.command, Command) and what.command.op in COMPOSITES
 
 
 class ContentMaker:
@@ -158,25 +127,15 @@ class ContentMaker:
         self._written: set[int] = set()  # requests whose array is in memory
         self._place_of = place_of
         self._tile_sizes = tile_sizes
-        self._makers: dict[type, Callable[[Any], Work]] = {
-            Moved: self._of_moved,
-            DotCommand: self._of_dot,
-            Streamed: self._of_composite,
-            MathCommand: _of_math,
-            Computed: lambda math: Work("math", math.name),
-            SentMessage: _of_message,
-        }
-
-    def of(self, what: object) -> Work:
-        """Return the work of a record that is about ``what``, which is no name."""
-        return self._makers[what.__class__](what)
 
     def has_work(self, what: object) -> bool:
         """Whether phase 2 has something to do for a record that is about ``what``."""
-        if what.__class__ is not Moved:
-            return what.__class__ not in _TIMES_ONLY
-        msg = what.what
-        if not isinstance(msg, HostMsg):
+        if what.__class__ is Command:
+            return True
+        if not isinstance(what, Recorded):
+            return False
+        msg = what.command
+        if isinstance(msg, Command):
             return True
         if not isinstance(msg, MemoryWriteMsg):
             return False
@@ -184,94 +143,75 @@ class ContentMaker:
 
     def let_go(self, what: object) -> None:
         """Drop the array of a host's write, which is in memory now."""
-        assert isinstance(what, Moved)
-        assert isinstance(what.what, MemoryWriteMsg)
-        del self.host_arrays[what.what.request_id]
-        self._written.add(what.what.request_id)
-
-    def _of_moved(self, moved: Moved) -> Work:
-        what = moved.what
-        if isinstance(what, LoadCommand):
-            return Work("dma_read", "load", (self._moved(what, what.dst, moved, what.other),), what.dst)
-        if isinstance(what, StoreCommand):
-            return Work("dma_write", "store", (what.src,), self._moved(what, what.src, moved, 0))
-        if isinstance(what, AtomicCommand):
-            there = self._moved(what, what.src, moved, 0)
-            given = (what.src,) if what.compared is None else (what.compared, what.src)
-            params = NO_PARAMS if what.dst is None else OpParams(old=what.dst)
-            return Work("atomic", what.operator, (there, *given), there, params)
-        if not isinstance(what, MemoryWriteMsg):
-            return Work("memory_read", what.name)
-        if not self.has_work(moved):
-            return Work("memory_write", what.name)
-        params = OpParams(pattern=what.pattern) if what.pattern is not None else NO_PARAMS
-        out = self.bytes_at(*moved.segments[0])
-        return Work("memory_write", what.name, (), out, params, self.host_arrays.get(what.request_id))
+        assert isinstance(what, Recorded)
+        assert isinstance(what.command, MemoryWriteMsg)
+        del self.host_arrays[what.command.request_id]
+        self._written.add(what.command.request_id)
 
     def bytes_at(self, pa: int, nbytes: int) -> Operand:
         """Return a range of physical memory, as bytes."""
         place = self._place_of(pa)
         return Operand(place.space, place.owner, pa, nbytes, (nbytes,), U8)
 
-    def _of_dot(self, command: DotCommand) -> Work:
-        arrays = (command.a, command.b) if command.acc is None else (command.a, command.b, command.acc)
-        params = OpParams(trans_a=command.trans_a, trans_b=command.trans_b)
-        return Work("gemm", "dot", arrays, command.dst, params)
+    def resolve(self, what: object) -> Work:
+        """Return the work of a record that is about ``what``, which is no name.
 
-    def _of_composite(self, streamed: Streamed) -> Work:
-        """Return the work of a whole composite."""
-        command = streamed.what
-        segments = iter(streamed.segments)
-        is_gemm = isinstance(command, GemmComposite)
-        given = (command.a, command.b) if isinstance(command, GemmComposite) else command.inputs
-        inputs = tuple(x if isinstance(x, float | int) else self._operand(x, segments) for x in given)
-        epilogue = tuple(self._step(step, segments) for step in command.epilogue)
-        out = self._operand(command.out, segments)
-        params = OpParams(epilogue=epilogue, tile_sizes=self._tile_sizes)
-        return Work("gemm" if is_gemm else "math", name_of(streamed), inputs, out, params)
+        For each reference of a command to memory it has an Operand.
+        """
+        places: Places | Operand = ()
+        if isinstance(what, Recorded):
+            what, places = what
+        if not isinstance(what, Command):
+            return self._of_request(what, places) if isinstance(what, HostMsg) else Work("math", name_of(what))
+        op, name, params = what.op, what.name, what.params
+        inputs: Any = what.srcs
+        out: Any = what.dst
+        if isinstance(places, Operand):
+            name, out = f"send {name}", places
+        elif places:
+            given, found = iter(places), []
+            for x in inputs:
+                found.append(self._located(x, given) if isinstance(x, MemoryRef) else x)
+            inputs = tuple(found)
+            if op in COMPOSITES:
+                steps = tuple([self._step(step, given) for step in params.epilogue])
+                params = Params(epilogue=steps, tile_sizes=self._tile_sizes)
+            if op is ATOMIC:  # the reference is its source too
+                out = inputs[0]
+            elif isinstance(out, MemoryRef):
+                out = self._located(out, given)
+        return Work(_LABELS[op], name, inputs, out, params)
 
-    def _step(self, step: EpilogueStep, segments: Iterator[tuple[Segment, ...]]) -> Epilogue:
+    def _step(self, step: Epilogue, places: Iterator[tuple[Segment, ...]]) -> Epilogue:
         operand = step.operand
-        if isinstance(operand, Operand | MemoryRef):
-            return Epilogue(step.name, self._operand(operand, segments))
-        return Epilogue(step.name, operand)
+        return Epilogue(step.name, self._located(operand, places)) if isinstance(operand, MemoryRef) else step
 
-    def _operand(self, x: StreamOperand, segments: Iterator[tuple[Segment, ...]]) -> Operand:
-        if isinstance(x, Operand):
-            return x
-        ranges = next(segments)
-        place = self._place_of(ranges[0][0])
-        nbytes = prod(x.shape) * x.dtype.itemsize
-        several = ranges if len(ranges) > 1 else ()
-        return Operand(place.space, place.owner, ranges[0][0], nbytes, x.shape, x.dtype, x.strides, several)
-
-    def _moved(
-        self, command: LoadCommand | StoreCommand | AtomicCommand, array: Operand, moved: Moved, other: float
-    ) -> Operand:
-        """Return the memory side of a DMA: ``moved.segments`` hold its extent in the order of offsets."""
-        address = next(pa for pa, _ in moved.segments if pa != NOWHERE)
+    def _located(self, ref: MemoryRef, places: Iterator[tuple[Segment, ...]]) -> Operand:
+        """Return an array in memory, whose extent lies in the next segments of ``places`` in the order of offsets."""
+        segments = next(places)
+        address = segments[0][0]
+        if address == NOWHERE:
+            address = next(pa for pa, _ in segments if pa != NOWHERE)
         place = self._place_of(address)
-        several = moved.segments if len(moved.segments) > 1 else ()
-        layout = (command.strides, several, command.valid, other)
-        return Operand(place.space, place.owner, address, array.nbytes, array.shape, array.dtype, *layout)
+        nbytes = prod(ref.shape) * ref.dtype.itemsize
+        several = segments if len(segments) > 1 else ()
+        layout = (ref.strides, several, ref.valid, ref.other)
+        return Operand(place.space, place.owner, address, nbytes, ref.shape, ref.dtype, *layout)
 
-
-_TIMES_ONLY = frozenset((str, Computed))
-"""What the log has of commands whose operands it does not keep"""
-
-
-def _of_math(command: MathCommand) -> Work:
-    given = command.attributes
-    params = NO_PARAMS
-    if given is not PLAIN:
-        params = OpParams(
-            axis=given.axis, perm=given.perm, trans_a=given.trans_a, trans_b=given.trans_b, pattern=given.pattern
+    def _of_request(self, msg: HostMsg, places: Places | Operand) -> Work:
+        if not isinstance(msg, MemoryWriteMsg):
+            return Work("memory_read", msg.name)
+        if msg.pattern is None and msg.request_id not in self.host_arrays and msg.request_id not in self._written:
+            return Work("memory_write", msg.name)
+        params = Params(pattern=msg.pattern) if msg.pattern is not None else NO_PARAMS
+        return Work(
+            "memory_write",
+            msg.name,
+            (),
+            self.bytes_at(msg.pa, msg.nbytes),
+            params,
+            self.host_arrays.get(msg.request_id),
         )
-    return Work("math", command.operator, command.inputs, command.dst, params)
-
-
-def _of_message(message: SentMessage) -> Work:
-    return Work("ipcq_copy", message.name, (message.command.src,), message.slot)
 
 
 _MATH, _IPCQ_COPY = int(Kind.MATH), int(Kind.IPCQ_COPY)
@@ -290,7 +230,7 @@ class OpStarted(NamedTuple):
 
     op: int
     component: str
-    what: Moved | Streamed | TileMoved | PeCommand
+    what: Recorded | TileMove | Command
     start_ps: int
     reads: int
     writes: int
@@ -332,7 +272,7 @@ class Recorder:
         self._names: dict[str, int] = {}  # of records, if they tell of times only
         self._told: dict[int, tuple[Callable[[Row], None], ...]] = {}  # of operations that have not begun
 
-    def math(self, part: int, command: MathCommand, nbytes: int, start: int, launch: int, cause: Cause) -> Row:
+    def math(self, part: int, command: Command, nbytes: int, start: int, launch: int, cause: Cause) -> Row:
         """A MATH command that ``part`` begins; its widest operand has ``nbytes``."""
         log = self.log
         if self.keep_data:
@@ -341,10 +281,10 @@ class Recorder:
                 self.on_full()
             log.whats.append(command if self.keep_data else thinned(command))
         else:
-            key = (command.operator, nbytes)
+            key = (command.name, nbytes)
             what = self._computed.get(key, NONE)
             if what < 0:
-                what = self._computed[key] = log.about(Computed(*key))
+                what = self._computed[key] = log.about(MathSize(*key))
         rows, (after, by) = log.rows, cause
         row = len(rows)
         rows.frombytes(
@@ -353,7 +293,7 @@ class Recorder:
         return row
 
     def message(
-        self, part: int, name: str, command: SendCommand, slot: Operand, start: int, launch: int, cause: Cause
+        self, part: int, name: str, command: Command, slot: Operand, start: int, launch: int, cause: Cause
     ) -> Row:
         """A message that ``part`` begins to send: a copy to the receiver's ``slot``."""
         log = self.log
@@ -361,7 +301,7 @@ class Recorder:
             what = len(log.whats)
             if what >= self.most_commands:
                 self.on_full()
-            log.whats.append(SentMessage(name, command, slot) if self.keep_data else name)
+            log.whats.append(Recorded(command, slot) if self.keep_data else name)
         else:
             what = self._names.get(name, NONE)
             if what < 0:
@@ -377,17 +317,23 @@ class Recorder:
 
     def started(self, event: OpStarted, cause: Cause) -> Row:
         """An operation occupies its part; it reads its operands now, or has accesses to make first."""
-        log, what = self.log, event.what
-        kind, name, line = describe(what)
+        log, what, line = self.log, event.what, 0
         if self.keep_data and len(log.whats) >= self.most_commands:
             self.on_full()
-        number = log.about(what) if self.keep_data and what.__class__ is not TileMoved else log.named(name)
         launch, tile, parent = event.launch_id, NONE, NONE
-        if what.__class__ is TileMoved:  # a tile's DMA is a part of its composite, which knows the launch
+        if isinstance(what, TileMove):  # a part of its composite, which knows the launch
+            kind, number = Kind.DMA_READ if what.reading else Kind.DMA_WRITE, log.named(what.operand)
             tile, whole = log.tile(what.tile), self._operations.get(what.parent)
             if whole is not None:
                 parent, rows = whole.row, log.rows
                 launch, line = rows[parent + LAUNCH], rows[parent + LINE]
+        else:
+            command = what.command if isinstance(what, Recorded) else what
+            if isinstance(command, Command):
+                kind, line = _KINDS[command.op], command.line
+            else:
+                kind = Kind.MEMORY_WRITE if isinstance(command, MemoryWriteMsg) else Kind.MEMORY_READ
+            number = log.about(what) if self.keep_data else log.named(command.name)
         start = event.start_ps
         part, read, (after, by), rows = log.part(event.component), NONE if event.reads else start, cause, log.rows
         row = len(rows)

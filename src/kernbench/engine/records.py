@@ -17,7 +17,7 @@ from kernbench.common.values import value
 from kernbench.core.log import COMMIT, END, KIND, LAST_RECORD, NONE, PARENT, READ, TILE, WHAT, WIDTH, By, Kind, Log, Row
 from kernbench.core.op_log import TILE_KINDS, OpLog, OpRecord, Sharing, Tile, Work
 from kernbench.engine.hooks import Hooks, Printed
-from kernbench.engine.recorder import ContentMaker, Recorder, Streamed, name_of
+from kernbench.engine.recorder import ContentMaker, Recorder, is_composite, name_of
 from kernbench.messages.commands import Operand
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.graph import Graph
@@ -130,10 +130,10 @@ class RecordViews(OpLog):
 
     def works(self, numbers: Iterable[int]) -> Iterator[Work]:
         """Give what phase 2 does for the records of ``numbers``, one when it is asked for."""
-        rows, whats, order, of = self._log.rows, self._log.whats, self._order, self._contents.of
+        rows, whats, order, resolve = self._log.rows, self._log.whats, self._order, self._contents.resolve
         for seq in numbers:
             row = order[seq]
-            yield of(whats[rows[row + WHAT]]) if row >= 0 else self._samples[-1 - row].work
+            yield resolve(whats[rows[row + WHAT]]) if row >= 0 else self._samples[-1 - row].work
 
     def set_data(self, seq: int, data: Array | None) -> None:
         """Give a sample its array, or let go of what the host writes."""
@@ -156,7 +156,7 @@ class RecordViews(OpLog):
         wholes = cells(where[at] + PARENT)
         at, wholes = at[wholes >= 0], wholes[wholes >= 0]
         found = zip(wholes.tolist(), cells(wholes + WHAT).tolist(), (at + seq).tolist(), strict=True)
-        return [(self._number(whole), tile) for whole, what, tile in found if whats[what].__class__ is Streamed]
+        return [(self._number(whole), tile) for whole, what, tile in found if is_composite(whats[what])]
 
     def tile(self, seq: int) -> Tile:
         """Return a record that is one of a tile."""
@@ -222,7 +222,7 @@ class RecordViews(OpLog):
         part, kind, number, launch, line, tile, parent, start, read, commit, end, _, by, _ = log.rows[row : row + WIDTH]
         what = log.whats[number]
         label: Any = _LABELS[kind]
-        work = Work(label, what) if isinstance(what, str) else self._contents.of(what)
+        work = Work(label, what) if isinstance(what, str) else self._contents.resolve(what)
         return OpRecord(
             seq,
             log.parts[part],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
+from enum import IntEnum
 from math import prod
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 from kernbench.common.dtypes import DType, row_major
 from kernbench.common.operators import Attributes
@@ -53,184 +54,217 @@ def in_tcm(owner: tuple[int, ...], address: int, shape: tuple[int, ...], dtype: 
     return Operand("tcm", owner, address, prod(shape) * dtype.itemsize, shape, dtype)
 
 
-@value
+@value(guarded=False)
 class MemoryRef:
-    """An array that stays in memory at virtual address ``va``; ``strides`` in bytes, row-major without."""
+    """Where an array lies in memory, at virtual address ``va``; ``strides`` in bytes, row-major without.
+
+    Elements at or beyond ``valid`` (per axis) are not accessed: a read gives ``other``. ``runs``: a scatter-gather list
+    instead of ``va``: where the elements lie, in their order; those at ``NOWHERE`` are not accessed. ``physical``: the
+    address is a physical one, as of a slot of a queue.
+    """
 
     va: int
     shape: tuple[int, ...]
     dtype: DType
     strides: tuple[int, ...] | None = None
-
-
-@value(eq=False, guarded=False)
-class Command:
-    """Common to all commands: ``serial`` counts them in program order, ``line`` is where the kernel made the call.
-
-    ``after`` are the serials of the commands whose results it uses: it starts when they are done.
-    """
-
-    serial: int
-    line: int
-    after: tuple[int, ...]
-
-
-@value(eq=False, guarded=False)
-class LoadCommand(Command):
-    """DMA read from virtual address ``va`` to ``dst``. ``strides`` in bytes (row-major without).
-
-    Elements at or beyond ``valid`` (per axis) are not read but set to ``other``. ``physical``: the address is a
-    physical one, as of a slot of a queue. ``runs``: a scatter-gather list instead of ``va``: where the elements lie, in
-    their order; those at ``NOWHERE`` are ``other``.
-    """
-
-    dst: Operand
-    va: int
-    strides: tuple[int, ...] | None = None
     valid: tuple[int, ...] | None = None
     other: float = 0
-    physical: bool = False
     runs: tuple[Run, ...] = ()
-
-
-@value(eq=False, guarded=False)
-class StoreCommand(Command):
-    """DMA write of ``src`` to virtual address ``va``; elements at or beyond ``valid`` are left out.
-
-    ``physical``: the address is a physical one. ``runs``: as for a load; elements at ``NOWHERE`` are left out.
-    """
-
-    src: Operand
-    va: int
-    strides: tuple[int, ...] | None = None
-    valid: tuple[int, ...] | None = None
     physical: bool = False
-    runs: tuple[Run, ...] = ()
 
 
-@value(kw_only=True, eq=False, guarded=False)
-class AtomicCommand(Command):
-    """The memory makes of its elements at ``va`` and of ``src`` what ``operator`` of ``ATOMICS`` says.
-
-    ``compared``: of a ``cas``. ``dst`` gets what was there before; None: nobody wants it. The rest as in a store.
-    """
-
-    operator: str
-    src: Operand
-    compared: Operand | None
-    dst: Operand | None
-    va: int
-    strides: tuple[int, ...] | None = None
-    valid: tuple[int, ...] | None = None
-    physical: bool = False
-    runs: tuple[Run, ...] = ()
+ArrayPlace: TypeAlias = Operand | MemoryRef
+"""Where an array lies: at physical addresses, or at virtual ones."""
+CommandSource: TypeAlias = Operand | MemoryRef | float | str
 
 
-@value(eq=False, guarded=False)
-class SendCommand(Command):
-    """``src`` goes to a slot of the peer of queue ``direction``, once one is free."""
-
-    direction: str
-    src: Operand
-
-
-@value(eq=False, guarded=False)
-class RecvCommand(Command):
-    """The next message of queue ``direction`` is to have ``nbytes``; done when it is there."""
-
-    direction: str
-    nbytes: int
-
-
-@value(kw_only=True, eq=False, guarded=False)
-class DotCommand(Command):
-    """``dst = op(a) @ op(b) + acc`` by tiles on the GEMM engine, 2-D; op transposes when asked."""
-
-    a: Operand
-    b: Operand
-    dst: Operand
-    acc: Operand | None = None
-    trans_a: bool = False
-    trans_b: bool = False
-
-
-@value(eq=False, guarded=False)
-class MathCommand(Command):
-    """``dst = operator(*inputs)`` on the MATH engine; numbers among the inputs take the arrays' dtype."""
-
-    operator: str
-    inputs: tuple[Operand | float, ...]
-    dst: Operand
-    attributes: Attributes
-
-    @property
-    def widest_bytes(self) -> int:
-        """What its widest operand holds: the engine works on that much."""
-        widest = self.dst.nbytes
-        for x in self.inputs:
-            if x.__class__ is Operand and x.nbytes > widest:
-                widest = x.nbytes
-        return widest
-
-
-@value(kw_only=True, eq=False, guarded=False)
-class PrintCommand(Command):
-    """A line of output with time and PE; arrays show their values once phase 2 knows them."""
-
-    parts: tuple[Operand | str, ...]
-
-
-StreamOperand: TypeAlias = Operand | MemoryRef
-"""What a composite works on: staged in TCM, or streamed from memory tile by tile."""
-
-
-@value
-class EpilogueStep:
+class Epilogue(NamedTuple):
     """A step on each output tile.
 
     ``bias`` (a vector along N), ``add`` (a matrix like the output), ``scale`` (a number), ``relu``, ``gelu``, ``silu``.
     """
 
     name: str
-    operand: StreamOperand | float | None = None
+    operand: ArrayPlace | float | None = None
 
 
-@value(kw_only=True, eq=False, guarded=False)
-class GemmComposite(Command):
-    """A whole tiled GEMM: ``out = epilogue(a @ b)``, 2-D, tile by tile; the output is streamed to memory."""
+@value(kw_only=True)
+class Params(Attributes):
+    """The parameters of a command beside its arrays: the attributes of its operator, and the fields below.
 
-    a: StreamOperand
-    b: StreamOperand
-    out: MemoryRef
-    epilogue: tuple[EpilogueStep, ...] = ()
+    ``epilogue``: of a composite. ``tile_sizes``: (m, k, n) of a composite that has been recorded. ``old``: where an
+    atomic puts the elements that it finds.
+    """
 
-
-@value(kw_only=True, eq=False, guarded=False)
-class MathComposite(Command):
-    """``out = epilogue(operator(*inputs))`` elementwise, tile by tile; arrays have the shape of ``out``, 2-D."""
-
-    operator: str
-    inputs: tuple[StreamOperand | float, ...]
-    out: MemoryRef
-    epilogue: tuple[EpilogueStep, ...] = ()
+    epilogue: tuple[Epilogue, ...] = ()
+    tile_sizes: tuple[int, int, int] | None = None
+    old: Operand | None = None
 
 
-Composite: TypeAlias = GemmComposite | MathComposite
-PeCommand: TypeAlias = (
-    LoadCommand
-    | StoreCommand
-    | AtomicCommand
-    | SendCommand
-    | RecvCommand
-    | DotCommand
-    | MathCommand
-    | PrintCommand
-    | GemmComposite
-    | MathComposite
-)
+NO_PARAMS = Params()
 
-MEMORY_WRITERS = (StoreCommand, AtomicCommand, GemmComposite, MathComposite)
-"""The commands that write memory."""
+
+class Opcode(IntEnum):
+    """The kinds of commands, and the ``name``, ``srcs``, ``dst`` and ``params`` that a command of each has.
+
+    LOAD: the DMA reads a MemoryRef to ``dst``. STORE: it writes an Operand to a MemoryRef, ``dst``.
+    ATOMIC: the memory changes a MemoryRef, which is the first of ``srcs`` and ``dst``, by the operator ``name`` of
+    ``ATOMICS`` and the other ``srcs``: the values, for ``atomic_cas`` behind the array to compare with; ``params.old``
+    gets what was there before, None: nobody wants it.
+    SEND: an Operand goes to a slot of the peer of queue ``name``, once one is free. RECEIVE: the next message of queue
+    ``name`` is to have so many bytes, the one of ``srcs``; done when it is there.
+    DOT: ``dst = op(a) @ op(b) + acc`` by tiles on the GEMM engine, 2-D; op transposes if ``params`` say so, and ``acc``
+    may be missing. MATH: ``dst`` is what the operator ``name`` makes of ``srcs``, of which numbers take the arrays'
+    dtype.
+    GEMM: a whole tiled product, ``dst = epilogue(a @ b)``, 2-D. TILED_MATH: ``dst = epilogue(name(*srcs))``
+    elementwise, for 2-D arrays of one shape. Both go tile by tile: Operands are staged in TCM, MemoryRefs streamed, and
+    ``dst`` is a MemoryRef.
+    PRINT: a line of output with time and PE; arrays show their values once phase 2 knows them.
+    """
+
+    LOAD = 0
+    STORE = 1
+    ATOMIC = 2
+    SEND = 3
+    RECEIVE = 4
+    DOT = 5
+    MATH = 6
+    GEMM = 7
+    TILED_MATH = 8
+    PRINT = 9
+
+
+# For whatever handles every command: finding a member in its Enum takes as long as the work itself.
+LOAD, STORE, ATOMIC, SEND, RECEIVE, DOT, MATH, GEMM, TILED_MATH, PRINT = Opcode
+OPCODE_WORDS = ("load", "store", "atomic", "send", "recv", "dot", "math", "gemmcomposite", "mathcomposite", "print")
+"""The name of each opcode in deadlock reports."""
+COMPOSITES = frozenset((GEMM, TILED_MATH))
+MEMORY_WRITERS = frozenset((STORE, ATOMIC, GEMM, TILED_MATH))
+"""The opcodes that write memory."""
+
+
+@value(eq=False, guarded=False)
+class Command:
+    """An order of a kernel to its PE: ``op`` says what to do, and what the other fields mean.
+
+    ``name``: the operator of a command that has one, the direction of a queue, else the name in the op-log.
+    ``serial`` counts commands in program order, ``line`` is where the kernel made the call. ``after`` are the serials
+    of the commands whose results it uses: it starts when they are done.
+    """
+
+    op: Opcode
+    name: str
+    serial: int
+    line: int
+    after: tuple[int, ...]
+    srcs: tuple[CommandSource, ...]
+    dst: ArrayPlace | None = None
+    params: Params = NO_PARAMS
+
+    @property
+    def reads(self) -> tuple[Operand, ...]:
+        """The arrays at physical addresses that it reads."""
+        return tuple([x for x in self._sources if isinstance(x, Operand)])
+
+    @property
+    def writes(self) -> tuple[Operand, ...]:
+        """The arrays at physical addresses that it writes."""
+        return tuple([x for x in (self.dst, self.params.old) if isinstance(x, Operand)])
+
+    @property
+    def reads_of_memory(self) -> tuple[MemoryRef, ...]:
+        """The arrays at virtual addresses that it reads, in order."""
+        return tuple([x for x in self._sources if isinstance(x, MemoryRef)])
+
+    @property
+    def _sources(self) -> tuple[CommandSource | None, ...]:
+        steps = self.params.epilogue
+        return (*self.srcs, *[step.operand for step in steps]) if steps else self.srcs
+
+    @property
+    def array(self) -> Operand:
+        """The side of a load, store, atomic or send that lies in the PE."""
+        found = self.dst if self.op is LOAD else self.srcs[-1]
+        assert isinstance(found, Operand)
+        return found
+
+    @property
+    def ref(self) -> MemoryRef:
+        """The side of a load, store or atomic that lies in memory."""
+        found = self.dst if self.op is STORE else self.srcs[0]
+        assert isinstance(found, MemoryRef)
+        return found
+
+    @property
+    def compared(self) -> Operand | None:
+        """The array that an ``atomic_cas`` compares memory with."""
+        found = self.srcs[1] if len(self.srcs) > 2 else None
+        assert not isinstance(found, MemoryRef | float | str)
+        return found
+
+    @property
+    def a(self) -> ArrayPlace:
+        """The first factor of a product."""
+        return _array(self.srcs[0])
+
+    @property
+    def b(self) -> ArrayPlace:
+        """The second factor of a product."""
+        return _array(self.srcs[1])
+
+    @property
+    def acc(self) -> Operand | None:
+        """The array that a dot adds to."""
+        found = self.srcs[2] if len(self.srcs) > 2 else None
+        assert not isinstance(found, MemoryRef | float | str)
+        return found
+
+    @property
+    def inputs(self) -> tuple[ArrayPlace | float, ...]:
+        """The arrays and numbers that an operator works on."""
+        return cast("tuple[ArrayPlace | float, ...]", self.srcs)
+
+    @property
+    def result(self) -> Operand:
+        """The array in the PE that a load, dot or MATH command writes."""
+        assert isinstance(self.dst, Operand)
+        return self.dst
+
+    @property
+    def out(self) -> MemoryRef:
+        """The array in memory that a composite writes."""
+        assert isinstance(self.dst, MemoryRef)
+        return self.dst
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the message of a receive."""
+        (found,) = self.srcs
+        assert isinstance(found, int)
+        return found
+
+    @property
+    def parts(self) -> tuple[Operand | str, ...]:
+        """The parts of a line of output."""
+        return cast("tuple[Operand | str, ...]", self.srcs)
+
+    @property
+    def widest_bytes(self) -> int:
+        """The size of the widest operand of a MATH command: the engine works on that much."""
+        return max(self.result.nbytes, *(x.nbytes for x in self.reads), 0)
+
+
+def _array(x: CommandSource) -> ArrayPlace:
+    assert isinstance(x, Operand | MemoryRef)
+    return x
+
+
+def fill_of(command: Command) -> Command | None:
+    """Return what a DMA does that accesses no element: a load sets ``other``, an atomic finds 0; None: nothing."""
+    dst, other = (command.dst, command.ref.other) if command.op is LOAD else (command.params.old, 0)
+    if not isinstance(dst, Operand):
+        return None
+    return Command(MATH, "full", command.serial, command.line, (), (other,), dst)
 
 
 @value
@@ -286,9 +320,9 @@ class ReadValue:
     line: int
 
 
-KernelRequest: TypeAlias = PeCommand | AwaitSpace | Meet | Fence | Receive | AwaitCommand | ReadValue
-"""A command is issued, and the kernel goes on: after a SendCommand once a slot of the receiver is its; a RecvCommand
-takes the next message of its queue, and is answered with its slot."""
+KernelRequest: TypeAlias = Command | AwaitSpace | Meet | Fence | Receive | AwaitCommand | ReadValue
+"""A command is issued, and the kernel goes on: after a SEND once a slot of the receiver is its; a RECEIVE takes
+the next message of its queue, and is answered with its slot."""
 
 
 def awaited_by(request: KernelRequest | None, place: Callable[[int], str] = "line {}".format) -> str:
@@ -298,7 +332,7 @@ def awaited_by(request: KernelRequest | None, place: Callable[[int], str] = "lin
     """
     text = "its start"
     match request:
-        case SendCommand(direction=direction, line=line):
+        case Command(op=Opcode.SEND, name=direction, line=line):
             text = f"a slot of queue {direction}, at {place(line)}"
         case Receive(direction, _, line):
             queue = "any queue" if direction is None else f"queue {direction}"

@@ -20,7 +20,7 @@ import numpy as np
 from kernbench.common.dtypes import Array, DType
 from kernbench.common.operators import EpilogueStep
 from kernbench.core.op_log import OpLog, Tile, Work
-from kernbench.messages.commands import Operand
+from kernbench.messages.commands import MemoryRef, Operand
 from kernbench.numerics.compute import combine
 from kernbench.numerics.intervals import ByteRuns, ExtentIndex, bounds
 from kernbench.numerics.memory import SPACES
@@ -339,6 +339,7 @@ class TiledReplay:
             elif isinstance(step.operand, Operand):
                 steps.append((step.name, self._samples.pop((f"epilogue{n}", tile))))
             else:
+                assert not isinstance(step.operand, MemoryRef), "a record has operands instead"
                 steps.append((step.name, step.operand))
         return steps
 

@@ -21,8 +21,8 @@ from kernbench.common.operators import (
     operator,
     single,
 )
-from kernbench.core.op_log import COPIES, NO_PARAMS, Epilogue, Work
-from kernbench.messages.commands import NOWHERE, Operand
+from kernbench.core.op_log import COPIES, Work
+from kernbench.messages.commands import NO_PARAMS, NOWHERE, Epilogue, MemoryRef, Operand
 from kernbench.messages.requests import HostBytes
 from kernbench.numerics.memory import as_bytes, repeated
 from kernbench.numerics.operands import OperandMemory
@@ -114,6 +114,7 @@ def _step(step: Epilogue, memory: OperandMemory) -> EpilogueStep:
         return (step.name,)
     if isinstance(step.operand, Operand):
         return step.name, memory.load(step.operand, private=False)
+    assert not isinstance(step.operand, MemoryRef), "a record has operands instead"
     return step.name, step.operand
 
 

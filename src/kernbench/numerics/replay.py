@@ -11,8 +11,8 @@ from kernbench.common.dtypes import Array, DType
 from kernbench.common.dtypes import dtype as dtype_named
 from kernbench.common.errors import RunError, UnknownNameError
 from kernbench.common.operators import ACCUMULATORS
-from kernbench.core.op_log import NO_PARAMS, OpLog, OpRecord, Work
-from kernbench.messages.commands import Operand
+from kernbench.core.op_log import OpLog, OpRecord, Work
+from kernbench.messages.commands import NO_PARAMS, Operand
 from kernbench.numerics.composites import NEVER, Group, Stream, Streams, commit_event, read_event
 from kernbench.numerics.compute import RULES
 from kernbench.numerics.memory import MemoryStore

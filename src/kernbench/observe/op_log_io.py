@@ -15,8 +15,8 @@ from kernbench.common.complaints import one_line, show
 from kernbench.common.dtypes import U8, dtype
 from kernbench.common.errors import InputError
 from kernbench.common.files import parse_json, replacing, writable
-from kernbench.core.op_log import Epilogue, OpParams, OpRecord
-from kernbench.messages.commands import Operand
+from kernbench.core.op_log import OpRecord
+from kernbench.messages.commands import ArrayPlace, Epilogue, MemoryRef, Operand, Params
 
 Row: TypeAlias = dict[str, Any]
 
@@ -220,7 +220,8 @@ def _data_row(record: OpRecord) -> Row | None:
     return None
 
 
-def _input_row(x: Operand | float | None) -> Row:
+def _input_row(x: ArrayPlace | float | None) -> Row:
+    assert not isinstance(x, MemoryRef), "a record has operands instead"
     if isinstance(x, Operand):
         return {"operand": _operand_row(x), "number": None}
     return {"operand": None, "number": x}
@@ -242,7 +243,7 @@ def _operand_row(operand: Operand) -> Row:
     }
 
 
-def _params_row(params: OpParams) -> Row:
+def _params_row(params: Params) -> Row:
     return {
         "axis": params.axis,
         "perm": params.perm,
@@ -293,9 +294,9 @@ def _operand(row: Row) -> Operand:
     )
 
 
-def _params(row: Row) -> OpParams:
+def _params(row: Row) -> Params:
     row = _LATER_PARAMS | row
-    return OpParams(
+    return Params(
         axis=row["axis"],
         perm=_tuple(row["perm"]),
         trans_a=row["trans_a"],

@@ -18,8 +18,8 @@ from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
 from kernbench.core.log import NONE
 from kernbench.core.observed import Carries, Column
-from kernbench.engine.recorder import Computed, TileAmounts
-from kernbench.messages.commands import MathCommand
+from kernbench.engine.recorder import MathSize, TileAmounts
+from kernbench.messages.commands import Command, Opcode
 from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.observe.trace_log import TraceLog
 from kernbench.observe.works import Times
@@ -312,9 +312,9 @@ def _bytes_computed(what: object) -> int:
     match what:
         case TileAmounts():
             return what.math_bytes
-        case MathCommand():
+        case Command(op=Opcode.MATH):
             return what.widest_bytes
-        case Computed():
+        case MathSize():
             return what.nbytes
         case _:
             return 0

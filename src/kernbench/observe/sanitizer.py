@@ -15,8 +15,8 @@ from kernbench.core.op_log import OpRecord
 from kernbench.engine.engine import GraphEngine, HostRead, Observer, SomeElements, UnlikeCopies
 from kernbench.engine.hooks import Inverted, ScratchWaited
 from kernbench.engine.machine import Machine
-from kernbench.engine.recorder import Moved
-from kernbench.messages.commands import AtomicCommand, GemmComposite, LoadCommand, MathComposite, StoreCommand
+from kernbench.engine.recorder import Recorded
+from kernbench.messages.commands import Opcode
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, PeCoord
 from kernbench.observe.sanitizer_queues import Misuse, QueueWatch
 from kernbench.observe.sanitizer_races import OperandUse, Race, find_races
@@ -304,8 +304,8 @@ class Sanitizer(Observer):
         replayed."""
         log, rows = self._rows, self._rows.rows
         for row in range(0, len(rows), WIDTH):
-            moved = log.whats[rows[row + WHAT]] if rows[row + KIND] == Kind.MEMORY_READ else None
-            if isinstance(moved, Moved) and isinstance(moved.what, MemoryReadMsg) and rows[row + END] >= 0:
+            what = log.whats[rows[row + WHAT]] if rows[row + KIND] == Kind.MEMORY_READ else None
+            if isinstance(what, Recorded) and isinstance(what.command, MemoryReadMsg) and rows[row + END] >= 0:
                 yield OpRecord(
                     seq=-1 - row,
                     component=log.parts[rows[row + PART]],
@@ -313,8 +313,8 @@ class Sanitizer(Observer):
                     t_start_ps=rows[row + START],
                     t_read_ps=rows[row + START],
                     t_end_ps=rows[row + END],
-                    name=moved.what.name,
-                    inputs=(self._contents.bytes_at(moved.what.pa, moved.what.nbytes),),
+                    name=what.command.name,
+                    inputs=(self._contents.bytes_at(what.command.pa, what.command.nbytes),),
                 )
 
     def _fence_ends(self) -> dict[PeCoord, list[int]]:
@@ -331,7 +331,7 @@ class Sanitizer(Observer):
     def _inverted(self, event: Inverted) -> None:
         later, earlier = (
             Side(
-                action=_ACTIONS[type(each.command)],
+                action=_ACTIONS[each.command.op],
                 kernel=event.kernel,
                 line=each.command.line,
                 pe=event.pe,
@@ -370,12 +370,12 @@ class Sanitizer(Observer):
         _note(self._noted, ("scratch", event.kernel, event.line), finding)
 
 
-_ACTIONS: Mapping[type, str] = {
-    LoadCommand: "load",
-    StoreCommand: "store",
-    AtomicCommand: "atomic",
-    GemmComposite: "composite gemm",
-    MathComposite: "composite",
+_ACTIONS: Mapping[Opcode, str] = {
+    Opcode.LOAD: "load",
+    Opcode.STORE: "store",
+    Opcode.ATOMIC: "atomic",
+    Opcode.GEMM: "composite gemm",
+    Opcode.TILED_MATH: "composite",
 }
 
 

@@ -13,7 +13,7 @@ from kernbench.common.dtypes import F32, I32, DType, Shape
 from kernbench.common.errors import there_are
 from kernbench.common.operators import EPILOGUE, OPERATORS
 from kernbench.common.values import value
-from kernbench.messages.commands import EpilogueStep, GemmComposite, MathComposite, MemoryRef, Operand, StreamOperand
+from kernbench.messages.commands import ArrayPlace, Command, Epilogue, MemoryRef, Opcode, Operand, Params
 from kernbench.triton_emu.checks import (
     ELEMENTWISE,
     Ints,
@@ -32,7 +32,7 @@ from kernbench.triton_emu.issuer import Issuer
 from kernbench.triton_emu.source import kernel_error
 
 Input: TypeAlias = Handle | Ref | Number
-Stream: TypeAlias = StreamOperand | Number
+Stream: TypeAlias = ArrayPlace | Number
 Step: TypeAlias = tuple[str] | tuple[str, Input]
 
 GEMM = "gemm"
@@ -52,7 +52,7 @@ class Form:
     result: DType
 
     @property
-    def arrays(self) -> tuple[StreamOperand, ...]:
+    def arrays(self) -> tuple[ArrayPlace, ...]:
         """The operands that are no numbers."""
         return tuple([x for x in self.inputs if isinstance(x, Operand | MemoryRef)])
 
@@ -108,7 +108,7 @@ def elementwise_form(op: str, inputs: Sequence[Stream]) -> Form:
     return Form(tuple(streams), item, shape, ELEMENTWISE[op].result_dtype(*(item,) * len(inputs)))
 
 
-def as_matrix(array: StreamOperand) -> StreamOperand:
+def as_matrix(array: ArrayPlace) -> ArrayPlace:
     """An array of one axis as a matrix of one row."""
     if len(array.shape) == 2:
         return array
@@ -154,7 +154,7 @@ def check_step(name: str, given: Sequence[Input]) -> None:
             raise kernel_error(f"epilogue step {name!r} takes {kind}, not {x!r}")
 
 
-def step_array(name: str, array: Stream, form: Form) -> StreamOperand:
+def step_array(name: str, array: Stream, form: Form) -> ArrayPlace:
     """The operand of ``bias``, as a vector along the last axis, or of ``add``, as a matrix like the result."""
     assert isinstance(array, Operand | MemoryRef)
     known = (form.dtype, F32) if form.dtype.is_float else (form.dtype, I32, F32)
@@ -169,7 +169,7 @@ def step_array(name: str, array: Stream, form: Form) -> StreamOperand:
     return as_vector(array) if name == "bias" else as_matrix(array)
 
 
-def as_vector(array: StreamOperand) -> StreamOperand:
+def as_vector(array: ArrayPlace) -> ArrayPlace:
     """A matrix of one row as an array of one axis."""
     if len(array.shape) == 1:
         return array
@@ -224,16 +224,8 @@ class CompositeCalls(Issuer):
         after_tile = tuple([self._step(step, form) for step in steps])
         reads = [x for x in (*inputs, *(x for _, *more in steps for x in more)) if isinstance(x, Handle)]
         serial, after = self._ordered(reads)
-        command: GemmComposite | MathComposite
-        if op == GEMM:
-            left, right = form.arrays
-            command = GemmComposite(
-                serial=serial, line=line, after=after, a=left, b=right, out=out, epilogue=after_tile
-            )
-        else:
-            command = MathComposite(
-                serial=serial, line=line, after=after, operator=op, inputs=form.inputs, out=out, epilogue=after_tile
-            )
+        opcode, name = (Opcode.GEMM, "composite") if op == GEMM else (Opcode.TILED_MATH, op)
+        command = Command(opcode, name, serial, line, after, form.inputs, out, Params(epilogue=after_tile))
         self._issue(command, reads)
 
     def _stream(self, x: Input) -> Stream:
@@ -244,12 +236,12 @@ class CompositeCalls(Issuer):
             raise kernel_error(f"{x!r} belongs to a kernel on {x.site}; this is {self._site}")
         return x.array if isinstance(x, Ref) else x
 
-    def _step(self, step: Step, form: Form) -> EpilogueStep:
+    def _step(self, step: Step, form: Form) -> Epilogue:
         name, *operands = step
         check_step(name, operands)
         if not operands:
-            return EpilogueStep(name)
+            return Epilogue(name)
         (x,) = operands
         if isinstance(x, Handle | Ref):
-            return EpilogueStep(name, step_array(name, self._stream(x), form))
-        return EpilogueStep(name, number_as(x, F32))
+            return Epilogue(name, step_array(name, self._stream(x), form))
+        return Epilogue(name, number_as(x, F32))

@@ -11,8 +11,16 @@ from types import CodeType
 
 from kernbench.common.dtypes import DType, Shape
 from kernbench.common.errors import AllocationError
-from kernbench.common.operators import PLAIN, Attributes
-from kernbench.messages.commands import AwaitSpace, LoadCommand, MathCommand, Operand, PeCommand
+from kernbench.messages.commands import (
+    LOAD,
+    MATH,
+    NO_PARAMS,
+    AwaitSpace,
+    Command,
+    MemoryRef,
+    Operand,
+    Params,
+)
 from kernbench.policy.address.free_list import Block, ScratchAllocator
 from kernbench.triton_emu.calls import Asked, Call, KnownCalls, Room
 from kernbench.triton_emu.handles import Allocation, Handle, Language, Number, Ref, Slot, load_first
@@ -35,7 +43,7 @@ class Lifetimes:
     __slots__ = ("slots", "under_way")
 
     def __init__(self) -> None:
-        self.under_way: dict[int, tuple[PeCommand, tuple[Handle, ...]]] = {}
+        self.under_way: dict[int, tuple[Command, tuple[Handle, ...]]] = {}
         self.slots: list[Slot] = []
 
     def returning(self) -> bool:
@@ -80,7 +88,7 @@ class Lifetimes:
         self.slots = []
 
 
-def returning(under_way: Mapping[int, tuple[PeCommand, tuple[Allocation, ...]]]) -> bool:
+def returning(under_way: Mapping[int, tuple[Command, tuple[Allocation, ...]]]) -> bool:
     """Whether commands ``under_way`` are the last to have some memory."""
     uses = Counter(id(x) for _, handles in under_way.values() for x in handles)
     return any(
@@ -193,9 +201,10 @@ class Issuer(Language):
         x.place, copy.place = copy.place, x.place
         x.turn, copy.turn = copy.turn, x.turn
         x.producer = serial
-        load = LoadCommand(serial=serial, line=call.line, after=after, dst=here, va=there.address, physical=x.physical)
-        self._under_way[serial] = (load, (x, copy))
-        self._request(load)
+        source = MemoryRef(there.address, there.shape, there.dtype, physical=x.physical)
+        command = Command(LOAD, "load", serial, call.line, after, (source,), here)
+        self._under_way[serial] = (command, (x, copy))
+        self._request(command)
 
     def _fresh(self, what: str, shape: Shape, dtype: DType, call: Call) -> Handle:
         """A handle for the result ``what`` of a call; waits for memory that commands under way will give back."""
@@ -240,7 +249,7 @@ class Issuer(Language):
         producers = [producer for x in reads if (producer := x.producer) in under_way]
         return serial, tuple(sorted(set(producers)) if len(producers) > 1 else producers)
 
-    def _issue(self, command: PeCommand, reads: Iterable[Handle], result: Handle | None = None) -> None:
+    def _issue(self, command: Command, reads: Iterable[Handle], result: Handle | None = None) -> None:
         handles = [*reads]
         if result is not None:
             result.producer = command.serial
@@ -256,13 +265,13 @@ class Issuer(Language):
         operands: tuple[Handle | Number, ...],
         shape: Shape,
         dtype: DType,
-        attributes: Attributes = PLAIN,
+        params: Params = NO_PARAMS,
     ) -> Handle:
         """Issue the MATH operator ``name`` on checked operands."""
         result = self._fresh(name, shape, dtype, call)
         reads = [x for x in operands if isinstance(x, Handle)]
         serial, after = self._ordered(reads)
         inputs = tuple([x.array if isinstance(x, Handle) else x for x in operands])
-        command = MathCommand(serial, call.line, after, name, inputs, result.array, attributes)
+        command = Command(MATH, name, serial, call.line, after, inputs, result.array, params)
         self._issue(command, reads, result)
         return result

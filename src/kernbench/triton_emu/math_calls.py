@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from kernbench.common.dtypes import I8, DType, Shape
-from kernbench.common.operators import OPERATORS, PLAIN, Attributes
-from kernbench.messages.commands import MathCommand
+from kernbench.common.operators import OPERATORS
+from kernbench.messages.commands import MATH, Command, Params
 from kernbench.triton_emu.calls import Call
 from kernbench.triton_emu.checks import (
     COMPARISONS,
@@ -27,6 +28,12 @@ from kernbench.triton_emu.checks import (
 from kernbench.triton_emu.handles import Handle, Number, View
 from kernbench.triton_emu.issuer import Issuer
 from kernbench.triton_emu.source import kernel_error
+
+
+@lru_cache
+def _along(axis: int | None) -> Params:
+    """Return the parameters of all commands along ``axis``: kept once, since the log keeps every command."""
+    return Params(axis=axis)
 
 
 class ElementwiseCalls(Issuer):
@@ -56,7 +63,7 @@ class ElementwiseCalls(Issuer):
                 after = (first, second) if first < second else (second, first)
         elif second in under_way:
             after = (second,)
-        command = MathCommand(serial, call.line, after, name, (x, y), result.array, PLAIN)
+        command = Command(MATH, name, serial, call.line, after, (x, y), result.array)
         result.producer = serial
         under_way[serial] = (command, (result, b, a))
         hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
@@ -208,19 +215,19 @@ class MathCalls(ElementwiseCalls):
     def softmax(self, x: Handle, axis: int = -1) -> Handle:
         """exp(x - max) / sum(exp(x - max)) along ``axis``."""
         along = axis_of(axis, self._own(x).shape)
-        return self._compute(self._call(), "softmax", (x,), x.shape, x.dtype, Attributes(axis=along))
+        return self._compute(self._call(), "softmax", (x,), x.shape, x.dtype, _along(along))
 
     def cumsum(self, x: Handle, axis: int = -1) -> Handle:
         """The sum of all elements up to each, along ``axis``."""
         along = axis_of(axis, self._own(x).shape)
-        return self._compute(self._call(), "cumsum", (x,), x.shape, x.dtype, Attributes(axis=along))
+        return self._compute(self._call(), "cumsum", (x,), x.shape, x.dtype, _along(along))
 
     def iota(self, shape: Ints, dtype: object, axis: int = -1) -> Handle:
         """An array of whole numbers: each element is its index along ``axis``. KernelError if the type has too few."""
         extent, item = as_shape(shape), element_type(dtype)
         along = axis_of(axis, extent)
         check_counts(item, extent[along] - 1)
-        return self._compute(self._call(), "iota", (), extent, item, Attributes(axis=along))
+        return self._compute(self._call(), "iota", (), extent, item, _along(along))
 
     def zeros(self, shape: Ints, dtype: object) -> Handle:
         """An array of zeros."""
@@ -238,7 +245,7 @@ class MathCalls(ElementwiseCalls):
         """
         item = element_type(dtype)
         shape, pattern = constant_bytes(values, item)
-        return self._compute(self._call(), "constant", (), shape, item, Attributes(pattern=pattern))
+        return self._compute(self._call(), "constant", (), shape, item, Params(pattern=pattern))
 
     def copy(self, x: Handle) -> Handle:
         """``x`` again, in scratch of its own: what frees the slot of a message that is still needed."""
@@ -253,9 +260,7 @@ class MathCalls(ElementwiseCalls):
         """``x`` with its axes in the order ``perm``, or its last two swapped. It copies."""
         order = permutation(perm, self._own(x).shape)
         axes = order or (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
-        return self._compute(
-            self._call(), "trans", (x,), tuple(x.shape[i] for i in axes), x.dtype, Attributes(perm=order)
-        )
+        return self._compute(self._call(), "trans", (x,), tuple(x.shape[i] for i in axes), x.dtype, Params(perm=order))
 
     def broadcast(self, x: Handle, shape: Ints) -> Handle:
         """``x`` repeated to ``shape``, by NumPy's rule, as operators do by themselves; ``x`` if it has that shape."""
@@ -285,4 +290,4 @@ class MathCalls(ElementwiseCalls):
         else:
             rest = tuple(n for i, n in enumerate(shape) if i not in gone)
         item = OPERATORS[name].makes or x.dtype
-        return self._compute(self._call(), name, (x,), rest, item, Attributes(axis=along))
+        return self._compute(self._call(), name, (x,), rest, item, _along(along))

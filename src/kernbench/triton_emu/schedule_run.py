@@ -10,18 +10,18 @@ from typing import Any, ClassVar
 
 from kernbench.common.dtypes import DType
 from kernbench.common.errors import AllocationError
-from kernbench.common.operators import PLAIN
 from kernbench.messages.commands import (
+    LOAD,
+    MATH,
+    RECEIVE,
+    SEND,
+    STORE,
     AwaitSpace,
+    Command,
     KernelRequest,
-    LoadCommand,
-    MathCommand,
+    MemoryRef,
     Operand,
-    PeCommand,
     Receive,
-    RecvCommand,
-    SendCommand,
-    StoreCommand,
 )
 from kernbench.messages.requests import LaunchArg, TensorArg
 from kernbench.policy.address.free_list import ScratchAllocator
@@ -59,14 +59,14 @@ class ScheduleRun:
     ) -> None:
         self._kernel, self._args, self._site, self._scratch = kernel, args, site, scratch
         self._coord = (site.sip, site.cube, site.pe)
-        self.under_way: dict[int, tuple[PeCommand, tuple[Allocation, ...]]] = {}
+        self.under_way: dict[int, tuple[Command, tuple[Allocation, ...]]] = {}
         self._places: list[Any] = []  # where its accesses begin
         self._ops: list[Op] | None = None
         self._op: Op | None = None  # asked for last
         self._issued = False  # whether that was all of it
         self._next = 0
         self._serial = 0
-        self._posted: RecvCommand | None = None  # the last one
+        self._posted: Command | None = None  # the last one
         self._values: dict[int, Allocation] = {}
 
     def resume(self, answer: object = None) -> KernelRequest | None:
@@ -159,9 +159,10 @@ class ScheduleRun:
         x.turn, copy.turn = copy.turn, x.turn
         serial = x.producer = self._serial
         self._serial = serial + 1
-        load = LoadCommand(serial=serial, line=op.line, after=after, dst=here, va=there.address, physical=True)
-        self.under_way[serial] = (load, (x, copy))
-        return load
+        source = MemoryRef(there.address, there.shape, there.dtype, physical=True)
+        command = Command(LOAD, "load", serial, op.line, after, (source,), here)
+        self.under_way[serial] = (command, (x, copy))
+        return command
 
     def _load(self, op: Op) -> KernelRequest:
         result = self._fresh(op, op.nbytes, op.shape, op.dtype)
@@ -169,8 +170,8 @@ class ScheduleRun:
             return AwaitSpace(op.nbytes, op.line)
         serial = result.producer = self._serial
         self._serial = serial + 1
-        va = self._places[op.at]
-        command = LoadCommand(serial, op.line, (), result.array, va)
+        source = MemoryRef(self._places[op.at], op.shape, op.dtype)
+        command = Command(LOAD, "load", serial, op.line, (), (source,), result.array)
         self._values[op.to] = result
         self.under_way[serial] = (command, (result,))
         return command
@@ -183,18 +184,19 @@ class ScheduleRun:
         serial, producer = self._serial, source.producer
         self._serial = serial + 1
         after = (producer,) if producer in self.under_way else ()
-        command: StoreCommand | SendCommand
+        array = source.array
         if op.does == "store":
-            command = StoreCommand(serial, op.line, after, source.array, self._places[op.at])
+            target = MemoryRef(self._places[op.at], array.shape, array.dtype)
+            command = Command(STORE, "store", serial, op.line, after, (array,), target)
         else:
-            command = SendCommand(serial, op.line, after, op.what, source.array)
+            command = Command(SEND, op.what, serial, op.line, after, (array,))
         self.under_way[serial] = (command, (source,))
         return command
 
     def _receive(self, op: Op) -> KernelRequest:
         serial = self._serial
         self._serial = serial + 1
-        command = self._posted = RecvCommand(serial, op.line, (), op.what, op.nbytes)
+        command = self._posted = Command(RECEIVE, op.what, serial, op.line, (), (op.nbytes,))
         return command
 
     def _await(self, op: Op) -> KernelRequest:
@@ -222,7 +224,7 @@ class ScheduleRun:
         after.sort()
         serial = result.producer = self._serial
         self._serial = serial + 1
-        command = MathCommand(serial, op.line, tuple(after), op.does, tuple(inputs), result.array, PLAIN)
+        command = Command(MATH, op.does, serial, op.line, tuple(after), tuple(inputs), result.array)
         values[op.to] = result
         under_way[serial] = (command, (result, *held))
         return command

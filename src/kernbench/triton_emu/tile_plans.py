@@ -7,15 +7,7 @@ from math import prod
 from typing import TypeAlias
 
 from kernbench.common.values import value
-from kernbench.messages.commands import (
-    DotCommand,
-    EpilogueStep,
-    GemmComposite,
-    MathComposite,
-    MemoryRef,
-    Operand,
-    StreamOperand,
-)
+from kernbench.messages.commands import ArrayPlace, Command, Epilogue, MemoryRef, Operand
 
 TileSizes: TypeAlias = tuple[int, int, int]
 """(m, k, n)"""
@@ -82,67 +74,69 @@ def window(name: str, operand: MemoryRef, first: tuple[int, ...], shape: tuple[i
     return OperandWindow(name, va, shape, operand.dtype.itemsize, strides)
 
 
-def dot_tiles(command: DotCommand, sizes: TileSizes, use: AccumulatorUse) -> Iterator[Tile]:
+def dot_tiles(command: Command, sizes: TileSizes, use: AccumulatorUse) -> Iterator[Tile]:
     """The tiles of a dot on operands in TCM, K innermost; what it adds to, and makes, lies where ``use`` says."""
-    m, n = command.dst.shape
-    k = command.a.shape[0 if command.trans_a else 1]
+    a, dst = command.a, command.result
+    m, n = dst.shape
+    k = a.shape[0 if command.params.trans_a else 1]
     for index, (rows, steps, columns), last in _gemm_grid(m, k, n, sizes):
-        fetch, macs = (rows * steps + steps * columns) * command.a.dtype.itemsize, rows * steps * columns
-        output = rows * columns * command.dst.dtype.itemsize if last else 0
+        fetch, macs = (rows * steps + steps * columns) * a.dtype.itemsize, rows * steps * columns
+        output = rows * columns * dst.dtype.itemsize if last else 0
         fetch += output * use.fetched
         yield Tile(index, (), fetch, macs, (), output * use.stored, None)
 
 
-def gemm_tiles(command: GemmComposite, sizes: TileSizes) -> Iterator[Tile]:
+def gemm_tiles(command: Command, sizes: TileSizes) -> Iterator[Tile]:
     """The tiles of a composite GEMM, K innermost: operands in memory are streamed, those in TCM are fetched only."""
-    m, k = command.a.shape
-    n = command.b.shape[1]
+    a, b, out, epilogue = command.a, command.b, command.out, command.params.epilogue
+    m, k = a.shape
+    n = b.shape[1]
     tm, tk, tn = sizes
     for index, (rows, steps, columns), last in _gemm_grid(m, k, n, sizes):
         row, column, step = index[0] * tm, index[1] * tn, index[2] * tk
-        reads = _streamed("a", command.a, (row, step), (rows, steps))
-        reads += _streamed("b", command.b, (step, column), (steps, columns))
-        fetch, macs = (rows * steps + steps * columns) * command.a.dtype.itemsize, rows * steps * columns
+        reads = _streamed("a", a, (row, step), (rows, steps))
+        reads += _streamed("b", b, (step, column), (steps, columns))
+        fetch, macs = (rows * steps + steps * columns) * a.dtype.itemsize, rows * steps * columns
         if not last:
             yield Tile(index, reads, fetch, macs, (), 0, None)
             continue
         place = (row, column), (rows, columns)
-        more, extra = _epilogue_operands(command.epilogue, *place)
-        out = command.out
+        more, extra = _epilogue_operands(epilogue, *place)
         yield Tile(
             index,
             reads + more,
             fetch + extra,
             macs,
-            _epilogue_math(command.epilogue, out, rows * columns),
+            _epilogue_math(epilogue, out, rows * columns),
             rows * columns * out.dtype.itemsize,
             window("out", out, *place),
         )
 
 
-def math_tiles(command: MathComposite, sizes: TileSizes) -> Iterator[Tile]:
+def math_tiles(command: Command, sizes: TileSizes) -> Iterator[Tile]:
     """The tiles of an elementwise composite, row by row."""
     tm, _, tn = sizes
-    m, n = command.out.shape
-    arrays = [x for x in command.inputs if isinstance(x, Operand | MemoryRef)]
+    out, epilogue = command.out, command.params.epilogue
+    m, n = out.shape
+    arrays = [x for x in command.srcs if isinstance(x, Operand | MemoryRef)]
     for i in range(-(-m // tm)):
         for j in range(-(-n // tn)):
             place = (i * tm, j * tn), (min(tm, m - i * tm), min(tn, n - j * tn))
             elements = place[1][0] * place[1][1]
             reads: tuple[OperandWindow, ...] = ()
-            for number, operand in enumerate(command.inputs):
-                if not isinstance(operand, float | int):
+            for number, operand in enumerate(command.srcs):
+                if isinstance(operand, MemoryRef):
                     reads += _streamed(f"x{number}", operand, *place)
-            more, extra = _epilogue_operands(command.epilogue, *place)
-            widest = max([command.out.dtype.itemsize, *(x.dtype.itemsize for x in arrays)])
+            more, extra = _epilogue_operands(epilogue, *place)
+            widest = max([out.dtype.itemsize, *(x.dtype.itemsize for x in arrays)])
             yield Tile(
                 (i, j, 0),
                 reads + more,
                 sum(elements * x.dtype.itemsize for x in arrays) + extra,
                 0,
-                (elements * widest, *_epilogue_math(command.epilogue, command.out, elements)),
-                elements * command.out.dtype.itemsize,
-                window("out", command.out, *place),
+                (elements * widest, *_epilogue_math(epilogue, out, elements)),
+                elements * out.dtype.itemsize,
+                window("out", out, *place),
             )
 
 
@@ -157,13 +151,13 @@ def _gemm_grid(m: int, k: int, n: int, sizes: TileSizes) -> Iterator[tuple[TileI
 
 
 def _streamed(
-    name: str, operand: StreamOperand, first: tuple[int, int], shape: tuple[int, int]
+    name: str, operand: ArrayPlace, first: tuple[int, int], shape: tuple[int, int]
 ) -> tuple[OperandWindow, ...]:
     return (window(name, operand, first, shape),) if isinstance(operand, MemoryRef) else ()
 
 
 def _epilogue_operands(
-    steps: tuple[EpilogueStep, ...], first: tuple[int, int], shape: tuple[int, int]
+    steps: tuple[Epilogue, ...], first: tuple[int, int], shape: tuple[int, int]
 ) -> tuple[tuple[OperandWindow, ...], int]:
     """What the epilogue streams in for an output tile, and the bytes it fetches from TCM."""
     reads: list[OperandWindow] = []
@@ -180,7 +174,7 @@ def _epilogue_operands(
     return tuple(reads), fetched
 
 
-def _epilogue_math(steps: tuple[EpilogueStep, ...], out: MemoryRef, elements: int) -> tuple[int, ...]:
+def _epilogue_math(steps: tuple[Epilogue, ...], out: MemoryRef, elements: int) -> tuple[int, ...]:
     """Bytes of the wider operand of every step."""
     return tuple(
         elements

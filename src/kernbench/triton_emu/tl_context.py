@@ -16,23 +16,28 @@ import numpy as np
 
 from kernbench.common.dtypes import BF16, F16, F32, I8, I32, DType, Shape
 from kernbench.common.errors import NoDataError
-from kernbench.common.operators import ATOMICS, OPERATORS, PLAIN
+from kernbench.common.operators import ATOMICS, OPERATORS
 from kernbench.messages.commands import (
+    ATOMIC,
+    DOT,
+    LOAD,
+    MATH,
+    NO_PARAMS,
     NOWHERE,
-    AtomicCommand,
+    PRINT,
+    RECEIVE,
+    SEND,
+    STORE,
     AwaitCommand,
-    DotCommand,
+    Command,
+    CommandSource,
     Fence,
-    LoadCommand,
-    MathCommand,
     Meet,
+    MemoryRef,
     Operand,
-    PrintCommand,
+    Params,
     ReadValue,
     Receive,
-    RecvCommand,
-    SendCommand,
-    StoreCommand,
 )
 from kernbench.triton_emu.calls import Asked, Call
 from kernbench.triton_emu.checks import (
@@ -88,7 +93,8 @@ class MemoryCalls(Issuer):
         steps, inside, fill = strides_of(strides, extent, item), valid_part(valid, extent), number_as(other, item)
         result = self._fresh("load", extent, item, call)
         serial, after = self._ordered(())
-        command = LoadCommand(serial, call.line, after, result.array, va, steps, inside, fill)
+        source = MemoryRef(va, extent, item, steps, inside, fill)
+        command = Command(LOAD, "load", serial, call.line, after, (source,), result.array)
         self._issue(command, (), result)
         return result
 
@@ -99,9 +105,8 @@ class MemoryCalls(Issuer):
         found, fill = run_list(runs, extent, item), number_as(other, item)
         result = self._fresh("load", extent, item, call)
         serial, after = self._ordered(())
-        command = LoadCommand(
-            serial=serial, line=call.line, after=after, dst=result.array, va=NOWHERE, other=fill, runs=found
-        )
+        source = MemoryRef(NOWHERE, extent, item, other=fill, runs=found)
+        command = Command(LOAD, "load", serial, call.line, after, (source,), result.array)
         self._issue(command, (), result)
         return result
 
@@ -120,14 +125,16 @@ class MemoryCalls(Issuer):
         check_no_overlap(steps, source.shape)
         inside = valid_part(valid, source.shape)
         serial, after = self._ordered((source,))
-        command = StoreCommand(serial, line, after, source.array, va, steps, inside)
+        target = MemoryRef(va, source.shape, source.dtype, steps, inside)
+        command = Command(STORE, "store", serial, line, after, (source.array,), target)
         self._issue(command, (source,))
 
     def _scatter(self, line: int, runs: Runs, source: Handle, no_box: tuple[object, object]) -> None:
         check_no_box(*no_box)
         found = run_list(runs, source.shape, source.dtype)
         serial, after = self._ordered((source,))
-        command = StoreCommand(serial=serial, line=line, after=after, src=source.array, va=NOWHERE, runs=found)
+        target = MemoryRef(NOWHERE, source.shape, source.dtype, runs=found)
+        command = Command(STORE, "store", serial, line, after, (source.array,), target)
         self._issue(command, (source,))
 
 
@@ -169,7 +176,7 @@ class QueueCalls(MemoryCalls):
         serial, producer, under_way = self._next_serial, source.producer, self._under_way
         self._next_serial = serial + 1
         after = (producer,) if producer in under_way else ()
-        command = SendCommand(serial, line, after, direction, source.array)
+        command = Command(SEND, direction, serial, line, after, (source.array,))
         under_way[serial] = (command, (source,))
         hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
         hand_over(command)
@@ -224,7 +231,7 @@ class QueueCalls(MemoryCalls):
             asked = self._asked[call] = _asked(call.line, _direction(dir), shape, dtype)
         serial, nbytes = self._next_serial, asked.receive.nbytes
         self._next_serial = serial + 1
-        command = RecvCommand(serial, call.line, (), dir, nbytes)
+        command = Command(RECEIVE, dir, serial, call.line, (), (nbytes,))
         hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
         slot: Any = hand_over(command)
         handle = self._in_slot(slot, nbytes, asked.extent, asked.item)
@@ -275,24 +282,11 @@ class QueueCalls(MemoryCalls):
             result = self._at_address(address, space, shape, item)
         serial, after = self._ordered((source,))
         if space == "tcm":
-            self._issue(
-                MathCommand(
-                    serial=serial,
-                    line=call.line,
-                    after=after,
-                    operator="cast",
-                    inputs=(source.array,),
-                    dst=result.array,
-                    attributes=PLAIN,
-                ),
-                (source,),
-                result,
-            )
+            command = Command(MATH, "cast", serial, call.line, after, (source.array,), result.array)
         else:
-            va = result.array.address
-            physical = result.physical
-            store = StoreCommand(serial=serial, line=call.line, after=after, src=source.array, va=va, physical=physical)
-            self._issue(store, (source,), result)
+            target = MemoryRef(result.array.address, shape, item, physical=result.physical)
+            command = Command(STORE, "store", serial, call.line, after, (source.array,), target)
+        self._issue(command, (source,), result)
         return result
 
 
@@ -426,19 +420,10 @@ class AtomicCalls(Issuer):
         serial, after = self._ordered(reads)
         if release:
             after = tuple(sorted(self._under_way))
-        command = AtomicCommand(
-            serial=serial,
-            line=call.line,
-            after=after,
-            operator=name,
-            src=value.array,
-            compared=None if compared is None else compared.array,
-            dst=None if result is None else result.array,
-            va=va,
-            strides=steps,
-            valid=inside,
-            runs=runs,
-        )
+        target = MemoryRef(va, shape, item, steps, inside, runs=runs)
+        srcs: tuple[CommandSource, ...] = (target, *[x.array for x in reads])
+        params = NO_PARAMS if result is None else Params(old=result.array)
+        command = Command(ATOMIC, name, serial, call.line, after, srcs, target, params)
         self._issue(command, reads, result)
         return result
 
@@ -471,17 +456,9 @@ class DotCalls(Issuer):
         result = self._fresh("dot", shape, out, call)
         reads = (a, b) if acc is None else (a, b, acc)
         serial, after = self._ordered(reads)
-        command = DotCommand(
-            serial=serial,
-            line=call.line,
-            after=after,
-            a=a.array,
-            b=b.array,
-            dst=result.array,
-            acc=None if acc is None else acc.array,
-            trans_a=bool(trans_a),
-            trans_b=bool(trans_b),
-        )
+        factors = tuple([x.array for x in reads])
+        params = Params(trans_a=bool(trans_a), trans_b=bool(trans_b)) if trans_a or trans_b else NO_PARAMS
+        command = Command(DOT, "dot", serial, call.line, after, factors, result.array, params)
         self._issue(command, reads, result)
         return result
 
@@ -558,7 +535,7 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
         reads = [self._own(x) for x in args if isinstance(x, Handle)]
         serial, after = self._ordered(reads)
         parts = tuple([x.array if isinstance(x, Handle) else str(x) for x in args])
-        self._issue(PrintCommand(serial=serial, line=line, after=after, parts=parts), reads)
+        self._issue(Command(PRINT, "print", serial, line, after, parts), reads)
 
     def barrier(self) -> None:
         """Wait until every PE of this launch in this cube has come to its barrier."""

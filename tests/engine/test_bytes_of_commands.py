@@ -1,0 +1,62 @@
+"""What a run with data keeps of a command until phase 2 has seen it: the command, its operands and their places."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine_support import launch, place, two_cubes
+from kernbench.engine.engine import GraphEngine
+
+VALUES = np.arange(64, dtype=np.float32).reshape(4, 16)
+
+
+def chain(x: Any, n: int, *, tl: Any) -> None:
+    """Each command works on the result of the one before, whose scratch comes back."""
+    a = b = tl.load(x, (4, 16), "f32")
+    for _ in range(n):
+        a = a + b
+
+
+def held(x: Any, n: int, *, tl: Any) -> None:
+    """Each result stays, so that each operand has an address of its own: the most that a command takes."""
+    made = [tl.load(x, (4, 16), "f32")]
+    for _ in range(n):
+        made.append(made[-1] + made[0])
+
+
+def along_axes(x: Any, n: int, *, tl: Any) -> None:
+    """Commands with parameters."""
+    a = tl.load(x, (4, 16), "f32")
+    for _ in range(n // 2):
+        tl.sum(a, axis=1)
+        tl.softmax(a)
+
+
+def bytes_kept(kernel: Callable[..., object], n: int) -> int:
+    """The bytes that come back when the log lets go of the commands."""
+    engine = GraphEngine(two_cubes())
+    x = place(engine, VALUES)
+    launch(engine, kernel, x, n)
+    whats = engine.machine.log.whats
+    assert len(whats) > n
+    gc.collect()
+    before = tracemalloc.get_traced_memory()[0]
+    whats.clear()
+    gc.collect()
+    return before - tracemalloc.get_traced_memory()[0]
+
+
+@pytest.mark.parametrize("kernel", [chain, held, along_axes])
+def test_a_command_of_math_takes_at_most_400_bytes(kernel: Callable[..., object]) -> None:
+    tracemalloc.start()
+    try:
+        few, many = bytes_kept(kernel, 100), bytes_kept(kernel, 1100)
+    finally:
+        tracemalloc.stop()
+    assert 200 < (many - few) / 1000 <= 400
