@@ -36,7 +36,6 @@ from kernbench.messages.control import LaunchOrder
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.policy.address.scratch import ScratchAllocator
-from kernbench.triton_emu.calls import KnownCalls
 from kernbench.triton_emu.handles import ReceivedSlot
 from kernbench.triton_emu.kernel_run import begin_run
 from kernbench.triton_emu.schedules import ScheduledKernel
@@ -141,7 +140,6 @@ class Dispatcher:
             dict(launch.kwargs),
             self._site(order.grid),
             scratch,
-            machine.shared(KnownCalls),
             launch.kernel.file,
         )
         self.resume = self._kernel.resume

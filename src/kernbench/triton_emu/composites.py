@@ -216,7 +216,7 @@ class CompositeCalls(Issuer):
         ``out_dtype`` and written, at ``out_strides`` bytes per axis. Without ``out_dtype`` the result has the type
         that ``dot`` or the operator gives. KernelError for what does not fit.
         """
-        line = self._call().line
+        line = self._line()
         inputs, place, trailing = split_output(op, (*given(a), *operands, *given(b)), out_ptr)
         streams = [self._stream(x) for x in inputs]
         form = gemm_form(streams, self._site.dot_dtypes) if op == GEMM else elementwise_form(op, streams)
@@ -224,7 +224,7 @@ class CompositeCalls(Issuer):
         steps = listed(epilogue or trailing)
         after_tile = tuple([self._step(step, form) for step in steps])
         reads = [x for x in (*inputs, *(x for _, *more in steps for x in more)) if isinstance(x, Handle)]
-        serial, after = self._ordered(reads)
+        serial, after = self._maker.order(reads)
         command: GemmComposite | MathComposite
         if op == GEMM:
             left, right = form.arrays

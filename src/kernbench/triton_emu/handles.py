@@ -52,6 +52,13 @@ class ReceivedSlot:
     turn: int = 0
     kernel: object = None
 
+    def array_of(self, nbytes: int, shape: tuple[int, ...], dtype: DType) -> Operand:
+        """Return the message in it as an array."""
+        array = self.array
+        if array is None or array.dtype is not dtype or (array.shape is not shape and array.shape != shape):
+            array = self.array = Operand(self.space, self.owner, self.address, nbytes, shape, dtype)
+        return array
+
     @property
     def is_held(self) -> bool:
         """Whether a kernel has it."""
@@ -109,6 +116,11 @@ class Allocation:
         self.turn = place.turn = place.turn + 1
         self.producer = -1  # the last command that writes it; -1: none does
 
+    @property
+    def root(self) -> Allocation:
+        """The one that has the memory: itself, unless it is a view."""
+        return self
+
     def __del__(self) -> None:
         place = self.place
         if place.turn == self.turn:
@@ -135,11 +147,6 @@ class Handle(Allocation):
         self.turn = place.turn = place.turn + 1
         self.producer = -1
         self.physical = physical
-
-    @property
-    def root(self) -> Handle:
-        """The handle that has the memory: itself, unless it is a view."""
-        return self
 
     @property
     def space(self) -> str:
@@ -297,7 +304,7 @@ class View(Handle):
         self.producer = base.producer
 
     @property
-    def root(self) -> Handle:
+    def root(self) -> Allocation:
         """The handle that has the memory."""
         return self.base
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from kernbench.messages.commands import KernelRequest
 from kernbench.messages.requests import LaunchArg, TensorArg
 from kernbench.policy.address.scratch import ScratchAllocator
-from kernbench.triton_emu.calls import KnownCalls
+from kernbench.triton_emu.issuer import CommandMaker
 from kernbench.triton_emu.kernel_runner import KernelRunner
 from kernbench.triton_emu.schedule_run import ScheduleRun
 from kernbench.triton_emu.schedules import ScheduledKernel
@@ -23,7 +23,7 @@ class KernelRun:
     serial, with what each uses; each is to be taken out once its result is in memory.
     """
 
-    __slots__ = ("_runner", "_tl", "resume", "under_way")
+    __slots__ = ("_maker", "_runner", "resume", "under_way")
 
     def __init__(
         self,
@@ -32,15 +32,15 @@ class KernelRun:
         kwargs: Mapping[str, LaunchArg],
         site: KernelSite,
         scratch: ScratchAllocator,
-        known: KnownCalls | None = None,
         file: str | None = None,
     ) -> None:
-        """``known``: what is known of the kernel's calls by others that run it; ``file``: as ``KernelRunner`` says."""
+        """``file``: as ``KernelRunner`` says."""
         seen: dict[str, object] = {name: _seen(value) for name, value in kwargs.items()}
         self._runner = KernelRunner(function, tuple(map(_seen, args)), seen, file)
-        self._tl = seen["tl"] = TLContext(site, scratch, self._runner, known or KnownCalls())
+        self._maker = CommandMaker(site, scratch)
+        seen["tl"] = TLContext(self._maker, self._runner)
         self.resume = self._runner.resume
-        self.under_way = self._tl.lifetimes.under_way
+        self.under_way = self._maker.under_way
 
     def completed(self, serial: int) -> None:
         """The command ``serial`` is done."""
@@ -48,7 +48,7 @@ class KernelRun:
 
     def only_read_by(self, reader: int, serial: int) -> bool:
         """Whether what the command ``serial`` makes is for the command ``reader`` alone; both are under way."""
-        return self._tl.lifetimes.only_read_by(reader, serial)
+        return self._maker.only_read_by(reader, serial)
 
     def throw(self, error: Exception) -> KernelRequest | None:
         """Like ``resume``, but the call that the kernel waits in raises ``error``."""
@@ -64,7 +64,7 @@ class KernelRun:
         self._runner.close()
         for serial in self.under_way.keys() - before:  # asked for while it was being ended: nobody will do that
             del self.under_way[serial]
-        self._tl.finish()
+        self._maker.finish()
 
 
 def begin_run(
@@ -73,13 +73,12 @@ def begin_run(
     kwargs: Mapping[str, LaunchArg],
     site: KernelSite,
     scratch: ScratchAllocator,
-    known: KnownCalls | None = None,
     file: str | None = None,
 ) -> KernelRun | ScheduleRun:
     """A kernel on a PE: a schedule as its steps, all others as Python."""
     if isinstance(function, ScheduledKernel):
         return ScheduleRun(function, (*args, *kwargs.values()), site, scratch)
-    return KernelRun(function, args, kwargs, site, scratch, known, file)
+    return KernelRun(function, args, kwargs, site, scratch, file)
 
 
 def _seen(arg: LaunchArg) -> int | float | str | bool | tuple[int, ...] | None:

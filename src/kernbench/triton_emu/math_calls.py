@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from kernbench.common.dtypes import I8, DType
 from kernbench.common.operators import OPERATORS, PLAIN, Attributes
 from kernbench.messages.commands import MathCommand
-from kernbench.triton_emu.calls import Call
 from kernbench.triton_emu.checks import (
     COMPARISONS,
     Ints,
@@ -37,39 +36,28 @@ class ElementwiseCalls(Issuer):
 
     def elementwise(self, name: str, *operands: Handle | Number) -> Handle:
         """The elementwise operator ``name`` of the operator table on handles and numbers, at least one a handle."""
-        return self._elementwise(self._call(), name, operands)
+        return self._elementwise(self._line(), name, operands)
 
     def binary(self, name: str, a: Handle | Number, b: Handle | Number) -> Handle:
         """The same for ``a`` and ``b``, for the operators between handles, which kernels are full of."""
-        call = self._call(3)
+        line = self._line(3)
         if not isinstance(a, Handle) or not isinstance(b, Handle) or a.owner is not self or b.owner is not self:
-            return self._elementwise(call, name, (a, b))
+            return self._elementwise(line, name, (a, b))
         x, y = a.array, b.array
         if x.dtype is not y.dtype or not x.space == y.space == "tcm" or (x.shape is not y.shape and x.shape != y.shape):
-            return self._elementwise(call, name, (a, b))
-        result = self._fresh(name, x.shape, I8 if name in COMPARISONS else x.dtype, call)
-        serial, first, second, under_way = self._next_serial, a.producer, b.producer, self._under_way
-        self._next_serial = serial + 1
-        after: tuple[int, ...] = ()
-        if first in under_way:
-            after = (first,)
-            if second in under_way and second != first:
-                after = (first, second) if first < second else (second, first)
-        elif second in under_way:
-            after = (second,)
-        command = MathCommand(serial, call.line, after, name, (x, y), result.array, PLAIN)
-        result.producer = serial
-        under_way[serial] = (command, (result, b, a))
-        hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
-        hand_over(command)
+            return self._elementwise(line, name, (a, b))
+        result = self._result(name, x.shape, I8 if name in COMPARISONS else x.dtype, line)
+        serial, after = self._maker.order((a, b))
+        command = MathCommand(serial, line, after, name, (x, y), result.array, PLAIN)
+        self._issue(command, (a, b), result)
         return result
 
-    def _elementwise(self, call: Call, name: str, operands: Sequence[Handle | Number]) -> Handle:
+    def _elementwise(self, line: int, name: str, operands: Sequence[Handle | Number]) -> Handle:
         op = elementwise_operator(name, operands)
         item, shape = self._common(name, operands)
         check_has_bits(op, item)
         inputs = tuple([x if isinstance(x, Handle) else number_as(x, item) for x in operands])
-        return self._compute(call, name, inputs, shape, op.makes or item)
+        return self._compute(line, name, inputs, shape, op.makes or item)
 
     def maximum(self, a: Handle | Number, b: Handle | Number) -> Handle:
         """The larger of two, element by element."""
@@ -92,7 +80,7 @@ class ElementwiseCalls(Issuer):
         item, shape = self._common("where", (a, b))
         shape = broadcast(self._own(condition).shape, shape)
         x, y = (value if isinstance(value, Handle) else number_as(value, item) for value in (a, b))
-        return self._compute(self._call(), "where", (condition, x, y), shape, item)
+        return self._compute(self._line(), "where", (condition, x, y), shape, item)
 
     def exp(self, x: Handle) -> Handle:
         """e to the power ``x``."""
@@ -209,28 +197,28 @@ class MathCalls(ElementwiseCalls):
     def softmax(self, x: Handle, axis: int = -1) -> Handle:
         """exp(x - max) / sum(exp(x - max)) along ``axis``."""
         along = axis_of(axis, self._own(x).shape)
-        return self._compute(self._call(), "softmax", (x,), x.shape, x.dtype, Attributes(axis=along))
+        return self._compute(self._line(), "softmax", (x,), x.shape, x.dtype, Attributes(axis=along))
 
     def cumsum(self, x: Handle, axis: int = -1) -> Handle:
         """The sum of all elements up to each, along ``axis``."""
         along = axis_of(axis, self._own(x).shape)
-        return self._compute(self._call(), "cumsum", (x,), x.shape, x.dtype, Attributes(axis=along))
+        return self._compute(self._line(), "cumsum", (x,), x.shape, x.dtype, Attributes(axis=along))
 
     def iota(self, shape: Ints, dtype: object, axis: int = -1) -> Handle:
         """An array of whole numbers: each element is its index along ``axis``. KernelError if the type has too few."""
         extent, item = as_shape(shape), element_type(dtype)
         along = axis_of(axis, extent)
         check_counts(item, extent[along] - 1)
-        return self._compute(self._call(), "iota", (), extent, item, Attributes(axis=along))
+        return self._compute(self._line(), "iota", (), extent, item, Attributes(axis=along))
 
     def zeros(self, shape: Ints, dtype: object) -> Handle:
         """An array of zeros."""
-        return self._compute(self._call(), "zeros", (), as_shape(shape), element_type(dtype))
+        return self._compute(self._line(), "zeros", (), as_shape(shape), element_type(dtype))
 
     def full(self, shape: Ints, value: Number, dtype: object) -> Handle:
         """An array filled with ``value``."""
         extent, item = as_shape(shape), element_type(dtype)
-        return self._compute(self._call(), "full", (number_as(value, item),), extent, item)
+        return self._compute(self._line(), "full", (number_as(value, item),), extent, item)
 
     def constant(self, values: object, dtype: object) -> Handle:
         """An array of known numbers, NumPy's or nested sequences: the command carries them, MATH writes them to TCM.
@@ -239,23 +227,23 @@ class MathCalls(ElementwiseCalls):
         """
         item = element_type(dtype)
         shape, pattern = constant_bytes(values, item)
-        return self._compute(self._call(), "constant", (), shape, item, Attributes(pattern=pattern))
+        return self._compute(self._line(), "constant", (), shape, item, Attributes(pattern=pattern))
 
     def copy(self, x: Handle) -> Handle:
         """``x`` again, in scratch of its own: what frees the slot of a message that is still needed."""
-        return self._compute(self._call(), "copy", (x,), self._own(x).shape, x.dtype)
+        return self._compute(self._line(), "copy", (x,), self._own(x).shape, x.dtype)
 
     def cast(self, x: Handle, dtype: object) -> Handle:
         """``x`` as another type: rounded to nearest even; to integers truncated and saturated. The same type: ``x``."""
         item = element_type(dtype)
-        return x if self._own(x).dtype is item else self._compute(self._call(), "cast", (x,), x.shape, item)
+        return x if self._own(x).dtype is item else self._compute(self._line(), "cast", (x,), x.shape, item)
 
     def trans(self, x: Handle, perm: Sequence[int] | None = None) -> Handle:
         """``x`` with its axes in the order ``perm``, or its last two swapped. It copies."""
         order = permutation(perm, self._own(x).shape)
         axes = order or (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
         return self._compute(
-            self._call(), "trans", (x,), tuple(x.shape[i] for i in axes), x.dtype, Attributes(perm=order)
+            self._line(), "trans", (x,), tuple(x.shape[i] for i in axes), x.dtype, Attributes(perm=order)
         )
 
     def broadcast(self, x: Handle, shape: Ints) -> Handle:
@@ -263,7 +251,7 @@ class MathCalls(ElementwiseCalls):
         extent = as_shape(shape)
         if broadcast(self._own(x).shape, extent) != extent:
             raise kernel_error(f"shape {x.shape} does not broadcast to {extent}")
-        return x if x.shape == extent else self._compute(self._call(), "broadcast", (x,), extent, x.dtype)
+        return x if x.shape == extent else self._compute(self._line(), "broadcast", (x,), extent, x.dtype)
 
     def reshape(self, x: Handle, shape: Ints) -> Handle:
         """``x`` with its elements, row by row, in another shape; one axis may be -1. A view: no command, no time."""
@@ -286,4 +274,4 @@ class MathCalls(ElementwiseCalls):
         else:
             rest = tuple(n for i, n in enumerate(shape) if i not in gone)
         item = OPERATORS[name].makes or x.dtype
-        return self._compute(self._call(), name, (x,), rest, item, Attributes(axis=along))
+        return self._compute(self._line(), name, (x,), rest, item, Attributes(axis=along))

@@ -17,7 +17,6 @@ from kernbench.messages.commands import (
     LoadCommand,
     MathCommand,
     Operand,
-    PeCommand,
     Receive,
     RecvCommand,
     SendCommand,
@@ -26,7 +25,7 @@ from kernbench.messages.commands import (
 from kernbench.messages.requests import LaunchArg, TensorArg
 from kernbench.policy.address.scratch import ScratchAllocator
 from kernbench.triton_emu.handles import Allocation
-from kernbench.triton_emu.issuer import returning
+from kernbench.triton_emu.issuer import CommandMaker
 from kernbench.triton_emu.schedules import Op, ScheduledKernel, text_of_step
 from kernbench.triton_emu.source import KernelSite
 
@@ -42,6 +41,7 @@ class ScheduleRun:
         "_coord",
         "_issued",
         "_kernel",
+        "_maker",
         "_next",
         "_op",
         "_ops",
@@ -58,8 +58,9 @@ class ScheduleRun:
         self, kernel: ScheduledKernel, args: tuple[LaunchArg, ...], site: KernelSite, scratch: ScratchAllocator
     ) -> None:
         self._kernel, self._args, self._site, self._scratch = kernel, args, site, scratch
+        self._maker = CommandMaker(site, scratch)
         self._coord = (site.sip, site.cube, site.pe)
-        self.under_way: dict[int, tuple[PeCommand, tuple[Allocation, ...]]] = {}
+        self.under_way = self._maker.under_way
         self._places: list[Any] = []  # where its accesses begin
         self._ops: list[Op] | None = None
         self._op: Op | None = None  # asked for last
@@ -121,10 +122,7 @@ class ScheduleRun:
 
     def _take(self, op: Op, slot: Any) -> None:
         """The slot of a message."""
-        array, shape, item = slot.array, op.shape, op.dtype
-        if array is None or array.dtype is not item or array.shape != shape:
-            array = slot.array = Operand(slot.space, slot.owner, slot.address, op.nbytes, shape, item)
-        held = self._values[op.to] = Allocation(array, slot)
+        held = self._values[op.to] = Allocation(slot.array_of(op.nbytes, op.shape, op.dtype), slot)
         if slot.pending:
             assert self._posted is not None
             held.producer = serial = self._posted.serial
@@ -133,9 +131,9 @@ class ScheduleRun:
     def _fresh(self, op: Op, nbytes: int, shape: tuple[int, ...], dtype: DType) -> Allocation | None:
         """Return memory for an array; None when it has to be waited for."""
         try:
-            block = self._scratch.alloc(nbytes, op.does)
+            block = self._scratch.alloc(nbytes, (op.does,))
         except AllocationError as full:
-            if returning(self.under_way):
+            if self._maker.will_free_memory():
                 self._issued = False
                 return None
             full.add_note(self.place(op.line))
