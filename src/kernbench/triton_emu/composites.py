@@ -223,7 +223,7 @@ class CompositeCalls(Issuer):
         out = output(op, form, pointer(place), out_dtype, out_strides)
         steps = listed(epilogue or trailing)
         after_tile = tuple([self._step(step, form) for step in steps])
-        reads = [x for x in (*inputs, *(x for _, *more in steps for x in more)) if isinstance(x, Handle)]
+        reads = tuple([x for x in (*inputs, *(x for _, *more in steps for x in more)) if isinstance(x, Handle)])
         serial, after = self._maker.order(reads)
         command: GemmComposite | MathComposite
         if op == GEMM:

@@ -67,17 +67,20 @@ class CommandMaker:
         after: tuple[int, ...] = ()
         for x in reads:
             producer = x.producer
-            if producer in under_way and producer not in after:
-                after += (producer,)
-        return serial, after if len(after) < 2 else tuple(sorted(after))
+            if producer in under_way:
+                if not after:
+                    after = (producer,)
+                elif producer not in after:
+                    after = tuple(sorted((*after, producer)))
+        return serial, after
 
-    def enter(self, command: PeCommand, reads: Sequence[Allocation], result: Allocation | None = None) -> None:
+    def enter(self, command: PeCommand, reads: tuple[Allocation, ...], result: Allocation | None = None) -> None:
         """Hold what ``command`` uses until it is done."""
         if result is None:
-            self.under_way[command.serial] = (command, (*reads[::-1],))
+            self.under_way[command.serial] = (command, reads[::-1])
         else:
-            result.producer = command.serial
-            self.under_way[command.serial] = (command, (result, *reads[::-1]))
+            result.producer = serial = command.serial
+            self.under_way[serial] = (command, (result, *reads[::-1]) if reads else (result,))
 
     def bring_in(self, x: Allocation, block: Block, line: int, physical: bool = True) -> LoadCommand:
         """Read a message that lies in HBM or SRAM into ``block``: from then on ``x`` is that, and its slot free.
@@ -229,7 +232,7 @@ class Issuer(Language):
         block = self._block(what, shape, dtype, line)
         return Handle(self, block.array, block)
 
-    def _issue(self, command: PeCommand, reads: Sequence[Handle], result: Handle | None = None) -> None:
+    def _issue(self, command: PeCommand, reads: tuple[Handle, ...], result: Handle | None = None) -> None:
         self._maker.enter(command, reads, result)
         hand_over = self._runner.hand_over  # whoever issues has asked for its ``_line``: the kernel runs
         hand_over(command)
@@ -245,7 +248,7 @@ class Issuer(Language):
     ) -> Handle:
         """Issue the MATH operator ``name`` on checked operands."""
         result = self._result(name, shape, dtype, line)
-        reads = [x for x in operands if isinstance(x, Handle)]
+        reads = tuple([x for x in operands if isinstance(x, Handle)])
         serial, after = self._maker.order(reads)
         inputs = tuple([x.array if isinstance(x, Handle) else x for x in operands])
         command = MathCommand(serial, line, after, name, inputs, result.array, attributes)

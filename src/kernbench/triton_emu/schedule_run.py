@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from operator import attrgetter
 from typing import Any
 
 from kernbench.common.errors import AllocationError
@@ -13,6 +12,7 @@ from kernbench.messages.commands import (
     KernelRequest,
     LoadCommand,
     MathCommand,
+    Operand,
     Receive,
     RecvCommand,
     SendCommand,
@@ -26,7 +26,6 @@ from kernbench.triton_emu.schedules import Op, ScheduledKernel, text_of_step
 from kernbench.triton_emu.source import KernelSite
 
 _RECEIVES = ("await", "receive")
-_array_of = attrgetter("array")
 
 
 class ScheduleRun:
@@ -83,6 +82,7 @@ class ScheduleRun:
         pointers = [x.va if isinstance(x, TensorArg) else x for x in self._args[: kernel.tensors]]
         rest = self._args[kernel.tensors :]
         self._ops, self._places = kernel.ops_from(pointers, rest, maker.site.ids, maker.site.counts)
+        elsewhere = False  # whether messages have come to HBM or SRAM
         for op in self._ops:
             self._op = op
             does = op.does
@@ -90,13 +90,13 @@ class ScheduleRun:
                 if does in _RECEIVES:
                     request: Any = Receive(op.what, op.nbytes, op.line) if does == "await" else self._post(op)
                     slot = yield request
+                    elsewhere |= slot.space != "tcm"
                     values[op.to] = Allocation(slot.array_of(op.nbytes, op.shape, op.dtype), slot)
                     if slot.pending:
                         maker.enter(request, (), values[op.to])
                 else:
-                    for value in op.reads:
-                        if values[value].array.space != "tcm":
-                            yield from self._bring_in(op, value)
+                    if elsewhere:
+                        yield from self._bring_in(op)
                     if op.to < 0:
                         yield self._give_out(op)
                     else:
@@ -116,12 +116,15 @@ class ScheduleRun:
         serial, after = self._maker.order(())
         return RecvCommand(serial, op.line, after, op.what, op.nbytes)
 
-    def _bring_in(self, op: Op, value: int) -> Generator[KernelRequest, Any, None]:
-        """Have a message that lies in HBM or SRAM read into scratch."""
-        message = self._values[value].array
-        while (block := self._maker.result((op.does,), message.shape, message.dtype, message.nbytes)) is None:
-            yield AwaitSpace(message.nbytes, op.line)
-        yield self._maker.bring_in(self._values[value], block, op.line)
+    def _bring_in(self, op: Op) -> Generator[KernelRequest, Any, None]:
+        """Have messages that lie in HBM or SRAM read into scratch."""
+        maker, values = self._maker, self._values
+        for value in op.reads:
+            message = values[value].array
+            if message.space != "tcm":
+                while (block := maker.result((op.does,), message.shape, message.dtype, message.nbytes)) is None:
+                    yield AwaitSpace(message.nbytes, op.line)
+                yield maker.bring_in(values[value], block, op.line)
 
     def _give_out(self, op: Op) -> StoreCommand | SendCommand:
         """Store, or send, a value."""
@@ -138,15 +141,21 @@ class ScheduleRun:
     def _make(self, op: Op, block: Block) -> LoadCommand | MathCommand:
         """Load, or compute, a value into ``block``."""
         values = self._values
-        reads = tuple(map(values.__getitem__, op.reads))
-        serial, after = self._maker.order(reads)
+        reads: tuple[Allocation, ...] = ()
         command: LoadCommand | MathCommand
         if op.does == "load":
+            serial, after = self._maker.order(reads)
             command = LoadCommand(serial, op.line, after, block.array, self._places[op.at])
         else:
-            numbers = () if op.number is None else (op.number,)
-            inputs = (*map(_array_of, reads), *numbers)
-            command = MathCommand(serial, op.line, after, op.does, inputs, block.array, PLAIN)
+            inputs: list[Operand | float] = []
+            for value in op.reads:
+                x = values[value]
+                reads += (x,)
+                inputs.append(x.array)
+            serial, after = self._maker.order(reads)
+            if op.number is not None:
+                inputs.append(op.number)
+            command = MathCommand(serial, op.line, after, op.does, tuple(inputs), block.array, PLAIN)
         result = values[op.to] = Allocation(block.array, block)
         self._maker.enter(command, reads, result)
         return command

@@ -540,7 +540,7 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
     def device_print(self, *args: object) -> None:
         """A line of output with time and PE; handles show their values once phase 2 knows them."""
         line = self._line()
-        reads = [self._own(x) for x in args if isinstance(x, Handle)]
+        reads = tuple([self._own(x) for x in args if isinstance(x, Handle)])
         serial, after = self._maker.order(reads)
         parts = tuple([x.array if isinstance(x, Handle) else str(x) for x in args])
         self._issue(PrintCommand(serial=serial, line=line, after=after, parts=parts), reads)
