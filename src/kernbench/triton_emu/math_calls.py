@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol, cast
 
 from kernbench.common.dtypes import I8, DType
 from kernbench.common.operators import OPERATORS, PLAIN, Attributes
@@ -27,6 +28,44 @@ from kernbench.triton_emu.checks import (
 from kernbench.triton_emu.handles import Handle, Number, View
 from kernbench.triton_emu.issuer import Issuer
 from kernbench.triton_emu.source import kernel_error
+
+
+class UnaryCall(Protocol):
+    """A ``tl`` call that makes a handle of another."""
+
+    def __call__(self, x: Handle) -> Handle:
+        """Make it."""
+
+
+class BinaryCall(Protocol):
+    """A ``tl`` call that makes a handle of two operands."""
+
+    def __call__(self, a: Handle | Number, b: Handle | Number) -> Handle:
+        """Make it."""
+
+
+def _unary(name: str, text: str) -> UnaryCall:
+    """Return the ``tl`` call for the elementwise operator ``name`` of one operand; ``text``: its docstring."""
+
+    def call(self: ElementwiseCalls, x: Handle) -> Handle:
+        return self.elementwise(name, x)
+
+    return cast("UnaryCall", _named(call, name, text))
+
+
+def _binary(name: str, text: str) -> BinaryCall:
+    """Return the same for two operands."""
+
+    def call(self: ElementwiseCalls, a: Handle | Number, b: Handle | Number) -> Handle:
+        return self.elementwise(name, a, b)
+
+    return cast("BinaryCall", _named(call, name, text))
+
+
+def _named(call: Any, name: str, text: str) -> object:
+    call.__name__, call.__qualname__, call.__doc__ = name, f"ElementwiseCalls.{name}", text
+    del call.__annotations__["self"]  # as of a method that is written out
+    return call
 
 
 class ElementwiseCalls(Issuer):
@@ -59,13 +98,8 @@ class ElementwiseCalls(Issuer):
         inputs = tuple([x if isinstance(x, Handle) else number_as(x, item) for x in operands])
         return self._compute(line, name, inputs, shape, op.makes or item)
 
-    def maximum(self, a: Handle | Number, b: Handle | Number) -> Handle:
-        """The larger of two, element by element."""
-        return self.elementwise("maximum", a, b)
-
-    def minimum(self, a: Handle | Number, b: Handle | Number) -> Handle:
-        """The smaller of two, element by element."""
-        return self.elementwise("minimum", a, b)
+    maximum = _binary("maximum", "The larger of two, element by element.")
+    minimum = _binary("minimum", "The smaller of two, element by element.")
 
     def fma(self, a: Handle | Number, b: Handle | Number, c: Handle | Number) -> Handle:
         """``a * b + c``, rounded once."""
@@ -82,73 +116,23 @@ class ElementwiseCalls(Issuer):
         x, y = (value if isinstance(value, Handle) else number_as(value, item) for value in (a, b))
         return self._compute(self._line(), "where", (condition, x, y), shape, item)
 
-    def exp(self, x: Handle) -> Handle:
-        """e to the power ``x``."""
-        return self.elementwise("exp", x)
-
-    def exp2(self, x: Handle) -> Handle:
-        """2 to the power ``x``."""
-        return self.elementwise("exp2", x)
-
-    def log(self, x: Handle) -> Handle:
-        """The natural logarithm."""
-        return self.elementwise("log", x)
-
-    def log2(self, x: Handle) -> Handle:
-        """The logarithm to base 2."""
-        return self.elementwise("log2", x)
-
-    def floor(self, x: Handle) -> Handle:
-        """The largest whole number that is not above ``x``."""
-        return self.elementwise("floor", x)
-
-    def ceil(self, x: Handle) -> Handle:
-        """The smallest whole number that is not below ``x``."""
-        return self.elementwise("ceil", x)
-
-    def erf(self, x: Handle) -> Handle:
-        """The error function."""
-        return self.elementwise("erf", x)
-
-    def sqrt(self, x: Handle) -> Handle:
-        """The square root."""
-        return self.elementwise("sqrt", x)
-
-    def rsqrt(self, x: Handle) -> Handle:
-        """1 over the square root."""
-        return self.elementwise("rsqrt", x)
-
-    def abs(self, x: Handle) -> Handle:
-        """The absolute value."""
-        return self.elementwise("abs", x)
-
-    def sigmoid(self, x: Handle) -> Handle:
-        """1 / (1 + exp(-x))."""
-        return self.elementwise("sigmoid", x)
-
-    def tanh(self, x: Handle) -> Handle:
-        """The hyperbolic tangent."""
-        return self.elementwise("tanh", x)
-
-    def sin(self, x: Handle) -> Handle:
-        """The sine."""
-        return self.elementwise("sin", x)
-
-    def cos(self, x: Handle) -> Handle:
-        """The cosine."""
-        return self.elementwise("cos", x)
-
-    def relu(self, x: Handle) -> Handle:
-        """``x``, but not below 0."""
-        return self.elementwise("relu", x)
-
-    def gelu(self, x: Handle) -> Handle:
-        """The Gaussian error linear unit, in its tanh form."""
-        return self.elementwise("gelu", x)
-
-    def silu(self, x: Handle) -> Handle:
-        """``x * sigmoid(x)``."""
-        return self.elementwise("silu", x)
+    exp = _unary("exp", "e to the power ``x``.")
+    exp2 = _unary("exp2", "2 to the power ``x``.")
+    log = _unary("log", "The natural logarithm.")
+    log2 = _unary("log2", "The logarithm to base 2.")
+    floor = _unary("floor", "The largest whole number that is not above ``x``.")
+    ceil = _unary("ceil", "The smallest whole number that is not below ``x``.")
+    erf = _unary("erf", "The error function.")
+    sqrt = _unary("sqrt", "The square root.")
+    rsqrt = _unary("rsqrt", "1 over the square root.")
+    abs = _unary("abs", "The absolute value.")
+    sigmoid = _unary("sigmoid", "1 / (1 + exp(-x)).")
+    tanh = _unary("tanh", "The hyperbolic tangent.")
+    sin = _unary("sin", "The sine.")
+    cos = _unary("cos", "The cosine.")
+    relu = _unary("relu", "``x``, but not below 0.")
+    gelu = _unary("gelu", "The Gaussian error linear unit, in its tanh form.")
+    silu = _unary("silu", "``x * sigmoid(x)``.")
 
     def _common(self, name: str, operands: Sequence[Handle | Number]) -> tuple[DType, Shape]:
         """The one type of all handles among ``operands``, and the shape they broadcast to."""
