@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernbench.common.dtypes import F32
 from kernbench.common.errors import InputError, PhysAddrError
 from kernbench.policy.address.allocator import (
     AddressConfig,
@@ -174,38 +175,38 @@ def test_the_scheduler_cannot_keep_more_than_there_is(cfg):
 
 def test_scratch_says_who_holds_it():
     scratch = ScratchAllocator(0x1000, 1024)
-    a = scratch.alloc(512, "a: f32 8x16")
-    scratch.alloc(100, "b: f32 25")
+    a = scratch.alloc(512, ("a:", F32, "8x16"))
+    scratch.alloc(100, ("b:", F32, 25))
     assert a.address == 0x1000
     assert scratch.live() == (("a: f32 8x16", 512), ("b: f32 25", 100))
     with pytest.raises(AllocationError, match=r"asked for 800 .*for c.*a: f32 8x16 512 bytes, b: f32 25 100 bytes"):
-        scratch.alloc(800, "c")
+        scratch.alloc(800, ("c",))
     a.free()
     assert scratch.live() == (("b: f32 25", 100),)
     with pytest.raises(AllocationError, match="nothing is allocated"):
         a.free()
-    assert scratch.alloc(512, "d") is a
+    assert scratch.alloc(512, ("d",)) is a
 
 
 def test_small_scratch_leaves_no_holes_between():
     scratch = ScratchAllocator(0x1000, 1024)
-    blocks = [scratch.alloc(32, "x") for _ in range(4)]
+    blocks = [scratch.alloc(32, ("x",)) for _ in range(4)]
     assert [block.address for block in blocks] == [0x1000, 0x1040, 0x1080, 0x10C0]
     assert scratch.free_bytes == 1024 - 4 * 64
     for block in blocks[:3]:
         block.free()
     assert scratch.free_bytes == 1024 - 64
-    assert scratch.alloc(768, "y").address == 0x1100
-    assert scratch.alloc(192, "what came back piece by piece").address == 0x1000
+    assert scratch.alloc(768, ("y",)).address == 0x1100
+    assert scratch.alloc(192, ("what came back piece by piece",)).address == 0x1000
     assert scratch.live() == (("y", 768), ("what came back piece by piece", 192), ("x", 32))
 
 
 def test_scratch_comes_back_to_the_next_of_its_size():
     scratch = ScratchAllocator(0x1000, 1024)
-    blocks = [scratch.alloc(32, "x") for _ in range(3)]
+    blocks = [scratch.alloc(32, ("x",)) for _ in range(3)]
     blocks[1].free()
-    assert scratch.alloc(64, "another size").address == 0x10C0
-    assert scratch.alloc(32, "y") is blocks[1]
+    assert scratch.alloc(64, ("another size",)).address == 0x10C0
+    assert scratch.alloc(32, ("y",)) is blocks[1]
 
 
 def test_virtual_ranges_have_their_pages_to_themselves():

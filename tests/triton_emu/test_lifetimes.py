@@ -13,7 +13,7 @@ from kernbench.common.errors import AllocationError, KernelError
 from kernbench.messages.commands import LOAD, PRINT, AwaitSpace, Command, in_tcm
 from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.triton_emu.handles import Handle, Slot, View
-from kernbench.triton_emu.issuer import Lifetimes
+from kernbench.triton_emu.issuer import CommandMaker
 from kernbench.triton_emu.kernel_run import KernelRun
 
 KIB = 1024
@@ -165,6 +165,10 @@ class Ring:
         return Slot("W", "tcm", (0, 0, 0), address, self, sequence=0)
 
 
+def new_maker() -> CommandMaker:
+    return CommandMaker(site_of(new_maker), ScratchAllocator(TCM_BASE, KIB))
+
+
 COMMAND = Command(PRINT, "print", 0, 1, (), ())
 
 
@@ -175,68 +179,68 @@ def handle(place: Any) -> Handle:
 
 def test_bytes_go_back_when_neither_a_handle_nor_a_command_has_them() -> None:
     freed: list[int] = []
-    lifetimes = Lifetimes()
+    maker = new_maker()
     a, b = handle(Bytes(1, freed)), handle(Bytes(2, freed))
-    lifetimes.under_way[0] = (COMMAND, (a,))
-    lifetimes.under_way[1] = (COMMAND, (b, a))
+    maker.under_way[0] = (COMMAND, (a,))
+    maker.under_way[1] = (COMMAND, (b, a))
     del a
-    del lifetimes.under_way[0]
-    assert lifetimes.returning()
+    del maker.under_way[0]
+    assert maker.will_free_memory()
     assert freed == []
-    del lifetimes.under_way[1]
+    del maker.under_way[1]
     assert freed == [1]
-    assert not lifetimes.returning()
+    assert not maker.will_free_memory()
     del b
     assert freed == [1, 2]
 
 
 def test_a_view_holds_the_handle_that_it_is_of() -> None:
     freed: list[int] = []
-    lifetimes = Lifetimes()
+    maker = new_maker()
     a = handle(Bytes(1, freed))
     view = View(View(a, (2, 2)), (4, 1))
     assert view.base is a
-    lifetimes.under_way[0] = (COMMAND, (view,))
+    maker.under_way[0] = (COMMAND, (view,))
     del a
-    assert not lifetimes.returning()
+    assert not maker.will_free_memory()
     del view
-    assert lifetimes.returning()
+    assert maker.will_free_memory()
     assert freed == []
-    del lifetimes.under_way[0]
+    del maker.under_way[0]
     assert freed == [1]
 
 
 def test_a_command_that_uses_a_view_of_a_message_keeps_its_slot() -> None:
-    ring, lifetimes = Ring(), Lifetimes()
+    ring, maker = Ring(), new_maker()
     slot = ring.slot(1)
-    lifetimes.received(slot)
-    lifetimes.under_way[0] = (COMMAND, (View(handle(slot), (2, 2)),))
-    lifetimes.finish()
+    maker.add_slot(slot)
+    maker.under_way[0] = (COMMAND, (View(handle(slot), (2, 2)),))
+    maker.finish()
     assert ring.freed == []
-    del lifetimes.under_way[0]
+    del maker.under_way[0]
     assert ring.freed == [1]
 
 
 def test_a_handle_that_outlives_its_kernel_holds_no_message() -> None:
-    ring, lifetimes = Ring(), Lifetimes()
+    ring, maker = Ring(), new_maker()
     slots = [ring.slot(address) for address in (1, 2, 2)]
     for slot in slots:
-        lifetimes.received(slot)
+        maker.add_slot(slot)
     idle, used, again = map(handle, slots)
-    lifetimes.under_way[0] = (COMMAND, (used, used))
-    lifetimes.under_way[1] = (COMMAND, (used,))
-    lifetimes.under_way[2] = (COMMAND, (again,))
-    assert not lifetimes.returning()
-    lifetimes.finish()
+    maker.under_way[0] = (COMMAND, (used, used))
+    maker.under_way[1] = (COMMAND, (used,))
+    maker.under_way[2] = (COMMAND, (again,))
+    assert not maker.will_free_memory()
+    maker.finish()
     assert ring.freed == [1]
-    del lifetimes.under_way[0]
+    del maker.under_way[0]
     assert ring.freed == [1]
-    del lifetimes.under_way[1]
+    del maker.under_way[1]
     assert ring.freed == [1, 2]
     next_kernels = handle(slots[0])
     del idle, used, again
     assert ring.freed == [1, 2]
-    del lifetimes.under_way[2]
+    del maker.under_way[2]
     assert ring.freed == [1, 2, 2]
     del next_kernels
     assert ring.freed == [1, 2, 2, 1]
@@ -244,12 +248,12 @@ def test_a_handle_that_outlives_its_kernel_holds_no_message() -> None:
 
 
 def test_slots_of_posted_receives_are_forgotten_once_they_are_back() -> None:
-    ring, lifetimes = Ring(), Lifetimes()
+    ring, maker = Ring(), new_maker()
     held = handle(ring.slot(0))
-    lifetimes.received(held.place)
+    maker.add_slot(held.place)
     for address in range(1, 5000):
         slot = ring.slot(address)
-        lifetimes.received(slot)
+        maker.add_slot(slot)
         assert handle(slot).place is slot
-    assert held.place in lifetimes.slots
-    assert len(lifetimes.slots) < 2000
+    assert held.place in maker.slots
+    assert len(maker.slots) < 2000

@@ -58,8 +58,7 @@ from kernbench.numerics.operands import OperandMemory
 from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.handles import Slot
-from kernbench.triton_emu.kernel_run import KernelRun, begin_run
-from kernbench.triton_emu.schedule_run import ScheduleRun
+from kernbench.triton_emu.kernel_run import ProgramRun, begin_run
 from kernbench.triton_emu.source import KernelSite, kernel_source
 
 TCM_BASE = 1 << 60
@@ -264,7 +263,7 @@ class MockQueues:
 class MockPe:
     """Runs ``run`` on the PE of ``queues``; ``advance`` until it is ``finished``. ``name``: what it prints as."""
 
-    def __init__(self, name: str, run: KernelRun | ScheduleRun, queues: MockQueues) -> None:
+    def __init__(self, name: str, run: ProgramRun, queues: MockQueues) -> None:
         self.pe = queues.pe
         self.queues = queues
         self.finished = False

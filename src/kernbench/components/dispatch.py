@@ -37,7 +37,6 @@ from kernbench.messages.control import LaunchOrder
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.policy.address.phyaddr import PhysAddr
-from kernbench.triton_emu.calls import KnownCalls
 from kernbench.triton_emu.handles import Slot
 from kernbench.triton_emu.kernel_run import begin_run
 from kernbench.triton_emu.schedules import ScheduledKernel
@@ -145,7 +144,6 @@ class Dispatcher:
             dict(launch.kwargs),
             self._site(order.grid),
             scratch,
-            machine.shared(KnownCalls),
             launch.kernel.file,
         )
         self.resume = self._kernel.resume

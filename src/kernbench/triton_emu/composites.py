@@ -215,15 +215,15 @@ class CompositeCalls(Issuer):
         ``out_dtype`` and written, at ``out_strides`` bytes per axis. Without ``out_dtype`` the result has the type
         that ``dot`` or the operator gives. KernelError for what does not fit.
         """
-        line = self._call().line
+        line = self._line()
         inputs, place, trailing = split_output(op, (*given(a), *operands, *given(b)), out_ptr)
         streams = [self._stream(x) for x in inputs]
         form = gemm_form(streams, self._site.dot_dtypes) if op == GEMM else elementwise_form(op, streams)
         out = output(op, form, pointer(place), out_dtype, out_strides)
         steps = listed(epilogue or trailing)
         after_tile = tuple([self._step(step, form) for step in steps])
-        reads = [x for x in (*inputs, *(x for _, *more in steps for x in more)) if isinstance(x, Handle)]
-        serial, after = self._ordered(reads)
+        reads = tuple([x for x in (*inputs, *(x for _, *more in steps for x in more)) if isinstance(x, Handle)])
+        serial, after = self._maker.order(reads)
         opcode, name = (Opcode.GEMM, "composite") if op == GEMM else (Opcode.TILED_MATH, op)
         command = Command(opcode, name, serial, line, after, form.inputs, out, Params(epilogue=after_tile))
         self._issue(command, reads)

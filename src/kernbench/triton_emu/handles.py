@@ -6,6 +6,7 @@ The bytes of a handle lie in scratch or in the slot of a queue, and go back ther
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, NoReturn, Protocol, TypeAlias
 
@@ -51,6 +52,13 @@ class Slot:
     array: Operand | None = None
     turn: int = 0
     kernel: object = None
+
+    def array_of(self, nbytes: int, shape: tuple[int, ...], dtype: DType) -> Operand:
+        """Return the message in it as an array."""
+        array = self.array
+        if array is None or array.dtype is not dtype or (array.shape is not shape and array.shape != shape):
+            array = self.array = Operand(self.space, self.owner, self.address, nbytes, shape, dtype)
+        return array
 
     @property
     def is_held(self) -> bool:
@@ -109,11 +117,59 @@ class Allocation:
         self.turn = place.turn = place.turn + 1
         self.producer = -1  # the last command that writes it; -1: none does
 
+    @property
+    def root(self) -> Allocation:
+        """The one that has the memory: itself, unless it is a view."""
+        return self
+
     def __del__(self) -> None:
         place = self.place
         if place.turn == self.turn:
             place.turn += 1
             place.free()
+
+
+def _operator(name: str) -> Callable[[Handle, Handle | Number], Handle]:
+    """Return a handle's method for the operator ``name`` with a handle or a number behind it."""
+
+    def operate(self: Handle, other: Handle | Number) -> Handle:
+        return self.owner.binary(name, self, other)
+
+    return operate
+
+
+def _swapped(name: str) -> Callable[[Handle, Number], Handle]:
+    """Return the same for a number in front of the handle."""
+
+    def operate(self: Handle, other: Number) -> Handle:
+        return self.owner.binary(name, other, self)
+
+    return operate
+
+
+def _bit_operator(name: str) -> Callable[[Handle, Handle | Number], Handle]:
+    """Return the same for an operator on bits, which not all types have."""
+
+    def operate(self: Handle, other: Handle | Number) -> Handle:
+        return self.owner.elementwise(name, self, other)
+
+    return operate
+
+
+def _swapped_bit_operator(name: str) -> Callable[[Handle, Number], Handle]:
+    def operate(self: Handle, other: Number) -> Handle:
+        return self.owner.elementwise(name, other, self)
+
+    return operate
+
+
+def _sign(name: str) -> Callable[[Handle], Handle]:
+    """Return a handle's method for the operator ``name`` of one operand."""
+
+    def operate(self: Handle) -> Handle:
+        return self.owner.elementwise(name, self)
+
+    return operate
 
 
 class Handle(Allocation):
@@ -135,11 +191,6 @@ class Handle(Allocation):
         self.turn = place.turn = place.turn + 1
         self.producer = -1
         self.physical = physical
-
-    @property
-    def root(self) -> Handle:
-        """The handle that has the memory: itself, unless it is a view."""
-        return self
 
     @property
     def space(self) -> str:
@@ -174,90 +225,34 @@ class Handle(Allocation):
     def __repr__(self) -> str:
         return f"<handle {self.shape} {self.dtype} at {self.addr:#x}>"
 
-    def __add__(self, other: Handle | Number) -> Handle:
-        return self.owner.binary("add", self, other)
-
-    def __radd__(self, other: Number) -> Handle:
-        return self.owner.binary("add", other, self)
-
-    def __sub__(self, other: Handle | Number) -> Handle:
-        return self.owner.binary("sub", self, other)
-
-    def __rsub__(self, other: Number) -> Handle:
-        return self.owner.binary("sub", other, self)
-
-    def __mul__(self, other: Handle | Number) -> Handle:
-        return self.owner.binary("mul", self, other)
-
-    def __rmul__(self, other: Number) -> Handle:
-        return self.owner.binary("mul", other, self)
-
-    def __truediv__(self, other: Handle | Number) -> Handle:
-        return self.owner.binary("div", self, other)
-
-    def __rtruediv__(self, other: Number) -> Handle:
-        return self.owner.binary("div", other, self)
-
-    def __mod__(self, other: Handle | Number) -> Handle:
-        return self.owner.binary("rem", self, other)
-
-    def __rmod__(self, other: Number) -> Handle:
-        return self.owner.binary("rem", other, self)
-
-    def __and__(self, other: Handle | Number) -> Handle:
-        return self.owner.elementwise("and", self, other)
-
-    def __rand__(self, other: Number) -> Handle:
-        return self.owner.elementwise("and", other, self)
-
-    def __or__(self, other: Handle | Number) -> Handle:
-        return self.owner.elementwise("or", self, other)
-
-    def __ror__(self, other: Number) -> Handle:
-        return self.owner.elementwise("or", other, self)
-
-    def __xor__(self, other: Handle | Number) -> Handle:
-        return self.owner.elementwise("xor", self, other)
-
-    def __rxor__(self, other: Number) -> Handle:
-        return self.owner.elementwise("xor", other, self)
-
-    def __lshift__(self, other: Handle | Number) -> Handle:
-        return self.owner.elementwise("shl", self, other)
-
-    def __rlshift__(self, other: Number) -> Handle:
-        return self.owner.elementwise("shl", other, self)
-
-    def __rshift__(self, other: Handle | Number) -> Handle:
-        return self.owner.elementwise("shr", self, other)
-
-    def __rrshift__(self, other: Number) -> Handle:
-        return self.owner.elementwise("shr", other, self)
-
-    def __invert__(self) -> Handle:
-        return self.owner.elementwise("not", self)
-
-    def __neg__(self) -> Handle:
-        return self.owner.elementwise("neg", self)
-
-    def __lt__(self, other: Handle | Number) -> Handle:
-        return self.owner.binary("lt", self, other)
-
-    def __le__(self, other: Handle | Number) -> Handle:
-        return self.owner.binary("le", self, other)
-
-    def __gt__(self, other: Handle | Number) -> Handle:
-        return self.owner.binary("gt", self, other)
-
-    def __ge__(self, other: Handle | Number) -> Handle:
-        return self.owner.binary("ge", self, other)
-
-    def __eq__(self, other: Handle | Number) -> Handle:  # type: ignore[override]
-        return self.owner.binary("eq", self, other)
-
-    def __ne__(self, other: Handle | Number) -> Handle:  # type: ignore[override]
-        return self.owner.binary("ne", self, other)
-
+    __add__ = _operator("add")
+    __radd__ = _swapped("add")
+    __sub__ = _operator("sub")
+    __rsub__ = _swapped("sub")
+    __mul__ = _operator("mul")
+    __rmul__ = _swapped("mul")
+    __truediv__ = _operator("div")
+    __rtruediv__ = _swapped("div")
+    __mod__ = _operator("rem")
+    __rmod__ = _swapped("rem")
+    __and__ = _bit_operator("and")
+    __rand__ = _swapped_bit_operator("and")
+    __or__ = _bit_operator("or")
+    __ror__ = _swapped_bit_operator("or")
+    __xor__ = _bit_operator("xor")
+    __rxor__ = _swapped_bit_operator("xor")
+    __lshift__ = _bit_operator("shl")
+    __rlshift__ = _swapped_bit_operator("shl")
+    __rshift__ = _bit_operator("shr")
+    __rrshift__ = _swapped_bit_operator("shr")
+    __invert__ = _sign("not")
+    __neg__ = _sign("neg")
+    __lt__ = _operator("lt")
+    __le__ = _operator("le")
+    __gt__ = _operator("gt")
+    __ge__ = _operator("ge")
+    __eq__ = _operator("eq")  # type: ignore[assignment]
+    __ne__ = _operator("ne")  # type: ignore[assignment]
     __hash__ = object.__hash__
 
     def __bool__(self) -> NoReturn:
@@ -297,7 +292,7 @@ class View(Handle):
         self.producer = base.producer
 
     @property
-    def root(self) -> Handle:
+    def root(self) -> Allocation:
         """The handle that has the memory."""
         return self.base
 

@@ -1,13 +1,13 @@
-"""From a ``tl`` call to a command: memory for its result, its place in the order, and the commands it waits for."""
+"""From a ``tl`` call or a step to a command: memory for its result, its place in the order, what it waits for."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Sequence
+from math import prod
+from operator import attrgetter
 from sys import getrefcount
-from types import CodeType
 
 from kernbench.common.dtypes import DType, Shape
 from kernbench.common.errors import AllocationError
@@ -21,8 +21,7 @@ from kernbench.messages.commands import (
     Operand,
     Params,
 )
-from kernbench.policy.address.free_list import Block, ScratchAllocator
-from kernbench.triton_emu.calls import Asked, Call, KnownCalls, Room
+from kernbench.policy.address.free_list import Block, Label, ScratchAllocator, label_text
 from kernbench.triton_emu.handles import Allocation, Handle, Language, Number, Ref, Slot, load_first
 from kernbench.triton_emu.kernel_runner import KernelRunner
 from kernbench.triton_emu.source import KernelSite, call_line, call_place, kernel_error
@@ -30,34 +29,113 @@ from kernbench.triton_emu.source import KernelSite, call_line, call_place, kerne
 _MANY_SLOTS = 1024
 
 
-class Lifetimes:
-    """Who holds the memory of one kernel: its handles, and the commands that read or write it.
+class CommandMaker:
+    """Gives the commands of one program on the PE ``site`` their memory and their order.
 
-    A command that is under way has the handles it uses, so that the memory of one goes back once the kernel has dropped
-    it and the commands are done. So whoever gets the bytes next meets neither a read that is late nor a write that is.
+    A command that is under way has the handles it uses, so that the memory of one goes back once the program has
+    dropped it and the commands are done. So whoever gets the bytes next meets neither a read that is late nor a write
+    that is. Nothing here waits: a program that gets no memory asks for ``AwaitSpace`` and tries again.
 
     ``under_way``: the commands that are not done, by serial, with their handles, which are let go from the last to the
-    first. ``slots``: those that the kernel has had messages in.
+    first. ``next_serial``: that of the next command. ``slots``: those that the program has had messages in.
     """
 
-    __slots__ = ("slots", "under_way")
+    __slots__ = ("_scratch", "coord", "next_serial", "site", "slots", "under_way")
 
-    def __init__(self) -> None:
-        self.under_way: dict[int, tuple[Command, tuple[Handle, ...]]] = {}
+    def __init__(self, site: KernelSite, scratch: ScratchAllocator) -> None:
+        self.site = site
+        self.coord = (site.sip, site.cube, site.pe)
+        self._scratch = scratch
+        self.next_serial = 0
+        self.under_way: dict[int, tuple[Command, tuple[Allocation, ...]]] = {}
         self.slots: list[Slot] = []
 
-    def returning(self) -> bool:
-        """Whether commands under way are the last to have some memory, which thus goes back when they are done."""
-        return returning(self.under_way)
+    def result(self, label: Label, shape: Shape, dtype: DType, nbytes: int) -> Block | None:
+        """Return memory for an array, its ``array`` set; None when commands under way will give some back.
+
+        AllocationError when none of them will.
+        """
+        try:
+            block = self._scratch.alloc(nbytes, label)
+        except AllocationError:
+            if self.will_free_memory():
+                return None
+            raise
+        array = block.array
+        if array is None or array.dtype is not dtype or (array.shape is not shape and array.shape != shape):
+            block.array = Operand("tcm", self.coord, block.address, nbytes, shape, dtype)
+        return block
+
+    def order(self, reads: Sequence[Allocation]) -> tuple[int, tuple[int, ...]]:
+        """Return the serial of the next command, and those of the commands under way that make what it reads."""
+        serial = self.next_serial
+        self.next_serial = serial + 1
+        under_way = self.under_way
+        after: tuple[int, ...] = ()
+        for x in reads:
+            producer = x.producer
+            if producer in under_way:
+                if not after:
+                    after = (producer,)
+                elif producer not in after:
+                    after = tuple(sorted((*after, producer)))
+        return serial, after
+
+    def enter(self, command: Command, reads: tuple[Allocation, ...], result: Allocation | None = None) -> None:
+        """Hold what ``command`` uses until it is done."""
+        if result is None:
+            self.under_way[command.serial] = (command, reads[::-1])
+        else:
+            result.producer = serial = command.serial
+            self.under_way[serial] = (command, (result, *reads[::-1]) if reads else (result,))
+
+    def bring_in(self, x: Allocation, block: Block, line: int, physical: bool = True) -> Command:
+        """Read a message that lies in HBM or SRAM into ``block``: from then on ``x`` is that, and its slot free.
+
+        ``physical``: of its address.
+        """
+        here, there = block.array, x.array
+        copy = Allocation(here, block)
+        serial, after = self.order((x,))
+        # The two change places: the slot goes back with the handle that nobody has.
+        x.array, copy.array = here, there
+        x.place, copy.place = copy.place, x.place
+        x.turn, copy.turn = copy.turn, x.turn
+        source = MemoryRef(there.address, there.shape, there.dtype, physical=physical)
+        load = Command(LOAD, "load", serial, line, after, (source,), here)
+        self.enter(load, (copy,), x)
+        return load
+
+    def will_free_memory(self) -> bool:
+        """Return True when commands under way are the last to have some memory, which goes back when they are done."""
+        under_way = self.under_way
+        uses = Counter(id(x) for _, handles in under_way.values() for x in handles)
+        return any(
+            getrefcount(handles[i]) == uses[id(handles[i])] + 1  # one is the argument's
+            for _, handles in under_way.values()
+            for i in range(len(handles))
+        )
 
     def only_read_by(self, reader: int, serial: int) -> bool:
-        """Whether nobody but the command ``reader`` will read what ``serial`` makes: the kernel has dropped it."""
+        """Return True when nobody but the command ``reader`` will read what ``serial`` makes: it has been dropped."""
         (_, made), (_, used) = self.under_way[serial], self.under_way[reader]
         here = sum(x is made[0] for x in used)
         return here == 1 and getrefcount(made[0]) == 3  # of the two commands, and the argument's
 
-    def received(self, slot: Slot) -> None:
-        """The kernel has its first message in ``slot``."""
+    def full_scratch(self, nbytes: int, label: Label) -> str:
+        """Say who holds the memory that there is none of for ``label``."""
+        free, live = self._scratch.free_bytes, self._scratch.live()
+        pieces = " but in pieces that are too small" if free >= nbytes else ""
+        held: Counter[str] = Counter()
+        for name, size in live:
+            held[name] += size
+        times = Counter(name for name, _ in live)
+        lines = [f"{size:>12} bytes  {times[name]} x {name}" for name, size in held.most_common()]
+        asked = f"scratch is full: asked for {nbytes} bytes ({label_text(label)}), {free} bytes are free{pieces}"
+        return "\n".join([f"{asked}; live handles:", *(lines or ["none"])])
+
+    def add_slot(self, slot: Slot) -> None:
+        """Note that the program has its first message in ``slot``."""
         if len(self.slots) >= _MANY_SLOTS:  # of receives that were posted: each had a slot of its own
             for each in self.slots:
                 if not each.is_held:
@@ -67,19 +145,23 @@ class Lifetimes:
         self.slots.append(slot)
 
     def finish(self) -> None:
-        """The kernel is over: the slots of its messages go back, those that commands still use when they are done.
+        """End the program: the slots of its messages go back, those that commands still use when they are done.
 
         Handles that somebody has kept hold none any more: commands get handles of their own.
         """
-        instead: dict[Handle, Handle] = {}
-        for x in [x.root for _, handles in self.under_way.values() for x in handles]:
-            if isinstance(x.place, Slot) and x.turn == x.place.turn:
-                x.place.turn += 1
-                instead[x] = Handle(x.owner, x.array, x.place)
+        instead: dict[Allocation, Allocation] = {}
+        used: list[Slot] = []
+        for _, handles in self.under_way.values():
+            for x in handles:
+                owner = x.root
+                place = owner.place
+                if isinstance(place, Slot) and owner.turn == place.turn:
+                    place.turn += 1
+                    instead[owner] = Allocation(owner.array, place)
+                    used.append(place)
         for serial, (command, handles) in self.under_way.items():
             self.under_way[serial] = (command, tuple([instead.get(x.root, x) for x in handles]))
-        used = [x.place for x in instead]
-        for slot in sorted(self.slots, key=lambda each: each.sequence):
+        for slot in sorted(self.slots, key=attrgetter("sequence")):
             if slot.is_held and slot not in used:
                 slot.turn += 1
                 slot.free()
@@ -88,87 +170,32 @@ class Lifetimes:
         self.slots = []
 
 
-def returning(under_way: Mapping[int, tuple[Command, tuple[Allocation, ...]]]) -> bool:
-    """Whether commands ``under_way`` are the last to have some memory."""
-    uses = Counter(id(x) for _, handles in under_way.values() for x in handles)
-    return any(
-        getrefcount(handles[i]) == uses[id(handles[i])] + 1  # one is the argument's
-        for _, handles in under_way.values()
-        for i in range(len(handles))
-    )
-
-
 class Issuer(Language):
-    """What every group of ``tl`` calls is built on; its surface is for the PE that runs the kernel."""
+    """What every group of ``tl`` calls is built on: it hands commands over, and waits for memory."""
 
-    __slots__ = (
-        "_asked",
-        "_calls",
-        "_code",
-        "_coord",
-        "_elsewhere",
-        "_file",
-        "_known",
-        "_lifetimes",
-        "_next_serial",
-        "_request",
-        "_runner",
-        "_scratch",
-        "_site",
-        "_under_way",
-    )
+    __slots__ = ("_file", "_maker", "_request", "_runner", "_site")
 
-    def __init__(self, site: KernelSite, scratch: ScratchAllocator, runner: KernelRunner, known: KnownCalls) -> None:
-        self._site = site
-        self._scratch = scratch
+    def __init__(self, maker: CommandMaker, runner: KernelRunner) -> None:
+        self._maker = maker
         self._runner = runner
-        self._coord = (site.sip, site.cube, site.pe)
         self._request = runner.request
-        self._lifetimes = lifetimes = Lifetimes()
-        self._under_way = lifetimes.under_way
-        self._next_serial = 0
-        self._file = site.file
-        # The function that last made a call, and its calls by where in its code they are.
-        self._known = known
-        self._code: CodeType | None = None
-        self._calls: dict[int, Call] = {}
-        self._elsewhere: dict[int, Call] = {}
-        # What its receives last asked for.
-        self._asked: dict[Call, Asked] = {}
+        self._site = maker.site
+        self._file = maker.site.file
 
     @property
     def site(self) -> KernelSite:
         """Where the kernel runs."""
         return self._site
 
-    @property
-    def lifetimes(self) -> Lifetimes:
-        """How long the memory of its handles is held."""
-        return self._lifetimes
-
-    def finish(self) -> None:
-        """The kernel is over: all its memory is given back."""
-        self._lifetimes.finish()
-
-    def _call(self, above: int = 2) -> Call:
-        """The kernel's call that this is, as the kernel has made it before; KernelError when no kernel makes it.
+    def _line(self, above: int = 2) -> int:
+        """Return the line of the kernel's call that this is; KernelError when no kernel makes it.
 
         ``above``: how many frames further up the kernel is, if it makes the call itself.
         """
         if not self._runner.inside:
             self._runner.check()
         frame = sys._getframe(above)  # noqa: SLF001 - documented, public in all but name
-        code = frame.f_code
-        if code is not self._code:
-            if code.co_filename != self._file:
-                return self._call_from(call_line(self._file, frame))
-            self._code, self._calls = code, self._known.of(code)
-        at = frame.f_lasti
-        return self._calls.get(at) or self._calls.setdefault(at, Call(frame.f_lineno))
-
-    def _call_from(self, line: int) -> Call:
-        """The call that a function in another file makes for ``line`` of the kernel."""
-        return self._elsewhere.get(line) or self._elsewhere.setdefault(line, Call(line))
+        return frame.f_lineno if frame.f_code.co_filename == self._file else call_line(self._file, frame)
 
     def _own(self, x: object) -> Handle:
         """``x`` as a handle in TCM that this kernel may use."""
@@ -191,76 +218,36 @@ class Issuer(Language):
         return x
 
     def _bring_in(self, x: Handle) -> None:
-        """Read a message that lies in HBM or SRAM into scratch: from then on the handle is that, and its slot free."""
-        call = self._call()
-        copy = self._fresh("message", x.shape, x.dtype, call)
-        serial, after = self._ordered((x,))
-        there, here = x.array, copy.array
-        # The two change places: the slot goes back with the handle that nobody has.
-        x.array, copy.array = here, there
-        x.place, copy.place = copy.place, x.place
-        x.turn, copy.turn = copy.turn, x.turn
-        x.producer = serial
-        source = MemoryRef(there.address, there.shape, there.dtype, physical=x.physical)
-        command = Command(LOAD, "load", serial, call.line, after, (source,), here)
-        self._under_way[serial] = (command, (x, copy))
-        self._request(command)
+        """Read a message that lies in HBM or SRAM into scratch."""
+        line = self._line()
+        block = self._block("message", x.shape, x.dtype, line)
+        self._request(self._maker.bring_in(x, block, line, x.physical))
 
-    def _fresh(self, what: str, shape: Shape, dtype: DType, call: Call) -> Handle:
-        """A handle for the result ``what`` of a call; waits for memory that commands under way will give back."""
-        room = call.rooms.get(what)
-        if room is None or room.dtype is not dtype or (room.shape is not shape and room.shape != shape):
-            room = call.room(what, shape, dtype)
+    def _block(self, what: str, shape: Shape, dtype: DType, line: int) -> Block:
+        """Return memory for the array ``what``; waits for what commands under way will give back."""
+        nbytes = prod(shape) * dtype.itemsize
+        label = (what, shape, dtype, "at line", line)
+        maker = self._maker
         try:
-            block = self._scratch.alloc(room.nbytes, room.label)
+            while (block := maker.result(label, shape, dtype, nbytes)) is None:
+                self._request(AwaitSpace(nbytes, line))
         except AllocationError:
-            block = self._alloc_later(room, call.line)
-        array = block.array
-        if array is None or array.dtype is not dtype or (array.shape is not shape and array.shape != shape):
-            array = block.array = Operand("tcm", self._coord, block.address, room.nbytes, shape, dtype)
-        return Handle(self, array, block)
+            raise AllocationError(f"{call_place()}: {maker.full_scratch(nbytes, label)}") from None
+        return block
 
-    def _alloc_later(self, room: Room, line: int) -> Block:
-        """Wait until enough has come back; AllocationError when nothing is about to."""
-        while self._lifetimes.returning():
-            self._request(AwaitSpace(room.nbytes, line))
-            with suppress(AllocationError):
-                return self._scratch.alloc(room.nbytes, room.label)
-        raise AllocationError(f"{call_place()}: {self._full(room.nbytes, room.label)}")
+    def _result(self, what: str, shape: Shape, dtype: DType, line: int) -> Handle:
+        """Return a handle for the result ``what`` of a call."""
+        block = self._block(what, shape, dtype, line)
+        return Handle(self, block.array, block)
 
-    def _full(self, nbytes: int, label: str) -> str:
-        free, live = self._scratch.free_bytes, self._scratch.live()
-        pieces = " but in pieces that are too small" if free >= nbytes else ""
-        held: Counter[str] = Counter()
-        for name, size in live:
-            held[name] += size
-        times = Counter(name for name, _ in live)
-        lines = [f"{size:>12} bytes  {times[name]} x {name}" for name, size in held.most_common()]
-        head = f"scratch is full: asked for {nbytes} bytes ({label}), {free} bytes are free{pieces}; live handles:"
-        return "\n".join([head, *(lines or ["none"])])
-
-    def _ordered(self, reads: Collection[Handle]) -> tuple[int, tuple[int, ...]]:
-        """The serial of the next command, and those of the commands under way that make what it reads."""
-        serial = self._next_serial
-        self._next_serial = serial + 1
-        if not reads:
-            return serial, ()
-        under_way = self._under_way
-        producers = [producer for x in reads if (producer := x.producer) in under_way]
-        return serial, tuple(sorted(set(producers)) if len(producers) > 1 else producers)
-
-    def _issue(self, command: Command, reads: Iterable[Handle], result: Handle | None = None) -> None:
-        handles = [*reads]
-        if result is not None:
-            result.producer = command.serial
-            handles.append(result)
-        self._under_way[command.serial] = (command, tuple(handles[::-1]))
-        hand_over = self._runner.hand_over  # whoever issues has asked for its ``_call``: the kernel runs
+    def _issue(self, command: Command, reads: tuple[Handle, ...], result: Handle | None = None) -> None:
+        self._maker.enter(command, reads, result)
+        hand_over = self._runner.hand_over  # whoever issues has asked for its ``_line``: the kernel runs
         hand_over(command)
 
     def _compute(
         self,
-        call: Call,
+        line: int,
         name: str,
         operands: tuple[Handle | Number, ...],
         shape: Shape,
@@ -268,10 +255,10 @@ class Issuer(Language):
         params: Params = NO_PARAMS,
     ) -> Handle:
         """Issue the MATH operator ``name`` on checked operands."""
-        result = self._fresh(name, shape, dtype, call)
-        reads = [x for x in operands if isinstance(x, Handle)]
-        serial, after = self._ordered(reads)
+        result = self._result(name, shape, dtype, line)
+        reads = tuple([x for x in operands if isinstance(x, Handle)])
+        serial, after = self._maker.order(reads)
         inputs = tuple([x.array if isinstance(x, Handle) else x for x in operands])
-        command = Command(MATH, name, serial, call.line, after, inputs, result.array, params)
+        command = Command(MATH, name, serial, line, after, inputs, result.array, params)
         self._issue(command, reads, result)
         return result

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any, Protocol, cast
 
 from kernbench.common.dtypes import I8, DType, Shape
 from kernbench.common.operators import OPERATORS
 from kernbench.messages.commands import MATH, Command, Params
-from kernbench.triton_emu.calls import Call
 from kernbench.triton_emu.checks import (
     COMPARISONS,
     Ints,
@@ -36,6 +36,44 @@ def _along(axis: int | None) -> Params:
     return Params(axis=axis)
 
 
+class UnaryCall(Protocol):
+    """A ``tl`` call that makes a handle of another."""
+
+    def __call__(self, x: Handle) -> Handle:
+        """Make it."""
+
+
+class BinaryCall(Protocol):
+    """A ``tl`` call that makes a handle of two operands."""
+
+    def __call__(self, a: Handle | Number, b: Handle | Number) -> Handle:
+        """Make it."""
+
+
+def _unary(name: str, text: str) -> UnaryCall:
+    """Return the ``tl`` call for the elementwise operator ``name`` of one operand; ``text``: its docstring."""
+
+    def call(self: ElementwiseCalls, x: Handle) -> Handle:
+        return self.elementwise(name, x)
+
+    return cast("UnaryCall", _named(call, name, text))
+
+
+def _binary(name: str, text: str) -> BinaryCall:
+    """Return the same for two operands."""
+
+    def call(self: ElementwiseCalls, a: Handle | Number, b: Handle | Number) -> Handle:
+        return self.elementwise(name, a, b)
+
+    return cast("BinaryCall", _named(call, name, text))
+
+
+def _named(call: Any, name: str, text: str) -> object:
+    call.__name__, call.__qualname__, call.__doc__ = name, f"ElementwiseCalls.{name}", text
+    del call.__annotations__["self"]  # as of a method that is written out
+    return call
+
+
 class ElementwiseCalls(Issuer):
     """Operators that work element by element; operands broadcast as in NumPy and have one type."""
 
@@ -43,47 +81,31 @@ class ElementwiseCalls(Issuer):
 
     def elementwise(self, name: str, *operands: Handle | Number) -> Handle:
         """The elementwise operator ``name`` of the operator table on handles and numbers, at least one a handle."""
-        return self._elementwise(self._call(), name, operands)
+        return self._elementwise(self._line(), name, operands)
 
     def binary(self, name: str, a: Handle | Number, b: Handle | Number) -> Handle:
         """The same for ``a`` and ``b``, for the operators between handles, which kernels are full of."""
-        call = self._call(3)
+        line = self._line(3)
         if not isinstance(a, Handle) or not isinstance(b, Handle) or a.owner is not self or b.owner is not self:
-            return self._elementwise(call, name, (a, b))
+            return self._elementwise(line, name, (a, b))
         x, y = a.array, b.array
         if x.dtype is not y.dtype or not x.space == y.space == "tcm" or (x.shape is not y.shape and x.shape != y.shape):
-            return self._elementwise(call, name, (a, b))
-        result = self._fresh(name, x.shape, I8 if name in COMPARISONS else x.dtype, call)
-        serial, first, second, under_way = self._next_serial, a.producer, b.producer, self._under_way
-        self._next_serial = serial + 1
-        after: tuple[int, ...] = ()
-        if first in under_way:
-            after = (first,)
-            if second in under_way and second != first:
-                after = (first, second) if first < second else (second, first)
-        elif second in under_way:
-            after = (second,)
-        command = Command(MATH, name, serial, call.line, after, (x, y), result.array)
-        result.producer = serial
-        under_way[serial] = (command, (result, b, a))
-        hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
-        hand_over(command)
+            return self._elementwise(line, name, (a, b))
+        result = self._result(name, x.shape, I8 if name in COMPARISONS else x.dtype, line)
+        serial, after = self._maker.order((a, b))
+        command = Command(MATH, name, serial, line, after, (x, y), result.array)
+        self._issue(command, (a, b), result)
         return result
 
-    def _elementwise(self, call: Call, name: str, operands: Sequence[Handle | Number]) -> Handle:
+    def _elementwise(self, line: int, name: str, operands: Sequence[Handle | Number]) -> Handle:
         op = elementwise_operator(name, operands)
         item, shape = self._common(name, operands)
         check_has_bits(op, item)
         inputs = tuple([x if isinstance(x, Handle) else number_as(x, item) for x in operands])
-        return self._compute(call, name, inputs, shape, op.makes or item)
+        return self._compute(line, name, inputs, shape, op.makes or item)
 
-    def maximum(self, a: Handle | Number, b: Handle | Number) -> Handle:
-        """The larger of two, element by element."""
-        return self.elementwise("maximum", a, b)
-
-    def minimum(self, a: Handle | Number, b: Handle | Number) -> Handle:
-        """The smaller of two, element by element."""
-        return self.elementwise("minimum", a, b)
+    maximum = _binary("maximum", "The larger of two, element by element.")
+    minimum = _binary("minimum", "The smaller of two, element by element.")
 
     def fma(self, a: Handle | Number, b: Handle | Number, c: Handle | Number) -> Handle:
         """``a * b + c``, rounded once."""
@@ -98,75 +120,25 @@ class ElementwiseCalls(Issuer):
         item, shape = self._common("where", (a, b))
         shape = broadcast(self._own(condition).shape, shape)
         x, y = (value if isinstance(value, Handle) else number_as(value, item) for value in (a, b))
-        return self._compute(self._call(), "where", (condition, x, y), shape, item)
+        return self._compute(self._line(), "where", (condition, x, y), shape, item)
 
-    def exp(self, x: Handle) -> Handle:
-        """e to the power ``x``."""
-        return self.elementwise("exp", x)
-
-    def exp2(self, x: Handle) -> Handle:
-        """2 to the power ``x``."""
-        return self.elementwise("exp2", x)
-
-    def log(self, x: Handle) -> Handle:
-        """The natural logarithm."""
-        return self.elementwise("log", x)
-
-    def log2(self, x: Handle) -> Handle:
-        """The logarithm to base 2."""
-        return self.elementwise("log2", x)
-
-    def floor(self, x: Handle) -> Handle:
-        """The largest whole number that is not above ``x``."""
-        return self.elementwise("floor", x)
-
-    def ceil(self, x: Handle) -> Handle:
-        """The smallest whole number that is not below ``x``."""
-        return self.elementwise("ceil", x)
-
-    def erf(self, x: Handle) -> Handle:
-        """The error function."""
-        return self.elementwise("erf", x)
-
-    def sqrt(self, x: Handle) -> Handle:
-        """The square root."""
-        return self.elementwise("sqrt", x)
-
-    def rsqrt(self, x: Handle) -> Handle:
-        """1 over the square root."""
-        return self.elementwise("rsqrt", x)
-
-    def abs(self, x: Handle) -> Handle:
-        """The absolute value."""
-        return self.elementwise("abs", x)
-
-    def sigmoid(self, x: Handle) -> Handle:
-        """1 / (1 + exp(-x))."""
-        return self.elementwise("sigmoid", x)
-
-    def tanh(self, x: Handle) -> Handle:
-        """The hyperbolic tangent."""
-        return self.elementwise("tanh", x)
-
-    def sin(self, x: Handle) -> Handle:
-        """The sine."""
-        return self.elementwise("sin", x)
-
-    def cos(self, x: Handle) -> Handle:
-        """The cosine."""
-        return self.elementwise("cos", x)
-
-    def relu(self, x: Handle) -> Handle:
-        """``x``, but not below 0."""
-        return self.elementwise("relu", x)
-
-    def gelu(self, x: Handle) -> Handle:
-        """The Gaussian error linear unit, in its tanh form."""
-        return self.elementwise("gelu", x)
-
-    def silu(self, x: Handle) -> Handle:
-        """``x * sigmoid(x)``."""
-        return self.elementwise("silu", x)
+    exp = _unary("exp", "e to the power ``x``.")
+    exp2 = _unary("exp2", "2 to the power ``x``.")
+    log = _unary("log", "The natural logarithm.")
+    log2 = _unary("log2", "The logarithm to base 2.")
+    floor = _unary("floor", "The largest whole number that is not above ``x``.")
+    ceil = _unary("ceil", "The smallest whole number that is not below ``x``.")
+    erf = _unary("erf", "The error function.")
+    sqrt = _unary("sqrt", "The square root.")
+    rsqrt = _unary("rsqrt", "1 over the square root.")
+    abs = _unary("abs", "The absolute value.")
+    sigmoid = _unary("sigmoid", "1 / (1 + exp(-x)).")
+    tanh = _unary("tanh", "The hyperbolic tangent.")
+    sin = _unary("sin", "The sine.")
+    cos = _unary("cos", "The cosine.")
+    relu = _unary("relu", "``x``, but not below 0.")
+    gelu = _unary("gelu", "The Gaussian error linear unit, in its tanh form.")
+    silu = _unary("silu", "``x * sigmoid(x)``.")
 
     def _common(self, name: str, operands: Sequence[Handle | Number]) -> tuple[DType, Shape]:
         """The one type of all handles among ``operands``, and the shape they broadcast to."""
@@ -215,28 +187,28 @@ class MathCalls(ElementwiseCalls):
     def softmax(self, x: Handle, axis: int = -1) -> Handle:
         """exp(x - max) / sum(exp(x - max)) along ``axis``."""
         along = axis_of(axis, self._own(x).shape)
-        return self._compute(self._call(), "softmax", (x,), x.shape, x.dtype, _along(along))
+        return self._compute(self._line(), "softmax", (x,), x.shape, x.dtype, _along(along))
 
     def cumsum(self, x: Handle, axis: int = -1) -> Handle:
         """The sum of all elements up to each, along ``axis``."""
         along = axis_of(axis, self._own(x).shape)
-        return self._compute(self._call(), "cumsum", (x,), x.shape, x.dtype, _along(along))
+        return self._compute(self._line(), "cumsum", (x,), x.shape, x.dtype, _along(along))
 
     def iota(self, shape: Ints, dtype: object, axis: int = -1) -> Handle:
         """An array of whole numbers: each element is its index along ``axis``. KernelError if the type has too few."""
         extent, item = as_shape(shape), element_type(dtype)
         along = axis_of(axis, extent)
         check_counts(item, extent[along] - 1)
-        return self._compute(self._call(), "iota", (), extent, item, _along(along))
+        return self._compute(self._line(), "iota", (), extent, item, _along(along))
 
     def zeros(self, shape: Ints, dtype: object) -> Handle:
         """An array of zeros."""
-        return self._compute(self._call(), "zeros", (), as_shape(shape), element_type(dtype))
+        return self._compute(self._line(), "zeros", (), as_shape(shape), element_type(dtype))
 
     def full(self, shape: Ints, value: Number, dtype: object) -> Handle:
         """An array filled with ``value``."""
         extent, item = as_shape(shape), element_type(dtype)
-        return self._compute(self._call(), "full", (number_as(value, item),), extent, item)
+        return self._compute(self._line(), "full", (number_as(value, item),), extent, item)
 
     def constant(self, values: object, dtype: object) -> Handle:
         """An array of known numbers, NumPy's or nested sequences: the command carries them, MATH writes them to TCM.
@@ -245,29 +217,29 @@ class MathCalls(ElementwiseCalls):
         """
         item = element_type(dtype)
         shape, pattern = constant_bytes(values, item)
-        return self._compute(self._call(), "constant", (), shape, item, Params(pattern=pattern))
+        return self._compute(self._line(), "constant", (), shape, item, Params(pattern=pattern))
 
     def copy(self, x: Handle) -> Handle:
         """``x`` again, in scratch of its own: what frees the slot of a message that is still needed."""
-        return self._compute(self._call(), "copy", (x,), self._own(x).shape, x.dtype)
+        return self._compute(self._line(), "copy", (x,), self._own(x).shape, x.dtype)
 
     def cast(self, x: Handle, dtype: object) -> Handle:
         """``x`` as another type: rounded to nearest even; to integers truncated and saturated. The same type: ``x``."""
         item = element_type(dtype)
-        return x if self._own(x).dtype is item else self._compute(self._call(), "cast", (x,), x.shape, item)
+        return x if self._own(x).dtype is item else self._compute(self._line(), "cast", (x,), x.shape, item)
 
     def trans(self, x: Handle, perm: Sequence[int] | None = None) -> Handle:
         """``x`` with its axes in the order ``perm``, or its last two swapped. It copies."""
         order = permutation(perm, self._own(x).shape)
         axes = order or (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
-        return self._compute(self._call(), "trans", (x,), tuple(x.shape[i] for i in axes), x.dtype, Params(perm=order))
+        return self._compute(self._line(), "trans", (x,), tuple(x.shape[i] for i in axes), x.dtype, Params(perm=order))
 
     def broadcast(self, x: Handle, shape: Ints) -> Handle:
         """``x`` repeated to ``shape``, by NumPy's rule, as operators do by themselves; ``x`` if it has that shape."""
         extent = as_shape(shape)
         if broadcast(self._own(x).shape, extent) != extent:
             raise kernel_error(f"shape {x.shape} does not broadcast to {extent}")
-        return x if x.shape == extent else self._compute(self._call(), "broadcast", (x,), extent, x.dtype)
+        return x if x.shape == extent else self._compute(self._line(), "broadcast", (x,), extent, x.dtype)
 
     def reshape(self, x: Handle, shape: Ints) -> Handle:
         """``x`` with its elements, row by row, in another shape; one axis may be -1. A view: no command, no time."""
@@ -290,4 +262,4 @@ class MathCalls(ElementwiseCalls):
         else:
             rest = tuple(n for i, n in enumerate(shape) if i not in gone)
         item = OPERATORS[name].makes or x.dtype
-        return self._compute(self._call(), name, (x,), rest, item, _along(along))
+        return self._compute(self._line(), name, (x,), rest, item, _along(along))

@@ -39,7 +39,6 @@ from kernbench.messages.commands import (
     ReadValue,
     Receive,
 )
-from kernbench.triton_emu.calls import Asked, Call
 from kernbench.triton_emu.checks import (
     Ints,
     as_shape,
@@ -86,27 +85,27 @@ class MemoryCalls(Issuer):
         of each contiguous run, address None for elements that are ``other``.
         KernelError for arguments that do not fit, AllocationError when scratch is full.
         """
-        call = self._call()
+        line = self._line()
         if isinstance(ptr, tuple | list):
-            return self._gather(call, ptr, as_shape(shape), element_type(dtype), (strides, valid), other)
+            return self._gather(line, ptr, as_shape(shape), element_type(dtype), (strides, valid), other)
         va, extent, item = pointer(ptr), as_shape(shape), element_type(dtype)
         steps, inside, fill = strides_of(strides, extent, item), valid_part(valid, extent), number_as(other, item)
-        result = self._fresh("load", extent, item, call)
-        serial, after = self._ordered(())
+        result = self._result("load", extent, item, line)
+        serial, after = self._maker.order(())
         source = MemoryRef(va, extent, item, steps, inside, fill)
-        command = Command(LOAD, "load", serial, call.line, after, (source,), result.array)
+        command = Command(LOAD, "load", serial, line, after, (source,), result.array)
         self._issue(command, (), result)
         return result
 
     def _gather(
-        self, call: Call, runs: Runs, extent: Shape, item: DType, no_box: tuple[object, object], other: Number
+        self, line: int, runs: Runs, extent: Shape, item: DType, no_box: tuple[object, object], other: Number
     ) -> Handle:
         check_no_box(*no_box)
         found, fill = run_list(runs, extent, item), number_as(other, item)
-        result = self._fresh("load", extent, item, call)
-        serial, after = self._ordered(())
+        result = self._result("load", extent, item, line)
+        serial, after = self._maker.order(())
         source = MemoryRef(NOWHERE, extent, item, other=fill, runs=found)
-        command = Command(LOAD, "load", serial, call.line, after, (source,), result.array)
+        command = Command(LOAD, "load", serial, line, after, (source,), result.array)
         self._issue(command, (), result)
         return result
 
@@ -116,7 +115,7 @@ class MemoryCalls(Issuer):
         Elements outside ``valid``, and those whose address is None, are not written. Where runs overlap, the last one
         stays. KernelError for arguments that do not fit.
         """
-        line = self._call().line
+        line = self._line()
         if isinstance(ptr, tuple | list):
             self._scatter(line, ptr, self._own(handle), (strides, valid))
             return
@@ -124,7 +123,7 @@ class MemoryCalls(Issuer):
         steps = strides_of(strides, source.shape, source.dtype)
         check_no_overlap(steps, source.shape)
         inside = valid_part(valid, source.shape)
-        serial, after = self._ordered((source,))
+        serial, after = self._maker.order((source,))
         target = MemoryRef(va, source.shape, source.dtype, steps, inside)
         command = Command(STORE, "store", serial, line, after, (source.array,), target)
         self._issue(command, (source,))
@@ -132,7 +131,7 @@ class MemoryCalls(Issuer):
     def _scatter(self, line: int, runs: Runs, source: Handle, no_box: tuple[object, object]) -> None:
         check_no_box(*no_box)
         found = run_list(runs, source.shape, source.dtype)
-        serial, after = self._ordered((source,))
+        serial, after = self._maker.order((source,))
         target = MemoryRef(NOWHERE, source.shape, source.dtype, runs=found)
         command = Command(STORE, "store", serial, line, after, (source.array,), target)
         self._issue(command, (source,))
@@ -165,7 +164,7 @@ class QueueCalls(MemoryCalls):
         with ``shape`` and ``dtype``, or with ``nbytes``. What lies in memory is read by the DMA first.
         IpcqInvalidDirection for a queue that the PE does not have, KernelError for what is larger than a slot.
         """
-        line = self._call().line
+        line = self._line()
         direction = dir if type(dir) is str else _direction(dir)
         if src_addr is None and isinstance(src, Handle) and src.owner is self and src.array.space == "tcm":
             source = src
@@ -173,12 +172,11 @@ class QueueCalls(MemoryCalls):
             source = self._source(src, src_addr, space, nbytes, shape, dtype)
         if window is not None:
             warnings.warn(f"{call_place()}: tl.send(window=…) has no effect any more", FutureWarning, stacklevel=2)
-        serial, producer, under_way = self._next_serial, source.producer, self._under_way
-        self._next_serial = serial + 1
-        after = (producer,) if producer in under_way else ()
+        maker = self._maker
+        serial, after = maker.order((source,))
         command = Command(SEND, direction, serial, line, after, (source.array,))
-        under_way[serial] = (command, (source,))
-        hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
+        maker.enter(command, (source,))
+        hand_over = self._runner.hand_over  # ``_line`` has seen that the kernel runs
         hand_over(command)
 
     def _source(
@@ -212,54 +210,48 @@ class QueueCalls(MemoryCalls):
         The handle is the slot itself, until it is dropped. With ``dst_space`` or ``dst_addr`` it is a copy: in
         scratch, at the TCM address, or in memory (``hbm``: a virtual address; ``sram``: a physical one).
         """
-        call = self._call()
-        asked = self._asked.get(call)
-        if asked is None or asked.shape != shape or asked.dtype is not dtype or asked.direction != dir:
-            asked = self._asked[call] = _asked(call.line, dir, shape, dtype)
-        hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
-        slot: Any = hand_over(asked.receive)
-        handle = self._in_slot(slot, asked.receive.nbytes, asked.extent, asked.item)
+        line = self._line()
+        extent, item = _message(shape, dtype)
+        direction = dir if dir is None or type(dir) is str else _direction(dir)
+        nbytes = prod(extent) * item.itemsize
+        hand_over = self._runner.hand_over  # ``_line`` has seen that the kernel runs
+        slot: Any = hand_over(Receive(direction, nbytes, line))
+        handle = self._in_slot(slot, nbytes, extent, item)
         if dst_addr is None and dst_space is None:
             return handle
-        return self._copied(handle, _space(dst_space or "tcm"), dst_addr, call)
+        return self._copied(handle, _space(dst_space or "tcm"), dst_addr, line)
 
     def recv_async(self, dir: str, shape: Ints, dtype: object) -> Handle:  # noqa: A002 - the language's name
         """The next message of queue ``dir``, which may be yet to come: commands that use the handle wait for it."""
-        call = self._call()
-        asked = self._asked.get(call)
-        if asked is None or asked.shape != shape or asked.dtype is not dtype or asked.direction != dir:
-            asked = self._asked[call] = _asked(call.line, _direction(dir), shape, dtype)
-        serial, nbytes = self._next_serial, asked.receive.nbytes
-        self._next_serial = serial + 1
-        command = Command(RECEIVE, dir, serial, call.line, (), (nbytes,))
-        hand_over = self._runner.hand_over  # ``_call`` has seen that the kernel runs
+        line = self._line()
+        direction, (extent, item) = _direction(dir), _message(shape, dtype)
+        nbytes = prod(extent) * item.itemsize
+        serial, after = self._maker.order(())
+        command = Command(RECEIVE, direction, serial, line, after, (nbytes,))
+        hand_over = self._runner.hand_over  # ``_line`` has seen that the kernel runs
         slot: Any = hand_over(command)
-        handle = self._in_slot(slot, nbytes, asked.extent, asked.item)
+        handle = self._in_slot(slot, nbytes, extent, item)
         if slot.pending:
-            handle.producer = serial
-            self._under_way[serial] = (command, (handle,))
+            self._maker.enter(command, (), handle)
         return handle
 
     def wait(self, handle: Handle) -> Handle:
         """Wait until the command that makes ``handle`` is done; returns it."""
-        line = self._call().line
+        line = self._line()
         self._check_owner(handle)
-        if handle.producer in self._under_way:
+        if handle.producer in self._maker.under_way:
             self._request(AwaitCommand(handle.producer, line))
         return handle
 
     def _in_slot(self, slot: Slot, nbytes: int, shape: Shape, item: DType) -> Handle:
-        array = slot.array
-        if array is None or array.dtype is not item or (array.shape is not shape and array.shape != shape):
-            array = slot.array = Operand(slot.space, slot.owner, slot.address, nbytes, shape, item)
-        if slot.kernel is not self._lifetimes:
-            self._lifetimes.received(slot)
-        return Handle(self, array, slot)
+        if slot.kernel is not self._maker:
+            self._maker.add_slot(slot)
+        return Handle(self, slot.array_of(nbytes, shape, item), slot)
 
     def _at_address(self, address: object, space: str, shape: Shape, item: DType) -> Handle:
         """What lies at an address that the kernel names."""
         nbytes = prod(shape) * item.itemsize
-        here = Operand(space, self._coord, pointer(address), nbytes, shape, item, by_address=True)
+        here = Operand(space, self._maker.coord, pointer(address), nbytes, shape, item, by_address=True)
         own = self._site.tcm
         if space == "tcm" and own is not None and not own.start <= here.address <= own.stop - here.nbytes:
             raise kernel_error(
@@ -267,7 +259,7 @@ class QueueCalls(MemoryCalls):
             )
         return Handle(self, here, UnmanagedPlace(), physical=space != "hbm")
 
-    def _copied(self, message: Handle, space: str, address: int | None, call: Call) -> Handle:
+    def _copied(self, message: Handle, space: str, address: int | None, line: int) -> Handle:
         """A copy of ``message``, whose slot is given back once it is made."""
         if address is None and space != "tcm":
             raise kernel_error(f"recv to dst_space={space!r} needs dst_addr")
@@ -277,15 +269,15 @@ class QueueCalls(MemoryCalls):
             return source
         shape, item = source.shape, source.dtype
         if address is None:
-            result = self._fresh("recv", shape, item, call)
+            result = self._result("recv", shape, item, line)
         else:
             result = self._at_address(address, space, shape, item)
-        serial, after = self._ordered((source,))
+        serial, after = self._maker.order((source,))
         if space == "tcm":
-            command = Command(MATH, "cast", serial, call.line, after, (source.array,), result.array)
+            command = Command(MATH, "cast", serial, line, after, (source.array,), result.array)
         else:
             target = MemoryRef(result.array.address, shape, item, physical=result.physical)
-            command = Command(STORE, "store", serial, call.line, after, (source.array,), target)
+            command = Command(STORE, "store", serial, line, after, (source.array,), target)
         self._issue(command, (source,), result)
         return result
 
@@ -306,14 +298,6 @@ def _message(shape: Ints | None, dtype: object) -> tuple[Shape, DType]:
     if shape is None or dtype is None:
         raise kernel_error("recv needs the shape and the dtype of the message")
     return as_shape(shape), element_type(dtype)
-
-
-def _asked(line: int, name: object, shape: Ints | None, dtype: object) -> Asked:
-    """What a receive in ``line`` asks for, checked."""
-    extent, item = _message(shape, dtype)
-    direction = None if name is None else _direction(name)
-    given = shape if isinstance(shape, tuple | int) else None  # a list may be another one the next time
-    return Asked(name, given, dtype, Receive(direction, prod(extent) * item.itemsize, line), extent, item)
 
 
 def _extent(nbytes: int | None, shape: Ints | None, dtype: object) -> tuple[Shape, DType]:
@@ -403,7 +387,7 @@ class AtomicCalls(Issuer):
         fetch: bool = False,
         release: bool = False,
     ) -> Handle | None:
-        call = self._call(3)
+        line = self._line(3)
         shape, item = self._own(value).shape, value.dtype
         if item not in _TYPES:
             raise kernel_error(f"{name} of {item}: memories change {', '.join(map(str, _TYPES))}; use tl.cast")
@@ -415,15 +399,15 @@ class AtomicCalls(Issuer):
         else:
             va, steps, inside = pointer(ptr), strides_of(strides, shape, item), valid_part(valid, shape)
             check_no_overlap(steps, shape)
-        result = self._fresh(name, shape, item, call) if fetch else None
+        result = self._result(name, shape, item, line) if fetch else None
         reads = (value,) if compared is None else (compared, value)
-        serial, after = self._ordered(reads)
+        serial, after = self._maker.order(reads)
         if release:
-            after = tuple(sorted(self._under_way))
+            after = tuple(sorted(self._maker.under_way))
         target = MemoryRef(va, shape, item, steps, inside, runs=runs)
         srcs: tuple[CommandSource, ...] = (target, *[x.array for x in reads])
         params = NO_PARAMS if result is None else Params(old=result.array)
-        command = Command(ATOMIC, name, serial, call.line, after, srcs, target, params)
+        command = Command(ATOMIC, name, serial, line, after, srcs, target, params)
         self._issue(command, reads, result)
         return result
 
@@ -447,18 +431,18 @@ class DotCalls(Issuer):
         Its type is ``out_dtype``, else that of ``acc``, else that of the operands (i8: i32). ``acc`` has the shape and
         type of the result. KernelError for shapes and types that do not fit.
         """
-        call = self._call()
+        line = self._line()
         item = factor_type("dot", self._own(a).dtype, self._own(b).dtype, self._site.dot_dtypes)
         shape = product_shape("dot", a.shape, b.shape, trans_a, trans_b)
         out = _result_type(item, acc if acc is None else self._own(acc), out_dtype)
         if acc is not None and (acc.shape != shape or acc.dtype is not out):
             raise kernel_error(f"acc is {acc.shape} {acc.dtype}, the result {shape} {out}: they must be the same")
-        result = self._fresh("dot", shape, out, call)
+        result = self._result("dot", shape, out, line)
         reads = (a, b) if acc is None else (a, b, acc)
-        serial, after = self._ordered(reads)
+        serial, after = self._maker.order(reads)
         factors = tuple([x.array for x in reads])
         params = Params(trans_a=bool(trans_a), trans_b=bool(trans_b)) if trans_a or trans_b else NO_PARAMS
-        command = Command(DOT, "dot", serial, call.line, after, factors, result.array, params)
+        command = Command(DOT, "dot", serial, line, after, factors, result.array, params)
         self._issue(command, reads, result)
         return result
 
@@ -518,9 +502,9 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
 
         NoDataError in a run that keeps no data.
         """
-        line = self._call().line
+        line = self._line()
         x = self._own(handle)
-        if x.producer in self._under_way:
+        if x.producer in self._maker.under_way:
             self._request(AwaitCommand(x.producer, line))
         try:
             found = self._request(ReadValue(x.array, line))
@@ -531,19 +515,19 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
 
     def device_print(self, *args: object) -> None:
         """A line of output with time and PE; handles show their values once phase 2 knows them."""
-        line = self._call().line
-        reads = [self._own(x) for x in args if isinstance(x, Handle)]
-        serial, after = self._ordered(reads)
+        line = self._line()
+        reads = tuple([self._own(x) for x in args if isinstance(x, Handle)])
+        serial, after = self._maker.order(reads)
         parts = tuple([x.array if isinstance(x, Handle) else str(x) for x in args])
         self._issue(Command(PRINT, "print", serial, line, after, parts), reads)
 
     def barrier(self) -> None:
         """Wait until every PE of this launch in this cube has come to its barrier."""
-        self._runner.request(Meet(self._call().line))
+        self._runner.request(Meet(self._line()))
 
     def fence(self) -> None:
         """Wait until what this kernel has stored, also by atomics and composites, is in memory, where others see it."""
-        self._runner.request(Fence(self._call().line))
+        self._runner.request(Fence(self._line()))
 
 
 def _program_axis(axis: int) -> int:

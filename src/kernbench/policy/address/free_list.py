@@ -7,10 +7,18 @@ PE's TCM that holds a running kernel's handles.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any
+from typing import Any, TypeAlias
 
 from kernbench.common.errors import AllocationError
 from kernbench.common.values import value
+
+Label: TypeAlias = tuple[object, ...]
+"""What memory is held for: words, which only an error puts together"""
+
+
+def label_text(label: Label) -> str:
+    """Return ``label`` as errors have it."""
+    return " ".join(map(str, label))
 
 
 @value(order=True)
@@ -157,7 +165,7 @@ class Block:
     def __init__(self, address: int, nbytes: int, spare: list[Block]) -> None:
         self.address = address
         self.nbytes = nbytes
-        self.label: str | None = None
+        self.label: Label | None = None
         self.array: Any = None
         self.turn = 0
         self._spare = spare
@@ -190,23 +198,23 @@ class ScratchAllocator:
             for size, spare in self._spare.items()
         )
 
-    def alloc(self, nbytes: int, owner_label: str) -> Block:
-        """Allocate ``nbytes`` for the handle ``owner_label``.
+    def alloc(self, nbytes: int, label: Label) -> Block:
+        """Allocate ``nbytes`` for the handle ``label``.
 
         Raises AllocationError that says how much each live handle holds.
         """
         spare = self._spare.get(nbytes)
-        block = spare.pop() if spare else self._carve(nbytes, owner_label)
-        block.label = owner_label
+        block = spare.pop() if spare else self._carve(nbytes, label)
+        block.label = label
         return block
 
-    def _carve(self, nbytes: int, owner_label: str) -> Block:
+    def _carve(self, nbytes: int, label: Label) -> Block:
         spare = self._spare.setdefault(nbytes, [])
-        address = self._take(nbytes, owner_label)
+        address = self._take(nbytes, label)
         block = self._blocks[address] = Block(address, nbytes, spare)
         return block
 
-    def _take(self, nbytes: int, owner_label: str) -> int:
+    def _take(self, nbytes: int, label: Label) -> int:
         try:
             return self._space.alloc(nbytes)
         except AllocationError:
@@ -214,7 +222,7 @@ class ScratchAllocator:
         try:
             return self._space.alloc(nbytes)
         except AllocationError as full:
-            raise AllocationError(f"{full} (for {owner_label}); {self._holders()}") from None
+            raise AllocationError(f"{full} (for {label_text(label)}); {self._holders()}") from None
 
     def _merge(self) -> None:
         for size, spare in self._spare.items():
@@ -225,7 +233,7 @@ class ScratchAllocator:
 
     def live(self) -> tuple[tuple[str, int], ...]:
         """Return owner and bytes of every live allocation, the largest first."""
-        held = [(block.label, block.nbytes) for block in self._blocks.values() if block.label is not None]
+        held = [(label_text(block.label), block.nbytes) for block in self._blocks.values() if block.label is not None]
         return tuple(sorted(held, key=lambda each: (-each[1], each[0])))
 
     def _holders(self) -> str:
