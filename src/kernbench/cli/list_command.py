@@ -60,7 +60,7 @@ def _components() -> Iterator[Row]:
 
 
 def _first_sentence(cls: type) -> str:
-    """What a class says of itself, without the marks of code."""
+    """Return the first sentence of a class's docstring, without the marks of code."""
     line = (inspect.getdoc(cls) or "").partition("\n")[0].replace("``", "")
     return line.partition(". ")[0].removesuffix(".")
 

@@ -42,7 +42,7 @@ BENCH_PREFIX = "bench."
 
 
 class Limit(click.FloatRange):
-    """How far a run may go: a number from 0, or inf for as far as it takes."""
+    """A limit of a run: a number from 0, or inf for no limit."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number."""
@@ -166,7 +166,7 @@ def command(
 
 
 def _program(name: str | None, script: str | None, arguments: tuple[str, ...]) -> Bench:
-    """What is to be run."""
+    """Find the bench or the script to run."""
     if name is not None and script is None:
         if arguments:
             raise click.UsageError(f"Got unexpected extra arguments ({' '.join(arguments)}): they are for --script.")

@@ -101,7 +101,7 @@ class Watch:
 
     @property
     def exit_code(self) -> int:
-        """What the command ends with."""
+        """The exit code of the command."""
         if self.result is None:
             return INTERRUPTED
         return self.result.exit_code or (FAILED if is_wrong(self.extras) else 0)

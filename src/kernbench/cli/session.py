@@ -1,4 +1,4 @@
-"""What one call of the command line knows, and how it can end."""
+"""The state of one call of the command line, and the ways it can end."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Output:
 
     @property
     def broken(self) -> bool:
-        """Whether stdout was a pipe that nobody reads any more."""
+        """True if stdout was a pipe that nobody reads any more."""
         return self.lost is not None and self.lost.errno == errno.EPIPE
 
     def reserve(self) -> None:
@@ -110,7 +110,7 @@ class GuardedStream:
         self.flush()
 
     def isatty(self) -> bool:
-        """Whether it is a terminal; one that a program has closed is none."""
+        """Tell whether it is a terminal; one that a program has closed is none."""
         try:
             return bool(self._inner.isatty())
         except ValueError:
@@ -201,7 +201,7 @@ def _send_to_stderr(descriptor: int) -> None:
 
 
 def _discard(descriptor: int) -> None:
-    """What is written to a descriptor of the process goes nowhere."""
+    """Discard all that is written to a descriptor of the process."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     if nowhere != descriptor:
         os.dup2(nowhere, descriptor)

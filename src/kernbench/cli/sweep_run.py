@@ -99,7 +99,7 @@ _ADDRESS = re.compile(r"dask://(?P<address>[^\s/]+:\d+)")
 
 @value(kw_only=True)
 class SweepOptions:
-    """What the command line says."""
+    """The options of the command line."""
 
     spec: str
     executor: str
@@ -136,7 +136,7 @@ def sweep(asked: SweepOptions) -> int:
 
 
 def _planned(asked: SweepOptions) -> tuple[SweepPlan, MakeWorkers]:
-    """What to run, and on whom. ConfigError with everything that is wrong with either."""
+    """Plan the points to run and choose the workers. ConfigError with everything that is wrong with either."""
     jobs = asked.jobs or os.cpu_count() or 1
     try:
         make_workers = _workers(asked.executor, jobs)

@@ -48,7 +48,7 @@ def sweep_document(plan: SweepPlan, found: SweepTable, files: Sequence[Path]) ->
 
 
 def interrupted_document(plan: SweepPlan, finished: int, journal: Path) -> Json:
-    """What is finished of a sweep that was interrupted."""
+    """Return the finished part of a sweep that was interrupted."""
     return _head(plan) | {
         "status": "INTERRUPTED",
         "error": "interrupted; go on with --resume",

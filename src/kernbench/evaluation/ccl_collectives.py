@@ -101,7 +101,7 @@ class _Program:
 
     @property
     def contributions(self) -> int:
-        """Those of all ranks."""
+        """The number of contributions of all ranks."""
         return self.rows * self.run.fabric.sips
 
     def by_ranks(self, torch: RuntimeContext[Any], engine: GraphEngine) -> dict[int, ByRank]:
@@ -145,7 +145,7 @@ class _Program:
         return results
 
     def count_right(self, result: Mapping[int, Array]) -> int:
-        """How many contributions have become the sum of all."""
+        """Count the contributions that have become the sum of all."""
         total = self.rows * sum(rank + 1 for rank in range(self.run.fabric.sips))
         return sum(bool(np.all(row == total * _pattern(row.size))) for held in result.values() for row in held)
 
@@ -170,7 +170,7 @@ class _Program:
 
 
 def _held(engine: GraphEngine, tensor: Tensor) -> Array:
-    """What memory holds of a tensor, a row for each shard: to read it through the host takes longer than all else."""
+    """Read a tensor out of memory, a row for each shard. Reading it through the host takes longer than all else."""
     shards = [engine.read_memory(shard.pa, shard.nbytes) for shard in tensor.layout.shards]
     return np.stack(shards).view(np.float32)
 

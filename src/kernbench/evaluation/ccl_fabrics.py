@@ -1,4 +1,4 @@
-"""What the evaluation of collectives compares: ways to join SIPs, algorithms, sizes; and the machines for them."""
+"""List what the evaluation of collectives compares: ways to join SIPs, algorithms, sizes; and the machines for them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Fabric:
 
     @property
     def two_dimensional(self) -> bool:
-        """Whether the SIPs form rows and columns."""
+        """True if the SIPs form rows and columns."""
         return self.kind in TWO_DIMENSIONAL
 
 
@@ -65,7 +65,7 @@ def ring_of(sips: int) -> Fabric:
 
 
 def fabric_of(spec: TopologySpec) -> Fabric:
-    """How the SIPs of a machine are joined."""
+    """Return the fabric that joins the SIPs of a machine."""
     sips = spec.system.sips
     return Fabric(sips.topology, sips.count, sips.grid.w, sips.grid.h)
 
@@ -93,7 +93,7 @@ def joined(machine: Document, fabric: Fabric, *changes: str) -> Topology:
 
 
 def queues_of(settings: QueueSettings) -> Queues:
-    """What closed forms are told of the queues of an installation."""
+    """Describe the queues of an installation for closed forms."""
     return Queues(settings.n_slots, settings.slot_size, settings.ipcq_credit_size_bytes)
 
 

@@ -136,7 +136,7 @@ def _summary(
 
 
 def _common_sizes(sweep: CclSweep) -> list[int]:
-    """Those that every collective has."""
+    """Return the sizes that every collective has."""
     curves = (sweep.curve(a, f) for a in sweep.algorithms for f in sweep.fabrics)
     return sorted(set.intersection(*({point.nbytes for point in curve} for curve in curves)))
 

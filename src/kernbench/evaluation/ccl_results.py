@@ -1,4 +1,4 @@
-"""What the evaluation of collectives found: typed results, as JSON and back, and as rows of tables."""
+"""Hold the results of the evaluation of collectives: typed, as JSON and back, and as rows of tables."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CollectivePoint:
 
     @property
     def passed(self) -> bool:
-        """Whether all numbers are what they should be."""
+        """True if all numbers are correct."""
         return self.same and self.right == self.contributions
 
     @property
@@ -98,7 +98,7 @@ class RingPoint:
 
     @property
     def beyond_theory(self) -> float:
-        """How much longer than the closed form with its end terms it took, as a share of that."""
+        """The time beyond the closed form with its end terms, as a share of that."""
         return self.kernel_ns / self.theory.ns - 1
 
 
@@ -169,7 +169,7 @@ def read_sweep(folder: Path, made_by: str) -> CclSweep:
 
 
 def _incomplete(sweep: CclSweep) -> str:
-    """What results lack of which figures can be drawn; empty when nothing."""
+    """Say what the figures need that results lack; empty when nothing."""
     curves = {(a, f): sweep.curve(a, f) for a in sweep.algorithms for f in sweep.fabrics}
     missing = next((f"{algorithm} on {fabric.title}" for (algorithm, fabric), curve in curves.items() if not curve), "")
     if not curves or missing:

@@ -50,7 +50,7 @@ LARGE = MappingProxyType({f"algorithms.{RING}.slot_size": LARGE_SLOT})
 
 @value(kw_only=True)
 class CclStudy:
-    """What is simulated. ``sizes``: of contributions, in bytes; ``own_sizes``: more of them on the machine as it is.
+    """The simulations. ``sizes``: of contributions, in bytes; ``own_sizes``: more of them on the machine as it is.
 
     ``ring_sizes``: of the ring oracle over ``ranks`` SIPs, with large slots. ``ccl``: a file, else ./ccl.yaml, else the
     packaged one. ``jobs``: how many processes; 1: none but this.
@@ -76,7 +76,7 @@ class CclStudy:
 
     @property
     def own(self) -> Fabric:
-        """How the SIPs of the machine itself are joined."""
+        """The fabric that joins the SIPs of the machine itself."""
         return fabric_of(self.topology.spec)
 
     @property
@@ -130,7 +130,7 @@ class CclStudy:
         yield from (self._collective(INTERCUBE, among, kind) for kind in self.kinds if kind != default)
 
     def _joined(self) -> tuple[Fabric, ...]:
-        """Those that are compared, and the machine's own."""
+        """Return the fabrics that are compared, and the machine's own."""
         return tuple(dict.fromkeys((*self.fabrics, *((self.own,) if self.own.sips > 1 else ()))))
 
     def _collective(self, algorithm: AlgorithmName, fabric: Fabric, kind: BufferKind | None = None) -> CollectiveRun:

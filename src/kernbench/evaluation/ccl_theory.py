@@ -173,7 +173,7 @@ class ClosedForms:
         return whole_ps(ways.start_ns + ways.load_ns(chunk) + (messages - 1) * each + last + ways.store_ns(chunk))
 
     def _ahead(self, up: Sequence[Hop], leaf: int, chunk: int) -> int:
-        """How many messages a place sends before it takes a result: of each hop as many as are under way, and one."""
+        """Count the messages a place sends before it takes a result: of each hop as many as are under way, and one."""
         return sum(
             min(self._queues.n_slots, 1 + ceil(self.ways.under_way(up[at - 1]) / chunk)) for at in _to_root(leaf)
         )
@@ -273,7 +273,7 @@ class ClosedForms:
         return max(chunk / way.stream_gbs, self.ways.math_ns(chunk))
 
     def _behind_ns(self, way: QueueWay, chunk: int, messages: int) -> float:
-        """How long after the first of so many messages the last is sent."""
+        """Compute the time from the first to the last of so many messages."""
         rounds, rest = divmod(messages - 1, self._queues.n_slots)
         each = self._between_ns(way, chunk)
         return rounds * max(self.ways.message_ns(way, chunk) + way.credit_ns, self._queues.n_slots * each) + rest * each
@@ -339,7 +339,7 @@ class ClosedForms:
         return [*there, *back]
 
     def _held(self, nbytes: int) -> Iterator[int]:
-        """What a PE has in its scratch at a time: a quarter is of tensors, until all is done."""
+        """Yield the bytes in a PE's scratch at a time: a quarter is of tensors, until all is done."""
         most = self._spec.pe.tcm.scratch_bytes // 4
         for at in range(0, nbytes, most):
             yield min(most, nbytes - at)
@@ -372,7 +372,7 @@ def _together_ns(halves: Iterable[Sequence[Phase]], begin: int, end: int) -> flo
 
 
 def _out_of_step_ns(halves: Sequence[Sequence[Phase]]) -> float:
-    """How much longer the chain of messages is as those of a queue leave in the order of the timetable.
+    """Compute how much longer the chain of messages is as those of a queue leave in the order of the timetable.
 
     The last of a phase waits for the first of one of the other half, on the same line, that begins before it ends.
     """
@@ -396,5 +396,5 @@ def _to_root(at: int) -> Iterator[int]:
 
 
 def _sum(times_ns: Iterable[float]) -> float:
-    """What is left of a difference of equal sums would read like a time."""
+    """Add times and round to whole picoseconds: the rest of a difference of equal sums would read like a time."""
     return whole_ps(sum(times_ns))

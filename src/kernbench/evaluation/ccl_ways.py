@@ -1,4 +1,4 @@
-"""What a message between PEs, a load and a store take when nobody else is on the way: read from the machine.
+"""Time a message between PEs, a load and a store with nobody else on the way, as the machine says.
 
 Of a message of c bytes, with L and B the latency of its way and its least bandwidth,
 
@@ -96,7 +96,7 @@ class Ways:
         return max((n * nbytes / self._stream_gbs(link) for link, n in carried.items()), default=0.0)
 
     def slice_ns(self, nbytes: float) -> float:
-        """What a slice of HBM takes to read or write so many bytes, all channels at work."""
+        """Compute the time a slice of HBM takes to read or write so many bytes, all channels at work."""
         return nbytes / self.spec.cube.slice_bw_gbs
 
     def math_ns(self, nbytes: float) -> float:
@@ -140,7 +140,7 @@ class Ways:
 
     @property
     def last_ack_ns(self) -> float:
-        """What a store takes beside its bytes: set-up, the way, access and acknowledgement."""
+        """The time of a store beside its bytes: set-up, the way, access and acknowledgement."""
         there, back = self._to_slice(back=False), self._to_slice(back=True)
         ack = self._setup_ns + self._machine.header_bytes / back.bottleneck_gbs
         return ack + self.access_ns + ps_to_ns(there.total_overhead_ps + back.total_overhead_ps)

@@ -35,21 +35,21 @@ class _Part(BaseModel):
 
 
 class PhaseUse(_Part):
-    """How long requests of a phase were under way."""
+    """The time that requests of a phase were under way."""
 
     phase: str
     busy_ns: float
 
 
 class EngineUse(_Part):
-    """How long a kind of engine worked."""
+    """The time that a kind of engine worked."""
 
     engine: str
     busy_ns: float
 
 
 class LaunchUse(_Part):
-    """What the launches of a name took."""
+    """The time that the launches of a name took."""
 
     name: str
     total_ns: float
@@ -71,7 +71,7 @@ class PathTaken(_Part):
 
 
 class LeastTime(_Part):
-    """What a resource needs at least."""
+    """The time that a resource needs at least."""
 
     resource: str
     ps: Picoseconds
@@ -92,7 +92,7 @@ class Bounds(_Part):
 
 
 class Explained(_Part):
-    """Where the time of a launch, or of the run, went."""
+    """The explanation of the time of a launch, or of the run."""
 
     critical_path: PathTaken
     roofline: Bounds | None = None
@@ -173,12 +173,12 @@ class ResultFigures:
 
     @property
     def ok(self) -> bool:
-        """Whether it has figures."""
+        """True if it has figures."""
         return self.row["status"] == OK
 
     @property
     def says_collectives(self) -> bool:
-        """Whether it is known how collectives were configured; runs do not say."""
+        """True if it is known how collectives were configured; runs do not say."""
         return any(path.startswith(CCL_PREFIX) for path in self.configuration)
 
     def number(self, column: str) -> float:
@@ -197,7 +197,7 @@ class ResultFile:
 
 
 def read_compared(text: str) -> ResultFile:
-    """What ``text`` names: FILE.parquet or its folder, FILE.parquet:POINT, or a run's FILE.json.
+    """Read the results that ``text`` names: FILE.parquet or its folder, FILE.parquet:POINT, or a run's FILE.json.
 
     InputError for anything else.
     """

@@ -86,12 +86,12 @@ class Change:
 
     @property
     def ns(self) -> float:
-        """How much more it is in B."""
+        """The increase from A to B."""
         return self.b_ns - self.a_ns
 
     @property
     def share(self) -> float:
-        """How much more it is in B, as a share of A."""
+        """The increase from A to B, as a share of A."""
         return self.ns / self.a_ns if self.a_ns else float("inf") if self.b_ns else 0.0
 
 
@@ -164,7 +164,7 @@ def _both_say(pairs: Sequence[tuple[ResultFigures, ResultFigures]], begin: str) 
 
 
 def _unsaid(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> Iterator[str]:
-    """What only one side says, or says in words that are not known."""
+    """Name what only one side says, or says in words that are not known."""
     for begin, what in _SAID.items():
         said = [all(_says(each, begin) for each in side) for side in zip(*pairs, strict=True)]
         if said in ([True, False], [False, True]):
@@ -268,7 +268,7 @@ def _busy(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> tuple[Change,
 
 
 def _ordered(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Those that are there, the largest change first."""
+    """Sort the changes that are not nothing, the largest first."""
     return tuple(sorted((each for each in changes if each.a_ns or each.b_ns), key=lambda each: -abs(each.ns)))
 
 
@@ -283,7 +283,7 @@ def _groups(pairs: Sequence[Pair]) -> tuple[BoundGroup, ...]:
 
 
 def verdict(found: Comparison) -> tuple[str, ...]:
-    """What changed and why, in sentences."""
+    """Say in sentences what changed and why."""
     return tuple(_sentences(found))
 
 

@@ -63,7 +63,7 @@ def _locked_or_closed(path: Path) -> int:
 
 
 def _is_at(path: Path, file: int) -> bool:
-    """Whether ``file`` is what ``path`` names: the sweep before may have removed it after it was opened here."""
+    """Tell whether ``path`` still names ``file``: the sweep before may have removed it after it was opened here."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file))
     except FileNotFoundError:

@@ -30,7 +30,7 @@ BENCH = "matmul-composite"
 
 @value(kw_only=True)
 class GemmStudy:
-    """What is simulated: every shape in every staging variant, on one PE of SIP ``sip``."""
+    """The simulations to run: every shape in every staging variant, on one PE of SIP ``sip``."""
 
     topology: Topology
     shapes: tuple[GemmShape, ...]
@@ -141,7 +141,7 @@ class _Measurement:
 
 
 def _is_whole(record: OpRecord) -> bool:
-    """Whether it is the composite of which others are parts."""
+    """Tell whether it is the composite of which others are parts."""
     return record.kind == "gemm" and record.tile is None
 
 

@@ -1,4 +1,4 @@
-"""What the GEMM evaluation found: typed results, as JSON and back, and as rows of a table."""
+"""Hold the results of the GEMM evaluation: typed, as JSON and back, and as rows of a table."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Usage:
 
 @value(kw_only=True)
 class Verified:
-    """What comparing the result with the host's product found."""
+    """The outcome of comparing the result with the host's product."""
 
     passed: bool
     elements: int
@@ -84,7 +84,7 @@ class GemmRun:
 
     @property
     def beyond_ideal(self) -> float:
-        """How much longer than the ideal pipeline the kernel took, as a share of that."""
+        """The time of the kernel beyond the ideal pipeline, as a share of that."""
         return self.pe.ns / self.ideal.ns - 1
 
     @property
@@ -132,7 +132,7 @@ def read_sweep(folder: Path, made_by: str) -> GemmSweep:
 
 
 def _incomplete(sweep: GemmSweep) -> str:
-    """What results lack of which figures can be drawn; empty when nothing."""
+    """Say what the figures need that results lack; empty when nothing."""
     if not sweep.runs:
         return "there are no runs"
     for run in sweep.runs:

@@ -143,7 +143,7 @@ class IdealPipeline:
 
 
 def _floors(tiles: Sequence[Tile]) -> list[Floor]:
-    """What each stage, and the memory that some of them share, makes the pipeline take at least."""
+    """Compute the least time of the pipeline by each stage, and by the memory that some stages share."""
     stages = [_floor(step.stage, tiles, _work_at(step.stage)) for step in tiles[-1]]
     memory = _floor(MEMORY, tiles, lambda step: step.memory)
     return [*stages, memory] if memory.busy_ns else stages
@@ -161,7 +161,7 @@ def _floor(stage: str, tiles: Sequence[Tile], work: Work) -> Floor:
 
 
 def _before(tile: Tile, work: Work) -> int:
-    """What a tile passes before it works; all of it when it does not."""
+    """Sum what a tile passes before it works; all of it when it does not."""
     passed = 0
     for step in tile:
         if work(step):
@@ -171,7 +171,7 @@ def _before(tile: Tile, work: Work) -> int:
 
 
 def _after(tile: Tile, work: Work) -> int:
-    """What a tile still passes when it has worked for the last time."""
+    """Sum what a tile still passes when it has worked for the last time."""
     passed = 0
     for step in reversed(tile):
         if work(step):

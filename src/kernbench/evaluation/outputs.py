@@ -124,7 +124,7 @@ class Computer:
 
 @value(kw_only=True)
 class Provenance:
-    """Where results come from. ``topology_hash``: of the resolved configuration, see ``Topology.digest``.
+    """The origin of results. ``topology_hash``: of the resolved configuration, see ``Topology.digest``.
 
     ``date``: UTC, ISO 8601. ``machine``: the computer, not the simulated one.
     """

@@ -27,7 +27,7 @@ class DaskWorkers:
 
     @property
     def slots(self) -> int:
-        """How many chunks keep all of them busy; workers may come and go."""
+        """The number of chunks that keeps all workers busy; workers may come and go."""
         threads = sum(int(each) for each in self._client.nthreads().values())
         return CHUNKS_PER_THREAD * max(1, threads)
 
@@ -37,7 +37,7 @@ class DaskWorkers:
         return future
 
     def is_loss(self, error: BaseException) -> bool:
-        """Whether ``error`` means that workers died of a chunk."""
+        """Tell whether ``error`` means that workers died of a chunk."""
         return isinstance(error, KilledWorker)
 
     def __enter__(self) -> Self:

@@ -36,22 +36,22 @@ Chunked: TypeAlias = "Future[list[PointOutcome]]"
 
 
 class ChunkWorkers(Protocol):
-    """Who runs chunks. ``slots``: how many chunks keep all of them busy."""
+    """Workers that run chunks. ``slots``: the number of chunks that keeps all of them busy."""
 
     @property
     def slots(self) -> int:
-        """How many chunks to have under way."""
+        """The number of chunks to have under way."""
 
     def submit(self, chunk: Chunk) -> Chunked:
         """Begin to run a chunk; works again after workers have died."""
 
     def is_loss(self, error: BaseException) -> bool:
-        """Whether ``error``, of a chunk, means that its worker died."""
+        """Tell whether ``error``, of a chunk, means that its worker died."""
 
 
 @value
 class Progress:
-    """How far a sweep is; ``found``: finished before it was begun, in a sweep that is resumed."""
+    """The progress of a sweep. ``found``: points finished before it began, in a sweep that is resumed."""
 
     points: int
     finished: int
@@ -186,7 +186,7 @@ class LocalWorkers:
 
     @property
     def slots(self) -> int:
-        """How many chunks keep all of them busy."""
+        """The number of chunks that keeps all workers busy."""
         return CHUNKS_PER_WORKER * self._jobs
 
     def submit(self, chunk: Chunk) -> Chunked:
@@ -199,7 +199,7 @@ class LocalWorkers:
             return self._pool.submit(run_chunk, chunk)
 
     def is_loss(self, error: BaseException) -> bool:
-        """Whether ``error`` means that a process died."""
+        """Tell whether ``error`` means that a process died."""
         return isinstance(error, BrokenExecutor)
 
     def __enter__(self) -> Self:

@@ -31,7 +31,7 @@ MOST_VALUES = 8
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is not the same in two identities, as sentences, axes of the grid first."""
+    """List the differences of two identities as sentences, axes of the grid first."""
     found = list(_axes(before.get(GRID), now.get(GRID)))
     by_path = {key for key in _SECTIONS if isinstance(before.get(key), dict) and isinstance(now.get(key), dict)}
     was, is_now = _by_parameter(before, by_path), _by_parameter(now, by_path)
@@ -57,7 +57,7 @@ def _by_parameter(identity: Mapping[str, Any], by_path: Set[str]) -> dict[str, A
 
 
 def _axes(before: Any, now: Any) -> Iterator[str]:
-    """How the axes of a grid differ. Their order is the order of the points."""
+    """List how the axes of a grid differ. Their order is the order of the points."""
     was = before if isinstance(before, dict) else {}
     is_now = now if isinstance(now, dict) else {}
     for axis in {**was, **is_now}:
@@ -89,7 +89,7 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _text(value: object) -> str:
-    """As the file has it: 1, 1.0 and true are equal, and three different texts."""
+    """Write a value as the file has it: 1, 1.0 and true are equal, and three different texts."""
     return json.dumps(value)
 
 
@@ -163,7 +163,7 @@ def resume_journal(path: Path, identity: Mapping[str, Any], n_points: int) -> Jo
 
 @value
 class JournalState:
-    """How far the sweep of a journal is, as ``--resume`` counts it; ``identity``: which sweep that is."""
+    """The progress of a journal's sweep, as ``--resume`` counts it. ``identity``: which sweep that is."""
 
     points: int
     finished: int
@@ -171,11 +171,11 @@ class JournalState:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is missing."""
+        """True if nothing is missing."""
         return self.finished == self.points
 
     def is_of(self, identity: Mapping[str, Any]) -> bool:
-        """Whether it is the sweep ``identity``, which can then go on."""
+        """Tell whether it is the sweep ``identity``, which can then go on."""
         return not _differences_to(self.identity, identity)
 
     def __str__(self) -> str:
@@ -183,12 +183,12 @@ class JournalState:
 
 
 def is_begun(path: Path) -> bool:
-    """Whether there is a journal at ``path`` that has at least its first line."""
+    """Tell whether there is a journal at ``path`` that has at least its first line."""
     return path.exists() and bool(_lines(path))
 
 
 def read_state(path: Path) -> JournalState | None:
-    """How far the sweep of the journal at ``path`` is; None when there is none. InputError for any other file."""
+    """Read the progress of the journal at ``path``; None when there is none. InputError for any other file."""
     found = _lines(path) if path.exists() else []
     if not found:
         return None
@@ -245,7 +245,7 @@ def _whole(content: bytes) -> int:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """What a journal says, without a torn last line. InputError when another line cannot be read."""
+    """Read the lines of a journal, without a torn last line. InputError when another line cannot be read."""
     with _refusing(path):
         content = path.read_bytes()
     found = []
@@ -283,7 +283,7 @@ def _must_match(path: Path, header: Mapping[str, Any], identity: Mapping[str, An
 
 
 def _differences_to(before: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
-    """What is not the same in an identity that was read from a journal and in ``identity``."""
+    """List the differences between an identity read from a journal and ``identity``."""
     return differences(before, json.loads(json.dumps(identity)))
 
 

@@ -96,7 +96,7 @@ class _Checker:
                 yield Complaint(("grid", path), message)
 
     def _trouble(self, path: str, values: Iterable[Value]) -> str:
-        """What is wrong with ``path`` at every value; empty when some value is good."""
+        """Say what is wrong with ``path`` at every value; empty when some value is good."""
         ends = [{other: values[at] for other, values in self.draft.axes.items()} for at in (0, -1)]
         first = ""
         for each in values:
@@ -191,7 +191,7 @@ class _Loading:
             raise ConfigError(found)
 
     def attempt(self, source: str, action: Callable[[], T]) -> T | None:
-        """What ``action``, on the file ``source``, gives; None when it finds something wrong, which is kept."""
+        """Run ``action`` on the file ``source``. None when it finds something wrong, which is kept."""
         try:
             return action()
         except ConfigError as error:
@@ -231,7 +231,7 @@ class _Loading:
         return name, bench
 
     def file(self, key: str, named: str | None, asked: str | None, load: Callable[[str | None], T]) -> T | None:
-        """What ``load`` makes of the file that the command line asks for, else of the one named at ``key``."""
+        """Load the file that the command line asks for, else the one named at ``key``, with ``load``."""
         if asked is None and named is not None:
             asked = os.fspath(self.beside / named)
             if not Path(asked).exists():

@@ -72,12 +72,12 @@ COLUMNS: Mapping[str, type] = dict(_columns())
 
 
 def is_whole(value: object) -> bool:
-    """Whether ``value`` is a whole number of 64 bits; true and false are none."""
+    """Tell whether ``value`` is a whole number of 64 bits; true and false are none."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def fits(cell: object, kind: type) -> bool:
-    """Whether a cell may stand in a column of ``kind``, one of ``COLUMNS``; None may anywhere."""
+    """Tell whether a cell may stand in a column of ``kind``, one of ``COLUMNS``; None may anywhere."""
     if kind is float:
         return cell is None or isinstance(cell, float) or is_whole(cell)
     return cell is None or (is_whole(cell) if kind is int else isinstance(cell, kind))

@@ -1,4 +1,4 @@
-"""What a worker does: some points of a grid on one machine, each to its row. Knows nothing but what it is given.
+"""Run some points of a grid on one machine in a worker, each to its row. Knows nothing but what it is given.
 
 A worker imports this module, so it imports no more than a run needs.
 """
@@ -38,7 +38,7 @@ from kernbench.topology.builder import Topology, compile_topology
 
 @value(kw_only=True)
 class SweepJob:
-    """What all points of a sweep have in common; ``configuration``: the resolved base machine by path."""
+    """The part that all points of a sweep have in common. ``configuration``: the resolved base machine by path."""
 
     bench: str
     device: str
@@ -151,7 +151,7 @@ def _run(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> Row
 
 
 def _machine(job: SweepJob, machine: Topology) -> Row:
-    """Which machine it was: its digest, and in what it differs from the base."""
+    """Identify the machine: its digest, and its differences from the base."""
     configuration = flat_configuration(machine.spec.model_dump(mode="json"))
     base = job.configuration
     changed = {

@@ -1,5 +1,5 @@
-"""What a finished sweep leaves in its folder: the table, how long points took, where it comes from; and pictures: lines
-over an axis, a heat map of two, and the front of those that no other beats."""
+"""Write the results of a finished sweep to its folder: the table, how long points took, where it comes from; and
+pictures: lines over an axis, a heat map of two, and the front of those that no other beats."""
 
 from __future__ import annotations
 

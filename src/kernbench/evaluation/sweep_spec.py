@@ -69,14 +69,14 @@ class Range(ConfigModel):
 
     @property
     def count(self) -> int:
-        """How many values it means. Worked out: there may be more than any memory holds."""
+        """Compute the number of its values: there may be more than any memory holds."""
         start, stop = _decimal(self.start), _decimal(self.stop)
         if self.step is not None:
             return int((Fraction(stop) - Fraction(start)) // Fraction(_decimal(self.step))) + 1
         return int((stop / start).ln() / _decimal(self.factor or 2).ln()) + 1
 
     def values(self) -> tuple[Value, ...]:
-        """What it means; none where those are more than any sweep has points.
+        """List its values; none where those are more than any sweep has points.
 
         Decimal, so that 0.1 steps end where one expects. Whole numbers stay whole.
         """
@@ -122,7 +122,7 @@ def as_values(given: Any) -> Any:
 
 
 def _length(given: Any, values: tuple[Value, ...]) -> int:
-    """How many values an axis means that was written as ``given``; ``values`` are empty where they are too many."""
+    """Count the values of an axis that was written as ``given``; ``values`` are empty where they are too many."""
     return len(values) or (read_model(Range, given).count if isinstance(given, dict) else 0)
 
 
@@ -187,7 +187,7 @@ class SweepSpec(ConfigModel):
 
 
 def is_numeric(values: Iterable[Value]) -> bool:
-    """Whether all values of an axis are numbers."""
+    """Tell whether all values of an axis are numbers."""
     return all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
 
 
@@ -261,7 +261,7 @@ def _items(found: Any) -> Iterable[tuple[str, Any]]:
 
 
 def draft_complaints(draft: SweepDraft) -> Iterator[Complaint]:
-    """What is wrong between entries, and with paths and fixed values, which no type describes."""
+    """Find what is wrong between entries, and with paths and fixed values, which no type describes."""
     for section, path in [*(("set", path) for path in draft.fixed), *(("grid", path) for path in draft.grid)]:
         why = _no_path(path)
         if why:

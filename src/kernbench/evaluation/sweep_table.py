@@ -73,7 +73,7 @@ def _cell(value: Value, kind: type) -> Any:
 
 
 def walls(outcomes: Mapping[int, PointOutcome]) -> Sequence[dict[str, int | float]]:
-    """How long each point took to run, in the order of the grid."""
+    """List the time each point took to run, in the order of the grid."""
     return [{POINT: index, "wall_s": outcomes[index].wall_s} for index in sorted(outcomes)]
 
 
@@ -140,7 +140,7 @@ def read_sweep_table(path: Path) -> SweepTable:
 
 
 def _about(schema: pa.Schema) -> dict[str, Any]:
-    """What the metadata say. ValueError where that is not what a sweep writes."""
+    """Read the metadata. ValueError where they are not what a sweep writes."""
     text = (schema.metadata or {}).get(_METADATA)
     if text is None:
         raise ValueError(f"its schema has no metadata {_METADATA.decode()!r}")

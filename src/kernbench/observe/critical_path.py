@@ -1,4 +1,4 @@
-"""Where the time of a run went: the critical path of each request, and of all of them together, read from causes.
+"""Follow the time of a run: the critical path of each request, and of all of them together, read from causes.
 
 The log says of every row after which other one it began. A path goes from the end of a row to its begin, then to its
 cause, and so on. What a row's own time was spent on is its kind; transfers and memories, where they were observed,
@@ -66,14 +66,14 @@ _MEMORY: dict[int, WaitedFor] = {
 
 
 class _Place(NamedTuple):
-    """Where a path has come to: a row, at its end, at its begin, or where it had read or written its last byte."""
+    """The place a path has come to: a row, at its end, at its begin, or where it had read or written its last byte."""
 
     row: Row
     at: Literal["end", "start", "accessed"] = "end"
 
 
 class _Waiting(NamedTuple):
-    """Who waited: a line on a PE, since when."""
+    """A line that waited on a PE, and since when."""
 
     pe: PeCoord | None
     line: int
@@ -137,11 +137,11 @@ class PathFinder:
         return self._ends[at - 1][1] if at else None
 
     def _under_way(self, when: int) -> bool:
-        """Whether a request had been submitted and had not ended."""
+        """Tell whether a request had been submitted and had not ended."""
         return any(each.submitted_ps <= when < each.ended_ps for each in self.handles)
 
     def _last_row(self, when: int, before: Row | None = None, request_id: int | None = None) -> Row | None:
-        """What had ended last by then, of all things, those opened ``before``, or of a request: where it stopped."""
+        """Find the row that ended last by then: of all, of those opened ``before``, or of a request."""
         columns = self.log.seen.columns
         ends = columns.end[: None if before is None else before // WIDTH]
         fits = (ends >= 0) & (ends <= when)
@@ -292,7 +292,7 @@ class _Walk:
         return _Place(credit, "start")
 
     def _waiting(self, row: Row) -> _Waiting:
-        """Who waited until ``row`` began: its command since it was issued, or the program since its last issue."""
+        """Find who waited until ``row`` began: its command since its issue, or the program since its last issue."""
         rows, pe = self._rows, self._pe(row)
         itself, line = rows[row + KIND] in (Kind.ISSUE, Kind.CONTROL, Kind.FENCE), rows[row + LINE]
         issue = NONE if pe is None else self._seen.issue_before(pe, row, None if itself else line)
@@ -323,7 +323,7 @@ class _Walk:
         return self._seen.pes[self._rows[row + PART]]
 
     def is_report(self, row: Row) -> bool:
-        """Whether a row is the answer of a part to an order."""
+        """Tell whether a row is the answer of a part to an order."""
         return self._rows[row + KIND] == Kind.CONTROL and self._text(row) == Report.__name__
 
     def _text(self, row: Row) -> str:

@@ -45,7 +45,7 @@ class InsideDma:
         return NONE if answer is None else answer.end
 
     def _done_ps(self, number: int) -> int:
-        """When the memory had read, or written, what a transfer asked for; NONE: it has not."""
+        """Find the time when the memory had read, or written, what a transfer asked for; NONE: it has not."""
         asked = self._tables.transfer(number)
         if asked.what == Carries.REQUEST:
             return asked.end + self._access_ps(asked)
@@ -53,7 +53,7 @@ class InsideDma:
         return NONE if answer is None else answer.start
 
     def _access_ps(self, asked: TransferFields[int]) -> int:
-        """How long the memory that a transfer goes to takes before its first byte, or until a write is visible."""
+        """Return the latency of a transfer's memory: before the first byte, or until a write is visible."""
         attrs = self._seen.machine.graph.node(self._seen.columns.parts[asked.dst]).attrs
         return attrs.access_ps if isinstance(attrs, HbmCtrlAttrs | SramAttrs) else 0
 
@@ -127,7 +127,7 @@ class InsideDma:
         self._to(when, PathPart.MEMORY_QUEUE)
 
     def _head_ps(self, number: int, asked: TransferFields[int]) -> int:
-        """When the first byte of a write came; where its memory was busy then, as if the others had not waited."""
+        """Find the time of a write's first byte; where its memory was busy then, as if the others had not waited."""
         first = self._tables.turn(int(self._seen.first_turn[number]))
         return first.start if first.by == By.LINK else asked.end - asked.zero_load + self._overhead_ps(asked)
 
@@ -135,7 +135,7 @@ class InsideDma:
         return self._seen.machine.network.watch.routes[transfer.route].total_overhead_ps
 
     def _transfer(self, transfer: TransferFields[int], part: PathPart) -> None:
-        """What a transfer took, up to where the path is; what it took more than alone is waiting."""
+        """Split a transfer up to where the path is. Waiting is what it took more than alone."""
         known = transfer.end - self._chain.at_ps
         self._to(max(transfer.start, self._chain.at_ps - max(0, transfer.zero_load - known)), part)
         self._to(transfer.start, PathPart.NETWORK_QUEUE)
@@ -145,7 +145,7 @@ class InsideDma:
 
 
 def _parts(turn: TurnFields[int]) -> Iterator[tuple[PathPart, int]]:
-    """What a turn took, the last first, and when that began."""
+    """Yield the parts of a turn, the last first, and when each began."""
     begin = turn.start + turn.turning + turn.rows
     yield PathPart.SERVICE, begin + turn.refresh
     yield PathPart.REFRESH, begin

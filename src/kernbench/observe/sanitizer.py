@@ -1,4 +1,4 @@
-"""What is wrong with a run although it gave numbers: bytes that nobody wrote, copies that differ, races, misuse of
+"""Find faults of a run that gave numbers: bytes that nobody wrote, copies that differ, races, misuse of
 queues, waits."""
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ class Finding:
 
     @property
     def t_start_ns(self) -> float:
-        """When what ``side`` did began."""
+        """The time when the command of ``side`` began."""
         return self.side.t_start_ns
 
     @property
     def t_end_ns(self) -> float:
-        """When it ended."""
+        """The time when the command of ``side`` ended."""
         return self.side.t_end_ns
 
     def __str__(self) -> str:
@@ -318,7 +318,7 @@ class Sanitizer(Observer):
                 )
 
     def _fence_ends(self) -> dict[PeCoord, list[int]]:
-        """When fences that are over ended, by PE."""
+        """Collect the times when fences that are over ended, by PE."""
         log, rows = self._rows, self._rows.rows
         found: dict[PeCoord, list[int]] = {}
         for row in range(0, len(rows), WIDTH):

@@ -1,4 +1,4 @@
-"""Which tensor lies at a physical address: what the host told the MMUs, and when."""
+"""Find the tensor at a physical address: by what the host told the MMUs, and when."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Mapped:
         return any(shard.pa <= pa < shard.pa + shard.nbytes for shard in self.mapping.shards)
 
     def away(self, time_ps: int) -> int:
-        """How far in time it is from being mapped: a host may fill a tensor before it maps it."""
+        """Return the distance in time from when it is mapped: a host may fill a tensor before it maps it."""
         return max(self.from_ps - time_ps, time_ps - self.until_ps, 0)
 
 

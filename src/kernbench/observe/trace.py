@@ -44,7 +44,7 @@ _ORDER |= {WAITS_ROW: _ORDER["cpu"] + 1, SLOTS_ROW: _ORDER[IPCQ] + 1}
 
 @patient_collector()
 def make_trace(log: TraceLog, handles: Sequence[RequestHandle], keep: TraceFilter) -> Trace:
-    """What ``log`` has seen of a run with the requests ``handles``, on the tracks that ``keep`` leaves.
+    """Make a trace of what ``log`` has seen of a run with the requests ``handles``, on the tracks that ``keep`` leaves.
 
     What was still under way at the end is shown up to then.
     """
@@ -62,7 +62,7 @@ class _Maker:
 
     @property
     def seen(self) -> Seen:
-        """What the run did."""
+        """The run as seen by its log."""
         return self.log.seen
 
     @property
@@ -201,7 +201,7 @@ class _Maker:
 
 
 def _about(message: Message, direction: str, peer: PeCoord) -> tuple[Fact, ...]:
-    """What a message is, seen from one of its ends."""
+    """List the facts of a message, seen from one of its ends."""
     return (
         fact("direction", direction),
         fact("sequence", message.sequence),
@@ -212,7 +212,7 @@ def _about(message: Message, direction: str, peer: PeCoord) -> tuple[Fact, ...]:
 
 
 def _name(work: Work) -> str:
-    """What was done, and to which tile."""
+    """Name a work, and its tile."""
     return work.name if work.tile is None else f"{work.name} {','.join(map(str, work.tile))}"
 
 

@@ -38,7 +38,7 @@ class FlowMaker:
 
     @property
     def seen(self) -> Seen:
-        """What the run did."""
+        """The run as seen by its log."""
         return self.log.seen
 
     def note_request(self, request_id: int, span: TrackSpan | None) -> None:
@@ -147,13 +147,13 @@ class FlowMaker:
         return found if found is not None else self.kernels.get((each.request_id, each.src))
 
     def _receiver(self, each: Handled) -> TrackSpan | None:
-        """Where a message arrives whose handling takes no time."""
+        """Find the span in which a message arrives whose handling takes no time."""
         if each.dst == HOST and each.name == Report.__name__:
             return self.requests.get(each.request_id)
         return self.kernels.get((each.request_id, each.dst))
 
     def _arrival(self, each: Handled, dst: TrackSpan) -> int:
-        """When it is there: an order waits for the kernel's start."""
+        """Find the time when it is there: an order waits for the kernel's start."""
         if each.name == PeOrder.__name__ and dst is self.kernels.get((each.request_id, each.dst)):
             return dst.start_ps
         return each.delivered_ps if each.dst == HOST else max(each.begun_ps, dst.start_ps)

@@ -1,4 +1,4 @@
-"""What queues did in a run, as far as hooks tell: messages, waits of kernels, and the credits that end them."""
+"""Observe queues in a run, as far as hooks tell: messages, waits of kernels, and the credits that end them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engines of every PE did, row by row of its timeline, and when memories worked."""
+"""Collect the work of the engines of every PE, row by row of its timeline, and the times when memories worked."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def activity_of(log: TraceLog, handles: Sequence[RequestHandle], end_ps: int) ->
 
 
 def is_memory(node: Node) -> bool:
-    """Whether a part is a memory whose time is shown: an HBM slice, an SRAM, an extra one."""
+    """Tell whether a part is a memory whose time is shown: an HBM slice, an SRAM, an extra one."""
     return node.kind in _MEMORY_KINDS or node.window is not None
 
 

@@ -108,7 +108,7 @@ def machine_view(topology: Topology) -> dict[str, Json]:
 
 
 def source_name(topology: Topology) -> str:
-    """Where the machine comes from; where the package lies on this computer is nobody's business."""
+    """Name the file of the machine; where the package lies on this computer is nobody's business."""
     packaged = topology.source == topology_file(DEFAULT_NAME)
     return "the packaged machine" if packaged else topology.source
 
@@ -162,7 +162,7 @@ def _indexed(texts: list[str]) -> Json:
 
 
 def _chiplet_block(graph: Graph) -> PointMm:
-    """How large the parts of an IO chiplet are drawn, long side along the chiplet."""
+    """Measure the drawn parts of an IO chiplet, long side along the chiplet."""
     size = graph.spec.sip.io_chiplet.size_mm
     long, short = min(7.0, 0.18 * size.w), min(1.7, 0.3 * size.h)
     return (long, short) if graph.spec.sip.io_chiplet.edge in {"N", "S"} else (short, long)

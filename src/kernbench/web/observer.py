@@ -29,11 +29,11 @@ class ObservedRun:
 
     @property
     def end_ps(self) -> int:
-        """When the program was over; what follows only cleans up."""
+        """The time when the program was over; what follows only cleans up."""
         return ns_to_ps(self.result.sim_ns)
 
     def traffic(self) -> dict[int, Spans]:
-        """What each link that carried something did, by the link's place in the graph."""
+        """The busy times of each link that carried something, by the link's place in the graph."""
         carried = self.log.seen.tables.carried()
         order = np.lexsort((carried.start, carried.link))
         used, first = np.unique(carried.link[order], return_index=True)

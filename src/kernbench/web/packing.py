@@ -107,7 +107,7 @@ class Spans:
     amounts: Ints
 
     def within(self, edges: Ints) -> Ints:
-        """What falls between successive edges; whole numbers that add up to all of what lies within."""
+        """Divide them between successive edges; whole numbers that add up to all of what lies within."""
         times = np.column_stack((self.starts, self.ends)).ravel()
         if times.size == 0:
             return np.zeros(edges.size - 1, dtype=np.int64)

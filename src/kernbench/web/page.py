@@ -57,7 +57,7 @@ class Page:
 
     @property
     def nbytes(self) -> int:
-        """How large the file is."""
+        """The size of the file."""
         return len(self.content.encode())
 
     def write(self, path: str | Path) -> None:
@@ -112,7 +112,7 @@ MARK = '<meta name="kernbench-version" content="">'
 
 @state
 class Shelf:
-    """What is served: the last good page, and a message when making a newer one failed. Shared between threads."""
+    """The page that is served: the last good one, and a message when a newer one failed. Shared between threads."""
 
     _content: bytes = b""
     _version: str = ""
@@ -159,17 +159,17 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where a browser finds it."""
+        """The address for a browser."""
         return f"http://{HOST}:{self.port}/"
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which it listens."""
         return int(self.server_address[1])
 
     @property
     def names(self) -> frozenset[str]:
-        """What a request may call it: this computer, with the port; browsers leave out port 80."""
+        """The names a request may call it: this computer, with the port; browsers leave out port 80."""
         return frozenset(f"{name}:{self.port}" for name in NAMES) | frozenset(NAMES if self.port == HTTP_PORT else ())
 
 
@@ -185,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_content=True)
 
     def do_HEAD(self) -> None:
-        """What GET would give, without its content."""
+        """Answer as GET would, without the content."""
         self._answer(with_content=False)
 
     def do_POST(self) -> None:
@@ -219,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def _asked_by_name(self) -> bool:
-        """Whether the request names this server.
+        """Tell whether the request names this server.
 
         A page of somebody else can have its own name resolved to this computer, and would then read what is served.
         """

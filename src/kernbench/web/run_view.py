@@ -54,7 +54,7 @@ def _launch(launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> Json:
 
 
 def _wait(wait: LineWait, launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> Json:
-    """Who waited, for what, of whom, how often and for how long; kernels as [PE, launch, line or empty]."""
+    """Describe a wait: who, for what, of whom, how often and for how long; kernels as [PE, launch, line or empty]."""
     waiting = _kernel(wait.waiting, wait.waiting_kernel, launch, pes)
     return [waiting, wait.what, _kernel(wait.cause, wait.kernel, launch, pes), wait.count, round(wait.ns * 1000)]
 
@@ -113,7 +113,7 @@ def run_view(run: ObservedRun, pack: Pack) -> dict[str, Json]:
 
 
 def notice_of(run: ObservedRun) -> str:
-    """What a reader has to know of a run that did not go well; empty when it did."""
+    """Tell what a reader has to know of a run that did not go well; empty when it did."""
     result = run.result
     if result.ok:
         return ""

@@ -1,4 +1,4 @@
-"""What PyTorch's operators do on ``ahbm``: views rename, transfers move; everything else the host computes."""
+"""Carry out PyTorch's operators on ``ahbm``: views rename, transfers move; everything else the host computes."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _fetched(
 
 
 def _asks_for_values(operator: Operator) -> Callable[[AhbmTensor], bool]:
-    """Which operands have to be known, so that an operator gives what it would with data."""
+    """Select the operands that have to be known, so that an operator gives what it would with data."""
     if not _OF_VALUES & set(operator.tags):
         return lambda _: False
     if operator is aten.index.Tensor:  # the mask says how many there are
@@ -202,7 +202,7 @@ def _written(operator: Operator, args: Any, kwargs: Any) -> list[Any]:
 
 
 def _results(operator: Operator, args: Any, kwargs: Any) -> set[int]:
-    """Which objects are only there for results (``out=``): the operator does not read them."""
+    """Find the objects that are only there for results (``out=``): the operator does not read them."""
     names = {each.name for each in operator._schema.arguments if each.is_out}  # noqa: SLF001 - what subclasses look at
     operands = {id(each) for each in _leaves(args, {name: x for name, x in kwargs.items() if name not in names})}
     return {id(each) for each in _leaves((), {name: x for name, x in kwargs.items() if name in names})} - operands

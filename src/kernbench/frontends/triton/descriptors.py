@@ -160,7 +160,7 @@ def _box(at: Array, valid: Shape, itemsize: int, *, writing: bool) -> Box | None
 
 @lru_cache(maxsize=32)
 def _lattice(extents: Shape, strides: tuple[int | None, ...]) -> Array:
-    """Where the elements of a box are from its first."""
+    """Compute the offsets of the elements of a box from its first."""
     at: Any = np.int64(0)
     for axis, (n, step) in enumerate(zip(extents, strides, strict=True)):
         if step is not None:
@@ -175,7 +175,7 @@ def _second(axis: int, axes: int) -> Shape:
 
 
 def _overlaps(strides: list[int | None], extents: Shape, itemsize: int) -> bool:
-    """Whether two elements of a box may share bytes: an axis steps by less than what the finer ones cover."""
+    """Tell whether two elements of a box may share bytes: an axis steps by less than what the finer ones cover."""
     covered = itemsize
     for step, n in sorted((step, n) for step, n in zip(strides, extents, strict=True) if step is not None):
         if step < covered:

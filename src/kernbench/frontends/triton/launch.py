@@ -142,7 +142,7 @@ def _program(
     pace: Pace,
     on_write: Callable[[int, int, int], None] | None,
 ) -> Callable[..., None]:
-    """What each PE runs: its share of the programs, one after another."""
+    """Make the function that each PE runs: its share of the programs, one after another."""
 
     def kernel(*addresses: int, tl: TLContext) -> None:
         site = tl.site

@@ -1,4 +1,4 @@
-"""Whether a launch comes to its end in the time that the run has left."""
+"""Tell whether a launch comes to its end in the time that the run has left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEASURED = 0.1
 
 @state
 class Pace:
-    """How fast the programs of a launch go, all PEs together, in the user's time."""
+    """The pace of the programs of a launch, all PEs together, in the user's time."""
 
     kernel: str
     grid: LaunchGrid

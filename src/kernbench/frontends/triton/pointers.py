@@ -54,13 +54,13 @@ def moved(pointers: Value, offset: Value) -> Value:
 
 
 def shape_of(pointers: Value) -> Shape:
-    """How many they are along each axis."""
+    """Return their number along each axis."""
     found: Shape = pointers.steps.shape if isinstance(pointers, Pointers) else pointers.data.shape
     return found
 
 
 def described(pointers: Value, mask: Array | None, itemsize: int, *, writing: bool) -> Descriptor | None:
-    """As `describe`, for pointers of a kernel."""
+    """Describe pointers of a kernel, as `describe` does."""
     if not isinstance(pointers, Pointers):
         return describe(known(pointers), mask, itemsize, writing=writing)
     plans, steps = running().plans, pointers.steps

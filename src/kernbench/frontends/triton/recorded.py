@@ -38,7 +38,7 @@ class _NotPlainError(Exception):
 
 @value
 class _Recording:
-    """What a call asks of the builder: methods, each with what picks its arguments from what is there by then.
+    """The calls of builder methods in a call, each with what picks its arguments from what is there by then.
 
     There are constants first, then the operands of the call, then what each request gives. ``result``: the place of
     what the call returns (None: a constant), and the attributes of its tensor; None: the call returns nothing.
@@ -94,7 +94,7 @@ class _Recorder:
         return ask
 
     def _place(self, argument: Any, number: int | None) -> tuple[bool, int]:
-        """Whether an argument is an operand, and its number; else that of the constant which it becomes."""
+        """Tell whether an argument is an operand, and its number; else that of the constant which it becomes."""
         if number is not None:
             return True, number
         self._constants.append(argument)
@@ -104,7 +104,7 @@ class _Recorder:
         return next((i for i, each in enumerate(self._operands) if each is operand), None)
 
     def recording(self, result: Any) -> _Recording | None:
-        """What was asked by a call that gave ``result``; None if that cannot be asked again."""
+        """Return the recording of a call that gave ``result``; None if the call cannot be repeated."""
         if not self._complete:
             return None
         constants, behind = tuple(self._constants), len(self._constants)
@@ -122,7 +122,7 @@ class _Recorder:
 
 
 def _picking(places: list[int]) -> Callable[[list[Any]], Iterable[Any]]:
-    """What picks the elements of a list at ``places``, in C: as many as there are."""
+    """Make a function that picks the elements of a list at ``places``, in C: as many as there are."""
     if len(places) > 1:
         return itemgetter(*places)
     first = places[0] if places else 0
@@ -177,7 +177,7 @@ def _replayed(function: Callable[..., Any], *, varying: bool) -> Callable[..., A
 
 
 def _sign_operand(argument: Any, signature: list[Any], operands: list[Operand]) -> None:
-    """As `_sign`; of a plain number only what Triton looks at: its type, its sign, and whether it fits a type."""
+    """Sign as `_sign`; of a plain number only what Triton looks at: its type, its sign, and whether it fits a type."""
     if type(argument) is int:
         operands.append(argument)
         signature += (int, argument < 0, (~argument if argument < 0 else argument).bit_length())

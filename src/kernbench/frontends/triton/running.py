@@ -1,4 +1,4 @@
-"""Which program of a grid runs on which PE: what the interpreter's operations belong to."""
+"""Assign programs of a grid to PEs: the interpreter's operations belong to the program that runs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def programs_of(order: Order, total: int, pe: int, pes: int) -> Iterable[int]:
 
 
 def coordinates(programs: Iterable[int], grid: LaunchGrid) -> Iterator[LaunchGrid]:
-    """Where programs are in the grid; the first axis counts fastest."""
+    """Yield the places of programs in the grid; the first axis counts fastest."""
     for program in programs:
         rest, x = divmod(program, grid[0])
         z, y = divmod(rest, grid[1])
