@@ -16,7 +16,7 @@ from kernbench.engine.records import PrintedLine
 from kernbench.messages.requests import PeCoord
 
 if TYPE_CHECKING:
-    from kernbench.observe.sanitizer import Finding, Side
+    from kernbench.observe.sanitizer import Finding, Party
     from kernbench.runtime_api.run_explanation import RunExplanation
 
 EXPLANATION = "kernbench.cli.explain_output"
@@ -125,7 +125,7 @@ def _finding(each: Finding) -> Json:
     }
 
 
-def _side(side: Side) -> Json:
+def _side(side: Party) -> Json:
     return {
         "action": side.action,
         "kernel": side.kernel,

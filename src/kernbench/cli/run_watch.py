@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @state
-class Watch:
+class RunWatch:
     """A run under observation, so that what is finished can be told when it is interrupted.
 
     ``outputs``: what is wanted beside the report; None for nothing.

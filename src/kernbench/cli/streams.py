@@ -18,7 +18,7 @@ class OutputLost(KeyboardInterrupt):
     """Stdout takes nothing more: the command ends as by Ctrl-C, so that no program prints on for nobody."""
 
 
-class Output:
+class CommandOutput:
     """The output of one command; a context manager. ``lost``: why stdout took no more; None while it does.
 
     Inside, the errors of stdout end the command and those of stderr are ignored. ``results`` is where tables and

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from kernbench.cli.console import Json, facts, number, say, show, table, text
-from kernbench.evaluation.sweep_measure import OK, Row
+from kernbench.evaluation.sweep_measure import OK, PointRow
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_spec import short_name
 from kernbench.evaluation.sweep_table import POINT, FailureGroup, SweepTable, failure_groups
@@ -87,7 +87,7 @@ def _ends(values: Sequence[object]) -> str:
     return ", ".join(shown if len(shown) <= 8 else [*shown[:3], "…", shown[-1]])
 
 
-def _rows(plan: SweepPlan, good: Sequence[Row]) -> Table:
+def _rows(plan: SweepPlan, good: Sequence[PointRow]) -> Table:
     few = sorted(good, key=_time)[:MOST_ROWS]
     which = f", the {MOST_ROWS} fastest of {len(good)}" if len(good) > MOST_ROWS else ""
     made = table(
@@ -112,7 +112,7 @@ def _shortened(error: str) -> str:
     return line if line == error else f"{line} …"
 
 
-def _places(plan: SweepPlan, rows: Sequence[Row]) -> str:
+def _places(plan: SweepPlan, rows: Sequence[PointRow]) -> str:
     """``m=32 n=64; m=64 n=64; and 3 more``."""
     named = [" ".join(f"{short_name(path)}={_cell(row[path])}" for path in plan.axes) for row in rows[:MOST_NAMED]]
     return "; ".join([*named, f"and {len(rows) - MOST_NAMED} more"] if len(rows) > MOST_NAMED else named)
@@ -122,11 +122,11 @@ def _axis_columns(plan: SweepPlan) -> list[Column]:
     return [number(POINT), *(number(short_name(path)) for path in plan.axes)]
 
 
-def _axis_cells(plan: SweepPlan, row: Row) -> list[str]:
+def _axis_cells(plan: SweepPlan, row: PointRow) -> list[str]:
     return [_cell(row[name]) for name in (POINT, *plan.axes)]
 
 
-def _time(row: Row) -> float:
+def _time(row: PointRow) -> float:
     found = row["sim_ns"]
     return float(found) if isinstance(found, int | float) else 0.0
 

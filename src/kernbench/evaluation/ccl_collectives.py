@@ -20,7 +20,7 @@ from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
-from kernbench.evaluation.ccl_bounds import Bounds
+from kernbench.evaluation.ccl_bounds import CollectiveBounds
 from kernbench.evaluation.ccl_fabrics import DTYPE, INTERCUBE, ITEM_BYTES, AlgorithmName, Fabric, joined, queues_of
 from kernbench.evaluation.ccl_results import CollectivePoint, CollectiveTime
 from kernbench.evaluation.ccl_theory import ClosedForms
@@ -82,7 +82,7 @@ class CollectiveRun:
         """The closed form, or for the algorithm over cubes the bound."""
         queues = queues_of(config)
         if self.algorithm == INTERCUBE:
-            return Bounds(engine.machine, queues).intercube_ns(nbytes, self.root_cube)
+            return CollectiveBounds(engine.machine, queues).intercube_ns(nbytes, self.root_cube)
         return ClosedForms(engine.machine, queues).sip_ns([(0, 0)], nbytes)
 
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from kernbench.ccl.config import QueueSettings
 from kernbench.common.config import Document, apply_overrides
 from kernbench.common.values import value
-from kernbench.evaluation.ccl_ways import Queues
+from kernbench.evaluation.ccl_ways import QueueFigures
 from kernbench.topology.builder import Topology, compile_topology
 from kernbench.topology.spec import TWO_DIMENSIONAL, SipTopology, TopologySpec
 
@@ -92,9 +92,9 @@ def joined(machine: Document, fabric: Fabric, *changes: str) -> Topology:
     )
 
 
-def queues_of(settings: QueueSettings) -> Queues:
+def queues_of(settings: QueueSettings) -> QueueFigures:
     """Describe the queues of an installation for closed forms."""
-    return Queues(settings.n_slots, settings.slot_size, settings.ipcq_credit_size_bytes)
+    return QueueFigures(settings.n_slots, settings.slot_size, settings.ipcq_credit_size_bytes)
 
 
 def in_order(sizes: Iterable[int]) -> tuple[int, ...]:

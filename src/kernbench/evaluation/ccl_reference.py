@@ -13,7 +13,7 @@ from kernbench.common.files import read_input
 from kernbench.common.values import value
 from kernbench.evaluation.ccl_fabrics import INTERCUBE
 from kernbench.evaluation.ccl_results import CclSweep, CollectivePoint
-from kernbench.evaluation.outputs import Scalar
+from kernbench.evaluation.outputs import TableValue
 
 COLUMNS = ("size_bytes", "latency_ns")
 
@@ -45,7 +45,7 @@ class SizeComparison:
         return self.latency_ns / self.reference_ns - 1
 
     @property
-    def row(self) -> dict[str, Scalar]:
+    def row(self) -> dict[str, TableValue]:
         """Return it as a row of a table."""
         return {
             "size_bytes": self.nbytes,

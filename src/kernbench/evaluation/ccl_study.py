@@ -41,8 +41,8 @@ from kernbench.evaluation.sweep_driver import worker_pool
 from kernbench.messages.requests import BufferKind
 from kernbench.topology.builder import Topology
 
-Run: TypeAlias = CollectiveRun | BufferRun | RingRun
-Point: TypeAlias = CollectivePoint | BufferPoint | RingPoint
+StudyRun: TypeAlias = CollectiveRun | BufferRun | RingRun
+StudyPoint: TypeAlias = CollectivePoint | BufferPoint | RingPoint
 
 NO_CHANGES: Mapping[str, object] = MappingProxyType({})
 LARGE = MappingProxyType({f"algorithms.{RING}.slot_size": LARGE_SLOT})
@@ -107,7 +107,7 @@ class CclStudy:
             ),
         )
 
-    def _runs(self) -> Iterator[Run]:
+    def _runs(self) -> Iterator[StudyRun]:
         """The longest first, so that all processes end at about the same time."""
         machine = document_of(self.topology)
         for ranks in sorted(self.ranks, reverse=True):
@@ -153,7 +153,7 @@ class CclStudy:
         return load_ccl_config(self.ccl, [f"{path}={value}" for path, value in changes.items()])
 
 
-def _carried_out(runs: Sequence[Run], jobs: int) -> Iterator[Point]:
+def _carried_out(runs: Sequence[StudyRun], jobs: int) -> Iterator[StudyPoint]:
     """The points of all runs, in order."""
     if jobs == 1:
         for run in runs:
@@ -164,5 +164,5 @@ def _carried_out(runs: Sequence[Run], jobs: int) -> Iterator[Point]:
             yield from points
 
 
-def _carry_out(run: Run) -> Sequence[Point]:
+def _carry_out(run: StudyRun) -> Sequence[StudyPoint]:
     return run.run()

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from kernbench.common.units import whole_ps
 from kernbench.common.values import value
 from kernbench.engine.machine import Machine
-from kernbench.evaluation.ccl_ways import Hop, Queues, QueueWay, Round, Ways, round_of
+from kernbench.evaluation.ccl_ways import PeHop, QueueFigures, QueueWay, Round, Ways, round_of
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.grid import Grid, Side
 from kernbench.topology.spec import sip_neighbours
@@ -87,7 +87,7 @@ class Phase(NamedTuple):
 class ClosedForms:
     """The closed forms of a machine with queues in TCM. ``pes``: the PE of each rank; ``nbytes``: of each."""
 
-    def __init__(self, machine: Machine, queues: Queues) -> None:
+    def __init__(self, machine: Machine, queues: QueueFigures) -> None:
         self.ways, self._spec, self._queues = Ways(machine, queues), machine.spec, queues
 
     def ring_ns(self, pes: Sequence[PeCoord], nbytes: int) -> float:
@@ -172,13 +172,13 @@ class ClosedForms:
         last = max(longest, ahead * ways.busiest_ns(down, (), chunk))
         return whole_ps(ways.start_ns + ways.load_ns(chunk) + (messages - 1) * each + last + ways.store_ns(chunk))
 
-    def _ahead(self, up: Sequence[Hop], leaf: int, chunk: int) -> int:
+    def _ahead(self, up: Sequence[PeHop], leaf: int, chunk: int) -> int:
         """Count the messages a place sends before it takes a result: of each hop as many as are under way, and one."""
         return sum(
             min(self._queues.n_slots, 1 + ceil(self.ways.under_way(up[at - 1]) / chunk)) for at in _to_root(leaf)
         )
 
-    def _by_level(self, hops: Sequence[Hop]) -> list[QueueWay]:
+    def _by_level(self, hops: Sequence[PeHop]) -> list[QueueWay]:
         """Hops of places 1, 2, ... of a binary tree, of which those of a level are taken at once."""
         ends = [(2 << level) - 2 for level in range(len(hops).bit_length() + 1)]
         return [way for first, end in pairwise(ends) for way in self.ways.of(hops[first:end])]
@@ -344,14 +344,14 @@ class ClosedForms:
         for at in range(0, nbytes, most):
             yield min(most, nbytes - at)
 
-    def around(self, pes: Sequence[PeCoord]) -> list[Hop]:
+    def around(self, pes: Sequence[PeCoord]) -> list[PeHop]:
         """The hops of a ring over these PEs."""
         return [self.beside(pe, far, "E") for pe, far in zip(pes, (*pes[1:], *pes[:1]), strict=True)]
 
-    def beside(self, src: PeCoord, dst: PeCoord, side: Side | None = None) -> Hop:
+    def beside(self, src: PeCoord, dst: PeCoord, side: Side | None = None) -> PeHop:
         """From a PE to another; by ``side`` where that is the link between their SIPs."""
         leads = side is not None and sip_neighbours(self._spec.system.sips, src[0]).get(side) == dst[0] != src[0]
-        return Hop(src, dst, side if leads else None)
+        return PeHop(src, dst, side if leads else None)
 
 
 def _together_ns(halves: Iterable[Sequence[Phase]], begin: int, end: int) -> float:

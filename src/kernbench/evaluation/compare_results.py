@@ -118,7 +118,7 @@ class BoundGroup:
 
 
 @value
-class Comparison:
+class ResultComparison:
     """Everything about two results. ``stages`` are sums over all pairs; without critical paths ``busy`` are, of phases
     and engines, which overlap. ``unmatched``: results of each side without a partner or without figures. ``unsaid``:
     what one side does not say, such as one of an earlier version, so that it is not compared; in sentences.
@@ -135,14 +135,14 @@ class Comparison:
     unsaid: tuple[str, ...]
 
 
-def compare_results(a: ResultFile, b: ResultFile) -> Comparison:
+def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
     """Compare what the files have at the same points. InputError when nothing fits together."""
     axes, matched = _match(a, b)
     good = [(one, other) for one, other in matched if one.ok and other.ok]
     if not good:
         raise InputError(f"{a.name} and {b.name}: every point that both have failed on one side")
     pairs = tuple(_pair(axes, one, other) for one, other in good)
-    return Comparison(
+    return ResultComparison(
         differing=tuple(_differing(matched)),
         pairs=pairs,
         unmatched=(len(a.results) - len(good), len(b.results) - len(good)),
@@ -282,12 +282,12 @@ def _groups(pairs: Sequence[Pair]) -> tuple[BoundGroup, ...]:
     return tuple(sorted(made, key=lambda group: -group.pairs))
 
 
-def verdict(found: Comparison) -> tuple[str, ...]:
+def verdict(found: ResultComparison) -> tuple[str, ...]:
     """Say in sentences what changed and why."""
     return tuple(_sentences(found))
 
 
-def _sentences(found: Comparison) -> Iterator[str]:
+def _sentences(found: ResultComparison) -> Iterator[str]:
     count = f" over {len(found.pairs)} points" if len(found.pairs) > 1 else ""
     yield f"B takes {found.time.ns:+,.3f} ns ({found.time.share:+.1%}){count}"
     if found.differing:

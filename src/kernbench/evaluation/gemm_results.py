@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from kernbench.common.values import value
 from kernbench.evaluation.gemm_shapes import GemmShape, TileSizes
 from kernbench.evaluation.gemm_theory import Ideal
-from kernbench.evaluation.outputs import Scalar, read_results, write_csv, write_json, write_parquet
+from kernbench.evaluation.outputs import TableValue, read_results, write_csv, write_json, write_parquet
 
 DATA_FILE, CSV_FILE, PARQUET_FILE = "gemm_sweep.json", "gemm_sweep.csv", "gemm_sweep.parquet"
 LOAD = "load"
@@ -141,13 +141,13 @@ def _incomplete(sweep: GemmSweep) -> str:
     return ""
 
 
-def table_rows(runs: Iterable[GemmRun]) -> list[dict[str, Scalar]]:
+def table_rows(runs: Iterable[GemmRun]) -> list[dict[str, TableValue]]:
     """A flat row for each run, all with the same columns."""
     return [_row(run) for run in runs]
 
 
-def _row(run: GemmRun) -> dict[str, Scalar]:
-    row: dict[str, Scalar] = {"m": run.shape.m, "k": run.shape.k, "n": run.shape.n, "variant": run.variant}
+def _row(run: GemmRun) -> dict[str, TableValue]:
+    row: dict[str, TableValue] = {"m": run.shape.m, "k": run.shape.k, "n": run.shape.n, "variant": run.variant}
     row |= dict(zip(("tile_m", "tile_k", "tile_n"), run.tile, strict=True))
     row |= {"dtype": run.dtype, "tiles": run.tiles, "under_tile": run.under_tile}
     row |= {"sim_ns": run.sim_ns, "launch_ns": run.launch_ns, "pe_ns": run.pe.ns}

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from kernbench.common.values import value
 from kernbench.evaluation.figure_style import INK
-from kernbench.evaluation.sweep_measure import OK, Row
+from kernbench.evaluation.sweep_measure import OK, PointRow
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_spec import is_numeric, short_name
 from kernbench.evaluation.sweep_table import SweepTable
@@ -33,7 +33,7 @@ MOST_NAMES = 24
 class TableSlice:
     """The good rows of a table where all axes but those drawn have one value; ``note`` says which."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[PointRow, ...]
     note: str
 
 
@@ -47,17 +47,17 @@ def slice_of(plan: SweepPlan, table: SweepTable, drawn: Sequence[str | None], va
     return TableSlice(tuple(rows), note)
 
 
-def has_numbers(row: Row, columns: Iterable[str]) -> bool:
+def has_numbers(row: PointRow, columns: Iterable[str]) -> bool:
     return row["status"] == OK and all(isinstance(row.get(name), int | float) for name in columns)
 
 
-def number_of(row: Row, column: str) -> float:
+def number_of(row: PointRow, column: str) -> float:
     cell = row[column]
     assert isinstance(cell, int | float), "rows without the number are not drawn"
     return float(cell)
 
 
-def places_along(plan: SweepPlan, x: str, rows: Sequence[Row]) -> list[float]:
+def places_along(plan: SweepPlan, x: str, rows: Sequence[PointRow]) -> list[float]:
     """Place the rows of a curve along ``x``: at its numbers, or one beside the other."""
     if is_numeric(plan.axes[x]):
         return [number_of(row, x) for row in rows]

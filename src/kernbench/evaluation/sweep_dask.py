@@ -10,7 +10,7 @@ from distributed.scheduler import KilledWorker
 
 from kernbench.common.errors import InputError
 from kernbench.evaluation.sweep_driver import Chunked
-from kernbench.evaluation.sweep_point import Chunk, run_chunk
+from kernbench.evaluation.sweep_point import PointChunk, run_chunk
 
 CONNECT_S = 10
 CHUNKS_PER_THREAD = 2
@@ -31,7 +31,7 @@ class DaskWorkers:
         threads = sum(int(each) for each in self._client.nthreads().values())
         return CHUNKS_PER_THREAD * max(1, threads)
 
-    def submit(self, chunk: Chunk) -> Chunked:
+    def submit(self, chunk: PointChunk) -> Chunked:
         """Begin to run a chunk; dask runs it again elsewhere when a worker is lost."""
         future: Chunked = self._executor.submit(run_chunk, chunk)
         return future

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Self
 from kernbench.common.errors import InputError
 from kernbench.common.files import parse_json
 from kernbench.common.values import value
-from kernbench.evaluation.sweep_measure import COLUMNS, STATUSES, Cell, Row, fits, flat_configuration, is_whole
+from kernbench.evaluation.sweep_measure import COLUMNS, STATUSES, Cell, PointRow, fits, flat_configuration, is_whole
 from kernbench.evaluation.sweep_point import PointOutcome
 
 GRID = "grid"
@@ -300,7 +300,7 @@ def _is_odd(cell: Cell) -> bool:
 def _outcome(entry: Mapping[str, Any]) -> PointOutcome:
     """The outcome of a line. ValueError, or what comes of parts that are missing, for a line of something else."""
     index, wall_s = entry["point"], entry["wall_s"]
-    row: Row = {name: _cell(name, cell) for name, cell in entry["row"].items()}
+    row: PointRow = {name: _cell(name, cell) for name, cell in entry["row"].items()}
     if not is_whole(index) or wall_s is None or not fits(wall_s, float) or row["status"] not in STATUSES:
         raise ValueError("not what a point leaves")
     return PointOutcome(index, row, float(wall_s))

@@ -19,14 +19,14 @@ from kernbench.common.config import Document
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.values import value
 from kernbench.evaluation.sweep_measure import flat_configuration
-from kernbench.evaluation.sweep_spec import SweepSpec, Value
+from kernbench.evaluation.sweep_spec import AxisValue, SweepSpec
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.topology.builder import Topology
 
 BENCH_PREFIX = "bench."
 CCL = "ccl"
 """The part of an identity that says how collectives are configured."""
-Choice = tuple[str, Value]
+Choice = tuple[str, AxisValue]
 
 
 @value
@@ -55,7 +55,7 @@ class SweepPlan:
     data: DataPolicy
 
     @property
-    def axes(self) -> Mapping[str, tuple[Value, ...]]:
+    def axes(self) -> Mapping[str, tuple[AxisValue, ...]]:
         """The values of each axis, by its path."""
         return self.spec.grid
 

@@ -65,14 +65,14 @@ _MEMORY: dict[int, WaitedFor] = {
 }
 
 
-class _Place(NamedTuple):
+class _PathPlace(NamedTuple):
     """The place a path has come to: a row, at its end, at its begin, or where it had read or written its last byte."""
 
     row: Row
     at: Literal["end", "start", "accessed"] = "end"
 
 
-class _Waiting(NamedTuple):
+class _WaitingLine(NamedTuple):
     """A line that waited on a PE, and since when."""
 
     pe: PeCoord | None
@@ -152,7 +152,7 @@ class PathFinder:
         """From the end of a row to the begin of the chain."""
         walk = _Walk(self.log.seen, chain)
         while row >= 0:
-            first = walk.walk(_Place(row))
+            first = walk.walk(_PathPlace(row))
             if chain.at_ps <= chain.floor_ps:
                 return
             # What the host did of its own accord: after whatever had ended before. Where it gave up a kernel, that
@@ -176,14 +176,14 @@ class _Walk:
         self._chain = chain
         self._dma = InsideDma(seen, chain)
 
-    def walk(self, place: _Place) -> Row:
+    def walk(self, place: _PathPlace) -> Row:
         """Go on until the chain's begin, or until nothing was waited for: the first row on the way."""
-        following: _Place | None = place
+        following: _PathPlace | None = place
         while following is not None and following.row >= 0 and self._chain.at_ps > self._chain.floor_ps:
             place, following = following, self._pass(following)
         return place.row
 
-    def _pass(self, place: _Place) -> _Place | None:
+    def _pass(self, place: _PathPlace) -> _PathPlace | None:
         """Through a row, to its cause or to what ended it."""
         row, rows = place.row, self._rows
         self._chain.launch_id = rows[row + LAUNCH]
@@ -193,7 +193,7 @@ class _Walk:
             if kind == Kind.REQUEST and self._chain.at_ps == rows[row + END]:
                 self._chain.passed[row] = len(self._chain.steps), len(self._chain.hops)
             if place.at == "end" and last >= 0:
-                return self._to_write(row, last) if kind == Kind.FENCE else _Place(last)
+                return self._to_write(row, last) if kind == Kind.FENCE else _PathPlace(last)
             if kind == Kind.IPCQ_COPY:
                 return self._received(row)
             if kind == Kind.SEND:
@@ -203,7 +203,7 @@ class _Walk:
 
     # What rows take their own time for.
 
-    def _inside(self, row: Row, kind: int, place: _Place) -> None:
+    def _inside(self, row: Row, kind: int, place: _PathPlace) -> None:
         pe, line, start = self._pe(row), self._rows[row + LINE], self._rows[row + START]
         if kind in _DMA:
             self._dma.walk(row, pe, line, accessed=place.at == "accessed")
@@ -219,12 +219,12 @@ class _Walk:
             part = _OWN[kind]
         self._chain.back_to(start, part, pe, line if pe is not None else 0)
 
-    def _received(self, row: Row) -> _Place | None:
+    def _received(self, row: Row) -> _PathPlace | None:
         """From a message in its slot back to where it left its sender."""
         sent = self._seen.send_of.get(row)
         return self._to_cause(row) if sent is None else self._sent(sent)
 
-    def _sent(self, row: Row) -> _Place | None:
+    def _sent(self, row: Row) -> _PathPlace | None:
         """From a message on its way, or in its slot, back to the set-up of its descriptor."""
         pe, line = self._pe(row), self._rows[row + LINE]
         self._dma.walk(row, pe, line)
@@ -233,7 +233,7 @@ class _Walk:
 
     # What rows began after.
 
-    def _to_cause(self, row: Row) -> _Place | None:
+    def _to_cause(self, row: Row) -> _PathPlace | None:
         rows, chain = self._rows, self._chain
         cause, by = rows[row + CAUSE], rows[row + BY]
         if cause < 0:
@@ -241,46 +241,46 @@ class _Walk:
         if rows[row + KIND] == Kind.LAUNCH and by in (By.KERNEL, By.CREDIT):
             chain.entered.append(len(chain.steps))
             if not chain.through_kernels:
-                place = _Place(rows[row + PARENT])
+                place = _PathPlace(rows[row + PARENT])
                 chain.back_to(rows[place.row + END], PathPart.EARLIER_KERNEL)
                 return place
         match by:
             case By.SETUP | By.QUEUE:
                 part = PathPart.DMA_SETUP if by == By.SETUP else PathPart.QUEUES
                 chain.back_to(rows[cause + START], part, self._pe(cause), rows[cause + LINE])
-                place = _Place(cause, "start")
+                place = _PathPlace(cause, "start")
             case By.START:
                 chain.back_to(self._seen.ordered_by(cause), PathPart.COMMON_START)
                 chain.back_to(rows[cause + END], PathPart.DOWN)
-                place = _Place(cause)
+                place = _PathPlace(cause)
             case By.MEMORY | By.MEMORY_RANGE | By.MEMORY_END:
                 self._note_hop(row, cause, _MEMORY[By(by)])
-                place = _Place(cause, "end" if by == By.MEMORY_END else "accessed")
+                place = _PathPlace(cause, "end" if by == By.MEMORY_END else "accessed")
             case By.MESSAGE | By.OPERAND if rows[cause + KIND] == Kind.IPCQ_COPY:
                 place = self._to_message(row, cause)
             case By.CREDIT | By.POLL:
                 place = self._to_credit(row, cause)
             case _:
-                place = _Place(cause)
+                place = _PathPlace(cause)
         return place
 
-    def _to_message(self, row: Row, message: Row) -> _Place:
+    def _to_message(self, row: Row, message: Row) -> _PathPlace:
         """From the end of a wait for a message to where it is in its slot, and is decoded."""
         waiting = self._note_hop(row, message, "message", self._text(self._seen.send_of.get(message, message)))
         overhead_ps = 0
         if waiting.pe is not None:
             overhead_ps = self._machine.component(pe_part(*waiting.pe, "pe_ipcq")).overhead_ps
         self._chain.back_to(self._chain.at_ps - overhead_ps, PathPart.QUEUES, waiting.pe, waiting.line)
-        return _Place(message)
+        return _PathPlace(message)
 
-    def _to_write(self, fence: Row, write: Row) -> _Place:
+    def _to_write(self, fence: Row, write: Row) -> _PathPlace:
         """From the end of a fence to where what it waited for last was in memory."""
         rows = self._rows
-        waiting = _Waiting(self._pe(fence), rows[fence + LINE], rows[fence + READ])
+        waiting = _WaitingLine(self._pe(fence), rows[fence + LINE], rows[fence + READ])
         self._note_hop(fence, write, "fence", waiting=waiting)
-        return _Place(write, "accessed" if rows[write + KIND] in (Kind.DMA_WRITE, Kind.ATOMIC) else "end")
+        return _PathPlace(write, "accessed" if rows[write + KIND] in (Kind.DMA_WRITE, Kind.ATOMIC) else "end")
 
-    def _to_credit(self, row: Row, credit: Row) -> _Place:
+    def _to_credit(self, row: Row, credit: Row) -> _PathPlace:
         """From the end of a wait for a slot to where it was given back."""
         rows, chain, giver = self._rows, self._chain, self._rows[credit + CAUSE]
         if rows[row + KIND] == Kind.CONTROL:  # a kernel is over when its credits are back: nobody waited for a slot
@@ -289,19 +289,19 @@ class _Walk:
             waiting = self._note_hop(row, giver, "slot", self._text(credit))
         chain.back_to(rows[credit + END], PathPart.POLL, waiting.pe, waiting.line)
         chain.back_to(rows[credit + START], PathPart.CREDIT, waiting.pe, waiting.line)
-        return _Place(credit, "start")
+        return _PathPlace(credit, "start")
 
-    def _waiting(self, row: Row) -> _Waiting:
+    def _waiting(self, row: Row) -> _WaitingLine:
         """Find who waited until ``row`` began: its command since its issue, or the program since its last issue."""
         rows, pe = self._rows, self._pe(row)
         itself, line = rows[row + KIND] in (Kind.ISSUE, Kind.CONTROL, Kind.FENCE), rows[row + LINE]
         issue = NONE if pe is None else self._seen.issue_before(pe, row, None if itself else line)
         since = min(rows[issue + END], self._chain.at_ps) if issue >= 0 else self._chain.at_ps
-        return _Waiting(pe, rows[issue + LINE] if itself and issue >= 0 else line, since)
+        return _WaitingLine(pe, rows[issue + LINE] if itself and issue >= 0 else line, since)
 
     def _note_hop(
-        self, row: Row, cause: Row, what: WaitedFor, direction: str = "", waiting: _Waiting | None = None
-    ) -> _Waiting:
+        self, row: Row, cause: Row, what: WaitedFor, direction: str = "", waiting: _WaitingLine | None = None
+    ) -> _WaitingLine:
         """The path leaves a kernel for another, or one of its lines for an earlier one; who waited there."""
         rows, waiting = self._rows, waiting or self._waiting(row)
         there = self._pe(cause) if cause >= 0 else None

@@ -30,7 +30,7 @@ from kernbench.observe.trace_flows import FlowMaker
 from kernbench.observe.trace_log import Handled, Seen, TraceLog
 from kernbench.observe.trace_model import Fact, Trace, Track, TrackGroup, TrackSpan, fact
 from kernbench.observe.trace_queues import Message
-from kernbench.observe.works import Work
+from kernbench.observe.works import EngineWork
 from kernbench.topology.graph import Graph
 
 IPCQ = "ipcq"
@@ -120,7 +120,7 @@ class _Maker:
         facts = (fact("request", handle.request_id), fact("late", report.late))
         return self._span(track, TrackSpan(handle.msg.title, report.start_ps, report.end_ps, facts))
 
-    def _work(self, work: Work) -> TrackSpan | None:
+    def _work(self, work: EngineWork) -> TrackSpan | None:
         kind = ENGINE_KINDS.get(work.engine, work.engine)
         track = self._track(self._place(work.node), work.engine, _ORDER[work.engine], (PES, kind), work.node)
         facts = (fact("line", work.line), fact("kernel", work.kernel), fact("launch", work.launch_id))
@@ -211,7 +211,7 @@ def _about(message: Message, direction: str, peer: PeCoord) -> tuple[Fact, ...]:
     )
 
 
-def _name(work: Work) -> str:
+def _name(work: EngineWork) -> str:
     """Name a work, and its tile."""
     return work.name if work.tile is None else f"{work.name} {','.join(map(str, work.tile))}"
 

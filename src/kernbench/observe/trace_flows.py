@@ -15,7 +15,7 @@ from kernbench.messages.requests import PeCoord
 from kernbench.observe.trace_log import Handled, Seen, TraceLog
 from kernbench.observe.trace_model import MessageArrow, Trace, TrackSpan
 from kernbench.observe.trace_queues import Message
-from kernbench.observe.works import Work
+from kernbench.observe.works import EngineWork
 
 
 @state
@@ -51,7 +51,7 @@ class FlowMaker:
         if span is not None:
             self.kernels[request_id, pe_part(*pe, "pe_cpu")] = span
 
-    def note_work(self, work: Work, span: TrackSpan | None) -> None:
+    def note_work(self, work: EngineWork, span: TrackSpan | None) -> None:
         """The span of what an engine did."""
         if span is not None:
             self.works[work.row] = span

@@ -16,7 +16,7 @@ from kernbench.engine.machine import Machine
 from kernbench.messages.control import PeOrder
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.trace_queues import QueueLog
-from kernbench.observe.works import Work, Works
+from kernbench.observe.works import EngineWork, Works
 
 ASKS = (Carries.REQUEST, Carries.WRITE, Carries.MESSAGE)
 """Transfers that a memory serves; of those that answer them they are the cause."""
@@ -159,7 +159,7 @@ class Seen:
                 found.append(Handled(name, log.rows[row + LAUNCH], src, dst, *times))
         return sorted(found, key=lambda each: each.handled_ps)
 
-    def each_work(self) -> Iterator[Work]:
+    def each_work(self) -> Iterator[EngineWork]:
         """Yield the works of engines, one after another."""
         return self.works.each(self.pes)
 

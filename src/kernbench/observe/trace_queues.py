@@ -14,7 +14,7 @@ from kernbench.messages.requests import PeCoord
 
 MessageKey = tuple[PeCoord, str, int]
 """The PE that receives it, its queue there, the number in that queue"""
-QueueEnd = tuple[PeCoord, str]
+QueueKey = tuple[PeCoord, str]
 
 
 @state(eq=False)
@@ -56,12 +56,12 @@ class QueueLog:
     messages: dict[Row, Message] = field(default_factory=dict)
     arrivals: dict[tuple[PeCoord, int], list[Message]] = field(default_factory=dict)
     waits: list[QueueWaited] = field(default_factory=list)
-    credits: dict[QueueEnd, list[SlotReleased]] = field(default_factory=dict)
+    credits: dict[QueueKey, list[SlotReleased]] = field(default_factory=dict)
     released: dict[tuple[PeCoord, str, int], Message] = field(default_factory=dict)
     given: set[tuple[PeCoord, int]] = field(default_factory=set)
     _posted: set[MessageKey] = field(default_factory=set)
-    _epochs: dict[QueueEnd, tuple[int, set[int]]] = field(default_factory=dict)
-    _heads: dict[QueueEnd, tuple[int, int]] = field(default_factory=dict)
+    _epochs: dict[QueueKey, tuple[int, set[int]]] = field(default_factory=dict)
+    _heads: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
     _here: dict[MessageKey, Message] = field(default_factory=dict)
 
     def watch(self) -> None:
@@ -91,7 +91,7 @@ class QueueLog:
             epoch=epoch,
         )
 
-    def credit_before(self, end: QueueEnd, since_ps: int, until_ps: int) -> SlotReleased | None:
+    def credit_before(self, end: QueueKey, since_ps: int, until_ps: int) -> SlotReleased | None:
         """The release whose credit ended a wait: the first to be there after ``since_ps``, by ``until_ps``."""
         given = self.credits.get(end, [])
         at = bisect_right(given, since_ps, key=_credited)

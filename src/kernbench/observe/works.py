@@ -36,7 +36,7 @@ _ENGINE_OF_KIND = np.array([ENGINES.index(ENGINE_OF[kind.label]) for kind in Kin
 
 
 @value
-class Work:
+class EngineWork:
     """A work of an engine of a PE from ``start_ps`` to ``end_ps`` (NEVER while it is under way): a row of the log.
 
     A stage or a transfer of a ``tile`` is a part of a whole, which has the engine ``PLAN``.
@@ -92,7 +92,7 @@ class Works:
         low, high = np.searchsorted(self.launch, (launch_id, launch_id + 1), sorter=self._by_launch)
         return self._by_launch[low:high]
 
-    def each(self, pes: list[PeCoord | None]) -> Iterator[Work]:
+    def each(self, pes: list[PeCoord | None]) -> Iterator[EngineWork]:
         """One after another; ``pes``: whose each part of the log is."""
         log, rows = self.log, self.log.rows
         for number, engine in zip(self.rows.tolist(), self.engine.tolist(), strict=True):
@@ -103,7 +103,7 @@ class Works:
                 name = "dot" if name == "dot" else "gemm composite" if kind == Kind.GEMM else f"{name} composite"
             elif name == "stage":
                 name = "tile"
-            yield Work(
+            yield EngineWork(
                 number * WIDTH,
                 ENGINES[engine],
                 name,

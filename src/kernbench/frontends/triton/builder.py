@@ -17,7 +17,7 @@ from kernbench.frontends.triton.atomics import Atomic, change, compare_and_swap
 from kernbench.frontends.triton.calls import result_is_added
 from kernbench.frontends.triton.descriptors import repeated, thin
 from kernbench.frontends.triton.memory import load, store
-from kernbench.frontends.triton.pointers import Pointers, moved
+from kernbench.frontends.triton.pointers import PointerHandle, moved
 from kernbench.frontends.triton.running import refused, running
 from kernbench.frontends.triton.values import (
     MACHINE_TYPES,
@@ -243,7 +243,7 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_broadcast(self, arg: Value, shape: Sequence[int]) -> Value:
         """Repeated to a shape: nothing happens until somebody needs all elements."""
-        if isinstance(arg, Pointers):
+        if isinstance(arg, PointerHandle):
             return arg.repeated(tuple(shape))
         if not is_symbolic(arg):
             return value_of(repeated(arg.data, tuple(shape)), arg.dtype.scalar)
@@ -252,7 +252,7 @@ class Builder(interpreter.InterpreterBuilder):
     def create_splat(self, ret_ty: Type, arg: Value) -> Value:
         """One element, repeated to a shape."""
         shape = tuple(map(int, ret_ty.shape))
-        if isinstance(arg, Pointers):
+        if isinstance(arg, PointerHandle):
             return arg.repeated(shape)
         if not is_symbolic(arg):
             return value_of(repeated(arg.data.reshape((1,) * len(shape)), shape), arg.dtype.scalar)

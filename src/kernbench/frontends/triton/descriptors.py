@@ -55,7 +55,7 @@ class List:
         return List(self.shape, tuple([(None if at is None else at + by, n) for at, n in self.runs]))
 
 
-Descriptor: TypeAlias = Box | List
+ElementDescriptor: TypeAlias = Box | List
 
 
 def thin(data: Array) -> Array:
@@ -87,7 +87,7 @@ def in_bytes(steps: Array, itemsize: int) -> Array:
     return found
 
 
-def describe(pointers: Array, mask: Array | None, itemsize: int, *, writing: bool) -> Descriptor | None:
+def describe(pointers: Array, mask: Array | None, itemsize: int, *, writing: bool) -> ElementDescriptor | None:
     """The descriptor of the elements at ``pointers`` for which ``mask`` holds (None: all); None when none is left.
 
     ``pointers``: whole numbers, in bytes; ``mask`` broadcasts to their shape. An axis along which all elements of a

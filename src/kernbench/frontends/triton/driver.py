@@ -45,7 +45,7 @@ class Utils:
         return _properties(context.topology, context.frontends.torch.cubes)
 
 
-class Driver:
+class TritonDriver:
     """``triton.runtime.driver.active``."""
 
     utils = Utils()
