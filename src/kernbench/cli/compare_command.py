@@ -51,7 +51,7 @@ def print_compared(console: Console, a: ResultFile, b: ResultFile, found: Result
         breakdown = _breakdown("Busy time  (overlaps; --explain and sweeps keep the critical path)", found.busy, 0.0)
     show(
         console,
-        facts("Compared", [("A", _name(a)), ("B", _name(b)), *_left_out(found)]),
+        facts("Compared", [("A", _name(a)), ("B", _name(b)), *_say_left_out(found)]),
         _pairs(found.pairs),
         breakdown,
         _bounds(found),
@@ -72,7 +72,7 @@ def _name(file: ResultFile) -> str:
     return f"{file.name} ({len(file.results)} points)" if file.axes else file.name
 
 
-def _left_out(found: ResultComparison) -> list[tuple[str, str]]:
+def _say_left_out(found: ResultComparison) -> list[tuple[str, str]]:
     left, right = found.unmatched
     return [("left out", f"{left} of A, {right} of B: failed, or not in the other")] if left or right else []
 

@@ -142,7 +142,7 @@ class RunWatch:
                 skipped=result.skipped_comparisons,
                 cleanup=result.cleanup,
                 error=result.error,
-                failure=result.completion.error or self._found_wrong(),
+                failure=result.completion.error or self._find_error(),
                 place=result.place or (ErrorPlace(line=result.program) if is_wrong(self.extras) else None),
                 said=result.value if isinstance(result.value, str) else "",
                 data=engine.data_report(),
@@ -162,7 +162,7 @@ class RunWatch:
             data=engine.data_report(),
         )
 
-    def _found_wrong(self) -> RunError | None:
+    def _find_error(self) -> RunError | None:
         wrong = [finding for finding in self.extras.findings or () if finding.kind in WRONG]
         return RunError(f"the sanitizer has found: {wrong[0]}") if wrong else None
 

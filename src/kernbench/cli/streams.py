@@ -57,7 +57,7 @@ class CommandOutput:
             return
         self._reserved = True
         if _descriptor(self.results) == STDOUT:
-            results = self._undo.enter_context(_moved_away(self.results))
+            results = self._undo.enter_context(_move_away(self.results))
             self.results = cast(TextIO, GuardedStream(results, self._lose))
         sys.stdout = sys.stderr
 
@@ -164,7 +164,7 @@ def _descriptor(stream: TextIO | None) -> int | None:
 
 
 @contextmanager
-def _moved_away(stdout: TextIO) -> Iterator[TextIO]:
+def _move_away(stdout: TextIO) -> Iterator[TextIO]:
     """Inside, what is written to the process's stdout goes to stderr; the stream goes where stdout went."""
     stdout.flush()
     # Errors in what it writes are told when that is written.

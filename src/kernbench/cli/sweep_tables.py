@@ -102,11 +102,11 @@ def _failures(plan: SweepPlan, groups: Sequence[FailureGroup]) -> Table:
     which = f", the {MOST_ROWS} most frequent errors of {len(groups)}" if len(groups) > MOST_ROWS else ""
     made = table(f"Failed{which}", number("points"), text("status"), text("why"), text("where"))
     for group in groups[:MOST_ROWS]:
-        made.add_row(str(len(group.rows)), group.status, _shortened(group.error), _places(plan, group.rows))
+        made.add_row(str(len(group.rows)), group.status, _shorten(group.error), _places(plan, group.rows))
     return made
 
 
-def _shortened(error: str) -> str:
+def _shorten(error: str) -> str:
     """Its first line: a report of a deadlock has many, which are in the file."""
     line = error.partition("\n")[0][:LONGEST_ERROR]
     return line if line == error else f"{line} …"

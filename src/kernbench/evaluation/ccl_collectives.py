@@ -116,7 +116,7 @@ class _Program:
                 tensor = self._tensor(torch, rank, nbytes)
                 dist.barrier()
                 dist.all_reduce(tensor)
-                results[nbytes][rank] = _held(engine, tensor)
+                results[nbytes][rank] = _read_tensor(engine, tensor)
                 tensor.free()
             dist.destroy_process_group()
 
@@ -138,7 +138,7 @@ class _Program:
             ]
             for work in works:
                 work.wait()
-            results[nbytes] = {tensor.sip: _held(engine, tensor) for tensor in tensors}
+            results[nbytes] = {tensor.sip: _read_tensor(engine, tensor) for tensor in tensors}
             for tensor in tensors:
                 tensor.free()
         uninstall(engine, queues)
@@ -169,7 +169,7 @@ class _Program:
         )
 
 
-def _held(engine: GraphEngine, tensor: Tensor) -> Array:
+def _read_tensor(engine: GraphEngine, tensor: Tensor) -> Array:
     """Read a tensor out of memory, a row for each shard. Reading it through the host takes longer than all else."""
     shards = [engine.read_memory(shard.pa, shard.nbytes) for shard in tensor.layout.shards]
     return np.stack(shards).view(np.float32)

@@ -54,7 +54,7 @@ def evaluate_ccl(
     sweep = study.run()
     data = write_sweep(sweep, place)
     write_provenance(place, provenance_of(study.topology, made_by, parameters), study.topology)
-    errors = _compared(sweep, table, place)
+    errors = _compare(sweep, table, place)
     figures = draw_figures(sweep, place, errors)
     check_numbers(sweep)
     files = (*data, *((REFERENCE_FILE,) if errors else ()), PROVENANCE_FILE, CONFIGURATION_FILE, *figures)
@@ -67,7 +67,7 @@ def redraw_ccl(folder: str, made_by: str, reference: str | None = None) -> Summa
     sweep = read_sweep(place, made_by)
     table = None if reference is None else read_reference(reference)
     with drawing_from(place / DATA_FILE):
-        errors = _compared(sweep, table, place)
+        errors = _compare(sweep, table, place)
         figures = draw_figures(sweep, place, errors)
         return _summary(sweep, errors, table, place, (*((REFERENCE_FILE,) if errors else ()), *figures))
 
@@ -100,7 +100,7 @@ def check_numbers(sweep: CclSweep) -> None:
         raise VerificationError(f"{len(wrong)} of {total} results are wrong: {'; '.join(wrong)}")
 
 
-def _compared(sweep: CclSweep, reference: CclReference | None, folder: Path) -> tuple[SizeComparison, ...]:
+def _compare(sweep: CclSweep, reference: CclReference | None, folder: Path) -> tuple[SizeComparison, ...]:
     if reference is None:
         return ()
     errors = compared(sweep, reference)

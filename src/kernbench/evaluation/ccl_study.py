@@ -86,7 +86,7 @@ class CclStudy:
 
     def run(self) -> CclSweep:
         """Simulate all of it. What goes wrong in a run is raised."""
-        points, order = list(_carried_out(tuple(self._runs()), self.jobs)), self._joined()
+        points, order = list(_run_each(tuple(self._runs()), self.jobs)), self._list_fabrics()
         return CclSweep(
             topology_hash=self.topology.digest,
             own=self.own,
@@ -123,13 +123,13 @@ class CclStudy:
 
     def collective_runs(self) -> Iterator[CollectiveRun]:
         """Every algorithm on every machine, and the default one with its queues in other memories."""
-        for fabric in sorted(self._joined(), key=lambda each: -each.sips):
+        for fabric in sorted(self._list_fabrics(), key=lambda each: -each.sips):
             yield from (self._collective(algorithm, fabric) for algorithm in ALGORITHMS)
         default = configured(INTERCUBE, None, self._ccl()).config.buffer_kind
         among = self.own if self.own.sips > 1 else self.fabrics[0]
         yield from (self._collective(INTERCUBE, among, kind) for kind in self.kinds if kind != default)
 
-    def _joined(self) -> tuple[Fabric, ...]:
+    def _list_fabrics(self) -> tuple[Fabric, ...]:
         """Return the fabrics that are compared, and the machine's own."""
         return tuple(dict.fromkeys((*self.fabrics, *((self.own,) if self.own.sips > 1 else ()))))
 
@@ -153,7 +153,7 @@ class CclStudy:
         return load_ccl_config(self.ccl, [f"{path}={value}" for path, value in changes.items()])
 
 
-def _carried_out(runs: Sequence[StudyRun], jobs: int) -> Iterator[StudyPoint]:
+def _run_each(runs: Sequence[StudyRun], jobs: int) -> Iterator[StudyPoint]:
     """The points of all runs, in order."""
     if jobs == 1:
         for run in runs:

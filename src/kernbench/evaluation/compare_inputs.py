@@ -124,7 +124,7 @@ class RunDocument(_ReadPart):
         longest = max(self.launches, key=lambda each: each.total_ns, default=None)
         if longest is not None:
             row |= {"launch.name": longest.name, "launch.ns": longest.total_ns, "launch.kernel_ns": longest.kernel_ns}
-        return row if self.explanation is None else row | _explained(self.explanation)
+        return row if self.explanation is None else row | _tabulate_explanation(self.explanation)
 
 
 def read_run(path: Path) -> RunDocument:
@@ -143,7 +143,7 @@ def read_run(path: Path) -> RunDocument:
     raise InputError(f"{path}: not what {RUN_COMMAND} prints: {at}{first.message}{more}")
 
 
-def _explained(found: Explanation) -> PointRow:
+def _tabulate_explanation(found: Explanation) -> PointRow:
     longest = max(found.launches, key=lambda each: each.critical_path.total_ps, default=None)
     row = _group("run", found)
     return row if longest is None else row | _group("launch", longest)

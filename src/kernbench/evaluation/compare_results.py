@@ -250,12 +250,12 @@ def _stages(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> tuple[Chang
     found = []
     unknown = _unknown_parts(each for pair in pairs for each in pair)
     for stage, parts in {**STAGES, UNKNOWN: unknown}.items():
-        changes = _ordered(
+        changes = _sort_changes(
             _sum(part, (_change(part, a, b, part_column("run", part)) for a, b in pairs)) for part in parts
         )
         whole = _sum(stage, changes)
         found.append(Change(stage, whole.a_ns, whole.b_ns, changes))
-    return _ordered(found)
+    return _sort_changes(found)
 
 
 def _busy(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> tuple[Change, ...]:
@@ -264,10 +264,12 @@ def _busy(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> tuple[Change,
     for begin in ("phase.", "engine."):
         if not _both_say(pairs, begin):
             from_names = {name: column for name, column in from_names.items() if not column.startswith(begin)}
-    return _ordered(_sum(name, (_change(name, a, b, column) for a, b in pairs)) for name, column in from_names.items())
+    return _sort_changes(
+        _sum(name, (_change(name, a, b, column) for a, b in pairs)) for name, column in from_names.items()
+    )
 
 
-def _ordered(changes: Iterable[Change]) -> tuple[Change, ...]:
+def _sort_changes(changes: Iterable[Change]) -> tuple[Change, ...]:
     """Sort the changes that are not nothing, the largest first."""
     return tuple(sorted((each for each in changes if each.a_ns or each.b_ns), key=lambda each: -abs(each.ns)))
 
@@ -291,7 +293,7 @@ def _sentences(found: ResultComparison) -> Iterator[str]:
     count = f" over {len(found.pairs)} points" if len(found.pairs) > 1 else ""
     yield f"B takes {found.time.ns:+,.3f} ns ({found.time.share:+.1%}){count}"
     if found.differing:
-        yield "what differs: " + "; ".join(_said(each) for each in found.differing)
+        yield "what differs: " + "; ".join(_say(each) for each in found.differing)
     else:
         yield "no parameter differs"
     yield from found.unsaid
@@ -305,7 +307,7 @@ def _sentences(found: ResultComparison) -> Iterator[str]:
             yield _roofline(group)
 
 
-def _said(each: Differing) -> str:
+def _say(each: Differing) -> str:
     return f"{each.path} {_few(each.a)} → {_few(each.b)}"
 
 

@@ -150,13 +150,13 @@ class _SweepRun:
             self.cpu_s_per_point = sum(outcome.cpu_s for outcome in outcomes) / len(outcomes)
             return outcomes
         if not self.workers.is_loss(error):
-            raise self._stopped(error) from error
+            raise self._describe_stop(error) from error
         if alone and len(chunk.points) == 1:
             return [PointOutcome(chunk.points[0].index, {"status": LOST, "error": LOST_ERROR}, 0.0)]
         self.suspects.extend(_singles(chunk))
         return []
 
-    def _stopped(self, error: BaseException) -> KernbenchError:
+    def _describe_stop(self, error: BaseException) -> KernbenchError:
         """Why the sweep cannot go on."""
         if isinstance(error, KernbenchError):
             return error

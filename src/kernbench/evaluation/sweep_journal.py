@@ -66,24 +66,24 @@ def _axes(before: Any, now: Any) -> Iterator[str]:
         elif axis not in is_now:
             yield f"axis {axis} is gone, it had {_values(was[axis])}"
         elif _text(was[axis]) != _text(is_now[axis]):
-            yield f"axis {axis} has other values: {_changed(was[axis], is_now[axis])}"
+            yield f"axis {axis} has other values: {_say_changed(was[axis], is_now[axis])}"
     common = [[axis for axis in side if axis in was and axis in is_now] for side in (was, is_now)]
     if common[0] != common[1]:
         yield f"the axes were in the order {', '.join(common[0])}, are {', '.join(common[1])}"
 
 
-def _changed(before: Any, now: Any) -> str:
+def _say_changed(before: Any, now: Any) -> str:
     was, is_now = ([_text(each) for each in side] if isinstance(side, list) else [] for side in (before, now))
     new, gone = [each for each in is_now if each not in was], [each for each in was if each not in is_now]
-    said = [f"{_listed(values)} {word}" for values, word in ((new, "added"), (gone, "removed")) if values]
-    return ", ".join(said) or f"the same in another order: it had {_listed(was)}, has {_listed(is_now)}"
+    said = [f"{_join_listed(values)} {word}" for values, word in ((new, "added"), (gone, "removed")) if values]
+    return ", ".join(said) or f"the same in another order: it had {_join_listed(was)}, has {_join_listed(is_now)}"
 
 
 def _values(values: Any) -> str:
-    return _listed([_text(each) for each in values]) if isinstance(values, list) else _short(values)
+    return _join_listed([_text(each) for each in values]) if isinstance(values, list) else _short(values)
 
 
-def _listed(texts: Sequence[str]) -> str:
+def _join_listed(texts: Sequence[str]) -> str:
     shown = texts if len(texts) <= MOST_VALUES else [*texts[: MOST_VALUES - 1], "…", texts[-1]]
     return ", ".join(_cut(each) for each in shown)
 
@@ -158,7 +158,7 @@ def resume_journal(path: Path, identity: Mapping[str, Any], n_points: int) -> Jo
     if not found:
         return begin_journal(path, identity, n_points)
     _must_match(path, found[0], identity, n_points)
-    return _open(path, _finished(path, found, n_points))
+    return _open(path, _read_finished(path, found, n_points))
 
 
 @value
@@ -193,10 +193,10 @@ def read_state(path: Path) -> JournalState | None:
     if not found:
         return None
     n_points = int(found[0]["points"])
-    return JournalState(n_points, len(_finished(path, found, n_points)), found[0]["identity"])
+    return JournalState(n_points, len(_read_finished(path, found, n_points)), found[0]["identity"])
 
 
-def _finished(path: Path, entries: Sequence[Mapping[str, Any]], n_points: int) -> dict[int, PointOutcome]:
+def _read_finished(path: Path, entries: Sequence[Mapping[str, Any]], n_points: int) -> dict[int, PointOutcome]:
     """The points of a journal; InputError for a line that is none of the sweep's."""
     finished: dict[int, PointOutcome] = {}
     for number, entry in enumerate(entries[1:], start=2):
@@ -241,7 +241,7 @@ def _whole(content: bytes) -> int:
     """Bytes of ``content`` up to the end of the last line that is complete and can be read."""
     end = content.rfind(b"\n") + 1
     last = content[:end].rstrip(b"\n").rfind(b"\n") + 1
-    return end if _parsed(content[last:end]) is not None else last
+    return end if _parse(content[last:end]) is not None else last
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -250,7 +250,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         content = path.read_bytes()
     found = []
     for number, line in enumerate(content[: _whole(content)].splitlines(), start=1):
-        entry = _parsed(line)
+        entry = _parse(line)
         if entry is None or (number == 1 and not _is_header(entry)):
             raise _foreign(path, number)
         found.append(entry)
@@ -262,7 +262,7 @@ def _is_header(entry: Mapping[str, Any]) -> bool:
     return known and isinstance(entry.get("identity"), dict)
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         entry = parse_json(line)
     except ValueError:

@@ -90,7 +90,7 @@ def measure(result: BenchResult, engine: GraphEngine, log: TraceLog | None) -> P
     for phase in result.summary.phases:
         row |= {f"phase.{phase.phase}.busy_ns": phase.busy_ns, f"phase.{phase.phase}.bytes": phase.nbytes}
     if log is not None:
-        row |= _explained(explain_run(log, engine.handles, 0.0, result.sim_ns))
+        row |= _tabulate_explanation(explain_run(log, engine.handles, 0.0, result.sim_ns))
     return row
 
 
@@ -157,7 +157,7 @@ def _traffic(found: Traffic) -> PointRow:
     }
 
 
-def _explained(found: RunExplanation) -> PointRow:
+def _tabulate_explanation(found: RunExplanation) -> PointRow:
     longest: LaunchExplanation | None = max(found.launches, key=lambda each: each.path.ps, default=None)
     row = _group("run", found.path, found.roofline)
     return row if longest is None else row | _group("launch", longest.path, longest.roofline)

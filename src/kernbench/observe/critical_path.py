@@ -195,9 +195,9 @@ class _Walk:
             if place.at == "end" and last >= 0:
                 return self._to_write(row, last) if kind == Kind.FENCE else _PathPlace(last)
             if kind == Kind.IPCQ_COPY:
-                return self._received(row)
+                return self._follow_receive(row)
             if kind == Kind.SEND:
-                return self._sent(row)
+                return self._follow_send(row)
             self._inside(row, kind, place)
         return self._to_cause(row)
 
@@ -219,12 +219,12 @@ class _Walk:
             part = _OWN[kind]
         self._chain.back_to(start, part, pe, line if pe is not None else 0)
 
-    def _received(self, row: Row) -> _PathPlace | None:
+    def _follow_receive(self, row: Row) -> _PathPlace | None:
         """From a message in its slot back to where it left its sender."""
         sent = self._seen.send_of.get(row)
-        return self._to_cause(row) if sent is None else self._sent(sent)
+        return self._to_cause(row) if sent is None else self._follow_send(sent)
 
-    def _sent(self, row: Row) -> _PathPlace | None:
+    def _follow_send(self, row: Row) -> _PathPlace | None:
         """From a message on its way, or in its slot, back to the set-up of its descriptor."""
         pe, line = self._pe(row), self._rows[row + LINE]
         self._dma.walk(row, pe, line)

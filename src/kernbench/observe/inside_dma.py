@@ -66,7 +66,7 @@ class InsideDma:
         if asked.what == Carries.REQUEST:
             if answer is not None:
                 self._reply(answer, turn)
-            self._served(turn, asked.end + access_ps)
+            self._follow_served(turn, asked.end + access_ps)
             self._to(asked.end, PathPart.ACCESS)
             self._transfer(asked, PathPart.REQUEST)
             return
@@ -75,7 +75,7 @@ class InsideDma:
             self._transfer(answer, PathPart.DOORBELL if message else PathPart.RESPONSE)
         self._to(max(asked.end, self._chain.at_ps - access_ps), PathPart.ACCESS)
         if turn >= 0 and self._chain.at_ps > asked.end:  # the memory is slower than the way
-            self._served(turn, self._head_ps(number, asked))
+            self._follow_served(turn, self._head_ps(number, asked))
         self._transfer(asked, PathPart.MESSAGE if message else PathPart.REQUEST)
 
     def _reply(self, reply: TransferFields[int], turn: int) -> None:
@@ -87,10 +87,10 @@ class InsideDma:
             self._to(max(supplied_ps, alone_ps - overhead_ps), PathPart.NETWORK_QUEUE)
         if reply.held_by >= 0 or supplied_ps + overhead_ps > alone_ps:
             self._to(supplied_ps, PathPart.RESPONSE)
-            self._served(turn, reply.start)
+            self._follow_served(turn, reply.start)
         self._to(reply.start, PathPart.RESPONSE)
 
-    def _served(self, turn: int, since_ps: int) -> None:
+    def _follow_served(self, turn: int, since_ps: int) -> None:
         """Back through a memory's turns to ``since_ps``."""
         tables, when, other = self._tables, self._chain.at_ps, NONE
         while turn >= 0 and when > since_ps:

@@ -117,7 +117,7 @@ def _busiest(loads: Iterable[Load]) -> list[Load]:
 
 def _differences(path: CriticalPath, load: Load) -> tuple[Difference, ...]:
     """They add up to the time of the path less the bound."""
-    since, until = _merged(load.busy(), path)
+    since, until = _merge(load.busy(), path)
     done = np.concatenate(([0], np.cumsum(until - since)))
 
     def busy_before(when: Times) -> Times:
@@ -136,7 +136,7 @@ def _differences(path: CriticalPath, load: Load) -> tuple[Difference, ...]:
     return (*found, *(Difference(part, ps) for part, ps in idle.items() if ps))
 
 
-def _merged(intervals: Iterable[Interval], path: CriticalPath) -> tuple[Times, Times]:
+def _merge(intervals: Iterable[Interval], path: CriticalPath) -> tuple[Times, Times]:
     """Merge intervals within a path, piece by piece in order: where each piece begins and ends."""
     spans = np.array([*intervals], np.int64).reshape(-1, 2).clip(path.start_ps, path.end_ps)
     spans = spans[np.argsort(spans[:, 0], kind="stable")]

@@ -125,7 +125,7 @@ class Sanitizer(Observer):
         self._queues = QueueWatch(machine)
         hooks = machine.hooks
         hooks.scratch_waited.subscribe(self._scratch_waited)
-        hooks.inverted.subscribe(self._inverted)
+        hooks.inverted.subscribe(self._note_inversion)
 
     def submitted(self, msg: HostMsg, time_ps: int) -> None:
         """The host has submitted ``msg``: mappings give tensors their names."""
@@ -199,7 +199,7 @@ class Sanitizer(Observer):
             finding = self._misuse(misuse)
             _note(found, ("slot", finding.kernel, finding.line, finding.side.action), finding)
         for message in self._queues.left(busy):
-            finding = self._left(message)
+            finding = self._describe_left(message)
             _note(found, ("message", finding.kernel, finding.line), finding)
         fences = self._fence_ends()
         for race in find_races(self._log, self._host_reads(), self._pe_of, ends, fences, in_order=self._in_order):
@@ -253,7 +253,7 @@ class Sanitizer(Observer):
             nbytes=misuse.nbytes,
         )
 
-    def _left(self, message: Message) -> Finding:
+    def _describe_left(self, message: Message) -> Finding:
         side = Party(
             action=f"send {message.direction}",
             kernel=message.kernel,
@@ -328,7 +328,7 @@ class Sanitizer(Observer):
                 found.setdefault(pe, []).append(rows[row + END])
         return found
 
-    def _inverted(self, event: Inverted) -> None:
+    def _note_inversion(self, event: Inverted) -> None:
         later, earlier = (
             Party(
                 action=_ACTIONS[type(each.command)],

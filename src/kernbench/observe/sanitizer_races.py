@@ -80,9 +80,9 @@ def find_races(
     for access in accesses if fences else ():
         if access.writes and access.record.kind in ("dma_write", "atomic"):
             pe = pe_of(access.record.component)
-            access.end_ps = _fenced(access, () if pe is None else fences.get(pe, ()))
+            access.end_ps = _fence_ps(access, () if pe is None else fences.get(pe, ()))
     tiles: dict[int, list[OpRecord]] = {}
-    for race in _meetings(_watched(accesses, pe_of)):
+    for race in _meetings(_select_watched(accesses, pe_of)):
         if in_order and _same_pe(race, pe_of):
             continue
         pair = (race.earlier, race.later)
@@ -115,7 +115,7 @@ def accesses_of(record: OpRecord, source_ends: SourceEnds) -> list[OperandUse]:
     return [*found, OperandUse(record, record.output, True, *times)] if record.output is not None else found
 
 
-def _fenced(access: OperandUse, fences: Sequence[int]) -> int:
+def _fence_ps(access: OperandUse, fences: Sequence[int]) -> int:
     """Find the time when a write is known to be there: the next fence after it began has waited for it."""
     at = bisect_right(fences, access.start_ps)
     return access.end_ps if at == len(fences) else min(access.end_ps, fences[at])
@@ -126,7 +126,7 @@ def _same_pe(race: Race, pe_of: PeOf) -> bool:
     return pe is not None and pe == pe_of(race.earlier.record.component)
 
 
-def _watched(accesses: list[OperandUse], pe_of: PeOf) -> list[OperandUse]:
+def _select_watched(accesses: list[OperandUse], pe_of: PeOf) -> list[OperandUse]:
     """Select the accesses that another part of the machine may disturb."""
     foreign = {
         a.operand.owner for a in accesses if a.operand.space == "tcm" and a.operand.owner != pe_of(a.record.component)

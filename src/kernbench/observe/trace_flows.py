@@ -103,7 +103,7 @@ class FlowMaker:
         slot, sent = self.slots.get(message.row), self.works.get(message.row)
         if slot is None:
             return
-        asked = self._sent(message)
+        asked = self._find_send(message)
         if asked is not None:
             doorbell, turns = self.seen.answer(asked), self.served.get(asked)
             if sent is not None:
@@ -111,7 +111,7 @@ class FlowMaker:
             if doorbell is not None and turns:
                 self._add("doorbell", turns[-1], doorbell.start, slot, message.arrived_ps)
 
-    def _sent(self, message: Message) -> int | None:
+    def _find_send(self, message: Message) -> int | None:
         """The transfer of a message; None before it is on its way."""
         send = self.seen.send_of.get(message.row)
         return None if send is None else next(iter(self.seen.asked_by.get(send, ())), None)
@@ -121,7 +121,7 @@ class FlowMaker:
         if wait.kind == "recv":
             for message in self.log.queues.arrivals.get((wait.pe, wait.end_ps), ()):
                 sent = self.works.get(message.row) if message.queue == wait.direction else None
-                asked = self._sent(message)
+                asked = self._find_send(message)
                 if sent is not None and asked is not None:
                     self._add("message", sent, self.seen.tables.transfer(asked).start, span, wait.end_ps)
             return

@@ -137,7 +137,7 @@ def _nodes(graph: Graph, kinds: list[str]) -> PageJson:
     return {
         "id": [node.id for node in nodes],
         "kind": [kinds.index(node.kind) for node in nodes],
-        "impl": _indexed([node.impl for node in nodes]),
+        "impl": _index([node.impl for node in nodes]),
         "x": [round(node.pos_mm[0], DIGITS) for node in nodes],
         "y": [round(node.pos_mm[1], DIGITS) for node in nodes],
         "w": [round(size[0], DIGITS) for size in sizes],
@@ -155,7 +155,7 @@ def _or_none(coordinate: int | None) -> int:
     return -1 if coordinate is None else coordinate
 
 
-def _indexed(texts: list[str]) -> PageJson:
+def _index(texts: list[str]) -> PageJson:
     names = list(dict.fromkeys(texts))
     at = {name: number for number, name in enumerate(names)}
     return {"names": names, "at": [at[text] for text in texts]}
@@ -204,7 +204,7 @@ def _edges(graph: Graph) -> PageJson:
     return {
         "src": [number[edge.src] for edge in edges],
         "dst": [number[edge.dst] for edge in edges],
-        "class": _indexed([edge.link_class for edge in edges]),
+        "class": _index([edge.link_class for edge in edges]),
         "bw_gbs": [edge.bw_gbs for edge in edges],
         "length_mm": [round(edge.length_mm, DIGITS) for edge in edges],
         "hop_ns": [round(graph.hop_overhead_ns(edge), 6) for edge in edges],

@@ -124,10 +124,8 @@ class SpanRows:
         # One axis on which row follows row, so that one search answers for all of them.
         length = max((int(spans.ends[-1]) for _, spans in self._rows), default=0) + 1
         self._begins = length * np.arange(len(self._rows), dtype=np.int64)
-        self._starts = _joined(
-            [begin + spans.starts for begin, (_, spans) in zip(self._begins, self._rows, strict=True)]
-        )
-        self._ends = _joined([begin + spans.ends for begin, (_, spans) in zip(self._begins, self._rows, strict=True)])
+        self._starts = _join([begin + spans.starts for begin, (_, spans) in zip(self._begins, self._rows, strict=True)])
+        self._ends = _join([begin + spans.ends for begin, (_, spans) in zip(self._begins, self._rows, strict=True)])
         self._first = np.cumsum([0, *(spans.starts.size for _, spans in self._rows)])
 
     def within(self, window: TimeWindow) -> dict[int, IntArray]:
@@ -156,5 +154,5 @@ def union(starts: IntArray, ends: IntArray) -> TimeSpans:
     return TimeSpans(begins, overs, overs - begins)
 
 
-def _joined(parts: list[IntArray]) -> IntArray:
+def _join(parts: list[IntArray]) -> IntArray:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
