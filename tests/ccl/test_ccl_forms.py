@@ -11,9 +11,9 @@ from algorithm_support import algorithm, all_reduce, longest_kernel_ns, over_sip
 from compiled import compiled
 from covering import covering, sample, slow
 from kernbench.engine.engine import GraphEngine
-from kernbench.evaluation.ccl_bounds import Bounds
+from kernbench.evaluation.ccl_bounds import CollectiveBounds
 from kernbench.evaluation.ccl_theory import ClosedForms
-from kernbench.evaluation.ccl_ways import Queues
+from kernbench.evaluation.ccl_ways import QueueFigures
 from kernbench.topology.builder import Topology
 from kernbench.topology.grid import Grid
 
@@ -55,7 +55,7 @@ def _simulated(name: str, neighbours: str, machine: Topology, ranks: int, nbytes
 
 
 def _form(name: str, machine: Topology, ranks: int, nbytes: int) -> float:
-    forms = ClosedForms(GraphEngine(machine).machine, Queues())
+    forms = ClosedForms(GraphEngine(machine).machine, QueueFigures())
     are_sips = ranks == machine.spec.num_sips
     pes = [(rank, 0, 0) if are_sips else (0, *divmod(rank, 8)) for rank in range(ranks)]
     return {
@@ -157,7 +157,7 @@ def test_bounds_over_sips_are_never_undercut(name, nbytes, changes):
             shards_of(n, owned, rng, blocks=1 if name == "reduce_scatter" else n),
         ]
     simulated = longest_kernel_ns(over_sips(name, machine, tensors, **root))
-    bounds = Bounds(GraphEngine(machine).machine, Queues())
+    bounds = CollectiveBounds(GraphEngine(machine).machine, QueueFigures())
     forms = {
         "broadcast": bounds.broadcast_ns,
         "reduce": bounds.reduce_ns,
@@ -185,6 +185,6 @@ def test_bounds_over_cubes_are_never_undercut(case):
     }
     chosen = algorithm(name, over[name][0], 2, over[name][1])
     simulated = longest_kernel_ns(all_reduce(chosen, machine, lambda _pe: np.zeros(nbytes // 4, np.float32)))
-    bounds = Bounds(GraphEngine(machine).machine, Queues())
+    bounds = CollectiveBounds(GraphEngine(machine).machine, QueueFigures())
     found = bounds.hierarchical_ns(nbytes) if name == "hierarchical_allreduce" else bounds.intercube_ns(nbytes, 3)
     assert 0.1 * simulated < found <= simulated

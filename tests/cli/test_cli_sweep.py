@@ -17,7 +17,7 @@ from kernbench.cli.sweep_run import progress_line
 from kernbench.evaluation import sweep_table
 from kernbench.evaluation.folder_lock import folder_lock
 from kernbench.evaluation.sweep_driver import Chunked, InlineWorker, Progress
-from kernbench.evaluation.sweep_point import Chunk
+from kernbench.evaluation.sweep_point import PointChunk
 
 Run = Callable[..., Any]
 GRID = """\
@@ -44,7 +44,7 @@ class Inline(InlineWorker):
     def __exit__(self, *_: object) -> None:
         """Nothing to end."""
 
-    def submit(self, chunk: Chunk) -> Chunked:
+    def submit(self, chunk: PointChunk) -> Chunked:
         if self.chunks == self.most:
             raise KeyboardInterrupt
         self.chunks += 1

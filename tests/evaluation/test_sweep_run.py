@@ -18,7 +18,7 @@ from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, begin_jour
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_measure import COLUMNS, part_column
 from kernbench.evaluation.sweep_plan import SweepPlan
-from kernbench.evaluation.sweep_point import Chunk, PointOutcome, run_chunk
+from kernbench.evaluation.sweep_point import PointChunk, PointOutcome, run_chunk
 from kernbench.evaluation.sweep_results import TABLE_FILE, pareto_front, write_results
 from kernbench.evaluation.sweep_table import read_sweep_table
 from kernbench.observe.critical_path_model import PathPart
@@ -102,7 +102,7 @@ class Stopping(InlineWorker):
     def __init__(self, left: int) -> None:
         self.left = left
 
-    def submit(self, chunk: Chunk) -> Chunked:
+    def submit(self, chunk: PointChunk) -> Chunked:
         if not self.left:
             raise Stop
         self.left -= 1
@@ -118,7 +118,7 @@ class Dying(InlineWorker):
         self.deadly = deadly
         self.handed: list[int] = []
 
-    def submit(self, chunk: Chunk) -> Chunked:
+    def submit(self, chunk: PointChunk) -> Chunked:
         self.handed += [point.index for point in chunk.points]
         if all(point.index != self.deadly for point in chunk.points):
             return super().submit(chunk)
@@ -190,7 +190,7 @@ def test_points_of_several_machines_travel_together(
     plan: SweepPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Keeping(InlineWorker):
-        def submit(self, chunk: Chunk) -> Chunked:
+        def submit(self, chunk: PointChunk) -> Chunked:
             handed.append(chunk)
             return super().submit(chunk)
 
@@ -198,7 +198,7 @@ def test_points_of_several_machines_travel_together(
         machines.append(document)
         return compile_topology(document)
 
-    handed: list[Chunk] = []
+    handed: list[PointChunk] = []
     machines: list[Document] = []
     monkeypatch.setattr(sweep_driver, "MOST_IN_CHUNK", 64)
     monkeypatch.setattr(sweep_driver, "CHUNK_S", 1e9)
@@ -207,7 +207,7 @@ def test_points_of_several_machines_travel_together(
     # One by itself to see how long it takes, then a half of what is left.
     assert [len(chunk.points) for chunk in handed] == [1, 2, 1, 1, 1]
     monkeypatch.setattr(sweep_point, "compile_topology", compiled)
-    together = Chunk(handed[0].job, tuple(point for chunk in handed for point in chunk.points))
+    together = PointChunk(handed[0].job, tuple(point for chunk in handed for point in chunk.points))
     assert {each.index: each.row for each in run_chunk(together)} == {
         index: each.row for index, each in journal.finished.items()
     }
@@ -365,7 +365,7 @@ def test_a_point_that_kills_its_worker(plan: SweepPlan, tmp_path: Path) -> None:
 
 def test_a_worker_of_another_version(plan: SweepPlan, tmp_path: Path) -> None:
     class Old(InlineWorker):
-        def submit(self, chunk: Chunk) -> Chunked:
+        def submit(self, chunk: PointChunk) -> Chunked:
             future: Chunked = Future()
             with pytest.raises(RunError) as caught:
                 run_chunk(replace(chunk, job=replace(chunk.job, version="0.0.1")))
@@ -379,7 +379,7 @@ def test_a_worker_of_another_version(plan: SweepPlan, tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["cancelled", "broken"])
 def test_workers_that_go_away(plan: SweepPlan, tmp_path: Path, how: str) -> None:
     class Gone(Stopping):
-        def submit(self, chunk: Chunk) -> Chunked:
+        def submit(self, chunk: PointChunk) -> Chunked:
             if self.left:
                 return super().submit(chunk)
             future: Chunked = Future()

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.frontends.triton.descriptors import Box, Descriptor, List, describe, in_bytes, summed
+from kernbench.frontends.triton.descriptors import Box, ElementDescriptor, List, describe, in_bytes, summed
 
 ITEM = 4
 MEMORY = np.arange(4096, dtype=np.int32)
 Array = np.ndarray[Any, Any]
 
 
-def gathered(found: Descriptor | None, shape: tuple[int, ...], other: int) -> Array:
+def gathered(found: ElementDescriptor | None, shape: tuple[int, ...], other: int) -> Array:
     """What a load by ``found`` has in TCM: ``other`` where nothing is read."""
     if found is None:
         return np.full(shape, other, np.int32)
@@ -27,7 +27,7 @@ def gathered(found: Descriptor | None, shape: tuple[int, ...], other: int) -> Ar
     return np.broadcast_to(read, shape)
 
 
-def scattered(found: Descriptor | None, block: Array) -> Array:
+def scattered(found: ElementDescriptor | None, block: Array) -> Array:
     """Memory after a store of ``block`` by ``found``."""
     memory = MEMORY.copy()
     if found is not None:
@@ -40,7 +40,7 @@ def scattered(found: Descriptor | None, block: Array) -> Array:
     return memory
 
 
-def places_of(found: Descriptor) -> Iterator[tuple[int, int]]:
+def places_of(found: ElementDescriptor) -> Iterator[tuple[int, int]]:
     """Which element of the block lies at which element of the memory."""
     if isinstance(found, Box):
         for at in np.ndindex(found.valid or found.shape):

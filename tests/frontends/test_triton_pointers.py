@@ -17,7 +17,7 @@ import kernbench.triton  # noqa: E402, F401, I001 - before triton
 import triton.language as tl  # noqa: E402
 
 from kernbench.frontends.triton.descriptors import describe  # noqa: E402
-from kernbench.frontends.triton.pointers import Pointers, described, moved, shape_of  # noqa: E402
+from kernbench.frontends.triton.pointers import PointerHandle, described, moved, shape_of  # noqa: E402
 from kernbench.frontends.triton.running import Running, begin, running  # noqa: E402
 from kernbench.frontends.triton.values import TensorHandle  # noqa: E402
 
@@ -52,7 +52,7 @@ def offsets(shape: tuple[int, ...]) -> st.SearchStrategy[Array]:
 @settings(deadline=None, max_examples=60)
 @given(st.data(), st.sampled_from([(1,), (8,), (4, 8), (2, 3, 4)]))
 def test_moves_add_up_as_in_numpy(data: st.DataObject, shape: tuple[int, ...]) -> None:
-    pointers, expected = Pointers(4096, TO_F16).repeated(shape), np.full(shape, 4096)
+    pointers, expected = PointerHandle(4096, TO_F16).repeated(shape), np.full(shape, 4096)
     for each in data.draw(st.lists(offsets(shape), max_size=4)):
         pointers, expected = moved(pointers, offset(each)), expected + WIDTH * each.astype(np.int64)
         assert shape_of(pointers) == shape
@@ -71,7 +71,7 @@ def test_addresses_beyond_4_gib(item: str, shape: tuple[int, ...]) -> None:
     """Three offsets of 32 bits are 12 GiB of f16, whichever way they add up: each, and in a base that all have."""
     far = np.full(shape, 2**31 - 8) + np.arange(shape[0])
     places = [3 * at for at in far.tolist()]
-    pointers = Pointers(4096, TO_F16).repeated(shape)
+    pointers = PointerHandle(4096, TO_F16).repeated(shape)
     for _ in range(3):
         pointers = moved(pointers, offset(far.astype(item)))
     addresses = [4096 + WIDTH * place for place in places]
@@ -86,11 +86,11 @@ def test_moves_of_4_gib_at_once(step: int) -> None:
     expected = (start + WIDTH * (step + columns)).tolist()
     addresses = TensorHandle(np.full(4, start, np.uint64), TO_F16)
     assert moved(addresses, offset(step + columns)).data.tolist() == expected
-    assert moved(Pointers(start, TO_F16, np.array([step])), offset(columns)).data.tolist() == expected
+    assert moved(PointerHandle(start, TO_F16, np.array([step])), offset(columns)).data.tolist() == expected
 
 
 def test_blocks_that_a_loop_goes_through_have_one_plan(kernel: Running) -> None:
-    block = moved(Pointers(4096, TO_F16).repeated((4, 8)), offset(np.arange(32).reshape(4, 8)))
+    block = moved(PointerHandle(4096, TO_F16).repeated((4, 8)), offset(np.arange(32).reshape(4, 8)))
     for _ in range(5):
         described(block, None, WIDTH, writing=False)
         block = moved(block, offset(np.broadcast_to(np.int32(64), (4, 8))))
@@ -100,6 +100,6 @@ def test_blocks_that_a_loop_goes_through_have_one_plan(kernel: Running) -> None:
 def test_plans_of_arrays_that_are_gone_are_not_found(kernel: Running) -> None:
     """Python may give another array the number of one that is gone: a plan keeps its array."""
     for n in range(300):
-        block = moved(Pointers(0, TO_F16), offset(np.arange(8) * (n + 1)))
+        block = moved(PointerHandle(0, TO_F16), offset(np.arange(8) * (n + 1)))
         assert described(block, None, WIDTH, writing=True) == describe(block.data, None, WIDTH, writing=True)
     assert len(kernel.plans) <= 64

@@ -31,7 +31,7 @@ import triton.language as tl  # noqa: E402
 import triton.profiler  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
-from kernbench.frontends.triton.pace import Pace  # noqa: E402
+from kernbench.frontends.triton.launch import LaunchPace  # noqa: E402
 
 MACHINE = resolve_topology("default", ["system.sips.count=1", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])
 AHBM = torch.device("ahbm")
@@ -106,7 +106,7 @@ def test_descriptors_that_are_refused() -> None:
 )
 def test_a_launch_that_takes_too_long_is_stopped(limit_s: float | None, programs: int, stops: bool) -> None:
     """Of 1 ns nothing is left, which is enough for what has run; of 32 years no tenth is over."""
-    pace = Pace("attention", (programs, 1, 1), GraphEngine(MACHINE, limits=Limits(wall_s=limit_s)))
+    pace = LaunchPace("attention", (programs, 1, 1), GraphEngine(MACHINE, limits=Limits(wall_s=limit_s)))
     with pytest.raises(RunStopped) if stops else nullcontext() as stopped:
         pace.count_program()
     if stopped is not None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.web.packing import SpanRows, Spans, TimeWindow, union
+from kernbench.web.packing import SpanRows, TimeSpans, TimeWindow, union
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 300)), max_size=30)
 
@@ -25,19 +25,19 @@ def test_nothing_is_lost_between_bins(gaps: list[tuple[int, int, int]], bins: in
         starts.append(at + gap)
         ends.append(at + gap + length)
         at = ends[-1]
-    spans = Spans(column(*starts), column(*ends), column(*(amount for *_, amount in gaps)))
+    spans = TimeSpans(column(*starts), column(*ends), column(*(amount for *_, amount in gaps)))
     found = spans.within(TimeWindow("all", 0, max(at, 1), bins).edges)
     assert found.sum() == spans.amounts.sum()
     assert (found >= 0).all()
 
 
 def test_an_amount_is_spread_evenly() -> None:
-    spans = Spans(column(0), column(100), column(1000))
+    spans = TimeSpans(column(0), column(100), column(1000))
     assert spans.within(column(0, 10, 60, 100, 200)).tolist() == [100, 500, 400, 0]
 
 
 def test_what_lies_outside_a_window_is_not_in_it() -> None:
-    spans = Spans(column(0, 50), column(10, 60), column(7, 9))
+    spans = TimeSpans(column(0, 50), column(10, 60), column(7, 9))
     assert spans.within(column(20, 40, 80)).tolist() == [0, 9]
 
 

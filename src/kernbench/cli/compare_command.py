@@ -15,9 +15,9 @@ from kernbench.cli.options import debug_option, json_option
 from kernbench.evaluation.compare_inputs import ResultFile, read_compared
 from kernbench.evaluation.compare_results import (
     Change,
-    Comparison,
     Differing,
     Pair,
+    ResultComparison,
     compare_results,
     values_text,
     verdict,
@@ -44,14 +44,14 @@ MOST_ROWS = 20
 SMALLEST_SHARE = 0.001
 
 
-def print_compared(console: Console, a: ResultFile, b: ResultFile, found: Comparison) -> None:
+def print_compared(console: Console, a: ResultFile, b: ResultFile, found: ResultComparison) -> None:
     """Everything about two results, the most important last."""
     breakdown = _breakdown("Where the change is  (critical path of the run, all points)", found.stages, found.time.ns)
     if not found.stages:
         breakdown = _breakdown("Busy time  (overlaps; --explain and sweeps keep the critical path)", found.busy, 0.0)
     show(
         console,
-        facts("Compared", [("A", _name(a)), ("B", _name(b)), *_left_out(found)]),
+        facts("Compared", [("A", _name(a)), ("B", _name(b)), *_say_left_out(found)]),
         _pairs(found.pairs),
         breakdown,
         _bounds(found),
@@ -61,7 +61,7 @@ def print_compared(console: Console, a: ResultFile, b: ResultFile, found: Compar
         console.print(line, style="bold", soft_wrap=True)
 
 
-def compared_document(a: ResultFile, b: ResultFile, found: Comparison) -> Json:
+def compared_document(a: ResultFile, b: ResultFile, found: ResultComparison) -> Json:
     """Everything about two results."""
     document: dict[str, Any] = asdict(found)
     document["pairs"] = [pair | {"where": dict(pair["where"])} for pair in document["pairs"]]
@@ -72,7 +72,7 @@ def _name(file: ResultFile) -> str:
     return f"{file.name} ({len(file.results)} points)" if file.axes else file.name
 
 
-def _left_out(found: Comparison) -> list[tuple[str, str]]:
+def _say_left_out(found: ResultComparison) -> list[tuple[str, str]]:
     left, right = found.unmatched
     return [("left out", f"{left} of A, {right} of B: failed, or not in the other")] if left or right else []
 
@@ -119,7 +119,7 @@ def _row(change: Change, indent: str = "") -> tuple[str, ...]:
     return f"{indent}{change.name}", a, b, f"{change.ns:+,.3f}", share
 
 
-def _bounds(found: Comparison) -> Table | None:
+def _bounds(found: ResultComparison) -> Table | None:
     groups = [group for group in found.groups if group.bound.a_ns]
     if not groups:
         return None

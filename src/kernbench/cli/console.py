@@ -1,4 +1,4 @@
-"""Where output goes and what it looks like: tables to stdout, progress to stderr, JSON as one document.
+"""Print a command's output: tables to stdout, progress to stderr, JSON as one document.
 
 Names come from users: control characters in them are shown, and never reach a terminal.
 """
@@ -42,7 +42,7 @@ class SafeConsole(Console):
     """A console that shows every text as ``printable``."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """What rich makes of a text."""
+        """Parse the markup of a text as rich does."""
         return super().render_str(printable(text), **options)
 
 

@@ -1,4 +1,4 @@
-"""Where the time of a run went: as tables, and as a part of its JSON document."""
+"""Print where the time of a run went: as tables, and as a part of its JSON document."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _busy(line: LineUse) -> str:
 
 
 def _waits(launch: LaunchExplanation) -> Table | None:
-    """Which lines waited for which; none of that is a part of the path, what they waited for is."""
+    """Tabulate which lines waited for which. No wait is a part of the path; the work that it waited for is."""
     if not launch.waits:
         return None
     left = len(launch.waits) - MOST_WAITS
@@ -191,7 +191,7 @@ def _row(ps: int, found: Roofline) -> tuple[str, str, str]:
 
 
 def _slices(what: str, found: Sequence[SliceTime], total_ps: int) -> Table | None:
-    """What the buses of slices with banks were busy with, as shares of the time; the rest they had nothing to do."""
+    """Tabulate the work of the buses of slices with banks, as shares of the time. Else they are idle."""
     if not found:
         return None
     left = len(found) - MOST_SLICES

@@ -1,4 +1,4 @@
-"""What a user reads when something goes wrong: a few lines, no traceback unless asked for; with --json a document."""
+"""Print errors for a user: a few lines, no traceback unless asked for; with --json a document."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def error_document(error: BaseException | None) -> Json:
 
 
 def place_document(place: ErrorPlace | None) -> Json:
-    """Where an error comes from, as an entry of a document."""
+    """Make an entry of a document of the place where an error comes from."""
     if place is None:
         return None
     line = place.line

@@ -20,7 +20,7 @@ from kernbench.runtime_api.bench_registry import known_benches
 __all__ = ["command"]
 # Importing the package is what makes its benches known.
 BENCHES = kernbench.benches.__name__
-Row: TypeAlias = tuple[str, ...]
+ListRow: TypeAlias = tuple[str, ...]
 
 
 @click.command(name="list")
@@ -29,7 +29,7 @@ Row: TypeAlias = tuple[str, ...]
 @debug_option
 def command(ccl: str | None, as_json: bool) -> int:
     """Benches, algorithms, parts and probe cases, one line each."""
-    sections: dict[str, list[Row]] = {
+    sections: dict[str, list[ListRow]] = {
         "benches": [(each.name, each.description) for each in known_benches()],
         "algorithms": [(name, line.removesuffix(".")) for name, line in algorithms(load_ccl_config(ccl))],
         "components": list(_components()),
@@ -45,12 +45,12 @@ def command(ccl: str | None, as_json: bool) -> int:
     return 0
 
 
-def _entry(row: Row) -> Json:
+def _entry(row: ListRow) -> Json:
     names = ("name", "description") if len(row) == 2 else ("kind", "impl", "description")
     return dict(zip(names, row, strict=True))
 
 
-def _components() -> Iterator[Row]:
+def _components() -> Iterator[ListRow]:
     """Kind, implementation and its line, by kind in the order of the machine."""
     classes = [(impl, REGISTRY.lookup(impl)) for impl in REGISTRY.known_impls()]
     for kind in known_kinds():
@@ -60,12 +60,12 @@ def _components() -> Iterator[Row]:
 
 
 def _first_sentence(cls: type) -> str:
-    """What a class says of itself, without the marks of code."""
+    """Return the first sentence of a class's docstring, without the marks of code."""
     line = (inspect.getdoc(cls) or "").partition("\n")[0].replace("``", "")
     return line.partition(". ")[0].removesuffix(".")
 
 
-def _print(sections: dict[str, list[Row]]) -> None:
+def _print(sections: dict[str, list[ListRow]]) -> None:
     benches = table("Benches  (kernbench run --bench NAME)", text("bench"), text("what it is"))
     parts = table(
         "Parts of a machine  (topology.yaml: kind, impl)", text("kind"), text("implementation"), text("what it is")

@@ -51,7 +51,7 @@ def _summary(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
 
 
 def _ends(report: ProbeReport) -> tuple[str, str]:
-    """Where the data comes from and where it goes; of several flows, those of the slowest."""
+    """Name the source and the destination of the data; of several flows, those of the slowest."""
     pe = report.pe
     initiator = report.initiator if pe is None else cube_part(pe[0], pe[1], f"pe{pe[2]}")
     return (report.memory, initiator) if report.operation == "read" else (initiator, report.memory)

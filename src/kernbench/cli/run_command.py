@@ -20,7 +20,7 @@ from kernbench.cli.options import (
     verbose_option,
     verify_option,
 )
-from kernbench.cli.run_watch import Watch
+from kernbench.cli.run_watch import RunWatch
 from kernbench.cli.session import Session
 from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.late import late
@@ -42,7 +42,7 @@ BENCH_PREFIX = "bench."
 
 
 class Limit(click.FloatRange):
-    """How far a run may go: a number from 0, or inf for as far as it takes."""
+    """A limit of a run: a number from 0, or inf for no limit."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number."""
@@ -157,7 +157,7 @@ def command(
         max_wall_s = SCRIPT_WALL_S
     limits = Limits(_finite(max_sim_ns), _finite(max_wall_s))
     policy = values.policy(verify=verify, sanitize=sanitize, bench=bench.data)
-    watch = Watch(machine, bench, selector, verify, limits, outputs, trace_ccl, ccl, policy, frontends)
+    watch = RunWatch(machine, bench, selector, verify, limits, outputs, trace_ccl, ccl, policy, frontends)
     watch.run(params)
     watch.show(as_json=as_json)
     if watch.result is not None and watch.result.error is not None:
@@ -166,7 +166,7 @@ def command(
 
 
 def _program(name: str | None, script: str | None, arguments: tuple[str, ...]) -> Bench:
-    """What is to be run."""
+    """Find the bench or the script to run."""
     if name is not None and script is None:
         if arguments:
             raise click.UsageError(f"Got unexpected extra arguments ({' '.join(arguments)}): they are for --script.")

@@ -1,4 +1,4 @@
-"""What a report has beside its figures: what kernels printed and, when asked for, where time went and what is wrong."""
+"""Print the extras of a report: output of kernels and, when asked for, where time went and what is wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernbench.engine.records import PrintedLine
 from kernbench.messages.requests import PeCoord
 
 if TYPE_CHECKING:
-    from kernbench.observe.sanitizer import Finding, Side
+    from kernbench.observe.sanitizer import Finding, Party
     from kernbench.runtime_api.run_explanation import RunExplanation
 
 EXPLANATION = "kernbench.cli.explain_output"
@@ -35,12 +35,12 @@ class Extras:
 
 
 def is_wrong(extras: Extras) -> bool:
-    """Whether something was found that makes numbers depend on chance."""
+    """Tell whether a finding makes numbers depend on chance."""
     return any(finding.kind in WRONG for finding in extras.findings or ())
 
 
 def print_extras(console: Console, extras: Extras) -> None:
-    """What there is."""
+    """Print the extras that a run has."""
     for line in extras.printed:
         console.print(str(line), soft_wrap=True, markup=False, highlight=False)
     if extras.printed:
@@ -57,7 +57,7 @@ def print_extras(console: Console, extras: Extras) -> None:
 
 
 def extras_document(extras: Extras) -> dict[str, Json]:
-    """What there is, as entries of the document of a run."""
+    """Return the extras that a run has as entries of its document."""
     found: dict[str, Json] = {}
     if extras.printed:
         found["printed"] = [
@@ -125,7 +125,7 @@ def _finding(each: Finding) -> Json:
     }
 
 
-def _side(side: Side) -> Json:
+def _side(side: Party) -> Json:
     return {
         "action": side.action,
         "kernel": side.kernel,

@@ -50,7 +50,7 @@ def run_document(machine: Topology, head: RunHead, report: RunReport, extras: Ex
 
 
 def verification_document(comparisons: Sequence[Comparison], skipped: int) -> Json:
-    """What was compared, and how many comparisons were not evaluated."""
+    """Return the comparisons made and the number of those not evaluated."""
     return {
         "verdict": verdict(comparisons),
         "skipped": skipped,

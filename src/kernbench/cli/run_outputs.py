@@ -1,4 +1,4 @@
-"""What a run is observed for beside its report: ``--explain``, ``--sanitize``, and the files that it leaves."""
+"""Observe a run for more than its report: ``--explain``, ``--sanitize``, and the files that it leaves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kernbench.topology.builder import Topology
 
 @state(kw_only=True)
 class Outputs:
-    """What is wanted beside the report, and what observes the run for it."""
+    """The outputs wanted beside the report, and the observers that make them."""
 
     op_log: Path | None = None
     trace: Path | None = None

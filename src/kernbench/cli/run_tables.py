@@ -235,7 +235,7 @@ def _verdict(head: RunHead) -> Iterator[tuple[str, str]]:
     for each in head.comparisons:
         yield str(each), "green" if each.passed else "bold red"
     if not head.comparisons:
-        yield _unverified(head), "yellow"
+        yield _describe_unverified(head), "yellow"
     yield str(head.data), "bold yellow" if head.data.stopped or head.data.zeros_read else "default"
     if head.unmodelled:
         found = ", ".join(f"{name} {times}" for name, times in sorted(head.unmodelled.items(), key=lambda e: -e[1]))
@@ -246,7 +246,7 @@ def _verdict(head: RunHead) -> Iterator[tuple[str, str]]:
         yield f"left behind: {left}", "yellow"
 
 
-def _unverified(head: RunHead) -> str:
+def _describe_unverified(head: RunHead) -> str:
     if head.status == "NO_REQUESTS":
         return "the bench submitted no request, so nothing was simulated"
     if head.error is not None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @state
-class Watch:
+class RunWatch:
     """A run under observation, so that what is finished can be told when it is interrupted.
 
     ``outputs``: what is wanted beside the report; None for nothing.
@@ -101,7 +101,7 @@ class Watch:
 
     @property
     def exit_code(self) -> int:
-        """What the command ends with."""
+        """The exit code of the command."""
         if self.result is None:
             return INTERRUPTED
         return self.result.exit_code or (FAILED if is_wrong(self.extras) else 0)
@@ -142,7 +142,7 @@ class Watch:
                 skipped=result.skipped_comparisons,
                 cleanup=result.cleanup,
                 error=result.error,
-                failure=result.completion.error or self._found_wrong(),
+                failure=result.completion.error or self._find_error(),
                 place=result.place or (ErrorPlace(line=result.program) if is_wrong(self.extras) else None),
                 said=result.value if isinstance(result.value, str) else "",
                 data=engine.data_report(),
@@ -162,7 +162,7 @@ class Watch:
             data=engine.data_report(),
         )
 
-    def _found_wrong(self) -> RunError | None:
+    def _find_error(self) -> RunError | None:
         wrong = [finding for finding in self.extras.findings or () if finding.kind in WRONG]
         return RunError(f"the sanitizer has found: {wrong[0]}") if wrong else None
 

@@ -1,11 +1,11 @@
-"""What one call of the command line knows, and how it can end."""
+"""The state of one call of the command line, and the ways it can end."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import field
 
-from kernbench.cli.streams import Output
+from kernbench.cli.streams import CommandOutput
 from kernbench.common.values import state
 
 INVALID, FAILED, INTERRUPTED, UNREAD = 2, 1, 130, 141
@@ -22,5 +22,5 @@ class Session:
     debug: bool = False
     verbose: bool = False
     as_json: bool = False
-    output: Output = field(default_factory=Output)
+    output: CommandOutput = field(default_factory=CommandOutput)
     at_end: ExitStack = field(default_factory=ExitStack)

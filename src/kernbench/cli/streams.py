@@ -18,7 +18,7 @@ class OutputLost(KeyboardInterrupt):
     """Stdout takes nothing more: the command ends as by Ctrl-C, so that no program prints on for nobody."""
 
 
-class Output:
+class CommandOutput:
     """The output of one command; a context manager. ``lost``: why stdout took no more; None while it does.
 
     Inside, the errors of stdout end the command and those of stderr are ignored. ``results`` is where tables and
@@ -48,7 +48,7 @@ class Output:
 
     @property
     def broken(self) -> bool:
-        """Whether stdout was a pipe that nobody reads any more."""
+        """True if stdout was a pipe that nobody reads any more."""
         return self.lost is not None and self.lost.errno == errno.EPIPE
 
     def reserve(self) -> None:
@@ -57,7 +57,7 @@ class Output:
             return
         self._reserved = True
         if _descriptor(self.results) == STDOUT:
-            results = self._undo.enter_context(_moved_away(self.results))
+            results = self._undo.enter_context(_move_away(self.results))
             self.results = cast(TextIO, GuardedStream(results, self._lose))
         sys.stdout = sys.stderr
 
@@ -110,7 +110,7 @@ class GuardedStream:
         self.flush()
 
     def isatty(self) -> bool:
-        """Whether it is a terminal; one that a program has closed is none."""
+        """Tell whether it is a terminal; one that a program has closed is none."""
         try:
             return bool(self._inner.isatty())
         except ValueError:
@@ -164,7 +164,7 @@ def _descriptor(stream: TextIO | None) -> int | None:
 
 
 @contextmanager
-def _moved_away(stdout: TextIO) -> Iterator[TextIO]:
+def _move_away(stdout: TextIO) -> Iterator[TextIO]:
     """Inside, what is written to the process's stdout goes to stderr; the stream goes where stdout went."""
     stdout.flush()
     # Errors in what it writes are told when that is written.
@@ -201,7 +201,7 @@ def _send_to_stderr(descriptor: int) -> None:
 
 
 def _discard(descriptor: int) -> None:
-    """What is written to a descriptor of the process goes nowhere."""
+    """Discard all that is written to a descriptor of the process."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     if nowhere != descriptor:
         os.dup2(nowhere, descriptor)

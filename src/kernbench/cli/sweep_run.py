@@ -99,7 +99,7 @@ _ADDRESS = re.compile(r"dask://(?P<address>[^\s/]+:\d+)")
 
 @value(kw_only=True)
 class SweepOptions:
-    """What the command line says."""
+    """The options of the command line."""
 
     spec: str
     executor: str
@@ -119,7 +119,7 @@ def sweep(asked: SweepOptions) -> int:
     """Run it, write its results, show them; the exit code."""
     if asked.resume and asked.force:
         raise InputError("--resume goes on with what is there, --force overwrites it: give one of them")
-    plan, make_workers = _planned(asked)
+    plan, make_workers = _plan(asked)
     folder = output_folder(RESULTS / plan.name if asked.out is None else asked.out)
     with folder_lock(folder):
         try:
@@ -135,8 +135,8 @@ def sweep(asked: SweepOptions) -> int:
     return 0 if well else FAILED
 
 
-def _planned(asked: SweepOptions) -> tuple[SweepPlan, MakeWorkers]:
-    """What to run, and on whom. ConfigError with everything that is wrong with either."""
+def _plan(asked: SweepOptions) -> tuple[SweepPlan, MakeWorkers]:
+    """Plan the points to run and choose the workers. ConfigError with everything that is wrong with either."""
     jobs = asked.jobs or os.cpu_count() or 1
     try:
         make_workers = _workers(asked.executor, jobs)

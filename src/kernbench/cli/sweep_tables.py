@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from kernbench.cli.console import Json, facts, number, say, show, table, text
-from kernbench.evaluation.sweep_measure import OK, Row
+from kernbench.evaluation.sweep_measure import OK, PointRow
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_spec import short_name
 from kernbench.evaluation.sweep_table import POINT, FailureGroup, SweepTable, failure_groups
@@ -48,7 +48,7 @@ def sweep_document(plan: SweepPlan, found: SweepTable, files: Sequence[Path]) ->
 
 
 def interrupted_document(plan: SweepPlan, finished: int, journal: Path) -> Json:
-    """What is finished of a sweep that was interrupted."""
+    """Return the finished part of a sweep that was interrupted."""
     return _head(plan) | {
         "status": "INTERRUPTED",
         "error": "interrupted; go on with --resume",
@@ -87,7 +87,7 @@ def _ends(values: Sequence[object]) -> str:
     return ", ".join(shown if len(shown) <= 8 else [*shown[:3], "…", shown[-1]])
 
 
-def _rows(plan: SweepPlan, good: Sequence[Row]) -> Table:
+def _rows(plan: SweepPlan, good: Sequence[PointRow]) -> Table:
     few = sorted(good, key=_time)[:MOST_ROWS]
     which = f", the {MOST_ROWS} fastest of {len(good)}" if len(good) > MOST_ROWS else ""
     made = table(
@@ -102,17 +102,17 @@ def _failures(plan: SweepPlan, groups: Sequence[FailureGroup]) -> Table:
     which = f", the {MOST_ROWS} most frequent errors of {len(groups)}" if len(groups) > MOST_ROWS else ""
     made = table(f"Failed{which}", number("points"), text("status"), text("why"), text("where"))
     for group in groups[:MOST_ROWS]:
-        made.add_row(str(len(group.rows)), group.status, _shortened(group.error), _places(plan, group.rows))
+        made.add_row(str(len(group.rows)), group.status, _shorten(group.error), _places(plan, group.rows))
     return made
 
 
-def _shortened(error: str) -> str:
+def _shorten(error: str) -> str:
     """Its first line: a report of a deadlock has many, which are in the file."""
     line = error.partition("\n")[0][:LONGEST_ERROR]
     return line if line == error else f"{line} …"
 
 
-def _places(plan: SweepPlan, rows: Sequence[Row]) -> str:
+def _places(plan: SweepPlan, rows: Sequence[PointRow]) -> str:
     """``m=32 n=64; m=64 n=64; and 3 more``."""
     named = [" ".join(f"{short_name(path)}={_cell(row[path])}" for path in plan.axes) for row in rows[:MOST_NAMED]]
     return "; ".join([*named, f"and {len(rows) - MOST_NAMED} more"] if len(rows) > MOST_NAMED else named)
@@ -122,11 +122,11 @@ def _axis_columns(plan: SweepPlan) -> list[Column]:
     return [number(POINT), *(number(short_name(path)) for path in plan.axes)]
 
 
-def _axis_cells(plan: SweepPlan, row: Row) -> list[str]:
+def _axis_cells(plan: SweepPlan, row: PointRow) -> list[str]:
     return [_cell(row[name]) for name in (POINT, *plan.axes)]
 
 
-def _time(row: Row) -> float:
+def _time(row: PointRow) -> float:
     found = row["sim_ns"]
     return float(found) if isinstance(found, int | float) else 0.0
 

@@ -114,7 +114,7 @@ def _make(source: RunSource) -> Made:
 
 
 def _tell(made: Made, place: Path | None, url: str | None, *, as_json: bool) -> None:
-    """What was made, on stdout."""
+    """Tell on stdout which page was made."""
     result = made.result
     if as_json:
         compared = () if result is None else result.comparisons

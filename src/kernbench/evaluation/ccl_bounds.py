@@ -13,13 +13,13 @@ from itertools import pairwise
 
 from kernbench.common.units import whole_ps
 from kernbench.engine.machine import Machine
-from kernbench.evaluation.ccl_ways import Hop, Queues, QueueWay, Ways
+from kernbench.evaluation.ccl_ways import PeHop, QueueFigures, QueueWay, Ways
 
 
-class Bounds:
+class CollectiveBounds:
     """The bounds of a machine with queues in TCM; ``nbytes``: of each PE, of a block where there are several."""
 
-    def __init__(self, machine: Machine, queues: Queues) -> None:
+    def __init__(self, machine: Machine, queues: QueueFigures) -> None:
         self._ways, self._spec = Ways(machine, queues), machine.spec
 
     def hierarchical_ns(self, nbytes: int) -> float:
@@ -89,4 +89,4 @@ class Bounds:
         return sips.grid.w + sips.grid.h - 2 if sips.two_dimensional else sips.count - 1
 
     def _hop(self, src: tuple[int, int, int], dst: tuple[int, int, int]) -> QueueWay:
-        return self._ways.alone(Hop(src, dst))
+        return self._ways.alone(PeHop(src, dst))

@@ -20,7 +20,7 @@ from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
-from kernbench.evaluation.ccl_bounds import Bounds
+from kernbench.evaluation.ccl_bounds import CollectiveBounds
 from kernbench.evaluation.ccl_fabrics import DTYPE, INTERCUBE, ITEM_BYTES, AlgorithmName, Fabric, joined, queues_of
 from kernbench.evaluation.ccl_results import CollectivePoint, CollectiveTime
 from kernbench.evaluation.ccl_theory import ClosedForms
@@ -82,7 +82,7 @@ class CollectiveRun:
         """The closed form, or for the algorithm over cubes the bound."""
         queues = queues_of(config)
         if self.algorithm == INTERCUBE:
-            return Bounds(engine.machine, queues).intercube_ns(nbytes, self.root_cube)
+            return CollectiveBounds(engine.machine, queues).intercube_ns(nbytes, self.root_cube)
         return ClosedForms(engine.machine, queues).sip_ns([(0, 0)], nbytes)
 
 
@@ -101,7 +101,7 @@ class _Program:
 
     @property
     def contributions(self) -> int:
-        """Those of all ranks."""
+        """The number of contributions of all ranks."""
         return self.rows * self.run.fabric.sips
 
     def by_ranks(self, torch: RuntimeContext[Any], engine: GraphEngine) -> dict[int, ByRank]:
@@ -116,7 +116,7 @@ class _Program:
                 tensor = self._tensor(torch, rank, nbytes)
                 dist.barrier()
                 dist.all_reduce(tensor)
-                results[nbytes][rank] = _held(engine, tensor)
+                results[nbytes][rank] = _read_tensor(engine, tensor)
                 tensor.free()
             dist.destroy_process_group()
 
@@ -138,14 +138,14 @@ class _Program:
             ]
             for work in works:
                 work.wait()
-            results[nbytes] = {tensor.sip: _held(engine, tensor) for tensor in tensors}
+            results[nbytes] = {tensor.sip: _read_tensor(engine, tensor) for tensor in tensors}
             for tensor in tensors:
                 tensor.free()
         uninstall(engine, queues)
         return results
 
     def count_right(self, result: Mapping[int, Array]) -> int:
-        """How many contributions have become the sum of all."""
+        """Count the contributions that have become the sum of all."""
         total = self.rows * sum(rank + 1 for rank in range(self.run.fabric.sips))
         return sum(bool(np.all(row == total * _pattern(row.size))) for held in result.values() for row in held)
 
@@ -169,8 +169,8 @@ class _Program:
         )
 
 
-def _held(engine: GraphEngine, tensor: Tensor) -> Array:
-    """What memory holds of a tensor, a row for each shard: to read it through the host takes longer than all else."""
+def _read_tensor(engine: GraphEngine, tensor: Tensor) -> Array:
+    """Read a tensor out of memory, a row for each shard. Reading it through the host takes longer than all else."""
     shards = [engine.read_memory(shard.pa, shard.nbytes) for shard in tensor.layout.shards]
     return np.stack(shards).view(np.float32)
 

@@ -1,4 +1,4 @@
-"""What the evaluation of collectives compares: ways to join SIPs, algorithms, sizes; and the machines for them."""
+"""List what the evaluation of collectives compares: ways to join SIPs, algorithms, sizes; and the machines for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from kernbench.ccl.config import QueueSettings
 from kernbench.common.config import Document, apply_overrides
 from kernbench.common.values import value
-from kernbench.evaluation.ccl_ways import Queues
+from kernbench.evaluation.ccl_ways import QueueFigures
 from kernbench.topology.builder import Topology, compile_topology
 from kernbench.topology.spec import TWO_DIMENSIONAL, SipTopology, TopologySpec
 
@@ -55,7 +55,7 @@ class Fabric:
 
     @property
     def two_dimensional(self) -> bool:
-        """Whether the SIPs form rows and columns."""
+        """True if the SIPs form rows and columns."""
         return self.kind in TWO_DIMENSIONAL
 
 
@@ -65,7 +65,7 @@ def ring_of(sips: int) -> Fabric:
 
 
 def fabric_of(spec: TopologySpec) -> Fabric:
-    """How the SIPs of a machine are joined."""
+    """Return the fabric that joins the SIPs of a machine."""
     sips = spec.system.sips
     return Fabric(sips.topology, sips.count, sips.grid.w, sips.grid.h)
 
@@ -92,9 +92,9 @@ def joined(machine: Document, fabric: Fabric, *changes: str) -> Topology:
     )
 
 
-def queues_of(settings: QueueSettings) -> Queues:
-    """What closed forms are told of the queues of an installation."""
-    return Queues(settings.n_slots, settings.slot_size, settings.ipcq_credit_size_bytes)
+def queues_of(settings: QueueSettings) -> QueueFigures:
+    """Describe the queues of an installation for closed forms."""
+    return QueueFigures(settings.n_slots, settings.slot_size, settings.ipcq_credit_size_bytes)
 
 
 def in_order(sizes: Iterable[int]) -> tuple[int, ...]:

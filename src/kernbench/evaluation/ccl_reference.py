@@ -13,7 +13,7 @@ from kernbench.common.files import read_input
 from kernbench.common.values import value
 from kernbench.evaluation.ccl_fabrics import INTERCUBE
 from kernbench.evaluation.ccl_results import CclSweep, CollectivePoint
-from kernbench.evaluation.outputs import Scalar
+from kernbench.evaluation.outputs import TableValue
 
 COLUMNS = ("size_bytes", "latency_ns")
 
@@ -41,12 +41,12 @@ class SizeComparison:
 
     @property
     def error(self) -> float:
-        """How far the simulation is off, as a share of the reference."""
+        """The error of the simulation, as a share of the reference."""
         return self.latency_ns / self.reference_ns - 1
 
     @property
-    def row(self) -> dict[str, Scalar]:
-        """As a row of a table."""
+    def row(self) -> dict[str, TableValue]:
+        """Return it as a row of a table."""
         return {
             "size_bytes": self.nbytes,
             "reference_ns": self.reference_ns,
@@ -119,7 +119,7 @@ def compared(sweep: CclSweep, reference: CclReference) -> tuple[SizeComparison, 
 
 
 def reference_curve(sweep: CclSweep) -> tuple[CollectivePoint, ...]:
-    """What a reference is compared with."""
+    """Select the points that a reference is compared with."""
     return sweep.curve(INTERCUBE, sweep.own)
 
 

@@ -26,8 +26,8 @@ from kernbench.evaluation.figure_style import size_title
 from kernbench.evaluation.outputs import (
     CONFIGURATION_FILE,
     PROVENANCE_FILE,
-    Column,
     Summary,
+    TableColumn,
     drawing_from,
     output_folder,
     provenance_of,
@@ -54,7 +54,7 @@ def evaluate_ccl(
     sweep = study.run()
     data = write_sweep(sweep, place)
     write_provenance(place, provenance_of(study.topology, made_by, parameters), study.topology)
-    errors = _compared(sweep, table, place)
+    errors = _compare(sweep, table, place)
     figures = draw_figures(sweep, place, errors)
     check_numbers(sweep)
     files = (*data, *((REFERENCE_FILE,) if errors else ()), PROVENANCE_FILE, CONFIGURATION_FILE, *figures)
@@ -67,7 +67,7 @@ def redraw_ccl(folder: str, made_by: str, reference: str | None = None) -> Summa
     sweep = read_sweep(place, made_by)
     table = None if reference is None else read_reference(reference)
     with drawing_from(place / DATA_FILE):
-        errors = _compared(sweep, table, place)
+        errors = _compare(sweep, table, place)
         figures = draw_figures(sweep, place, errors)
         return _summary(sweep, errors, table, place, (*((REFERENCE_FILE,) if errors else ()), *figures))
 
@@ -100,7 +100,7 @@ def check_numbers(sweep: CclSweep) -> None:
         raise VerificationError(f"{len(wrong)} of {total} results are wrong: {'; '.join(wrong)}")
 
 
-def _compared(sweep: CclSweep, reference: CclReference | None, folder: Path) -> tuple[SizeComparison, ...]:
+def _compare(sweep: CclSweep, reference: CclReference | None, folder: Path) -> tuple[SizeComparison, ...]:
     if reference is None:
         return ()
     errors = compared(sweep, reference)
@@ -119,13 +119,13 @@ def _summary(
     return Summary(
         title="All-reduce by SIP topology: latency in µs by size of a contribution",
         columns=(
-            Column("algorithm", figures=False),
-            Column("SIPs", figures=False),
-            *(Column(size_title(nbytes)) for nbytes in sizes),
-            Column("control ns"),
-            Column("by ranks ns"),
-            Column("beyond closed form"),
-            Column("numbers", figures=False),
+            TableColumn("algorithm", figures=False),
+            TableColumn("SIPs", figures=False),
+            *(TableColumn(size_title(nbytes)) for nbytes in sizes),
+            TableColumn("control ns"),
+            TableColumn("by ranks ns"),
+            TableColumn("beyond closed form"),
+            TableColumn("numbers", figures=False),
         ),
         rows=tuple(_row(sweep, a, f, sizes) for a in sweep.algorithms for f in sweep.fabrics),
         notes=(*_notes(sweep), *_reference_notes(errors, reference)),
@@ -136,7 +136,7 @@ def _summary(
 
 
 def _common_sizes(sweep: CclSweep) -> list[int]:
-    """Those that every collective has."""
+    """Return the sizes that every collective has."""
     curves = (sweep.curve(a, f) for a in sweep.algorithms for f in sweep.fabrics)
     return sorted(set.intersection(*({point.nbytes for point in curve} for curve in curves)))
 

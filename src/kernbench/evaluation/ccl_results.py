@@ -1,4 +1,4 @@
-"""What the evaluation of collectives found: typed results, as JSON and back, and as rows of tables."""
+"""Hold the results of the evaluation of collectives: typed, as JSON and back, and as rows of tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from kernbench.common.values import value
 from kernbench.evaluation.ccl_fabrics import AlgorithmName, Fabric
 from kernbench.evaluation.ccl_theory import RingTime
-from kernbench.evaluation.outputs import Scalar, read_results, write_csv, write_json, write_parquet
+from kernbench.evaluation.outputs import TableValue, read_results, write_csv, write_json, write_parquet
 from kernbench.messages.requests import BufferKind
 from kernbench.topology.grid import Grid
 
@@ -57,7 +57,7 @@ class CollectivePoint:
 
     @property
     def passed(self) -> bool:
-        """Whether all numbers are what they should be."""
+        """True if all numbers are correct."""
         return self.same and self.right == self.contributions
 
     @property
@@ -98,7 +98,7 @@ class RingPoint:
 
     @property
     def beyond_theory(self) -> float:
-        """How much longer than the closed form with its end terms it took, as a share of that."""
+        """The time beyond the closed form with its end terms, as a share of that."""
         return self.kernel_ns / self.theory.ns - 1
 
 
@@ -169,7 +169,7 @@ def read_sweep(folder: Path, made_by: str) -> CclSweep:
 
 
 def _incomplete(sweep: CclSweep) -> str:
-    """What results lack of which figures can be drawn; empty when nothing."""
+    """Say what the figures need that results lack; empty when nothing."""
     curves = {(a, f): sweep.curve(a, f) for a in sweep.algorithms for f in sweep.fabrics}
     missing = next((f"{algorithm} on {fabric.title}" for (algorithm, fabric), curve in curves.items() if not curve), "")
     if not curves or missing:
@@ -188,14 +188,14 @@ def _can_be_drawn(grid: Grid) -> bool:
     return grid.w > 0 and grid.h > 0 and grid.w * grid.h <= MOST_DRAWN
 
 
-def collective_rows(sweep: CclSweep) -> list[dict[str, Scalar]]:
+def collective_rows(sweep: CclSweep) -> list[dict[str, TableValue]]:
     """A flat row for each collective, all with the same columns."""
     return [_collective_row(point) for point in sweep.collectives]
 
 
-def _collective_row(point: CollectivePoint) -> dict[str, Scalar]:
+def _collective_row(point: CollectivePoint) -> dict[str, TableValue]:
     fabric = point.fabric
-    row: dict[str, Scalar] = {"algorithm": point.algorithm, "sip_topology": fabric.kind, "sips": fabric.sips}
+    row: dict[str, TableValue] = {"algorithm": point.algorithm, "sip_topology": fabric.kind, "sips": fabric.sips}
     row |= {"sip_w": fabric.w, "sip_h": fabric.h, "buffer_kind": point.buffer_kind, "size_bytes": point.nbytes}
     for name, timing in (("", point.distributed), ("direct_", point.direct)):
         row |= {f"{name}latency_ns": timing.latency_ns, f"{name}kernel_ns": timing.kernel_ns}
@@ -204,11 +204,11 @@ def _collective_row(point: CollectivePoint) -> dict[str, Scalar]:
     return row | {"same_both_ways": point.same, "passed": point.passed}
 
 
-def ring_rows(sweep: CclSweep) -> list[dict[str, Scalar]]:
+def ring_rows(sweep: CclSweep) -> list[dict[str, TableValue]]:
     """A flat row for each ring: what was measured, and every term of theory."""
     rows = []
     for point in sweep.rings:
-        row: dict[str, Scalar] = {"ranks": point.ranks, "size_bytes": point.nbytes, "slot_size": point.slot_size}
+        row: dict[str, TableValue] = {"ranks": point.ranks, "size_bytes": point.nbytes, "slot_size": point.slot_size}
         row |= {"n_slots": point.n_slots, "packet_bytes": point.packet_bytes}
         row |= {"hop_ns": point.hop_ns, "bw_gbs": point.bw_gbs, "kernel_ns": point.kernel_ns}
         row |= asdict(point.theory)

@@ -150,7 +150,7 @@ class RingRun:
 
 
 def _bulk_packets(machine: Document) -> Iterator[str]:
-    """What makes the packets of a machine, and the FIFOs whose size is given, large enough."""
+    """Yield settings that make the packets of a machine, and its FIFOs of given size, large enough."""
     links = ((*section, name) for section in LINK_SECTIONS for name in machine.get(section))
     fifos = [(*link, "fifo_bytes") for link in links]
     fifos += [("transport", "fifo_bytes"), ("transport", "long_link_fifo_bytes")]

@@ -41,8 +41,8 @@ from kernbench.evaluation.sweep_driver import worker_pool
 from kernbench.messages.requests import BufferKind
 from kernbench.topology.builder import Topology
 
-Run: TypeAlias = CollectiveRun | BufferRun | RingRun
-Point: TypeAlias = CollectivePoint | BufferPoint | RingPoint
+StudyRun: TypeAlias = CollectiveRun | BufferRun | RingRun
+StudyPoint: TypeAlias = CollectivePoint | BufferPoint | RingPoint
 
 NO_CHANGES: Mapping[str, object] = MappingProxyType({})
 LARGE = MappingProxyType({f"algorithms.{RING}.slot_size": LARGE_SLOT})
@@ -50,7 +50,7 @@ LARGE = MappingProxyType({f"algorithms.{RING}.slot_size": LARGE_SLOT})
 
 @value(kw_only=True)
 class CclStudy:
-    """What is simulated. ``sizes``: of contributions, in bytes; ``own_sizes``: more of them on the machine as it is.
+    """The simulations. ``sizes``: of contributions, in bytes; ``own_sizes``: more of them on the machine as it is.
 
     ``ring_sizes``: of the ring oracle over ``ranks`` SIPs, with large slots. ``ccl``: a file, else ./ccl.yaml, else the
     packaged one. ``jobs``: how many processes; 1: none but this.
@@ -76,7 +76,7 @@ class CclStudy:
 
     @property
     def own(self) -> Fabric:
-        """How the SIPs of the machine itself are joined."""
+        """The fabric that joins the SIPs of the machine itself."""
         return fabric_of(self.topology.spec)
 
     @property
@@ -86,7 +86,7 @@ class CclStudy:
 
     def run(self) -> CclSweep:
         """Simulate all of it. What goes wrong in a run is raised."""
-        points, order = list(_carried_out(tuple(self._runs()), self.jobs)), self._joined()
+        points, order = list(_run_each(tuple(self._runs()), self.jobs)), self._list_fabrics()
         return CclSweep(
             topology_hash=self.topology.digest,
             own=self.own,
@@ -107,7 +107,7 @@ class CclStudy:
             ),
         )
 
-    def _runs(self) -> Iterator[Run]:
+    def _runs(self) -> Iterator[StudyRun]:
         """The longest first, so that all processes end at about the same time."""
         machine = document_of(self.topology)
         for ranks in sorted(self.ranks, reverse=True):
@@ -123,14 +123,14 @@ class CclStudy:
 
     def collective_runs(self) -> Iterator[CollectiveRun]:
         """Every algorithm on every machine, and the default one with its queues in other memories."""
-        for fabric in sorted(self._joined(), key=lambda each: -each.sips):
+        for fabric in sorted(self._list_fabrics(), key=lambda each: -each.sips):
             yield from (self._collective(algorithm, fabric) for algorithm in ALGORITHMS)
         default = configured(INTERCUBE, None, self._ccl()).config.buffer_kind
         among = self.own if self.own.sips > 1 else self.fabrics[0]
         yield from (self._collective(INTERCUBE, among, kind) for kind in self.kinds if kind != default)
 
-    def _joined(self) -> tuple[Fabric, ...]:
-        """Those that are compared, and the machine's own."""
+    def _list_fabrics(self) -> tuple[Fabric, ...]:
+        """Return the fabrics that are compared, and the machine's own."""
         return tuple(dict.fromkeys((*self.fabrics, *((self.own,) if self.own.sips > 1 else ()))))
 
     def _collective(self, algorithm: AlgorithmName, fabric: Fabric, kind: BufferKind | None = None) -> CollectiveRun:
@@ -153,7 +153,7 @@ class CclStudy:
         return load_ccl_config(self.ccl, [f"{path}={value}" for path, value in changes.items()])
 
 
-def _carried_out(runs: Sequence[Run], jobs: int) -> Iterator[Point]:
+def _run_each(runs: Sequence[StudyRun], jobs: int) -> Iterator[StudyPoint]:
     """The points of all runs, in order."""
     if jobs == 1:
         for run in runs:
@@ -164,5 +164,5 @@ def _carried_out(runs: Sequence[Run], jobs: int) -> Iterator[Point]:
             yield from points
 
 
-def _carry_out(run: Run) -> Sequence[Point]:
+def _carry_out(run: StudyRun) -> Sequence[StudyPoint]:
     return run.run()

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from kernbench.common.units import whole_ps
 from kernbench.common.values import value
 from kernbench.engine.machine import Machine
-from kernbench.evaluation.ccl_ways import Hop, Queues, QueueWay, Round, Ways, round_of
+from kernbench.evaluation.ccl_ways import PeHop, QueueFigures, QueueWay, Round, Ways, round_of
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.grid import Grid, Side
 from kernbench.topology.spec import sip_neighbours
@@ -87,7 +87,7 @@ class Phase(NamedTuple):
 class ClosedForms:
     """The closed forms of a machine with queues in TCM. ``pes``: the PE of each rank; ``nbytes``: of each."""
 
-    def __init__(self, machine: Machine, queues: Queues) -> None:
+    def __init__(self, machine: Machine, queues: QueueFigures) -> None:
         self.ways, self._spec, self._queues = Ways(machine, queues), machine.spec, queues
 
     def ring_ns(self, pes: Sequence[PeCoord], nbytes: int) -> float:
@@ -172,13 +172,13 @@ class ClosedForms:
         last = max(longest, ahead * ways.busiest_ns(down, (), chunk))
         return whole_ps(ways.start_ns + ways.load_ns(chunk) + (messages - 1) * each + last + ways.store_ns(chunk))
 
-    def _ahead(self, up: Sequence[Hop], leaf: int, chunk: int) -> int:
-        """How many messages a place sends before it takes a result: of each hop as many as are under way, and one."""
+    def _ahead(self, up: Sequence[PeHop], leaf: int, chunk: int) -> int:
+        """Count the messages a place sends before it takes a result: of each hop as many as are under way, and one."""
         return sum(
             min(self._queues.n_slots, 1 + ceil(self.ways.under_way(up[at - 1]) / chunk)) for at in _to_root(leaf)
         )
 
-    def _by_level(self, hops: Sequence[Hop]) -> list[QueueWay]:
+    def _by_level(self, hops: Sequence[PeHop]) -> list[QueueWay]:
         """Hops of places 1, 2, ... of a binary tree, of which those of a level are taken at once."""
         ends = [(2 << level) - 2 for level in range(len(hops).bit_length() + 1)]
         return [way for first, end in pairwise(ends) for way in self.ways.of(hops[first:end])]
@@ -273,7 +273,7 @@ class ClosedForms:
         return max(chunk / way.stream_gbs, self.ways.math_ns(chunk))
 
     def _behind_ns(self, way: QueueWay, chunk: int, messages: int) -> float:
-        """How long after the first of so many messages the last is sent."""
+        """Compute the time from the first to the last of so many messages."""
         rounds, rest = divmod(messages - 1, self._queues.n_slots)
         each = self._between_ns(way, chunk)
         return rounds * max(self.ways.message_ns(way, chunk) + way.credit_ns, self._queues.n_slots * each) + rest * each
@@ -339,19 +339,19 @@ class ClosedForms:
         return [*there, *back]
 
     def _held(self, nbytes: int) -> Iterator[int]:
-        """What a PE has in its scratch at a time: a quarter is of tensors, until all is done."""
+        """Yield the bytes in a PE's scratch at a time: a quarter is of tensors, until all is done."""
         most = self._spec.pe.tcm.scratch_bytes // 4
         for at in range(0, nbytes, most):
             yield min(most, nbytes - at)
 
-    def around(self, pes: Sequence[PeCoord]) -> list[Hop]:
+    def around(self, pes: Sequence[PeCoord]) -> list[PeHop]:
         """The hops of a ring over these PEs."""
         return [self.beside(pe, far, "E") for pe, far in zip(pes, (*pes[1:], *pes[:1]), strict=True)]
 
-    def beside(self, src: PeCoord, dst: PeCoord, side: Side | None = None) -> Hop:
+    def beside(self, src: PeCoord, dst: PeCoord, side: Side | None = None) -> PeHop:
         """From a PE to another; by ``side`` where that is the link between their SIPs."""
         leads = side is not None and sip_neighbours(self._spec.system.sips, src[0]).get(side) == dst[0] != src[0]
-        return Hop(src, dst, side if leads else None)
+        return PeHop(src, dst, side if leads else None)
 
 
 def _together_ns(halves: Iterable[Sequence[Phase]], begin: int, end: int) -> float:
@@ -372,7 +372,7 @@ def _together_ns(halves: Iterable[Sequence[Phase]], begin: int, end: int) -> flo
 
 
 def _out_of_step_ns(halves: Sequence[Sequence[Phase]]) -> float:
-    """How much longer the chain of messages is as those of a queue leave in the order of the timetable.
+    """Compute how much longer the chain of messages is as those of a queue leave in the order of the timetable.
 
     The last of a phase waits for the first of one of the other half, on the same line, that begins before it ends.
     """
@@ -396,5 +396,5 @@ def _to_root(at: int) -> Iterator[int]:
 
 
 def _sum(times_ns: Iterable[float]) -> float:
-    """What is left of a difference of equal sums would read like a time."""
+    """Add times and round to whole picoseconds: the rest of a difference of equal sums would read like a time."""
     return whole_ps(sum(times_ns))

@@ -1,4 +1,4 @@
-"""Who takes part in the default collective: SIPs and the links between them, and the cubes within a SIP."""
+"""Draw the members of the default collective: SIPs and the links between them, and the cubes within a SIP."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def wires(fabric: Fabric) -> tuple[Wire, ...]:
 
 
 def sip_position(fabric: Fabric, sip: int) -> tuple[float, float]:
-    """Where a SIP is drawn: a grid as it is; a long ring folded into two rows."""
+    """Place a SIP in the drawing: a grid as it is; a long ring folded into two rows."""
     if fabric.h == 1 and fabric.sips > 3:
         half = -(-fabric.sips // 2)
         x, y = (sip, 0) if sip < half else (fabric.sips - 1 - sip, 1)
@@ -88,7 +88,7 @@ def _fabric_panel(axes: Axes, fabric: Fabric, cubes: Grid, root: int) -> None:
 
 
 def _what(fabric: Fabric) -> str:
-    """How they exchange."""
+    """Describe how they exchange."""
     if not fabric.two_dimensional:
         return f"{fabric.title}: one ring,\nreduce-scatter and all-gather"
     lines = "lines" if fabric.kind == "mesh_2d_no_wrap" else "rings"

@@ -1,4 +1,4 @@
-"""What a message between PEs, a load and a store take when nobody else is on the way: read from the machine.
+"""Time a message between PEs, a load and a store with nobody else on the way, as the machine says.
 
 Of a message of c bytes, with L and B the latency of its way and its least bandwidth,
 
@@ -23,7 +23,7 @@ from kernbench.transport import Link, Route
 
 
 @value
-class Queues:
+class QueueFigures:
     """Slots of a queue, bytes of one, and of a credit; rings lie in TCM."""
 
     n_slots: int = 4
@@ -32,7 +32,7 @@ class Queues:
 
 
 @value
-class Hop:
+class PeHop:
     """From a PE to another; ``side``: the scale-up link by which it leaves the SIP."""
 
     src: PeCoord
@@ -66,7 +66,7 @@ NOWHERE = QueueWay(0.0, inf, 0.0, inf, inf)
 class Ways:
     """The hops of a machine, and the ways of a PE to its HBM slice."""
 
-    def __init__(self, machine: Machine, queues: Queues) -> None:
+    def __init__(self, machine: Machine, queues: QueueFigures) -> None:
         self.spec, self.queues = machine.spec, queues
         self._machine = machine
         pe = self.spec.pe
@@ -74,21 +74,21 @@ class Ways:
         self.ends_ns = 2 * pe.components.pe_ipcq.attrs.overhead_ns + self._setup_ns
         self.start_ns = ps_to_ns(pe.components.pe_cpu.attrs.first_issue_ps)
 
-    def of(self, hops: Sequence[Hop]) -> list[QueueWay]:
+    def of(self, hops: Sequence[PeHop]) -> list[QueueWay]:
         """The ways of hops that are all taken at once: each has an equal share of every link."""
         users = Counter(link for hop in hops for link in self._route(hop).links)
         return [self._way(hop, users) for hop in hops]
 
-    def alone(self, hop: Hop) -> QueueWay:
+    def alone(self, hop: PeHop) -> QueueWay:
         """The way of a hop that nobody else takes."""
         return self._way(hop, Counter())
 
-    def under_way(self, hop: Hop) -> float:
+    def under_way(self, hop: PeHop) -> float:
         """Bytes that a hop has under way, there and back, when nobody else takes it."""
         way = self.alone(hop)
         return (2 * way.latency_ns + self.ends_ns + self.spec.pe.math.startup_ns) * way.bw_gbs
 
-    def busiest_ns(self, hops: Iterable[Hop], loads: Iterable[PeCoord], nbytes: float) -> float:
+    def busiest_ns(self, hops: Iterable[PeHop], loads: Iterable[PeCoord], nbytes: float) -> float:
         """The time of the busiest link, when each hop carries ``nbytes`` and each PE loads and stores as many."""
         carried = Counter(link for hop in hops for link in self._route(hop).links)
         for pe in loads:
@@ -96,7 +96,7 @@ class Ways:
         return max((n * nbytes / self._stream_gbs(link) for link, n in carried.items()), default=0.0)
 
     def slice_ns(self, nbytes: float) -> float:
-        """What a slice of HBM takes to read or write so many bytes, all channels at work."""
+        """Compute the time a slice of HBM takes to read or write so many bytes, all channels at work."""
         return nbytes / self.spec.cube.slice_bw_gbs
 
     def math_ns(self, nbytes: float) -> float:
@@ -140,7 +140,7 @@ class Ways:
 
     @property
     def last_ack_ns(self) -> float:
-        """What a store takes beside its bytes: set-up, the way, access and acknowledgement."""
+        """The time of a store beside its bytes: set-up, the way, access and acknowledgement."""
         there, back = self._to_slice(back=False), self._to_slice(back=True)
         ack = self._setup_ns + self._machine.header_bytes / back.bottleneck_gbs
         return ack + self.access_ns + ps_to_ns(there.total_overhead_ps + back.total_overhead_ps)
@@ -184,7 +184,7 @@ class Ways:
         turning = (banks.wtr_ns + banks.rtw_ns + 2 * banks.turn_ns) / (1 - banks.refresh_share)
         return 2 * self.piece_ns(nbytes) + turning * nbytes / max(drained, banks.burst_bytes)
 
-    def _way(self, hop: Hop, users: Counter[Link]) -> QueueWay:
+    def _way(self, hop: PeHop, users: Counter[Link]) -> QueueWay:
         route = self._route(hop)
         credit = self._machine.sideband_ps(pe_dma_id(*hop.dst), pe_dma_id(*hop.src), self.queues.credit_bytes)
         share = min(link.bw_gbs / max(1, users[link]) for link in route.links)
@@ -197,7 +197,7 @@ class Ways:
         packet_ns = self.spec.transport.packet_bytes / link.bw_gbs
         return min(link.bw_gbs, link.capacity / (ps_to_ns(link.overhead_ps) + packet_ns))
 
-    def _route(self, hop: Hop) -> Route:
+    def _route(self, hop: PeHop) -> Route:
         return self._machine.route(pe_dma_id(*hop.src), pe_dma_id(*hop.dst), hop.side)
 
     def _to_slice(self, pe: PeCoord = (0, 0, 0), *, back: bool) -> Route:

@@ -18,7 +18,7 @@ from kernbench.common.errors import InputError
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
 from kernbench.evaluation.outputs import read_json
-from kernbench.evaluation.sweep_measure import OK, Row, bound_column, flat_configuration, part_column, slug
+from kernbench.evaluation.sweep_measure import OK, PointRow, bound_column, flat_configuration, part_column, slug
 from kernbench.evaluation.sweep_plan import BENCH_PREFIX, CCL
 from kernbench.evaluation.sweep_spec import LARGEST
 from kernbench.evaluation.sweep_table import JSON_COLUMNS, TABLE_FILE, SweepTable, read_sweep_table
@@ -28,56 +28,56 @@ GOOD_STATUS = "OK"
 Picoseconds = Annotated[int, Field(ge=0, le=LARGEST)]
 
 
-class _Part(BaseModel):
+class _ReadPart(BaseModel):
     """A mapping of which only these keys are read."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class PhaseUse(_Part):
-    """How long requests of a phase were under way."""
+class PhaseUse(_ReadPart):
+    """The time that requests of a phase were under way."""
 
     phase: str
     busy_ns: float
 
 
-class EngineUse(_Part):
-    """How long a kind of engine worked."""
+class EngineUse(_ReadPart):
+    """The time that a kind of engine worked."""
 
     engine: str
     busy_ns: float
 
 
-class LaunchUse(_Part):
-    """What the launches of a name took."""
+class LaunchUse(_ReadPart):
+    """The time that the launches of a name took."""
 
     name: str
     total_ns: float
     kernel_ns: float
 
 
-class PathPart(_Part):
+class PathPartTime(_ReadPart):
     """A part of a critical path."""
 
     part: str
     ps: Picoseconds
 
 
-class PathTaken(_Part):
+class PathTaken(_ReadPart):
     """A critical path."""
 
     total_ps: Picoseconds
-    parts: tuple[PathPart, ...]
+    parts: tuple[PathPartTime, ...]
 
 
-class LeastTime(_Part):
-    """What a resource needs at least."""
+class LeastTime(_ReadPart):
+    """The time that a resource needs at least."""
 
     resource: str
     ps: Picoseconds
 
 
-class Bounds(_Part):
+class Bounds(_ReadPart):
     """A roofline."""
 
     binding: str | None
@@ -91,8 +91,8 @@ class Bounds(_Part):
         return self
 
 
-class Explained(_Part):
-    """Where the time of a launch, or of the run, went."""
+class Explained(_ReadPart):
+    """The explanation of the time of a launch, or of the run."""
 
     critical_path: PathTaken
     roofline: Bounds | None = None
@@ -104,7 +104,7 @@ class Explanation(Explained):
     launches: tuple[Explained, ...] = ()
 
 
-class RunDocument(_Part):
+class RunDocument(_ReadPart):
     """A run that went well. What an earlier version did not say is not there."""
 
     bench: str
@@ -116,15 +116,15 @@ class RunDocument(_Part):
     launches: tuple[LaunchUse, ...] = ()
     explanation: Explanation | None = None
 
-    def row(self) -> Row:
+    def row(self) -> PointRow:
         """Its figures by column."""
-        row: Row = {"status": OK, "sim_ns": self.sim_ns}
+        row: PointRow = {"status": OK, "sim_ns": self.sim_ns}
         row |= {f"phase.{each.phase}.busy_ns": each.busy_ns for each in self.phases}
         row |= {f"engine.{slug(each.engine)}.busy_ns": each.busy_ns for each in self.engines}
         longest = max(self.launches, key=lambda each: each.total_ns, default=None)
         if longest is not None:
             row |= {"launch.name": longest.name, "launch.ns": longest.total_ns, "launch.kernel_ns": longest.kernel_ns}
-        return row if self.explanation is None else row | _explained(self.explanation)
+        return row if self.explanation is None else row | _tabulate_explanation(self.explanation)
 
 
 def read_run(path: Path) -> RunDocument:
@@ -143,14 +143,14 @@ def read_run(path: Path) -> RunDocument:
     raise InputError(f"{path}: not what {RUN_COMMAND} prints: {at}{first.message}{more}")
 
 
-def _explained(found: Explanation) -> Row:
+def _tabulate_explanation(found: Explanation) -> PointRow:
     longest = max(found.launches, key=lambda each: each.critical_path.total_ps, default=None)
     row = _group("run", found)
     return row if longest is None else row | _group("launch", longest)
 
 
-def _group(group: str, found: Explained) -> Row:
-    row: Row = {part_column(group, each.part): ps_to_ns(each.ps) for each in found.critical_path.parts}
+def _group(group: str, found: Explained) -> PointRow:
+    row: PointRow = {part_column(group, each.part): ps_to_ns(each.ps) for each in found.critical_path.parts}
     if found.roofline is None:
         return row
     binding = found.roofline.binding
@@ -169,16 +169,16 @@ class ResultFigures:
     """One result: everything it was made with, by path (``bench.m``, ``cube.hbm.slices``), and its figures."""
 
     configuration: Mapping[str, Any]
-    row: Row
+    row: PointRow
 
     @property
     def ok(self) -> bool:
-        """Whether it has figures."""
+        """True if it has figures."""
         return self.row["status"] == OK
 
     @property
     def says_collectives(self) -> bool:
-        """Whether it is known how collectives were configured; runs do not say."""
+        """True if it is known how collectives were configured; runs do not say."""
         return any(path.startswith(CCL_PREFIX) for path in self.configuration)
 
     def number(self, column: str) -> float:
@@ -197,7 +197,7 @@ class ResultFile:
 
 
 def read_compared(text: str) -> ResultFile:
-    """What ``text`` names: FILE.parquet or its folder, FILE.parquet:POINT, or a run's FILE.json.
+    """Read the results that ``text`` names: FILE.parquet or its folder, FILE.parquet:POINT, or a run's FILE.json.
 
     InputError for anything else.
     """

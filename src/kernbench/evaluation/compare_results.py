@@ -86,12 +86,12 @@ class Change:
 
     @property
     def ns(self) -> float:
-        """How much more it is in B."""
+        """The increase from A to B."""
         return self.b_ns - self.a_ns
 
     @property
     def share(self) -> float:
-        """How much more it is in B, as a share of A."""
+        """The increase from A to B, as a share of A."""
         return self.ns / self.a_ns if self.a_ns else float("inf") if self.b_ns else 0.0
 
 
@@ -118,7 +118,7 @@ class BoundGroup:
 
 
 @value
-class Comparison:
+class ResultComparison:
     """Everything about two results. ``stages`` are sums over all pairs; without critical paths ``busy`` are, of phases
     and engines, which overlap. ``unmatched``: results of each side without a partner or without figures. ``unsaid``:
     what one side does not say, such as one of an earlier version, so that it is not compared; in sentences.
@@ -135,14 +135,14 @@ class Comparison:
     unsaid: tuple[str, ...]
 
 
-def compare_results(a: ResultFile, b: ResultFile) -> Comparison:
+def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
     """Compare what the files have at the same points. InputError when nothing fits together."""
     axes, matched = _match(a, b)
     good = [(one, other) for one, other in matched if one.ok and other.ok]
     if not good:
         raise InputError(f"{a.name} and {b.name}: every point that both have failed on one side")
     pairs = tuple(_pair(axes, one, other) for one, other in good)
-    return Comparison(
+    return ResultComparison(
         differing=tuple(_differing(matched)),
         pairs=pairs,
         unmatched=(len(a.results) - len(good), len(b.results) - len(good)),
@@ -164,7 +164,7 @@ def _both_say(pairs: Sequence[tuple[ResultFigures, ResultFigures]], begin: str) 
 
 
 def _unsaid(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> Iterator[str]:
-    """What only one side says, or says in words that are not known."""
+    """Name what only one side says, or says in words that are not known."""
     for begin, what in _SAID.items():
         said = [all(_says(each, begin) for each in side) for side in zip(*pairs, strict=True)]
         if said in ([True, False], [False, True]):
@@ -250,12 +250,12 @@ def _stages(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> tuple[Chang
     found = []
     unknown = _unknown_parts(each for pair in pairs for each in pair)
     for stage, parts in {**STAGES, UNKNOWN: unknown}.items():
-        changes = _ordered(
+        changes = _sort_changes(
             _sum(part, (_change(part, a, b, part_column("run", part)) for a, b in pairs)) for part in parts
         )
         whole = _sum(stage, changes)
         found.append(Change(stage, whole.a_ns, whole.b_ns, changes))
-    return _ordered(found)
+    return _sort_changes(found)
 
 
 def _busy(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> tuple[Change, ...]:
@@ -264,11 +264,13 @@ def _busy(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> tuple[Change,
     for begin in ("phase.", "engine."):
         if not _both_say(pairs, begin):
             from_names = {name: column for name, column in from_names.items() if not column.startswith(begin)}
-    return _ordered(_sum(name, (_change(name, a, b, column) for a, b in pairs)) for name, column in from_names.items())
+    return _sort_changes(
+        _sum(name, (_change(name, a, b, column) for a, b in pairs)) for name, column in from_names.items()
+    )
 
 
-def _ordered(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Those that are there, the largest change first."""
+def _sort_changes(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """Sort the changes that are not nothing, the largest first."""
     return tuple(sorted((each for each in changes if each.a_ns or each.b_ns), key=lambda each: -abs(each.ns)))
 
 
@@ -282,16 +284,16 @@ def _groups(pairs: Sequence[Pair]) -> tuple[BoundGroup, ...]:
     return tuple(sorted(made, key=lambda group: -group.pairs))
 
 
-def verdict(found: Comparison) -> tuple[str, ...]:
-    """What changed and why, in sentences."""
+def verdict(found: ResultComparison) -> tuple[str, ...]:
+    """Say in sentences what changed and why."""
     return tuple(_sentences(found))
 
 
-def _sentences(found: Comparison) -> Iterator[str]:
+def _sentences(found: ResultComparison) -> Iterator[str]:
     count = f" over {len(found.pairs)} points" if len(found.pairs) > 1 else ""
     yield f"B takes {found.time.ns:+,.3f} ns ({found.time.share:+.1%}){count}"
     if found.differing:
-        yield "what differs: " + "; ".join(_said(each) for each in found.differing)
+        yield "what differs: " + "; ".join(_say(each) for each in found.differing)
     else:
         yield "no parameter differs"
     yield from found.unsaid
@@ -305,7 +307,7 @@ def _sentences(found: Comparison) -> Iterator[str]:
             yield _roofline(group)
 
 
-def _said(each: Differing) -> str:
+def _say(each: Differing) -> str:
     return f"{each.path} {_few(each.a)} → {_few(each.b)}"
 
 

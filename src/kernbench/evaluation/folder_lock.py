@@ -22,7 +22,7 @@ _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 def folder_lock(folder: Path) -> Iterator[None]:
     """Have ``folder`` to oneself. InputError, which says who has it, when another process does."""
     path = folder / LOCK_FILE
-    file = _locked(path)
+    file = _try_lock(path)
     try:
         yield
     finally:
@@ -31,15 +31,15 @@ def folder_lock(folder: Path) -> Iterator[None]:
         os.close(file)
 
 
-def _locked(path: Path) -> int:
+def _try_lock(path: Path) -> int:
     while True:
-        file = _locked_or_closed(path)
+        file = _lock_or_close(path)
         if _is_at(path, file):
             return file
         os.close(file)
 
 
-def _locked_or_closed(path: Path) -> int:
+def _lock_or_close(path: Path) -> int:
     """``path`` opened and locked. Processes that are started do not get the file: Python's files close at exec."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -63,7 +63,7 @@ def _locked_or_closed(path: Path) -> int:
 
 
 def _is_at(path: Path, file: int) -> bool:
-    """Whether ``file`` is what ``path`` names: the sweep before may have removed it after it was opened here."""
+    """Tell whether ``path`` still names ``file``: the sweep before may have removed it after it was opened here."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file))
     except FileNotFoundError:

@@ -76,7 +76,7 @@ def stage_panel(axes: Axes, runs: Sequence[GemmRun], unit_ns: float = 1) -> None
 
 
 def stage_legend(runs: Sequence[GemmRun]) -> list[Artist]:
-    """What the colours and lines mean."""
+    """Make a legend of the colours and lines."""
     used = {use.name for run in runs for use in run.stages}
     stages: list[Artist] = [
         Patch(color=STAGE_COLOURS[stage], label=stage) for stage in STAGES if stage in used and stage != LOAD
@@ -119,7 +119,7 @@ LEAST_BEYOND = 0.05  # where all kernels are as fast as the ideal, an axis with 
 
 @value
 class BarPlace:
-    """Where a run is drawn: the middle of its place, its width, its colour."""
+    """The place of a run's bar: its middle, its width, its colour."""
 
     run: GemmRun
     x: float
@@ -128,7 +128,7 @@ class BarPlace:
 
 
 def draw_utilisation(sweep: GemmSweep, path: Path) -> None:
-    """How much of the kernel's time the matrix unit was busy, and how much of its rate went into the product."""
+    """Draw the share of the kernel's time that the matrix unit was busy, and the share of its rate in the product."""
     with style.drawing(path, 10.4, 4.6, "Utilisation of the matrix unit, measured") as figure:
         axes = figure.subplots()
         for slot in slots(sweep):
@@ -163,7 +163,7 @@ def utilisation_bar(axes: Axes, slot: BarPlace) -> None:
 
 
 def theory_bars(axes: Axes, slot: BarPlace, ideal: float, measured: float) -> None:
-    """What the ideal pipeline has and what was measured, side by side."""
+    """Draw the ideal pipeline's figure and the measured one side by side."""
     half = slot.width / 2
     axes.bar(slot.x - half / 2, ideal, half, facecolor="white", edgecolor=slot.colour, hatch=HATCH, linewidth=1)
     axes.bar(slot.x + half / 2, measured, half, color=slot.colour, edgecolor=slot.colour, linewidth=1)
@@ -176,7 +176,7 @@ def variant_handles(sweep: GemmSweep) -> list[Artist]:
 
 
 def utilisation_handles() -> list[Artist]:
-    """What pale and full bars are."""
+    """Explain pale and full bars."""
     return [
         Patch(color=style.MUTED, alpha=PALE, label="MAC utilisation"),
         Patch(color=style.MUTED, label="useful efficiency"),
@@ -184,7 +184,7 @@ def utilisation_handles() -> list[Artist]:
 
 
 def theory_handles(colour: str = style.MUTED) -> list[Artist]:
-    """What hatched and full bars are."""
+    """Explain hatched and full bars."""
     return [
         Patch(facecolor="white", edgecolor=colour, hatch=HATCH, label="ideal pipeline"),
         Patch(color=colour, label="measured"),

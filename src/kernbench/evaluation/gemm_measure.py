@@ -30,7 +30,7 @@ BENCH = "matmul-composite"
 
 @value(kw_only=True)
 class GemmStudy:
-    """What is simulated: every shape in every staging variant, on one PE of SIP ``sip``."""
+    """The simulations to run: every shape in every staging variant, on one PE of SIP ``sip``."""
 
     topology: Topology
     shapes: tuple[GemmShape, ...]
@@ -110,7 +110,7 @@ class _Measurement:
             useful_efficiency=shape.macs / (gemm.rate(dtype) * kernel_ns),
             ideal=pipeline.ideal(shape, variant),
             records=len(self._records),
-            verified=self._verified(),
+            verified=self._verify(),
         )
 
     def _usages(self, name_of: Callable[[OpRecord], str]) -> tuple[Usage, ...]:
@@ -135,13 +135,13 @@ class _Measurement:
         spans = [(each.t_start_ps - self._kernel.start_ps, each.t_end_ps - self._kernel.start_ps) for each in records]
         return RunWindow(ps_to_ns(min(start for start, _ in spans)), ps_to_ns(max(end for _, end in spans)))
 
-    def _verified(self) -> Verified:
+    def _verify(self) -> Verified:
         (comparison,) = self.result.comparisons
         return Verified(passed=comparison.passed, elements=comparison.elements, max_abs_error=comparison.max_abs_error)
 
 
 def _is_whole(record: OpRecord) -> bool:
-    """Whether it is the composite of which others are parts."""
+    """Tell whether it is the composite of which others are parts."""
     return record.kind == "gemm" and record.tile is None
 
 

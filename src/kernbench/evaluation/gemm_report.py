@@ -23,8 +23,8 @@ from kernbench.evaluation.gemm_shapes import LARGEST
 from kernbench.evaluation.outputs import (
     CONFIGURATION_FILE,
     PROVENANCE_FILE,
-    Column,
     Summary,
+    TableColumn,
     drawing_from,
     output_folder,
     provenance_of,
@@ -34,16 +34,16 @@ from kernbench.evaluation.outputs import (
 STAGES_FIGURE, LARGE_FIGURE = "gemm_stages.png", "gemm_512.png"
 UTILISATION_FIGURE, THEORY_FIGURE = "gemm_utilisation.png", "gemm_theory.png"
 COLUMNS = (
-    Column("shape M×K×N", figures=False),
-    Column("staging", figures=False),
-    Column("tiles"),
-    Column("measured ns"),
-    Column("ideal ns"),
-    Column("beyond"),
-    Column("MACs busy"),
-    Column("useful"),
-    Column("ideal is bound by", figures=False),
-    Column("numbers", figures=False),
+    TableColumn("shape M×K×N", figures=False),
+    TableColumn("staging", figures=False),
+    TableColumn("tiles"),
+    TableColumn("measured ns"),
+    TableColumn("ideal ns"),
+    TableColumn("beyond"),
+    TableColumn("MACs busy"),
+    TableColumn("useful"),
+    TableColumn("ideal is bound by", figures=False),
+    TableColumn("numbers", figures=False),
 )
 
 

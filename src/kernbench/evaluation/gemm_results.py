@@ -1,4 +1,4 @@
-"""What the GEMM evaluation found: typed results, as JSON and back, and as rows of a table."""
+"""Hold the results of the GEMM evaluation: typed, as JSON and back, and as rows of a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from kernbench.common.values import value
 from kernbench.evaluation.gemm_shapes import GemmShape, TileSizes
 from kernbench.evaluation.gemm_theory import Ideal
-from kernbench.evaluation.outputs import Scalar, read_results, write_csv, write_json, write_parquet
+from kernbench.evaluation.outputs import TableValue, read_results, write_csv, write_json, write_parquet
 
 DATA_FILE, CSV_FILE, PARQUET_FILE = "gemm_sweep.json", "gemm_sweep.csv", "gemm_sweep.parquet"
 LOAD = "load"
@@ -47,7 +47,7 @@ class Usage:
 
 @value(kw_only=True)
 class Verified:
-    """What comparing the result with the host's product found."""
+    """The outcome of comparing the result with the host's product."""
 
     passed: bool
     elements: int
@@ -84,7 +84,7 @@ class GemmRun:
 
     @property
     def beyond_ideal(self) -> float:
-        """How much longer than the ideal pipeline the kernel took, as a share of that."""
+        """The time of the kernel beyond the ideal pipeline, as a share of that."""
         return self.pe.ns / self.ideal.ns - 1
 
     @property
@@ -132,7 +132,7 @@ def read_sweep(folder: Path, made_by: str) -> GemmSweep:
 
 
 def _incomplete(sweep: GemmSweep) -> str:
-    """What results lack of which figures can be drawn; empty when nothing."""
+    """Say what the figures need that results lack; empty when nothing."""
     if not sweep.runs:
         return "there are no runs"
     for run in sweep.runs:
@@ -141,13 +141,13 @@ def _incomplete(sweep: GemmSweep) -> str:
     return ""
 
 
-def table_rows(runs: Iterable[GemmRun]) -> list[dict[str, Scalar]]:
+def table_rows(runs: Iterable[GemmRun]) -> list[dict[str, TableValue]]:
     """A flat row for each run, all with the same columns."""
     return [_row(run) for run in runs]
 
 
-def _row(run: GemmRun) -> dict[str, Scalar]:
-    row: dict[str, Scalar] = {"m": run.shape.m, "k": run.shape.k, "n": run.shape.n, "variant": run.variant}
+def _row(run: GemmRun) -> dict[str, TableValue]:
+    row: dict[str, TableValue] = {"m": run.shape.m, "k": run.shape.k, "n": run.shape.n, "variant": run.variant}
     row |= dict(zip(("tile_m", "tile_k", "tile_n"), run.tile, strict=True))
     row |= {"dtype": run.dtype, "tiles": run.tiles, "under_tile": run.under_tile}
     row |= {"sim_ns": run.sim_ns, "launch_ns": run.launch_ns, "pe_ns": run.pe.ns}

@@ -16,7 +16,7 @@ TileSizes = tuple[int, int, int]
 
 @value
 class GemmTile:
-    """What a tile holds: rows of A, steps along K, columns of B. ``last``: it completes an output tile."""
+    """The extent of a tile: rows of A, steps along K, columns of B. ``last``: it completes an output tile."""
 
     rows: int
     steps: int
@@ -41,11 +41,11 @@ class GemmShape:
         return self.m * self.k * self.n
 
     def under_tile(self, sizes: TileSizes) -> bool:
-        """Whether an axis is shorter than the tile, so that every tile is partly empty."""
+        """Tell whether an axis is shorter than the tile, so that every tile is partly empty."""
         return self.m < sizes[0] or self.k < sizes[1] or self.n < sizes[2]
 
     def tile_count(self, sizes: TileSizes) -> int:
-        """How many tiles it takes."""
+        """Count the tiles it takes."""
         return ceil(self.m / sizes[0]) * ceil(self.k / sizes[1]) * ceil(self.n / sizes[2])
 
     def tiles(self, sizes: TileSizes) -> Iterator[GemmTile]:

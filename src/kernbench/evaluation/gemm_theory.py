@@ -43,8 +43,8 @@ class TileStep:
         return self.before + self.busy + self.after
 
 
-Tile = Sequence[TileStep]
-Work = Callable[[TileStep], int]
+TileSteps = Sequence[TileStep]
+StepWork = Callable[[TileStep], int]
 
 
 @value
@@ -114,7 +114,7 @@ class IdealPipeline:
             floors=tuple(floors),
         )
 
-    def _steps(self, tile: GemmTile, stream_a: bool, stream_b: bool) -> Tile:
+    def _steps(self, tile: GemmTile, stream_a: bool, stream_b: bool) -> TileSteps:
         """The stages of one tile: page 02's times of a tile in each."""
         a, b = tile.rows * tile.steps * self._item, tile.steps * tile.columns * self._item
         streamed = a * stream_a + b * stream_b
@@ -142,26 +142,26 @@ class IdealPipeline:
         return TileStep("DMA out", max(memory, transfer_ps(nbytes, self._there_gbs)), before, after, memory)
 
 
-def _floors(tiles: Sequence[Tile]) -> list[Floor]:
-    """What each stage, and the memory that some of them share, makes the pipeline take at least."""
+def _floors(tiles: Sequence[TileSteps]) -> list[Floor]:
+    """Compute the least time of the pipeline by each stage, and by the memory that some stages share."""
     stages = [_floor(step.stage, tiles, _work_at(step.stage)) for step in tiles[-1]]
     memory = _floor(MEMORY, tiles, lambda step: step.memory)
     return [*stages, memory] if memory.busy_ns else stages
 
 
-def _work_at(stage: str) -> Work:
+def _work_at(stage: str) -> StepWork:
     return lambda step: step.busy if step.stage == stage else 0
 
 
-def _floor(stage: str, tiles: Sequence[Tile], work: Work) -> Floor:
+def _floor(stage: str, tiles: Sequence[TileSteps], work: StepWork) -> Floor:
     """All ``work``, behind what is before it in the first tile and before what is behind it in the last."""
     busy = sum(work(step) for tile in tiles for step in tile)
     before, after = _before(tiles[0], work), _after(tiles[-1], work)
     return Floor(stage, ps_to_ns(before + busy + after), ps_to_ns(busy))
 
 
-def _before(tile: Tile, work: Work) -> int:
-    """What a tile passes before it works; all of it when it does not."""
+def _before(tile: TileSteps, work: StepWork) -> int:
+    """Sum what a tile passes before it works; all of it when it does not."""
     passed = 0
     for step in tile:
         if work(step):
@@ -170,8 +170,8 @@ def _before(tile: Tile, work: Work) -> int:
     return passed
 
 
-def _after(tile: Tile, work: Work) -> int:
-    """What a tile still passes when it has worked for the last time."""
+def _after(tile: TileSteps, work: StepWork) -> int:
+    """Sum what a tile still passes when it has worked for the last time."""
     passed = 0
     for step in reversed(tile):
         if work(step):

@@ -28,7 +28,7 @@ SATURATED_AT = 3.0
 
 @value
 class LoadPlan:
-    """How much to simulate: at least ``cycles`` and about ``messages`` messages per seed, after ``warmup_cycles``.
+    """The amount to simulate: at least ``cycles`` and about ``messages`` messages per seed, after ``warmup_cycles``.
 
     After ``drain_cycles`` what is still under way counts with its age.
     """

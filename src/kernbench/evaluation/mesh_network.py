@@ -40,7 +40,7 @@ class MeshSpec:
 
     @property
     def nodes(self) -> int:
-        """How many nodes the mesh has."""
+        """The number of nodes of the mesh."""
         return self.k * self.k
 
     @property

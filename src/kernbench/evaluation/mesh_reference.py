@@ -126,12 +126,12 @@ class FigureCheck:
 
     @property
     def holds(self) -> bool:
-        """Whether the difference is within the tolerance."""
+        """True if the difference is within the tolerance."""
         return self.tolerance is None or abs(self.difference) <= self.tolerance
 
 
 def latency_tolerance(curve: ReferenceCurve, offered: float) -> float | None:
-    """What the latency at ``offered`` may differ by; None where the reference itself is noisy and steep."""
+    """Compute the tolerance of the latency at ``offered``; None where the reference itself is noisy and steep."""
     load = offered / curve.saturation_load
     if load <= LOW_LOAD:
         return LOW_LOAD_TOLERANCE

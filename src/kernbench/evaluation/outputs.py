@@ -28,8 +28,8 @@ from kernbench.common.values import value
 from kernbench.topology.builder import Topology
 
 T = TypeVar("T")
-Scalar: TypeAlias = "str | int | float | bool | None"
-TableRow: TypeAlias = Mapping[str, Scalar]
+TableValue: TypeAlias = "str | int | float | bool | None"
+TableRow: TypeAlias = Mapping[str, TableValue]
 
 
 def output_folder(path: str | Path) -> Path:
@@ -124,7 +124,7 @@ class Computer:
 
 @value(kw_only=True)
 class Provenance:
-    """Where results come from. ``topology_hash``: of the resolved configuration, see ``Topology.digest``.
+    """The origin of results. ``topology_hash``: of the resolved configuration, see ``Topology.digest``.
 
     ``date``: UTC, ISO 8601. ``machine``: the computer, not the simulated one.
     """
@@ -153,7 +153,7 @@ def write_provenance(folder: Path, provenance: Provenance, topology: Topology) -
 
 
 @value
-class Column:
+class TableColumn:
     """A column of the table; figures stand on the right."""
 
     name: str
@@ -168,7 +168,7 @@ class Summary:
     """
 
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
     results: Mapping[str, Any]

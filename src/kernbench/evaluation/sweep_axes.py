@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from kernbench.common.values import value
 from kernbench.evaluation.figure_style import INK
-from kernbench.evaluation.sweep_measure import OK, Row
+from kernbench.evaluation.sweep_measure import OK, PointRow
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_spec import is_numeric, short_name
 from kernbench.evaluation.sweep_table import SweepTable
@@ -33,7 +33,7 @@ MOST_NAMES = 24
 class TableSlice:
     """The good rows of a table where all axes but those drawn have one value; ``note`` says which."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[PointRow, ...]
     note: str
 
 
@@ -47,18 +47,18 @@ def slice_of(plan: SweepPlan, table: SweepTable, drawn: Sequence[str | None], va
     return TableSlice(tuple(rows), note)
 
 
-def has_numbers(row: Row, columns: Iterable[str]) -> bool:
+def has_numbers(row: PointRow, columns: Iterable[str]) -> bool:
     return row["status"] == OK and all(isinstance(row.get(name), int | float) for name in columns)
 
 
-def number_of(row: Row, column: str) -> float:
+def number_of(row: PointRow, column: str) -> float:
     cell = row[column]
     assert isinstance(cell, int | float), "rows without the number are not drawn"
     return float(cell)
 
 
-def places_along(plan: SweepPlan, x: str, rows: Sequence[Row]) -> list[float]:
-    """Where the rows of a curve are along ``x``: at its numbers, or one beside the other."""
+def places_along(plan: SweepPlan, x: str, rows: Sequence[PointRow]) -> list[float]:
+    """Place the rows of a curve along ``x``: at its numbers, or one beside the other."""
     if is_numeric(plan.axes[x]):
         return [number_of(row, x) for row in rows]
     names = [axis_text(value) for value in plan.axes[x]]
@@ -81,14 +81,14 @@ def mark_x(panel: Axes, plan: SweepPlan, x: str) -> None:
 
 
 def _have_room(places: Sequence[float]) -> bool:
-    """Whether a label fits at each place."""
+    """Tell whether a label fits at each place."""
     along = sorted(places)
     least = (along[-1] - along[0]) / MOST_TICKS
     return all(after - before >= least for before, after in pairwise(along))
 
 
 def _is_geometric(numbers: Sequence[float]) -> bool:
-    """Whether a logarithmic scale spreads them better: about the same multiple each, or far apart from each other."""
+    """Tell whether a logarithmic scale spreads them better: about the same multiple each, or far apart."""
     along = sorted(numbers)
     if len(along) < 3 or along[0] <= 0:
         return False
@@ -107,7 +107,7 @@ def scale_y(panel: Axes, values: Sequence[float]) -> None:
 
 
 def decades() -> LogLocator:
-    """Where to mark a logarithmic scale: 1, 2, 5, 10, 20 …"""
+    """Make the marks of a logarithmic scale: 1, 2, 5, 10, 20 …"""
     return LogLocator(subs=(1.0, 2.0, 5.0))
 
 

@@ -10,7 +10,7 @@ from distributed.scheduler import KilledWorker
 
 from kernbench.common.errors import InputError
 from kernbench.evaluation.sweep_driver import Chunked
-from kernbench.evaluation.sweep_point import Chunk, run_chunk
+from kernbench.evaluation.sweep_point import PointChunk, run_chunk
 
 CONNECT_S = 10
 CHUNKS_PER_THREAD = 2
@@ -27,17 +27,17 @@ class DaskWorkers:
 
     @property
     def slots(self) -> int:
-        """How many chunks keep all of them busy; workers may come and go."""
+        """The number of chunks that keeps all workers busy; workers may come and go."""
         threads = sum(int(each) for each in self._client.nthreads().values())
         return CHUNKS_PER_THREAD * max(1, threads)
 
-    def submit(self, chunk: Chunk) -> Chunked:
+    def submit(self, chunk: PointChunk) -> Chunked:
         """Begin to run a chunk; dask runs it again elsewhere when a worker is lost."""
         future: Chunked = self._executor.submit(run_chunk, chunk)
         return future
 
     def is_loss(self, error: BaseException) -> bool:
-        """Whether ``error`` means that workers died of a chunk."""
+        """Tell whether ``error`` means that workers died of a chunk."""
         return isinstance(error, KilledWorker)
 
     def __enter__(self) -> Self:

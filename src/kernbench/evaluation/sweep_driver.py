@@ -26,7 +26,7 @@ from kernbench.common.values import state, value
 from kernbench.evaluation.sweep_journal import Journal
 from kernbench.evaluation.sweep_measure import LOST, OK
 from kernbench.evaluation.sweep_plan import SweepPlan
-from kernbench.evaluation.sweep_point import Chunk, PointJob, PointOutcome, SweepJob, run_chunk
+from kernbench.evaluation.sweep_point import PointChunk, PointJob, PointOutcome, SweepJob, run_chunk
 from kernbench.evaluation.sweep_processes import worker_context
 
 CHUNK_S = 0.5
@@ -36,22 +36,22 @@ Chunked: TypeAlias = "Future[list[PointOutcome]]"
 
 
 class ChunkWorkers(Protocol):
-    """Who runs chunks. ``slots``: how many chunks keep all of them busy."""
+    """Workers that run chunks. ``slots``: the number of chunks that keeps all of them busy."""
 
     @property
     def slots(self) -> int:
-        """How many chunks to have under way."""
+        """The number of chunks to have under way."""
 
-    def submit(self, chunk: Chunk) -> Chunked:
+    def submit(self, chunk: PointChunk) -> Chunked:
         """Begin to run a chunk; works again after workers have died."""
 
     def is_loss(self, error: BaseException) -> bool:
-        """Whether ``error``, of a chunk, means that its worker died."""
+        """Tell whether ``error``, of a chunk, means that its worker died."""
 
 
 @value
 class Progress:
-    """How far a sweep is; ``found``: finished before it was begun, in a sweep that is resumed."""
+    """The progress of a sweep. ``found``: points finished before it began, in a sweep that is resumed."""
 
     points: int
     finished: int
@@ -63,11 +63,11 @@ def run_sweep(
     plan: SweepPlan, journal: Journal, workers: ChunkWorkers, on_progress: Callable[[Progress], None]
 ) -> None:
     """Run the points that ``journal`` lacks, until it has all of them."""
-    _Driver(plan, journal, workers, on_progress).run()
+    _SweepRun(plan, journal, workers, on_progress).run()
 
 
 @state
-class _Driver:
+class _SweepRun:
     """A sweep under way. ``waiting``: points to run, by machine; ``suspects``: those whose worker died, one by one."""
 
     plan: SweepPlan
@@ -75,8 +75,8 @@ class _Driver:
     workers: ChunkWorkers
     on_progress: Callable[[Progress], None]
     waiting: deque[PointJob] = field(default_factory=deque)
-    suspects: deque[Chunk] = field(default_factory=deque)
-    under_way: dict[Chunked, Chunk] = field(default_factory=dict)
+    suspects: deque[PointChunk] = field(default_factory=deque)
+    under_way: dict[Chunked, PointChunk] = field(default_factory=dict)
     found: int = 0
     failed: int = 0
     cpu_s_per_point: float = math.inf
@@ -124,15 +124,15 @@ class _Driver:
         while self.waiting and len(self.under_way) < self.workers.slots:
             self._submit(self._next_chunk(job))
 
-    def _next_chunk(self, job: SweepJob) -> Chunk:
-        return Chunk(job, tuple(self.waiting.popleft() for _ in range(self._size())))
+    def _next_chunk(self, job: SweepJob) -> PointChunk:
+        return PointChunk(job, tuple(self.waiting.popleft() for _ in range(self._size())))
 
     def _size(self) -> int:
         """Points for a chunk: one while nobody knows how long they take, fewer when few are left for all workers."""
         worth = int(min(CHUNK_S / max(self.cpu_s_per_point, 1e-6), MOST_IN_CHUNK))
         return max(1, min(worth, len(self.waiting) // (2 * self.workers.slots)))
 
-    def _submit(self, chunk: Chunk) -> None:
+    def _submit(self, chunk: PointChunk) -> None:
         self.under_way[self.workers.submit(chunk)] = chunk
 
     def _take(self, done: Sequence[Chunked] | set[Chunked]) -> None:
@@ -143,20 +143,20 @@ class _Driver:
             self.journal.append(outcomes)
             self.failed += _failures(outcomes)
 
-    def _outcomes(self, future: Chunked, chunk: Chunk, *, alone: bool) -> list[PointOutcome]:
+    def _outcomes(self, future: Chunked, chunk: PointChunk, *, alone: bool) -> list[PointOutcome]:
         error = CancelledError() if future.cancelled() else future.exception()
         if error is None:
             outcomes = future.result()
             self.cpu_s_per_point = sum(outcome.cpu_s for outcome in outcomes) / len(outcomes)
             return outcomes
         if not self.workers.is_loss(error):
-            raise self._stopped(error) from error
+            raise self._describe_stop(error) from error
         if alone and len(chunk.points) == 1:
             return [PointOutcome(chunk.points[0].index, {"status": LOST, "error": LOST_ERROR}, 0.0)]
         self.suspects.extend(_singles(chunk))
         return []
 
-    def _stopped(self, error: BaseException) -> KernbenchError:
+    def _describe_stop(self, error: BaseException) -> KernbenchError:
         """Why the sweep cannot go on."""
         if isinstance(error, KernbenchError):
             return error
@@ -168,8 +168,8 @@ def _failures(outcomes: Iterable[PointOutcome]) -> int:
     return sum(outcome.row["status"] != OK for outcome in outcomes)
 
 
-def _singles(chunk: Chunk) -> Iterator[Chunk]:
-    return (Chunk(chunk.job, (point,)) for point in chunk.points)
+def _singles(chunk: PointChunk) -> Iterator[PointChunk]:
+    return (PointChunk(chunk.job, (point,)) for point in chunk.points)
 
 
 # One that is being run and one that waits, so that a worker never does.
@@ -186,10 +186,10 @@ class LocalWorkers:
 
     @property
     def slots(self) -> int:
-        """How many chunks keep all of them busy."""
+        """The number of chunks that keeps all workers busy."""
         return CHUNKS_PER_WORKER * self._jobs
 
-    def submit(self, chunk: Chunk) -> Chunked:
+    def submit(self, chunk: PointChunk) -> Chunked:
         """Begin to run a chunk, on new processes where the old ones died."""
         try:
             return self._pool.submit(run_chunk, chunk)
@@ -199,7 +199,7 @@ class LocalWorkers:
             return self._pool.submit(run_chunk, chunk)
 
     def is_loss(self, error: BaseException) -> bool:
-        """Whether ``error`` means that a process died."""
+        """Tell whether ``error`` means that a process died."""
         return isinstance(error, BrokenExecutor)
 
     def __enter__(self) -> Self:
@@ -216,7 +216,7 @@ class InlineWorker:
 
     slots = 1
 
-    def submit(self, chunk: Chunk) -> Chunked:
+    def submit(self, chunk: PointChunk) -> Chunked:
         """Run a chunk now."""
         future: Chunked = Future()
         future.set_result(run_chunk(chunk))

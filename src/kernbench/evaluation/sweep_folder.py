@@ -63,7 +63,7 @@ def _check_nothing_lost(folder: Path, identity: Mapping[str, Any]) -> None:
 
 
 def _results_in(folder: Path) -> Iterator[str]:
-    """What a sweep that ended would overwrite or remove, by name."""
+    """List by name the files that a sweep that ended would overwrite or remove."""
     files = (TABLE_FILE, WALL_FILE, PROVENANCE_FILE, CONFIGURATION_FILE)
     yield from (name for name in files if (folder / name).exists())
     yield from sorted(path.name for path in pictures_in(folder))

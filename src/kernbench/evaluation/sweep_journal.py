@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Self
 from kernbench.common.errors import InputError
 from kernbench.common.files import parse_json
 from kernbench.common.values import value
-from kernbench.evaluation.sweep_measure import COLUMNS, STATUSES, Cell, Row, fits, flat_configuration, is_whole
+from kernbench.evaluation.sweep_measure import COLUMNS, STATUSES, Cell, PointRow, fits, flat_configuration, is_whole
 from kernbench.evaluation.sweep_point import PointOutcome
 
 GRID = "grid"
@@ -31,7 +31,7 @@ MOST_VALUES = 8
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is not the same in two identities, as sentences, axes of the grid first."""
+    """List the differences of two identities as sentences, axes of the grid first."""
     found = list(_axes(before.get(GRID), now.get(GRID)))
     by_path = {key for key in _SECTIONS if isinstance(before.get(key), dict) and isinstance(now.get(key), dict)}
     was, is_now = _by_parameter(before, by_path), _by_parameter(now, by_path)
@@ -57,7 +57,7 @@ def _by_parameter(identity: Mapping[str, Any], by_path: Set[str]) -> dict[str, A
 
 
 def _axes(before: Any, now: Any) -> Iterator[str]:
-    """How the axes of a grid differ. Their order is the order of the points."""
+    """List how the axes of a grid differ. Their order is the order of the points."""
     was = before if isinstance(before, dict) else {}
     is_now = now if isinstance(now, dict) else {}
     for axis in {**was, **is_now}:
@@ -66,30 +66,30 @@ def _axes(before: Any, now: Any) -> Iterator[str]:
         elif axis not in is_now:
             yield f"axis {axis} is gone, it had {_values(was[axis])}"
         elif _text(was[axis]) != _text(is_now[axis]):
-            yield f"axis {axis} has other values: {_changed(was[axis], is_now[axis])}"
+            yield f"axis {axis} has other values: {_say_changed(was[axis], is_now[axis])}"
     common = [[axis for axis in side if axis in was and axis in is_now] for side in (was, is_now)]
     if common[0] != common[1]:
         yield f"the axes were in the order {', '.join(common[0])}, are {', '.join(common[1])}"
 
 
-def _changed(before: Any, now: Any) -> str:
+def _say_changed(before: Any, now: Any) -> str:
     was, is_now = ([_text(each) for each in side] if isinstance(side, list) else [] for side in (before, now))
     new, gone = [each for each in is_now if each not in was], [each for each in was if each not in is_now]
-    said = [f"{_listed(values)} {word}" for values, word in ((new, "added"), (gone, "removed")) if values]
-    return ", ".join(said) or f"the same in another order: it had {_listed(was)}, has {_listed(is_now)}"
+    said = [f"{_join_listed(values)} {word}" for values, word in ((new, "added"), (gone, "removed")) if values]
+    return ", ".join(said) or f"the same in another order: it had {_join_listed(was)}, has {_join_listed(is_now)}"
 
 
 def _values(values: Any) -> str:
-    return _listed([_text(each) for each in values]) if isinstance(values, list) else _short(values)
+    return _join_listed([_text(each) for each in values]) if isinstance(values, list) else _short(values)
 
 
-def _listed(texts: Sequence[str]) -> str:
+def _join_listed(texts: Sequence[str]) -> str:
     shown = texts if len(texts) <= MOST_VALUES else [*texts[: MOST_VALUES - 1], "…", texts[-1]]
     return ", ".join(_cut(each) for each in shown)
 
 
 def _text(value: object) -> str:
-    """As the file has it: 1, 1.0 and true are equal, and three different texts."""
+    """Write a value as the file has it: 1, 1.0 and true are equal, and three different texts."""
     return json.dumps(value)
 
 
@@ -158,12 +158,12 @@ def resume_journal(path: Path, identity: Mapping[str, Any], n_points: int) -> Jo
     if not found:
         return begin_journal(path, identity, n_points)
     _must_match(path, found[0], identity, n_points)
-    return _open(path, _finished(path, found, n_points))
+    return _open(path, _read_finished(path, found, n_points))
 
 
 @value
 class JournalState:
-    """How far the sweep of a journal is, as ``--resume`` counts it; ``identity``: which sweep that is."""
+    """The progress of a journal's sweep, as ``--resume`` counts it. ``identity``: which sweep that is."""
 
     points: int
     finished: int
@@ -171,11 +171,11 @@ class JournalState:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is missing."""
+        """True if nothing is missing."""
         return self.finished == self.points
 
     def is_of(self, identity: Mapping[str, Any]) -> bool:
-        """Whether it is the sweep ``identity``, which can then go on."""
+        """Tell whether it is the sweep ``identity``, which can then go on."""
         return not _differences_to(self.identity, identity)
 
     def __str__(self) -> str:
@@ -183,20 +183,20 @@ class JournalState:
 
 
 def is_begun(path: Path) -> bool:
-    """Whether there is a journal at ``path`` that has at least its first line."""
+    """Tell whether there is a journal at ``path`` that has at least its first line."""
     return path.exists() and bool(_lines(path))
 
 
 def read_state(path: Path) -> JournalState | None:
-    """How far the sweep of the journal at ``path`` is; None when there is none. InputError for any other file."""
+    """Read the progress of the journal at ``path``; None when there is none. InputError for any other file."""
     found = _lines(path) if path.exists() else []
     if not found:
         return None
     n_points = int(found[0]["points"])
-    return JournalState(n_points, len(_finished(path, found, n_points)), found[0]["identity"])
+    return JournalState(n_points, len(_read_finished(path, found, n_points)), found[0]["identity"])
 
 
-def _finished(path: Path, entries: Sequence[Mapping[str, Any]], n_points: int) -> dict[int, PointOutcome]:
+def _read_finished(path: Path, entries: Sequence[Mapping[str, Any]], n_points: int) -> dict[int, PointOutcome]:
     """The points of a journal; InputError for a line that is none of the sweep's."""
     finished: dict[int, PointOutcome] = {}
     for number, entry in enumerate(entries[1:], start=2):
@@ -241,16 +241,16 @@ def _whole(content: bytes) -> int:
     """Bytes of ``content`` up to the end of the last line that is complete and can be read."""
     end = content.rfind(b"\n") + 1
     last = content[:end].rstrip(b"\n").rfind(b"\n") + 1
-    return end if _parsed(content[last:end]) is not None else last
+    return end if _parse(content[last:end]) is not None else last
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """What a journal says, without a torn last line. InputError when another line cannot be read."""
+    """Read the lines of a journal, without a torn last line. InputError when another line cannot be read."""
     with _refusing(path):
         content = path.read_bytes()
     found = []
     for number, line in enumerate(content[: _whole(content)].splitlines(), start=1):
-        entry = _parsed(line)
+        entry = _parse(line)
         if entry is None or (number == 1 and not _is_header(entry)):
             raise _foreign(path, number)
         found.append(entry)
@@ -262,7 +262,7 @@ def _is_header(entry: Mapping[str, Any]) -> bool:
     return known and isinstance(entry.get("identity"), dict)
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         entry = parse_json(line)
     except ValueError:
@@ -283,7 +283,7 @@ def _must_match(path: Path, header: Mapping[str, Any], identity: Mapping[str, An
 
 
 def _differences_to(before: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
-    """What is not the same in an identity that was read from a journal and in ``identity``."""
+    """List the differences between an identity read from a journal and ``identity``."""
     return differences(before, json.loads(json.dumps(identity)))
 
 
@@ -300,7 +300,7 @@ def _is_odd(cell: Cell) -> bool:
 def _outcome(entry: Mapping[str, Any]) -> PointOutcome:
     """The outcome of a line. ValueError, or what comes of parts that are missing, for a line of something else."""
     index, wall_s = entry["point"], entry["wall_s"]
-    row: Row = {name: _cell(name, cell) for name, cell in entry["row"].items()}
+    row: PointRow = {name: _cell(name, cell) for name, cell in entry["row"].items()}
     if not is_whole(index) or wall_s is None or not fits(wall_s, float) or row["status"] not in STATUSES:
         raise ValueError("not what a point leaves")
     return PointOutcome(index, row, float(wall_s))

@@ -27,10 +27,10 @@ from kernbench.di.registry import REGISTRY
 from kernbench.evaluation.sweep_measure import COLUMNS
 from kernbench.evaluation.sweep_plan import BENCH_PREFIX, SweepPlan, as_override
 from kernbench.evaluation.sweep_spec import (
+    AxisValue,
     Plot,
     SweepDraft,
     SweepSpec,
-    Value,
     draft_complaints,
     is_numeric,
     read_draft,
@@ -95,8 +95,8 @@ class _Checker:
             if message:
                 yield Complaint(("grid", path), message)
 
-    def _trouble(self, path: str, values: Iterable[Value]) -> str:
-        """What is wrong with ``path`` at every value; empty when some value is good."""
+    def _trouble(self, path: str, values: Iterable[AxisValue]) -> str:
+        """Say what is wrong with ``path`` at every value; empty when some value is good."""
         ends = [{other: values[at] for other, values in self.draft.axes.items()} for at in (0, -1)]
         first = ""
         for each in values:
@@ -107,7 +107,7 @@ class _Checker:
                 first = first or found
         return first
 
-    def _problem_at(self, path: str, choices: Mapping[str, Value]) -> str:
+    def _problem_at(self, path: str, choices: Mapping[str, AxisValue]) -> str:
         of_bench = path.startswith(BENCH_PREFIX)
         texts = [as_override(each) for each in choices.items() if each[0].startswith(BENCH_PREFIX) == of_bench]
         try:
@@ -191,7 +191,7 @@ class _Loading:
             raise ConfigError(found)
 
     def attempt(self, source: str, action: Callable[[], T]) -> T | None:
-        """What ``action``, on the file ``source``, gives; None when it finds something wrong, which is kept."""
+        """Run ``action`` on the file ``source``. None when it finds something wrong, which is kept."""
         try:
             return action()
         except ConfigError as error:
@@ -231,7 +231,7 @@ class _Loading:
         return name, bench
 
     def file(self, key: str, named: str | None, asked: str | None, load: Callable[[str | None], T]) -> T | None:
-        """What ``load`` makes of the file that the command line asks for, else of the one named at ``key``."""
+        """Load the file that the command line asks for, else the one named at ``key``, with ``load``."""
         if asked is None and named is not None:
             asked = os.fspath(self.beside / named)
             if not Path(asked).exists():
@@ -240,14 +240,14 @@ class _Loading:
         return self.attempt(asked or key, partial(load, asked))
 
 
-def _choice(text: str) -> tuple[str, Value]:
+def _choice(text: str) -> tuple[str, AxisValue]:
     """``path=value``, the value read like YAML. ValueError, which says why, for anything else."""
     name, equals, given = (part.strip() for part in text.partition("="))
     path_of(name)
     if not equals:
         raise ValueError("no '='; write path=value, for example cube.hbm.slices=16")
     try:
-        value: Value = apply_overrides(Document("--set", {}, {}), [f"value={given}"]).get(("value",))
+        value: AxisValue = apply_overrides(Document("--set", {}, {}), [f"value={given}"]).get(("value",))
     except ConfigError as error:
         raise ValueError("; ".join(each.message for each in error.problems)) from error
     why = why_not_stored(value)

@@ -26,7 +26,7 @@ from kernbench.runtime_api.run_explanation import LaunchExplanation, RunExplanat
 from kernbench.runtime_api.testing import Comparison, verdict
 
 Cell: TypeAlias = "str | int | float | bool | None"
-Row: TypeAlias = dict[str, Cell]
+PointRow: TypeAlias = dict[str, Cell]
 
 STATUSES = OK, FAILED, INVALID, LOST = "ok", "failed", "invalid", "lost"
 """How a point ended: well; its run failed; its machine or parameters are not possible; its worker died."""
@@ -72,29 +72,29 @@ COLUMNS: Mapping[str, type] = dict(_columns())
 
 
 def is_whole(value: object) -> bool:
-    """Whether ``value`` is a whole number of 64 bits; true and false are none."""
+    """Tell whether ``value`` is a whole number of 64 bits; true and false are none."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def fits(cell: object, kind: type) -> bool:
-    """Whether a cell may stand in a column of ``kind``, one of ``COLUMNS``; None may anywhere."""
+    """Tell whether a cell may stand in a column of ``kind``, one of ``COLUMNS``; None may anywhere."""
     if kind is float:
         return cell is None or isinstance(cell, float) or is_whole(cell)
     return cell is None or (is_whole(cell) if kind is int else isinstance(cell, kind))
 
 
-def measure(result: BenchResult, engine: GraphEngine, log: TraceLog | None) -> Row:
+def measure(result: BenchResult, engine: GraphEngine, log: TraceLog | None) -> PointRow:
     """The row of a run, without what the grid says of it; with ``log``, also where its time went."""
     report = report_run(engine, result.links, None if log is None else log.seen.works)
     row = _head(result) | _report(report) | _traffic(report.traffic)
     for phase in result.summary.phases:
         row |= {f"phase.{phase.phase}.busy_ns": phase.busy_ns, f"phase.{phase.phase}.bytes": phase.nbytes}
     if log is not None:
-        row |= _explained(explain_run(log, engine.handles, 0.0, result.sim_ns))
+        row |= _tabulate_explanation(explain_run(log, engine.handles, 0.0, result.sim_ns))
     return row
 
 
-def _head(result: BenchResult) -> Row:
+def _head(result: BenchResult) -> PointRow:
     comparisons, data = result.comparisons, result.data
     return {
         "status": OK if result.ok else FAILED,
@@ -129,8 +129,8 @@ def _worst(errors: list[float]) -> float | None:
     return None if not errors else math.nan if any(map(math.isnan, errors)) else max(errors)
 
 
-def _report(report: RunReport) -> Row:
-    row: Row = {"events": report.events, "transfers": report.transfers, "records": report.records}
+def _report(report: RunReport) -> PointRow:
+    row: PointRow = {"events": report.events, "transfers": report.transfers, "records": report.records}
     for each in report.engines:
         name = f"engine.{slug(each.engine)}"
         row |= {f"{name}.busy_ns": each.busy_ns, f"{name}.occupancy": each.occupancy, f"{name}.records": each.records}
@@ -138,7 +138,7 @@ def _report(report: RunReport) -> Row:
     return row if longest is None else row | _launch(longest)
 
 
-def _launch(launch: LaunchSplit) -> Row:
+def _launch(launch: LaunchSplit) -> PointRow:
     return {
         "launch.name": launch.name,
         "launch.pes": launch.pe_count,
@@ -147,7 +147,7 @@ def _launch(launch: LaunchSplit) -> Row:
     }
 
 
-def _traffic(found: Traffic) -> Row:
+def _traffic(found: Traffic) -> PointRow:
     return {
         "traffic.hbm_in_bytes": found.hbm_in,
         "traffic.hbm_out_bytes": found.hbm_out,
@@ -157,14 +157,14 @@ def _traffic(found: Traffic) -> Row:
     }
 
 
-def _explained(found: RunExplanation) -> Row:
+def _tabulate_explanation(found: RunExplanation) -> PointRow:
     longest: LaunchExplanation | None = max(found.launches, key=lambda each: each.path.ps, default=None)
     row = _group("run", found.path, found.roofline)
     return row if longest is None else row | _group("launch", longest.path, longest.roofline)
 
 
-def _group(group: str, path: CriticalPath, found: Roofline) -> Row:
-    row: Row = {part_column(group, each.part): each.ns for each in path.parts}
+def _group(group: str, path: CriticalPath, found: Roofline) -> PointRow:
+    row: PointRow = {part_column(group, each.part): each.ns for each in path.parts}
     row |= {bound_column(group, each.resource): each.ns for each in found.bounds}
     binding = found.binding
     if binding is not None:

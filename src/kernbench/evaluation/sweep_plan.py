@@ -19,14 +19,14 @@ from kernbench.common.config import Document
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.values import value
 from kernbench.evaluation.sweep_measure import flat_configuration
-from kernbench.evaluation.sweep_spec import SweepSpec, Value
+from kernbench.evaluation.sweep_spec import AxisValue, SweepSpec
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.topology.builder import Topology
 
 BENCH_PREFIX = "bench."
 CCL = "ccl"
 """The part of an identity that says how collectives are configured."""
-Choice = tuple[str, Value]
+Choice = tuple[str, AxisValue]
 
 
 @value
@@ -55,13 +55,13 @@ class SweepPlan:
     data: DataPolicy
 
     @property
-    def axes(self) -> Mapping[str, tuple[Value, ...]]:
+    def axes(self) -> Mapping[str, tuple[AxisValue, ...]]:
         """The values of each axis, by its path."""
         return self.spec.grid
 
     @property
     def n_points(self) -> int:
-        """How many points the grid has."""
+        """The number of points of the grid."""
         return math.prod(len(values) for values in self.axes.values())
 
     def points(self) -> Iterator[Point]:
@@ -70,11 +70,11 @@ class SweepPlan:
             yield Point(index, tuple(zip(self.axes, values, strict=True)))
 
     def machine_texts(self, point: Point) -> tuple[str, ...]:
-        """What a point changes of the machine, as ``--set`` takes it."""
+        """List a point's changes of the machine, as ``--set`` takes them."""
         return tuple(as_override(each) for each in self._choices(point) if not each[0].startswith(BENCH_PREFIX))
 
     def bench_texts(self, point: Point) -> tuple[str, ...]:
-        """What a point changes of the bench's parameters, as ``--set`` takes it."""
+        """List a point's changes of the bench's parameters, as ``--set`` takes them."""
         return tuple(as_override(each) for each in self._choices(point) if each[0].startswith(BENCH_PREFIX))
 
     def _choices(self, point: Point) -> Iterator[Choice]:
@@ -107,7 +107,7 @@ class SweepPlan:
 
 
 def _settings(ccl: CclConfig) -> dict[str, Any]:
-    """What a ``ccl.yaml`` says, wherever it lies: the default algorithm, and by name what applies to each."""
+    """Read a ``ccl.yaml``, wherever it lies: the default algorithm, and by name the settings of each."""
     elsewhere = {"name", "passthrough", "folder", "place", "passed_at"}
     algorithms = {each.name: to_jsonable_python(each, exclude=elsewhere) for each in ccl.algorithms}
     for each in ccl.algorithms:

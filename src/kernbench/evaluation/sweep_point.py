@@ -1,4 +1,4 @@
-"""What a worker does: some points of a grid on one machine, each to its row. Knows nothing but what it is given.
+"""Run some points of a grid on one machine in a worker, each to its row. Knows nothing but what it is given.
 
 A worker imports this module, so it imports no more than a run needs.
 """
@@ -24,7 +24,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.sweep_measure import (
     FAILED,
     INVALID,
-    Row,
+    PointRow,
     error_text,
     flat_configuration,
     measure,
@@ -38,7 +38,7 @@ from kernbench.topology.builder import Topology, compile_topology
 
 @value(kw_only=True)
 class SweepJob:
-    """What all points of a sweep have in common; ``configuration``: the resolved base machine by path."""
+    """The part that all points of a sweep have in common. ``configuration``: the resolved base machine by path."""
 
     bench: str
     device: str
@@ -61,7 +61,7 @@ class PointJob:
 
 
 @value
-class Chunk:
+class PointChunk:
     """Points that travel together. A machine is compiled once for all of its points that follow one another."""
 
     job: SweepJob
@@ -77,12 +77,12 @@ class PointOutcome:
     """
 
     index: int
-    row: Row
+    row: PointRow
     wall_s: float
     cpu_s: float = 0.0
 
 
-def run_chunk(chunk: Chunk) -> list[PointOutcome]:
+def run_chunk(chunk: PointChunk) -> list[PointOutcome]:
     """Run all points of a chunk. What goes wrong with one is in its row.
 
     RunError on a worker of another version, whose rows could not be compared.
@@ -118,7 +118,7 @@ def _run_on(
         cpu = done
 
 
-def _row(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> Row:
+def _row(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> PointRow:
     try:
         with exit_is_failure():  # sys.exit() of a program ends its point, not the worker
             return _run(job, machine, bench, point) | _machine(job, machine)
@@ -128,14 +128,14 @@ def _row(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> Row
         return _row_without_figures(error)
 
 
-def _row_without_figures(error: BaseException) -> Row:
+def _row_without_figures(error: BaseException) -> PointRow:
     """The row of a point that could not be made, or whose run left nothing to measure."""
     if isinstance(error, InputError):
         return {"status": INVALID, "error": str(error)}
     return {"status": FAILED, "error": error_text(error)}
 
 
-def _run(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> Row:
+def _run(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> PointRow:
     log = TraceLog(watch_queues=False) if job.explain else None
     engine = GraphEngine(machine, job.data, observers=() if log is None else (log,))
     result = run_bench(
@@ -150,8 +150,8 @@ def _run(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> Row
     return measure(result, engine, log)
 
 
-def _machine(job: SweepJob, machine: Topology) -> Row:
-    """Which machine it was: its digest, and in what it differs from the base."""
+def _machine(job: SweepJob, machine: Topology) -> PointRow:
+    """Identify the machine: its digest, and its differences from the base."""
     configuration = flat_configuration(machine.spec.model_dump(mode="json"))
     base = job.configuration
     changed = {

@@ -1,4 +1,4 @@
-"""How worker processes come to be. Light: the process they are forked from is begun before anything else."""
+"""Start worker processes. Light: the process they are forked from is begun before anything else."""
 
 from __future__ import annotations
 

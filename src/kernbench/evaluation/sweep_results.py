@@ -1,5 +1,5 @@
-"""What a finished sweep leaves in its folder: the table, how long points took, where it comes from; and pictures: lines
-over an axis, a heat map of two, and the front of those that no other beats."""
+"""Write the results of a finished sweep to its folder: the table, how long points took, where it comes from; and
+pictures: lines over an axis, a heat map of two, and the front of those that no other beats."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kernbench.evaluation.sweep_axes import (
 )
 from kernbench.evaluation.sweep_folder import WALL_FILE, picture_file, pictures_in
 from kernbench.evaluation.sweep_journal import Journal
-from kernbench.evaluation.sweep_measure import Row
+from kernbench.evaluation.sweep_measure import PointRow
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_spec import Plot, PlotKind, is_numeric, short_name
 from kernbench.evaluation.sweep_table import TABLE_FILE, SweepTable, sweep_table, walls, write_sweep_table
@@ -82,7 +82,7 @@ def _draw_lines(path: Path, plan: SweepPlan, table: SweepTable, plot: Plot) -> N
             panel.legend(title=short_name(by), loc="best")
 
 
-def _curves(rows: Sequence[Row], by: str | None) -> Iterator[tuple[str, list[Row]]]:
+def _curves(rows: Sequence[PointRow], by: str | None) -> Iterator[tuple[str, list[PointRow]]]:
     if by is None:
         yield "", list(rows)
         return

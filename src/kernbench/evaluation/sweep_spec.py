@@ -30,7 +30,9 @@ from kernbench.common.values import value
 MOST_POINTS = 100_000
 LARGEST = 2**63 - 1
 DEFAULT_VALUE = "sim_ns"
-Value: TypeAlias = "int | float | str | bool | list[Value] | tuple[Value, ...] | dict[str, Value] | None"
+AxisValue: TypeAlias = (
+    "int | float | str | bool | list[AxisValue] | tuple[AxisValue, ...] | dict[str, AxisValue] | None"
+)
 GRID: Path = ("grid",)
 PlotKind: TypeAlias = Literal["lines", "heat-map", "pareto"]
 _PLOT_KEYS: dict[PlotKind, tuple[str, ...]] = {
@@ -69,14 +71,14 @@ class Range(ConfigModel):
 
     @property
     def count(self) -> int:
-        """How many values it means. Worked out: there may be more than any memory holds."""
+        """Compute the number of its values: there may be more than any memory holds."""
         start, stop = _decimal(self.start), _decimal(self.stop)
         if self.step is not None:
             return int((Fraction(stop) - Fraction(start)) // Fraction(_decimal(self.step))) + 1
         return int((stop / start).ln() / _decimal(self.factor or 2).ln()) + 1
 
-    def values(self) -> tuple[Value, ...]:
-        """What it means; none where those are more than any sweep has points.
+    def values(self) -> tuple[AxisValue, ...]:
+        """List its values; none where those are more than any sweep has points.
 
         Decimal, so that 0.1 steps end where one expects. Whole numbers stay whole.
         """
@@ -84,7 +86,7 @@ class Range(ConfigModel):
             return ()
         whole = all(each is None or isinstance(each, int) for each in (self.start, self.stop, self.step, self.factor))
         at, stop = _decimal(self.start), _decimal(self.stop)
-        found: list[Value] = []
+        found: list[AxisValue] = []
         while at <= stop:
             found.append(int(at) if whole else float(at))
             at = at + _decimal(self.step) if self.step is not None else at * _decimal(self.factor or 2)
@@ -121,12 +123,12 @@ def as_values(given: Any) -> Any:
     return tuple(given)
 
 
-def _length(given: Any, values: tuple[Value, ...]) -> int:
-    """How many values an axis means that was written as ``given``; ``values`` are empty where they are too many."""
+def _length(given: Any, values: tuple[AxisValue, ...]) -> int:
+    """Count the values of an axis that was written as ``given``; ``values`` are empty where they are too many."""
     return len(values) or (read_model(Range, given).count if isinstance(given, dict) else 0)
 
 
-def why_not_stored(value: Value) -> str:
+def why_not_stored(value: AxisValue) -> str:
     """Why neither the journal nor Parquet could hold ``value``; empty when they can."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"found {show(value)}, must be a finite number"
@@ -136,7 +138,7 @@ def why_not_stored(value: Value) -> str:
     return next(filter(None, map(why_not_stored, inside)), "")
 
 
-Axis = Annotated[tuple[Any, ...], BeforeValidator(as_values)]
+AxisValues = Annotated[tuple[Any, ...], BeforeValidator(as_values)]
 
 
 class Plot(ConfigModel):
@@ -182,12 +184,12 @@ class SweepSpec(ConfigModel):
     verify: bool = False
     explain: bool = True
     fixed: dict[str, Any] = Field(default_factory=dict, alias="set")
-    grid: dict[str, Axis] = Field(min_length=1)
+    grid: dict[str, AxisValues] = Field(min_length=1)
     plots: tuple[Plot, ...] | None = None
 
 
-def is_numeric(values: Iterable[Value]) -> bool:
-    """Whether all values of an axis are numbers."""
+def is_numeric(values: Iterable[AxisValue]) -> bool:
+    """Tell whether all values of an axis are numbers."""
     return all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
 
 
@@ -197,7 +199,7 @@ def short_name(path: str) -> str:
     return ".".join(parts[-2:])
 
 
-Axes = Mapping[str, tuple[Value, ...]]
+Axes = Mapping[str, tuple[AxisValue, ...]]
 DEFAULT_DEVICE = SweepSpec.model_fields["device"].default
 
 
@@ -212,7 +214,7 @@ class SweepDraft:
     topology: str | None
     ccl: str | None
     device: str
-    fixed: Mapping[str, Value]
+    fixed: Mapping[str, AxisValue]
     grid: Axes
     plots: tuple[Plot | None, ...]
     n_points: int
@@ -261,7 +263,7 @@ def _items(found: Any) -> Iterable[tuple[str, Any]]:
 
 
 def draft_complaints(draft: SweepDraft) -> Iterator[Complaint]:
-    """What is wrong between entries, and with paths and fixed values, which no type describes."""
+    """Find what is wrong between entries, and with paths and fixed values, which no type describes."""
     for section, path in [*(("set", path) for path in draft.fixed), *(("grid", path) for path in draft.grid)]:
         why = _no_path(path)
         if why:

@@ -19,10 +19,10 @@ from kernbench.common.complaints import one_line, one_of, show
 from kernbench.common.errors import InputError, UnreadableFileError
 from kernbench.common.files import check_input, parse_json, replacing
 from kernbench.common.values import value
-from kernbench.evaluation.sweep_measure import COLUMNS, OK, STATUSES, Row
+from kernbench.evaluation.sweep_measure import COLUMNS, OK, STATUSES, PointRow
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_point import PointOutcome
-from kernbench.evaluation.sweep_spec import Value
+from kernbench.evaluation.sweep_spec import AxisValue
 
 TABLE_FILE = "sweep.parquet"
 POINT = "point"
@@ -34,7 +34,7 @@ class SweepTable:
     """The rows of a sweep, with its axes; ``about``: its identity."""
 
     axes: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[PointRow, ...]
     about: Mapping[str, Any]
 
     def numbers(self, column: str) -> list[float | None]:
@@ -53,7 +53,7 @@ def sweep_table(plan: SweepPlan, outcomes: Mapping[int, PointOutcome]) -> SweepT
     kinds = {path: kind_of(values) for path, values in plan.axes.items()}
     rows = []
     for point in plan.points():
-        axes: Row = {path: _cell(value, kinds[path]) for path, value in point.values}
+        axes: PointRow = {path: _cell(value, kinds[path]) for path, value in point.values}
         rows.append({POINT: point.index, **axes, **outcomes[point.index].row})
     return SweepTable(tuple(plan.axes), tuple(rows), plan.identity())
 
@@ -66,14 +66,14 @@ def kind_of(values: Iterable[object]) -> type:
     return kinds.pop() if len(kinds) == 1 and kinds <= set(CELL_TYPES) else str
 
 
-def _cell(value: Value, kind: type) -> Any:
+def _cell(value: AxisValue, kind: type) -> Any:
     if kind is str and not isinstance(value, str):
         return json.dumps(value)
     return kind(value)
 
 
 def walls(outcomes: Mapping[int, PointOutcome]) -> Sequence[dict[str, int | float]]:
-    """How long each point took to run, in the order of the grid."""
+    """List the time each point took to run, in the order of the grid."""
     return [{POINT: index, "wall_s": outcomes[index].wall_s} for index in sorted(outcomes)]
 
 
@@ -83,12 +83,12 @@ class FailureGroup:
 
     status: str
     error: str
-    rows: tuple[Row, ...]
+    rows: tuple[PointRow, ...]
 
 
-def failure_groups(rows: Iterable[Row]) -> tuple[FailureGroup, ...]:
+def failure_groups(rows: Iterable[PointRow]) -> tuple[FailureGroup, ...]:
     """The failures among ``rows``, those of most points first."""
-    found: dict[tuple[str, str], list[Row]] = {}
+    found: dict[tuple[str, str], list[PointRow]] = {}
     for row in rows:
         if row["status"] != OK:
             found.setdefault((str(row["status"]), str(row.get("error") or "")), []).append(row)
@@ -140,7 +140,7 @@ def read_sweep_table(path: Path) -> SweepTable:
 
 
 def _about(schema: pa.Schema) -> dict[str, Any]:
-    """What the metadata say. ValueError where that is not what a sweep writes."""
+    """Read the metadata. ValueError where they are not what a sweep writes."""
     text = (schema.metadata or {}).get(_METADATA)
     if text is None:
         raise ValueError(f"its schema has no metadata {_METADATA.decode()!r}")
@@ -169,7 +169,7 @@ def _check_columns(schema: pa.Schema, about: Mapping[str, Any]) -> None:
             raise ValueError(f"column {show(name)}, an axis, is of type {schema.field(name).type}")
 
 
-def _check_rows(rows: Sequence[Row], about: Mapping[str, Any]) -> None:
+def _check_rows(rows: Sequence[PointRow], about: Mapping[str, Any]) -> None:
     """ValueError for what no sweep writes."""
     if not rows or [row[POINT] for row in rows] != list(range(len(rows))):
         raise ValueError(f"column {POINT!r} must be 0, 1, 2 …, a row for each point of the grid")
@@ -179,7 +179,7 @@ def _check_rows(rows: Sequence[Row], about: Mapping[str, Any]) -> None:
             raise ValueError(f"point {row[POINT]}: {wrong}")
 
 
-def _wrong(row: Row, about: Mapping[str, Any]) -> Iterator[str]:
+def _wrong(row: PointRow, about: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{axis} is empty" for axis in about["axes"] if row[axis] is None)
     status, sim_ns = row["status"], row.get("sim_ns")
     if status not in STATUSES:

@@ -1,4 +1,4 @@
-"""What front ends know of each other's tensors."""
+"""The part of each other's tensors that front ends know."""
 
 from __future__ import annotations
 

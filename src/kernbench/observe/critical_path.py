@@ -1,4 +1,4 @@
-"""Where the time of a run went: the critical path of each request, and of all of them together, read from causes.
+"""Follow the time of a run: the critical path of each request, and of all of them together, read from causes.
 
 The log says of every row after which other one it began. A path goes from the end of a row to its begin, then to its
 cause, and so on. What a row's own time was spent on is its kind; transfers and memories, where they were observed,
@@ -65,15 +65,15 @@ _MEMORY: dict[int, WaitedFor] = {
 }
 
 
-class _Place(NamedTuple):
-    """Where a path has come to: a row, at its end, at its begin, or where it had read or written its last byte."""
+class _PathPlace(NamedTuple):
+    """The place a path has come to: a row, at its end, at its begin, or where it had read or written its last byte."""
 
     row: Row
     at: Literal["end", "start", "accessed"] = "end"
 
 
-class _Waiting(NamedTuple):
-    """Who waited: a line on a PE, since when."""
+class _WaitingLine(NamedTuple):
+    """A line that waited on a PE, and since when."""
 
     pe: PeCoord | None
     line: int
@@ -137,11 +137,11 @@ class PathFinder:
         return self._ends[at - 1][1] if at else None
 
     def _under_way(self, when: int) -> bool:
-        """Whether a request had been submitted and had not ended."""
+        """Tell whether a request had been submitted and had not ended."""
         return any(each.submitted_ps <= when < each.ended_ps for each in self.handles)
 
     def _last_row(self, when: int, before: Row | None = None, request_id: int | None = None) -> Row | None:
-        """What had ended last by then, of all things, those opened ``before``, or of a request: where it stopped."""
+        """Find the row that ended last by then: of all, of those opened ``before``, or of a request."""
         columns = self.log.seen.columns
         ends = columns.end[: None if before is None else before // WIDTH]
         fits = (ends >= 0) & (ends <= when)
@@ -152,7 +152,7 @@ class PathFinder:
         """From the end of a row to the begin of the chain."""
         walk = _Walk(self.log.seen, chain)
         while row >= 0:
-            first = walk.walk(_Place(row))
+            first = walk.walk(_PathPlace(row))
             if chain.at_ps <= chain.floor_ps:
                 return
             # What the host did of its own accord: after whatever had ended before. Where it gave up a kernel, that
@@ -176,14 +176,14 @@ class _Walk:
         self._chain = chain
         self._dma = InsideDma(seen, chain)
 
-    def walk(self, place: _Place) -> Row:
+    def walk(self, place: _PathPlace) -> Row:
         """Go on until the chain's begin, or until nothing was waited for: the first row on the way."""
-        following: _Place | None = place
+        following: _PathPlace | None = place
         while following is not None and following.row >= 0 and self._chain.at_ps > self._chain.floor_ps:
             place, following = following, self._pass(following)
         return place.row
 
-    def _pass(self, place: _Place) -> _Place | None:
+    def _pass(self, place: _PathPlace) -> _PathPlace | None:
         """Through a row, to its cause or to what ended it."""
         row, rows = place.row, self._rows
         self._chain.launch_id = rows[row + LAUNCH]
@@ -193,17 +193,17 @@ class _Walk:
             if kind == Kind.REQUEST and self._chain.at_ps == rows[row + END]:
                 self._chain.passed[row] = len(self._chain.steps), len(self._chain.hops)
             if place.at == "end" and last >= 0:
-                return self._to_write(row, last) if kind == Kind.FENCE else _Place(last)
+                return self._to_write(row, last) if kind == Kind.FENCE else _PathPlace(last)
             if kind == Kind.IPCQ_COPY:
-                return self._received(row)
+                return self._follow_receive(row)
             if kind == Kind.SEND:
-                return self._sent(row)
+                return self._follow_send(row)
             self._inside(row, kind, place)
         return self._to_cause(row)
 
     # What rows take their own time for.
 
-    def _inside(self, row: Row, kind: int, place: _Place) -> None:
+    def _inside(self, row: Row, kind: int, place: _PathPlace) -> None:
         pe, line, start = self._pe(row), self._rows[row + LINE], self._rows[row + START]
         if kind in _DMA:
             self._dma.walk(row, pe, line, accessed=place.at == "accessed")
@@ -219,12 +219,12 @@ class _Walk:
             part = _OWN[kind]
         self._chain.back_to(start, part, pe, line if pe is not None else 0)
 
-    def _received(self, row: Row) -> _Place | None:
+    def _follow_receive(self, row: Row) -> _PathPlace | None:
         """From a message in its slot back to where it left its sender."""
         sent = self._seen.send_of.get(row)
-        return self._to_cause(row) if sent is None else self._sent(sent)
+        return self._to_cause(row) if sent is None else self._follow_send(sent)
 
-    def _sent(self, row: Row) -> _Place | None:
+    def _follow_send(self, row: Row) -> _PathPlace | None:
         """From a message on its way, or in its slot, back to the set-up of its descriptor."""
         pe, line = self._pe(row), self._rows[row + LINE]
         self._dma.walk(row, pe, line)
@@ -233,7 +233,7 @@ class _Walk:
 
     # What rows began after.
 
-    def _to_cause(self, row: Row) -> _Place | None:
+    def _to_cause(self, row: Row) -> _PathPlace | None:
         rows, chain = self._rows, self._chain
         cause, by = rows[row + CAUSE], rows[row + BY]
         if cause < 0:
@@ -241,46 +241,46 @@ class _Walk:
         if rows[row + KIND] == Kind.LAUNCH and by in (By.KERNEL, By.CREDIT):
             chain.entered.append(len(chain.steps))
             if not chain.through_kernels:
-                place = _Place(rows[row + PARENT])
+                place = _PathPlace(rows[row + PARENT])
                 chain.back_to(rows[place.row + END], PathPart.EARLIER_KERNEL)
                 return place
         match by:
             case By.SETUP | By.QUEUE:
                 part = PathPart.DMA_SETUP if by == By.SETUP else PathPart.QUEUES
                 chain.back_to(rows[cause + START], part, self._pe(cause), rows[cause + LINE])
-                place = _Place(cause, "start")
+                place = _PathPlace(cause, "start")
             case By.START:
                 chain.back_to(self._seen.ordered_by(cause), PathPart.COMMON_START)
                 chain.back_to(rows[cause + END], PathPart.DOWN)
-                place = _Place(cause)
+                place = _PathPlace(cause)
             case By.MEMORY | By.MEMORY_RANGE | By.MEMORY_END:
                 self._note_hop(row, cause, _MEMORY[By(by)])
-                place = _Place(cause, "end" if by == By.MEMORY_END else "accessed")
+                place = _PathPlace(cause, "end" if by == By.MEMORY_END else "accessed")
             case By.MESSAGE | By.OPERAND if rows[cause + KIND] == Kind.IPCQ_COPY:
                 place = self._to_message(row, cause)
             case By.CREDIT | By.POLL:
                 place = self._to_credit(row, cause)
             case _:
-                place = _Place(cause)
+                place = _PathPlace(cause)
         return place
 
-    def _to_message(self, row: Row, message: Row) -> _Place:
+    def _to_message(self, row: Row, message: Row) -> _PathPlace:
         """From the end of a wait for a message to where it is in its slot, and is decoded."""
         waiting = self._note_hop(row, message, "message", self._text(self._seen.send_of.get(message, message)))
         overhead_ps = 0
         if waiting.pe is not None:
             overhead_ps = self._machine.component(pe_part(*waiting.pe, "pe_ipcq")).overhead_ps
         self._chain.back_to(self._chain.at_ps - overhead_ps, PathPart.QUEUES, waiting.pe, waiting.line)
-        return _Place(message)
+        return _PathPlace(message)
 
-    def _to_write(self, fence: Row, write: Row) -> _Place:
+    def _to_write(self, fence: Row, write: Row) -> _PathPlace:
         """From the end of a fence to where what it waited for last was in memory."""
         rows = self._rows
-        waiting = _Waiting(self._pe(fence), rows[fence + LINE], rows[fence + READ])
+        waiting = _WaitingLine(self._pe(fence), rows[fence + LINE], rows[fence + READ])
         self._note_hop(fence, write, "fence", waiting=waiting)
-        return _Place(write, "accessed" if rows[write + KIND] in (Kind.DMA_WRITE, Kind.ATOMIC) else "end")
+        return _PathPlace(write, "accessed" if rows[write + KIND] in (Kind.DMA_WRITE, Kind.ATOMIC) else "end")
 
-    def _to_credit(self, row: Row, credit: Row) -> _Place:
+    def _to_credit(self, row: Row, credit: Row) -> _PathPlace:
         """From the end of a wait for a slot to where it was given back."""
         rows, chain, giver = self._rows, self._chain, self._rows[credit + CAUSE]
         if rows[row + KIND] == Kind.CONTROL:  # a kernel is over when its credits are back: nobody waited for a slot
@@ -289,19 +289,19 @@ class _Walk:
             waiting = self._note_hop(row, giver, "slot", self._text(credit))
         chain.back_to(rows[credit + END], PathPart.POLL, waiting.pe, waiting.line)
         chain.back_to(rows[credit + START], PathPart.CREDIT, waiting.pe, waiting.line)
-        return _Place(credit, "start")
+        return _PathPlace(credit, "start")
 
-    def _waiting(self, row: Row) -> _Waiting:
-        """Who waited until ``row`` began: its command since it was issued, or the program since its last issue."""
+    def _waiting(self, row: Row) -> _WaitingLine:
+        """Find who waited until ``row`` began: its command since its issue, or the program since its last issue."""
         rows, pe = self._rows, self._pe(row)
         itself, line = rows[row + KIND] in (Kind.ISSUE, Kind.CONTROL, Kind.FENCE), rows[row + LINE]
         issue = NONE if pe is None else self._seen.issue_before(pe, row, None if itself else line)
         since = min(rows[issue + END], self._chain.at_ps) if issue >= 0 else self._chain.at_ps
-        return _Waiting(pe, rows[issue + LINE] if itself and issue >= 0 else line, since)
+        return _WaitingLine(pe, rows[issue + LINE] if itself and issue >= 0 else line, since)
 
     def _note_hop(
-        self, row: Row, cause: Row, what: WaitedFor, direction: str = "", waiting: _Waiting | None = None
-    ) -> _Waiting:
+        self, row: Row, cause: Row, what: WaitedFor, direction: str = "", waiting: _WaitingLine | None = None
+    ) -> _WaitingLine:
         """The path leaves a kernel for another, or one of its lines for an earlier one; who waited there."""
         rows, waiting = self._rows, waiting or self._waiting(row)
         there = self._pe(cause) if cause >= 0 else None
@@ -323,7 +323,7 @@ class _Walk:
         return self._seen.pes[self._rows[row + PART]]
 
     def is_report(self, row: Row) -> bool:
-        """Whether a row is the answer of a part to an order."""
+        """Tell whether a row is the answer of a part to an order."""
         return self._rows[row + KIND] == Kind.CONTROL and self._text(row) == Report.__name__
 
     def _text(self, row: Row) -> str:

@@ -16,7 +16,7 @@ from kernbench.messages.requests import PeCoord
 
 
 class PathPart(StrEnum):
-    """What time is spent on, in the order of a request's way."""
+    """The kinds of time on a path, in the order of a request's way."""
 
     HOST_TRANSFER = "host transfer"
     HOST_WAIT = "host program"
@@ -70,7 +70,7 @@ class PathStep:
 
     @property
     def ps(self) -> int:
-        """How long."""
+        """The length of the piece."""
         return self.end_ps - self.start_ps
 
 
@@ -107,7 +107,7 @@ class PathHop:
 
     @property
     def ps(self) -> int:
-        """How long it waited."""
+        """The length of the wait."""
         return self.end_ps - self.start_ps
 
 
@@ -126,7 +126,7 @@ class Spent:
 
 @value
 class LineTime:
-    """What a line of a kernel took on a path, in all and by part."""
+    """The time of a line of a kernel on a path, in all and by part."""
 
     line: int
     ps: int

@@ -45,7 +45,7 @@ class InsideDma:
         return NONE if answer is None else answer.end
 
     def _done_ps(self, number: int) -> int:
-        """When the memory had read, or written, what a transfer asked for; NONE: it has not."""
+        """Find the time when the memory had read, or written, what a transfer asked for; NONE: it has not."""
         asked = self._tables.transfer(number)
         if asked.what == Carries.REQUEST:
             return asked.end + self._access_ps(asked)
@@ -53,7 +53,7 @@ class InsideDma:
         return NONE if answer is None else answer.start
 
     def _access_ps(self, asked: TransferFields[int]) -> int:
-        """How long the memory that a transfer goes to takes before its first byte, or until a write is visible."""
+        """Return the latency of a transfer's memory: before the first byte, or until a write is visible."""
         attrs = self._seen.machine.graph.node(self._seen.columns.parts[asked.dst]).attrs
         return attrs.access_ps if isinstance(attrs, HbmCtrlAttrs | SramAttrs) else 0
 
@@ -66,7 +66,7 @@ class InsideDma:
         if asked.what == Carries.REQUEST:
             if answer is not None:
                 self._reply(answer, turn)
-            self._served(turn, asked.end + access_ps)
+            self._follow_served(turn, asked.end + access_ps)
             self._to(asked.end, PathPart.ACCESS)
             self._transfer(asked, PathPart.REQUEST)
             return
@@ -75,7 +75,7 @@ class InsideDma:
             self._transfer(answer, PathPart.DOORBELL if message else PathPart.RESPONSE)
         self._to(max(asked.end, self._chain.at_ps - access_ps), PathPart.ACCESS)
         if turn >= 0 and self._chain.at_ps > asked.end:  # the memory is slower than the way
-            self._served(turn, self._head_ps(number, asked))
+            self._follow_served(turn, self._head_ps(number, asked))
         self._transfer(asked, PathPart.MESSAGE if message else PathPart.REQUEST)
 
     def _reply(self, reply: TransferFields[int], turn: int) -> None:
@@ -87,10 +87,10 @@ class InsideDma:
             self._to(max(supplied_ps, alone_ps - overhead_ps), PathPart.NETWORK_QUEUE)
         if reply.held_by >= 0 or supplied_ps + overhead_ps > alone_ps:
             self._to(supplied_ps, PathPart.RESPONSE)
-            self._served(turn, reply.start)
+            self._follow_served(turn, reply.start)
         self._to(reply.start, PathPart.RESPONSE)
 
-    def _served(self, turn: int, since_ps: int) -> None:
+    def _follow_served(self, turn: int, since_ps: int) -> None:
         """Back through a memory's turns to ``since_ps``."""
         tables, when, other = self._tables, self._chain.at_ps, NONE
         while turn >= 0 and when > since_ps:
@@ -127,7 +127,7 @@ class InsideDma:
         self._to(when, PathPart.MEMORY_QUEUE)
 
     def _head_ps(self, number: int, asked: TransferFields[int]) -> int:
-        """When the first byte of a write came; where its memory was busy then, as if the others had not waited."""
+        """Find the time of a write's first byte; where its memory was busy then, as if the others had not waited."""
         first = self._tables.turn(int(self._seen.first_turn[number]))
         return first.start if first.by == By.LINK else asked.end - asked.zero_load + self._overhead_ps(asked)
 
@@ -135,7 +135,7 @@ class InsideDma:
         return self._seen.machine.network.watch.routes[transfer.route].total_overhead_ps
 
     def _transfer(self, transfer: TransferFields[int], part: PathPart) -> None:
-        """What a transfer took, up to where the path is; what it took more than alone is waiting."""
+        """Split a transfer up to where the path is. Waiting is what it took more than alone."""
         known = transfer.end - self._chain.at_ps
         self._to(max(transfer.start, self._chain.at_ps - max(0, transfer.zero_load - known)), part)
         self._to(transfer.start, PathPart.NETWORK_QUEUE)
@@ -145,7 +145,7 @@ class InsideDma:
 
 
 def _parts(turn: TurnFields[int]) -> Iterator[tuple[PathPart, int]]:
-    """What a turn took, the last first, and when that began."""
+    """Yield the parts of a turn, the last first, and when each began."""
     begin = turn.start + turn.turning + turn.rows
     yield PathPart.SERVICE, begin + turn.refresh
     yield PathPart.REFRESH, begin

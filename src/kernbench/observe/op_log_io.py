@@ -18,7 +18,7 @@ from kernbench.common.files import parse_json, replacing, writable
 from kernbench.core.op_log import OpRecord
 from kernbench.messages.commands import ArrayPlace, Epilogue, MemoryRef, Operand, Params
 
-Row: TypeAlias = dict[str, Any]
+OpRow: TypeAlias = dict[str, Any]
 
 _INTS = pa.list_(pa.int64())
 _OPERAND = pa.struct(
@@ -76,9 +76,9 @@ SCHEMA = pa.schema(
 _PLAIN: dict[str, type] = {
     field.name: str if field.type == pa.string() else int for field in SCHEMA if not pa.types.is_nested(field.type)
 }
-_LATER: Row = {"order": ""}
+_LATER: OpRow = {"order": ""}
 """Columns that older files lack, and what their rows then have there."""
-_LATER_PARAMS: Row = {"old": None}
+_LATER_PARAMS: OpRow = {"old": None}
 _ROWS_PER_GROUP = 50_000
 
 
@@ -124,13 +124,13 @@ def write_parquet(records: Iterable[OpRecord], path: Path) -> None:
             file.write_table(pa.Table.from_pylist(group, SCHEMA))
 
 
-def _read_jsonl(path: Path) -> Iterator[Row]:
+def _read_jsonl(path: Path) -> Iterator[OpRow]:
     with path.open("rb") as file:
         for line in file:
             yield parse_json(line)
 
 
-def _read_parquet(path: Path) -> Iterator[Row]:
+def _read_parquet(path: Path) -> Iterator[OpRow]:
     with path.open("rb") as raw, pq.ParquetFile(raw) as file:
         found = file.schema_arrow
         for column in SCHEMA:
@@ -144,7 +144,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 
 
 _WRITERS: dict[str, Callable[[Iterable[OpRecord], Path], None]] = {".jsonl": write_jsonl, ".parquet": write_parquet}
-_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
+_READERS: dict[str, Callable[[Path], Iterator[OpRow]]] = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
 
 
 def _format(path: str | Path, formats: dict[str, Any]) -> Any:
@@ -160,8 +160,8 @@ def checked_path(path: str | Path) -> Path:
     return writable(path)
 
 
-def _groups(records: Iterable[OpRecord]) -> Iterator[list[Row]]:
-    group: list[Row] = []
+def _groups(records: Iterable[OpRecord]) -> Iterator[list[OpRow]]:
+    group: list[OpRow] = []
     for record in records:
         group.append(_row(record))
         if len(group) == _ROWS_PER_GROUP:
@@ -171,7 +171,7 @@ def _groups(records: Iterable[OpRecord]) -> Iterator[list[Row]]:
         yield group
 
 
-def _line(row: Row) -> str:
+def _line(row: OpRow) -> str:
     try:
         return json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n"
     except ValueError:
@@ -187,7 +187,7 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
-def _row(record: OpRecord) -> Row:
+def _row(record: OpRecord) -> OpRow:
     return {
         "seq": record.seq,
         "component": record.component,
@@ -210,7 +210,7 @@ def _row(record: OpRecord) -> Row:
     }
 
 
-def _data_row(record: OpRecord) -> Row | None:
+def _data_row(record: OpRecord) -> OpRow | None:
     """The array of a record. A replay takes that of a host write, which was what its output is: bytes."""
     out = record.output
     if record.data is not None:
@@ -220,14 +220,14 @@ def _data_row(record: OpRecord) -> Row | None:
     return None
 
 
-def _input_row(x: ArrayPlace | float | None) -> Row:
+def _input_row(x: ArrayPlace | float | None) -> OpRow:
     assert not isinstance(x, MemoryRef), "a record has operands instead"
     if isinstance(x, Operand):
         return {"operand": _operand_row(x), "number": None}
     return {"operand": None, "number": x}
 
 
-def _operand_row(operand: Operand) -> Row:
+def _operand_row(operand: Operand) -> OpRow:
     segments = [{"address": a, "nbytes": n} for a, n in operand.segments]
     return {
         "space": operand.space,
@@ -243,7 +243,7 @@ def _operand_row(operand: Operand) -> Row:
     }
 
 
-def _params_row(params: Params) -> Row:
+def _params_row(params: Params) -> OpRow:
     return {
         "axis": params.axis,
         "perm": params.perm,
@@ -256,7 +256,7 @@ def _params_row(params: Params) -> Row:
     }
 
 
-def _record(row: Row) -> OpRecord:
+def _record(row: OpRow) -> OpRecord:
     if not isinstance(row, dict):
         raise TypeError(f"found {show(row)}, must be a mapping")
     row = _LATER | row
@@ -273,13 +273,13 @@ def _record(row: Row) -> OpRecord:
     )
 
 
-def _input(row: Row) -> Any:
+def _input(row: OpRow) -> Any:
     if row["operand"] is not None:
         return _operand(row["operand"])
     return None if row["number"] is None else float(row["number"])
 
 
-def _operand(row: Row) -> Operand:
+def _operand(row: OpRow) -> Operand:
     return Operand(
         space=row["space"],
         owner=tuple(row["owner"]),
@@ -294,7 +294,7 @@ def _operand(row: Row) -> Operand:
     )
 
 
-def _params(row: Row) -> Params:
+def _params(row: OpRow) -> Params:
     row = _LATER_PARAMS | row
     return Params(
         axis=row["axis"],

@@ -1,4 +1,4 @@
-"""What bounds a run: the work given to each resource over its rate, and what the time beyond the largest was spent on.
+"""Bound a run by each resource: the work given to it over its rate, and what the time beyond the largest was spent on.
 
 Rates come from the topology, amounts of work from commands and transfers. A bound is that of the busiest instance of a
 resource: a PE's matrix unit, an HBM slice, a link. The time beyond it is, part by part of the critical path, the time
@@ -76,12 +76,12 @@ class Roofline:
 
     @property
     def binding(self) -> Bound | None:
-        """What binds; None when nothing was done."""
+        """The bound that binds; None when nothing was done."""
         return self.bounds[0] if self.bounds else None
 
     @property
     def beyond(self) -> float:
-        """How much longer than the bound it took, as a share of the bound."""
+        """The time beyond the bound, as a share of the bound."""
         bound = self.bounds[0].ps if self.bounds else 0
         return self.measured_ps / bound - 1 if bound else float("inf")
 
@@ -117,7 +117,7 @@ def _busiest(loads: Iterable[Load]) -> list[Load]:
 
 def _differences(path: CriticalPath, load: Load) -> tuple[Difference, ...]:
     """They add up to the time of the path less the bound."""
-    since, until = _merged(load.busy(), path)
+    since, until = _merge(load.busy(), path)
     done = np.concatenate(([0], np.cumsum(until - since)))
 
     def busy_before(when: Times) -> Times:
@@ -136,8 +136,8 @@ def _differences(path: CriticalPath, load: Load) -> tuple[Difference, ...]:
     return (*found, *(Difference(part, ps) for part, ps in idle.items() if ps))
 
 
-def _merged(intervals: Iterable[Interval], path: CriticalPath) -> tuple[Times, Times]:
-    """Where the union of intervals within a path begins and ends, piece by piece in order."""
+def _merge(intervals: Iterable[Interval], path: CriticalPath) -> tuple[Times, Times]:
+    """Merge intervals within a path, piece by piece in order: where each piece begins and ends."""
     spans = np.array([*intervals], np.int64).reshape(-1, 2).clip(path.start_ps, path.end_ps)
     spans = spans[np.argsort(spans[:, 0], kind="stable")]
     since, until = spans[:, 0], np.maximum.accumulate(spans[:, 1])
@@ -191,7 +191,7 @@ class _Gatherer:
         return found
 
     def _amounts(self, works: Times, amount_of: Callable[[object], int]) -> Times:
-        """How much each of some works is."""
+        """Return the amount of each of some works."""
         whats = self._machine.log.whats
         found, which = np.unique(self._works.about[works], return_inverse=True)
         amounts: Times = np.array([amount_of(whats[at]) for at in found.tolist()], np.int64)[which]
@@ -252,7 +252,7 @@ class _Gatherer:
                 yield Load(Bound(resource, node, amount, "bytes", rate), partial(self._turns, part, served))
 
     def _turns(self, memory: int, served: NDArray[np.bool_]) -> Iterator[Interval]:
-        """When a memory worked on what it ``served``."""
+        """Yield the intervals in which a memory worked on what it ``served``."""
         turns = self._seen.turns
         mine = served & (turns.memory == memory)
         return zip(turns.start[mine].tolist(), turns.end[mine].tolist(), strict=True)
@@ -278,7 +278,7 @@ class _Gatherer:
             yield Load(bound, partial(self._in_turn, link, sent))
 
     def _in_turn(self, link: Link, sent: Column) -> Iterator[Interval]:
-        """When a link is busy if transfers use it whole and in turn: sharing it changes none of its idle time."""
+        """Yield the time of a link if transfers use it whole and in turn: sharing it changes none of its idle time."""
         free_at, transfers = 0, self._seen.transfers
         begins = {
             at: route.offsets[route.links.index(link)]

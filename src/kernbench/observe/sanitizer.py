@@ -1,4 +1,4 @@
-"""What is wrong with a run although it gave numbers: bytes that nobody wrote, copies that differ, races, misuse of
+"""Find faults of a run that gave numbers: bytes that nobody wrote, copies that differ, races, misuse of
 queues, waits."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from kernbench.common.ids import cube_part, pe_name, pe_names
 from kernbench.common.units import format_ns, format_size, ps_to_ns
-from kernbench.common.values import value
+from kernbench.common.values import state, value
 from kernbench.core.log import END, KIND, LAUNCH, PART, START, WHAT, WIDTH, Kind
 from kernbench.core.op_log import OpRecord
 from kernbench.engine.engine import GraphEngine, HostRead, Observer, SomeElements, UnlikeCopies
@@ -17,17 +17,17 @@ from kernbench.engine.hooks import Inverted, ScratchWaited
 from kernbench.engine.machine import Machine
 from kernbench.engine.recorder import Recorded
 from kernbench.messages.commands import Opcode
-from kernbench.messages.requests import HostMsg, MemoryReadMsg, PeCoord
+from kernbench.messages.requests import HostMsg, MemoryReadMsg, MmuMapMsg, MmuUnmapMsg, PeCoord, TensorMapping
 from kernbench.observe.sanitizer_queues import Misuse, QueueWatch
 from kernbench.observe.sanitizer_races import OperandUse, Race, find_races
-from kernbench.observe.sanitizer_tensors import TensorNames
 from kernbench.observe.trace_queues import Message
 
 FindingKind: TypeAlias = Literal["unwritten", "copies", "race", "inversion", "slot", "message", "scratch"]
+_FOREVER = 1 << 62
 
 
 @value(kw_only=True)
-class Side:
+class Party:
     """One party: ``action`` (``load``, ``store``, ``composite`` …) of a kernel's line on a PE; times in ns.
 
     The host has no kernel (empty) and no PE (None); its line is that of ``file``, 0 (and empty) when nobody knows.
@@ -67,12 +67,12 @@ class Finding:
 
     kind: FindingKind
     message: str
-    side: Side
+    side: Party
     space: str
     tensor: str
     address: int
     nbytes: int
-    other: Side | None = None
+    other: Party | None = None
     owners: tuple[PeCoord, ...] = ()
     count: int = 1
 
@@ -93,12 +93,12 @@ class Finding:
 
     @property
     def t_start_ns(self) -> float:
-        """When what ``side`` did began."""
+        """The time when the command of ``side`` began."""
         return self.side.t_start_ns
 
     @property
     def t_end_ns(self) -> float:
-        """When it ended."""
+        """The time when the command of ``side`` ended."""
         return self.side.t_end_ns
 
     def __str__(self) -> str:
@@ -125,7 +125,7 @@ class Sanitizer(Observer):
         self._queues = QueueWatch(machine)
         hooks = machine.hooks
         hooks.scratch_waited.subscribe(self._scratch_waited)
-        hooks.inverted.subscribe(self._inverted)
+        hooks.inverted.subscribe(self._note_inversion)
 
     def submitted(self, msg: HostMsg, time_ps: int) -> None:
         """The host has submitted ``msg``: mappings give tensors their names."""
@@ -199,7 +199,7 @@ class Sanitizer(Observer):
             finding = self._misuse(misuse)
             _note(found, ("slot", finding.kernel, finding.line, finding.side.action), finding)
         for message in self._queues.left(busy):
-            finding = self._left(message)
+            finding = self._describe_left(message)
             _note(found, ("message", finding.kernel, finding.line), finding)
         fences = self._fence_ends()
         for race in find_races(self._log, self._host_reads(), self._pe_of, ends, fences, in_order=self._in_order):
@@ -215,7 +215,7 @@ class Sanitizer(Observer):
         return self._of_two("race", later, earlier, race, (race.later.operand.space, race.later.start_ps), rest)
 
     def _of_two(
-        self, kind: FindingKind, later: Side, earlier: Side, what: Race | Inverted, where: tuple[str, int], rest: str
+        self, kind: FindingKind, later: Party, earlier: Party, what: Race | Inverted, where: tuple[str, int], rest: str
     ) -> Finding:
         """A finding about bytes that two accesses meet at; ``where``: their space, and when the later one began."""
         space, when = where
@@ -253,8 +253,8 @@ class Sanitizer(Observer):
             nbytes=misuse.nbytes,
         )
 
-    def _left(self, message: Message) -> Finding:
-        side = Side(
+    def _describe_left(self, message: Message) -> Finding:
+        side = Party(
             action=f"send {message.direction}",
             kernel=message.kernel,
             line=message.line,
@@ -279,16 +279,16 @@ class Sanitizer(Observer):
             nbytes=message.nbytes,
         )
 
-    def _of_access(self, access: OperandUse) -> Side:
+    def _of_access(self, access: OperandUse) -> Party:
         """The side of a record, or of the composite that a tile belongs to, at the time of the access."""
         record = access.record
         whole = self._log[record.parent] if record.parent >= 0 else record
         side = self._side(whole, writes=access.writes)
         return replace(side, t_start_ns=ps_to_ns(access.start_ps), t_end_ns=ps_to_ns(access.end_ps))
 
-    def _side(self, record: OpRecord, *, writes: bool) -> Side:
+    def _side(self, record: OpRecord, *, writes: bool) -> Party:
         tiled, pe = record.params.tile_sizes is not None and record.kind == "math", self._pe_of(record.component)
-        return Side(
+        return Party(
             action=f"composite {record.name}" if tiled else (record.name if record.kernel else record.kind),
             kernel=record.kernel,
             line=record.line,
@@ -318,7 +318,7 @@ class Sanitizer(Observer):
                 )
 
     def _fence_ends(self) -> dict[PeCoord, list[int]]:
-        """When fences that are over ended, by PE."""
+        """Collect the times when fences that are over ended, by PE."""
         log, rows = self._rows, self._rows.rows
         found: dict[PeCoord, list[int]] = {}
         for row in range(0, len(rows), WIDTH):
@@ -328,9 +328,9 @@ class Sanitizer(Observer):
                 found.setdefault(pe, []).append(rows[row + END])
         return found
 
-    def _inverted(self, event: Inverted) -> None:
+    def _note_inversion(self, event: Inverted) -> None:
         later, earlier = (
-            Side(
+            Party(
                 action=_ACTIONS[each.command.op],
                 kernel=event.kernel,
                 line=each.command.line,
@@ -352,7 +352,7 @@ class Sanitizer(Observer):
         _note(self._noted, ("inversion", event.kernel, later.line, earlier.line), finding)
 
     def _scratch_waited(self, event: ScratchWaited) -> None:
-        side = Side(
+        side = Party(
             action="allocation",
             kernel=event.kernel,
             line=event.line,
@@ -379,9 +379,9 @@ _ACTIONS: Mapping[Opcode, str] = {
 }
 
 
-def _host_side(read: HostRead) -> Side:
+def _host_side(read: HostRead) -> Party:
     line = read.line
-    return Side(
+    return Party(
         action=read.action,
         kernel="",
         line=0 if line is None else line.line,
@@ -400,13 +400,51 @@ def _note(found: dict[Key, Finding], key: Key, finding: Finding) -> None:
     found[key] = finding if first is None else replace(first, count=first.count + 1)
 
 
-def _does(side: Side) -> str:
+def _does(side: Party) -> str:
     return "writes" if side.writes else "reads"
 
 
-def _span(side: Side) -> str:
+def _span(side: Party) -> str:
     return f"{side.t_start_ns:.3f} to {side.t_end_ns:.3f} ns"
 
 
 def _place(tensor: str, space: str, address: int) -> str:
     return f"tensor {tensor!r} ({address:#x} in {space})" if tensor else f"{space} at {address:#x}"
+
+
+@state
+class _Mapped:
+    """A tensor as one SIP knows it, from when to when."""
+
+    sip: int
+    mapping: TensorMapping
+    from_ps: int
+    until_ps: int = _FOREVER
+
+    def holds(self, pa: int) -> bool:
+        return any(shard.pa <= pa < shard.pa + shard.nbytes for shard in self.mapping.shards)
+
+    def away(self, time_ps: int) -> int:
+        """Return the distance in time from when it is mapped: a host may fill a tensor before it maps it."""
+        return max(self.from_ps - time_ps, time_ps - self.until_ps, 0)
+
+
+class TensorNames:
+    """Names of tensors by address and time; it is shown every request of the host."""
+
+    def __init__(self) -> None:
+        self._mapped: list[_Mapped] = []
+
+    def submitted(self, msg: HostMsg, time_ps: int) -> None:
+        """The host has submitted ``msg``."""
+        if isinstance(msg, MmuMapMsg):
+            self._mapped.append(_Mapped(msg.sip, msg.mapping, time_ps))
+        elif isinstance(msg, MmuUnmapMsg):
+            for each in self._mapped:
+                if each.sip == msg.sip and each.mapping.va_base == msg.va_base and each.until_ps == _FOREVER:
+                    each.until_ps = time_ps
+
+    def name_at(self, pa: int, time_ps: int) -> str:
+        """The tensor that has the byte at ``pa`` at a time, or nearest to it; empty when none ever had."""
+        here = [each for each in self._mapped if each.holds(pa)]
+        return min(here, key=lambda each: each.away(time_ps)).mapping.name if here else ""

@@ -1,4 +1,4 @@
-"""What is wrong with the use of queues: reads of slots that are not the kernel's, messages that nobody receives."""
+"""Find misuse of queues: reads of slots that are not the kernel's, messages that nobody receives."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class QueueWatch:
                 yield found
 
     def _judge(self, access: OperandUse, messages: list[Message]) -> Misuse | None:
-        """What is wrong with a read of a slot that has had ``messages``, if anything."""
+        """Judge a read of a slot that has had ``messages``; None when nothing is wrong."""
         removed = self._removed.get(messages[0].peer, NEVER)
         messages = [each for each in messages if not each.arrived_ps <= removed <= access.start_ps]
         if any(each.taken_ps <= access.start_ps and access.end_ps <= each.released_ps for each in messages):

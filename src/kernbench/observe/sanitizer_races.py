@@ -80,9 +80,9 @@ def find_races(
     for access in accesses if fences else ():
         if access.writes and access.record.kind in ("dma_write", "atomic"):
             pe = pe_of(access.record.component)
-            access.end_ps = _fenced(access, () if pe is None else fences.get(pe, ()))
+            access.end_ps = _fence_ps(access, () if pe is None else fences.get(pe, ()))
     tiles: dict[int, list[OpRecord]] = {}
-    for race in _meetings(_watched(accesses, pe_of)):
+    for race in _meetings(_select_watched(accesses, pe_of)):
         if in_order and _same_pe(race, pe_of):
             continue
         pair = (race.earlier, race.later)
@@ -98,7 +98,7 @@ def find_races(
 
 
 def accesses_of(record: OpRecord, source_ends: SourceEnds) -> list[OperandUse]:
-    """What a finished command touches; records of tiles come with their composite."""
+    """List the bytes that a finished command touches; records of tiles come with their composite."""
     if record.t_end_ps < 0 or record.parent >= 0 or not (record.inputs or record.output):
         return []
     times = record.t_start_ps, record.t_end_ps
@@ -115,8 +115,8 @@ def accesses_of(record: OpRecord, source_ends: SourceEnds) -> list[OperandUse]:
     return [*found, OperandUse(record, record.output, True, *times)] if record.output is not None else found
 
 
-def _fenced(access: OperandUse, fences: Sequence[int]) -> int:
-    """When what a store or an atomic writes was known to be there: the next fence after it began has waited for it."""
+def _fence_ps(access: OperandUse, fences: Sequence[int]) -> int:
+    """Find the time when a write is known to be there: the next fence after it began has waited for it."""
     at = bisect_right(fences, access.start_ps)
     return access.end_ps if at == len(fences) else min(access.end_ps, fences[at])
 
@@ -126,8 +126,8 @@ def _same_pe(race: Race, pe_of: PeOf) -> bool:
     return pe is not None and pe == pe_of(race.earlier.record.component)
 
 
-def _watched(accesses: list[OperandUse], pe_of: PeOf) -> list[OperandUse]:
-    """Those that another part of the machine may disturb."""
+def _select_watched(accesses: list[OperandUse], pe_of: PeOf) -> list[OperandUse]:
+    """Select the accesses that another part of the machine may disturb."""
     foreign = {
         a.operand.owner for a in accesses if a.operand.space == "tcm" and a.operand.owner != pe_of(a.record.component)
     }
@@ -158,7 +158,7 @@ class _Sweep:
         self._begun = 0
 
     def near(self, access: OperandUse) -> list[OperandUse]:
-        """Those whose ranges meet the access's and that it may race with, in the order of their start."""
+        """Find the accesses that may race with it and whose ranges meet its own, in the order of their start."""
         index = (self._all if access.writes else self._writes).get(access.operand.space)
         if index is None:
             return []
@@ -185,7 +185,7 @@ class _Sweep:
 
 
 def _are_apart(a: OpRecord, b: OpRecord) -> bool:
-    """Whether both are tiles of one composite, or atomics: a memory does one of these after the other."""
+    """Tell whether both are tiles of one composite, or atomics: a memory does one of these after the other."""
     return (a.parent >= 0 and a.parent == b.parent) or a.kind == b.kind == "atomic"
 
 

@@ -1,4 +1,4 @@
-"""What the time of slices of HBM with banks went to: data, rows, turns of direction, refresh."""
+"""Divide the time of slices of HBM with banks: data, rows, turns of direction, refresh."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernbench.topology.hbm_spec import HbmTiming
 
 @value(kw_only=True)
 class SliceTime:
-    """What a slice did: bursts, of which ``hits`` found their row open, and how long its buses took, each, for what.
+    """The work of a slice: bursts, of which ``hits`` found their row open, and how long its buses took, each, for what.
 
     ``rows_ps``: nothing was on the bus, as a row was not open yet. ``turnarounds_ps``: between reads and writes.
     ``refresh_ps``: what data and turnarounds took longer for it. ``groups_ps``: bursts of one bank group came one after

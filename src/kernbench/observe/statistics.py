@@ -1,4 +1,4 @@
-"""What a run did with the machine: how busy engines and links were. Read off the log and the links afterwards."""
+"""Measure how busy a run kept engines and links. Read off the log and the links afterwards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class EngineUsage:
 
 @value
 class LinkTraffic:
-    """What a link carried. ``utilisation``: serialising time over the time of the run."""
+    """The traffic of a link. ``utilisation``: serialising time over the time of the run."""
 
     src: str
     dst: str
@@ -62,7 +62,7 @@ class Traffic:
 
 @value
 class QueueUse:
-    """What a queue of a PE has sent."""
+    """The messages that a queue of a PE has sent."""
 
     direction: str
     messages: int
@@ -71,7 +71,7 @@ class QueueUse:
 
 @value
 class QueueTraffic:
-    """What the queues of a PE have sent. ``busy_ns``: some message of it was on its way to its slot."""
+    """The messages that the queues of a PE have sent. ``busy_ns``: some message of it was on its way to its slot."""
 
     pe: PeCoord
     sent: tuple[QueueUse, ...]
@@ -204,7 +204,7 @@ class Translation:
 
 
 def translation(machine: Machine) -> Translation | None:
-    """What the TLBs did; None on a machine without them."""
+    """Sum the work of the TLBs; None on a machine without them."""
     if not machine.spec.pe.mmu.tlb_entries:
         return None
     tlbs = [part.tlb for part in machine.components if isinstance(part, PeMmuPart) and part.tlb is not None]
@@ -212,7 +212,7 @@ def translation(machine: Machine) -> Translation | None:
 
 
 def traffic(machine: Machine, links: tuple[LinkTraffic, ...] | None = None) -> Traffic:
-    """What ``links`` of a machine carried; None: all of them, since time 0."""
+    """Sum the traffic of ``links`` of a machine; None: all of them, since time 0."""
     links = link_traffic(machine) if links is None else links
     nodes = machine.graph.nodes
     down = [link for link in links if link.src == HOST and link.dst == SWITCH]
@@ -228,7 +228,7 @@ def traffic(machine: Machine, links: tuple[LinkTraffic, ...] | None = None) -> T
 
 
 def queue_traffic(machine: Machine, works: Works) -> tuple[QueueTraffic, ...]:
-    """What the queues of every PE have sent since time 0, by PE; empty when none did."""
+    """Sum the messages that the queues of every PE have sent since time 0, by PE; empty when none did."""
     parts = [part for part in machine.components if isinstance(part, QueuePart) and part.traffic]
     if not parts:
         return ()

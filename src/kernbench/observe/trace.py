@@ -30,7 +30,7 @@ from kernbench.observe.trace_flows import FlowMaker
 from kernbench.observe.trace_log import Handled, Seen, TraceLog
 from kernbench.observe.trace_model import Fact, Trace, Track, TrackGroup, TrackSpan, fact
 from kernbench.observe.trace_queues import Message
-from kernbench.observe.works import Work
+from kernbench.observe.works import EngineWork
 from kernbench.topology.graph import Graph
 
 IPCQ = "ipcq"
@@ -44,7 +44,7 @@ _ORDER |= {WAITS_ROW: _ORDER["cpu"] + 1, SLOTS_ROW: _ORDER[IPCQ] + 1}
 
 @patient_collector()
 def make_trace(log: TraceLog, handles: Sequence[RequestHandle], keep: TraceFilter) -> Trace:
-    """What ``log`` has seen of a run with the requests ``handles``, on the tracks that ``keep`` leaves.
+    """Make a trace of what ``log`` has seen of a run with the requests ``handles``, on the tracks that ``keep`` leaves.
 
     What was still under way at the end is shown up to then.
     """
@@ -62,7 +62,7 @@ class _Maker:
 
     @property
     def seen(self) -> Seen:
-        """What the run did."""
+        """The run as seen by its log."""
         return self.log.seen
 
     @property
@@ -120,7 +120,7 @@ class _Maker:
         facts = (fact("request", handle.request_id), fact("late", report.late))
         return self._span(track, TrackSpan(handle.msg.title, report.start_ps, report.end_ps, facts))
 
-    def _work(self, work: Work) -> TrackSpan | None:
+    def _work(self, work: EngineWork) -> TrackSpan | None:
         kind = ENGINE_KINDS.get(work.engine, work.engine)
         track = self._track(self._place(work.node), work.engine, _ORDER[work.engine], (PES, kind), work.node)
         facts = (fact("line", work.line), fact("kernel", work.kernel), fact("launch", work.launch_id))
@@ -201,7 +201,7 @@ class _Maker:
 
 
 def _about(message: Message, direction: str, peer: PeCoord) -> tuple[Fact, ...]:
-    """What a message is, seen from one of its ends."""
+    """List the facts of a message, seen from one of its ends."""
     return (
         fact("direction", direction),
         fact("sequence", message.sequence),
@@ -211,8 +211,8 @@ def _about(message: Message, direction: str, peer: PeCoord) -> tuple[Fact, ...]:
     )
 
 
-def _name(work: Work) -> str:
-    """What was done, and to which tile."""
+def _name(work: EngineWork) -> str:
+    """Name a work, and its tile."""
     return work.name if work.tile is None else f"{work.name} {','.join(map(str, work.tile))}"
 
 

@@ -1,4 +1,4 @@
-"""Which tracks a trace keeps: globs on the nodes and kinds of tracks."""
+"""Choose the tracks a trace keeps: globs on the nodes and kinds of tracks."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class TraceFilter:
     unwanted: tuple[str, ...] = ()
 
     def keeps(self, kinds: tuple[str, ...], nodes: tuple[str, ...]) -> bool:
-        """Whether a track of these kinds, about these nodes, is kept."""
+        """Tell whether a track of these kinds, about these nodes, is kept."""
         wanted = not self.wanted or _match(self.wanted, kinds, nodes)
         return wanted and not _match(self.unwanted, kinds, nodes)
 
     def may_keep(self, kind: str) -> bool:
-        """Whether tracks of this kind can be kept: if not, there is no need to observe what they show."""
+        """Tell whether tracks of this kind can be kept: if not, there is no need to observe what they show."""
         wanted = not self.wanted or any(fnmatchcase(kind, each) or each not in KINDS for each in self.wanted)
         return wanted and not _match(self.unwanted, (kind,), ())
 
@@ -68,5 +68,5 @@ def parse_filter(text: str, nodes: Iterable[str]) -> TraceFilter:
 
 
 def _match(globs: Iterable[str], kinds: tuple[str, ...], nodes: tuple[str, ...]) -> bool:
-    """Whether a glob matches a kind or a node; the name of a kind means that (``host`` is a part as well)."""
+    """Tell whether a glob matches a kind or a node; the name of a kind means that (``host`` is a part as well)."""
     return any(fnmatchcase(name, glob) for glob in globs for name in (kinds if glob in KINDS else (*kinds, *nodes)))

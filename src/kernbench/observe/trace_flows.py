@@ -15,7 +15,7 @@ from kernbench.messages.requests import PeCoord
 from kernbench.observe.trace_log import Handled, Seen, TraceLog
 from kernbench.observe.trace_model import MessageArrow, Trace, TrackSpan
 from kernbench.observe.trace_queues import Message
-from kernbench.observe.works import Work
+from kernbench.observe.works import EngineWork
 
 
 @state
@@ -38,7 +38,7 @@ class FlowMaker:
 
     @property
     def seen(self) -> Seen:
-        """What the run did."""
+        """The run as seen by its log."""
         return self.log.seen
 
     def note_request(self, request_id: int, span: TrackSpan | None) -> None:
@@ -51,7 +51,7 @@ class FlowMaker:
         if span is not None:
             self.kernels[request_id, pe_part(*pe, "pe_cpu")] = span
 
-    def note_work(self, work: Work, span: TrackSpan | None) -> None:
+    def note_work(self, work: EngineWork, span: TrackSpan | None) -> None:
         """The span of what an engine did."""
         if span is not None:
             self.works[work.row] = span
@@ -103,7 +103,7 @@ class FlowMaker:
         slot, sent = self.slots.get(message.row), self.works.get(message.row)
         if slot is None:
             return
-        asked = self._sent(message)
+        asked = self._find_send(message)
         if asked is not None:
             doorbell, turns = self.seen.answer(asked), self.served.get(asked)
             if sent is not None:
@@ -111,7 +111,7 @@ class FlowMaker:
             if doorbell is not None and turns:
                 self._add("doorbell", turns[-1], doorbell.start, slot, message.arrived_ps)
 
-    def _sent(self, message: Message) -> int | None:
+    def _find_send(self, message: Message) -> int | None:
         """The transfer of a message; None before it is on its way."""
         send = self.seen.send_of.get(message.row)
         return None if send is None else next(iter(self.seen.asked_by.get(send, ())), None)
@@ -121,7 +121,7 @@ class FlowMaker:
         if wait.kind == "recv":
             for message in self.log.queues.arrivals.get((wait.pe, wait.end_ps), ()):
                 sent = self.works.get(message.row) if message.queue == wait.direction else None
-                asked = self._sent(message)
+                asked = self._find_send(message)
                 if sent is not None and asked is not None:
                     self._add("message", sent, self.seen.tables.transfer(asked).start, span, wait.end_ps)
             return
@@ -147,13 +147,13 @@ class FlowMaker:
         return found if found is not None else self.kernels.get((each.request_id, each.src))
 
     def _receiver(self, each: Handled) -> TrackSpan | None:
-        """Where a message arrives whose handling takes no time."""
+        """Find the span in which a message arrives whose handling takes no time."""
         if each.dst == HOST and each.name == Report.__name__:
             return self.requests.get(each.request_id)
         return self.kernels.get((each.request_id, each.dst))
 
     def _arrival(self, each: Handled, dst: TrackSpan) -> int:
-        """When it is there: an order waits for the kernel's start."""
+        """Find the time when it is there: an order waits for the kernel's start."""
         if each.name == PeOrder.__name__ and dst is self.kernels.get((each.request_id, each.dst)):
             return dst.start_ps
         return each.delivered_ps if each.dst == HOST else max(each.begun_ps, dst.start_ps)

@@ -1,4 +1,4 @@
-"""What a run has written down, its log and the tables of what was observed, read together at one time."""
+"""Read the log of a run and the tables of what was observed, together at one time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernbench.engine.machine import Machine
 from kernbench.messages.control import PeOrder
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.trace_queues import QueueLog
-from kernbench.observe.works import Work, Works
+from kernbench.observe.works import EngineWork, Works
 
 ASKS = (Carries.REQUEST, Carries.WRITE, Carries.MESSAGE)
 """Transfers that a memory serves; of those that answer them they are the cause."""
@@ -56,7 +56,7 @@ class TraceLog(Observer):
 
     @property
     def seen(self) -> Seen:
-        """What all of it says by now."""
+        """Everything seen by now."""
         state = len(self.machine.log.rows), self.machine.clock.n_events
         if self._seen is None or self._seen.state != state:
             self._seen = Seen(self.machine, state)
@@ -101,7 +101,7 @@ class Seen:
             self.asked_by.setdefault(of * WIDTH, []).append(number)
 
     def _take_rows(self) -> None:
-        """What CPUs issued, when orders were at the last PE of a SIP, and messages on their way."""
+        """Take in what CPUs issued, when orders were at the last PE of a SIP, and messages on their way."""
         columns = self.columns
         fences = columns.kind == Kind.FENCE
         self.fences: list[Row] = (np.flatnonzero(fences) * WIDTH).tolist()
@@ -119,7 +119,7 @@ class Seen:
         )
 
     def issue_before(self, pe: PeCoord, row: Row, line: int | None = None) -> Row:
-        """What the CPU of a PE issued last before ``row`` was opened, for ``line`` if one is given; NONE: nothing."""
+        """Find the last issue of a PE's CPU before ``row`` was opened, for ``line`` if one is given; NONE: nothing."""
         log = self.machine.log
         part = log.part(pe_part(*pe, "pe_cpu"))
         low, high = np.searchsorted(self._issuers, (part, part + 1))
@@ -130,7 +130,7 @@ class Seen:
         return int(given[at]) * WIDTH if at >= 0 else NONE
 
     def ordered_by(self, row: Row) -> int:
-        """When the last PE of a SIP had the order that ``row`` brought there."""
+        """Find the time when the last PE of a SIP had the order that ``row`` brought there."""
         return self._ordered.get(row, self.machine.log.rows[row + END])
 
     def row_of(self, asked: int) -> Row:
@@ -141,7 +141,7 @@ class Seen:
         return of * WIDTH if of >= 0 else NONE
 
     def answer(self, asked: int) -> TransferFields[int] | None:
-        """What answered a transfer, by now."""
+        """Find the answer to a transfer, by now."""
         number = int(self.answers[asked])
         return None if number < 0 else self.tables.transfer(number)
 
@@ -159,8 +159,8 @@ class Seen:
                 found.append(Handled(name, log.rows[row + LAUNCH], src, dst, *times))
         return sorted(found, key=lambda each: each.handled_ps)
 
-    def each_work(self) -> Iterator[Work]:
-        """What engines did, one after another."""
+    def each_work(self) -> Iterator[EngineWork]:
+        """Yield the works of engines, one after another."""
         return self.works.each(self.pes)
 
 

@@ -1,4 +1,4 @@
-"""What queues did in a run, as far as hooks tell: messages, waits of kernels, and the credits that end them."""
+"""Observe queues in a run, as far as hooks tell: messages, waits of kernels, and the credits that end them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernbench.messages.requests import PeCoord
 
 MessageKey = tuple[PeCoord, str, int]
 """The PE that receives it, its queue there, the number in that queue"""
-QueueEnd = tuple[PeCoord, str]
+QueueKey = tuple[PeCoord, str]
 
 
 @state(eq=False)
@@ -56,21 +56,21 @@ class QueueLog:
     messages: dict[Row, Message] = field(default_factory=dict)
     arrivals: dict[tuple[PeCoord, int], list[Message]] = field(default_factory=dict)
     waits: list[QueueWaited] = field(default_factory=list)
-    credits: dict[QueueEnd, list[SlotReleased]] = field(default_factory=dict)
+    credits: dict[QueueKey, list[SlotReleased]] = field(default_factory=dict)
     released: dict[tuple[PeCoord, str, int], Message] = field(default_factory=dict)
     given: set[tuple[PeCoord, int]] = field(default_factory=set)
     _posted: set[MessageKey] = field(default_factory=set)
-    _epochs: dict[QueueEnd, tuple[int, set[int]]] = field(default_factory=dict)
-    _heads: dict[QueueEnd, tuple[int, int]] = field(default_factory=dict)
+    _epochs: dict[QueueKey, tuple[int, set[int]]] = field(default_factory=dict)
+    _heads: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
     _here: dict[MessageKey, Message] = field(default_factory=dict)
 
     def watch(self) -> None:
         """Subscribe."""
         self.machine.hooks.queue.subscribe(self._event)
         self.machine.hooks.queue_waited.subscribe(self.waits.append)
-        self.machine.hooks.slot_released.subscribe(self._released)
+        self.machine.hooks.slot_released.subscribe(self._note_release)
 
-    def _sent(self, event: QueueEvent) -> None:
+    def _note_sent(self, event: QueueEvent) -> None:
         log, end = self.machine.log, (event.pe, event.direction)
         epoch, sent = self._epochs.get(end, (0, set()))
         if event.sequence in sent:  # it was installed again, or emptied
@@ -91,20 +91,20 @@ class QueueLog:
             epoch=epoch,
         )
 
-    def credit_before(self, end: QueueEnd, since_ps: int, until_ps: int) -> SlotReleased | None:
+    def credit_before(self, end: QueueKey, since_ps: int, until_ps: int) -> SlotReleased | None:
         """The release whose credit ended a wait: the first to be there after ``since_ps``, by ``until_ps``."""
         given = self.credits.get(end, [])
-        at = bisect_right(given, since_ps, key=_credited)
-        if at == len(given) or _credited(given[at]) > until_ps:
-            at = bisect_left(given, since_ps, key=_credited)
-        return given[at] if at < len(given) and _credited(given[at]) <= until_ps else None
+        at = bisect_right(given, since_ps, key=_credit_ps)
+        if at == len(given) or _credit_ps(given[at]) > until_ps:
+            at = bisect_left(given, since_ps, key=_credit_ps)
+        return given[at] if at < len(given) and _credit_ps(given[at]) <= until_ps else None
 
     def _event(self, event: QueueEvent) -> None:
         key = (event.pe, event.direction, event.sequence)
         if event.kind == "send":
-            self._sent(event)
+            self._note_sent(event)
         elif event.kind == "arrive":
-            self._arrived(key, self.messages[event.row], event.time_ps)
+            self._note_arrival(key, self.messages[event.row], event.time_ps)
         elif event.kind == "recv" and event.nbytes:
             message = self._here.get(key)
             if message is not None:
@@ -112,7 +112,7 @@ class QueueLog:
         elif event.kind == "recv":
             self._posted.add(key)
 
-    def _arrived(self, key: MessageKey, message: Message, now: int) -> None:
+    def _note_arrival(self, key: MessageKey, message: Message, now: int) -> None:
         message.queue, message.arrived_ps = key[1], now
         self._here[key] = message
         self.arrivals.setdefault((key[0], now), []).append(message)
@@ -130,7 +130,7 @@ class QueueLog:
             head += 1
         self._heads[end] = message.epoch, head
 
-    def _released(self, event: SlotReleased) -> None:
+    def _note_release(self, event: SlotReleased) -> None:
         message = self._here.pop((event.pe, event.direction, event.sequence), None)
         if message is not None:
             message.released_ps = event.time_ps
@@ -140,6 +140,6 @@ class QueueLog:
             self.credits.setdefault((event.peer, event.peer_direction), []).append(event)
 
 
-def _credited(event: SlotReleased) -> int:
+def _credit_ps(event: SlotReleased) -> int:
     assert event.credited_ps is not None
     return event.credited_ps

@@ -1,4 +1,4 @@
-"""What the engines of PEs did, read from the rows of the log, many at a time."""
+"""Read the works of the engines of PEs from the rows of the log, many at a time."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _ENGINE_OF_KIND = np.array([ENGINES.index(ENGINE_OF[kind.label]) for kind in Kin
 
 
 @value
-class Work:
-    """What an engine of a PE did from ``start_ps`` to ``end_ps`` (NEVER while it is under way): a row of the log.
+class EngineWork:
+    """A work of an engine of a PE from ``start_ps`` to ``end_ps`` (NEVER while it is under way): a row of the log.
 
     A stage or a transfer of a ``tile`` is a part of a whole, which has the engine ``PLAN``.
     """
@@ -74,7 +74,7 @@ class Works:
         self._by_launch = np.argsort(self.launch, kind="stable")
 
     def _find_tiles(self) -> None:
-        """How much work a stage has with a tile says the row of the tile's issue."""
+        """Look up the amounts of work of stages on tiles, in the rows of the tiles' issues."""
         columns = self.columns
         issued = np.flatnonzero(columns.kind == Kind.TILE_ISSUE)
         staged = np.flatnonzero((columns.tile[self.rows] >= 0) & (columns.parent[self.rows] >= 0))
@@ -93,11 +93,11 @@ class Works:
         return found
 
     def of_launch(self, launch_id: int) -> Times:
-        """Which works are of a launch, by their places here, in order."""
+        """Find the works of a launch, by their places here, in order."""
         low, high = np.searchsorted(self.launch, (launch_id, launch_id + 1), sorter=self._by_launch)
         return self._by_launch[low:high]
 
-    def each(self, pes: list[PeCoord | None]) -> Iterator[Work]:
+    def each(self, pes: list[PeCoord | None]) -> Iterator[EngineWork]:
         """One after another; ``pes``: whose each part of the log is."""
         log, rows = self.log, self.log.rows
         for number, engine in zip(self.rows.tolist(), self.engine.tolist(), strict=True):
@@ -108,7 +108,7 @@ class Works:
                 name = "dot" if name == "dot" else "gemm composite" if kind == Kind.GEMM else f"{name} composite"
             elif name == "stage":
                 name = "tile"
-            yield Work(
+            yield EngineWork(
                 number * WIDTH,
                 ENGINES[engine],
                 name,

@@ -1,4 +1,4 @@
-"""What the engines of every PE did, row by row of its timeline, and when memories worked."""
+"""Collect the work of the engines of every PE, row by row of its timeline, and the times when memories worked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernbench.observe.trace import IPCQ, PE_ROWS
 from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.topology.graph import Node
-from kernbench.web.packing import Ints, Spans, union
+from kernbench.web.packing import IntArray, TimeSpans, union
 
 CPU_ROW = PE_ROWS.index("cpu")
 # A scheduler's row shows whole commands, waiting included, and the CPU's a whole kernel: neither is work of an engine.
@@ -58,11 +58,11 @@ class TimelineRow:
         self.ends.append(end_ps)
         self.labels.append(label)
 
-    def busy(self) -> Spans:
+    def busy(self) -> TimeSpans:
         """The time that its spans cover."""
         return union(_column(self.starts), _column(self.ends))
 
-    def numbers(self) -> Ints:
+    def numbers(self) -> IntArray:
         """Span by span, in the order of time: ps since the start of the one before, length in ps, label."""
         starts, ends = _column(self.starts), _column(self.ends)
         order = np.lexsort((ends, starts))
@@ -108,11 +108,11 @@ def activity_of(log: TraceLog, handles: Sequence[RequestHandle], end_ps: int) ->
 
 
 def is_memory(node: Node) -> bool:
-    """Whether a part is a memory whose time is shown: an HBM slice, an SRAM, an extra one."""
+    """Tell whether a part is a memory whose time is shown: an HBM slice, an SRAM, an extra one."""
     return node.kind in _MEMORY_KINDS or node.window is not None
 
 
-def busy_memories(log: TraceLog, end_ps: int) -> dict[int, Spans]:
+def busy_memories(log: TraceLog, end_ps: int) -> dict[int, TimeSpans]:
     """The time up to ``end_ps`` in which memories worked on accesses, by their places in the graph."""
     nodes = log.machine.graph.nodes
     rows = {node.id: TimelineRow() for node in nodes.values() if is_memory(node)}
@@ -123,17 +123,17 @@ def busy_memories(log: TraceLog, end_ps: int) -> dict[int, Spans]:
     return {at: rows[node].busy() for at, node in enumerate(nodes) if node in rows}
 
 
-def busy_rows(rows: Sequence[TimelineRow]) -> Iterator[Spans]:
+def busy_rows(rows: Sequence[TimelineRow]) -> Iterator[TimeSpans]:
     """The busy time of each row of a PE, and last that of any engine."""
     busy = [row.busy() for row in rows]
     yield from busy
     yield _any_of([busy[row] for row in WORK_ROWS])
 
 
-def _any_of(rows: Iterable[Spans]) -> Spans:
+def _any_of(rows: Iterable[TimeSpans]) -> TimeSpans:
     given = list(rows)
     return union(np.concatenate([each.starts for each in given]), np.concatenate([each.ends for each in given]))
 
 
-def _column(values: list[int]) -> Ints:
+def _column(values: list[int]) -> IntArray:
     return np.array(values, dtype=np.int64)

@@ -13,7 +13,7 @@ from kernbench.topology.export import machine_rows
 from kernbench.topology.geometry import HOST_MM, PE_FLOORPLAN, SWITCH_MM, MachineGeometry, PointMm, Rect
 from kernbench.topology.graph import Edge, Graph, Node
 from kernbench.web.activity import is_memory
-from kernbench.web.packing import Json
+from kernbench.web.packing import PageJson
 
 # Links that join two ports facing each other, or have no parts in their way.
 _STRAIGHT = frozenset(("cube_to_cube", "io_to_cube", "noc"))
@@ -87,7 +87,7 @@ PORT_MM = (1.3, 1.3)
 DIGITS = 4
 
 
-def machine_view(topology: Topology) -> dict[str, Json]:
+def machine_view(topology: Topology) -> dict[str, PageJson]:
     """The machine for the page; lengths in mm, bandwidths in GB/s, times in ns.
 
     ``nodes`` and ``edges`` are in the order of the graph, ``pes`` in that of ``Graph.pes``.
@@ -108,15 +108,15 @@ def machine_view(topology: Topology) -> dict[str, Json]:
 
 
 def source_name(topology: Topology) -> str:
-    """Where the machine comes from; where the package lies on this computer is nobody's business."""
+    """Name the file of the machine; where the package lies on this computer is nobody's business."""
     packaged = topology.source == topology_file(DEFAULT_NAME)
     return "the packaged machine" if packaged else topology.source
 
 
-def _sips(graph: Graph) -> Json:
+def _sips(graph: Graph) -> PageJson:
     """Of each SIP its package, its IO chiplet and its cubes."""
     geometry = MachineGeometry(graph.spec)
-    found: list[Json] = []
+    found: list[PageJson] = []
     for sip in range(graph.spec.num_sips):
         outline = geometry.sip(sip)
         cubes = [_rect(geometry.cube_rect(outline, cube)) for cube in range(graph.spec.cubes_per_sip)]
@@ -130,14 +130,14 @@ def _package(dies: Rect) -> Rect:
     return Rect(dies.x - margin, dies.y - margin, dies.w + 2 * margin, dies.h + 2 * margin)
 
 
-def _nodes(graph: Graph, kinds: list[str]) -> Json:
+def _nodes(graph: Graph, kinds: list[str]) -> PageJson:
     shapes, block = shapes_of(graph), _chiplet_block(graph)
     nodes = list(graph.nodes.values())
     sizes = [_size(shapes, block, node) for node in nodes]
     return {
         "id": [node.id for node in nodes],
         "kind": [kinds.index(node.kind) for node in nodes],
-        "impl": _indexed([node.impl for node in nodes]),
+        "impl": _index([node.impl for node in nodes]),
         "x": [round(node.pos_mm[0], DIGITS) for node in nodes],
         "y": [round(node.pos_mm[1], DIGITS) for node in nodes],
         "w": [round(size[0], DIGITS) for size in sizes],
@@ -155,14 +155,14 @@ def _or_none(coordinate: int | None) -> int:
     return -1 if coordinate is None else coordinate
 
 
-def _indexed(texts: list[str]) -> Json:
+def _index(texts: list[str]) -> PageJson:
     names = list(dict.fromkeys(texts))
     at = {name: number for number, name in enumerate(names)}
     return {"names": names, "at": [at[text] for text in texts]}
 
 
 def _chiplet_block(graph: Graph) -> PointMm:
-    """How large the parts of an IO chiplet are drawn, long side along the chiplet."""
+    """Measure the drawn parts of an IO chiplet, long side along the chiplet."""
     size = graph.spec.sip.io_chiplet.size_mm
     long, short = min(7.0, 0.18 * size.w), min(1.7, 0.3 * size.h)
     return (long, short) if graph.spec.sip.io_chiplet.edge in {"N", "S"} else (short, long)
@@ -188,23 +188,23 @@ def _size(shapes: CubeShapes, block: PointMm, node: Node) -> PointMm:
     return sizes.get(node.kind, block)
 
 
-def _pes(graph: Graph) -> Json:
+def _pes(graph: Graph) -> PageJson:
     """Coordinates, outline and the HBM slice nearby of each PE."""
     w, h = shapes_of(graph).pe
-    found: list[Json] = []
+    found: list[PageJson] = []
     for sip, cube, pe in graph.pes():
         x, y = graph.node(pe_part(sip, cube, pe, PE_MIDDLE)).pos_mm
         found.append([sip, cube, pe, *_rect(Rect(x - w / 2, y - h / 2, w, h)), graph.local_slice(pe)])
     return found
 
 
-def _edges(graph: Graph) -> Json:
+def _edges(graph: Graph) -> PageJson:
     wires, edges = Wires(graph), graph.edges
     number = {node: at for at, node in enumerate(graph.nodes)}
     return {
         "src": [number[edge.src] for edge in edges],
         "dst": [number[edge.dst] for edge in edges],
-        "class": _indexed([edge.link_class for edge in edges]),
+        "class": _index([edge.link_class for edge in edges]),
         "bw_gbs": [edge.bw_gbs for edge in edges],
         "length_mm": [round(edge.length_mm, DIGITS) for edge in edges],
         "hop_ns": [round(graph.hop_overhead_ns(edge), 6) for edge in edges],

@@ -16,7 +16,7 @@ from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology
-from kernbench.web.packing import Spans
+from kernbench.web.packing import TimeSpans
 
 
 @value
@@ -29,17 +29,17 @@ class ObservedRun:
 
     @property
     def end_ps(self) -> int:
-        """When the program was over; what follows only cleans up."""
+        """The time when the program was over; what follows only cleans up."""
         return ns_to_ps(self.result.sim_ns)
 
-    def traffic(self) -> dict[int, Spans]:
-        """What each link that carried something did, by the link's place in the graph."""
+    def traffic(self) -> dict[int, TimeSpans]:
+        """The busy times of each link that carried something, by the link's place in the graph."""
         carried = self.log.seen.tables.carried()
         order = np.lexsort((carried.start, carried.link))
         used, first = np.unique(carried.link[order], return_index=True)
         parts = np.split(order, first[1:])
         return {
-            int(link): Spans(carried.start[part], carried.end[part], carried.nbytes[part])
+            int(link): TimeSpans(carried.start[part], carried.end[part], carried.nbytes[part])
             for link, part in zip(used, parts, strict=bool(used.size))
         }
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from kernbench.common.values import value
 
-Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
-Ints: TypeAlias = npt.NDArray[np.int64]
+PageJson: TypeAlias = "Mapping[str, PageJson] | Sequence[PageJson] | str | int | float | bool | None"
+IntArray: TypeAlias = npt.NDArray[np.int64]
 
 _LENGTH_BYTES = 4
 _PAYLOAD_BITS = 7
@@ -42,13 +42,13 @@ def varints(values: npt.ArrayLike) -> bytes:
     return out.tobytes()
 
 
-def sparse_rows(rows: Iterable[Ints | None]) -> bytes:
+def sparse_rows(rows: Iterable[IntArray | None]) -> bytes:
     """Rows of counts one after another, each as ``sparse`` has it; None: a row of zeros."""
     found = [_ZEROS if row is None else sparse(row) for row in rows]
     return varints(np.concatenate(found)) if found else b""
 
 
-def sparse(row: Ints) -> Ints:
+def sparse(row: IntArray) -> IntArray:
     """A row of counts as pairs (zeros skipped, value), for rows that are mostly zeros, after the number of pairs."""
     at = np.flatnonzero(row)
     skipped = np.diff(at, prepend=-1) - 1
@@ -71,7 +71,7 @@ class Pack:
         self._blobs.append(content)
         self._length += len(content)
 
-    def text(self, head: Mapping[str, Json]) -> str:
+    def text(self, head: Mapping[str, PageJson]) -> str:
         """Base64 of zlib of: length of the head (4 bytes, little-endian), the head as JSON, the sections.
 
         The head gets ``sections``: name to [offset behind the head, length].
@@ -92,22 +92,22 @@ class TimeWindow:
     bins: int
 
     @property
-    def edges(self) -> Ints:
+    def edges(self) -> IntArray:
         """The bins' borders in ps, ``bins`` + 1 of them, rounded down to whole ps as the page does it."""
         span = self.end_ps - self.start_ps
         return self.start_ps + span * np.arange(self.bins + 1, dtype=np.int64) // self.bins
 
 
 @value
-class Spans:
+class TimeSpans:
     """Intervals that do not overlap, in the order of time, and how much of something is spread evenly over each."""
 
-    starts: Ints
-    ends: Ints
-    amounts: Ints
+    starts: IntArray
+    ends: IntArray
+    amounts: IntArray
 
-    def within(self, edges: Ints) -> Ints:
-        """What falls between successive edges; whole numbers that add up to all of what lies within."""
+    def within(self, edges: IntArray) -> IntArray:
+        """Divide them between successive edges; whole numbers that add up to all of what lies within."""
         times = np.column_stack((self.starts, self.ends)).ravel()
         if times.size == 0:
             return np.zeros(edges.size - 1, dtype=np.int64)
@@ -119,33 +119,31 @@ class Spans:
 class SpanRows:
     """Many rows of spans by number, of which the few with something in a window are found at once."""
 
-    def __init__(self, rows: Mapping[int, Spans]) -> None:
+    def __init__(self, rows: Mapping[int, TimeSpans]) -> None:
         self._rows = [(number, spans) for number, spans in rows.items() if spans.starts.size]
         # One axis on which row follows row, so that one search answers for all of them.
         length = max((int(spans.ends[-1]) for _, spans in self._rows), default=0) + 1
         self._begins = length * np.arange(len(self._rows), dtype=np.int64)
-        self._starts = _joined(
-            [begin + spans.starts for begin, (_, spans) in zip(self._begins, self._rows, strict=True)]
-        )
-        self._ends = _joined([begin + spans.ends for begin, (_, spans) in zip(self._begins, self._rows, strict=True)])
+        self._starts = _join([begin + spans.starts for begin, (_, spans) in zip(self._begins, self._rows, strict=True)])
+        self._ends = _join([begin + spans.ends for begin, (_, spans) in zip(self._begins, self._rows, strict=True)])
         self._first = np.cumsum([0, *(spans.starts.size for _, spans in self._rows)])
 
-    def within(self, window: TimeWindow) -> dict[int, Ints]:
+    def within(self, window: TimeWindow) -> dict[int, IntArray]:
         """Row by row what falls into each bin of a window; without the rows of which nothing does."""
         edges = window.edges
         first = np.searchsorted(self._ends, self._begins + window.start_ps, "right") - self._first[:-1]
         last = np.searchsorted(self._starts, self._begins + window.end_ps, "left") - self._first[:-1]
-        found: dict[int, Ints] = {}
+        found: dict[int, IntArray] = {}
         for at in np.flatnonzero(first < last):
             number, spans = self._rows[at]
             part = slice(first[at], last[at])
-            counts = Spans(spans.starts[part], spans.ends[part], spans.amounts[part]).within(edges)
+            counts = TimeSpans(spans.starts[part], spans.ends[part], spans.amounts[part]).within(edges)
             if counts.any():
                 found[number] = counts
         return found
 
 
-def union(starts: Ints, ends: Ints) -> Spans:
+def union(starts: IntArray, ends: IntArray) -> TimeSpans:
     """Intervals in any order, which may overlap, as spans of the time that they cover."""
     order = np.argsort(starts, kind="stable")
     starts, ends = starts[order], np.maximum.accumulate(ends[order]) if order.size else ends
@@ -153,8 +151,8 @@ def union(starts: Ints, ends: Ints) -> Spans:
     opens[1:] = starts[1:] > ends[:-1]
     closes = np.roll(opens, -1)
     begins, overs = starts[opens], ends[closes]
-    return Spans(begins, overs, overs - begins)
+    return TimeSpans(begins, overs, overs - begins)
 
 
-def _joined(parts: list[Ints]) -> Ints:
+def _join(parts: list[IntArray]) -> IntArray:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)

@@ -57,7 +57,7 @@ class Page:
 
     @property
     def nbytes(self) -> int:
-        """How large the file is."""
+        """The size of the file."""
         return len(self.content.encode())
 
     def write(self, path: str | Path) -> None:
@@ -77,7 +77,7 @@ def make_page(machine: Topology, run: ObservedRun | None = None) -> Page:
     title = one_line(source_name(machine) if run is None else f"{run.result.bench} on {source_name(machine)}")
     notice = "" if run is None else notice_of(run)
     data = pack.text({"version": __version__, "machine": machine_view(machine), "run": view, "notice": notice})
-    return Page(_filled(title, data), title, machine.resolved_yaml())
+    return Page(_fill(title, data), title, machine.resolved_yaml())
 
 
 def one_line(text: str) -> str:
@@ -85,7 +85,7 @@ def one_line(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-def _filled(title: str, data: str) -> str:
+def _fill(title: str, data: str) -> str:
     """The markup with everything in it. Neither base64 nor our own scripts can end a ``script`` element."""
     scripts = "\n".join(f"// ---- {name}\n{_asset(name)}" for name in SCRIPTS)
     parts = {
@@ -112,7 +112,7 @@ MARK = '<meta name="kernbench-version" content="">'
 
 @state
 class Shelf:
-    """What is served: the last good page, and a message when making a newer one failed. Shared between threads."""
+    """The page that is served: the last good one, and a message when a newer one failed. Shared between threads."""
 
     _content: bytes = b""
     _version: str = ""
@@ -159,17 +159,17 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where a browser finds it."""
+        """The address for a browser."""
         return f"http://{HOST}:{self.port}/"
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which it listens."""
         return int(self.server_address[1])
 
     @property
     def names(self) -> frozenset[str]:
-        """What a request may call it: this computer, with the port; browsers leave out port 80."""
+        """The names a request may call it: this computer, with the port; browsers leave out port 80."""
         return frozenset(f"{name}:{self.port}" for name in NAMES) | frozenset(NAMES if self.port == HTTP_PORT else ())
 
 
@@ -185,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_content=True)
 
     def do_HEAD(self) -> None:
-        """What GET would give, without its content."""
+        """Answer as GET would, without the content."""
         self._answer(with_content=False)
 
     def do_POST(self) -> None:
@@ -198,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_POST  # noqa: N815 - as http.server calls them
 
     def _answer(self, *, with_content: bool) -> None:
-        if not self._asked_by_name():
+        if not self._is_asked_by_name():
             self.send_error(
                 HTTPStatus.MISDIRECTED_REQUEST, explain=f"this server answers to {self.server.url} and to localhost"
             )
@@ -218,8 +218,8 @@ class _Handler(BaseHTTPRequestHandler):
         if with_content:
             self.wfile.write(content)
 
-    def _asked_by_name(self) -> bool:
-        """Whether the request names this server.
+    def _is_asked_by_name(self) -> bool:
+        """Tell whether the request names this server.
 
         A page of somebody else can have its own name resolved to this computer, and would then read what is served.
         """

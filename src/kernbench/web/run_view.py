@@ -25,14 +25,14 @@ from kernbench.runtime_api.requests import purpose_of
 from kernbench.runtime_api.run_explanation import LaunchExplanation, LineWait, RunExplanation, explain_run
 from kernbench.web.activity import ROWS_OF_KIND, WORK_ROWS, Activity, activity_of, busy_memories, busy_rows
 from kernbench.web.observer import ObservedRun
-from kernbench.web.packing import Json, Pack, SpanRows, TimeWindow, sparse_rows, varints
+from kernbench.web.packing import Pack, PageJson, SpanRows, TimeWindow, sparse_rows, varints
 
 _PARTS = list(PathPart)
 MOST_SLICES = 8
 """The busiest of a path that the page shows"""
 
 
-def paths_view(run: ObservedRun, pes: Mapping[PeCoord, int], requests: Sequence[int]) -> list[Json]:
+def paths_view(run: ObservedRun, pes: Mapping[PeCoord, int], requests: Sequence[int]) -> list[PageJson]:
     """The critical path of the run, and of each launch that one of ``requests`` is; times in ps."""
     engine = run.engine
     found: RunExplanation = explain_run(run.log, engine.handles, 0.0, run.result.sim_ns)
@@ -41,9 +41,9 @@ def paths_view(run: ObservedRun, pes: Mapping[PeCoord, int], requests: Sequence[
     return [whole, *(_launch(launches[each], pes) for each in requests)]
 
 
-def _launch(launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> Json:
-    lines: list[Json] = [[each.line, each.says, round(each.path_ns * 1000)] for each in launch.lines]
-    about: dict[str, Json] = {
+def _launch(launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> PageJson:
+    lines: list[PageJson] = [[each.line, each.says, round(each.path_ns * 1000)] for each in launch.lines]
+    about: dict[str, PageJson] = {
         "program": launch.program.name,
         "unit": launch.program.unit,
         "pe_count": launch.pe_count,
@@ -53,13 +53,13 @@ def _launch(launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> Json:
     return {**_path(launch.name, launch.request_id, launch.path, launch.roofline, launch.slices, pes), **about}
 
 
-def _wait(wait: LineWait, launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> Json:
-    """Who waited, for what, of whom, how often and for how long; kernels as [PE, launch, line or empty]."""
+def _wait(wait: LineWait, launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> PageJson:
+    """Describe a wait: who, for what, of whom, how often and for how long; kernels as [PE, launch, line or empty]."""
     waiting = _kernel(wait.waiting, wait.waiting_kernel, launch, pes)
     return [waiting, wait.what, _kernel(wait.cause, wait.kernel, launch, pes), wait.count, round(wait.ns * 1000)]
 
 
-def _kernel(place: KernelPlace, name: str, launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> Json:
+def _kernel(place: KernelPlace, name: str, launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> PageJson:
     program = launch.programs.get(place.launch_id)
     return [pes[place.pe], name, f"{program.unit} {place.line}" if program and place.line else ""]
 
@@ -71,9 +71,9 @@ def _path(
     bounds: Roofline,
     slices: Sequence[SliceTime],
     pes: Mapping[PeCoord, int],
-) -> dict[str, Json]:
+) -> dict[str, PageJson]:
     """Steps are [part, start ps, end ps, PE or -1, line or 0]."""
-    steps: list[Json] = [
+    steps: list[PageJson] = [
         [_PARTS.index(step.part), step.start_ps, step.end_ps, -1 if step.pe is None else pes[step.pe], step.line]
         for step in path.steps
     ]
@@ -91,13 +91,13 @@ def _path(
     }
 
 
-def _slice(each: SliceTime) -> Json:
+def _slice(each: SliceTime) -> PageJson:
     """Its name, ps by what its buses were busy with, and the share of row hits."""
     spent = each.data_ps, each.rows_ps, each.turnarounds_ps, each.refresh_ps, each.groups_ps
     return [each.where, [*spent], each.hit_share]
 
 
-def _bound(bound: Bound) -> Json:
+def _bound(bound: Bound) -> PageJson:
     return [bound.resource, bound.where, bound.amount, bound.unit, bound.rate, bound.ps]
 
 
@@ -107,13 +107,13 @@ LEAST_BINS = 24
 BINS_OF_LAUNCHES = 100 * BINS
 
 
-def run_view(run: ObservedRun, pack: Pack) -> dict[str, Json]:
+def run_view(run: ObservedRun, pack: Pack) -> dict[str, PageJson]:
     """The run for the page, times in ps; the long columns go into ``pack``."""
     return _RunView(run, pack).make()
 
 
 def notice_of(run: ObservedRun) -> str:
-    """What a reader has to know of a run that did not go well; empty when it did."""
+    """Tell what a reader has to know of a run that did not go well; empty when it did."""
     result = run.result
     if result.ok:
         return ""
@@ -141,7 +141,7 @@ class _RunView:
         self.busy = SpanRows(dict(enumerate(chain.from_iterable(map(busy_rows, self.activity.rows.values())))))
         self.memories = SpanRows(busy_memories(self.run.log, self.run.end_ps))
 
-    def make(self) -> dict[str, Json]:
+    def make(self) -> dict[str, PageJson]:
         """Everything."""
         engine = self.run.engine
         pes = {pe: at for at, pe in enumerate(engine.machine.graph.pes())}
@@ -160,7 +160,7 @@ class _RunView:
             "paths": paths_view(self.run, pes, [each.request_id for each in self.launches]),
         }
 
-    def _about(self) -> dict[str, Json]:
+    def _about(self) -> dict[str, PageJson]:
         result, engine = self.run.result, self.run.engine
         return {
             "bench": result.bench,
@@ -181,17 +181,17 @@ class _RunView:
             begin, end = each.submitted_ps, each.ended_ps
             yield TimeWindow(each.msg.title, begin, end, min(bins, end - begin)), places[each.request_id]
 
-    def _request(self, handle: RequestHandle) -> Json:
+    def _request(self, handle: RequestHandle) -> PageJson:
         """[phase, name, SIP or -1, bytes, submitted ps, ended ps or -1, error]."""
         purpose = purpose_of(handle.msg, AddressFormat(self.run.engine.spec.address.format))
         sip = -1 if purpose.sip is None else purpose.sip
-        about: list[Json] = [purpose.phase, handle.msg.title, sip, purpose.nbytes, handle.submitted_ps]
+        about: list[PageJson] = [purpose.phase, handle.msg.title, sip, purpose.nbytes, handle.submitted_ps]
         if handle.outcome is None:
             return [*about, -1, ""]
         error = handle.outcome.error
         return [*about, handle.ended_ps, "" if error is None else text_of(error)]
 
-    def _links(self) -> Json:
+    def _links(self) -> PageJson:
         """[number, bytes, busy ps, most bytes in its FIFO] of every link that carried something."""
         number = {(edge.src, edge.dst): at for at, edge in enumerate(self.run.engine.machine.graph.edges)}
         return [
@@ -199,7 +199,7 @@ class _RunView:
             for link in self.run.result.links
         ]
 
-    def _queues(self, pes: Mapping[PeCoord, int]) -> Json:
+    def _queues(self, pes: Mapping[PeCoord, int]) -> PageJson:
         """[PE, busy ps, [direction, messages, bytes] of each of its queues that sent] of every PE that sent."""
         engine = self.run.engine
         return [
@@ -207,10 +207,10 @@ class _RunView:
             for each in queue_traffic(engine.machine, self.run.log.seen.works)
         ]
 
-    def _timeline(self) -> Json:
+    def _timeline(self) -> PageJson:
         """PE by PE and row by row, how many spans there are and how many bytes they take in the section ``spans``."""
         content: list[bytes] = []
-        index: list[Json] = []
+        index: list[PageJson] = []
         for rows in self.activity.rows.values():
             for row in rows:
                 content.append(varints(row.numbers()))
@@ -218,7 +218,7 @@ class _RunView:
         self.pack.add("spans", b"".join(content))
         return {"labels": [list(label) for label in self.activity.labels], "index": index}
 
-    def _window(self, number: int, window: TimeWindow, request: int) -> Json:
+    def _window(self, number: int, window: TimeWindow, request: int) -> PageJson:
         """Its sections have bins: bytes by link; busy ps by PE and row (one more: any engine); busy ps by memory."""
         traffic, busy, memories = (rows.within(window) for rows in (self.traffic, self.busy, self.memories))
         n_rows = len(self.activity.rows) * (len(PE_ROWS) + 1)

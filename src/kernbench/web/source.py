@@ -1,4 +1,4 @@
-"""What a page is made from: a machine with or without a run, or a page that is there already; made anew when
+"""Make a page from a machine with or without a run, or read one that is there already; make it anew when
 what it was made from changes."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PageSource(Protocol):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What to look at for changes."""
+        """List the files to look at for changes."""
 
     def content(self) -> str:
         """The page as it is now. KernbenchError when there is none."""
@@ -106,7 +106,7 @@ class FileSource:
         return (self.path,)
 
     def content(self) -> str:
-        """What is in the file. InputError when it cannot be read, and when that is no page, or a part of one."""
+        """Read the file. InputError when it cannot be read, and when that is no page, or a part of one."""
         try:
             found = read_input(self.path, most=None).decode("utf-8")
         except UnicodeDecodeError as error:
@@ -122,7 +122,7 @@ Stamp = tuple[int, int] | None
 
 
 def _stamp(path: Path) -> Stamp:
-    """What changes when a file does: time and size; None while there is none."""
+    """Return the time and size of a file, which change when it does; None while there is none."""
     try:
         found = path.stat()
     except OSError:

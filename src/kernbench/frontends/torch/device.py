@@ -72,5 +72,5 @@ def get_amp_supported_dtype() -> list[Any]:
 
 
 def _is_in_bad_fork() -> bool:
-    """What PyTorch asks before it seeds."""
+    """Tell PyTorch, before it seeds, that it may."""
     return False

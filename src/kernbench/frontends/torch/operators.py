@@ -1,4 +1,4 @@
-"""What PyTorch's operators do on ``ahbm``: views rename, transfers move; everything else the host computes."""
+"""Carry out PyTorch's operators on ``ahbm``: views rename, transfers move; everything else the host computes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import DEVICE, AhbmTensor, fetch, from_host, new, sip_of, to_host, write
 
 aten = torch.ops.aten
-Operator = Any
+TorchOperator = Any
 _NO_ALIAS_BUT_VIEW = (aten._unsafe_view.default,)  # noqa: SLF001 - an operator's name
 # They make numbers of nothing: the host does, and sends them, which is what a program asks for.
 _SOURCES = frozenset(
@@ -46,7 +46,7 @@ _OF_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 _UNWRITTEN = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
 
 
-def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Carry ``operator`` out, one of whose arguments is on the machine, or whose result is to be."""
     own = _OWN.get(operator)
     if own is not None:
@@ -58,13 +58,13 @@ def run(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return _on_host(operator, args, kwargs)
 
 
-def _is_view(operator: Operator) -> bool:
+def _is_view(operator: TorchOperator) -> bool:
     returned = [each.alias_info for each in operator._schema.returns]  # noqa: SLF001 - what subclasses look at
     viewed = bool(returned) and all(alias is not None and not alias.is_write for alias in returned)
     return viewed or operator in _NO_ALIAS_BUT_VIEW
 
 
-def _view(operator: Operator, args: Any, kwargs: Any) -> Any:
+def _view(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     """The same storage in the shape that the operator gives a tensor without elements."""
     base = next(each for each in args if isinstance(each, AhbmTensor))
     found = operator(*tree_map(_without_elements, args), **tree_map(_without_elements, kwargs))
@@ -82,7 +82,7 @@ def _without_elements(x: Any) -> Any:
     return torch.device("meta") if isinstance(x, torch.device) else x
 
 
-def _unwritten(operator: Operator, args: Any, kwargs: Any) -> Any:
+def _unwritten(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     """A new tensor; where the program says, else where the one it is made like lies."""
     like = next((each for each in args if isinstance(each, AhbmTensor)), None)
     device = torch.device(kwargs.get("device") or (like.device if like is not None else DEVICE))
@@ -95,7 +95,7 @@ def _unwritten(operator: Operator, args: Any, kwargs: Any) -> Any:
     return new(tuple(form.shape), form.dtype, sip_of(device), form.stride())
 
 
-def _on_host(operator: Operator, args: Any, kwargs: Any) -> Any:
+def _on_host(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     """Copy what it reads to the host, compute there, copy results and what it writes back; it is listed."""
     name = operator.overloadpacket.__name__
     here = [each for each in _leaves(args, kwargs) if isinstance(each, AhbmTensor)]
@@ -127,7 +127,7 @@ def _on_host(operator: Operator, args: Any, kwargs: Any) -> Any:
 
 
 def _fetched(
-    operator: Operator, operands: list[AhbmTensor], results: set[int], *, blank: bool
+    operator: TorchOperator, operands: list[AhbmTensor], results: set[int], *, blank: bool
 ) -> tuple[dict[int, Any], bool]:
     """Operands on the host by their ``id``, and whether all are their values: else, in a run without data, zeros.
 
@@ -148,8 +148,8 @@ def _fetched(
     return copies, known
 
 
-def _asks_for_values(operator: Operator) -> Callable[[AhbmTensor], bool]:
-    """Which operands have to be known, so that an operator gives what it would with data."""
+def _asks_for_values(operator: TorchOperator) -> Callable[[AhbmTensor], bool]:
+    """Select the operands that have to be known, so that an operator gives what it would with data."""
     if not _OF_VALUES & set(operator.tags):
         return lambda _: False
     if operator is aten.index.Tensor:  # the mask says how many there are
@@ -162,7 +162,7 @@ def _blank(x: AhbmTensor) -> Any:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
 
 
-def _result_types(operator: Operator, args: Any, kwargs: Any) -> list[Any] | None:
+def _result_types(operator: TorchOperator, args: Any, kwargs: Any) -> list[Any] | None:
     """The types of what an operator returns; None when PyTorch cannot say without computing it."""
     try:
         form = operator(*tree_map(_without_elements, args), **tree_map(_without_elements, kwargs))
@@ -192,7 +192,7 @@ def _host_device(x: Any) -> Any:
     return torch.device("cpu") if isinstance(x, torch.device) and x.type == DEVICE else x
 
 
-def _written(operator: Operator, args: Any, kwargs: Any) -> list[Any]:
+def _written(operator: TorchOperator, args: Any, kwargs: Any) -> list[Any]:
     """The arguments that an operator changes."""
     found = []
     for i, each in enumerate(operator._schema.arguments):  # noqa: SLF001 - what subclasses look at
@@ -201,8 +201,8 @@ def _written(operator: Operator, args: Any, kwargs: Any) -> list[Any]:
     return found
 
 
-def _results(operator: Operator, args: Any, kwargs: Any) -> set[int]:
-    """Which objects are only there for results (``out=``): the operator does not read them."""
+def _results(operator: TorchOperator, args: Any, kwargs: Any) -> set[int]:
+    """Find the objects that are only there for results (``out=``): the operator does not read them."""
     names = {each.name for each in operator._schema.arguments if each.is_out}  # noqa: SLF001 - what subclasses look at
     operands = {id(each) for each in _leaves(args, {name: x for name, x in kwargs.items() if name not in names})}
     return {id(each) for each in _leaves((), {name: x for name, x in kwargs.items() if name in names})} - operands
@@ -238,7 +238,7 @@ def _item(x: AhbmTensor) -> Any:
     return to_host(x).item()
 
 
-_OWN: dict[Operator, Callable[..., Any]] = {
+_OWN: dict[TorchOperator, Callable[..., Any]] = {
     aten.copy_.default: _copy,
     aten._copy_from.default: _copy_from,  # noqa: SLF001 - an operator's name
     aten._to_copy.default: _to_copy,  # noqa: SLF001

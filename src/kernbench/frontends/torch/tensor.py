@@ -39,7 +39,7 @@ class AhbmTensor(Placed, torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """What PyTorch calls for every operator."""
+        """Carry out an operator; PyTorch calls this for every one."""
         return _dispatch.run(func, args, kwargs or {})
 
     def place(self) -> tuple[Tensor, int]:
@@ -67,7 +67,7 @@ class AhbmTensor(Placed, torch.Tensor):
 
 
 class _Dispatch:
-    """What carries operators out; it imports this module, and says so here."""
+    """The place of the function that carries operators out; its module imports this one, and says so here."""
 
     run: Any = None
 
@@ -120,7 +120,7 @@ def fetch(x: AhbmTensor, *, overwritten: bool = False) -> tuple[TorchTensor, boo
 
 
 def _asked(x: AhbmTensor, extent: int) -> Any:
-    """Where its elements are in the stretch from its first to its last."""
+    """Index the elements within the stretch from the first to the last."""
     if extent == x.numel():
         return ...
     return torch.as_strided(torch.arange(extent), x.shape, x.stride()).reshape(-1).numpy()

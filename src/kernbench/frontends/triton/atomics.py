@@ -32,7 +32,7 @@ _RELEASING = (ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE)
 
 
 class Atomic(NamedTuple):
-    """What an atomic of a kernel is given: operands, and how it is ordered."""
+    """The operands of an atomic of a kernel, and its order."""
 
     pointers: Value
     value: Value

@@ -1,4 +1,4 @@
-"""What Triton's interpreter builds programs with: known values as it does, symbolic ones as commands of the PE."""
+"""Build programs for Triton's interpreter: known values as it does, symbolic ones as commands of the PE."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernbench.frontends.triton.atomics import Atomic, change, compare_and_swap
 from kernbench.frontends.triton.calls import result_is_added
 from kernbench.frontends.triton.descriptors import repeated, thin
 from kernbench.frontends.triton.memory import load, store
-from kernbench.frontends.triton.pointers import Pointers, moved
+from kernbench.frontends.triton.pointers import PointerHandle, moved
 from kernbench.frontends.triton.running import refused, running
 from kernbench.frontends.triton.values import (
     MACHINE_TYPES,
@@ -92,11 +92,11 @@ class Builder(interpreter.InterpreterBuilder):
     # programs
 
     def create_get_program_id(self, axis: int) -> Value:
-        """Where the program is in the grid."""
+        """Return the program's place in the grid."""
         return TensorHandle(np.array([running().program[axis]], np.int32), tl.int32)
 
     def create_get_num_programs(self, axis: int) -> Value:
-        """How large the grid is."""
+        """Return the size of the grid."""
         return TensorHandle(np.array([running().grid[axis]], np.int32), tl.int32)
 
     # memory
@@ -243,7 +243,7 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_broadcast(self, arg: Value, shape: Sequence[int]) -> Value:
         """Repeated to a shape: nothing happens until somebody needs all elements."""
-        if isinstance(arg, Pointers):
+        if isinstance(arg, PointerHandle):
             return arg.repeated(tuple(shape))
         if not is_symbolic(arg):
             return value_of(repeated(arg.data, tuple(shape)), arg.dtype.scalar)
@@ -252,7 +252,7 @@ class Builder(interpreter.InterpreterBuilder):
     def create_splat(self, ret_ty: Type, arg: Value) -> Value:
         """One element, repeated to a shape."""
         shape = tuple(map(int, ret_ty.shape))
-        if isinstance(arg, Pointers):
+        if isinstance(arg, PointerHandle):
             return arg.repeated(shape)
         if not is_symbolic(arg):
             return value_of(repeated(arg.data.reshape((1,) * len(shape)), shape), arg.dtype.scalar)
@@ -303,7 +303,7 @@ class Builder(interpreter.InterpreterBuilder):
         running().tl.device_print(running().program, prefix, *shown)
 
     def create_assume(self, condition: Value) -> None:
-        """What a compiler would make use of."""
+        """Ignore a condition that only a compiler would make use of."""
         if not is_symbolic(condition) and not condition.data.all():
             raise refused("tl.assume of what does not hold")
 
@@ -334,7 +334,7 @@ def _elementwise(name: str, *values: Value) -> Value:
 
 
 def _is_accumulator(value: Value, product: Any) -> bool:
-    """Whether the matrix unit can add ``product`` to ``value``: data of its shape, or nothing but zeros."""
+    """Tell whether the matrix unit can add ``product`` to ``value``: data of its shape, or nothing but zeros."""
     if not isinstance(product, Product) or product.is_issued or value.data.shape != product.shape:
         return False
     if is_symbolic(value):

@@ -1,4 +1,4 @@
-"""What a kernel does with the result of the call that it is in: told from its next instruction."""
+"""Tell what a kernel does with the result of the call that it is in, from its next instruction."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LIBRARIES = (*map(str, triton.__path__), *map(str, kernbench.__path__))
 
 
 def result_is_dropped() -> bool:
-    """Whether the call is a statement by itself, so that nobody wants its result."""
+    """Tell whether the call is a statement by itself, so that nobody wants its result."""
     return _next_instruction() == ("POP_TOP", "")
 
 
 def result_is_added() -> bool:
-    """Whether the kernel adds the result to something before it does anything else: ``x += call(...)``."""
+    """Tell whether the kernel adds the result to something before it does anything else: ``x += call(...)``."""
     return _next_instruction() in (("BINARY_OP", "+="), ("BINARY_OP", "+"))
 
 

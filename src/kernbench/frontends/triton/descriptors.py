@@ -55,7 +55,7 @@ class List:
         return List(self.shape, tuple([(None if at is None else at + by, n) for at, n in self.runs]))
 
 
-Descriptor: TypeAlias = Box | List
+ElementDescriptor: TypeAlias = Box | List
 
 
 def thin(data: Array) -> Array:
@@ -87,7 +87,7 @@ def in_bytes(steps: Array, itemsize: int) -> Array:
     return found
 
 
-def describe(pointers: Array, mask: Array | None, itemsize: int, *, writing: bool) -> Descriptor | None:
+def describe(pointers: Array, mask: Array | None, itemsize: int, *, writing: bool) -> ElementDescriptor | None:
     """The descriptor of the elements at ``pointers`` for which ``mask`` holds (None: all); None when none is left.
 
     ``pointers``: whole numbers, in bytes; ``mask`` broadcasts to their shape. An axis along which all elements of a
@@ -160,7 +160,7 @@ def _box(at: Array, valid: Shape, itemsize: int, *, writing: bool) -> Box | None
 
 @lru_cache(maxsize=32)
 def _lattice(extents: Shape, strides: tuple[int | None, ...]) -> Array:
-    """Where the elements of a box are from its first."""
+    """Compute the offsets of the elements of a box from its first."""
     at: Any = np.int64(0)
     for axis, (n, step) in enumerate(zip(extents, strides, strict=True)):
         if step is not None:
@@ -175,7 +175,7 @@ def _second(axis: int, axes: int) -> Shape:
 
 
 def _overlaps(strides: list[int | None], extents: Shape, itemsize: int) -> bool:
-    """Whether two elements of a box may share bytes: an axis steps by less than what the finer ones cover."""
+    """Tell whether two elements of a box may share bytes: an axis steps by less than what the finer ones cover."""
     covered = itemsize
     for step, n in sorted((step, n) for step, n in zip(strides, extents, strict=True) if step is not None):
         if step < covered:

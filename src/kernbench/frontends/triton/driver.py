@@ -1,4 +1,4 @@
-"""What a host program asks of Triton's driver: the device, its figures, and how long something takes."""
+"""Answer for Triton's driver: the device, its figures, and how long something takes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _properties(spec: TopologySpec, cubes: int) -> dict[str, int]:
 
 
 class Utils:
-    """What ``driver.active.utils`` is asked for."""
+    """The object that programs use as ``driver.active.utils``."""
 
     @staticmethod
     def get_device_properties(device: int = 0) -> dict[str, int]:  # noqa: ARG004 - all SIPs are alike
@@ -45,7 +45,7 @@ class Utils:
         return _properties(context.topology, context.frontends.torch.cubes)
 
 
-class Driver:
+class TritonDriver:
     """``triton.runtime.driver.active``."""
 
     utils = Utils()
@@ -64,7 +64,7 @@ class Driver:
         return importlib.import_module("torch").device(BACKEND, self.get_current_device())
 
     def get_benchmarker(self) -> Callable[..., Any]:
-        """What measures."""
+        """Return the function that measures."""
         return do_bench
 
 
@@ -139,7 +139,7 @@ def _noting(measure: Callable[..., Any], names: Sequence[str], finished: list[st
 
 @value
 class Warmed:
-    """What ``kernel.warmup`` gives: a kernel that fills its PE. ``warmed[grid](...)`` runs it."""
+    """The result of ``kernel.warmup``: a kernel that fills its PE. ``warmed[grid](...)`` runs it."""
 
     kernel: Any
     options: Mapping[str, Any]
@@ -161,7 +161,7 @@ class Warmed:
         return SimpleNamespace(shared=spec.pe.tcm.bytes, num_warps=int(self.options.get("num_warps", 4)))
 
     def _init_handles(self) -> None:
-        """What programs call before they look at the figures."""
+        """Do nothing; programs call it before they look at the figures."""
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
         """``warmed[grid](*args)``: what is not given is as it was for the warm-up."""

@@ -20,7 +20,7 @@ from triton.runtime.driver import driver
 
 from kernbench.frontends.triton import atomics, recorded, reductions, tuning
 from kernbench.frontends.triton.builder import Builder
-from kernbench.frontends.triton.driver import Driver, do_bench, points_of_report, run, start_profiler
+from kernbench.frontends.triton.driver import TritonDriver, do_bench, points_of_report, run, start_profiler
 from kernbench.frontends.triton.values import numpy_type
 
 MADE_FOR = "3.9"
@@ -111,7 +111,7 @@ def _install() -> None:
     triton.testing.do_bench = triton.testing.do_bench_cudagraph = do_bench
     triton.profiler.start = start_profiler
     triton.testing.Mark._run = points_of_report(triton.testing.Mark._run)  # noqa: SLF001
-    driver.set_active(Driver())
+    driver.set_active(TritonDriver())
     atexit.register(_let_go)
 
 

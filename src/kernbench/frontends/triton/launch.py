@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import field, replace
 from math import prod
 from typing import Any
 
@@ -15,11 +16,11 @@ from triton.runtime import interpreter
 from triton.runtime.jit import mangle_type
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernbench.common.errors import InputError
-from kernbench.common.values import value
+from kernbench.common.errors import InputError, RunStopped
+from kernbench.common.values import state, value
+from kernbench.engine.engine import GraphEngine
 from kernbench.frontends.placed import Placed
-from kernbench.frontends.triton.pace import Pace
-from kernbench.frontends.triton.pointers import Pointers
+from kernbench.frontends.triton.pointers import PointerHandle
 from kernbench.frontends.triton.running import LaunchGrid, Running, begin, coordinates, programs_of
 from kernbench.frontends.triton.values import POINTED_TO, TensorHandle
 from kernbench.messages.requests import KernelRef, PeCoord
@@ -29,6 +30,8 @@ from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.kernel_runner import check_host_calls
 from kernbench.triton_emu.tl_context import TLContext
 
+MEASURED = 0.1
+"""Of the time that the run may take, so much of a launch is measured before anything is foreseen of the rest."""
 _GPU_OPTIONS = frozenset(
     [
         "num_warps",
@@ -68,7 +71,7 @@ class Pointer:
     def at(self, address: int) -> Any:
         """The argument, when the tensor begins at ``address``."""
         to = tl.pointer_type(self.ty)
-        pointer = tl.tensor(Pointers(address + self.offset, to), to)
+        pointer = tl.tensor(PointerHandle(address + self.offset, to), to)
         if self.descriptor is None:
             return pointer
         return interpreter.interpreter_semantic.make_tensor_descriptor(
@@ -115,7 +118,7 @@ def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[
         raise InputError(f"kernel {name!r}: no argument is a tensor, and it runs on the PEs that own its tensors")
     pes = sorted({owner for tensor in tensors for owner in tensor.layout.owners})
     shares = {pe: programs_of(context.frontends.triton.order, prod(extents), i, len(pes)) for i, pe in enumerate(pes)}
-    pace = Pace(name, extents, context.engine)
+    pace = LaunchPace(name, extents, context.engine)
     on_write = None if context.has_data else context.known_values.forget_range
     program = _program(function, arguments, tensors, extents, shares, window, pace, on_write)
     context.launch_on(name, pes, KernelRef(name=name, function=program, file=function.__code__.co_filename), *tensors)
@@ -139,10 +142,10 @@ def _program(
     grid: LaunchGrid,
     shares: Mapping[PeCoord, Iterable[int]],
     window: int | None,
-    pace: Pace,
+    pace: LaunchPace,
     on_write: Callable[[int, int, int], None] | None,
 ) -> Callable[..., None]:
-    """What each PE runs: its share of the programs, one after another."""
+    """Make the function that each PE runs: its share of the programs, one after another."""
 
     def kernel(*addresses: int, tl: TLContext) -> None:
         site = tl.site
@@ -222,3 +225,35 @@ def _value(name: str, key: str, value: Any) -> object:
         f"kernel {name!r}: {key} is a {type(value).__name__}; a kernel takes tensors of the machine, numbers, texts, "
         f"types, tuples and None"
     )
+
+
+@state
+class LaunchPace:
+    """The pace of the programs of a launch, all PEs together, in the user's time."""
+
+    kernel: str
+    grid: LaunchGrid
+    engine: GraphEngine
+    _begin_s: float = field(default_factory=time.monotonic)
+    _done: int = 0
+
+    def count_program(self) -> None:
+        """One more has run. RunStopped when the others would take longer than the run may.
+
+        Each of them is taken to need what those before have needed; what phase 2 needs is not in that.
+        """
+        self._done += 1
+        limit_s = self.engine.limits.wall_s
+        spent_s = time.monotonic() - self._begin_s
+        if limit_s is None or spent_s < MEASURED * limit_s:
+            return
+        programs, left_s = prod(self.grid), max(self.engine.seconds_left(), 0.0)
+        needed_s = spent_s / self._done * (programs - self._done)
+        if needed_s > left_s:
+            why = (
+                f"kernel {self.kernel!r} has run {self._done:,} of the {programs:,} programs of grid {self.grid} in "
+                f"{spent_s:.3g} s, {spent_s / self._done:.2g} s each; the others would take {needed_s:,.0f} s, and "
+                f"{left_s:,.0f} s are left. Make the problem smaller (of a benchmark: --points N) or the "
+                f"limit larger (--max-wall-s inf: none)"
+            )
+            raise RunStopped(self.engine.out_of_time(why))

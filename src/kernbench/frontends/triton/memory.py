@@ -29,14 +29,14 @@ from kernbench.triton_emu.handles import Number
 
 
 class Selecting(Protocol):
-    """What a load asks of the builder."""
+    """A builder that a load can select with."""
 
     def create_select(self, cond: Value, lhs: Value, rhs: Value) -> Value:
         """``lhs`` where ``cond`` holds, else ``rhs``."""
 
 
 def load(builder: Selecting, pointers: Value, mask: Array | None, other: Value | None) -> Value:
-    """What lies at ``pointers`` where ``mask`` holds (None: everywhere), elsewhere ``other`` (None: zeros)."""
+    """Load from ``pointers`` where ``mask`` holds (None: everywhere), elsewhere take ``other`` (None: zeros)."""
     ty, shape = pointers.get_element_ty(), shape_of(pointers)
     item = memory_type(ty)
     what = described(pointers, mask, item.itemsize, writing=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kernbench.common.dtypes import Array, Shape
-from kernbench.frontends.triton.descriptors import Descriptor, describe, in_bytes, repeated, summed, thin
+from kernbench.frontends.triton.descriptors import ElementDescriptor, describe, in_bytes, repeated, summed, thin
 from kernbench.frontends.triton.running import running
 from kernbench.frontends.triton.values import TensorHandle, Type, Value, known, value_of
 
@@ -14,7 +14,7 @@ _PLANS = 64
 """So many descriptors a kernel keeps: those of its loops, and of its next program, are found before there are more."""
 
 
-class Pointers(TensorHandle):
+class PointerHandle(TensorHandle):
     """``base`` and ``steps``, in elements of the type ``ty`` points to; who asks for ``data`` gets the addresses.
 
     What is added to all of them changes ``base`` only. So the blocks that a loop goes through have the same array of
@@ -31,15 +31,15 @@ class Pointers(TensorHandle):
         at = in_bytes(thin(self.steps), _width(self)).astype(np.uint64) + np.uint64(self.base % 2**64)
         return repeated(at, self.steps.shape)
 
-    def repeated(self, shape: Shape) -> Pointers:
+    def repeated(self, shape: Shape) -> PointerHandle:
         """The same, repeated to a shape that they broadcast to."""
-        return Pointers(self.base, self.dtype, repeated(self.steps, shape))
+        return PointerHandle(self.base, self.dtype, repeated(self.steps, shape))
 
 
 def moved(pointers: Value, offset: Value) -> Value:
     """``pointers`` moved on by known elements."""
     more = known(offset)
-    if not isinstance(pointers, Pointers):
+    if not isinstance(pointers, PointerHandle):
         at = thin(known(pointers)) + in_bytes(thin(more), _width(pointers)).astype(np.uint64)
         return value_of(repeated(at, np.broadcast_shapes(pointers.data.shape, more.shape)), pointers.dtype)
     base, steps = pointers.base, pointers.steps
@@ -50,18 +50,18 @@ def moved(pointers: Value, offset: Value) -> Value:
         base, steps = base + steps.item(0) * _width(pointers), more
     else:
         steps = summed(thin(steps), thin(more))
-    return Pointers(base, pointers.dtype, repeated(steps, shape))
+    return PointerHandle(base, pointers.dtype, repeated(steps, shape))
 
 
 def shape_of(pointers: Value) -> Shape:
-    """How many they are along each axis."""
-    found: Shape = pointers.steps.shape if isinstance(pointers, Pointers) else pointers.data.shape
+    """Return their number along each axis."""
+    found: Shape = pointers.steps.shape if isinstance(pointers, PointerHandle) else pointers.data.shape
     return found
 
 
-def described(pointers: Value, mask: Array | None, itemsize: int, *, writing: bool) -> Descriptor | None:
-    """As `describe`, for pointers of a kernel."""
-    if not isinstance(pointers, Pointers):
+def described(pointers: Value, mask: Array | None, itemsize: int, *, writing: bool) -> ElementDescriptor | None:
+    """Describe pointers of a kernel, as `describe` does."""
+    if not isinstance(pointers, PointerHandle):
         return describe(known(pointers), mask, itemsize, writing=writing)
     plans, steps = running().plans, pointers.steps
     core = None if mask is None else thin(mask)

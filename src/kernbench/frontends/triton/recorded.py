@@ -19,10 +19,10 @@ from triton.runtime import interpreter
 from kernbench.common.values import value
 from kernbench.frontends.triton.values import TensorHandle
 
-Operand: TypeAlias = Any
+CallOperand: TypeAlias = Any
 """A handle of the builder; of an operator also the plain number beside the tensor."""
 
-_Tensor: Any = tl.core.tensor
+_TlTensor: Any = tl.core.tensor
 _LIMIT = 4096  # signatures of a function: where a plain number is always another, they must not fill the memory
 _PLAIN = frozenset((int, bool, str, NoneType, EllipsisType))
 _SEQUENCES = frozenset((tuple, list, tl.tuple))
@@ -38,7 +38,7 @@ class _NotPlainError(Exception):
 
 @value
 class _Recording:
-    """What a call asks of the builder: methods, each with what picks its arguments from what is there by then.
+    """The calls of builder methods in a call, each with what picks its arguments from what is there by then.
 
     There are constants first, then the operands of the call, then what each request gives. ``result``: the place of
     what the call returns (None: a constant), and the attributes of its tensor; None: the call returns nothing.
@@ -48,7 +48,7 @@ class _Recording:
     requests: tuple[tuple[Callable[..., Any], Callable[[list[Any]], Iterable[Any]]], ...]
     result: tuple[int | None, dict[str, Any]] | None
 
-    def replay(self, operands: list[Operand]) -> Any:
+    def replay(self, operands: list[CallOperand]) -> Any:
         """The result of the same requests for other operands."""
         there = [*self.constants, *operands]
         for method, pick in self.requests:
@@ -56,17 +56,17 @@ class _Recording:
         if self.result is None:
             return None
         place, attributes = self.result
-        made = _Tensor.__new__(_Tensor)
+        made = _TlTensor.__new__(_TlTensor)
         made.__dict__ = attributes.copy()
         if place is not None:
             made.handle = there[place]
         return made
 
 
-class _Recorder:
+class _CallRecorder:
     """In place of the builder while a call is recorded: passes requests on, and notes those about operands."""
 
-    def __init__(self, builder: Any, operands: list[Operand]) -> None:
+    def __init__(self, builder: Any, operands: list[CallOperand]) -> None:
         self._builder = builder
         self._operands = operands
         self._constants: list[Any] = []
@@ -94,17 +94,17 @@ class _Recorder:
         return ask
 
     def _place(self, argument: Any, number: int | None) -> tuple[bool, int]:
-        """Whether an argument is an operand, and its number; else that of the constant which it becomes."""
+        """Tell whether an argument is an operand, and its number; else that of the constant which it becomes."""
         if number is not None:
             return True, number
         self._constants.append(argument)
         return False, len(self._constants) - 1
 
-    def _number(self, operand: Operand) -> int | None:
+    def _number(self, operand: CallOperand) -> int | None:
         return next((i for i, each in enumerate(self._operands) if each is operand), None)
 
     def recording(self, result: Any) -> _Recording | None:
-        """What was asked by a call that gave ``result``; None if that cannot be asked again."""
+        """Return the recording of a call that gave ``result``; None if the call cannot be repeated."""
         if not self._complete:
             return None
         constants, behind = tuple(self._constants), len(self._constants)
@@ -114,7 +114,7 @@ class _Recorder:
         )
         if result is None:
             return _Recording(constants, requests, None)
-        if type(result) is not _Tensor:
+        if type(result) is not _TlTensor:
             return None
         number = self._number(result.handle)
         attributes = vars(result) | {"handle": result.handle if number is None else None}
@@ -122,7 +122,7 @@ class _Recorder:
 
 
 def _picking(places: list[int]) -> Callable[[list[Any]], Iterable[Any]]:
-    """What picks the elements of a list at ``places``, in C: as many as there are."""
+    """Make a function that picks the elements of a list at ``places``, in C: as many as there are."""
     if len(places) > 1:
         return itemgetter(*places)
     first = places[0] if places else 0
@@ -135,7 +135,7 @@ def _holds_handles(argument: object) -> bool:
 
 def patch(owner: Any, name: str, function: Callable[..., Any], _builder: object, scope: Any) -> None:
     """In place of the interpreter's own way to give a function of the language its semantics."""
-    scope.set_attr(owner, name, _replayed(function, varying=owner is _Tensor and name in _OPERATORS))
+    scope.set_attr(owner, name, _replayed(function, varying=owner is _TlTensor and name in _OPERATORS))
 
 
 def _replayed(function: Callable[..., Any], *, varying: bool) -> Callable[..., Any]:
@@ -147,10 +147,10 @@ def _replayed(function: Callable[..., Any], *, varying: bool) -> Callable[..., A
         if _semantic is not None:  # within a call that is recorded, or cannot be
             return function(*arguments, _semantic=_semantic, **named)
         signature: list[Any] = []
-        operands: list[Operand] = []
+        operands: list[CallOperand] = []
         try:
             for each in arguments:
-                if type(each) is _Tensor:  # as _sign does, for nearly all arguments
+                if type(each) is _TlTensor:  # as _sign does, for nearly all arguments
                     signature.append(each.type.name)
                     operands.append(each.handle)
                 else:
@@ -168,7 +168,7 @@ def _replayed(function: Callable[..., Any], *, varying: bool) -> Callable[..., A
         alike = len(operands) > len({id(each) for each in operands})
         if alike or key in recordings or len(recordings) == _LIMIT:
             return function(*arguments, _semantic=interpreter.interpreter_semantic, **named)
-        recorder = _Recorder(interpreter.interpreter_builder, operands)
+        recorder = _CallRecorder(interpreter.interpreter_builder, operands)
         result = function(*arguments, _semantic=TritonSemantic(recorder), **named)
         recordings[key] = recorder.recording(result)
         return result
@@ -176,8 +176,8 @@ def _replayed(function: Callable[..., Any], *, varying: bool) -> Callable[..., A
     return call
 
 
-def _sign_operand(argument: Any, signature: list[Any], operands: list[Operand]) -> None:
-    """As `_sign`; of a plain number only what Triton looks at: its type, its sign, and whether it fits a type."""
+def _sign_operand(argument: Any, signature: list[Any], operands: list[CallOperand]) -> None:
+    """Sign as `_sign`; of a plain number only what Triton looks at: its type, its sign, and whether it fits a type."""
     if type(argument) is int:
         operands.append(argument)
         signature += (int, argument < 0, (~argument if argument < 0 else argument).bit_length())
@@ -188,10 +188,10 @@ def _sign_operand(argument: Any, signature: list[Any], operands: list[Operand]) 
         _sign(argument, signature, operands)
 
 
-def _sign(argument: Any, signature: list[Any], operands: list[Operand]) -> None:
+def _sign(argument: Any, signature: list[Any], operands: list[CallOperand]) -> None:
     """Append what a call is told by, of ``argument``; and its operands."""
     kind = type(argument)
-    if kind is _Tensor:
+    if kind is _TlTensor:
         signature.append(argument.type.name)
         operands.append(argument.handle)
         return

@@ -1,4 +1,4 @@
-"""Which program of a grid runs on which PE: what the interpreter's operations belong to."""
+"""Assign programs of a grid to PEs: the interpreter's operations belong to the program that runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Literal, TypeAlias
 from kernbench.common.dtypes import Array
 from kernbench.common.errors import KernelError
 from kernbench.common.values import state
-from kernbench.frontends.triton.descriptors import Descriptor
+from kernbench.frontends.triton.descriptors import ElementDescriptor
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.source import call_place, kernel_error
 from kernbench.triton_emu.tl_context import TLContext
 
 LaunchGrid: TypeAlias = tuple[int, int, int]
-Order: TypeAlias = Literal["cyclic", "blocked"]
+GridOrder: TypeAlias = Literal["cyclic", "blocked"]
 
 
 class Refused(KernelError):  # noqa: N818 - it says what happened
@@ -42,7 +42,7 @@ class Running:
     window: int | None = None
     on_write: Callable[[int, int, int], None] | None = None
     program: LaunchGrid = (0, 0, 0)
-    plans: dict[Hashable, tuple[Array, Descriptor | None]] = field(default_factory=dict)
+    plans: dict[Hashable, tuple[Array, ElementDescriptor | None]] = field(default_factory=dict)
     _loads: list[Handle] = field(default_factory=list)
 
     def admit_load(self) -> None:
@@ -55,7 +55,7 @@ class Running:
         if self.window is not None:
             self._loads.append(handle)
 
-    def note_write(self, what: Descriptor, itemsize: int) -> None:
+    def note_write(self, what: ElementDescriptor, itemsize: int) -> None:
         """The kernel writes elements of ``itemsize`` bytes."""
         if self.on_write is not None:
             self.on_write(self.tl.site.sip, *what.extent(itemsize))
@@ -78,7 +78,7 @@ def begin(kernel: Running) -> None:
     _RUNNING.set(kernel)
 
 
-def programs_of(order: Order, total: int, pe: int, pes: int) -> Iterable[int]:
+def programs_of(order: GridOrder, total: int, pe: int, pes: int) -> Iterable[int]:
     """The programs of ``total`` that the PE number ``pe`` of ``pes`` runs, in its order."""
     if order == "cyclic":
         return range(pe, total, pes)
@@ -88,7 +88,7 @@ def programs_of(order: Order, total: int, pe: int, pes: int) -> Iterable[int]:
 
 
 def coordinates(programs: Iterable[int], grid: LaunchGrid) -> Iterator[LaunchGrid]:
-    """Where programs are in the grid; the first axis counts fastest."""
+    """Yield the places of programs in the grid; the first axis counts fastest."""
     for program in programs:
         rest, x = divmod(program, grid[0])
         z, y = divmod(rest, grid[1])

@@ -25,7 +25,7 @@ class Chosen:
     caches: dict[int, dict[Any, Config]] = field(default_factory=dict)
 
     def of(self, tuner: Any) -> dict[Any, Config]:
-        """Those of one tuner, by the arguments that they were chosen for."""
+        """Return the configurations of one tuner, by the arguments that they were chosen for."""
         return self.caches.setdefault(id(tuner), {})
 
 

@@ -98,12 +98,12 @@ class Symbolic:
 
     @property
     def ndim(self) -> int:
-        """How many axes."""
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """How many elements."""
+        """The number of elements."""
         return prod(self.shape)
 
     def numbers(self) -> Array:
@@ -114,11 +114,11 @@ class Symbolic:
         return self._numbers
 
     def squeeze(self) -> Array:
-        """What the interpreter makes an index of."""
+        """Return an array that the interpreter can make an index of."""
         return self.numbers().squeeze()
 
     def all(self) -> bool:
-        """Whether all are true."""
+        """Tell whether all are true."""
         return bool(self.numbers().all())
 
     def __bool__(self) -> bool:
@@ -149,7 +149,7 @@ class Product(Symbolic):
 
     @property
     def is_issued(self) -> bool:
-        """Whether it is too late for an accumulator."""
+        """True if it is too late for an accumulator."""
         return self._issued is not None
 
     def issue(self, acc: Handle | None) -> Handle:
@@ -168,7 +168,7 @@ class Product(Symbolic):
 
 
 def is_symbolic(*values: Value | None) -> bool:
-    """Whether any of ``values`` is symbolic."""
+    """Tell whether any of ``values`` is symbolic."""
     for value in values:  # noqa: SIM110 - for each operation of a kernel, and much faster than any()
         if value is not None and isinstance(value.data, Symbolic):
             return True
@@ -206,7 +206,7 @@ def smallest(data: Array) -> Array:
 
 
 def _same(a: Array, b: Array) -> bool:
-    """Whether the numbers are the same; NaN is as NaN."""
+    """Tell whether the numbers are the same; NaN is as NaN."""
     equal = a == b
     return bool(equal.all()) or (a.dtype.kind in "fV" and bool((equal | (np.isnan(a) & np.isnan(b))).all()))
 
