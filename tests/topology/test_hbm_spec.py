@@ -7,7 +7,7 @@ import pytest
 from compiled import compiled
 from ideal_memory import IDEAL
 from kernbench.common.errors import ConfigError
-from kernbench.components.hbm.banked import BankedMemory
+from kernbench.components.hbm.banks import BankedMemory
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_spec import HBM2, HBM3, HbmSpec, HbmTiming, interleave
 

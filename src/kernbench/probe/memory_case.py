@@ -17,8 +17,8 @@ from math import prod
 
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
-from kernbench.components.hbm.banked import BankedMemory, Stretch
-from kernbench.components.hbm.slice import Request, Slice
+from kernbench.components.hbm.banks import BankedMemory, Stretch
+from kernbench.components.hbm.controller import Request, Slice
 from kernbench.core.clock import Clock
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_spec import TIMINGS, AddressMapping, HbmSpec, HbmTiming

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from kernbench.components.hbm.banked import BankedMemory, Stretch
-from kernbench.components.hbm.channels import Channels
-from kernbench.components.hbm.ideal import IdealMemory
-from kernbench.components.hbm.slice import Memory, Request, Slice
+from kernbench.components.hbm.banks import BankedMemory, Stretch
+from kernbench.components.hbm.controller import Memory, Request, Slice
+from kernbench.components.hbm.ideal import Channels, IdealMemory
 from kernbench.core.clock import Clock
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_spec import HBM3, HbmSpec, interleave

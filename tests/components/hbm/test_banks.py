@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.components.hbm.banked import BankedMemory
-from kernbench.components.hbm.banks import Banks
-from kernbench.components.hbm.channel_banks import ChannelBanks
+from kernbench.components.hbm.banks import BankedMemory, Banks
+from kernbench.components.hbm.channel import ChannelBanks
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_spec import HBM2, HBM3, MAPPINGS, interleave
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.components.hbm.channels import Channels
+from kernbench.components.hbm.ideal import Channels
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_spec import HbmSpec
 from kernbench.topology.rules import channels_and_pieces

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench.components.hbm.banked import BankedMemory
-from kernbench.components.hbm.channel_banks import ChannelBanks
-from kernbench.components.hbm.layout import Layout
-from kernbench.components.hbm.plan import Planner
+from kernbench.components.hbm.banks import BankedMemory
+from kernbench.components.hbm.channel import ChannelBanks
+from kernbench.components.hbm.layout import Layout, Planner
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_spec import HBM3, MAPPINGS, interleave
 

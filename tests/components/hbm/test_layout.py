@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.components.hbm.layout import Layout
-from kernbench.components.hbm.plan import Planner
+from kernbench.components.hbm.layout import Layout, Planner
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_spec import HBM2, HBM3, MAPPINGS, AddressMapping, interleave
 

@@ -9,7 +9,7 @@ from slice_support import MIB, QUANTUM, Asked, banked, ideal
 from slice_support import run as run_at
 
 from covering import covering
-from kernbench.components.hbm.slice import Slice
+from kernbench.components.hbm.controller import Slice
 from kernbench.core.clock import Clock
 
 RCD, BURST = 19_400, 1400

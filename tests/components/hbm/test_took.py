@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_support import hbm, machine, place
-from kernbench.components.hbm.banked import BankedMemory
+from kernbench.components.hbm.banks import BankedMemory
 from kernbench.core.log import By
 from kernbench.core.observed import BankTime
 from kernbench.engine.engine import GraphEngine
