@@ -52,9 +52,6 @@ class Scoreboard:
     def __len__(self) -> int:
         return len(self.under_way)
 
-    def __contains__(self, serial: int) -> bool:
-        return serial in self.under_way
-
     def issue(self, command: Command, waits: int = 0) -> bool:
         """Issue a command, to be released as often as ``waits`` says; return True when it can start at once."""
         missing = waits

@@ -316,7 +316,8 @@ class Sequencer:
         self._queue_waited.emit(QueueWaited(*where, since, self._clock.time))
 
     def _await_command(self, request: AwaitCommand) -> None:
-        self._stall_until(lambda: request.serial not in self.run.board, self.resume_program, By.OPERAND)
+        serial, under_way = request.serial, self._board.under_way
+        self._stall_until(lambda: serial not in under_way, self.resume_program, By.OPERAND)
 
     def _await_space(self, request: AwaitSpace) -> None:
         under_way = len(self.run.board)

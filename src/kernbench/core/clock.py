@@ -159,7 +159,7 @@ class Clock(Environment):
         if not length_hint(self._rest):
             if not self._spans:
                 raise EmptySchedule
-            self._begin_span()
+            self._begin()
         self.time, _, self._place, function, argument = next(self._rest)
         function(argument)
 
@@ -190,7 +190,7 @@ class Clock(Environment):
             if not length_hint(self._rest):
                 if not self._spans:
                     return True
-                self._begin_span()
+                self._begin()
 
     def _fire_some(self, until: int, enough: int | None) -> bool:
         """Fire the events up to ``until`` ps; False when ``halt`` ended it, or there were ``enough``, before."""
@@ -198,7 +198,7 @@ class Clock(Environment):
         until = min(until, NEVER - 1)
         while self._next_event_ps() <= until:
             if not length_hint(self._rest):
-                self._begin_span()
+                self._begin()
             events, rest = self._events, self._rest
             for self.time, _, self._place, function, argument in rest:
                 function(argument)
@@ -210,13 +210,11 @@ class Clock(Environment):
                     return True
         return True
 
-    def _begin_span(self) -> None:
-        """Go on to the events of the next span."""
-        self._span = span = heappop(self._spans)
-        self._begin(self._to_come.pop(span))
-
-    def _begin(self, events: list[Entry]) -> None:
-        """Put those that are next in order."""
+    def _begin(self, events: list[Entry] | None = None) -> None:
+        """Go on to ``events``, or to those of the next span, and put them in order."""
+        if events is None:
+            self._span = span = heappop(self._spans)
+            events = self._to_come.pop(span)
         if len(events) > 1:
             events.sort()
         self._fired += len(self._events)
