@@ -86,28 +86,28 @@ class ScheduleRun:
         elsewhere = False  # whether messages have come to HBM or SRAM
         for op in self._ops:
             self._op = op
-            does = op.does
+            does, line, to, _, what, shape, dtype, nbytes, _, _, drops = op
             try:
                 if does in _RECEIVES:
-                    request: Any = Receive(op.what, op.nbytes, op.line) if does == "await" else self._post(op)
+                    request: Any = Receive(what, nbytes, line) if does == "await" else self._post(op)
                     slot = yield request
                     elsewhere |= slot.space != "tcm"
-                    values[op.to] = Allocation(slot.array_of(op.nbytes, op.shape, op.dtype), slot)
+                    values[to] = Allocation(slot.array_of(nbytes, shape, dtype), slot)
                     if slot.pending:
-                        maker.enter(request, (), values[op.to])
+                        maker.enter(request, (), values[to])
                 else:
                     if elsewhere:
                         yield from self._bring_in(op)
-                    if op.to < 0:
+                    if to < 0:
                         yield self._give_out(op)
                     else:
-                        while (block := maker.result((does,), op.shape, op.dtype, op.nbytes)) is None:
-                            yield AwaitSpace(op.nbytes, op.line)
+                        while (block := maker.result((does,), shape, dtype, nbytes)) is None:
+                            yield AwaitSpace(nbytes, line)
                         yield self._make(op, block)
             except AllocationError as full:
-                full.add_note(self.place(op.line))
+                full.add_note(self.place(line))
                 raise
-            for value in op.drops:
+            for value in drops:
                 del values[value]
         self._op = None
         while True:
