@@ -7,11 +7,10 @@ they asked), then SimPy's events, by their priority: what thinks acts after what
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
-from operator import length_hint
+from operator import index
 from typing import Any, NoReturn, TypeAlias
 
 from simpy import Environment, Event
@@ -27,7 +26,6 @@ RANK_DELIVER = -1 << 32
 RANK_PROGRAM = 1
 RANK_THINK = 2  # and more, by SimPy's priority
 _BEHIND_PROGRAMS = NEVER >> 1  # places of SimPy's events: what has a place of a program at their instant has come
-_SPAN_BITS = 10  # events are put in order 2 ** 10 ps at a time
 _TIMES_OF_PARTS = "times that parts give are whole ps and not negative"
 
 Entry: TypeAlias = tuple[int, int, int, Callable[[Any], None], object]
@@ -50,20 +48,13 @@ class Clock(Environment):
         self._halted = False
         self._place = NEVER  # of the event that fires; NEVER when all of this instant have
         self._lapse_ps = 0
-        # Time is cut into spans, which are numbered. What is to happen in those to come, as it is asked for; the spans
-        # are a heap.
-        self._to_come: dict[int, list[Entry]] = {}
-        self._spans: list[int] = []
-        # The events of the span that goes on, in order, and those of them that have not fired.
-        self._span = -1
-        self._events: list[Entry] = []
-        self._rest: Iterator[Entry] = iter(self._events)
-        self._fired = 0  # in the spans before
+        self._events: list[Entry] = []  # a heap of those to come
+        self._fired = 0
 
     @property
     def n_events(self) -> int:
         """How many have fired."""
-        return self._fired + len(self._events) - length_hint(self._rest)
+        return self._fired
 
     def call_at(
         self, when: int, function: Callable[[Any], None], argument: object = None, rank: int = RANK_PROGRAM
@@ -74,29 +65,19 @@ class Clock(Environment):
 
         Who asks by the million gives the function of a class and the object: a bound method is made anew each time.
         """
+        if when.__class__ is not int or when < self.time:
+            when = self._check_time(when)
+        heappush(self._events, (when, rank, next(self._eid), function, argument))
+
+    def _check_time(self, when: object) -> int:
+        """Return ``when`` as an int; KernbenchError for what is no whole number, or over."""
         try:
-            span = when >> _SPAN_BITS
+            found = index(when)  # type: ignore[arg-type]
         except TypeError:
             raise KernbenchError(f"an event at {when!r} ps: {_TIMES_OF_PARTS}") from None
-        events = self._to_come.get(span)
-        if events is not None:
-            events.append((when, rank, next(self._eid), function, argument))
-        elif span > self._span:
-            self._to_come[span] = [(when, rank, next(self._eid), function, argument)]
-            heappush(self._spans, span)
-        else:
-            self._join((when, rank, next(self._eid), function, argument))
-
-    def _join(self, entry: Entry) -> None:
-        """An event is asked for in the span that goes on. KernbenchError when its time is over."""
-        when = entry[0]
-        if when < self.time:
-            raise KernbenchError(f"an event at {when} ps, at {self.time} ps, is too late: {_TIMES_OF_PARTS}")
-        left = length_hint(self._rest)
-        if left:
-            insort(self._events, entry, len(self._events) - left)
-        else:
-            self._begin([entry])
+        if found < self.time:
+            raise KernbenchError(f"an event at {found} ps, at {self.time} ps, is too late: {_TIMES_OF_PARTS}")
+        return found
 
     def schedule(self, event: Event, priority: int = NORMAL, delay: float = 0) -> None:
         """Fire an event of SimPy's after ``delay`` ps, rounded to whole ones; never, if that is ``NEVER`` or more."""
@@ -116,15 +97,9 @@ class Clock(Environment):
         self, when: int, place: int, function: Callable[[Any], None], argument: object, rank: int = RANK_PROGRAM
     ) -> None:
         """Call ``function(argument)`` at ``when`` ps, in the ``place`` that was reserved: once at most."""
-        span = when >> _SPAN_BITS
-        events = self._to_come.get(span)
-        if events is not None:
-            events.append((when, rank, place, function, argument))
-        elif span > self._span:
-            self._to_come[span] = [(when, rank, place, function, argument)]
-            heappush(self._spans, span)
-        else:
-            self._join((when, rank, place, function, argument))
+        if when < self.time:
+            when = self._check_time(when)
+        heappush(self._events, (when, rank, place, function, argument))
 
     def has_come(self, when: int, place: int) -> bool:
         """Whether what was to happen at ``when`` ps in ``place`` has, or does. For programs, or between events."""
@@ -139,10 +114,7 @@ class Clock(Environment):
 
     def _next_event_ps(self) -> int:
         """Time in ps of the next event; NEVER when there is none."""
-        left = length_hint(self._rest)
-        if left:
-            return self._events[-left][0]
-        return min(self._to_come[self._spans[0]])[0] if self._spans else NEVER
+        return self._events[0][0] if self._events else NEVER
 
     @property
     def now(self) -> int:
@@ -156,11 +128,10 @@ class Clock(Environment):
 
     def step(self) -> None:
         """Fire the next event. SimPy's EmptySchedule when there is none."""
-        if not length_hint(self._rest):
-            if not self._spans:
-                raise EmptySchedule
-            self._begin()
-        self.time, _, self._place, function, argument = next(self._rest)
+        if not self._events:
+            raise EmptySchedule
+        self.time, _, self._place, function, argument = heappop(self._events)
+        self._fired += 1
         function(argument)
 
     def advance(self, until: int = NEVER, enough: int | None = None) -> None:
@@ -175,51 +146,29 @@ class Clock(Environment):
         self._place = NEVER
         last_ps = until if until < NEVER else self._lapse_ps
         self.time = max(self.time, last_ps)
-        self._span = max(self._span, self.time >> _SPAN_BITS)
-        if not length_hint(self._rest):
-            self._begin([])  # what has fired is kept no longer
 
     def _fire_all(self) -> bool:
         """Fire all events; False when ``halt`` ended it."""
-        while True:
-            rest = self._rest
-            for self.time, _, self._place, function, argument in rest:
-                function(argument)
-                if self._halted:
-                    return False
-            if not length_hint(self._rest):
-                if not self._spans:
-                    return True
-                self._begin()
+        events = self._events
+        while events:
+            self.time, _, self._place, function, argument = heappop(events)
+            self._fired += 1
+            function(argument)
+            if self._halted:
+                return False
+        return True
 
     def _fire_some(self, until: int, enough: int | None) -> bool:
         """Fire the events up to ``until`` ps; False when ``halt`` ended it, or there were ``enough``, before."""
-        last = None if enough is None else self.n_events + enough
+        last = NEVER if enough is None else self._fired + enough
         until = min(until, NEVER - 1)
         while self._next_event_ps() <= until:
-            if not length_hint(self._rest):
-                self._begin()
-            events, rest = self._events, self._rest
-            for self.time, _, self._place, function, argument in rest:
-                function(argument)
-                if self._halted:
-                    return False
-                if last is not None and self.n_events >= last:
-                    return self._next_event_ps() > until
-                if events[-length_hint(rest)][0] > until:  # the next one; when none is left, the first
-                    return True
+            self.step()
+            if self._halted:
+                return False
+            if self._fired >= last:
+                return self._next_event_ps() > until
         return True
-
-    def _begin(self, events: list[Entry] | None = None) -> None:
-        """Go on to ``events``, or to those of the next span, and put them in order."""
-        if events is None:
-            self._span = span = heappop(self._spans)
-            events = self._to_come.pop(span)
-        if len(events) > 1:
-            events.sort()
-        self._fired += len(self._events)
-        self._events = events
-        self._rest = iter(events)
 
     def halt(self) -> None:
         """Make ``advance`` return after the current event."""
