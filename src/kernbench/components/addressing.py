@@ -166,12 +166,12 @@ class Addressing:
 
     def of_composite(self, command: Command) -> Streams:
         """Everything that a composite streams. AddressFaultError for what nothing maps."""
-        sources = [self._streamed(ref) for ref in command.reads_of_memory]
-        target, written = self._streamed(command.out)
+        sources = [self._locate_stream(ref) for ref in command.reads_of_memory]
+        target, written = self._locate_stream(command.out)
         segments = (*(ranges for ranges, _ in sources), target)
         return Streams(segments, AccessFootprint(tuple(each for _, touched in sources for each in touched), written))
 
-    def _streamed(self, ref: MemoryRef) -> tuple[tuple[Segment, ...], Footprints]:
+    def _locate_stream(self, ref: MemoryRef) -> tuple[tuple[Segment, ...], Footprints]:
         """Where an operand that stays in memory lies, and which bytes it has there."""
         itemsize = ref.dtype.itemsize
         low, span = extent(ref.shape, itemsize, ref.strides)

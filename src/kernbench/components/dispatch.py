@@ -153,7 +153,7 @@ class Dispatcher:
         self._addressing = Addressing(machine.addresses, parts, most_rows=most_rows)
         # Made once: a method is bound anew wherever it is handed on.
         self._when_begun, self._when_ended, self._when_done = self._math_begun, self._math_ended, self.board.complete
-        self._when_written = self.board.written
+        self._when_written = self.board.note_written
 
     def _site(self, grid: tuple[int, int, int]) -> KernelSite:
         sip, cube, pe = self.coord
@@ -283,7 +283,7 @@ class Dispatcher:
     def _start_empty(self, command: Command, cause: Cause) -> None:
         """A descriptor without a valid element moves nothing; a load sets ``other``, an atomic finds 0."""
         if command.op is not LOAD:
-            self.board.written(cause[0])
+            self.board.note_written(cause[0])
         fill = fill_of(command)
         if fill is None:
             self.board.complete(command, cause[0])
@@ -297,7 +297,7 @@ class Dispatcher:
         op = self.machine.next_op()
         scheduler = self.parts.scheduler
         begun = partial(self._composite_begun, op, scheduler.node.id, Recorded(command, work.segments), command.serial)
-        scheduler.submit(op, command, begun, partial(self._streamed, command, op), cause)
+        scheduler.submit(op, command, begun, partial(self._retire_composite, command, op), cause)
 
     def _composite_begun(
         self, op: int, component: str, what: Recorded, serial: int, start_ps: int, cause: Cause
@@ -324,7 +324,7 @@ class Dispatcher:
         if math is None:
             math = self._math = self.parts.math
             self._math_part = self.machine.log.part(math.node.id)
-        ended = self._copied if dst.__class__ is Operand and dst.by_address else self._when_ended
+        ended = self._retire_copy if dst.__class__ is Operand and dst.by_address else self._when_ended
         math.submit(command, self._when_begun, ended, cause)
 
     def _math_begun(self, operation: MathOperation, start_ps: int) -> Row:
@@ -337,9 +337,9 @@ class Dispatcher:
     def _math_ended(self, operation: MathOperation) -> None:
         self.board.complete(operation.work, operation.row)
 
-    def _copied(self, operation: MathOperation) -> None:
+    def _retire_copy(self, operation: MathOperation) -> None:
         """A message is where its kernel wants it, at an address in the TCM."""
-        self.board.written(operation.row)
+        self.board.note_written(operation.row)
         self._math_ended(operation)
 
     def _start_send(self, command: Command, claim: Claim, cause: Cause) -> None:
@@ -358,7 +358,7 @@ class Dispatcher:
         """An engine begins operation ``op``."""
         return self._recorder.started(OpStarted(op, component, what, start_ps, reads, writes, self._request_id), cause)
 
-    def received(self, command: Command, found: Slot | Exception | None, row: Row) -> None:
+    def on_message(self, command: Command, found: Slot | Exception | None, row: Row) -> None:
         """The message of a receive that was posted is there, of ``row``; or ``found`` is what is wrong with it."""
         if isinstance(found, Exception):
             self.fail_next(found)
@@ -371,9 +371,9 @@ class Dispatcher:
     def _retire_tiled(self, command: Command, op: int, last: Row) -> None:
         self.board.complete(command, self.machine.end_op(op, last))
 
-    def _streamed(self, command: Command, op: int, last: Row) -> None:
+    def _retire_composite(self, command: Command, op: int, last: Row) -> None:
         row = self.machine.end_op(op, last)
-        self.board.written(row)
+        self.board.note_written(row)
         self.board.complete(command, row)
 
     def _start(self, command: Command, cause: Cause) -> None:

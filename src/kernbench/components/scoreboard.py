@@ -95,7 +95,7 @@ class Scoreboard:
         if on_completion is not None:
             on_completion()
 
-    def written(self, row: Row) -> None:
+    def note_written(self, row: Row) -> None:
         """Note that one of the ``writes``, that of ``row``, is in memory."""
         self.writes -= 1
         if not self.writes and self.on_written is not None:

@@ -281,7 +281,7 @@ class Sequencer:
         self._board.now = self._issue
         try:
             queue = find_queue(ipcq.node.id, ipcq.queues, command.name, nbytes, sends=False)
-            slot = queue.receive_ahead(nbytes, command.line, partial(self.run.received, command))
+            slot = queue.receive_ahead(nbytes, command.line, partial(self.run.on_message, command))
         except KernelError as fault:
             self.fail(fault)
             return
