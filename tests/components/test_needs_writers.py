@@ -115,7 +115,7 @@ WRITERS: dict[str, tuple[Any, list[do.Op], dict[str, Any]]] = {
     "queue": (set_ups(By.QUEUE), MESSAGES, {}),
     "set-up of a message": (set_ups(By.SETUP), [(do.from_anyone, 0)], {"changes": ("pe.dma.setup_ns=20",)}),
     "message": (going_on(By.MESSAGE), MESSAGES, {}),
-    "message posted": (argument(Dispatcher, "received", 2, NONE), [(do.post, 3)], {}),
+    "message posted": (argument(Dispatcher, "on_message", 2, NONE), [(do.post, 3)], {}),
     "credit": (causes_of(Dispatcher, "issue_send", By.CREDIT), MESSAGES, {"n_slots": 1}),
     "kernel after a credit": (going_on(By.CREDIT), MESSAGES, {"n_slots": 1}),
     "poll": (causes_of(Dispatcher, "issue_send", By.POLL), MESSAGES, {"n_slots": 1, **POLL}),
