@@ -16,8 +16,10 @@ from kernbench.common.dtypes import ALL, BF16, F16, F32, I8, DType, dtype
 from kernbench.engine.engine import GraphEngine
 from kernbench.kernels.attention import attention
 from kernbench.kernels.elementwise import elementwise, elementwise_composite, silu_mul
-from kernbench.kernels.gemm import gemm_composite, gemm_simple, mlp
-from kernbench.kernels.rows import layernorm, rmsnorm, softmax
+from kernbench.kernels.gemm import gemm_composite, gemm_simple
+from kernbench.kernels.layernorm import layernorm, rmsnorm
+from kernbench.kernels.mlp import mlp
+from kernbench.kernels.softmax import softmax
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import Topology

@@ -19,9 +19,7 @@ from kernbench.dtensor.layouts import (
     rows_policy,
 )
 from kernbench.dtensor.placements import Placements, count_sent_bytes, local_window
-from kernbench.kernels.copy import copy_windows
-from kernbench.kernels.elementwise import elementwise_shards
-from kernbench.kernels.gemm import gemm_windows
+from kernbench.kernels.windows import copy_windows, elementwise_shards, gemm_windows
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.policy.placement.geometry import Window
 from kernbench.runtime_api.context import AnyContext

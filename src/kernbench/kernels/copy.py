@@ -1,10 +1,9 @@
 """Copies by address arithmetic: a kernel sees a sharded tensor as bytes from its virtual address on."""
 
-from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from kernbench.kernels.shares import blocks, own_lines, share
+from kernbench.kernels.shares import blocks, share
 
 
 def offset_copy(src_ptr: int, dst_ptr: int, n: int, stride: int, dtype: Any, block: int = 65536, *, tl: Any) -> None:
@@ -55,34 +54,3 @@ def shards_to_rows(src_ptr: int, dst_ptr: int, shards: tuple[int, ...], row_byte
         if (cube, pe) == here:
             values = tl.load(src_ptr + src, (rows, columns), dtype)
             tl.store(dst_ptr + dst, values, strides=(row_bytes, item))
-
-
-def copy_windows(
-    src_ptr: int, dst_ptr: int, lines: tuple[int, ...], axes: int, dtype: Any, block: int = 65536, *, tl: Any
-) -> None:
-    """Copy boxes of elements from one tensor to another, at most ``block`` elements at a time.
-
-    ``lines``: (cube, pe, src offset, dst offset, then of ``axes`` axes the extents, the strides in the source, the
-    strides in the target), offsets and strides in bytes.
-    """
-    for src, dst, *box in own_lines(lines, 4 + 3 * axes, tl):
-        shape, src_strides, dst_strides = (tuple(box[at : at + axes]) for at in range(0, 3 * axes, axes))
-        for corner, part in _boxes(shape, block):
-            values = tl.load(src_ptr + src + _offset(corner, src_strides), part, dtype, strides=src_strides)
-            tl.store(dst_ptr + dst + _offset(corner, dst_strides), values, strides=dst_strides)
-
-
-def _boxes(shape: tuple[int, ...], block: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield corners and extents of boxes of at most ``block`` elements that make up an array of ``shape``."""
-    inner = prod(shape[1:])
-    if inner <= block:
-        for at, count in blocks(shape[0], max(1, block // inner)):
-            yield (at, *(0 for _ in shape[1:])), (count, *shape[1:])
-        return
-    for at in range(shape[0]):
-        for corner, part in _boxes(shape[1:], block):
-            yield (at, *corner), (1, *part)
-
-
-def _offset(corner: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    return sum(at * stride for at, stride in zip(corner, strides, strict=True))

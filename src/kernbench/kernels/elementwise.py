@@ -7,7 +7,7 @@ is what replicated tensors need.
 from collections.abc import Callable
 from typing import Any
 
-from kernbench.kernels.shares import blocks, own_lines, share
+from kernbench.kernels.shares import blocks, share
 
 
 def elementwise(
@@ -81,34 +81,6 @@ def elementwise_composite(
     at = before * tl.itemsize(dtype)
     refs = [tl.ref(ptr + at, (mine, columns), dtype) for ptr in (x_ptr, y_ptr, z_ptr) if ptr is not None]
     tl.composite(op, *refs, out_ptr=out_ptr + before * tl.itemsize(result), out_dtype=result)
-
-
-def elementwise_shards(
-    op: str,
-    x_ptr: int,
-    y_ptr: int | None,
-    out_ptr: int,
-    lines: tuple[int, ...],
-    dtype: Any,
-    number: float | None = None,
-    number_first: bool = False,
-    block: int = 65536,
-    *,
-    tl: Any,
-) -> None:
-    """Apply ``op`` to x, to x and y, or to x and a number (``number_first``: to the number and x), by its name.
-
-    ``lines``: (cube, pe, offset in bytes, elements) of every shard and copy; all tensors lie in the same way.
-    """
-    pointers = [ptr for ptr in (x_ptr, y_ptr) if ptr is not None]
-    before, behind = ([number], []) if number_first else ([], [number])
-    item = tl.itemsize(dtype)
-    for offset, count in own_lines(lines, 4, tl):
-        for first, part in blocks(count, block):
-            at = offset + first * item
-            arrays = [tl.load(ptr + at, part, dtype) for ptr in pointers]
-            operands = arrays if number is None else [*before, *arrays, *behind]
-            tl.store(out_ptr + at, tl.elementwise(op, *operands))
 
 
 def _map_blocks(

@@ -1,0 +1,98 @@
+"""Work on tensors that lie anyhow: every program finds in a table what is its own to do.
+
+A table is a flat tuple of whole numbers, so many to a line, which begins with the cube and the PE that it is for.
+"""
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+from kernbench.kernels.composite import product_dtype
+from kernbench.kernels.shares import blocks, own_lines
+
+
+def copy_windows(
+    src_ptr: int, dst_ptr: int, lines: tuple[int, ...], axes: int, dtype: Any, block: int = 65536, *, tl: Any
+) -> None:
+    """Copy boxes of elements from one tensor to another, at most ``block`` elements at a time.
+
+    ``lines``: (cube, pe, src offset, dst offset, then of ``axes`` axes the extents, the strides in the source, the
+    strides in the target), offsets and strides in bytes.
+    """
+    for src, dst, *box in own_lines(lines, 4 + 3 * axes, tl):
+        shape, src_strides, dst_strides = (tuple(box[at : at + axes]) for at in range(0, 3 * axes, axes))
+        for corner, part in _boxes(shape, block):
+            values = tl.load(src_ptr + src + _offset(corner, src_strides), part, dtype, strides=src_strides)
+            tl.store(dst_ptr + dst + _offset(corner, dst_strides), values, strides=dst_strides)
+
+
+def _boxes(shape: tuple[int, ...], block: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Yield corners and extents of boxes of at most ``block`` elements that make up an array of ``shape``."""
+    inner = prod(shape[1:])
+    if inner <= block:
+        for at, count in blocks(shape[0], max(1, block // inner)):
+            yield (at, *(0 for _ in shape[1:])), (count, *shape[1:])
+        return
+    for at in range(shape[0]):
+        for corner, part in _boxes(shape[1:], block):
+            yield (at, *corner), (1, *part)
+
+
+def _offset(corner: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    return sum(at * stride for at, stride in zip(corner, strides, strict=True))
+
+
+def elementwise_shards(
+    op: str,
+    x_ptr: int,
+    y_ptr: int | None,
+    out_ptr: int,
+    lines: tuple[int, ...],
+    dtype: Any,
+    number: float | None = None,
+    number_first: bool = False,
+    block: int = 65536,
+    *,
+    tl: Any,
+) -> None:
+    """Apply ``op`` to x, to x and y, or to x and a number (``number_first``: to the number and x), by its name.
+
+    ``lines``: (cube, pe, offset in bytes, elements) of every shard and copy; all tensors lie in the same way.
+    """
+    pointers = [ptr for ptr in (x_ptr, y_ptr) if ptr is not None]
+    before, behind = ([number], []) if number_first else ([], [number])
+    item = tl.itemsize(dtype)
+    for offset, count in own_lines(lines, 4, tl):
+        for first, part in blocks(count, block):
+            at = offset + first * item
+            arrays = [tl.load(ptr + at, part, dtype) for ptr in pointers]
+            operands = arrays if number is None else [*before, *arrays, *behind]
+            tl.store(out_ptr + at, tl.elementwise(op, *operands))
+
+
+def gemm_windows(
+    a_ptr: int,
+    b_ptr: int,
+    c_ptr: int,
+    lines: tuple[int, ...],
+    k: int,
+    n: int,
+    dtype: Any,
+    out_dtype: Any = None,
+    stage_bytes: int = 2 << 20,
+    *,
+    tl: Any,
+) -> None:
+    """Compute windows of C = A B; A (m, k) and B (k, n) are row-major in virtual addresses, wherever they lie.
+
+    ``lines``: (cube, pe, first row, rows, first column, columns, offset in bytes of the window in C, bytes from row to
+    row there). A is staged, ``stage_bytes`` at a time; B is streamed.
+    """
+    item = tl.itemsize(dtype)
+    for row, rows, column, columns, offset, row_bytes in own_lines(lines, 8, tl):
+        b = tl.ref(b_ptr + column * item, (k, columns), dtype, strides=(n * item, item))
+        for at, count in blocks(rows, max(1, stage_bytes // (k * item))):
+            a = tl.load(a_ptr + (row + at) * k * item, (count, k), dtype)
+            out = product_dtype(a, out_dtype)
+            where, strides = c_ptr + offset + at * row_bytes, (row_bytes, tl.itemsize(out))
+            tl.composite("gemm", a, b, out_ptr=where, out_dtype=out, out_strides=strides)
