@@ -10,6 +10,7 @@ from kernbench.common.files import json_text
 from kernbench.common.units import format_size
 from kernbench.common.values import value
 from kernbench.topology.builder import Topology
+from kernbench.topology.cube_spec import CubeSpec
 from kernbench.topology.graph import Edge, Graph, Node
 from kernbench.topology.hbm_spec import HbmSpec, HbmTiming
 from kernbench.topology.spec import TopologySpec
@@ -69,6 +70,7 @@ def machine_rows(topology: Topology) -> list[tuple[str, str]]:
         ("PEs", f"{spec.num_pes}, {spec.pes_per_cube} a cube"),
         ("NoC", f"{noc.w} x {noc.h} routers a cube, {noc.link_bw_gbs:g} GB/s a link"),
         ("HBM", f"{hbm.slices} x {format_size(hbm.bytes_per_slice)} a cube, {spec.cube.slice_bw_gbs:g} GB/s a slice"),
+        ("HBM access", _access_text(spec.cube)),
         *([] if hbm.banks is None else _bank_rows(hbm, hbm.banks)),
         ("SRAM", f"{format_size(spec.cube.sram.bytes)} a cube"),
         ("TCM", f"{format_size(spec.pe.tcm.bytes)} a PE"),
@@ -83,6 +85,14 @@ def _extra_rows(spec: TopologySpec) -> Iterator[tuple[str, str]]:
         sizes = {name: f" {format_size(part.bytes)}" if part.bytes else "" for name, part in extra.items()}
         if extra:
             yield f"extra a {place}", ", ".join(f"{name}{size}" for name, size in sizes.items())
+
+
+def _access_text(cube: CubeSpec) -> str:
+    """Describe the time of an access beside its bytes and opening a row."""
+    all_ns, banks = cube.hbm_access_ns, cube.hbm.banks
+    if banks is None:
+        return f"{all_ns:g} ns to the first byte"
+    return f"{all_ns:g} ns to the first byte of an open row: controller {all_ns - banks.cl_ns:g}, CL {banks.cl_ns:g}"
 
 
 def _bank_rows(hbm: HbmSpec, banks: HbmTiming) -> list[tuple[str, str]]:
@@ -101,8 +111,11 @@ def _bank_rows(hbm: HbmSpec, banks: HbmTiming) -> list[tuple[str, str]]:
     return [
         ("HBM banks", f"{name}: {hbm.num_pcs} pseudo-channels of {banks.pc_gbs:g} GB/s, each {shape}; {size}"),
         ("HBM ns", ", ".join(timings)),
-        ("HBM queues", f"{hbm.queue} bursts a channel; writes from {banks.high:.0%} to {banks.low:.0%}"),
-        ("HBM lost", f"{banks.refresh_share:.1%} of the time to refresh"),
+        (
+            "HBM queues",
+            f"{hbm.queue} bursts a channel of {banks.pcs_per_channel}; writes from {banks.high:.0%} to {banks.low:.0%}",
+        ),
+        ("HBM refresh", f"{hbm.refresh_mode}: {banks.refresh_share:.1%} of the time"),
         ("HBM mapping", f"{mapping}, lowest first: {', '.join(fields)}"),
     ]
 

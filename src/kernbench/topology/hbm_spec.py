@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from kernbench.common.config import ConfigModel, Duration, Share, Size
-from kernbench.common.units import ns_to_ps, parse_size
+from kernbench.common.units import parse_size
 from kernbench.di.part import PartAttrs
 from kernbench.topology.fields import PositiveCount
 
@@ -19,9 +20,10 @@ class HbmTiming(ConfigModel):
     """The timings of a pseudo-channel (PC) by their JEDEC names, in ns; HBM3 unless given.
 
     ``act_ns``: between activations of a PC, the larger of tFAW/4 and tRRD. ``row_bus_ns``: PRE and ACT on the row bus
-    of a channel. ``ccd_s_ns``: a burst; ``ccd_l_ns``: a burst in the same group; ``ccd_r_ns``: one of a stack whose
-    reads are all in one group. ``drain`` (part of tRC lost at a refresh) and ``turn_ns`` (beside tRTW and tWTR) were
-    fitted. Writes wait until they are ``high`` of the queue, then go until they are ``low`` of it.
+    of a channel, which has ``pcs_per_channel`` PCs. ``cl_ns``: from a read command to its first byte. ``ccd_s_ns``: a
+    burst; ``ccd_l_ns``: a burst in the same group; ``ccd_r_ns``: one of a stack whose reads are all in one group.
+    ``drain`` (part of tRC lost at a refresh) and ``turn_ns`` (beside tRTW and tWTR) were fitted. Writes wait until they
+    are ``high`` of the queue, then go until they are ``low`` of it.
     """
 
     stacks: Few = 2
@@ -29,10 +31,12 @@ class HbmTiming(ConfigModel):
     banks: Few = 4
     row_bytes: RowSize = 1024
     burst_bytes: RowSize = 32
+    pcs_per_channel: Few = 2
     rc_ns: Duration = 45.0
     rp_ns: Duration = 16.3
     rcd_ns: Duration = 19.4
     rcd_write_ns: Duration = 9.4
+    cl_ns: Duration = 12.5
     act_ns: Duration = 3.75
     row_bus_ns: Duration = 1.25
     ccd_s_ns: float = Field(default=1.25, gt=0, le=1e6)
@@ -75,6 +79,11 @@ class HbmTiming(ConfigModel):
         """The time that a burst takes of its bus, refresh included."""
         return self.ccd_s_ns / (1 - self.refresh_share)
 
+    @property
+    def without_refresh(self) -> HbmTiming:
+        """The same banks, never refreshed."""
+        return self.model_copy(update={"refi_ns": inf})
+
 
 HBM3 = HbmTiming()
 HBM2 = HbmTiming(
@@ -83,6 +92,7 @@ HBM2 = HbmTiming(
     rp_ns=14.0,
     rcd_ns=14.0,
     rcd_write_ns=12.0,
+    cl_ns=14.0,
     act_ns=4.0,
     row_bus_ns=3.0,
     ccd_s_ns=2.0,
@@ -152,6 +162,10 @@ def interleave(bursts: int, xor: bool) -> AddressMapping:
     )
 
 
+Refresh = Literal["all-bank", "spread", "none"]
+"""All banks of a slice stand still at once; all work takes longer by the share of that time; or there is none."""
+
+
 class HbmSpec(ConfigModel):
     """The HBM of a cube: ``slices``, each of ``num_pcs`` pseudo-channels.
 
@@ -165,6 +179,7 @@ class HbmSpec(ConfigModel):
     timing: Literal["ideal", "hbm3", "hbm2"] | HbmTiming = "ideal"
     mapping: Literal["interleave", "MOP4CLXOR", "RoBaRaCoCh"] | AddressMapping | None = None
     queue_entries: PositiveCount | None = None
+    refresh: Refresh | None = None
     burst_bytes: Size | None = None
     access_bytes: Size | None = None
     channel_hash: Literal["xor", "mod"] | None = None
@@ -198,7 +213,13 @@ class HbmSpec(ConfigModel):
     @property
     def banks(self) -> HbmTiming | None:
         """The timings of the banks; None under ``ideal``."""
-        return self.timing if isinstance(self.timing, HbmTiming) else TIMINGS.get(self.timing)
+        named = self.timing if isinstance(self.timing, HbmTiming) else TIMINGS.get(self.timing)
+        return named.without_refresh if named is not None and self.refresh == "none" else named
+
+    @property
+    def refresh_mode(self) -> Refresh:
+        """``refresh``: how banks lose time to it."""
+        return self.refresh or "spread"
 
     @property
     def interleaves(self) -> bool:
@@ -217,19 +238,28 @@ class HbmSpec(ConfigModel):
         named = MAPPINGS.get(self.mapping or "interleave")
         return named or interleave(self.interleave_bytes // banks.burst_bytes, self.folds_channels and self.num_pcs > 1)
 
+    def access_ns(self, controller: HbmCtrlAttrs) -> float:
+        """Return the time of an access beside its bytes and opening a row: the controller's own, and with banks CL.
+
+        ``access_ns: null`` of the controller: 15 in all, or CL if that is longer.
+        """
+        cl_ns = 0.0 if self.banks is None else self.banks.cl_ns
+        return max(ACCESS_NS, cl_ns) if controller.access_ns is None else controller.access_ns + cl_ns
+
+
+ACCESS_NS = 15.0
+
 
 class HbmCtrlAttrs(PartAttrs):
-    """An HBM slice: the usable part of a channel's bandwidth without banks, the time before the first byte."""
+    """An HBM slice: the usable part of a channel's bandwidth without banks, and the time of the controller.
+
+    With banks the ``cl_ns`` of their timing comes on top: ``HbmSpec.access_ns`` is both.
+    """
 
     efficiency: Share | None = None
-    access_ns: Duration = 0.0
+    access_ns: Duration | None = None
 
     @property
     def usable(self) -> float:
         """``efficiency``, or 0.8."""
         return 0.8 if self.efficiency is None else self.efficiency
-
-    @property
-    def access_ps(self) -> int:
-        """``access_ns`` in ps."""
-        return ns_to_ps(self.access_ns)

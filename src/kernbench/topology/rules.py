@@ -195,6 +195,8 @@ def keys_are_used(hbm: HbmSpec) -> Iterator[Complaint]:
             yield _at(
                 "cube.hbm.queue_entries", "timing: ideal has no banks, so nothing uses this: leave it out, or null"
             )
+        if hbm.refresh not in (None, "spread"):
+            yield _at("cube.hbm.refresh", "timing: ideal has no banks to refresh, so it can only be spread (or null)")
         return
     if hbm.access_bytes is not None:
         yield _at("cube.hbm.access_bytes", "only timing: ideal uses this, banks serve bursts: leave it out, or null")

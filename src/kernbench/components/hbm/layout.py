@@ -40,7 +40,7 @@ class Layout:
 
     def __init__(self, timing: HbmTiming, num_pcs: int, mapping: AddressMapping) -> None:
         self.burst_bytes = timing.burst_bytes
-        self.banks_per_channel = 2 * timing.banks_per_pc
+        self.banks_per_channel = timing.pcs_per_channel * timing.banks_per_pc
         self._sizes = {"pc": num_pcs, "stack": timing.stacks, "group": timing.groups, "bank": timing.banks}
         self._strides = {
             "pc": timing.banks_per_pc,
