@@ -67,6 +67,11 @@ class AddressMap:
             return PhysAddr.cube_sram_addr(0, *node.cube_coord, offset, self.format).value, nbytes
         return PhysAddr.pe_scratchpad_addr(0, *node.pe_coord, offset, self.format).value, nbytes
 
+    def base_of_slice(self, node: Node) -> int:
+        """The first address of an HBM slice."""
+        size = self._spec.cube.hbm.bytes_per_slice
+        return PhysAddr.pe_hbm_addr(0, *node.cube_coord, node.index or 0, 0, size, self.format).value
+
     def place_of(self, pa: int) -> MemoryPlace:
         """The memory that holds ``pa``; errors as of ``decode``. Cheap when asked again for near addresses."""
         place = self._places.get(pa >> _WINDOW_BITS)

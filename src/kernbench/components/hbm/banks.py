@@ -1,237 +1,42 @@
-"""The banks of a slice: its channels, the stretches of an access, and what a turn took of them.
+"""The banks of a slice: histories of its channels, the grants of an access, refresh, and what a turn took of the banks.
 
-Channels have nothing in common: what waits for room in the queue of one holds up no run of another, only the quanta
-behind. Channels in the same state that are given the same runs are *in step*, and the first of them stands for all: a
-stream over all channels is gone through once, not once a channel. What only some of them are given parts them. When a
-long access begins, those that are in the same state again come together.
+What a channel answers depends on its *history* only: on the runs that it was given, and the times between them. So
+histories are kept, as a tree: channels with the same history have the same node of it, whatever their slices. The first
+channel that goes through a step works it out, the others find it. ``History`` is a node: a history of a channel, with
+the step that it has beyond its parent. ``SliceHistory`` is the same of a slice, step by step of accesses: the histories
+of its channels. A step that begins after all of the past is over is the same for any idle time.
 
-A long stretch of memory comes to the same places again, sweep after sweep, a row further each time. Two of them are
-gone through; the others are as the second: by then the queues are full, and all open rows are the stretch's own.
+A channel that has been worked out goes on from node to node. To go on from a node that it has left, one is made from
+the last copy on the way there, and goes through the steps since then: a copy is kept every ``STEPS_BETWEEN_COPIES``.
 
-A bus is *taken* from when it was free, or from the turn's begin, to when it is free again. That is bursts, refresh,
-turns of direction, and what it waited for rows or for the pace of bank groups. Only who observes a slice asks for it.
+A long stretch of memory comes to the same places again, sweep after sweep, a row further each time. When a sweep leaves
+the state of the one before plus a constant, the sweeps that are left do the same, and are not gone through.
+
+Refresh is an *outage* of all banks of all slices at once (``RefreshClock``). The time of the banks stands still then:
+what is said here in ps is bank time, but for what ``BankedMemory`` takes and answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Sequence
+from itertools import chain
 from typing import NamedTuple, Protocol
 
-from kernbench.common.units import PS_PER_NS
+from kernbench.common.units import PS_PER_NS, ns_to_ps
 from kernbench.common.values import value
-from kernbench.components.hbm.channel import FAR, ChannelBanks, Tally
-from kernbench.components.hbm.layout import Layout, Parts, Planner
+from kernbench.components.hbm.channel import FAR, Channel, ChannelState, ChannelTiming, Counters
+from kernbench.components.hbm.layout import Layout, Planner, RowRun
 from kernbench.core.observed import BankTime
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_spec import AddressMapping, HbmTiming
+from kernbench.topology.hbm_spec import AddressMapping, HbmTiming, Refresh
 
-
-class Counts(NamedTuple):
-    """What the banks have done: bursts served, those whose row was open; and what that took of the time of each bus,
-    in ps: to turn, and until rows were open, of which later runs may have used a part."""
-
-    bursts: int
-    hits: int
-    turn_ps: tuple[int, ...]
-    opening_ps: tuple[int, ...]
-
-
-class Taken(NamedTuple):
-    """What had been promised by some time: ``all`` that was done, what of it was the accesses' ``own`` (the rest are
-    writes in idle time, which gave buses ``idle_ps`` of work), and when each bus is free."""
-
-    all: Counts
-    own: Counts
-    idle_ps: int
-    free: tuple[int, ...]
-
-
-class Took(Protocol):
-    """What a stretch took of a memory."""
-
-    def split(self, since: int, end: int) -> tuple[int, BankTime]:
-        """When a turn began that its requester waited for from ``since`` to ``end``, and what it took from then on."""
+STEPS_BETWEEN_COPIES = 8
+MOST_STEPS = 1 << 14
+"""Steps that are kept of channels, and as many of slices; beyond, all are forgotten, and what goes on begins a tree"""
 
 
 @value
-class TookOfBanks:
-    """A turn of a read or a ``write`` that was given at ``now``."""
-
-    before: Taken
-    after: Taken
-    now: int
-    write: bool
-    timing: HbmTiming
-
-    def split(self, since: int, end: int) -> tuple[int, BankTime]:
-        """When a turn began that its requester waited for from ``since`` to ``end``, and what it took from then on.
-
-        A read begins when the bus is free that it leaves last; if it only filled gaps that others had left, it has
-        waited for the rows that it had to open. A write waits for room in the queues.
-        """
-        since = max(since, self.now)
-        before, after = self.before, self.after
-        taken = [free - max(was, self.now) for was, free in zip(before.free, after.free, strict=True)]
-        used = [pc for pc, ps in enumerate(taken) if ps > 0]
-        bursts = after.own.bursts - before.own.bursts
-        data = round(bursts * self.timing.burst_work_ns * PS_PER_NS) // max(1, len(used))
-        turning, opening = 0, end
-        if used:
-            last = max(used, key=after.free.__getitem__)
-            if not self.write:
-                since = min(max(since, before.free[last]), end)
-            turning = min(after.own.turn_ps[last] - before.own.turn_ps[last], end - since)
-            opening = after.own.opening_ps[last] - before.own.opening_ps[last]
-        rows = 0
-        if after.own.hits - before.own.hits < bursts:
-            rows = max(0, min(opening, end - since - turning - data))
-        share = self.timing.refresh_share
-        return since, BankTime(
-            bursts=after.all.bursts - before.all.bursts,
-            hits=after.all.hits - before.all.hits,
-            taken=sum(ps for ps in taken if ps > 0) + after.idle_ps - before.idle_ps,
-            opened=sum(after.all.opening_ps) - sum(before.all.opening_ps),
-            turned=sum(after.all.turn_ps) - sum(before.all.turn_ps),
-            rows=rows,
-            turning=turning - round(turning * share),
-            refresh=round((end - since - rows) * share),
-        )
-
-
-Like = tuple[int, ...]
-"""Of each channel the first one that is in step with it."""
-
-
-class Saved(NamedTuple):
-    """The state of banks at some time: those channels that stand for others, and what each counted beyond."""
-
-    channels: dict[int, ChannelBanks]
-    like: Like
-    apart: list[Tally]
-
-
-class Banks:
-    """What ``num_pcs`` pseudo-channels (PCs) are busy with; ``timing.pcs_per_channel`` of them are a channel."""
-
-    __slots__ = ("_apart", "_channels", "_leads", "_like")
-
-    def __init__(self, timing: HbmTiming, num_pcs: int, queue_entries: int) -> None:
-        most = timing.pcs_per_channel
-        sizes = [min(most, num_pcs - first) for first in range(0, num_pcs, most)]
-        self._like: Like = tuple(map(sizes.index, sizes))
-        # The first of those that are in step has the state of all.
-        self._channels = {first: ChannelBanks(timing, sizes[first], queue_entries) for first in set(self._like)}
-        # What each has counted beyond that one.
-        self._apart = [self._channels[first].tally for first in self._like]
-        self._leads: dict[tuple[Like, Like], Like] = {}
-
-    def serve(self, now: int, base: int, parts: Parts, write: bool) -> tuple[int, int, int]:
-        """Take the runs of a quantum at ``now``: when the last has entered its queue, first byte on a bus, last.
-
-        Their rows count from ``base``. For who writes, a byte has been served when it has entered.
-        """
-        over, first, last = now, FAR, now
-        for channels, runs in parts:
-            leads = self._leads.get((self._like, channels))
-            for channel in self._part(channels) if leads is None else leads:
-                entered, begins, ends = self._channels[channel].serve(now, base, runs, write)
-                over = entered if entered > over else over
-                first = begins if begins < first else first
-                last = ends if ends > last else last
-        return over, first, last
-
-    def _part(self, channels: Like) -> Like:
-        """Have no channel in step with one that is not among ``channels``; those that stand for all of these."""
-        like = list(self._like)
-        for first in {like[channel] for channel in channels}:
-            left = [channel for channel, its in enumerate(like) if its == first and channel not in channels]
-            if left:
-                taken = [channel for channel in channels if like[channel] == first]
-                other = taken if first in left else left
-                self._channels[other[0]] = self._channels[first].copy()
-                for channel in other:
-                    like[channel] = other[0]
-        self._like = tuple(like)
-        leads = tuple(dict.fromkeys(like[channel] for channel in channels))
-        self._leads[self._like, channels] = leads
-        return leads
-
-    def meet(self, now: int) -> None:
-        """Have those channels in step that make the same of whatever comes from ``now`` on."""
-        if len(self._channels) == 1:
-            return
-        states = {first: channel.state(now) for first, channel in self._channels.items()}
-        firsts = {state: first for first, state in sorted(states.items(), reverse=True)}
-        tallies = self._tallies
-        self._like = tuple(firsts[states[first]] for first in self._like)
-        self._channels = {first: self._channels[first] for first in set(self._like)}
-        self._apart = [
-            tally.plus(self._channels[first].tally, -1) for tally, first in zip(tallies, self._like, strict=True)
-        ]
-
-    @property
-    def _tallies(self) -> list[Tally]:
-        return [channel.tally.plus(apart) for channel, apart in zip(self._each(), self._apart, strict=True)]
-
-    def _each(self) -> Iterator[ChannelBanks]:
-        return (self._channels[first] for first in self._like)
-
-    @property
-    def counts(self) -> Counts:
-        """What has been done so far."""
-        return _counts_of([tally.done for tally in self._tallies])
-
-    def taken(self) -> Taken:
-        """What has been promised so far, for who observes it."""
-        tallies = self._tallies
-        own = [[all_ - idle for all_, idle in zip(each.done, each.idle, strict=True)] for each in tallies]
-        free = tuple(when for channel in self._each() for when in channel.free)
-        return Taken(self.counts, _counts_of(own), sum(each.idle_ps for each in tallies), free)
-
-    @property
-    def pending_bursts(self) -> int:
-        """Bursts of writes that are kept back."""
-        return sum(channel.pending_bursts for channel in self._each())
-
-    @property
-    def end_ps(self) -> int:
-        """When the last byte on a bus is over."""
-        return max(channel.end_ps for channel in self._channels.values())
-
-    # -- the state as a whole --
-
-    def save(self) -> Saved:
-        """The state, to ``restore``."""
-        return Saved(_copies(self._channels), self._like, self._apart)
-
-    def restore(self, saved: Saved) -> None:
-        """Be as busy as when that was saved."""
-        self._channels, self._like, self._apart = _copies(saved.channels), saved.like, saved.apart
-
-    def repeat(self, since: Saved, times: int, ps: int) -> None:
-        """Be as if the sweep since then, which took ``ps``, were done ``times`` more, each in the next row."""
-        for first, channel in self._channels.items():
-            channel.repeat(since.channels[since.like[first]], times, ps)
-
-
-def _copies(channels: dict[int, ChannelBanks]) -> dict[int, ChannelBanks]:
-    return {first: channel.copy() for first, channel in channels.items()}
-
-
-def _counts_of(channels: Sequence[Sequence[int]]) -> Counts:
-    """Of each channel: bursts, rows opened, and of its buses the time for turns and then that for rows."""
-    bursts, opened = (sum(done[i] for done in channels) for i in (0, 1))
-    halves = [(done[2 : len(done) // 2 + 1], done[len(done) // 2 + 1 :]) for done in channels]
-    turns, rows = (tuple(ps for half in halves for ps in half[i]) for i in (0, 1))
-    return Counts(bursts, bursts - opened, turns, rows)
-
-
-LONG = 8
-"""Quanta of an access before which it is worth a look whether channels are in step."""
-
-
-@value
-class Stretch:
+class Grant:
     """Bytes of an access up to ``end`` had their turn until ``over_ps``; on a bus from ``first_ps`` to ``last_ps``."""
 
     end: int
@@ -240,18 +45,239 @@ class Stretch:
     last_ps: int
 
 
-class _Place(NamedTuple):
-    """A stretch between two sweeps."""
+class TurnCost(Protocol):
+    """What a grant took of a memory."""
 
-    over_ps: int
-    banks: Saved
+    def split(self, since: int, end: int) -> tuple[int, BankTime]:
+        """Return when a turn began that its requester waited for from ``since`` to ``end``, and what it took then."""
+
+
+@value
+class RefreshClock:
+    """The time of banks: it stands still for ``outage_ps`` every ``period_ps`` of real time, from the first period on.
+
+    Of a stretch of bank time that begins or ends with an outage, ``out`` gives the end before it, ``out_after`` the
+    begin after it.
+    """
+
+    period_ps: int
+    outage_ps: int
+
+    def into(self, ps: int) -> int:
+        """Return the bank time of a real time."""
+        periods, rest = divmod(ps, self.period_ps)
+        return ps if periods <= 0 else ps - periods * self.outage_ps + max(0, self.outage_ps - rest)
+
+    def out(self, ps: int) -> int:
+        """Return the first real time of a bank time."""
+        return ps + max(0, (ps - self.outage_ps - 1) // (self.period_ps - self.outage_ps)) * self.outage_ps
+
+    def out_after(self, ps: int) -> int:
+        """Return the last real time of a bank time."""
+        return ps + max(0, (ps - self.outage_ps) // (self.period_ps - self.outage_ps)) * self.outage_ps
+
+    def last_before(self, ps: int) -> int:
+        """Return the bank time of the last outage that began up to a bank time; -1 if there was none."""
+        periods = (ps - self.outage_ps) // (self.period_ps - self.outage_ps)
+        return periods * (self.period_ps - self.outage_ps) + self.outage_ps if periods > 0 else -1
+
+
+NO_REFRESH = RefreshClock(FAR, 0)
+Step = tuple[int, int, tuple[RowRun, ...], bool, bool]
+"""What ``Channel.serve`` is given"""
+
+
+class ChannelHistory:
+    """What a channel was given up to ``now_ps``, and what it answered to the last step.
+
+    It has the channel as it is then (``live``), or a copy that stays, or a parent to go on from.
+    """
+
+    __slots__ = ("copy", "counters", "depth", "end_ps", "entered_ps", "first_ps", "last_ps", "live", "now_ps", "parent")
+    __slots__ += ("settled_ps", "step")
+
+    def __init__(self, channel: Channel, now_ps: int, answer: tuple[int, int, int]) -> None:
+        self.live: Channel | None = channel
+        self.copy: Channel | None = None
+        self.parent: ChannelHistory | None = None
+        self.step: Step | None = None
+        self.depth = 0  # steps since a copy
+        self.now_ps = now_ps
+        self.entered_ps, self.first_ps, self.last_ps = answer
+        self.end_ps, self.settled_ps, self.counters = channel.end_ps, channel.settled_ps, channel.counters
+
+    def channel(self) -> Channel:
+        """Return the channel as it is then. It is not to be changed."""
+        if self.live is None:
+            self.live = self._made_again()
+        return self.live
+
+    def take_channel(self) -> Channel:
+        """Return the channel, to go on with; this history keeps a copy if the last one is some steps ago."""
+        channel, self.live = self.channel(), None
+        if self.copy is None and self.depth >= STEPS_BETWEEN_COPIES:
+            self.keep_copy(channel)
+        return channel
+
+    def keep_copy(self, channel: Channel) -> None:
+        """Keep a copy of the channel; what was before is no longer needed."""
+        self.copy, self.parent, self.depth = channel.copy(), None, 0
+
+    def _made_again(self) -> Channel:
+        steps, history = [], self
+        while history.copy is None and history.parent is not None and history.step is not None:
+            steps.append(history.step)
+            history = history.parent
+        if history.copy is None:
+            raise AssertionError("a history without a begin")
+        channel = history.copy.copy()
+        for step in reversed(steps):
+            channel.serve(*step)
+        if steps:
+            self.keep_copy(channel)
+        return channel
+
+
+class SliceHistory:
+    """The histories of the channels of a slice at ``now_ps``, and by how much the times of each are ``behind`` its own.
+
+    ``ends``: when the last byte of each channel is over. All is over at ``settled_ps``.
+    """
+
+    __slots__ = ("behind", "channels", "ends", "now_ps", "settled_ps")
+
+    def __init__(self, channels: Sequence[ChannelHistory], behind: Sequence[int], now_ps: int) -> None:
+        self.channels, self.behind, self.now_ps = tuple(channels), tuple(behind), now_ps
+        self.ends = tuple([each.end_ps + by for each, by in zip(channels, behind, strict=True)])
+        self.settled_ps = max([each.settled_ps + by for each, by in zip(channels, behind, strict=True)])
+
+
+class Histories:
+    """The trees of histories of slices with ``num_pcs`` pseudo-channels (PCs). ``served``: steps worked out so far."""
+
+    def __init__(self, timing: HbmTiming, num_pcs: int, queue_entries: int, refresh: Refresh) -> None:
+        most = timing.pcs_per_channel
+        sizes = [min(most, num_pcs - first) for first in range(0, num_pcs, most)]
+        share = timing.refresh_share if refresh == "spread" else 0.0
+        roots = {size: _begin(ChannelTiming(timing, size, queue_entries, share)) for size in set(sizes)}
+        self.root = SliceHistory([roots[size] for size in sizes], [0] * len(sizes), 0)
+        self.served = 0
+        self._steps: dict[tuple[ChannelHistory, int, int, int, bool, bool], ChannelHistory] = {}
+        self.grants: dict[Hashable, tuple[SliceHistory, Grant]] = {}
+
+    def step(
+        self, history: ChannelHistory, now: int, base: int, runs: tuple[RowRun, ...], write: bool, refreshed: bool
+    ) -> ChannelHistory:
+        """Return the history that has one step more, as of ``Channel.serve``."""
+        idle = now - history.now_ps if now < history.settled_ps else -1
+        # Runs are known by identity: a history keeps those of its step.
+        key = history, idle, base, id(runs), write, refreshed
+        found = self._steps.get(key)
+        if found is None:
+            self.served += 1
+            channel = history.take_channel()
+            found = ChannelHistory(channel, now, channel.serve(now, base, runs, write, refreshed))
+            found.step, found.parent, found.depth = (now, base, runs, write, refreshed), history, history.depth + 1
+            if len(self._steps) == MOST_STEPS:
+                self._steps.clear()
+            self._steps[key] = found
+        return found
+
+    def keep(self, key: Hashable, history: SliceHistory, grant: Grant) -> None:
+        """Keep what a slice answers to an access, under its history and all that the answer depends on."""
+        if len(self.grants) == MOST_STEPS:
+            self.grants.clear()
+        self.grants[key] = history, grant
+
+
+def _begin(timing: ChannelTiming) -> ChannelHistory:
+    history = ChannelHistory(Channel(timing), 0, (0, 0, 0))
+    history.keep_copy(history.channel())
+    return history
+
+
+class Position(NamedTuple):
+    """Where a slice is: its history, and the bank time at which that began."""
+
+    history: SliceHistory
+    began: int
+
+
+@value
+class BanksTurnCost:
+    """A grant of a read or a ``write`` at ``now``: where the slice was ``before`` and ``after`` it."""
+
+    before: Position
+    after: Position
+    now: int
+    write: bool
+    timing: HbmTiming
+    share: float
+    clock: RefreshClock
+
+    def split(self, since: int, end: int) -> tuple[int, BankTime]:
+        """Return when a turn began that its requester waited for from ``since`` to ``end``, and what it took then.
+
+        A read begins when the bus is free that it leaves last; if it only filled gaps that others had left, it has
+        waited for the rows that it had to open. A write waits for room in the queues.
+
+        A bus is *taken* from when it was free, or from the begin of the turn, to when it is free again: bursts, turns
+        of direction, what it waited for rows or for the pace of bank groups, and refresh if that is spread.
+        """
+        clock = self.clock
+        begin, over = max(clock.into(since), self.now), clock.into(end)
+        before, after = (_added([each.counters for each in at.history.channels]) for at in (self.before, self.after))
+        free = [_ends_at(at) for at in (self.before, self.after)]
+        taken = [ends - max(was, self.now) for was, ends in zip(*free, strict=True)]
+        used = [pc for pc, ps in enumerate(taken) if ps > 0]
+        done = [new - old for new, old in zip(after.done, before.done, strict=True)]
+        own = [ps - (new - old) for ps, new, old in zip(done, after.idle, before.idle, strict=True)]
+        (bursts, opened), turned, rows = own[:2], own[2 : 2 + len(taken)], own[2 + len(taken) :]
+        turning, opening = 0, over
+        if used:
+            last = max(used, key=free[1].__getitem__)
+            if not self.write:
+                begin = min(max(begin, free[0][last]), over)
+            turning, opening = min(turned[last], over - begin), rows[last]
+        data = round(bursts * self.timing.ccd_s_ns * PS_PER_NS / (1 - self.share)) // max(1, len(used))
+        row_ps = max(0, min(opening, over - begin - turning - data)) if opened > 0 else 0
+        start = min(max(since, clock.out(begin)), end)
+        refresh = (end - start) - (over - begin) + round((over - begin - row_ps) * self.share)
+        return start, BankTime(
+            bursts=done[0],
+            hits=done[0] - done[1],
+            taken=sum(ps for ps in taken if ps > 0) + after.idle_ps - before.idle_ps,
+            opened=sum(done[2 + len(taken) :]),
+            turned=sum(done[2 : 2 + len(taken)]),
+            rows=row_ps,
+            turning=turning - round(turning * self.share),
+            refresh=refresh,
+        )
+
+
+def _ends_at(at: Position) -> list[int]:
+    """Return the bank time at which the last byte of each PC is over."""
+    history = at.history
+    return [
+        end + by + at.began
+        for each, by in zip(history.channels, history.behind, strict=True)
+        for end in each.counters.ends
+    ]
+
+
+class _Sweep(NamedTuple):
+    """A slice between two sweeps: its state, when, and what its channels have done."""
+
+    state: tuple[ChannelState, ...]
+    over: int
+    counters: tuple[Counters, ...]
 
 
 class BankedMemory:
-    """The banks of a slice and the plans of its accesses. ``quantum``: in bytes; ``quanta``: gone through so far.
+    """The banks of a slice whose bytes begin at address ``base``. ``quantum``: in bytes.
 
-    ``planner``: that of other slices with this layout, if there are any. ``took``: what the last stretch took of the
-    banks, if that is ``observed``.
+    ``planner``, ``histories``: those of all slices of its kind, if there are others. ``took``: what the last grant took
+    of the banks, if that is ``observed``. ``quanta``: gone through so far.
     """
 
     def __init__(
@@ -261,60 +287,179 @@ class BankedMemory:
         mapping: AddressMapping,
         queue_entries: int,
         quantum: int,
+        *,
+        refresh: Refresh = "spread",
+        base: int = 0,
         planner: Planner | None = None,
+        histories: Histories | None = None,
     ) -> None:
-        self.quantum = quantum
-        self._timing = timing
-        self.banks = Banks(timing, num_pcs, queue_entries)
-        self.sweep_bytes = num_pcs * timing.banks_per_pc * timing.row_bytes
-        self.quanta = 0
+        self.quantum, self.quanta = quantum, 0
         self.observed = False
-        self.took: Took | None = None
+        self.took: TurnCost | None = None
+        self._timing, self._base = timing, base
+        self._share = timing.refresh_share if refresh == "spread" else 0.0
         self._planner = planner or Planner(Layout(timing, num_pcs, mapping))
+        self._histories = histories or Histories(timing, num_pcs, queue_entries, refresh)
+        self._at = Position(self._histories.root, 0)
+        self.clock = refresh_clock(timing) if refresh == "all-bank" else NO_REFRESH
 
     @property
-    def counts(self) -> Counts:
-        """What has been done so far."""
-        return self.banks.counts
+    def counters(self) -> Counters:
+        """All that its channels have done."""
+        return _added([each.counters for each in self._at.history.channels])
 
-    def save(self) -> Saved:
-        """The state, to ``restore``."""
-        return self.banks.save()
+    @property
+    def pending_bursts(self) -> int:
+        """Bursts of writes that are kept back."""
+        return sum(each.channel().pending_bursts for each in self._at.history.channels)
 
-    def restore(self, saved: Saved) -> None:
+    @property
+    def end_ps(self) -> int:
+        """When the last byte on a bus is over."""
+        return self.clock.out(max(self._at.history.ends) + self._at.began)
+
+    def save(self) -> Position:
+        """Return the state, to ``restore``."""
+        return self._at
+
+    def restore(self, saved: Position) -> None:
         """Put the state back to one that was saved."""
-        self.banks.restore(saved)
+        self._at = saved
 
     def serve(
         self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR, least: int = 0
-    ) -> Stretch:
+    ) -> Grant:
         """Serve bytes ``begin`` … ``end - 1`` of an access, in quanta.
 
         No further one begins after ``until``, unless it has bytes before ``least``.
         """
-        banks, planner, quantum, sweep = self.banks, self._planner, self.quantum, self.sweep_bytes
-        before = banks.taken() if self.observed else None
-        if end - begin >= LONG * quantum:
-            banks.meet(now)
-        first, last, at, over = FAR, now, begin, now
-        repeats = access.rows == 1 and end - begin >= 3 * sweep and not sweep % quantum
-        mark_at = begin + sweep if repeats else FAR
-        place: _Place | None = None
+        clock, before = self.clock, self._at
+        history, began = before
+        bank_now = clock.into(now)
+        here = bank_now - began
+        until = clock.into(until) - bank_now if until < FAR else FAR
+        closed_ps = clock.last_before(bank_now) - began
+        refreshed = tuple([each <= closed_ps for each in history.ends])
+        idle = here - history.now_ps if here < history.settled_ps else -1
+        local = Access(access.pa - self._base, access.row_bytes, access.rows, access.stride if access.rows > 1 else 0)
+        key = history, idle, local, write, begin, end, until, least, refreshed
+        known = self._histories.grants.get(key)
+        if known is None:
+            known = self._serve(history, here, local, write, (begin, end), (until + here, least), list(refreshed))
+            self._histories.keep(key, *known)
+        after, grant = known
+        began = bank_now - after.now_ps
+        self._at = Position(after, began)
+        if self.observed:
+            self.took = BanksTurnCost(before, self._at, bank_now, write, self._timing, self._share, clock)
+        return Grant(
+            grant.end, clock.out(grant.over_ps + began), clock.out_after(grant.first_ps + began), clock.out(grant.last_ps + began)
+        )
+
+    def _serve(
+        self,
+        history: SliceHistory,
+        now: int,
+        access: Access,
+        write: bool,
+        span: tuple[int, int],
+        limits: tuple[int, int],
+        refreshed: list[bool],
+    ) -> tuple[SliceHistory, Grant]:
+        """Go through the quanta of a grant, at times of the slice's history."""
+        planner, quantum, step = self._planner, self.quantum, self._histories.step
+        channels, behind = list(history.channels), list(history.behind)
+        (at, end), (until, least) = span, limits
+        first, last, over = FAR, now, now
+        mark_at, mark = self._first_mark(access, at, end), None
         while at < end and (over <= until or at < least):
             if at == mark_at:
-                place = _Place(over, banks.save())
-            elif place is not None and at == mark_at + sweep:
-                took = over - place.over_ps
-                times = min((end - at) // sweep, max(0, (until - over) // took))
-                banks.repeat(place.banks, times, took)
-                at, over, last = at + times * sweep, over + times * took, last + times * took
-                place = None
+                sweep, row = planner.layout.sweep_bytes, (access.pa + at) // planner.layout.sweep_bytes
+                found = self._mark(channels, behind, over, row)
+                times = 0
+                if mark is not None and mark.state == found.state:
+                    took = over - mark.over
+                    times = min((end - at) // sweep, max(0, (until - over) // took))
+                    channels, behind = self._repeat(channels, behind, mark, times, took, row)
+                    at, over, last = at + times * sweep, over + times * took, last + times * took
+                mark, mark_at = found, FAR if times else at + sweep
                 continue
             base, parts = planner.parts(access, at, min(quantum, end - at))
-            over, begins, ends = banks.serve(over, base, parts, write)
-            first, last = min(first, begins), max(last, ends)
+            entered = over
+            for numbers, runs in parts:
+                old = new = None
+                for number in numbers:
+                    by = behind[number]
+                    if channels[number] is not old or new is None or by != old_by or refreshed[number]:
+                        old, old_by = channels[number], by
+                        new = step(old, over - by, base, runs, write, refreshed[number])
+                        refreshed[number] = False
+                        by = over - new.now_ps
+                        entered = new.entered_ps + by if new.entered_ps + by > entered else entered
+                        first = new.first_ps + by if new.first_ps + by < first else first
+                        last = new.last_ps + by if new.last_ps + by > last else last
+                    channels[number], behind[number] = new, over - new.now_ps
+            over = entered
             at += quantum
             self.quanta += 1
-        if before is not None:
-            self.took = TookOfBanks(before, banks.taken(), now, write, self._timing)
-        return Stretch(min(at, end), over, first, last)
+        return SliceHistory(channels, behind, now), Grant(min(at, end), over, first, last)
+
+    def _first_mark(self, access: Access, begin: int, end: int) -> int:
+        """Return the byte with which the first sweep begins that others may repeat; FAR if there are not three."""
+        layout, quantum = self._planner.layout, self.quantum
+        # Rows that are folded begin with a sweep: from there on all that is folded changes at once.
+        first = begin + (-(access.pa + begin) % layout.sweep_bytes if layout.folds_rows else 0)
+        fits = access.rows == 1 and not layout.sweep_bytes % quantum and not (first - begin) % quantum
+        return first if fits and end - first >= 3 * layout.sweep_bytes else FAR
+
+    def _mark(self, channels: list[ChannelHistory], behind: list[int], over: int, row: int) -> _Sweep:
+        """Return the state of the channels between two sweeps, of which the second begins with ``row``."""
+        high, low = divmod(self._planner.layout.fold_of(row), self._planner.layout.banks_per_channel)
+        states: dict[tuple[int, int], ChannelState] = {}
+        found = []
+        for i in range(len(channels)):
+            history, by = channels[i ^ high], behind[i ^ high]
+            if (id(history), by) not in states:
+                states[id(history), by] = history.channel().state(over - by, row, low)
+            found.append(states[id(history), by])
+        return _Sweep(tuple(found), over, tuple([each.counters for each in channels]))
+
+    def _repeat(
+        self, channels: list[ChannelHistory], behind: list[int], since: _Sweep, times: int, took: int, row: int
+    ) -> tuple[list[ChannelHistory], list[int]]:
+        """Return the channels after ``times`` more of the sweep before ``row``, each of which takes ``took``."""
+        layout = self._planner.layout
+        high, low = divmod(layout.fold_of(row) ^ layout.fold_of(row + times), layout.banks_per_channel)
+        made: dict[tuple[ChannelHistory, Counters], ChannelHistory] = {}
+        for history, before in zip(channels, since.counters, strict=True):
+            if (history, before) not in made:
+                channel = history.channel().copy()
+                channel.repeat(before, times, times * took, times, low)
+                later = ChannelHistory(channel, history.now_ps + times * took, (0, 0, 0))
+                later.keep_copy(channel)
+                made[history, before] = later
+        after = [made[each] for each in zip(channels, since.counters, strict=True)]
+        order = [i ^ high for i in range(len(channels))]
+        return [after[i] for i in order], [behind[i] for i in order]
+
+
+def refresh_clock(timing: HbmTiming) -> RefreshClock:
+    """Return the time of banks with ``refresh: all-bank``."""
+    period_ps = ns_to_ps(timing.refi_ns)
+    return RefreshClock(period_ps, round(period_ps * timing.refresh_share))
+
+
+def _added(each: Sequence[Counters]) -> Counters:
+    """Return the counters of several channels as one of all their PCs."""
+
+    def add(arrays: list[tuple[int, ...]]) -> tuple[int, ...]:
+        half = len(arrays[0]) // 2 + 1
+        turns, rows = [array[2:half] for array in arrays], [array[half:] for array in arrays]
+        return (*map(sum, zip(*[array[:2] for array in arrays], strict=True)), *chain(*turns), *chain(*rows))
+
+    return Counters(
+        add([one.done for one in each]),
+        add([one.idle for one in each]),
+        sum(one.idle_ps for one in each),
+        tuple(chain(*[one.ends for one in each])),
+    )

@@ -1,21 +1,26 @@
-"""The banks of a channel and its queues: what a run takes, in integer ps.
+"""A channel of a slice: what its banks, buses and queues make of a run of bursts, in integer ps.
 
-A channel has pseudo-channels (PCs), mostly two, with buses of their own for data; they share the bus for row commands,
-the queues, and their turns of direction. Everything shared is a counter. Those of rows (row bus, activations, stacks)
-conserve work: free = max(free, now) + work, and a run starts at max(ready, free before), so that one late row does not
-hold up the others. Data buses and groups are *lanes*: they serve in order, and remember the last gaps that they left,
-which a later run may fill. So nothing waits in line, which is what a scheduler comes to that serves first what is ready
-first.
+A channel has pseudo-channels (PCs), mostly two, with data buses of their own. They share the bus for column commands,
+the bus for row commands, the queues, and the direction: all read, or all write.
 
-    miss   a = ACT(CMD(max(bank, t + tRP)));  bank = a + tRC;  ready = a + tRCD
-    data   d = BUS(GROUP(max(t, ready)));     bank = max(bank, d + tRTP), of writes d + tCWL + tWR;  + tRP
+Runs are served in the order they come, each at once, with times ahead of now. A later run may use what an earlier one
+left free. That is what a scheduler comes to that serves first what is ready first.
 
-A run hits if its row is open, or was open before the present one and was opened within the last ``queue_entries``
-bursts: a scheduler would have served it before it closed the row. A turn of direction ends that.
+    queue  a burst enters when a place is free; the burst that opens a row leaves with ACT, the others with their
+           column command
+    hit    the row is open, or is going to be, and is not closed before the run enters: data when the row is ready
+    miss   a = max(bank, row bus, ACT of the PC, now + tRP if a row is open);  ready = a + tRCD;  bank = a + tRC;
+           the row that was open closes at a - tRP
+    data   column commands on a grid, the first that are free from ``ready`` on: one at a time in the channel, a burst
+           apart in a PC, tCCD_L apart in a group;  bank = max(bank, end + tRTP + tRP), of writes tCWL + tWR + tRP
 
-Writes wait until ``high`` of the queue are pending, and are then served until ``low`` of it are; if more come before
-the next read turns the buses back, they go along with all that are pending. Idle time is filled with pending writes
-when the next access comes.
+The row bus and ACT are counters that conserve work: free = max(free, now) + work, and a run starts at max(ready, free
+before), so a late row holds up no other. Reads of a stack with one group in the queue take turns with the other
+stack, tCCD_R apart.
+
+Writes wait until ``high`` of the queue have come, or until no read is left. Then the direction turns. Accesses of the
+old direction that have not begun go back to their queue, and are the first when their direction is back. Reads get it
+back when some wait and the writes in the queue are down to ``low``.
 """
 
 from __future__ import annotations
@@ -25,89 +30,118 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from kernbench.common.units import PS_PER_NS, ns_to_ps
-from kernbench.components.hbm.layout import Run
+from kernbench.components.hbm.layout import RowRun
 from kernbench.topology.hbm_spec import HbmTiming
 
 FAR = 1 << 62
+LONG_AGO = -(1 << 60)
+MOST_AT_ONCE = 8
+"""Bursts of a run that are served in one step: a longer run enters the queue as places become free."""
+GRID_KEPT = 256
+"""Places of the grid that are kept although their time is over."""
 
 
-class Tally(NamedTuple):
-    """What a channel has done: bursts, rows opened, and of each bus, in ps, time for turns and then for rows.
+class Shape(NamedTuple):
+    """The column commands of a run as places of the grid, and those near them that a PC and a group cannot use.
 
-    ``idle``: all that of what was done in idle time, which gave buses ``idle_ps`` of work.
+    The last two begin ``ChannelTiming.margin`` places before the run.
     """
 
-    done: tuple[int, ...]
-    idle: tuple[int, ...]
-    idle_ps: int
-
-    def plus(self, other: Tally, times: int = 1) -> Tally:
-        """Both together, the other so many times."""
-        done, idle = (
-            tuple([own + times * more for own, more in zip(mine, others, strict=True)])
-            for mine, others in ((self.done, other.done), (self.idle, other.idle))
-        )
-        return Tally(done, idle, self.idle_ps + times * other.idle_ps)
+    commands: int
+    near_in_pc: int
+    near_in_group: int
 
 
-class Figures:
-    """The times of a channel in ps, and the places of its banks. All channels of a slice share them.
+class ChannelTiming:
+    """The times of a channel in ps and the places of its banks, which all channels of a slice share.
 
-    Work is longer by what refresh takes, once for every counter; latencies are not.
+    A ``share`` of the time may be lost to refresh: all work is longer by it, latencies are not.
     """
 
-    def __init__(self, timing: HbmTiming, pcs: int, queue_entries: int) -> None:
+    def __init__(self, timing: HbmTiming, pcs: int, queue_entries: int, share: float = 0.0) -> None:
         def work(ns: float) -> int:
-            return round(ns * PS_PER_NS / (1 - timing.refresh_share))
+            return round(ns * PS_PER_NS / (1 - share))
 
-        self.burst, self.same_group, self.same_stack = map(work, (timing.ccd_s_ns, timing.ccd_l_ns, timing.ccd_r_ns))
-        self.act, self.command, self.cycle = map(work, (timing.act_ns, timing.row_bus_ns, timing.rc_ns))
+        self.act, self.command, self.cycle, self.other_stack = map(
+            work, (timing.act_ns, timing.row_bus_ns, timing.rc_ns, timing.ccd_r_ns)
+        )
         self.precharge = ns_to_ps(timing.rp_ns)
         self.column = ns_to_ps(timing.rcd_ns), ns_to_ps(timing.rcd_write_ns)
         self.closing = (
             ns_to_ps(timing.rtp_ns + timing.rp_ns),
             ns_to_ps(timing.cwl_ns + timing.wr_ns + timing.rp_ns),
         )
-        self.turning = work(timing.wtr_ns + timing.turn_ns), work(timing.rtw_ns + timing.turn_ns)
+        self.turning = work(timing.wtr_ns), work(timing.rtw_ns)
         self.queue = queue_entries
-        # Of reads, which wait in front of the queue; writes have waited before they were kept back.
+        # Of reads, which wait in front of the queue; writes have waited before they are served.
         self.rooms = queue_entries, FAR
         self.high, self.low = int(timing.high * queue_entries), round(timing.low * queue_entries)
-        self.pcs, self.stacks, self.groups = pcs, pcs * timing.stacks, pcs * timing.stacks * timing.groups
+        self.pcs, self.banks_per_pc = pcs, timing.banks_per_pc
+        self.stacks, self.groups = pcs * timing.stacks, pcs * timing.stacks * timing.groups
         self.stacked = timing.stacks > 1
-        # Of banks: PC, stack, and group, which is a lane behind the buses.
+        # Of banks: PC, stack and group.
         self.places = [
-            (bank // timing.banks_per_pc, bank // timing.banks // timing.groups, pcs + bank // timing.banks)
+            (bank // timing.banks_per_pc, bank // timing.banks // timing.groups, bank // timing.banks)
             for bank in range(pcs * timing.banks_per_pc)
         ]
-        # Of runs by their bursts: how long they keep their group, until their last byte if they wait for it, their bus.
-        self.lengths = [
-            (n * self.same_group, (n - 1) * self.same_group + self.burst, n * self.burst)
-            for n in range(timing.columns + 1)
-        ]
+        # PCs share the bus of column commands, so each has one place of the grid in a burst.
+        ratio = timing.ccd_l_ns / timing.ccd_s_ns
+        self.in_pc = min(range(max(2, pcs), 4 * max(2, pcs), pcs), key=lambda n: abs(ratio * n - round(ratio * n)))
+        self.in_group = max(self.in_pc, round(ratio * self.in_pc))
+        self.unit = max(1, round(work(timing.ccd_s_ns) / self.in_pc))
+        self.burst, self.margin = self.in_pc * self.unit, self.in_group
+        self.shapes = [self._shape(n) for n in range(MOST_AT_ONCE + 1)]
+        # From the first command to the end of the last byte.
+        self.lengths = [((n - 1) * self.in_group + self.in_pc) * self.unit for n in range(MOST_AT_ONCE + 1)]
+        # After the last byte: when nothing of the past matters; and when writes wait, which are served first.
+        settling = max(self.cycle, *self.closing) + self.precharge
+        self.settling = settling, settling + sum(self.turning) + queue_entries * (self.cycle + self.closing[1])
+
+    def _shape(self, bursts: int) -> Shape:
+        commands = sum(1 << i * self.in_group for i in range(bursts))
+
+        def near(places: int) -> int:
+            found = 0
+            for by in range(1 - places, places):
+                found |= commands << self.margin + by
+            return found
+
+        return Shape(commands, near(self.in_pc), near(self.in_group))
 
 
-LONG_AGO = -(1 << 60)
-GAPS = 2
-"""Gaps that a lane remembers: more are not more exact against the reference."""
+class Counters(NamedTuple):
+    """What a channel has done. ``done``: bursts, rows opened, and of each PC, in ps, bus time for turns and for rows.
 
-Span = tuple[int, int]
-Spans = tuple[Span, ...]
-Rows = tuple[int, int, int, int, int]
-"""Of a bank: its open row and the one before, when the open one is ready, and the bursts that opened the two."""
-NO_ROWS: Rows = (-1, -1, 0, LONG_AGO, LONG_AGO)
-State = tuple[tuple[object, ...], ...]
+    ``idle``: all that of what was done in idle time, which gave buses ``idle_ps`` of work. ``ends``: when the last byte
+    of each PC is over.
+    """
+
+    done: tuple[int, ...]
+    idle: tuple[int, ...]
+    idle_ps: int
+    ends: tuple[int, ...]
 
 
-class ChannelBanks:
-    """What a channel of ``pcs`` pseudo-channels is busy with."""
+Rows = tuple[tuple[int, int, int, int], ...]
+"""Rows that a bank has opened or is going to open: row; when it opens, is ready, and closes (FAR if that is open)."""
+InQueue = tuple[int, int, int, int, int, bool]
+"""Bursts in a queue: when they leave it, number of their run, bursts, bank, row, True for the one that opens the row"""
+ChannelState = tuple[object, ...]
+
+
+class Channel:
+    """What a channel is busy with."""
 
     __slots__ = (
         "_acts",
+        "_bus_from",
+        "_commands",
+        "_counted",
         "_done",
-        "_floor",
-        "_free",
-        "_gaps",
+        "_ends",
+        "_first",
+        "_grid_end",
+        "_groups",
         "_held",
         "_idle",
         "_idle_ps",
@@ -115,311 +149,401 @@ class ChannelBanks:
         "_next",
         "_of",
         "_offered",
+        "_origin",
         "_other_at",
-        "_pending",
+        "_pcs",
         "_row_bus",
         "_rows",
-        "_stack",
-        "_turned",
+        "_runs",
+        "_serial",
+        "_stack_free",
         "_used",
         "_used_at",
-        "_work",
+        "_waiting",
         "_writing",
         "end_ps",
-        "pending_bursts",
-        "serial",
     )
 
-    def __init__(self, timing: HbmTiming, pcs: int, queue_entries: int) -> None:
-        self._of = of = Figures(timing, pcs, queue_entries)
-        lanes, banks = of.pcs + of.groups, len(of.places)
-        # Lanes: the buses, then the groups. When they are free; when they would be if they conserved work; gaps.
-        self._free, self._work = [0] * lanes, [0] * lanes
-        self._gaps: list[Spans] = [()] * lanes
-        self._row_bus, self._acts, self._stack = 0, [0] * pcs, [0] * of.stacks
-        # When a bank takes its next ACT; and its rows.
-        self._next, self._rows = [0] * banks, [NO_ROWS] * banks
+    def __init__(self, timing: ChannelTiming) -> None:
+        self._of = of = timing
+        banks = len(of.places)
+        # The grid of column commands: where it begins; places taken, in the channel, of PCs, and of groups.
+        self._origin = self._grid_end = self._commands = 0
+        self._pcs, self._groups = [0] * of.pcs, [0] * of.groups
+        self._ends = [0] * of.pcs
+        # The counters of rows; when a bank takes its next ACT, and its rows.
+        self._row_bus, self._acts, self._stack_free = 0, [0] * of.pcs, [0] * of.pcs
+        self._next = [0] * banks
+        self._rows: list[Rows] = [()] * banks
         # Of stacks: the group used last, up to which burst, and up to which one another was.
         self._used = [-1] * of.stacks
         self._used_at, self._other_at = [LONG_AGO] * of.stacks, [LONG_AGO] * of.stacks
-        # Bursts so far; those before the last turn, and when it was; the direction; the end of all data.
-        self.serial = self._turned = self._floor = self._writing = self.end_ps = 0
-        # Bursts in the queues, for reads and for writes, and when they leave.
+        # Bursts and runs so far; the direction, from when it may use the buses, its first command; the end of all data.
+        self._serial = self._runs = self._writing = self._bus_from = self.end_ps = 0
+        self._first = FAR
+        # Of reads and of writes: bursts in the queue that have a time to leave it, and how many; runs that wait for
+        # their direction, and the bursts and rows of these that were counted before.
+        self._leaving: tuple[list[InQueue], list[InQueue]] = [], []
         self._held = [0, 0]
-        self._leaving: tuple[list[Span], list[Span]] = [], []
-        # Writes that are kept back: bank, row and bursts of each; bursts in all; when the last one came.
-        self._pending: list[Run] = []
-        self.pending_bursts = self._offered = 0
-        # Rows opened, and of each bus: time for turns, and for rows. Bursts and all that of what was done in idle time.
-        self._done = [0] * (1 + 2 * pcs)
-        self._idle, self._idle_ps = [0] * (2 + 2 * pcs), 0
+        self._waiting: list[tuple[RowRun, ...]] = [(), ()]
+        self._counted = [(0, 0), (0, 0)]
+        self._offered = 0  # when the last write came that waits
+        self._done, self._idle, self._idle_ps = [0] * (2 + 2 * of.pcs), [0] * (2 + 2 * of.pcs), 0
 
     @property
-    def tally(self) -> Tally:
+    def counters(self) -> Counters:
         """What it has done so far."""
-        return Tally((self.serial, *self._done), tuple(self._idle), self._idle_ps)
+        return Counters(tuple(self._done), tuple(self._idle), self._idle_ps, tuple(self._ends))
 
     @property
-    def free(self) -> tuple[int, ...]:
-        """When each bus is."""
-        return tuple(self._free[: self._of.pcs])
+    def pending_bursts(self) -> int:
+        """Bursts of writes that wait for their direction."""
+        return sum(n for _, _, n in self._waiting[1])
 
-    def serve(self, now: int, base: int, runs: tuple[Run, ...], write: bool) -> tuple[int, int, int]:
+    @property
+    def settled_ps(self) -> int:
+        """When nothing of its past matters any more, but rows and writes that wait."""
+        return self.end_ps + self._of.settling[bool(self._waiting[1])]
+
+    def serve(
+        self, now: int, base: int, runs: tuple[RowRun, ...], write: bool, refreshed: bool = False
+    ) -> tuple[int, int, int]:
         """Take runs, whose rows count from ``base``, at ``now``: when the last has entered its queue, first byte, last.
 
-        For who writes, a byte has been served when it has entered.
+        For who writes, a byte has been served when it has entered. ``refreshed``: it was idle when a refresh came.
         """
-        if self._pending:
-            self._fill_idle(now)
+        if self._waiting[1] and not self._writing:
+            self._use_idle_time(now)
+        if refreshed:
+            self._rows = [()] * len(self._rows)
         if not write:
             if self._writing:
+                now = self._enter(1, now, self._of.low)
                 self._turn(0, now)
-            return self._move(now, base, runs, 0)
-        first, queue = FAR, self._of.queue
+            return self._serve(now, tuple([(bank, base + row, n) for bank, row, n in runs]), 0)
+        first = FAR
         for bank, row, n in runs:
-            now = self._enter(1, now, queue - n - self.pending_bursts)
-            self._write(now, bank, base + row, n)
+            now = self._write(now, (bank, base + row, n))
             first = now if now < first else first
         return now, first, now
 
+    def _write(self, now: int, run: RowRun) -> int:
+        """Take a run of writes: when it has entered its queue."""
+        of = self._of
+        if self._writing:
+            now = self._enter(1, now, of.queue - run[2])
+            self._serve(now, (run,), 1)
+            return now
+        self._waiting[1] += (run,)
+        self._offered = now
+        if self.pending_bursts >= of.high:
+            self._turn(1, now)
+        return now
+
+    def _use_idle_time(self, now: int) -> None:
+        """Serve the writes that wait from when nothing else was to be done, if that was before ``now``."""
+        start = max(self.end_ps, self._offered)
+        if start >= now:
+            return
+        done, ends = self._done[:], self._ends[:]
+        self._turn(1, start)
+        self._idle = [idle + new - old for idle, new, old in zip(self._idle, self._done, done, strict=True)]
+        self._idle_ps += sum(
+            max(0, min(end, now) - max(before, start)) for before, end in zip(ends, self._ends, strict=True)
+        )
+
     def _enter(self, write: int, now: int, room: int) -> int:
-        """When no more than ``room`` bursts are in a queue. What has left is counted out when room is wanted."""
+        """Return when no more than ``room`` bursts are in a queue."""
         leaving, held = self._leaving[write], self._held[write]
         while leaving and (held > room or leaving[0][0] <= now):
-            when, bursts = heappop(leaving)
-            held -= bursts
-            now = when if when > now else now
+            left = heappop(leaving)
+            held -= left[2]
+            now = left[0] if left[0] > now else now
         self._held[write] = held
         return now
 
-    def _write(self, now: int, bank: int, row: int, n: int) -> None:
-        """Keep a run back, or serve it if the buses are turned for writes."""
-        self._pending.append((bank, row, n))
-        self.pending_bursts += n
-        self._offered = now
-        least = 0
-        if not self._writing:
-            if self.pending_bursts < self._of.high:
-                return
-            least = self._of.low
-            self._turn(1, now)
-        self._drain(now, least)
-
-    def _drain(self, now: int, least: int) -> None:
-        """Serve the pending writes that came first, until no more than ``least`` bursts are left."""
-        pending, left, runs = self._pending, self.pending_bursts, 0
-        while left > least:
-            left -= pending[runs][2]
-            runs += 1
-        self._move(now, 0, tuple(pending[:runs]), 1)
-        del pending[:runs]
-        self.pending_bursts = left
-
-    def _fill_idle(self, now: int) -> None:
-        """Serve pending writes in the idle time up to ``now``, as far as the buses can turn there and back in it."""
-        start = max(self.end_ps, self._offered)
-        back, there = self._of.turning
-        if start + (0 if self._writing else there) + back >= now:
-            return
-        before, free = [self.serial, *self._done], self.free
-        if not self._writing:
-            self._turn(1, start)
-        while self._pending and self.end_ps + back < now:
-            self._drain(start, self.pending_bursts - 1)
-        after = [self.serial, *self._done]
-        self._idle = [idle + new - old for idle, new, old in zip(self._idle, after, before, strict=True)]
-        self._idle_ps += sum(max(0, min(is_, now) - max(was, start)) for was, is_ in zip(free, self.free, strict=True))
-
     def _turn(self, writing: int, now: int) -> None:
-        """The buses change direction, after what they have been given."""
-        of, work = self._of, self._work
+        """Turn the buses: what has not begun waits, what has waited is served."""
         self._writing = writing
-        self._turned = self.serial
-        opened = max(self._row_bus, *self._acts)
-        self._floor = floor = max(opened, *work)
-        over = max(floor, opened + of.column[0])
-        until = over + of.turning[writing]
-        for pc in range(of.pcs):
-            work[pc] = until
-            free = self._free[pc]
-            self._done[1 + pc] += max(0, until - max(free, over, now))
-            self._free[pc] = max(free, until)
-            self._gaps[pc] = ()
+        self._send_back(1 - writing, now)
+        until = now + (self._of.turning[writing] if self._first < now else 0)
+        for pc in range(self._of.pcs):
+            self._done[2 + pc] += until - now
+        self._bus_from, self._first = until, FAR
+        again, self._waiting[writing] = self._waiting[writing], ()
+        (bursts, rows), opened = self._counted[writing], self._done[1]
+        self._counted[writing] = 0, 0
+        if again:
+            self._serve(now, again, writing)
+            self._done[0] -= bursts
+            self._done[1] = max(opened, self._done[1] - rows)
 
-    def _move(self, now: int, base: int, runs: tuple[Run, ...], write: int) -> tuple[int, int, int]:
-        """Serve runs, those of reads when they have entered: when the last has, first byte on a bus, last.
+    def _send_back(self, write: int, now: int) -> None:
+        """Have all accesses of a direction wait that have not begun at ``now``."""
+        of = self._of
+        self._enter(write, now, FAR)
+        left = sorted(self._leaving[write], key=_number_of)
+        self._leaving[write].clear()
+        self._held[write] = 0
+        runs: list[RowRun] = []
+        before, bursts, rows = -1, 0, 0
+        for _, number, n, bank, row, opens in left:
+            bursts, rows = bursts + n, rows + opens
+            if number == before:
+                n += runs.pop()[2]
+            runs.append((bank, row, n))
+            before = number
+        self._waiting[write], self._counted[write] = tuple(runs), (bursts, rows)
+        if self.end_ps <= now:
+            return
+        closing = now + of.closing[write]
+        for bank, opened in enumerate(self._rows):
+            if opened:
+                self._next[bank], self._rows[bank] = self._begun_rows(self._next[bank], opened, now, closing)
+        self._row_bus = min(self._row_bus, now)
+        self._acts = [min(free, now + of.act) for free in self._acts]
+        self._stack_free = [min(free, now) for free in self._stack_free]
+        begun = (1 << max(0, (now - self._origin) // of.unit + 1)) - 1
+        self._commands &= begun
+        self._pcs, self._groups = [pc & begun for pc in self._pcs], [group & begun for group in self._groups]
+        self._grid_end, self.end_ps = min(self._grid_end, now + of.burst), now + of.burst
+        self._ends = [min(end, now + of.burst) for end in self._ends]
+
+    def _begun_rows(self, free: int, rows: Rows, now: int, closing: int) -> tuple[int, Rows]:
+        """Return when a bank takes its next ACT, and its rows, if what has not begun at ``now`` does not begin."""
+        begun = [row for row in rows if row[1] <= now]
+        if not begun:
+            return min(free, now + self._of.precharge), ()
+        row, opens, ready, _ = begun[-1]
+        return max(opens + self._of.cycle, min(free, closing)), ((row, opens, ready, FAR),)
+
+    def _serve(self, now: int, runs: tuple[RowRun, ...], write: int) -> tuple[int, int, int]:
+        """Serve runs in the direction of the buses: when the last has entered its queue, first byte, last.
 
         A simulation spends much of its time here, so what each run does is hardly in functions of its own.
         """
-        of, first, last, turned, floor = self._of, FAR, now, self._turned, self._floor
-        places, lengths, capacity, stacked = of.places, of.lengths, of.queue, of.stacked and not write
-        rows, next_at, closing, room = self._rows, self._next, of.closing[write], of.rooms[write]
-        leaving, held = self._leaving[write], self._held
-        used, used_at, other_at, serial, end_ps = self._used, self._used_at, self._other_at, self.serial, self.end_ps
-        for bank, above, n in runs:
+        of, done, first, last = self._of, self._done, FAR, now
+        all_rows, next_at, held, leaving = self._rows, self._next, self._held, self._leaving[write]
+        used, used_at, other_at, ends = self._used, self._used_at, self._other_at, self._ends
+        room, column, closing, places = of.rooms[write], of.column[write], of.closing[write], of.places
+        stacked, bus_from, serial, number = of.stacked and not write, self._bus_from, self._serial, self._runs
+        for bank, row, bursts in runs:
             pc, stack, group = places[bank]
-            if held[write] + n > room:
-                now = self._enter(0, now, room - n)
-            row = base + above
-            at = now if now > floor else floor
-            serial += n
-            open_row, before, start, _, opened = rows[bank]
-            if open_row != row and (before != row or opened < turned or opened < serial - n - capacity):
-                start = self._open(pc, bank, row, at, write, serial)
-            start = at if at > start else start
-            if stacked:
-                if used[stack] != group:
-                    used[stack] = group
-                    other_at[stack] = used_at[stack]
-                used_at[stack] = serial
-                if serial - other_at[stack] > capacity:
-                    start = self._take_stack(stack, start, at, n)
-            # Runs of several groups alternate on the bus: what waits for it keeps its group's pace meanwhile.
-            in_group, in_turn, on_bus = lengths[n]
-            start = self._reserve(group, start, at, in_group)
-            end = start + in_turn
-            start = self._reserve(pc, start, at, on_bus)
-            end = start + on_bus if start + on_bus > end else end
-            closes = end + closing
-            next_at[bank] = closes if closes > next_at[bank] else next_at[bank]
-            # Its bursts leave one after another: all at half of its time comes to the same for those that follow.
-            heappush(leaving, ((start + end) // 2, n))
-            held[write] += n
-            first = start if start < first else first
-            last = end if end > last else last
-        self.serial, self.end_ps = serial, last if last > end_ps else end_ps
+            number += 1
+            while bursts:
+                n = bursts if bursts <= MOST_AT_ONCE else MOST_AT_ONCE
+                bursts -= n
+                serial += n
+                if held[write] >= room:
+                    now = self._enter(write, now, room - 1)
+                at, waits, newest = now, n, True
+                for open_row, _, ready, closes in reversed(all_rows[bank]):
+                    if open_row == row and at < closes:
+                        newest = closes == FAR
+                        break
+                else:
+                    opens = self._open(pc, bank, row, at, column)
+                    ready = opens + column
+                    heappush(leaving, (opens, number, 1, bank, row, True))
+                    held[write] += 1
+                    waits -= 1
+                    late = ready - (ends[pc] if ends[pc] > at else at)
+                    if late > 0:
+                        done[2 + of.pcs + pc] += late
+                if waits and held[write] + waits > room:
+                    now = self._enter(write, now, room - waits)
+                start = ready if ready > at else at
+                start = bus_from if bus_from > start else start
+                if stacked:
+                    if used[stack] != group:
+                        used[stack] = group
+                        other_at[stack] = used_at[stack]
+                    used_at[stack] = serial
+                    if serial - other_at[stack] > of.queue:
+                        free = self._stack_free[pc]
+                        start = free if free > start else start
+                        self._stack_free[pc] = start + n * of.other_stack
+                start, end = self._command(pc, group, start, at, n)
+                # The last burst comes after it has entered.
+                end = now + of.burst if end < now + of.burst else end
+                if newest:
+                    closes = end + closing
+                    next_at[bank] = closes if closes > next_at[bank] else next_at[bank]
+                if waits:
+                    # They leave one after another: all at half of their time comes to the same for those that follow.
+                    heappush(leaving, ((start + end) // 2, number, waits, bank, row, False))
+                    held[write] += waits
+                ends[pc] = end if end > ends[pc] else ends[pc]
+                first = start if start < first else first
+                last = end if end > last else last
+        done[0] += serial - self._serial
+        self._serial, self._runs = serial, number
+        self._first = first if first < self._first else self._first
+        self.end_ps = last if last > self.end_ps else self.end_ps
         return now, first, last
 
-    def _reserve(self, lane: int, start: int, now: int, work: int) -> int:
-        """Use a lane for ``work`` ps, in a gap that it left if that will do, else after what it has: from when."""
-        done, free, gaps = self._work[lane], self._free[lane], self._gaps[lane]
-        self._work[lane] = (done if done > now else now) + work
-        if start < free and gaps and gaps[-1][1] >= start + work:
-            return self._fill_gap(lane, start, work)
-        if start < free:
-            start = free
-        elif start - free >= self._of.burst and start - now >= self._of.burst:
-            self._gaps[lane] = _with_gap(gaps, (max(free, now), start), now)
-        self._free[lane] = start + work
-        return start
-
-    def _open(self, pc: int, bank: int, row: int, now: int, write: int, serial: int) -> int:
-        """Activate a row of a bank for the bursts up to number ``serial``: when it is ready."""
-        of, bus, acts, next_at = self._of, self._row_bus, self._acts[pc], self._next[bank]
-        before, _, _, opened, _ = self._rows[bank]
-        at = now if before < 0 else now + of.precharge
-        at = next_at if next_at > at else at
-        at = bus if bus > at else at
-        at = acts if acts > at else at
+    def _open(self, pc: int, bank: int, row: int, now: int, column: int) -> int:
+        """Open a row of a bank after those that it is going to open: when ACT comes."""
+        of, bus, acts, opens = self._of, self._row_bus, self._acts[pc], self._next[bank]
+        rows = self._rows[bank]
+        at = now + of.precharge if rows else now
+        opens = at if at > opens else opens
+        opens = bus if bus > opens else opens
+        opens = acts if acts > opens else opens
         self._row_bus = (bus if bus > now else now) + of.command
         self._acts[pc] = (acts if acts > now else now) + of.act
-        done = self._done
-        done[0] += 1
-        self._next[bank] = at + of.cycle
-        ready = at + of.column[write]
-        free = self._free[pc]
-        late = ready - (free if free > now else now)
-        if late > 0:
-            done[1 + of.pcs + pc] += late
-        self._rows[bank] = row, before, ready, serial, opened
-        return ready
+        self._done[1] += 1
+        self._next[bank] = opens + of.cycle
+        kept = [open_row for open_row in rows if open_row[3] > now]
+        if kept and kept[-1][3] == FAR:
+            kept[-1] = (*kept[-1][:3], opens - of.precharge)
+        self._rows[bank] = (*kept, (row, opens, opens + column, FAR))
+        return opens
 
-    def _take_stack(self, stack: int, ready: int, now: int, n: int) -> int:
-        """Reads of one group only, as far as the queue goes, keep the stack's pace: when ``n`` bursts begin."""
-        free = self._stack[stack]
-        self._stack[stack] = max(free, now) + n * self._of.same_stack
-        return max(ready, free)
+    def _command(self, pc: int, group: int, ready: int, now: int, n: int) -> tuple[int, int]:
+        """Take places of the grid from ``ready`` on for ``n`` bursts: when the first begins and the last is over.
 
-    def _fill_gap(self, lane: int, ready: int, work: int) -> int:
-        """Use a gap that a lane left, else it after what it has: from when."""
-        gaps, burst = self._gaps[lane], self._of.burst
-        for i, (gap, gap_end) in enumerate(gaps):
-            start = gap if gap > ready else ready
-            end = start + work
-            if end <= gap_end:
-                left = ((end, gap_end),) if gap_end - end >= burst else ()
-                if start - gap >= burst:
-                    left = ((gap, start), *left)
-                self._gaps[lane] = gaps[:i] + left + gaps[i + 1 :]
-                return start
-        start = self._free[lane]
-        self._free[lane] = start + work
-        return start
+        The run has places that are tCCD_L apart if they are free; if not, each burst has the first that is.
+        """
+        of, unit, origin = self._of, self._of.unit, self._origin
+        if self._grid_end <= now:
+            # All is over: the grid begins anew, with a place at ``ready``.
+            origin = self._origin = ready - (ready - now) // unit * unit - of.margin * unit
+            self._commands, self._pcs, self._groups = 0, [0] * of.pcs, [0] * of.groups
+        elif now - origin > (GRID_KEPT + of.margin) * unit:
+            over = (now - origin) // unit - of.margin
+            origin = self._origin = origin + over * unit
+            self._commands >>= over
+            self._pcs, self._groups = [pc >> over for pc in self._pcs], [group >> over for group in self._groups]
+        place = -((origin - ready) // unit)
+        taken = (self._commands | self._pcs[pc] | self._groups[group]) >> place
+        commands, near_in_pc, near_in_group = of.shapes[n]
+        for by in range(of.in_group + 2):
+            if not taken >> by & commands:
+                place += by
+                self._take(pc, group, place, of.shapes[n])
+                start = origin + place * unit
+                end = start + of.lengths[n]
+                break
+        else:
+            start, shape = -1, of.shapes[1]
+            for _ in range(n):
+                free = ~((self._commands | self._pcs[pc] | self._groups[group]) >> place)
+                place += (free & -free).bit_length() - 1
+                self._take(pc, group, place, shape)
+                start = origin + place * unit if start < 0 else start
+            end = origin + place * unit + of.burst
+        self._grid_end = end if end > self._grid_end else self._grid_end
+        return start, end
+
+    def _take(self, pc: int, group: int, place: int, shape: Shape) -> None:
+        before = place - self._of.margin
+        self._commands |= shape.commands << place
+        self._pcs[pc] |= shape.near_in_pc << before
+        self._groups[group] |= shape.near_in_group << before
 
     # -- the state as a whole --
 
-    def copy(self) -> ChannelBanks:
-        """Another channel that is as busy."""
+    def copy(self) -> Channel:
+        """Return another channel that is as busy."""
         made = copy(self)
         made.own_lists()
         return made
 
     def own_lists(self) -> None:
         """Share no list with the channel that this is a copy of."""
-        self._free, self._work, self._gaps = self._free[:], self._work[:], self._gaps[:]
-        self._acts, self._stack = self._acts[:], self._stack[:]
+        self._pcs, self._groups, self._ends = self._pcs[:], self._groups[:], self._ends[:]
+        self._acts, self._stack_free = self._acts[:], self._stack_free[:]
         self._next, self._rows = self._next[:], self._rows[:]
         self._used, self._used_at, self._other_at = self._used[:], self._used_at[:], self._other_at[:]
-        self._held, self._leaving = self._held[:], (self._leaving[0][:], self._leaving[1][:])
-        self._pending, self._done, self._idle = self._pending[:], self._done[:], self._idle[:]
+        self._leaving, self._held = (self._leaving[0][:], self._leaving[1][:]), self._held[:]
+        self._waiting, self._counted = self._waiting[:], self._counted[:]
+        self._done, self._idle = self._done[:], self._idle[:]
 
-    def state(self, now: int) -> State:
-        """What it makes of whatever comes from ``now`` on. Bursts count back from the last."""
-        serial, kept = self.serial, bool(self._pending)
-        # Idle time is filled from its beginning on. A turn begins with the end of what was before it; what is over this
-        # long is no matter even then.
-        begin = min(now, max(self.end_ps, self._offered)) if kept else now
-        since = begin - self._of.column[0] - max(self._of.turning)
+    def state(self, now: int, base: int, fold: int) -> ChannelState:
+        """Return all that decides what it makes of what comes from ``now`` on: equal states behave alike.
 
-        def ahead(times: list[int]) -> tuple[int, ...]:
-            return tuple([time - since if time > since else 0 for time in times])
+        Times and bursts count from now, rows from ``base``, banks from the one at 0 of a row that is folded by
+        ``fold``.
+        """
+        of = self._of
+        since = min(now, max(self.end_ps, self._offered)) if self._waiting[1] else now
 
-        def bursts(numbers: list[int]) -> tuple[int, ...]:
-            return tuple([max(number - serial, -self._of.queue - 1) for number in numbers])
+        def ahead(time: int) -> int:
+            return time - since if time > since else 0
 
+        def times(array: list[int], fold: int = 0) -> tuple[int, ...]:
+            return tuple([ahead(array[i ^ fold]) for i in range(len(array))])
+
+        def bursts(array: list[int], fold: int) -> tuple[int, ...]:
+            return tuple([max(array[i ^ fold] - self._serial, -of.queue - 1) for i in range(len(array))])
+
+        def rows_of(rows: Rows) -> tuple[tuple[int, ...], ...]:
+            return tuple([
+                (row - base, ahead(opens), ahead(ready), closes if closes == FAR else ahead(closes))
+                for row, opens, ready, closes in rows
+                if closes > since
+            ])
+
+        pc_fold, stack_fold, group_fold = of.places[fold]
+        over = max(0, (since - self._origin) // of.unit - of.margin)
+        grid = (self._origin + over * of.unit - since, self._commands >> over) if self._grid_end > since else ()
+        pcs = [self._pcs[pc ^ pc_fold] >> over for pc in range(of.pcs)] if grid else ()
+        groups = [self._groups[group ^ group_fold] >> over for group in range(of.groups)] if grid else ()
+        leaving = [
+            sorted((when - now, number - self._runs, n, bank ^ fold, row - base, opens) for when, number, n, bank, row, opens in each if when > now)
+            for each in self._leaving
+        ]
+        waiting = [[(bank ^ fold, row - base, n) for bank, row, n in each] for each in self._waiting]
         return (
-            *(ahead(self._free), ahead(self._work), ahead(self._acts), ahead(self._stack), ahead(self._next)),
-            ahead([self._row_bus, self._floor]),
-            (self.end_ps - now, self._offered - now) if kept else (),
-            tuple([tuple([(gap - now, end - now) for gap, end in gaps if end > since]) for gaps in self._gaps]),
-            tuple([(row, before, *ahead([ready])) for row, before, ready, _, _ in self._rows]),
-            bursts([opened for *_, opened, _ in self._rows]),
-            bursts([opened for *_, opened in self._rows]),
-            *(tuple(self._used), bursts(self._used_at), bursts(self._other_at), bursts([self._turned])),
-            *(tuple(sorted((when - now, n) for when, n in leaving if when > now)) for leaving in self._leaving),
-            *((self._writing,), tuple(self._pending)),
+            *(grid, tuple(pcs), tuple(groups), times(self._ends, pc_fold), times(self._acts, pc_fold)),
+            *(times(self._stack_free, pc_fold), times(self._next, fold)),
+            tuple([rows_of(self._rows[bank ^ fold]) for bank in range(len(self._rows))]),
+            times([self._row_bus, self._bus_from, self.end_ps, self._grid_end]),
+            self._first - since if since <= self._first < FAR else self._first == FAR,
+            self._offered - since if self._waiting[1] else 0,
+            tuple([self._used[stack ^ stack_fold] ^ group_fold for stack in range(of.stacks)]),
+            *(bursts(self._used_at, stack_fold), bursts(self._other_at, stack_fold), self._writing),
+            *map(tuple, leaving),
+            *map(tuple, waiting),
         )
 
-    def repeat(self, since: ChannelBanks, times: int, ps: int) -> None:
-        """Be as if what was done since then, which took ``ps``, were done ``times`` more, each in the next row."""
-        later, bursts = ps * times, (self.serial - since.serial) * times
-        for array in (self._free, self._work, self._acts, self._stack, self._next):
-            array[:] = [time + later for time in array]
-        for array in (self._used_at, self._other_at):
-            array[:] = [number + bursts for number in array]
-        self._gaps = [tuple((gap + later, end + later) for gap, end in gaps) for gaps in self._gaps]
-        reads, writes = ([(time + later, n) for time, n in leaving] for leaving in self._leaving)
-        self._leaving = reads, writes
-        self._pending = [(bank, row + times, n) for bank, row, n in self._pending]
+    def repeat(self, since: Counters, times: int, ps: int, rows: int, fold: int) -> None:
+        """Be as if what was done since then were done ``times`` more, ``ps`` later in all.
+
+        Rows are ``rows`` further then, banks folded by ``fold`` more.
+        """
+        of = self._of
+        pc_fold, stack_fold, group_fold = of.places[fold]
+
+        def later(array: list[int], fold: int) -> list[int]:
+            return [array[i ^ fold] + ps for i in range(len(array))]
+
+        self._origin, self._grid_end, self.end_ps = self._origin + ps, self._grid_end + ps, self.end_ps + ps
+        self._pcs = [self._pcs[pc ^ pc_fold] for pc in range(of.pcs)]
+        self._groups = [self._groups[group ^ group_fold] for group in range(of.groups)]
+        self._ends, self._acts = later(self._ends, pc_fold), later(self._acts, pc_fold)
+        self._stack_free, self._next = later(self._stack_free, pc_fold), later(self._next, fold)
         self._rows = [
-            (
-                row if row < 0 else row + times,
-                before if before < 0 else before + times,
-                ready + later,
-                opened + bursts,
-                opened_before + bursts,
-            )
-            for row, before, ready, opened, opened_before in self._rows
+            tuple([
+                (row + rows, opens + ps, ready + ps, closes if closes == FAR else closes + ps)
+                for row, opens, ready, closes in self._rows[bank ^ fold]
+            ])
+            for bank in range(len(self._rows))
         ]
-        self._row_bus, self._floor, self._offered = self._row_bus + later, self._floor + later, self._offered + later
-        self.end_ps, self.serial, self._turned = self.end_ps + later, self.serial + bursts, self._turned + bursts
-        self._done = [new + (new - old) * times for new, old in zip(self._done, since.tally.done[1:], strict=True)]
+        self._row_bus, self._bus_from, self._offered = self._row_bus + ps, self._bus_from + ps, self._offered + ps
+        self._first += ps if self._first < FAR else 0
+        self._used = [self._used[stack ^ stack_fold] ^ group_fold for stack in range(of.stacks)]
+        self._used_at = [self._used_at[stack ^ stack_fold] for stack in range(of.stacks)]
+        self._other_at = [self._other_at[stack ^ stack_fold] for stack in range(of.stacks)]
+        reads, writes = (
+            [(when + ps, number, n, bank ^ fold, row + rows, opens) for when, number, n, bank, row, opens in each]
+            for each in self._leaving
+        )
+        self._leaving = reads, writes
+        self._waiting = [tuple([(bank ^ fold, row + rows, n) for bank, row, n in each]) for each in self._waiting]
+        self._done = [new + (new - old) * times for new, old in zip(self._done, since.done, strict=True)]
 
 
-def _with_gap(gaps: Spans, left: Span, now: int) -> Spans:
-    """The gaps of a lane that has ``left`` another, without what is over."""
-    if not gaps:
-        return (left,)
-    if gaps[0][1] <= now:
-        gaps = gaps[1:]
-    return (*(gaps if len(gaps) < GAPS else gaps[1:]), left)
+def _number_of(each: InQueue) -> int:
+    return each[1]

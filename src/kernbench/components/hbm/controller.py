@@ -16,7 +16,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kernbench.common.values import state
-from kernbench.components.hbm.banks import BankedMemory, Stretch, Took
+from kernbench.components.hbm.banks import BankedMemory, Grant, Histories, TurnCost
 from kernbench.components.hbm.channel import FAR
 from kernbench.components.hbm.ideal import Channels, IdealMemory
 from kernbench.components.hbm.layout import Layout, Planner
@@ -28,23 +28,24 @@ from kernbench.transport import Port, Route, Supply, Transfer
 if TYPE_CHECKING:
     from kernbench.engine.machine import Machine
     from kernbench.engine.part import Component
+    from kernbench.topology.graph import Node
 
 
-class Memory(Protocol):
+class SliceMemory(Protocol):
     """What serves the turns: it knows addresses, and nothing of requesters. ``quantum`` is in bytes.
 
     What it saves, only it reads. ``took``: what the last stretch took of banks, if that is ``observed``.
     """
 
     observed: bool
-    took: Took | None
+    took: TurnCost | None
 
     @property
     def quantum(self) -> int: ...
 
     def serve(
         self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR, least: int = 0
-    ) -> Stretch: ...
+    ) -> Grant: ...
 
     def save(self) -> Any: ...
 
@@ -63,20 +64,20 @@ class Request:
         self.since = since
         self.served = 0
 
-    def begin(self, first: int, stretch: Stretch) -> None:
-        """Bytes ``first`` … ``stretch.end - 1`` have their turn."""
+    def begin(self, first: int, grant: Grant) -> None:
+        """Bytes ``first`` … ``grant.end - 1`` have their turn."""
         raise NotImplementedError
 
     def cut(self, end: int) -> None:
         """What was begun holds for bytes up to ``end`` only."""
         raise NotImplementedError
 
-    def gone(self, now: int) -> int:
+    def bytes_left_port(self, now: int) -> int:
         """Bytes that may have left by ``now``: what was begun holds for them."""
         return 0
 
 
-class _Promise(NamedTuple):
+class _OpenGrant(NamedTuple):
     """A stretch of several quanta, and what is needed to cut it."""
 
     request: Request
@@ -85,18 +86,18 @@ class _Promise(NamedTuple):
     before: Any
 
 
-class Slice:
+class SliceArbiter:
     """The turns of one slice. ``over_ps``: when the turns it has given are over."""
 
-    __slots__ = ("_clock", "_lines", "_memory", "_promise", "_ring", "_turn_at", "over_ps")
+    __slots__ = ("_clock", "_lines", "_memory", "_open", "_ring", "_turn_at", "over_ps")
 
-    def __init__(self, memory: Memory, clock: Clock) -> None:
+    def __init__(self, memory: SliceMemory, clock: Clock) -> None:
         self._memory = memory
         self._clock = clock
         self.over_ps = 0
         self._lines: dict[Hashable, deque[Request]] = {}
         self._ring: deque[Hashable] = deque()
-        self._promise: _Promise | None = None
+        self._open: _OpenGrant | None = None
         self._turn_at = -1  # when the next turn is due, if requests wait
 
     def submit(self, request: Request) -> None:
@@ -110,8 +111,8 @@ class Slice:
             line.append(request)
         now = self._clock.time
         if self.over_ps > now:
-            if self._promise is not None and self._promise.request.requester != requester:
-                self._cut(self._promise, now)
+            if self._open is not None and self._open.request.requester != requester:
+                self._cut(self._open, now)
             self._await_turn()
         elif self._turn_at < 0:
             self._give_turn()
@@ -144,13 +145,13 @@ class Slice:
         alone = not self._ring
         end = nbytes if alone else min(begin + quantum, nbytes)
         start = max(self.over_ps, request.since) if request.write else now
-        self._promise = None
+        self._open = None
         if end - begin > quantum:
-            self._promise = _Promise(request, begin, start, memory.save())
-        stretch = memory.serve(access, request.write, begin, end, start)
-        self.over_ps = max(stretch.over_ps, now)
+            self._open = _OpenGrant(request, begin, start, memory.save())
+        grant = memory.serve(access, request.write, begin, end, start)
+        self.over_ps = max(grant.over_ps, now)
         request.served = end
-        request.begin(begin, stretch)
+        request.begin(begin, grant)
         if end == nbytes:
             line.popleft()
         if line:
@@ -160,20 +161,20 @@ class Slice:
         if self._ring:
             self._await_turn()
 
-    def _cut(self, promise: _Promise, now: int) -> None:
+    def _cut(self, promise: _OpenGrant, now: int) -> None:
         """End a stretch with the quantum that has its turn; the rest of the access is first in its line again."""
-        self._promise = None
+        self._open = None
         memory, request = self._memory, promise.request
         memory.restore(promise.before)
         end = request.access.nbytes
-        stretch = memory.serve(
-            request.access, request.write, promise.begin, end, promise.start_ps, now, request.gone(now)
+        grant = memory.serve(
+            request.access, request.write, promise.begin, end, promise.start_ps, now, request.bytes_left_port(now)
         )
-        self.over_ps = max(stretch.over_ps, now)
-        if stretch.end == end:
+        self.over_ps = max(grant.over_ps, now)
+        if grant.end == end:
             return
-        request.served = stretch.end
-        request.cut(stretch.end)
+        request.served = grant.end
+        request.cut(grant.end)
         line = self._lines.get(request.requester)
         if line is None:
             self._lines[request.requester] = deque((request,))
@@ -191,24 +192,33 @@ class _Alone(Request):
         super().__init__(requester, access, write, since)
         self.first_ps, self.last_ps = FAR, 0
 
-    def begin(self, first: int, stretch: Stretch) -> None:
-        self.first_ps = min(self.first_ps, stretch.first_ps)
-        self.last_ps = stretch.last_ps
+    def begin(self, first: int, grant: Grant) -> None:
+        self.first_ps = min(self.first_ps, grant.first_ps)
+        self.last_ps = grant.last_ps
 
     def cut(self, end: int) -> None:
         self.last_ps = 0
 
 
-def idle_memory(machine: Machine) -> Memory:
-    """A slice of this machine, idle. What is known of accesses by their addresses, all slices share."""
+def idle_memory(machine: Machine, node: Node) -> SliceMemory:
+    """Return the memory of a slice, idle. What is known of accesses and of histories, all slices of a machine share."""
     hbm, banks = machine.spec.cube.hbm, machine.spec.cube.hbm.banks
     quantum = machine.spec.quantum_packets * machine.network.packet_bytes
     if banks is None:
         channels = machine.shared(Channels, lambda: Channels(hbm))
         return IdealMemory(channels, quantum, machine.spec.cube.pc_ps_per_byte)
-    mapping = hbm.fields(banks)
-    planner = machine.shared(Planner, lambda: Planner(Layout(banks, hbm.num_pcs, mapping)))
-    return BankedMemory(banks, hbm.num_pcs, mapping, hbm.queue, quantum, planner)
+    mapping, refresh = hbm.fields(banks), hbm.refresh_mode
+    return BankedMemory(
+        banks,
+        hbm.num_pcs,
+        mapping,
+        hbm.queue,
+        quantum,
+        refresh=refresh,
+        base=machine.addresses.base_of_slice(node),
+        planner=machine.shared(Planner, lambda: Planner(Layout(banks, hbm.num_pcs, mapping))),
+        histories=machine.shared(Histories, lambda: Histories(banks, hbm.num_pcs, hbm.queue, refresh)),
+    )
 
 
 class SliceController(Answering):
@@ -218,8 +228,8 @@ class SliceController(Answering):
 
     def __init__(self, component: Component, access_ps: int) -> None:
         super().__init__(component, access_ps)
-        self._memory = idle_memory(self.machine)
-        self.slice = Slice(self._memory, self.clock)
+        self._memory = idle_memory(self.machine, component.node)
+        self.slice = SliceArbiter(self._memory, self.clock)
         self._outputs: dict[str, _Output] = {}
 
     def _read(self, request: ReadRequest) -> None:
@@ -238,11 +248,11 @@ class SliceController(Answering):
         self._memory.observed = self.machine.observation is not None
         self.slice.submit(_Write(self, message, transfer.head_ps))
 
-    def turned(self, request: Request, message: ReadRequest | WriteData, since: int, stretch: Stretch) -> None:
+    def turned(self, request: Request, message: ReadRequest | WriteData, since: int, grant: Grant) -> None:
         """Tell who observes it of a turn that a requester waited for from ``since`` on."""
         observation, took = self.machine.observation, self._memory.took
         if observation is not None and took is not None:
-            end = max(since, stretch.last_ps)
+            end = max(since, grant.last_ps)
             start, split = took.split(since, end)
             observation.turn_in_banks(message, self.slice, (start, end), start > request.since, split)
 
@@ -292,14 +302,14 @@ class _Read(Request):
         nbytes = access.rows * access.row_bytes
         self.transfer = machine.network.make(output.port, output.route, nbytes, machine.delivered, reply)
 
-    def begin(self, first: int, stretch: Stretch) -> None:
-        controller, output, nbytes = self.controller, self.output, stretch.end - first
+    def begin(self, first: int, grant: Grant) -> None:
+        controller, output, nbytes = self.controller, self.output, grant.end - first
         network = controller.machine.network
         since = self.waited_ps = max(controller.clock.time, output.over_ps)
-        start = max(stretch.first_ps, since)
-        end = output.over_ps = max(stretch.last_ps, start)
+        start = max(grant.first_ps, since)
+        end = output.over_ps = max(grant.last_ps, start)
         if controller.machine.observation is not None:
-            controller.turned(self, self.message, since, stretch)
+            controller.turned(self, self.message, since, grant)
         packet = network.packet_bytes
         supply = Supply(first // packet, -(-nbytes // packet), start, pace_of(nbytes, packet, end - start))
         self.promised = supply
@@ -315,7 +325,7 @@ class _Read(Request):
         self.controller.cut_short(self.message, self.waited_ps, self.output.over_ps)
         network.curtail(self.transfer, count)
 
-    def gone(self, now: int) -> int:
+    def bytes_left_port(self, now: int) -> int:
         promised, packet = self.promised, self.controller.machine.network.packet_bytes
         if now < promised.start_ps:
             return 0
@@ -338,12 +348,12 @@ class _Write(Request):
         self.message = message
         self.promise = 0
 
-    def begin(self, first: int, stretch: Stretch) -> None:
+    def begin(self, first: int, grant: Grant) -> None:
         controller, clock = self.controller, self.controller.clock
-        over = max(stretch.last_ps, clock.time)
+        over = max(grant.last_ps, clock.time)
         if controller.machine.observation is not None:
-            controller.turned(self, self.message, self.since, stretch)
-        if stretch.end == self.access.nbytes:
+            controller.turned(self, self.message, self.since, grant)
+        if grant.end == self.access.nbytes:
             clock.call_at(over + controller.access_ps, controller.commit_if, (self, self.promise))
 
     def cut(self, end: int) -> None:

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from operator import itemgetter
 
 from kernbench.common.values import value
-from kernbench.components.hbm.banks import Stretch, Took
+from kernbench.components.hbm.banks import Grant, TurnCost
 from kernbench.components.hbm.channel import FAR
 from kernbench.core.observed import BankTime
 from kernbench.messages.fabric import Access
@@ -102,7 +102,7 @@ class Channels:
 
 
 @value
-class _Took:
+class _IdealTurnCost:
     """A turn that began with the PC which was done last."""
 
     began: int
@@ -122,7 +122,7 @@ class IdealMemory:
     def __init__(self, channels: Channels, quantum: int, ps_per_byte: float) -> None:
         self.quantum = quantum
         self.observed = False
-        self.took: Took | None = None
+        self.took: TurnCost | None = None
         self._channels = channels
         self._ps_per_byte = ps_per_byte
         self._ahead_ps = round(quantum * ps_per_byte)
@@ -138,7 +138,7 @@ class IdealMemory:
 
     def serve(
         self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR, least: int = 0
-    ) -> Stretch:
+    ) -> Grant:
         """Serve bytes ``begin`` … ``end - 1`` of an access.
 
         No further quantum begins after ``until``, unless it has bytes before ``least``.
@@ -153,8 +153,8 @@ class IdealMemory:
             before_last, last = max(used, key=itemgetter(1))
             first = max(now, min(used)[0])
             if self.observed:
-                self.took = _Took(max(now, before_last))
-        return Stretch(end, self._over_ps(after, now), first, last)
+                self.took = _IdealTurnCost(max(now, before_last))
+        return Grant(end, self._over_ps(after, now), first, last)
 
     def _over_ps(self, free: list[int], now: int) -> int:
         """When no PC has more than a quantum left to do."""

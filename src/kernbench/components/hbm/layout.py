@@ -115,8 +115,8 @@ def _xor_of_digits(numbers: Bits, base: int) -> Bits:
     return total
 
 
-Run = tuple[int, int, int]
-Parts = tuple[tuple[tuple[int, ...], tuple[Run, ...]], ...]
+RowRun = tuple[int, int, int]
+Parts = tuple[tuple[tuple[int, ...], tuple[RowRun, ...]], ...]
 """Channels, and the runs that each of them has"""
 MOST_KEPT = 1 << 15
 """Quanta whose runs are kept: a sweep of small ones, with every fold of its rows."""
@@ -176,11 +176,11 @@ class Planner:
                 key = (banks[place // block] ^ layout.fold_of(base + row), row)
                 counts[key] = counts.get(key, 0) + (stop - at) // burst
                 at = stop
-        runs: dict[int, list[Run]] = {}
+        runs: dict[int, list[RowRun]] = {}
         for (bank, row), n in counts.items():
             channel, place = divmod(bank, layout.banks_per_channel)
             runs.setdefault(channel, []).append((place, row, n))
-        channels: dict[tuple[Run, ...], list[int]] = {}
+        channels: dict[tuple[RowRun, ...], list[int]] = {}
         for channel, own in runs.items():
             channels.setdefault(tuple(own), []).append(channel)
         return tuple((tuple(alike), own) for own, alike in channels.items())
