@@ -123,11 +123,14 @@ def test_text_goes_to_any_stdout() -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ("timing=hbm4", ".timing: found 'hbm4', did you mean 'hbm3'? must be one of: ideal, hbm3, hbm2, or a mapping"),
+        ("timing=hbm33", ".timing: found 'hbm33', did you mean 'hbm3'? must be one of: ideal, hbm2, hbm3, hbm3e, hbm4"),
         ("timing={rc_ns: -5}", ".timing.rc_ns: found -5, must be at least 0"),
         ("timing={rcns: 5}", ".timing.rcns: unknown key 'rcns'; did you mean 'rc_ns'? allowed here: stacks, groups"),
-        ("timing=[1]", ".timing: found [1], must be one of: ideal, hbm3, hbm2, or a mapping of keys"),
-        ("mapping=foo", ".mapping: found 'foo', must be one of: interleave, MOP4CLXOR, RoBaRaCoCh, or a list"),
+        (
+            "timing=[1]",
+            ".timing: found [1], must be one of: ideal, hbm2, hbm3, hbm3e, hbm4, lpddr5, lpddr5x, ddr5, or a mapping",
+        ),
+        ("mapping=foo", ".mapping: found 'foo', must be one of: interleave, hash, MOP4CLXOR, RoBaRaCoCh, or a list"),
         ("mapping=[{field: pcc}]", ".mapping[0].field: found 'pcc', did you mean 'pc'? must be one of: column, pc"),
         ("mapping=[{values: 4}]", ".mapping[0]: missing key 'field'"),
         ("mapping=[{field: pc, fold: bak}]", ".mapping[0].fold: found 'bak', did you mean 'bank'? must be one of"),
