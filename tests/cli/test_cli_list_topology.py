@@ -30,6 +30,41 @@ def test_list_names_everything(kernbench: Run) -> None:
     assert "…" not in ran.out
 
 
+@pytest.mark.parametrize("name", ["hbm2", "hbm3e", "ddr5"])
+def test_a_timing(kernbench: Run, name: str) -> None:
+    ran = kernbench("topology", "--timing", name)
+    assert (ran.code, ran.err) == (0, "")
+    assert ("assumed" in ran.out) == (name == "hbm3e")
+    for text in ("source", "peak of a PC", "GB/s", "refi_ns", "3900 ns", "tREFI"):
+        assert text in ran.out
+    assert json.loads(kernbench("topology", "--timing", name, "--json").out)["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--timing", "hmb3"),
+            "unknown timing 'hmb3'; there are: hbm2, hbm3, hbm3e, hbm4, lpddr5, lpddr5x, ddr5; did you",
+        ),
+        (("--timing", "hbm3", "--format", "svg"), "--timing prints a timing by its name"),
+        (("--timing", "hbm3", *SMALL), "--timing prints a timing by its name"),
+    ],
+)
+def test_what_is_no_timing(kernbench: Run, arguments: tuple[str, ...], message: str) -> None:
+    ran = kernbench("topology", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert message in ran.err
+
+
+def test_a_warning_comes_once(kernbench: Run) -> None:
+    ran = kernbench("topology", "--set", "cube.hbm.queue_entries=16")
+    assert ran.code == 0
+    (line,) = ran.err.splitlines()
+    assert line.startswith("warning: --set cube.hbm.queue_entries=16: cube.hbm.queue_entries: ")
+    assert kernbench("topology").err == ""
+
+
 def test_list_as_json(kernbench: Run) -> None:
     ran = kernbench("list", "--json")
     document = json.loads(ran.out)

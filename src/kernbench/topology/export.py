@@ -154,12 +154,16 @@ def _link_row(graph: Graph, edges: list[Edge]) -> LinkRow:
 
 
 def to_json(topology: Topology) -> str:
-    """Return the machine as one JSON document: ``source``, ``digest``, ``config``, ``nodes``, ``edges``."""
+    """Return the machine as one JSON document: ``source``, ``digest``, ``config``, ``nodes``, ``edges``.
+
+    ``assumed``: paths of values that no public table has, if there are any.
+    """
     graph = topology.topology_obj
     document = {
         "source": topology.source,
         "digest": topology.digest,
         "config": topology.spec.model_dump(mode="json"),
+        **({"assumed": ["cube.hbm.timing"]} if topology.spec.cube.hbm.is_assumed else {}),
         "nodes": [_node_fields(node) for node in graph.nodes.values()],
         "edges": [asdict(edge) for edge in graph.edges],
     }
