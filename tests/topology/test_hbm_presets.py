@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -173,3 +174,31 @@ def test_a_machine_says_what_is_assumed():
 )
 def test_an_access_takes_fifteen_or_cl(name, total):
     assert machine(name).spec.cube.hbm_access_ns == total
+
+
+def documented() -> dict[str, list[str]]:
+    """The rows of the table of named timings in docs/memory.md: cells by the first one."""
+    text = (Path(__file__).parents[2] / "docs" / "memory.md").read_text(encoding="utf-8")
+    lines = text.partition("### Named timings")[2].partition("\n### ")[0].splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    return {cells[0]: cells[1:] for cells in ([cell.strip() for cell in line.strip("|").split("|")] for line in table)}
+
+
+def test_the_documentation_has_these_values():
+    rows = documented()
+    names = [name.strip("`") for name in rows.pop("")]
+    assert names == list(PRESETS)
+    seen = set()
+    for head, cells in rows.items():
+        keys = [key for key in re.findall(r"`(\w+)`", head) if key in HbmTiming.model_fields]
+        seen.update(keys)
+        for name, cell in zip(names, cells, strict=True):
+            written = re.findall(r"[\d.]+", cell)
+            values = [getattr(PRESETS[name].timing, key) for key in keys]
+            if cell == "–":
+                assert PRESETS[name].timing.stacks == 1
+            elif len(written) == 1:
+                assert [float(written[0])] * len(values) == pytest.approx(values, abs=0.006)
+            else:
+                assert list(map(float, written[: len(values)])) == pytest.approx(values, abs=0.006)
+    assert set(HbmTiming.model_fields) - seen == {"row_bytes", "burst_bytes", "turn_ns", "drain", "high", "low"}

@@ -106,7 +106,8 @@ def _run_on(
     cpu = time.thread_time()
     try:
         with exit_is_failure():
-            machine = compile_topology(apply_overrides(job.base, changes))
+            # A sweep warns of its base alone: what its points lose is what it is to find out.
+            machine = compile_topology(apply_overrides(job.base, changes), warn=False)
     except Exception as error:
         yield from (PointOutcome(point.index, _row_without_figures(error), 0.0) for point in points)
         return
