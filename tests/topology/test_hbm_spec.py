@@ -70,6 +70,15 @@ def test_ideal_is_as_packaged_whatever_else_was_left_out():
         (["cube.hbm.mapping=[{field: pc}, {field: row}]"], "must have pc, stack, group and bank once each"),
         ([mapping("column", "column, values: 5")], "the columns must make up the 32 bursts of a row"),
         (["cube.hbm.num_pcs=6", mapping("pc", "pc, fold: row")], "mapping[0].fold: pc has 6 values"),
+        ([mapping("pc", "pc, fold: pc")], "cube.hbm.mapping: pc is folded into itself"),
+        (
+            [mapping("pc", "pc, fold: bank").replace("bank, fold: row", "bank, fold: pc")],
+            "pc, bank are folded into each",
+        ),
+        (
+            [mapping("pc", "pc, fold: above").replace("group}", "group, fold: pc}")],
+            "pc, group are folded into each other",
+        ),
     ],
 )
 def test_what_is_wrong_is_told(changes, message):
