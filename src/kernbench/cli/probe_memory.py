@@ -26,7 +26,7 @@ def probe_memory(machine: Topology) -> tuple[SliceReport, ...]:
     reports = []
     with show_steps(len(slices)) as progress:
         for each in slices:
-            progress.begin(f"{NAME} {each.timing} {each.mapping}")
+            progress.begin(f"{NAME} {each.memory} {each.mapping}")
             reports.append(probe_slice(each))
     return tuple(reports)
 

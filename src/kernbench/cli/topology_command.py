@@ -18,6 +18,7 @@ from kernbench.common.units import format_size
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.topology.export import LinkRow, link_rows, machine_rows, part_rows, to_dot, to_json
 from kernbench.topology.hbm_export import preset_facts, preset_json, preset_named, timing_rows
+from kernbench.topology.hbm_spec import marked
 
 FORMATS = ("table", "json", "dot", "svg", "png")
 PICTURES = "kernbench.topology.drawing.figure"
@@ -68,7 +69,7 @@ def print_timing(name: str, form: str) -> None:
     values = table("Values  (keys of cube.hbm.timing)", text("key"), number("value"), text("is"))
     for row in timing_rows(preset.timing):
         values.add_row(row.key, row.value, row.about)
-    show(stdout(), facts(f"Timing {name}{' (assumed)' if preset.assumed else ''}", preset_facts(preset)), values)
+    show(stdout(), facts(f"Timing {marked(name, assumed=preset.assumed)}", preset_facts(preset)), values)
 
 
 def print_tables(console: Console, machine: Topology) -> None:

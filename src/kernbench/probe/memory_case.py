@@ -21,7 +21,7 @@ from kernbench.components.hbm.banks import BankedMemory, Stretch
 from kernbench.components.hbm.controller import Request, Slice
 from kernbench.core.clock import Clock
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_spec import HBM3, PRESETS, AddressMapping, HbmSpec, HbmTiming
+from kernbench.topology.hbm_spec import HBM3, PRESETS, AddressMapping, HbmSpec, HbmTiming, marked
 
 PATTERNS = (
     *("seq", "seq_write"),
@@ -155,7 +155,7 @@ class SliceReport:
     @property
     def memory(self) -> str:
         """The timing, with a mark where it is assumed."""
-        return f"{self.timing} (assumed)" if self.assumed else self.timing
+        return marked(self.timing, assumed=self.assumed)
 
     @property
     def errors(self) -> tuple[float, ...]:
@@ -176,6 +176,11 @@ class SliceUnderTest:
     queue: int
     quantum: int
     room: int
+
+    @property
+    def memory(self) -> str:
+        """The timing, with a mark where it is assumed."""
+        return marked(self.timing, assumed=self.assumed)
 
     def make(self) -> BankedMemory:
         """Make such a slice, idle."""

@@ -193,6 +193,11 @@ def _at_rate(timing: HbmTiming, pin_gbps: float, bus_bits: int) -> HbmTiming:
     return timing.model_copy(update={"ccd_s_ns": 8 * timing.burst_bytes / (bus_bits * pin_gbps)})
 
 
+def marked(name: str, *, assumed: bool) -> str:
+    """Return the name of a timing as it is printed."""
+    return f"{name} (assumed)" if assumed else name
+
+
 TimingName = Literal["hbm2", "hbm3", "hbm3e", "hbm4", "lpddr5", "lpddr5x", "ddr5"]
 PRESETS: Mapping[str, TimingPreset] = MappingProxyType(
     {
@@ -344,7 +349,7 @@ class HbmSpec(ConfigModel):
     @property
     def timing_text(self) -> str:
         """``timing_name``, with a mark where it is assumed."""
-        return f"{self.timing_name} (assumed)" if self.is_assumed else self.timing_name
+        return marked(self.timing_name, assumed=self.is_assumed)
 
     @property
     def refresh_mode(self) -> Refresh:
