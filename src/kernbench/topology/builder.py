@@ -106,12 +106,12 @@ def topology_file(path_or_name: str | os.PathLike[str] | None = None) -> str:
     return os.fspath(path_or_name)
 
 
-def compile_topology(document: Document, registry: Registry | None = None, *, warn: bool = True) -> Topology:
-    """Compile a parsed file, and ``warn`` of what is allowed but slow.
+def compile_topology(document: Document, registry: Registry | None = None) -> Topology:
+    """Compile a parsed file, and warn of what is allowed but slow.
 
     Raises ConfigError with every problem, in file order.
     """
     spec = validate_topology(document, registry or REGISTRY)
-    for complaint in advise(spec) if warn else ():
+    for complaint in advise(spec):
         warnings.warn(str(document.problem(complaint)), stacklevel=3)
     return Topology(elaborate(spec), document.source)
