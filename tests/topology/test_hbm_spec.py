@@ -57,7 +57,12 @@ def test_ideal_is_as_packaged_whatever_else_was_left_out():
         ([*PLAIN, "cube.hbm.mapping=MOP4CLXOR"], "cube.hbm.burst_bytes: only mapping: interleave uses this"),
         (["cube.hbm.num_pcs=16"], "16 pseudo-channels of 25.6 GB/s are 409.6 GB/s, but"),
         (["cube.hbm.burst_bytes=48"], "cube.hbm.burst_bytes: found 48, must be a multiple of 32"),
-        (["cube.hbm.timing=hbm4"], "did you mean 'hbm3'? must be one of: ideal, hbm3, hbm2"),
+        (["cube.hbm.timing=hbm33"], "did you mean 'hbm3'? must be one of: ideal, hbm2, hbm3"),
+        (
+            ["cube.hbm.timing={groups: 3}"],
+            "cube.hbm.timing: group has 3 values, must be a power of two where something",
+        ),
+        (["cube.hbm.timing={groups: 3}", "cube.hbm.mapping=hash"], "cube.hbm.mapping: group has 3 values; folded"),
         (["cube.hbm.timing={rcns: 50}"], "timing.rcns: unknown key 'rcns'; did you mean 'rc_ns'? allowed here: stacks"),
         (["cube.hbm.timing={refi_ns: 400}"], "refresh takes 104% of the time"),
         (["cube.hbm.timing={stacks: 32, groups: 32, banks: 4}"], "8 x 32 x 32 x 4 banks a slice, must be"),
@@ -65,6 +70,15 @@ def test_ideal_is_as_packaged_whatever_else_was_left_out():
         (["cube.hbm.mapping=[{field: pc}, {field: row}]"], "must have pc, stack, group and bank once each"),
         ([mapping("column", "column, values: 5")], "the columns must make up the 32 bursts of a row"),
         (["cube.hbm.num_pcs=6", mapping("pc", "pc, fold: row")], "mapping[0].fold: pc has 6 values"),
+        ([mapping("pc", "pc, fold: pc")], "cube.hbm.mapping: pc is folded into itself"),
+        (
+            [mapping("pc", "pc, fold: bank").replace("bank, fold: row", "bank, fold: pc")],
+            "pc, bank are folded into each",
+        ),
+        (
+            [mapping("pc", "pc, fold: above").replace("group}", "group, fold: pc}")],
+            "pc, group are folded into each other",
+        ),
     ],
 )
 def test_what_is_wrong_is_told(changes, message):

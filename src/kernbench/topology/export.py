@@ -97,7 +97,6 @@ def _access_text(cube: CubeSpec) -> str:
 
 def _bank_rows(hbm: HbmSpec, banks: HbmTiming) -> list[tuple[str, str]]:
     """Describe a slice with banks, and the fields of its addresses."""
-    name = hbm.timing if isinstance(hbm.timing, str) else "values"
     shape = f"{banks.stacks} stacks x {banks.groups} groups x {banks.banks} banks"
     size = f"rows of {format_size(banks.row_bytes)}, bursts of {banks.burst_bytes} B"
     timings = (f"{field.removesuffix('_ns')} {value:g}" for field, value in banks if field.endswith("_ns"))
@@ -109,7 +108,10 @@ def _bank_rows(hbm: HbmSpec, banks: HbmTiming) -> list[tuple[str, str]]:
         fields.append(" ".join(filter(None, (entry.field, str(values or "")))) + folded)
     mapping = hbm.mapping if isinstance(hbm.mapping, str) else "fields" if hbm.mapping else "interleave"
     return [
-        ("HBM banks", f"{name}: {hbm.num_pcs} pseudo-channels of {banks.pc_gbs:g} GB/s, each {shape}; {size}"),
+        (
+            "HBM banks",
+            f"{hbm.timing_text}: {hbm.num_pcs} pseudo-channels of {banks.pc_gbs:g} GB/s, each {shape}; {size}",
+        ),
         ("HBM ns", ", ".join(timings)),
         (
             "HBM queues",
@@ -152,12 +154,16 @@ def _link_row(graph: Graph, edges: list[Edge]) -> LinkRow:
 
 
 def to_json(topology: Topology) -> str:
-    """Return the machine as one JSON document: ``source``, ``digest``, ``config``, ``nodes``, ``edges``."""
+    """Return the machine as one JSON document: ``source``, ``digest``, ``config``, ``nodes``, ``edges``.
+
+    ``assumed``: paths of values that no public table has, if there are any.
+    """
     graph = topology.topology_obj
     document = {
         "source": topology.source,
         "digest": topology.digest,
         "config": topology.spec.model_dump(mode="json"),
+        **({"assumed": ["cube.hbm.timing"]} if topology.spec.cube.hbm.is_assumed else {}),
         "nodes": [_node_fields(node) for node in graph.nodes.values()],
         "edges": [asdict(edge) for edge in graph.edges],
     }
