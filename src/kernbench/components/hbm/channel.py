@@ -62,9 +62,7 @@ class ChannelTiming:
         def work(ns: float) -> int:
             return round(ns * PS_PER_NS / (1 - share))
 
-        self.act, self.command, self.cycle, self.other_stack = map(
-            work, (timing.act_ns, timing.row_bus_ns, timing.rc_ns, timing.ccd_r_ns)
-        )
+        self.act, self.command, self.cycle = map(work, (timing.act_ns, timing.row_bus_ns, timing.rc_ns))
         self.precharge = ns_to_ps(timing.rp_ns)
         self.column = ns_to_ps(timing.rcd_ns), ns_to_ps(timing.rcd_write_ns)
         self.closing = (
@@ -88,6 +86,7 @@ class ChannelTiming:
         ratio = timing.ccd_l_ns / timing.ccd_s_ns
         self.in_pc = min(range(max(2, pcs), 4 * max(2, pcs), pcs), key=lambda n: abs(ratio * n - round(ratio * n)))
         self.in_group = max(self.in_pc, round(ratio * self.in_pc))
+        self.in_turn = max(self.in_pc, round(timing.ccd_r_ns / timing.ccd_s_ns * self.in_pc))
         self.unit = max(1, round(work(timing.ccd_s_ns) / self.in_pc))
         self.burst, self.margin = self.in_pc * self.unit, self.in_group
         self.shapes = [self._shape(n) for n in range(MOST_AT_ONCE + 1)]
@@ -156,7 +155,7 @@ class Channel:
         "_rows",
         "_runs",
         "_serial",
-        "_stack_free",
+        "_turns",
         "_used",
         "_used_at",
         "_waiting",
@@ -167,12 +166,13 @@ class Channel:
     def __init__(self, timing: ChannelTiming) -> None:
         self._of = of = timing
         banks = len(of.places)
-        # The grid of column commands: where it begins; places taken, in the channel, of PCs, and of groups.
+        # The grid of column commands: where it begins; places taken, in the channel, of PCs, of groups, and by stacks
+        # that take turns.
         self._origin = self._grid_end = self._commands = 0
-        self._pcs, self._groups = [0] * of.pcs, [0] * of.groups
+        self._pcs, self._groups, self._turns = [0] * of.pcs, [0] * of.groups, [0] * of.pcs
         self._ends = [0] * of.pcs
         # The counters of rows; when a bank takes its next ACT, and its rows.
-        self._row_bus, self._acts, self._stack_free = 0, [0] * of.pcs, [0] * of.pcs
+        self._row_bus, self._acts = 0, [0] * of.pcs
         self._next = [0] * banks
         self._rows: list[Rows] = [()] * banks
         # Of stacks: the group used last, up to which burst, and up to which one another was.
@@ -302,10 +302,10 @@ class Channel:
                 self._next[bank], self._rows[bank] = self._begun_rows(self._next[bank], opened, now, closing)
         self._row_bus = min(self._row_bus, now)
         self._acts = [min(free, now + of.act) for free in self._acts]
-        self._stack_free = [min(free, now) for free in self._stack_free]
         begun = (1 << max(0, (now - self._origin) // of.unit + 1)) - 1
         self._commands &= begun
-        self._pcs, self._groups = [pc & begun for pc in self._pcs], [group & begun for group in self._groups]
+        self._pcs, self._groups = [taken & begun for taken in self._pcs], [taken & begun for taken in self._groups]
+        self._turns = [taken & begun for taken in self._turns]
         self._grid_end, self.end_ps = min(self._grid_end, now + of.burst), now + of.burst
         self._ends = [min(end, now + of.burst) for end in self._ends]
 
@@ -354,16 +354,14 @@ class Channel:
                     now = self._enter(write, now, room - waits)
                 start = ready if ready > at else at
                 start = bus_from if bus_from > start else start
+                in_turn = False
                 if stacked:
                     if used[stack] != group:
                         used[stack] = group
                         other_at[stack] = used_at[stack]
                     used_at[stack] = serial
-                    if serial - other_at[stack] > of.queue:
-                        free = self._stack_free[pc]
-                        start = free if free > start else start
-                        self._stack_free[pc] = start + n * of.other_stack
-                start, end = self._command(pc, group, start, at, n)
+                    in_turn = serial - other_at[stack] > of.queue
+                start, end = self._command(pc, group, start, at, n, in_turn)
                 # The last burst comes after it has entered.
                 end = now + of.burst if end < now + of.burst else end
                 if newest:
@@ -400,22 +398,30 @@ class Channel:
         self._rows[bank] = (*kept, (row, opens, opens + column, FAR))
         return opens
 
-    def _command(self, pc: int, group: int, ready: int, now: int, n: int) -> tuple[int, int]:
+    def _command(self, pc: int, group: int, ready: int, now: int, n: int, in_turn: bool) -> tuple[int, int]:
         """Take places of the grid from ``ready`` on for ``n`` bursts: when the first begins and the last is over.
 
-        The run has places that are tCCD_L apart if they are free; if not, each burst has the first that is.
+        The run has places that are tCCD_L apart if they are free; if not, each burst has the first that is. ``in_turn``
+        with the other stack, it waits until there is room for all of it, tCCD_R apart.
         """
         of, unit, origin = self._of, self._of.unit, self._origin
         if self._grid_end <= now:
             # All is over: the grid begins anew, with a place at ``ready``.
             origin = self._origin = ready - (ready - now) // unit * unit - of.margin * unit
             self._commands, self._pcs, self._groups = 0, [0] * of.pcs, [0] * of.groups
+            self._turns = [0] * of.pcs
         elif now - origin > (GRID_KEPT + of.margin) * unit:
             over = (now - origin) // unit - of.margin
             origin = self._origin = origin + over * unit
             self._commands >>= over
-            self._pcs, self._groups = [pc >> over for pc in self._pcs], [group >> over for group in self._groups]
-        place = -((origin - ready) // unit)
+            self._pcs, self._groups = [taken >> over for taken in self._pcs], [taken >> over for taken in self._groups]
+            self._turns = [taken >> over for taken in self._turns]
+        place = (ready - origin + unit - 1) // unit
+        if in_turn:
+            room = (1 << n * of.in_turn) - 1
+            while taken := self._turns[pc] >> place & room:
+                place += taken.bit_length()
+            self._turns[pc] |= room << place
         taken = (self._commands | self._pcs[pc] | self._groups[group]) >> place
         commands, near_in_pc, near_in_group = of.shapes[n]
         for by in range(of.in_group + 2):
@@ -453,7 +459,7 @@ class Channel:
     def own_lists(self) -> None:
         """Share no list with the channel that this is a copy of."""
         self._pcs, self._groups, self._ends = self._pcs[:], self._groups[:], self._ends[:]
-        self._acts, self._stack_free = self._acts[:], self._stack_free[:]
+        self._acts, self._turns = self._acts[:], self._turns[:]
         self._next, self._rows = self._next[:], self._rows[:]
         self._used, self._used_at, self._other_at = self._used[:], self._used_at[:], self._other_at[:]
         self._leaving, self._held = (self._leaving[0][:], self._leaving[1][:]), self._held[:]
@@ -489,6 +495,7 @@ class Channel:
         over = max(0, (since - self._origin) // of.unit - of.margin)
         grid = (self._origin + over * of.unit - since, self._commands >> over) if self._grid_end > since else ()
         pcs = [self._pcs[pc ^ pc_fold] >> over for pc in range(of.pcs)] if grid else ()
+        turns = [self._turns[pc ^ pc_fold] >> over for pc in range(of.pcs)] if grid else ()
         groups = [self._groups[group ^ group_fold] >> over for group in range(of.groups)] if grid else ()
         leaving = [
             sorted((when - now, number - self._runs, n, bank ^ fold, row - base, opens) for when, number, n, bank, row, opens in each if when > now)
@@ -496,8 +503,8 @@ class Channel:
         ]
         waiting = [[(bank ^ fold, row - base, n) for bank, row, n in each] for each in self._waiting]
         return (
-            *(grid, tuple(pcs), tuple(groups), times(self._ends, pc_fold), times(self._acts, pc_fold)),
-            *(times(self._stack_free, pc_fold), times(self._next, fold)),
+            *(grid, tuple(pcs), tuple(groups), tuple(turns)),
+            *(times(self._ends, pc_fold), times(self._acts, pc_fold), times(self._next, fold)),
             tuple([rows_of(self._rows[bank ^ fold]) for bank in range(len(self._rows))]),
             times([self._row_bus, self._bus_from, self.end_ps, self._grid_end]),
             self._first - since if since <= self._first < FAR else self._first == FAR,
@@ -523,7 +530,8 @@ class Channel:
         self._pcs = [self._pcs[pc ^ pc_fold] for pc in range(of.pcs)]
         self._groups = [self._groups[group ^ group_fold] for group in range(of.groups)]
         self._ends, self._acts = later(self._ends, pc_fold), later(self._acts, pc_fold)
-        self._stack_free, self._next = later(self._stack_free, pc_fold), later(self._next, fold)
+        self._turns = [self._turns[pc ^ pc_fold] for pc in range(of.pcs)]
+        self._next = later(self._next, fold)
         self._rows = [
             tuple([
                 (row + rows, opens + ps, ready + ps, closes if closes == FAR else closes + ps)
