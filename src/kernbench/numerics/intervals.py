@@ -1,4 +1,4 @@
-"""The bytes that an operand touches, and indexes of items by the ranges they take."""
+"""The bytes that an operand touches, and an index of items by the ranges they take."""
 
 from __future__ import annotations
 
@@ -184,50 +184,3 @@ class ExtentIndex(Generic[T]):
     def _meeting(self, low: int, high: int) -> tuple[int, int]:
         """Which clusters meet ``[low, high)``."""
         return bisect_right(self._edges, low) // 2, (bisect_left(self._edges, high) + 1) // 2
-
-
-class RangeIndex(Generic[T]):
-    """Items by the address range they take, thousands of them side by side; asked for those that meet a range.
-
-    ``ExtentIndex`` looks through a whole cluster, which is long where ranges touch one another. Here ranges of about
-    one length are sorted together by where they begin, so that a search goes back by that length only.
-    """
-
-    __slots__ = ("_by_bits", "is_empty")
-
-    def __init__(self) -> None:
-        self.is_empty = True
-        # By the bits of the length: where ranges begin; where each ends, with its item.
-        self._by_bits: dict[int, tuple[list[int], list[tuple[int, T]]]] = {}
-
-    def add(self, low: int, high: int, item: T) -> None:
-        """Note that ``item`` takes ``[low, high)``, which is not empty."""
-        bits = (high - low).bit_length()
-        group = self._by_bits.get(bits)
-        if group is None:
-            group = self._by_bits[bits] = ([], [])
-            self.is_empty = False
-        lows, items = group
-        at = bisect_left(lows, low)
-        lows.insert(at, low)
-        items.insert(at, (high, item))
-
-    def discard(self, low: int, high: int, item: T) -> None:
-        """Forget what ``add`` noted."""
-        bits = (high - low).bit_length()
-        lows, items = self._by_bits[bits]
-        at = items.index((high, item), bisect_left(lows, low))
-        del lows[at], items[at]
-        if not lows:
-            del self._by_bits[bits]
-            self.is_empty = not self._by_bits
-
-    def find(self, low: int, high: int) -> list[T]:
-        """Return the items that take a byte of ``[low, high)``."""
-        found: list[T] = []
-        for bits, (lows, items) in self._by_bits.items():
-            first = bisect_left(lows, low + 2 - (1 << bits))  # of what is shorter than 2 ** bits
-            for end, item in items[first : bisect_left(lows, high, first)]:
-                if end > low:
-                    found.append(item)
-        return found
