@@ -1,4 +1,4 @@
-"""How much is under way on a machine: bandwidth times delay, from its specification.
+"""Bytes under way on a machine: bandwidth times delay, from its specification.
 
 A schedule goes on ahead by that much: less leaves gaps on the links, more makes what is needed wait behind what is not.
 Delays are those of a way as long as half a die, without waiting.

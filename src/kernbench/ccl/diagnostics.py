@@ -1,4 +1,4 @@
-"""What queues are doing: their pointers, and a line for every message."""
+"""Diagnostics of queues: their pointers, and a line for every message."""
 
 from __future__ import annotations
 

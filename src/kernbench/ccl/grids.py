@@ -42,7 +42,7 @@ class GridStep(NamedTuple):
 
 
 def timetable(axes: Iterable[Axis], n: int) -> list[GridStep]:
-    """What this place does for the all-reduce of ``n`` values, in order; axes of one place are left out."""
+    """Return the steps of this place for the all-reduce of ``n`` values, in order; axes of one place are left out."""
     long = [axis for axis in axes if axis.ring.size > 1]
     ways = [long, long[::-1]] if len(long) > 1 and n >= 2 * long[0].ring.size * long[1].ring.size else [long]
     steps: list[GridStep] = []
@@ -119,7 +119,7 @@ class _Passage(NamedTuple):
 
     @property
     def turns(self) -> int:
-        """How many places a message passes at most."""
+        """The number of places that a message passes at most."""
         size = self.axis.ring.size
         return size // 2 if self.axis.kind == "closed" else size - 1
 
@@ -149,7 +149,7 @@ class _Passage(NamedTuple):
         return [each for each in found if distance <= each[2]]
 
     def scatter(self, begin: int) -> list[GridStep]:
-        """What is for places ahead goes there, the farthest first; what came from behind has been added."""
+        """Return the steps of the reduce-scatter: pieces go ahead, the farthest first, once those behind are added."""
         steps: list[GridStep] = []
         for out, come, way, behind in self._ways():
             for distance in range(self.turns, -1, -1):
@@ -189,7 +189,7 @@ class SipGrid(NamedTuple):
 
     @property
     def is_grid(self) -> bool:
-        """Whether these are all SIPs of a torus or mesh with several rows and columns."""
+        """True for all SIPs of a torus or mesh with several rows and columns."""
         return self.kind in TWO_DIMENSIONAL and min(self.w, self.h) > 1 and self.n == self.w * self.h
 
     def axes(self, here: int) -> list[Axis]:
@@ -224,5 +224,5 @@ def all_reduce_segment(segment: Chunk, sips: SipGrid, here: int, messages: Messa
 
 
 def half_a_hop(messages: Messages) -> int:
-    """How many messages are on their way between two SIPs, one way."""
+    """Return how many messages are on their way between two SIPs, one way."""
     return messages.under_way(messages.hop_bytes[-1] // 2)

@@ -104,7 +104,7 @@ def layout_of(algorithm: Algorithm, spec: TopologySpec) -> RankLayout:
 
 
 def edges_of(algorithm: Algorithm, spec: TopologySpec) -> list[Edge]:
-    """What the topology says, changed by the algorithm's own ``neighbors`` if it has that.
+    """Return the edges of the topology, changed by the algorithm's own ``neighbors`` if it has one.
 
     What that leaves alone stays; a direction that it changes or adds joins each PE of the rank to the same one of the
     peer's. InputError when either function returns something else than it should.
@@ -160,7 +160,7 @@ def _answer(neighbors: Neighbors, rank: int, n: int, base: Mapping[str, int], wh
 
 @value(kw_only=True)
 class IpcqPlan:
-    """What has been installed.
+    """The queues that have been installed.
 
     ``rank_to_pe``: the leading (sip, cube, pe) of each rank; ``rank_pes``: all PEs of each. ``neighbor_table``:
     rank -> direction -> rank. Entries of the first and of the last have ``sip``, ``cube`` and ``pe``.

@@ -1,4 +1,4 @@
-"""Which PEs take part for a rank, which PEs the ranks of a world are, and which layouts of a tensor are accepted."""
+"""Layouts: the PEs of each rank, the ranks of a world, and the layouts of a tensor that are accepted."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def _mapped(topology: TopologySpec, sip: int, mapper: Mapper) -> tuple[PeCoord, 
 
 
 class TensorLike(Protocol):
-    """What a validator sees of a tensor."""
+    """The part of a tensor that validators read."""
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """The name in reports."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -90,7 +90,7 @@ class TensorLike(Protocol):
 
     @property
     def dp(self) -> DPPolicy:
-        """How it spreads over the cubes and PEs of its SIP."""
+        """The placement over the cubes and PEs of its SIP."""
 
     @property
     def shards(self) -> Sequence[MappedShard]:

@@ -68,17 +68,17 @@ def module_called(text: str, owner: str, folder: Path | None = None) -> ModuleTy
 
 
 def is_path(text: str, folder: Path | None = None) -> bool:
-    """Whether ``text`` leads to code of the user's: it has a dot, or is the name of a module in ``folder``."""
+    """Return True when ``text`` names code of the user's: it has a dot, or is a module in ``folder``."""
     return "." in text or (folder is not None and (folder / f"{text}.py").is_file())
 
 
 def passes(key: object) -> bool:
-    """Whether a key of ``ccl.yaml`` is for the algorithm to make sense of."""
+    """Return True for a key of ``ccl.yaml`` that is passed on to the algorithm unread."""
     return isinstance(key, str) and (key in PASSED_KEYS or key.startswith(PASSED_PREFIX))
 
 
 def foreign_key(algorithm: str, key: str, known: Sequence[str]) -> str:
-    """What is said of a key that ``algorithm`` does not know."""
+    """Return the error text for a key that ``algorithm`` does not know."""
     return (
         f"algorithm {algorithm!r} does not know {key!r}; {close_to(key, known)}it knows: {', '.join(known) or 'none'}"
     )
@@ -96,7 +96,7 @@ def known_keys(module: ModuleType, topology: str) -> tuple[str, ...]:
 
 
 def first_line(what: Any) -> str:
-    """What a module or a function says of itself in the first line of its docstring; empty when nothing."""
+    """Return the first line of the docstring of a module or a function; empty without one."""
     return (what.__doc__ or "").strip().partition("\n")[0]
 
 
@@ -131,7 +131,7 @@ class Algorithm:
     neighbors: Neighbors | None
 
     def args_for(self, spec: TopologySpec, *, n_elem: int, sip_rank: int = 0, **more: Any) -> tuple[Any, ...]:
-        """What the kernel gets behind its tensor on this machine, on SIP ``sip_rank``.
+        """Return the arguments of the kernel behind its tensor on this machine, on SIP ``sip_rank``.
 
         ``kernel_args`` is told of the machine, of the queues, what passes through from the configuration, and ``more``;
         of f32 when that says no ``dtype``.
@@ -156,7 +156,7 @@ def told_of(config: AlgorithmConfig) -> Iterator[None]:
 
 
 def machine_values(spec: TopologySpec) -> dict[str, Any]:
-    """What ``kernel_args`` learns of the machine, by name; the SIPs of a fabric without rows are one row."""
+    """Return what ``kernel_args`` gets of the machine, by name; SIPs of a fabric without rows are one row."""
     mesh, sips = spec.sip.cube_mesh, spec.system.sips
     return {
         "cube_w": mesh.w,
@@ -234,7 +234,7 @@ def _check_keys(config: AlgorithmConfig, module: ModuleType, topology: str) -> N
 
 
 def _problems(module: ModuleType) -> Iterator[str]:
-    """What keeps a module from being an algorithm."""
+    """Yield each reason why a module is no algorithm."""
     functions = vars(module)
     for name in ("schedule",) if "schedule" in functions and "kernel" not in functions else ("kernel", "kernel_args"):
         if name not in functions:
@@ -271,7 +271,7 @@ _Section: TypeAlias = tuple[str, ...]
 
 
 def _known(kind: str, known: Collection[str]) -> AfterValidator:
-    """What is no path, seen from the folder of the file, has to be built in."""
+    """Return a check that a name is built in, or a path as seen from the folder of the file."""
 
     def check_name(name: str, info: ValidationInfo) -> str:
         if name not in known and not is_path(name, info.context):
@@ -284,7 +284,7 @@ def _known(kind: str, known: Collection[str]) -> AfterValidator:
 
 
 class _Settings(ConfigModel):
-    """What ``defaults`` and every algorithm may say; None: not said here."""
+    """The keys of ``defaults`` and of every algorithm; None: not given here."""
 
     topology: Annotated[str, BeforeValidator(current_topology_name), _known("topology", TOPOLOGIES)] | None = None
     mapper: Annotated[str, _known("mapper", MAPPERS)] | None = None
@@ -388,7 +388,7 @@ def packaged_file() -> str:
 
 
 def _taken_out(section: dict[str, Any]) -> dict[str, Any]:
-    """What passes through, taken out of a section, for no model knows it; nor the key that does nothing."""
+    """Take the keys that pass through out of a section and return them; drop the key that does nothing."""
     section.pop(IDLE_KEY, None)
     return {name: section.pop(name) for name in tuple(section) if name.startswith(PASSED_PREFIX)}
 
@@ -410,7 +410,7 @@ def _sections(data: Mapping[str, Any]) -> Iterator[tuple[_Section, dict[str, Any
 
 
 def _broken_rules(document: Document) -> Iterator[Complaint]:
-    """What is wrong between entries; asked of all that is there, whatever else is wrong."""
+    """Yield a complaint for each rule between entries that is broken, whatever else is wrong."""
     for path, section in _sections(document.data):
         given = section.get("topology"), document.get(("defaults", "topology"))
         if path[0] == "algorithms" and given == (None, None):

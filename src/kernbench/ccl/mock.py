@@ -68,16 +68,16 @@ _GUARD_BYTES = 4096
 
 
 class PeMemory(Protocol):
-    """What the PEs of a SIP work on: their TCMs, and tensors. What an array holds is for it alone to understand."""
+    """The memory of the PEs of a SIP: their TCMs, and tensors. It alone knows what an array holds."""
 
     def carry_out(self, command: Command) -> None:
         """Do what ``command`` says. To be called under ``np.errstate(all="ignore")``."""
 
     def meet(self, a: Command, b: Command) -> bool:
-        """Whether both access the same bytes of a tensor, and one of them writes."""
+        """Return True when both access the same bytes of a tensor and one of them writes."""
 
     def get(self, array: Operand) -> Any:
-        """What an array in TCM holds now."""
+        """Return what an array in TCM holds now."""
 
     def put(self, address: int, message: Any) -> None:
         """Write to a TCM what ``get`` has given, here or elsewhere."""
@@ -132,7 +132,7 @@ class MockMemory:
         self._operands.deposit(work.output, result(work, self._operands, F32, False))
 
     def meet(self, a: Command, b: Command) -> bool:
-        """Whether both access the same bytes of a tensor, and one of them writes."""
+        """Return True when both access the same bytes of a tensor and one of them writes."""
         pairs = product(_accesses(a), _accesses(b))
         return any((x or y) and np.shares_memory(self._view(one), self._view(other)) for (x, one), (y, other) in pairs)
 
@@ -141,7 +141,7 @@ class MockMemory:
         return self._store.view("hbm", ref.va, ref.shape, ref.dtype, ref.strides)
 
     def _segments(self, ref: MemoryRef) -> tuple[Segment, ...]:
-        """Where the memory side of a DMA lies."""
+        """Return the segments of the memory side of a DMA."""
         if ref.runs:
             return tuple((va, n) if va == NOWHERE else self._checked(va, n) for va, n in ref.runs)
         box = _valid_box(ref)
@@ -171,7 +171,7 @@ def _place_of(address: int) -> MemoryPlace:
 
 
 def _accesses(command: Command) -> list[tuple[bool, MemoryRef]]:
-    """What of tensors a command reads and writes, and whether it writes it; operands first."""
+    """Return (writes, array) for each array of tensors that a command reads or writes; operands first."""
     if command.op in COMPOSITES:
         return [*((False, ref) for ref in command.reads_of_memory), (True, command.out)]
     if command.op not in _MEMORY_OPCODES or command.ref.physical:
@@ -281,7 +281,7 @@ class MockPe:
 
     @property
     def at_barrier(self) -> bool:
-        """Whether the kernel waits for its mates, all its commands done."""
+        """True when the kernel's commands are done and it waits at a barrier."""
         return isinstance(self._request, Meet) and not self._under_way and not self._released
 
     def release(self) -> None:
@@ -420,7 +420,7 @@ class MockPe:
         return None if posted is None else QueueWait(pe=self.pe, kind="recv", direction=posted.name, line=posted.line)
 
     def waits_for(self) -> str:
-        """What the kernel waits for, in words."""
+        """Say in words what the kernel waits for."""
         return "its commands to end" if self._request is None else awaited_by(self._request, self._run.place)
 
 
@@ -519,7 +519,7 @@ class MockMachine:
         return MockPe(self._named(pe_name(pe)), begin_run(kernel, args, {}, site, scratch), self._queues[pe])
 
     def _tcm(self, pe: PeCoord) -> int:
-        """Where the TCM of a PE begins; they are far apart."""
+        """Return the first address of a PE's TCM; TCMs are far apart."""
         return TCM_BASE + (pe[1] * self._spec.pes_per_cube + pe[2] << _TCM_BITS)
 
     def _named(self, pe: str) -> str:
@@ -538,7 +538,7 @@ class MockMachine:
 
 
 def kernel_name(kernel: Callable[..., object]) -> str:
-    """What a kernel is called."""
+    """Return the name of a kernel."""
     return kernel.__name__ if isinstance(kernel, FunctionType) else type(kernel).__name__
 
 

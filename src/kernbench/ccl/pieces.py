@@ -41,7 +41,7 @@ class Messages(NamedTuple):
             yield Chunk(first, count)
 
     def under_way(self, nbytes: int) -> int:
-        """How many messages it takes to have ``nbytes`` on the way, while one more is being added."""
+        """Return how many messages keep ``nbytes`` on the way while one more is being added."""
         return 1 - -nbytes // (self.chunk * self.item)
 
     def loaded(self, pieces: Sequence[Chunk], order: Iterable[int] | None = None) -> Iterator[tuple[int, list[Step]]]:
@@ -99,7 +99,7 @@ def split_evenly(chunk: Chunk, parts: int) -> list[Chunk]:
 
 
 def numbered(parts: Iterable[Sequence[Chunk]]) -> list[range]:
-    """Which pieces of all are those of each part, when they are numbered one part after the other."""
+    """Return the range of numbers of each part's pieces, when all are numbered one part after the other."""
     found: list[range] = []
     for part in parts:
         first = found[-1].stop if found else 0

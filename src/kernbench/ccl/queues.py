@@ -325,7 +325,7 @@ def _check_pe(pe: PeCoord, sizes: tuple[int, int, int], edge: Edge) -> None:
 
 
 def _opposites(edge: Edge) -> tuple[str, ...]:
-    """What the peer would call the way back."""
+    """Return the directions that the peer may give the way back."""
     (sip, _, _), direction, (peer_sip, _, _) = edge
     if direction in OPPOSITE_DIRECTION:
         return (OPPOSITE_DIRECTION[direction],)

@@ -132,7 +132,7 @@ class SipRing(NamedTuple):
     order: tuple[int, ...]
 
     def after(self, rank: int) -> int:
-        """How many places this rank is behind ``rank`` in the direction of sending."""
+        """Return how many places this rank is behind ``rank`` in the direction of sending."""
         return (self.ring.place - self.order.index(rank)) % self.ring.size
 
     def slots(self) -> list[int]:

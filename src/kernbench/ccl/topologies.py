@@ -1,4 +1,4 @@
-"""Who is whose neighbour: functions from a machine and an algorithm's configuration to directed edges between PEs.
+"""Neighbours: functions from a machine and an algorithm's configuration to directed edges between PEs.
 
 A direction whose peer would be the sender itself is left out, so one rank has no edges. What is not said here of the
 directions is in ``docs/collectives.md``, which algorithms rely on.
@@ -29,7 +29,7 @@ GRID_KEYS = ("kernel_w", "kernel_h")
 
 
 def world_size_of(topology: TopologySpec, config: AlgorithmConfig) -> int:
-    """How many ranks an algorithm has on this machine."""
+    """Return the number of ranks of an algorithm on this machine."""
     return topology.num_sips if config.world_size is None else config.world_size
 
 
@@ -40,7 +40,7 @@ def ranks_of(topology: TopologySpec, config: AlgorithmConfig) -> RankPes:
 
 
 def ranks_are_sips(topology: TopologySpec, config: AlgorithmConfig) -> bool:
-    """Whether a rank of an algorithm is a SIP; otherwise it is a PE."""
+    """Return True when a rank of an algorithm is a SIP; otherwise it is a PE."""
     return not config.ranks_are_pes and world_size_of(topology, config) == topology.num_sips
 
 
@@ -157,7 +157,7 @@ def intercube_edges(topology: TopologySpec) -> Edges:
 
 
 def fabric_edges(topology: TopologySpec) -> Edges:
-    """What lets every PE talk with the same PE of every other SIP: ``global_X`` to the next ones, ``sip{k}`` to all."""
+    """Return edges between each PE and the same PE of other SIPs: ``global_X`` to the next ones, ``sip{k}`` to all."""
     n = topology.num_sips
     pes = [[(sip, *pe) for pe in all_pes(topology, sip)] for sip in range(n)]
     return _between(pes, lambda sip: _next_sips(topology, sip) | {direct_direction(k): k for k in range(n)})

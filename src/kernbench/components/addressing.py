@@ -172,7 +172,7 @@ class Addressing:
         return Streams(segments, AccessFootprint(tuple(each for _, touched in sources for each in touched), written))
 
     def _locate_stream(self, ref: MemoryRef) -> tuple[tuple[Segment, ...], Footprints]:
-        """Where an operand that stays in memory lies, and which bytes it has there."""
+        """Translate an operand that stays in memory; return its physical segments and the bytes it touches."""
         itemsize = ref.dtype.itemsize
         low, span = extent(ref.shape, itemsize, ref.strides)
         segments = self._physical(ref.va + low, span)

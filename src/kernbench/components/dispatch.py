@@ -313,7 +313,7 @@ class Dispatcher:
         self.parts.scheduler.submit(op, command, begun, partial(self._retire_tiled, command, op), cause, use)
 
     def _only_accumulated(self, dot: Command) -> bool:
-        """Whether the result of ``dot`` is for one command alone, which has been issued: a dot that adds to it."""
+        """Return True when one command alone uses the result of ``dot``: an issued dot that adds to it."""
         users = self.board.waiters(dot.serial)
         if len(users) != 1 or users[0].op is not DOT or users[0].acc is not dot.dst:
             return False
@@ -377,7 +377,7 @@ class Dispatcher:
         self.board.complete(command, row)
 
     def _start(self, command: Command, cause: Cause) -> None:
-        """What ``command`` waited for is done."""
+        """Start ``command``: all that it waited for is done."""
         _STARTED_BY[command.op](self, command, self._plans.pop(command.serial, None), cause)
 
     # By the opcode of a command: what is found out when it is issued (addresses), and what starts it later.

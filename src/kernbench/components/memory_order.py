@@ -41,14 +41,14 @@ T = TypeVar("T")
 
 
 def names_tcm(command: Command) -> bool:
-    """Whether it works on an address in the TCM that the kernel has named: a send's source, a receive's copy."""
+    """Return True for a command on a TCM address that the kernel named: a send's source, a receive's copy."""
     if command.op is MATH:
         return command.result.by_address
     return command.op is SEND and command.array.by_address
 
 
 def tcm_meets(a: Command, b: Command) -> bool:
-    """Whether both touch the same bytes of the TCM, and one of them writes."""
+    """Return True when both touch the same bytes of the TCM and one of them writes."""
     return _meet(a.writes, b.reads + b.writes) or _meet(a.reads, b.writes)
 
 

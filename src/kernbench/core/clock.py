@@ -53,7 +53,7 @@ class Clock(Environment):
 
     @property
     def n_events(self) -> int:
-        """How many have fired."""
+        """The number of events that have fired."""
         return self._fired
 
     def call_at(
@@ -102,7 +102,7 @@ class Clock(Environment):
         heappush(self._events, (when, rank, place, function, argument))
 
     def has_come(self, when: int, place: int) -> bool:
-        """Whether what was to happen at ``when`` ps in ``place`` has, or does. For programs, or between events."""
+        """Return True when ``place`` at ``when`` ps is over or is now. For calls from programs, or between events."""
         return when < self.time or (when == self.time and place <= self._place)
 
     def next_time(self) -> int:
@@ -183,7 +183,7 @@ def raise_failure(value: object) -> NoReturn:
 
 
 def _fire_simpy(event: Any) -> None:
-    """What SimPy does with an event that is due."""
+    """Call the callbacks of a SimPy event that is due, as SimPy does."""
     callbacks, event.callbacks = event.callbacks, None
     for n, callback in enumerate(callbacks, 1):
         try:

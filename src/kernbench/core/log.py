@@ -31,7 +31,7 @@ Cause: TypeAlias = "tuple[Row, By]"
 
 
 class Kind(IntEnum):
-    """What a row is about. The first are the records of the op-log; ``label`` is what it calls them."""
+    """The kind of a row. The first ones are records of the op-log, which calls them by their ``label``."""
 
     DMA_READ = 0
     DMA_WRITE = 1
@@ -181,11 +181,11 @@ class Log:
 
     @property
     def n_rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.rows) // WIDTH
 
     def place(self, launch: int, line: int, pe: tuple[int, int, int] | None) -> str:
-        """What is said of a line of the kernel of ``launch``: ``line 5``, of a schedule ``step 5 (send E, 64 f16)``."""
+        """Name a line of the kernel of ``launch``: ``line 5``, of a schedule ``step 5 (send E, 64 f16)``."""
         step = self.steps.get(launch)
         return f"line {line}" if step is None or pe is None else step(line, pe)
 
@@ -241,7 +241,7 @@ class Log:
         return row
 
     def cause_of(self, request_id: int) -> Cause:
-        """What the host submitted a request after: what is done for it at once begins after the same."""
+        """Return the cause of a request, the row after which the host submitted it. Its first rows have the same."""
         row = self.requests.get(request_id)
         return ROOT if row is None else (self.rows[row + CAUSE], By(self.rows[row + BY]))
 

@@ -1,4 +1,4 @@
-"""What is observed beside the rows of the log, when somebody asks: transfers, turns of memories, what links carried.
+"""Tables beside the log, kept only when an observer asks: transfers, turns of memories, loads of links.
 
 Tables of integers, like the log; their owners write them: the transport its transfers and links, a memory its turns.
 Times are in ps, -1 while they are unknown. These rows refine the inside of a row of the log.
@@ -19,7 +19,7 @@ Column: TypeAlias = NDArray[np.int64]
 
 
 class Carries(IntEnum):
-    """What a transfer is to its receiver."""
+    """The meaning of a transfer to its receiver."""
 
     OTHER = 0
     CONTROL = 1  # a message of the control path
@@ -60,7 +60,7 @@ class TransferFields(NamedTuple, Generic[T]):
 
 
 class BankTime(NamedTuple):
-    """What a turn took of a slice with banks, in ps; see ``TurnFields``."""
+    """The time of a turn in a slice with banks, by reason, in ps; see ``TurnFields``."""
 
     bursts: int = 0
     hits: int = 0
@@ -101,7 +101,7 @@ class TurnFields(NamedTuple, Generic[T]):
 
 
 class LinkColumns(NamedTuple):
-    """When a link (by its index) carried ``nbytes`` of a transfer: one or more packets."""
+    """Packets on links: ``link`` (its index) carried ``nbytes`` of ``transfer`` from ``start`` to ``end``."""
 
     transfer: Column
     link: Column
@@ -122,7 +122,7 @@ _NO_BANKS = BankTime()
 
 
 def held_by_link(index: int) -> int:
-    """How ``held_by`` says that it was a link."""
+    """Return the value of ``held_by`` that stands for link ``index``."""
     return -2 - index
 
 
@@ -170,7 +170,7 @@ class Observed:
         return end > rows[at + _START] + rows[at + _ZERO_LOAD]
 
     def note_held(self, number: int, held_by: int, behind: int) -> None:
-        """What has held it, and who had that."""
+        """Note what held the transfer up, and which transfer was in front (``behind``)."""
         at = number * _TRANSFER
         self._transfers[at + _HELD_BY], self._transfers[at + _BEHIND] = held_by, behind
 
@@ -241,7 +241,7 @@ class Observed:
         return TurnFields(*_columns(self._turns, _TURN))
 
     def carried(self) -> LinkColumns:
-        """What links have carried by now."""
+        """Return what links have carried by now, as columns."""
         return LinkColumns(*_columns(self.links or [], _CARRIED))
 
 

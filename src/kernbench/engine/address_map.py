@@ -1,4 +1,4 @@
-"""Which part of the machine answers at a physical address, and how a range falls on several of them."""
+"""A map from physical addresses to the memories that answer there; ranges are cut where memories meet."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class AddressMap:
         return place.nodes[(pa - place.base) // place.node_bytes]
 
     def memory_node(self, addr: PhysAddr) -> str:
-        """As ``node_of``, of a decoded address."""
+        """Return the node that answers at a decoded address, as ``node_of`` does."""
         return self.node_of(addr.value)
 
     def by_node(self, segments: tuple[Segment, ...]) -> tuple[tuple[str, Segment], ...]:

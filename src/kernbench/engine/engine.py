@@ -54,7 +54,7 @@ from kernbench.triton_emu.source import program_file
 
 @value(kw_only=True)
 class HostRead:
-    """What a line of the host program did with a tensor: read elements, or compared them; times in ps."""
+    """A look of the host program at a tensor: it read elements, or compared them. Times in ps."""
 
     action: Literal["read", "assert_close"]
     tensor: str
@@ -182,12 +182,12 @@ class GraphEngine:
 
     @property
     def enable_data(self) -> bool:
-        """Whether values can be read: the run keeps what phase 2 needs, and has not reached a limit."""
+        """True when values can be read: the run keeps what phase 2 needs, and has not reached a limit."""
         return self._keeping.keeps
 
     @property
     def keeping(self) -> Keeping:
-        """What the run keeps for phase 2, and what was read."""
+        """The data that the run keeps for phase 2, and counts of what was read."""
         return self._keeping
 
     def data_report(self) -> DataReport:
@@ -230,7 +230,7 @@ class GraphEngine:
 
     @property
     def memory_store(self) -> MemoryStore:
-        """What the machine holds at ``now``: phase 2 is replayed up to then. NoDataError in a run without values."""
+        """The memory of the machine at ``now``; replays phase 2 up to then. NoDataError in a run without values."""
         if not self.enable_data:
             raise self._keeping.refusal("memory_store")
         self.replay()
@@ -243,7 +243,7 @@ class GraphEngine:
 
     @property
     def used_allocators(self) -> Mapping[PeCoord, PEMemAllocator]:
-        """Those of them that anything was asked of."""
+        """The allocators that have been asked for memory, by PE."""
         return self.machine.memories.used_pes
 
     def cube_allocator(self, sip: int, cube: int) -> CubeMemAllocator:
@@ -262,7 +262,7 @@ class GraphEngine:
         return self.machine.addresses.range_of(self.topology.topology_obj.node(part))
 
     def printed(self) -> tuple[PrintedLine, ...]:
-        """What kernels have printed up to now; without data arrays show their type and shape only."""
+        """The lines that kernels have printed up to now; without data, arrays show their dtype and shape only."""
         if self._printer.unread_values and self.enable_data:
             self._keeping.read(self._printer.unread_values, "device_print")
             self.replay()
@@ -312,7 +312,7 @@ class GraphEngine:
             self.machine.clock.halt()
 
     def _numbered(self, msg: HostMsg, request_id: int) -> HostMsg:
-        """What is kept of a request: what a write carries goes into its record, and is gone when it is written."""
+        """Number a request. The data of a write move into its record, which drops them when they are written."""
         if isinstance(msg, MemoryWriteMsg) and msg.data is not None:
             if self.enable_data:
                 data = msg.data
@@ -396,7 +396,7 @@ class GraphEngine:
 
     @property
     def limits(self) -> Limits:
-        """How far the run may go."""
+        """The limits of the run, in simulated and in real time."""
         return self._limits
 
     def seconds_left(self) -> float:
@@ -452,7 +452,7 @@ class GraphEngine:
                 raise failure  # noqa: B904 - its cause is known
 
     def get_completion(self, handle: RequestHandle) -> tuple[Completion, RequestTrace]:
-        """How a finished request ended, and where its time went. KernbenchError while it is under way."""
+        """Return the end of a request and the parts of its time. KernbenchError while it is under way."""
         return handle.completion(), handle.trace(self.machine.network.traced)
 
     def abandon(self, handles: Sequence[RequestHandle]) -> None:
@@ -502,7 +502,7 @@ class GraphEngine:
         self._failure = None
 
     def take_emptied(self) -> tuple[UnreceivedMessage, ...]:
-        """What lay in queues that were emptied since this was asked last."""
+        """Return the messages that lay in queues emptied since the last call."""
         taken, self._emptied = tuple(self._emptied), []
         return taken
 
@@ -519,9 +519,10 @@ class GraphEngine:
         self._emptied += [self._placed(each) for each in messages if each.pe not in busy and each.peer not in busy]
 
     def unreceived(self, pes: Iterable[PeCoord] | None = None) -> tuple[UnreceivedMessage, ...]:
-        """What was sent to ``pes``, without any to all that have queues, and no kernel has received.
+        """Return the messages to ``pes`` (None: to all PEs with queues) that no kernel has received.
 
-        Also what is on its way yet, and of queues that were taken off just now; not what a launch has sent that failed.
+        Messages on their way and those of queues that were just taken off are among them; those of a failed launch
+        are not.
         """
         parts = [part for part in self.machine.components if isinstance(part, QueuePart) and part.queue_pairs]
         if pes is not None:
@@ -567,7 +568,7 @@ class GraphEngine:
 
     @property
     def phase2_stats(self) -> ReplayStats:
-        """What phase 2 has done so far."""
+        """The counts of phase 2 so far."""
         return self._replay.stats
 
     def read_memory(self, pa: int, nbytes: int) -> np.ndarray[Any, Any]:
@@ -579,11 +580,11 @@ class GraphEngine:
 
     @property
     def tracks_writes(self) -> bool:
-        """Whether it is known which bytes somebody wrote: when an observer looks at data."""
+        """True when the run notes which bytes have been written: when an observer looks at data."""
         return self._store.is_tracked
 
     def written(self, pa: int, nbytes: int) -> np.ndarray[Any, Any]:
-        """Which bytes from a physical address somebody has written by now (bool). RunError unless ``tracks_writes``."""
+        """Return a bool for each byte from ``pa`` on: True when written. RunError unless ``tracks_writes``."""
         self.replay()
         return self._store.written(self.machine.addresses.place_of(pa).space, pa, nbytes)
 

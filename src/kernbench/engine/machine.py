@@ -187,7 +187,7 @@ class Machine:
         return found
 
     def ways(self, planned: tuple[Link, ...]) -> tuple[Way, ...]:
-        """How a transfer may go on that would take the links ``planned``: so, or another way with the fewest hops."""
+        """Return the ways open to a transfer: the links ``planned``, and every other way of as few hops."""
         found = self._ways.get(planned)
         if found is None:
             others = self._choices.instead_of((planned[0].src, *Way(planned).nodes))
@@ -266,7 +266,7 @@ class Machine:
 
 @contextmanager
 def _named(node: Node) -> Iterator[None]:
-    """What the code of a part fails with says which part it was."""
+    """Add the name of the part to an error that its code raises."""
     try:
         yield
     except KernbenchError:

@@ -32,7 +32,7 @@ A = TypeVar("A", bound=InnerAttrs)
 
 @value
 class Outcome:
-    """How a host request ended, and with which row of the log."""
+    """The end of a host request, and the row of the log that ended it."""
 
     error: Exception | None = None
     reports: tuple[PeReport, ...] = field(default=())
@@ -99,7 +99,7 @@ class Component(Part):
         """Start what this part does by itself: it has been made."""
 
     def blocked(self) -> tuple[str, ...]:
-        """What is stuck here, a line each, for a deadlock report that names this part."""
+        """Return a line for each thing that is stuck here, for a deadlock report that names this part."""
         return ()
 
     def failures(self) -> tuple[tuple[int, PeReport], ...]:
@@ -125,7 +125,7 @@ class Component(Part):
 
 
 def is_builtin(cls: type) -> bool:
-    """Whether a class ships with kernbench; others are users'."""
+    """Return True for a class that ships with kernbench; others are users'."""
     return cls.__module__.startswith("kernbench.")
 
 
@@ -188,5 +188,5 @@ OTHER_CALLS = frozenset((*LOOK_ALIKES, *(name for names in CALLED.values() for n
 
 
 def called_at(kind: str) -> tuple[str, ...]:
-    """What is called of a part of this kind, sorted; of another kind than these, which is an extra part's."""
+    """Return the methods that the machine calls of a part of this kind, sorted; other kinds are extra parts."""
     return tuple(sorted((*_MADE, *CALLED.get(kind, EXTRA))))

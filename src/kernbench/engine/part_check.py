@@ -70,7 +70,7 @@ def _unmakeable(cls: type[Component], impl: str) -> Iterator[str]:
 
 @cache
 def _behaviour(cls: type[Component]) -> tuple[str, ...]:
-    """What ``cls`` has that looks as if the machine were to call it."""
+    """Return the names of ``cls`` that look as if the machine were to call them."""
     return tuple(_expected(cls))
 
 
@@ -87,7 +87,7 @@ def _expected(cls: type[Component]) -> Iterator[str]:
 
 
 def _is_process(cls: type[Component], name: str) -> bool:
-    """Whether it is a public generator, as a process of the part would be."""
+    """Return True for a public generator, as a process of the part would be."""
     if name.startswith("_"):
         return False
     functions = _functions(inspect.getattr_static(cls, name))
@@ -95,13 +95,13 @@ def _is_process(cls: type[Component], name: str) -> bool:
 
 
 def _calls_itself(cls: type[Component], name: str) -> bool:
-    """Whether the class that defines ``name``, one derived from it or a base of the user's uses it: a helper."""
+    """Return True for a helper: a class that defines ``name`` or derives from it, or a base of the user's, uses it."""
     owner = next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
     return _mentions((base for place, base in enumerate(cls.__mro__) if place <= owner or not is_builtin(base)), name)
 
 
 def _mentions(classes: Iterable[type], name: str) -> bool:
-    """Whether what some classes define, but for ``name`` itself, uses it."""
+    """Return True when some member of ``classes``, other than ``name`` itself, uses ``name``."""
     others = (value for cls in classes for key, value in vars(cls).items() if key != name)
     return any(name in _names(function.__code__) for value in others for function in _functions(value))
 

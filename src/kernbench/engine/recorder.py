@@ -68,7 +68,7 @@ class MathSize(NamedTuple):
 
 
 class TileAmounts(NamedTuple):
-    """How much work a tile is, stage by stage: bytes, and multiply-accumulates of ``element`` (None: none)."""
+    """The work of a tile by stage: bytes, and multiply-accumulates (``macs``) of ``element`` (None: no product)."""
 
     fetch_bytes: int
     macs: int
@@ -129,7 +129,7 @@ class ContentMaker:
         self._tile_sizes = tile_sizes
 
     def has_work(self, what: object) -> bool:
-        """Whether phase 2 has something to do for a record that is about ``what``."""
+        """Return True when phase 2 has work for a record about ``what``."""
         if what.__class__ is Command:
             return True
         if not isinstance(what, Recorded):
@@ -367,7 +367,7 @@ class Recorder:
             operation.tell()
 
     def is_done(self, op: int, writing: bool) -> bool:
-        """Whether operation ``op``, a DMA's that has not ended, has read all it reads, or has written it to memory."""
+        """Return True when the open DMA operation ``op`` has read all its bytes; with ``writing``, written them all."""
         operation = self._operations.get(op)
         return operation is not None and not (operation.writes_left if writing else operation.reads_left)
 

@@ -131,7 +131,7 @@ class ThinkingPart(Component):
     # --- for who writes a part ----------------------------------------------------------------------------------------
 
     def run(self) -> Behaviour:
-        """What the part does: a generator that yields the events it waits for, as a rule for ever."""
+        """Do the work of the part: a generator that yields the events it waits for, as a rule for ever."""
         raise NotImplementedError(f"{type(self).__name__} has no run(): it says what the part does")
 
     def wait_ns(self, ns: float) -> Timeout:
@@ -195,11 +195,11 @@ class ThinkingPart(Component):
             self.tell(asked.sender, Report(request_id=question.request_id, pes=pes, error=error))
 
     def blocked(self) -> tuple[str, ...]:
-        """What this part has not answered."""
+        """Return a line for each message that this part has not answered."""
         return tuple(map(self.standing, self._unanswered.values()))
 
     def standing(self, asked: Delivery) -> str:
-        """What there is to say of something that is not answered: override it to say what that waits for."""
+        """Describe a message that is not answered; override it to say what the answer waits for."""
         taken = id(asked.message) not in self._delivered
         return f"has not {'answered' if taken else 'taken'} {_shown(asked.message)} from {asked.sender}"
 
@@ -289,7 +289,7 @@ class ThinkingPart(Component):
         )
 
     def _cause_of(self, value: object, cause: Cause) -> Cause:
-        """What a process comes after that goes on with ``value``: a message, or what has come of several."""
+        """Return the cause of a process that goes on with ``value``: the message, or messages, that it took."""
         for each in value.values() if isinstance(value, ConditionValue) else (value,):
             delivery = self._delivered.pop(id(each), None)
             if delivery is not None:
@@ -323,7 +323,7 @@ class ThinkingPart(Component):
 
 
 def _key(message: Any) -> Hashable | None:
-    """What a message asks for, if it has to be answered."""
+    """Return a key of what a message asks for; None when it needs no answer."""
     kind = message.__class__
     if kind in _ORDERS:
         return int(message.request_id)

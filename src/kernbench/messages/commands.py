@@ -20,7 +20,7 @@ NOWHERE = (1 << 64) - 1
 
 @value(guarded=False)
 class Operand:
-    """Where an array lies in memory. Never changed, but not frozen either: that would make it ten times as dear.
+    """An array at physical addresses. It never changes; it is not frozen because that costs ten times as much.
 
     ``space``: hbm, sram, tcm; ``owner``: coordinates (sip, cube) or (sip, cube, pe); ``address``: physical, of the
     first element; ``nbytes``: what the elements hold; ``strides`` in bytes, row-major without. ``segments``: the
@@ -56,7 +56,7 @@ def in_tcm(owner: tuple[int, ...], address: int, shape: tuple[int, ...], dtype: 
 
 @value(guarded=False)
 class MemoryRef:
-    """Where an array lies in memory, at virtual address ``va``; ``strides`` in bytes, row-major without.
+    """An array in memory at virtual address ``va``; ``strides`` in bytes, None: row-major.
 
     Elements at or beyond ``valid`` (per axis) are not accessed: a read gives ``other``. ``runs``: a scatter-gather list
     instead of ``va``: where the elements lie, in their order; those at ``NOWHERE`` are not accessed. ``physical``: the
@@ -326,7 +326,7 @@ the next message of its queue, and is answered with its slot."""
 
 
 def awaited_by(request: KernelRequest | None, place: Callable[[int], str] = "line {}".format) -> str:
-    """What a kernel that made ``request`` waits for, in words; before its first one, its start.
+    """Say in words what a kernel that made ``request`` waits for; without a request, for its start.
 
     ``place``: what a line of the kernel is called.
     """

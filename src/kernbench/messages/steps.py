@@ -1,4 +1,4 @@
-"""What a schedule is made of: steps, each of which is one call of ``tl`` where it is a kernel.
+"""Steps of a schedule. A step stands for one call of ``tl`` in a kernel.
 
 A step works on **buffers**, which are numbers that the schedule gives to arrays in TCM, and on **slots**: the name of a
 direction stands for the message that was last received from there. To write a buffer makes a new array, so that what

@@ -42,7 +42,7 @@ def result(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Arra
 def combine(
     work: Work, args: Sequence[Array | float], steps: Sequence[EpilogueStep], shape: tuple[int, ...], acc: DType
 ) -> Array:
-    """What a composite makes of ``args``, all of its operands or windows of them: the part of its output of ``shape``.
+    """Compute the part of a composite's output of ``shape`` from ``args``: its operands, or windows of them.
 
     ``steps``: its epilogue with arrays. To be called under ``np.errstate(all="ignore")``.
     """
@@ -119,7 +119,7 @@ def _step(step: Epilogue, memory: OperandMemory) -> EpilogueStep:
 
 
 def _changed(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
-    """What an atomic leaves in memory; what it found goes where it is wanted."""
+    """Return what an atomic leaves in memory, and store what it found where the kernel wants it."""
     there, op = _operand(work.inputs[0]), ATOMICS[work.name]
     given = [memory.load(_operand(x), private=False) for x in work.inputs[1:]]
     old = memory.load(there, private=True)
@@ -130,7 +130,7 @@ def _changed(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Ar
 
 
 def _repeats(there: Operand) -> bool:
-    """Whether the runs of a list overlap, so that an element is changed more than once."""
+    """Return True when the runs of a list overlap: then an element is changed more than once."""
     runs = sorted(run for run in there.segments if run[0] != NOWHERE)
     return any(pa + nbytes > later for (pa, nbytes), (later, _) in pairwise(runs))
 

@@ -86,7 +86,7 @@ class ByteRuns:
         return first, int((other.below(self.ends) - other.below(self.starts)).sum())
 
     def below(self, addresses: Array) -> Array:
-        """How many of the bytes lie below each address."""
+        """Count the bytes that lie below each address."""
         total = np.concatenate(([0], np.cumsum(self.ends - self.starts)))
         i = np.searchsorted(self.starts, addresses, "right")
         over = np.where(i > 0, np.maximum(self.ends[i - 1] - addresses, 0), 0)
@@ -102,7 +102,7 @@ def _span(operand: Operand) -> int:
 
 
 def _offsets(operand: Operand) -> tuple[Array, int]:
-    """Where stretches of bytes begin, relative to the first element, and how long all of them are."""
+    """Return the offsets of stretches of bytes from the first element, and their common length."""
     shape = operand.shape if operand.valid is None else operand.valid
     axes = list(zip(shape, operand.byte_strides, strict=True))
     length = operand.dtype.itemsize
@@ -140,7 +140,7 @@ class ExtentIndex(Generic[T]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it holds nothing."""
+        """True when the index holds nothing."""
         return not self._clusters
 
     def misses(self, low: int, high: int) -> bool:
@@ -182,5 +182,5 @@ class ExtentIndex(Generic[T]):
         ]
 
     def _meeting(self, low: int, high: int) -> tuple[int, int]:
-        """Which clusters meet ``[low, high)``."""
+        """Return the first cluster that meets ``[low, high)``, and the first behind."""
         return bisect_right(self._edges, low) // 2, (bisect_left(self._edges, high) + 1) // 2

@@ -45,7 +45,7 @@ class Zeros:
 
 
 class _Kept:
-    """What the addresses ``[start, end)`` hold: bytes that never change."""
+    """The bytes of the addresses ``[start, end)``, which never change."""
 
     __slots__ = ("data", "end", "start")
 
@@ -96,13 +96,13 @@ class Extent:
         np.ndarray(array.shape, array.dtype, data, addr - self.start, strides)[...] = array
 
     def keep(self, addr: int, data: Array) -> None:
-        """As ``put`` of bytes that never change."""
+        """Put bytes that never change, without a copy."""
         end = addr + data.size
         self._take_in(addr, end, overwritten=True)
         self._kept.insert(self._overlapping(addr, end).start, _Kept(addr, data))
 
     def _overlapping(self, addr: int, end: int) -> slice:
-        """Where the kept arrays that overlap ``[addr, end)`` are, or would be."""
+        """Return the slice of the kept arrays that overlap ``[addr, end)``."""
         first = bisect_right(self._kept, addr, key=_END)
         return slice(first, bisect_left(self._kept, end, first, key=_START))
 
@@ -121,7 +121,7 @@ class Extent:
 
 
 def never_changes(array: Array) -> bool:
-    """Whether nobody can write to the bytes of ``array``: it is read-only, and so is all that it is a view of."""
+    """Return True when ``array`` is read-only, and so is every array that it is a view of."""
     whole: object = array
     while isinstance(whole, np.ndarray):
         if whole.flags.writeable:
@@ -160,7 +160,7 @@ class MemoryStore:
         return self._gathered(space, addr, shape, dtype, strides) if found is None else found.copy()
 
     def view(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None = None) -> Array:
-        """As ``read``, without the copy if the bytes lie together: good until the next write, not to be written to."""
+        """Return what ``read`` returns, uncopied if its bytes lie together: read-only, valid until the next write."""
         found = self._window(space, addr, shape, dtype, strides)
         return self._gathered(space, addr, shape, dtype, strides) if found is None else found
 
@@ -187,8 +187,8 @@ class MemoryStore:
             extent.put(addr, end, array, strides)
 
     def keep(self, space: str, addr: int, array: Array) -> None:
-        """As ``write``, row-major, without a copy if the array can never change: then its bytes are there once however
-        many addresses hold them, until one of these is written to."""
+        """Write an array row-major, without a copy if it can never change: then its bytes are there once however many
+        addresses hold them, until one of these is written to."""
         memory = self._memories.get(space) or _unknown(space)
         if memory.tracked or not array.flags.c_contiguous or not never_changes(array):
             self.write(space, addr, array)
@@ -202,11 +202,11 @@ class MemoryStore:
 
     @property
     def is_tracked(self) -> bool:
-        """Whether it knows which bytes somebody wrote."""
+        """True when the store notes which bytes have been written."""
         return self._on_unwritten is not None
 
     def written(self, space: str, addr: int, nbytes: int) -> Array:
-        """Which of ``nbytes`` from ``addr`` somebody wrote: a bool each. RunError when that is not tracked."""
+        """Return a bool for each of ``nbytes`` from ``addr`` on: True when written. RunError unless tracked."""
         memory = self._tracked(space)
         found = np.zeros(nbytes, np.bool_)
         for at, part, _ in split(addr, found, (1,), memory.end_at):
@@ -271,7 +271,7 @@ class _Memory:
         return extent if addr < extent.end else None
 
     def end_at(self, addr: int) -> int:
-        """Where the extent or the hole that holds ``addr`` ends."""
+        """Return the end of the extent, or of the hole, that holds ``addr``."""
         i = bisect_right(self.starts, addr)
         if addr < self.extents[i - 1].end:
             return self.extents[i - 1].end

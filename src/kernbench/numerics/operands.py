@@ -127,14 +127,14 @@ def _deposit(store: MemoryStore, operand: Operand, array: Array) -> None:
 
 
 def _is_dense(operand: Operand) -> bool:
-    """Whether its elements are one range of bytes, in order."""
+    """Return True when the elements are one range of bytes, in order."""
     if operand.segments or operand.valid is not None:
         return False
     return operand.strides is None or operand.strides == row_major(operand.shape, operand.dtype.itemsize)
 
 
 def _is_list(operand: Operand) -> bool:
-    """Whether its segments are its elements, one after another: no gaps between rows, and nothing behind them."""
+    """Return True when the segments hold just the elements, in order: no gaps between rows, nothing behind them."""
     if not operand.segments or operand.strides is not None or operand.valid is not None:
         return False
     return sum(nbytes for _, nbytes in operand.segments) == operand.nbytes
@@ -202,7 +202,7 @@ def window(operand: Operand, first: tuple[int, ...], shape: tuple[int, ...]) -> 
 
 
 def _behind(segments: tuple[tuple[int, int], ...], offset: int) -> tuple[tuple[int, int], ...]:
-    """What is left of segments when the first ``offset`` bytes are taken away."""
+    """Return the segments without their first ``offset`` bytes."""
     left: list[tuple[int, int]] = []
     for address, nbytes in segments:
         skipped = min(offset, nbytes)

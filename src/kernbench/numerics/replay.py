@@ -28,7 +28,7 @@ _BLOCK = 1 << 16  # events that are Python integers at a time
 
 @dataclass(slots=True)
 class ReplayStats:
-    """What has been replayed: operations that committed, and the bytes of their results.
+    """Counts of the replay: operations that committed, and the bytes of their results.
 
     ``tiled``: how many of them were composites that had to be replayed tile by tile.
     """

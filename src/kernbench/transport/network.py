@@ -95,7 +95,7 @@ class Network:
 
     @property
     def undelivered(self) -> int:
-        """How many of the transfers made have not been delivered."""
+        """The number of transfers that have not been delivered."""
         return sum(port.undelivered for port in self._ports.values())
 
     def link(

@@ -231,7 +231,7 @@ def _has_room(link: Link, size: int, now: int) -> bool:
 
 
 def _room_at(link: Link, size: int, now: int) -> int:
-    """When ``size`` bytes fit, as far as returned space is known: ``now``, later, or NEVER."""
+    """Return the time at which ``size`` bytes fit, as far as credits are known: ``now``, later, or NEVER."""
     missing = link.used + size - link.capacity
     if missing <= 0:
         return now

@@ -21,7 +21,7 @@ from kernbench.common.values import value
 
 
 class Pace(NamedTuple):
-    """How a source makes bytes available: full packets in ``packet_ps``, the last one in ``last_ps``; 0, 0: at once."""
+    """The pace of a source: a full packet takes ``packet_ps``, the last one ``last_ps``. (0, 0): all at once."""
 
     packet_ps: int
     last_ps: int
@@ -41,7 +41,7 @@ class Supply:
 
 
 class LinkFigures(NamedTuple):
-    """What tells one link from another in time: links of equal figures carry alike."""
+    """The figures of a link that decide its times: links of equal figures carry alike."""
 
     bw_gbs: float
     overhead_ps: int
@@ -84,17 +84,17 @@ class Profile:
     fits: bool
 
     def start(self, number: int, hop: int) -> int:
-        """When packet ``number`` is granted link ``hop``."""
+        """Return the time at which packet ``number`` is granted link ``hop``."""
         return self.offsets[hop] + number * self.pace[hop]
 
     def tail(self, number: int, hop: int) -> int:
-        """When its last byte has left onto link ``hop``."""
+        """Return the time at which the last byte of packet ``number`` has left onto link ``hop``."""
         if number == self.n_full:
             return self.offsets[hop] + self.ends[hop]
         return self.start(number, hop) + self.pace[hop]
 
     def gone_packets(self, hop: int, after: int) -> int:
-        """How many packets have wholly left onto link ``hop`` at ``after``; the last one is never counted."""
+        """Count the packets that have wholly left onto link ``hop`` at ``after``, the last one never."""
         return min(max((after - self.offsets[hop]) // self.pace[hop], 0), self.n_full)
 
     def started_bytes(self, hop: int, after: int) -> int:
@@ -114,7 +114,7 @@ class Profile:
 
 
 class Timing:
-    """What transfers take on links of certain figures: one for all routes over such links.
+    """The times of transfers over links of certain figures, shared by all routes over such links.
 
     Machines are made of equal parts, so there are few. What every transfer looks at is then in few places of memory.
     ``profiles``: those asked for so far, by size and pace.

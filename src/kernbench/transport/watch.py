@@ -1,4 +1,4 @@
-"""What transport writes down when somebody asks: transfers, what held each of them up, and what links carried."""
+"""Records of transport for observers: transfers, what held each of them up, and what links carried."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Watch:
             done(transfer)
 
     def _waited_for(self, transfer: Transfer, end: int) -> tuple[int, int]:
-        """What the last byte waited for, and who had that."""
+        """Return what the last byte waited for, and which transfer was in front."""
         link = self._held.pop(transfer.number, None)
         if transfer.supplies is not None:
             supplied = self._observed.supplied_by(transfer.number)

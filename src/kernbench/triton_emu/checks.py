@@ -1,4 +1,4 @@
-"""What the arguments of ``tl`` calls must be: pure functions that return them in one form or raise a KernelError."""
+"""Checks of the arguments of ``tl`` calls: pure functions that return them in one form or raise a KernelError."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def check_no_overlap(strides: Shape | None, shape: Shape) -> None:
 
 
 def valid_part(value: Ints | None, shape: Shape) -> Shape | None:
-    """How many elements per axis are in memory; None for all of them."""
+    """Return the number of elements per axis that are in memory; None for all of them."""
     if value is None:
         return None
     valid = ints("valid", value)
@@ -166,12 +166,12 @@ def number_as(value: object, item: DType) -> Number:
 
 
 def no_operand(value: object) -> KernelError:
-    """What is wrong with ``value`` where a handle or a number belongs."""
+    """Return the error for ``value`` where a handle or a number belongs."""
     return load_first(value) if isinstance(value, Ref) else kernel_error(f"{value!r} is neither a handle nor a number")
 
 
 def no_array(name: str, operands: Sequence[object]) -> KernelError:
-    """What is wrong with ``operands`` when none of them is a handle."""
+    """Return the error for ``operands`` none of which is a handle."""
     for x in operands:
         if isinstance(x, Ref):
             return load_first(x)

@@ -123,7 +123,7 @@ def _one_row(strides: Shape | None, shape: Shape) -> Shape | None:
 
 
 def output(op: str, form: Form, va: int, out_dtype: object, out_strides: Ints | None) -> MemoryRef:
-    """Where the result goes, as a matrix."""
+    """Return the memory of the result, as a matrix."""
     item = form.result if out_dtype is None else element_type(out_dtype)
     if form.result.is_float and not item.is_float:
         raise kernel_error(f"composite {op!r} of {form.dtype} does not make {item}: tl.cast turns floats into integers")

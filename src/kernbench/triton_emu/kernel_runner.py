@@ -196,5 +196,5 @@ def _left(leaving: BaseException) -> RunError:
 
 
 def _leave(_: KernelRequest) -> NoReturn:
-    """What a kernel that is closed gets for a request."""
+    """End a kernel that is closed at its next request."""
     raise GreenletExit

@@ -177,7 +177,7 @@ class MathCalls(ElementwiseCalls):
         return self._reduce("min", x, axis, keepdims)
 
     def argmax(self, x: Handle, axis: int | None = None, keepdims: bool = False) -> Handle:
-        """Where the first of the largest elements is, along ``axis`` or of all, row by row: i32; shapes as ``sum``."""
+        """Return where the first largest element is, along ``axis`` or of all, row by row: i32, shapes as ``sum``."""
         return self._reduce("argmax", x, axis, keepdims)
 
     def argmin(self, x: Handle, axis: int | None = None, keepdims: bool = False) -> Handle:

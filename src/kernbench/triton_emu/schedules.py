@@ -43,7 +43,7 @@ _PLACE = ("rank", "cube", "pe")
 
 
 class Share(NamedTuple):
-    """What a PE has of the tensors: ``n_elem`` elements at ``bases``, in bytes; blocks are ``stride`` apart."""
+    """The share of a PE in the tensors: ``n_elem`` elements at ``bases``, in bytes; blocks are ``stride`` apart."""
 
     bases: tuple[int, ...]
     n_elem: int
@@ -51,7 +51,7 @@ class Share(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a schedule is played: the rank, the PE, and the how-manieth PE of its SIP that is."""
+    """The player of a schedule: the rank, the PE, and the number ``local`` of that PE in its SIP."""
 
     rank: int
     cube: int
@@ -93,7 +93,7 @@ class ScheduledKernel:
         self.keys = tuple(own)
 
     def args(self, *, n_elem: int, world_size: int, **config: Any) -> tuple[Any, ...]:
-        """What a launch gives the kernel behind its pointers; of f32 unless ``config`` has a ``dtype``.
+        """Return the arguments of the kernel behind its pointers; of f32 unless ``config`` has a ``dtype``.
 
         InputError for what the schedule refuses or lacks.
         """
@@ -127,14 +127,14 @@ class ScheduledKernel:
         return dict(zip(names, (*args[:own], *args[own + 1 :]), strict=True))
 
     def place(self, values: Mapping[str, Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> Place:
-        """Where the PE ``ids`` (PE, cube, SIP) stands among ``counts``."""
+        """Return the player that PE ``ids`` (PE, cube, SIP) is among ``counts``."""
         pe, cube, sip = ids
         local = cube * counts[0] + pe
         rank = sip if values["ranks_are_sips"] else sip * counts[0] * counts[1] + local
         return Place(rank, cube, pe, local)
 
     def shares(self, values: Mapping[str, Any], place: Place) -> Iterator[Share]:
-        """What a PE has: its lines of ``shards``, else as ``Over`` says.
+        """Yield the shares of a PE: its lines of ``shards``, else as ``Over`` says.
 
         A line has cube, PE, offset in bytes and elements; with two tensors also the offset in the second, and the
         bytes from block to block.

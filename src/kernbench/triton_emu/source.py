@@ -45,7 +45,7 @@ class KernelSite:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """How many of each take part: the axes of ``num_programs``."""
+        """The numbers of PEs, cubes and SIPs that take part: the axes of ``num_programs``."""
         return self.num_pes, self.num_cubes, self.num_sips
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ _PACKAGE = _here()
 
 
 def kernel_source(function: Callable[..., object]) -> Source:
-    """Where ``function`` is written, beneath decorators and partial application."""
+    """Return the place in the source of ``function``, beneath decorators and partial application."""
     function = inspect.unwrap(function)
     while isinstance(function, partial):
         function = inspect.unwrap(function.func)
@@ -175,7 +175,7 @@ class ProgramText:
         return " | ".join(dict.fromkeys(text_of_step(op) for pe in pes if (op := self._steps_of(pe).get(line))))
 
     def step(self, line: int, pe: PeCoord) -> str:
-        """What errors call a step of a schedule."""
+        """Name a step of a schedule, as errors do."""
         says = self.says(line, (pe,))
         return f"step {line} ({says})" if says else f"step {line}"
 

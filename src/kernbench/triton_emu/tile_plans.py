@@ -46,7 +46,7 @@ class Tile:
 
 @value(eq=False, guarded=False)
 class AccumulatorUse:
-    """Whether a dot fetches an accumulator from TCM, and whether it stores its result there."""
+    """The use of the TCM by a dot: ``fetched``: it reads an accumulator; ``stored``: it writes its result."""
 
     fetched: bool
     stored: bool
@@ -159,7 +159,7 @@ def _streamed(
 def _epilogue_operands(
     steps: tuple[Epilogue, ...], first: tuple[int, int], shape: tuple[int, int]
 ) -> tuple[tuple[OperandWindow, ...], int]:
-    """What the epilogue streams in for an output tile, and the bytes it fetches from TCM."""
+    """Return the windows that the epilogue streams in for an output tile, and the bytes it fetches from TCM."""
     reads: list[OperandWindow] = []
     fetched = 0
     for number, step in enumerate(steps):

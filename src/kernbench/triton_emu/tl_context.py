@@ -188,7 +188,7 @@ class QueueCalls(MemoryCalls):
         shape: Ints | None,
         dtype: object,
     ) -> Handle:
-        """What ``send`` sends, in TCM."""
+        """Return the handle that ``send`` sends."""
         if (src is None) is (src_addr is None):
             raise kernel_error("send takes a handle, a ref, or src_addr= with shape= and dtype=, and one of them only")
         if src_addr is not None:
@@ -249,7 +249,7 @@ class QueueCalls(MemoryCalls):
         return Handle(self, slot.array_of(nbytes, shape, item), slot)
 
     def _at_address(self, address: object, space: str, shape: Shape, item: DType) -> Handle:
-        """What lies at an address that the kernel names."""
+        """Return a handle of the bytes at an address that the kernel names."""
         nbytes = prod(shape) * item.itemsize
         here = Operand(space, self._maker.coord, pointer(address), nbytes, shape, item, by_address=True)
         own = self._site.tcm
@@ -461,7 +461,7 @@ _AXES = "axis 0 counts PEs, axis 1 cubes, axis 2 SIPs"
 
 
 class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
-    """What a kernel is given as ``tl``: one for each run of a kernel on a PE.
+    """The ``tl`` of a kernel: one for each run of a kernel on a PE.
 
     Commands go to the PE in program order and overlap there; a command waits for those that make its operands.
     Everything that the language forbids is a KernelError, which begins with the file and line of the kernel's call.
@@ -470,12 +470,12 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
     __slots__ = ()
 
     def program_id(self, axis: int) -> int:
-        """Where this kernel runs: axis 0 the PE in its cube, axis 1 the cube in its SIP, axis 2 the SIP."""
+        """Return the place of this kernel: axis 0 the PE in its cube, axis 1 the cube in its SIP, axis 2 the SIP."""
         self._runner.check()
         return self._site.ids[_program_axis(axis)]
 
     def num_programs(self, axis: int) -> int:
-        """How many PEs of a cube, cubes of a SIP, SIPs take part."""
+        """Return how many take part: axis 0 PEs of a cube, axis 1 cubes of a SIP, axis 2 SIPs."""
         self._runner.check()
         return self._site.counts[_program_axis(axis)]
 
