@@ -190,8 +190,8 @@ class Command:
 
     @property
     def ref(self) -> MemoryRef:
-        """The side of a load, store or atomic that lies in memory."""
-        found = self.dst if self.op is STORE else self.srcs[0]
+        """The side of a DMA's command that lies in memory: where it writes, else what it reads."""
+        found = self.dst if isinstance(self.dst, MemoryRef) else self.srcs[0]
         assert isinstance(found, MemoryRef)
         return found
 
