@@ -66,7 +66,7 @@ class AlgorithmConfig(QueueSettings):
         return f"{self.place}: algorithm {self.name!r}" if self.place else f"algorithm {self.name!r}"
 
     def named(self, kind: str, text: str, builtins: Mapping[str, F]) -> F:
-        """The function that ``text`` means as its ``kind``, for example ``mapper``; raises as ``named_function``."""
+        """Return the function that ``text`` means as its ``kind``, such as ``mapper``; raises as ``named_function``."""
         return find_function(kind, text, builtins, f"{self.label}: {kind} {text!r}", self.folder)
 
     @property
@@ -96,7 +96,7 @@ class CclConfig:
         return tuple(each.name for each in self.algorithms)
 
     def algorithm(self, name: str | None = None) -> AlgorithmConfig:
-        """The one called ``name``, else the default one, else the only one. UnknownNameError lists what there is."""
+        """Return the one called ``name``, else the default, else the only one. UnknownNameError lists what there is."""
         wanted = name or self.default_algorithm
         if wanted is None:
             if len(self.algorithms) > 1:
@@ -152,5 +152,5 @@ _MAY_BE_OPEN = ("n_elem", "world_size")
 
 
 def resolve_algorithm_config(cfg: CclConfig, name: str | None = None) -> AlgorithmSettings:
-    """The settings of the algorithm called ``name``, as ``CclConfig.algorithm`` finds it, for a program to change."""
+    """Return the settings of algorithm ``name``, as ``CclConfig.algorithm`` finds it, for a program to change."""
     return AlgorithmSettings(cfg.algorithm(name))

@@ -53,7 +53,7 @@ MODULES = tuple(sorted(module.name for module in pkgutil.iter_modules(package.__
 
 
 def module_called(text: str, owner: str, folder: Path | None = None) -> ModuleType:
-    """The module of an algorithm: a built-in name, a dotted path, or a ``.py`` file, the latter two from ``folder``.
+    """Return the module of an algorithm: built-in name, dotted path or ``.py`` file, the latter two from ``folder``.
 
     UnknownNameError for a name that is none of these; InputError for a module that cannot be imported.
     """
@@ -85,7 +85,7 @@ def foreign_key(algorithm: str, key: str, known: Sequence[str]) -> str:
 
 
 def known_keys(module: ModuleType, topology: str) -> tuple[str, ...]:
-    """The keys of ``ccl.yaml`` that have an effect on an algorithm.
+    """Return the keys of ``ccl.yaml`` that have an effect on an algorithm.
 
     Those that its ``kernel_args`` has as parameters, its module names in ``config_keys`` or its topology takes.
     """
@@ -201,7 +201,7 @@ def load_algorithm(config: AlgorithmConfig | AlgorithmSettings) -> Algorithm:
 
 
 def kernel_of(module: ModuleType) -> tuple[Callable[..., object], KernelArgs]:
-    """The kernel of an algorithm's module, and what makes its arguments; of one with a schedule only, that as both."""
+    """Return the kernel of an algorithm's module and the maker of its arguments; a schedule is both."""
     functions = vars(module)
     if "kernel" in functions:
         return functions["kernel"], functions["kernel_args"]
@@ -325,7 +325,7 @@ def load_ccl_config(path: str | os.PathLike[str] | None = None, overrides: Itera
 
 
 def ccl_config_of(document: Document) -> CclConfig:
-    """The configuration in a parsed file. ConfigError with every problem, in file order."""
+    """Return the configuration in a parsed file. ConfigError with every problem, in file order."""
     data = deepcopy(document.data)
     passed = {path: _taken_out(section) for path, section in _sections(data)}
     folder = Path(document.source).absolute().parent
@@ -355,7 +355,7 @@ CclLike: TypeAlias = CclConfig | AlgorithmConfig | Mapping[str, Any] | str | os.
 
 
 def as_ccl_config(given: CclLike, fallback: Mapping[str, Any] | None = None) -> CclConfig:
-    """The configuration that ``given`` means.
+    """Return the configuration that ``given`` means.
 
     A mapping is what ``ccl.yaml`` has: all of it, or the section of one algorithm, with the ``defaults`` or without,
     over ``fallback``; ``resolve_algorithm_config`` gives one. ConfigError with every problem.
@@ -383,7 +383,7 @@ def _file(path: str | os.PathLike[str] | None) -> str:
 
 
 def packaged_file() -> str:
-    """The file that ships with the package."""
+    """Return the file that ships with the package."""
     return str(resources.files("kernbench") / "defaults" / LOCAL_FILE)
 
 
@@ -402,7 +402,7 @@ def _not_passable(passed: Mapping[_Section, Mapping[str, Any]]) -> Iterator[Comp
 
 
 def _sections(data: Mapping[str, Any]) -> Iterator[tuple[_Section, dict[str, Any]]]:
-    """The parts of a file that hold settings, sound or not."""
+    """Yield the parts of a file that hold settings, sound or not."""
     algorithms = data.get("algorithms")
     named = algorithms.items() if isinstance(algorithms, dict) else ()
     found = [(("defaults",), data.get("defaults")), *((("algorithms", name), section) for name, section in named)]
@@ -436,14 +436,14 @@ def _foreign_keys(document: Document) -> Iterator[Complaint]:
 
 
 def _default_name(document: Document) -> object:
-    """The algorithm that is taken when none is named; None when that is an error."""
+    """Return the algorithm that is taken when none is named; None when that is an error."""
     algorithms = document.get(("algorithms",))
     only = next(iter(algorithms)) if isinstance(algorithms, dict) and len(algorithms) == 1 else None
     return document.get(("defaults", "algorithm")) or only
 
 
 def _chunks_without_slot(document: Document, resolved: Iterable[AlgorithmConfig]) -> Iterator[Complaint]:
-    """The pieces of shipped algorithms are messages."""
+    """Yield a complaint for each shipped algorithm whose pieces are larger than a slot: pieces are messages."""
     for each in resolved:
         size, path = dict(each.passthrough).get("chunk_size"), _where(document, each.name, "chunk_size")
         used = path[0] != "defaults" or each.name == _default_name(document)
@@ -452,7 +452,7 @@ def _chunks_without_slot(document: Document, resolved: Iterable[AlgorithmConfig]
 
 
 def _where(document: Document, algorithm: str, key: str) -> tuple[str, ...]:
-    """The path of a setting of an algorithm: its own, else that of the defaults."""
+    """Return the path of a setting of an algorithm: its own, else that of the defaults."""
     own = ("algorithms", algorithm, key)
     return own if document.get(own) is not None else ("defaults", key)
 
@@ -460,7 +460,7 @@ def _where(document: Document, algorithm: str, key: str) -> tuple[str, ...]:
 def _resolved(
     name: str, file: _CclFile, passed: Mapping[_Section, Mapping[str, Any]], document: Document, folder: Path
 ) -> AlgorithmConfig:
-    """The algorithm's own settings over the defaults."""
+    """Return the algorithm's own settings over the defaults."""
     values = _said(file.defaults) | _said(file.algorithms[name])
     values.pop("algorithm", None)
     through = {key: values.pop(key) for key in PASSED_KEYS if key in values}

@@ -102,11 +102,11 @@ class MockMemory:
         return va
 
     def read(self, va: int, shape: Shape, dtype: np.dtype[Any]) -> Array:
-        """A copy of the array at ``va``."""
+        """Return a copy of the array at ``va``."""
         return self._store.read("hbm", va, shape, element_type(dtype.name))
 
     def get(self, array: Operand) -> Array:
-        """The elements."""
+        """Return the elements."""
         return self._store.read("tcm", array.address, array.shape, array.dtype)
 
     def put(self, address: int, message: Array) -> None:
@@ -155,7 +155,7 @@ class MockMemory:
         return self._checked(ref.va, sum((n - 1) * step for n, step in zip(ref.shape, steps, strict=True)) + item)
 
     def _checked(self, va: int, nbytes: int) -> Segment:
-        """These bytes, if they are of one tensor; else AddressFaultError."""
+        """Return these bytes, if they are of one tensor; else raise AddressFaultError."""
         at = bisect_right(self._tensors, va, key=lambda tensor: tensor[0]) - 1
         base, size = self._tensors[at] if at >= 0 else (va, 0)
         if va + nbytes > base + size:
@@ -216,11 +216,11 @@ class MockQueues:
         self._turn = 0
 
     def pair(self, direction: str, nbytes: int, *, sends: bool) -> QueuePair:
-        """The pair by which ``nbytes`` can be sent, or may come."""
+        """Return the pair by which ``nbytes`` can be sent, or may come."""
         return find_queue(self._name, self.pairs, direction, nbytes, sends=sends)
 
     def whichever(self) -> QueuePair | None:
-        """The next pair, in turn, that has a message to take."""
+        """Return the next pair, in turn, that has a message to take."""
         receiving = find_receivers(self._name, self.pairs)
         found = find_ready(receiving, self._turn)
         if found is None:
@@ -229,7 +229,7 @@ class MockQueues:
         return receiving[found]
 
     def take(self, pair: QueuePair, nbytes: int) -> Slot:
-        """The slot of the kernel's next message; when that is there, it has to have ``nbytes``."""
+        """Return the slot of the kernel's next message; when that is there, it has to have ``nbytes``."""
         pending, sequence = not pair.ready, pair.take()
         if not pending:
             self.check_size(pair, sequence, nbytes)
@@ -285,7 +285,7 @@ class MockPe:
         return isinstance(self._request, Meet) and not self._under_way and not self._released
 
     def release(self) -> None:
-        """All mates have come to the barrier."""
+        """Go on: all mates have come to the barrier."""
         self._released = True
 
     def close(self) -> None:
@@ -320,7 +320,7 @@ class MockPe:
         return True
 
     def _finish(self) -> bool:
-        """The kernel has returned: it ends with its last command."""
+        """Note that the kernel has returned: it ends with its last command."""
         if self._failure is not None:
             raise self._failure
         if self._under_way:
@@ -466,7 +466,7 @@ class MockMachine:
         self._queues[pe] = MockQueues(pe, pairs, self._works_on[pe[0]], self._queues)
 
     def queues(self, pe: PeCoord) -> Mapping[str, QueuePair]:
-        """The queue pairs of a PE, by direction."""
+        """Return the queue pairs of a PE, by direction."""
         return self._queues[pe].pairs if pe in self._queues else {}
 
     def run(self, kernel: Callable[..., object], args: Mapping[PeCoord, Sequence[Any]]) -> None:

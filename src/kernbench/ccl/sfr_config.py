@@ -52,7 +52,7 @@ def _is_of(spec: TopologySpec | Topology | Mapping[str, Any], machine: TopologyS
 
 
 def _entry(spec: object, path: Sequence[str]) -> object:
-    """The entry at a path of nested mappings; None when there is none."""
+    """Return the entry at a path of nested mappings; None when there is none."""
     for part in path:
         spec = spec.get(part) if isinstance(spec, Mapping) else None
     return current_topology_name(spec)

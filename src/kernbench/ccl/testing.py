@@ -134,7 +134,7 @@ def _default_spec() -> TopologySpec:
 
 
 def mock_spec(world_size: int, pes_per_cube: int = 0, *, ranks_are_sips: bool = False) -> TopologySpec:
-    """The machine of ``run_kernel_in_mock``: one SIP of cubes of so many PEs, or a SIP of one PE for each rank.
+    """Return the machine of ``run_kernel_in_mock``: one SIP of cubes of so many PEs, or a SIP of one PE for each rank.
 
     It is not checked, so that it may have more parts than addresses can tell apart: the mock has no addresses.
     """
@@ -217,7 +217,7 @@ def _topology(topology: str | TopologyFunction | RankTable, config: AlgorithmCon
 
 
 def _by_table(table: RankTable, spec: TopologySpec, config: AlgorithmConfig) -> Edges:
-    """The edges of a table, whose ranks have one PE each."""
+    """Return the edges of a table, whose ranks have one PE each."""
     n = config.world_size or 0
     outside = sorted({rank for pair in table.items() for rank in (pair[0], *pair[1].values())} - set(range(n)))
     if outside:
@@ -240,7 +240,7 @@ def _placed(machine: MockMachine, pes: Sequence[PeCoord], inputs: Sequence[Array
 def _computed(
     algorithm: Algorithm, spec: TopologySpec, sip: int, array: Array, config: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """The arguments that the algorithm makes for one rank."""
+    """Return the arguments that the algorithm makes for one rank."""
     ring = {} if algorithm.config.ranks_are_pes else {"sips": ring_of_all(spec, sip)}
     own = {"dtype": element_type(array.dtype).name, **ring, **config}
     return algorithm.args_for(spec, n_elem=array.size, sip_rank=sip, **own)
@@ -276,7 +276,7 @@ class _Contents:
         return self._arrays[array.address]
 
     def put(self, address: int, message: Content) -> None:
-        """A message has come."""
+        """Store a message that has come."""
         self._arrays[address] = message
 
     def carry_out(self, command: Command) -> None:

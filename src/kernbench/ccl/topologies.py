@@ -34,7 +34,7 @@ def world_size_of(topology: TopologySpec, config: AlgorithmConfig) -> int:
 
 
 def ranks_of(topology: TopologySpec, config: AlgorithmConfig) -> RankPes:
-    """The PEs of every rank of an algorithm; InputError for a world that the machine has not."""
+    """Return the PEs of every rank of an algorithm; InputError for a world that does not fit the machine."""
     mapper = config.named("mapper", config.mapper, MAPPERS)
     return rank_pes(topology, world_size_of(topology, config), mapper, ranks_are_pes=config.ranks_are_pes)
 
@@ -214,7 +214,7 @@ def _among(pes: Iterable[PeCoord], neighbours: Neighbours) -> Edges:
 
 
 def rank_edges(ranks: Sequence[Sequence[PeCoord]], rank: int, direction: str, peer: int) -> Iterator[Edge]:
-    """From each PE of ``rank`` to the same one of ``peer``; nothing when they are one."""
+    """Yield edges from each PE of ``rank`` to the same one of ``peer``; none when they are one."""
     if peer != rank:
         yield from ((pe, direction, far) for pe, far in zip(ranks[rank], ranks[peer], strict=False))
 
@@ -248,6 +248,6 @@ def direct_direction(sip: int) -> str:
 
 
 def _next_sips(topology: TopologySpec, sip: int) -> dict[str, int]:
-    """The next SIP of each ``global_X`` of a SIP; none for those without sides."""
+    """Return the next SIP of each ``global_X`` of a SIP; none for those without sides."""
     beyond = sip_neighbours(topology.system.sips, sip)
     return {global_direction(side): peer for side, peer in beyond.items()}

@@ -117,7 +117,7 @@ def _added(
     take: Callable[[str, int], Step],
     order: Iterable[int] | None = None,
 ) -> Iterator[tuple[int, list[Step]]]:
-    """For each of ``pieces`` the steps that load it and add what the children send."""
+    """Yield, for each of ``pieces``, the steps that load it and add what the children send."""
     for i, steps in messages.loaded(pieces, order):
         for child in branch.children:
             steps += [take(child, pieces[i].size), messages.add(i, child)]

@@ -98,7 +98,7 @@ class Addressing:
         self._most_rows = most_rows
 
     def of_descriptor(self, command: Command) -> Descriptor:
-        """A load or a store. AddressFaultError for what nothing maps."""
+        """Translate a load or a store. AddressFaultError for an address that nothing maps."""
         loading = command.op is LOAD
         ref = command.srcs[0] if loading else command.dst
         assert isinstance(ref, MemoryRef)
@@ -130,7 +130,7 @@ class Addressing:
         )
 
     def _of_one_piece(self, ref: MemoryRef, loading: bool) -> Descriptor:
-        """An array whose elements lie side by side, as those of most do."""
+        """Translate an array whose elements lie side by side, as those of most do."""
         va, nbytes, mmu = ref.va, prod(ref.shape) * ref.dtype.itemsize, self._parts.mmu
         segments: tuple[Segment, ...] = ((va, nbytes),) if ref.physical else mmu.table.physical(va, nbytes)
         pages: Sequence[int] = ()
@@ -150,7 +150,7 @@ class Addressing:
         )
 
     def _of_runs(self, ref: MemoryRef, loading: bool) -> Descriptor:
-        """A scatter-gather list: what lies in one node, equally long and equally far apart, is one access."""
+        """Translate a scatter-gather list: runs in one node of one length and distance are one access."""
         segments: list[Segment] = []
         for va, nbytes in ref.runs:
             segments += ((NOWHERE, nbytes),) if va == NOWHERE else self._physical(va, nbytes)
@@ -165,7 +165,7 @@ class Addressing:
         return Descriptor(tuple(segments), targets, reads_or_writes if touched else NOTHING)
 
     def of_composite(self, command: Command) -> Streams:
-        """Everything that a composite streams. AddressFaultError for what nothing maps."""
+        """Translate all arrays that a composite streams. AddressFaultError for an address that nothing maps."""
         sources = [self._locate_stream(ref) for ref in command.reads_of_memory]
         target, written = self._locate_stream(command.out)
         segments = (*(ranges for ranges, _ in sources), target)

@@ -281,7 +281,7 @@ class Dispatcher:
         dma.start(op, False, targets, begun, partial(self._retire_dma, command, op), cause, change)
 
     def _start_empty(self, command: Command, cause: Cause) -> None:
-        """A descriptor without a valid element moves nothing; a load sets ``other``, an atomic finds 0."""
+        """Start a descriptor without a valid element: it moves nothing; a load sets ``other``, an atomic finds 0."""
         if command.op is not LOAD:
             self.board.note_written(cause[0])
         fill = fill_of(command)
@@ -338,7 +338,7 @@ class Dispatcher:
         self.board.complete(operation.work, operation.row)
 
     def _retire_copy(self, operation: MathOperation) -> None:
-        """A message is where its kernel wants it, at an address in the TCM."""
+        """Retire the copy of a message to an address in the TCM that the kernel named."""
         self.board.note_written(operation.row)
         self._math_ended(operation)
 
@@ -355,11 +355,11 @@ class Dispatcher:
     def _open_record(
         self, op: int, component: str, what: What, reads: int, writes: int, start_ps: int, cause: Cause
     ) -> Row:
-        """An engine begins operation ``op``."""
+        """Open the row of operation ``op``: its engine begins it."""
         return self._recorder.started(OpStarted(op, component, what, start_ps, reads, writes, self._request_id), cause)
 
     def on_message(self, command: Command, found: Slot | Exception | None, row: Row) -> None:
-        """The message of a receive that was posted is there, of ``row``; or ``found`` is what is wrong with it."""
+        """Take the message of a posted receive, which ended with ``row``; ``found``: what is wrong with it."""
         if isinstance(found, Exception):
             self.fail_next(found)
             row = NONE

@@ -86,7 +86,7 @@ class Clock(Environment):
             self.at_place(when, _BEHIND_PROGRAMS + next(self._eid), _fire_simpy, event, RANK_THINK + priority)
 
     def reserve(self, when: int) -> int:
-        """A place in the order of programs at ``when`` ps, behind all that have asked for one until now.
+        """Reserve a place in the order of programs at ``when`` ps, behind all places asked for until now.
 
         Time goes on until then at least, even if nothing fires any more.
         """
@@ -122,7 +122,7 @@ class Clock(Environment):
         return self.time
 
     def peek(self) -> float:
-        """The time of the next event, for SimPy; infinity when there is none."""
+        """Return the time of the next event, for SimPy; infinity when there is none."""
         when = self._next_event_ps()
         return when if when < NEVER else inf
 

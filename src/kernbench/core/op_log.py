@@ -198,7 +198,7 @@ class OpLog:
         parent: int = -1,
         data: Array | None = None,
     ) -> OpRecord:
-        """A new open record, to be called when the command reads its operands (at ``t_read_ps``).
+        """Open a new record; call it when the command reads its operands (at ``t_read_ps``).
 
         ``data`` is kept, not copied: the caller must not change it afterwards.
         """
@@ -222,7 +222,7 @@ class OpLog:
         return self.add(record)
 
     def commit(self, record: OpRecord, t_commit_ps: int) -> None:
-        """The result is in memory at ``t_commit_ps``, and the command ends later, when its acknowledgement is back."""
+        """Commit a result that is in memory at ``t_commit_ps``; the command ends later, with its acknowledgement."""
         if t_commit_ps < record.t_read_ps:
             raise RunError(f"record {record.seq} commits at {t_commit_ps} ps, before it reads at {record.t_read_ps} ps")
         record.t_commit_ps = t_commit_ps

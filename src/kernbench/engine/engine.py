@@ -100,19 +100,19 @@ class Observer:
     needs_data: ClassVar[bool] = False
 
     def begin(self, machine: Machine) -> None:
-        """The engine of ``machine`` is made; nothing has happened yet."""
+        """Begin: the engine of ``machine`` is made; nothing has happened yet."""
 
     def submitted(self, msg: HostMsg, time_ps: int) -> None:
-        """The host has submitted ``msg``."""
+        """Take note: the host has submitted ``msg``."""
 
     def unwritten(self, record: OpRecord | None, space: str, address: int, nbytes: int) -> None:
-        """The replay of ``record`` read ``nbytes`` that nobody wrote, the first at ``address``. With data only."""
+        """Take note: the replay of ``record`` read ``nbytes`` never written, from ``address`` on. With data only."""
 
     def read_unwritten(self, read: HostRead, elements: SomeElements) -> None:
-        """The host has read or compared ``elements`` that nobody wrote. For observers that need data."""
+        """Take note: the host has read or compared ``elements`` that were never written. With data only."""
 
     def read_unlike(self, read: HostRead, elements: SomeElements, copies: UnlikeCopies) -> None:
-        """The host has read or compared ``elements`` that are not the same in all copies. For those that need data."""
+        """Take note: the host has read or compared ``elements`` that differ between copies. With data only."""
 
 
 # Asking for the time of day costs as much as a few events.
@@ -205,7 +205,7 @@ class GraphEngine:
         )
 
     def _make_extra_parts(self) -> None:
-        """They may act before anybody asks for them. PartError when one cannot be made."""
+        """Make the extra parts, which may act before anybody asks for them. PartError when one cannot be made."""
         try:
             for node in self.topology.topology_obj.nodes.values():
                 if node.is_extra:
@@ -247,29 +247,29 @@ class GraphEngine:
         return self.machine.memories.used_pes
 
     def cube_allocator(self, sip: int, cube: int) -> CubeMemAllocator:
-        """The SRAM of a cube."""
+        """Return the SRAM of a cube."""
         return self.machine.memories.cube(sip, cube)
 
     def va_allocator(self, sip: int) -> VirtualAllocator:
-        """The virtual addresses of a SIP."""
+        """Return the virtual addresses of a SIP."""
         return self.machine.memories.va(sip)
 
     def addresses_of(self, part: str) -> tuple[int, int]:
-        """Of a memory at ``cube.extra`` or ``pe.extra``: its first physical address, and how many bytes it has.
+        """Return the first physical address and the bytes of a memory at ``cube.extra`` or ``pe.extra``.
 
         UnsupportedError for a part without ``bytes``, UnknownNameError for none.
         """
         return self.machine.addresses.range_of(self.topology.topology_obj.node(part))
 
     def printed(self) -> tuple[PrintedLine, ...]:
-        """The lines that kernels have printed up to now; without data, arrays show their dtype and shape only."""
+        """Return the lines that kernels have printed by now; without data, arrays show their dtype and shape only."""
         if self._printer.unread_values and self.enable_data:
             self._keeping.read(self._printer.unread_values, "device_print")
             self.replay()
         return self._printer.lines()
 
     def component(self, node_id: str) -> Component:
-        """The component at a node. UnknownNameError when there is none."""
+        """Return the component at a node. UnknownNameError when there is none."""
         return self.machine.component(node_id)
 
     def submit(self, msg: HostMsg) -> RequestHandle:
@@ -299,7 +299,7 @@ class GraphEngine:
         return handle
 
     def _end(self, handle: RequestHandle, outcome: Outcome) -> None:
-        """A request is over; an answer to one that has failed with a part comes too late."""
+        """End a request; an answer to one that has failed with a part comes too late and is dropped."""
         if handle.done:
             return
         handle.ended_ps = self.machine.clock.time
@@ -400,11 +400,11 @@ class GraphEngine:
         return self._limits
 
     def seconds_left(self) -> float:
-        """Of the user's time; inf without a limit."""
+        """Return the seconds left of the user's time; inf without a limit."""
         return inf if self._deadline is None else self._deadline - time.monotonic()
 
     def out_of_time(self, foreseen: str | None = None) -> LimitReached:
-        """The error of a run that has taken as long as it may, or, as ``foreseen``, would take longer."""
+        """Return the error of a run that has taken as long as it may, or, as ``foreseen``, would take longer."""
         stopped = f"stopped by --max-wall-s {self._limits.wall_s:g}"
         return LimitReached(
             f"{stopped}, {self._reached}" if foreseen is None else f"{stopped} before it is over: {foreseen}"
@@ -535,7 +535,7 @@ class GraphEngine:
         return outcome is not None and outcome.error is not None
 
     def _placed(self, message: UnreceivedMessage) -> UnreceivedMessage:
-        """The message with the file of the kernel that sent it, or the line of the program that called that."""
+        """Return the message with the file of the kernel that sent it, or the line of the program that called that."""
         msg = self._handles[message.launch].msg
         if not isinstance(msg, KernelLaunchMsg):
             return message
@@ -572,7 +572,7 @@ class GraphEngine:
         return self._replay.stats
 
     def read_memory(self, pa: int, nbytes: int) -> np.ndarray[Any, Any]:
-        """The bytes at a physical address as they are now (uint8). NoDataError in a run that does not have them."""
+        """Return the bytes at a physical address as they are now (uint8). NoDataError in a run without data."""
         if not self.enable_data:
             raise self._keeping.refusal(f"the {nbytes:,} bytes at {pa:#x}")
         self.replay()

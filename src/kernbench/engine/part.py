@@ -118,7 +118,7 @@ class Component(Part):
         return tuple(edge.dst for edge in self.machine.graph.out_edges(self.node.id))
 
     def attrs_as(self, model: type[A]) -> A:
-        """The typed ``attrs`` of this part."""
+        """Return the typed ``attrs`` of this part."""
         if not isinstance(self.node.attrs, model):
             raise KernbenchError(f"{self.node.id}: {self.node.impl} needs attrs of {model.__name__}")
         return self.node.attrs
@@ -130,7 +130,7 @@ def is_builtin(cls: type) -> bool:
 
 
 def sound_overhead_ns(part: Component) -> float:
-    """Its ``overhead_ns``. UnsupportedError for what is no time."""
+    """Return its ``overhead_ns``. UnsupportedError for what is no time."""
     return sound_ns(f"{part.node.id}: overhead_ns of {part.node.impl}", part.overhead_ns)
 
 

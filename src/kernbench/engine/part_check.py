@@ -107,7 +107,7 @@ def _mentions(classes: Iterable[type], name: str) -> bool:
 
 
 def _functions(value: object) -> tuple[FunctionType, ...]:
-    """The functions that an attribute of a class is made of."""
+    """Return the functions that an attribute of a class is made of."""
     match value:
         case property():
             found: tuple[object, ...] = (value.fget, value.fset)
@@ -124,7 +124,7 @@ def _functions(value: object) -> tuple[FunctionType, ...]:
 
 
 def _names(code: CodeType) -> set[str]:
-    """The names that a function uses, and those inside it."""
+    """Return the names that a function uses, and those inside it."""
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
     return set(code.co_names).union(*map(_names, inner))
 
@@ -153,7 +153,7 @@ class _Call:
 
 
 def named_failure(error: Exception) -> Exception:
-    """The PartError that ``error`` is if it came out of the code of a user's part; else itself."""
+    """Return the PartError for an ``error`` that comes out of the code of a user's part; else ``error`` itself."""
     calls = [*_calls(error)]
     parts = [part for part in (call.part for call in calls) if part is not None]
     if isinstance(error, PartError) or not parts:
@@ -177,7 +177,7 @@ def name_users_parts(error: Exception, parts: Iterable[Component]) -> None:
 
 
 def _calls(error: BaseException) -> Iterator[_Call]:
-    """The calls that an error has come through, from the outside in; SimPy hands copies of errors on."""
+    """Yield the calls that an error has come through, from the outside in; SimPy hands copies of errors on."""
     yield from (_Call(frame, line) for frame, line in walk_tb(error.__traceback__))
     origin = error.__cause__
     if type(origin) is type(error) and origin.args == error.args:

@@ -273,7 +273,7 @@ class Recorder:
         self._told: dict[int, tuple[Callable[[Row], None], ...]] = {}  # of operations that have not begun
 
     def math(self, part: int, command: Command, nbytes: int, start: int, launch: int, cause: Cause) -> Row:
-        """A MATH command that ``part`` begins; its widest operand has ``nbytes``."""
+        """Open the row of a MATH command that ``part`` begins; its widest operand has ``nbytes``."""
         log = self.log
         if self.keep_data:
             what = len(log.whats)
@@ -295,7 +295,7 @@ class Recorder:
     def message(
         self, part: int, name: str, command: Command, slot: Operand, start: int, launch: int, cause: Cause
     ) -> Row:
-        """A message that ``part`` begins to send: a copy to the receiver's ``slot``."""
+        """Open the row of a message that ``part`` begins to send: a copy to the receiver's ``slot``."""
         log = self.log
         if self.keep_data:
             what = len(log.whats)
@@ -316,7 +316,7 @@ class Recorder:
         return row
 
     def started(self, event: OpStarted, cause: Cause) -> Row:
-        """An operation occupies its part; it reads its operands now, or has accesses to make first."""
+        """Open the row of an operation on its part; it reads its operands now, or has accesses to make first."""
         log, what, line = self.log, event.what, 0
         if self.keep_data and len(log.whats) >= self.most_commands:
             self.on_full()
@@ -346,7 +346,7 @@ class Recorder:
         return row
 
     def accessed(self, op: int, time_ps: int) -> None:
-        """A memory has read one access of ``op``."""
+        """Note that a memory has read one access of ``op``."""
         operation = self._operations.get(op)
         if operation is None:  # raw traffic: nothing to replay
             return
@@ -357,7 +357,7 @@ class Recorder:
                 operation.tell()
 
     def committed(self, op: int, time_ps: int) -> None:
-        """A memory holds what one access of ``op`` writes."""
+        """Note that a memory holds what one access of ``op`` writes."""
         operation = self._operations.get(op)
         if operation is None or not operation.writes_left:
             return
@@ -389,7 +389,7 @@ class Recorder:
         return operation.row
 
     def row_of(self, op: int) -> Row:
-        """The row of an operation under way; NONE before it has begun."""
+        """Return the row of an operation under way; NONE before it has begun."""
         operation = self._operations.get(op)
         return NONE if operation is None else operation.row
 
@@ -418,11 +418,11 @@ class Observation:
     def turn_in_banks(
         self, asked: AccessMessage, server: Hashable, span: tuple[int, int], waited: bool, took: BankTime
     ) -> None:
-        """The same of a slice with banks, which has turns overlap: from when it had its bus, and what it took."""
+        """Note a turn in a slice with banks, where turns overlap: its time on the bus, and what it took."""
         self.tables.open_turn_in_banks(self._asked[asked.op, asked.part], server, span, waited, took)
 
     def cut_in_banks(self, asked: AccessMessage, span: tuple[int, int], took: BankTime) -> None:
-        """Its last turn there is over earlier."""
+        """Cut the last turn of an access there: it ends earlier."""
         self.tables.cut_turn(self._asked[asked.op, asked.part], span, took)
 
     def _about(self, transfer: Transfer) -> About:

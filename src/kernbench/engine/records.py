@@ -269,7 +269,7 @@ class Printer:
         hooks.printed.subscribe(self._keep)
 
     def lines(self) -> tuple[PrintedLine, ...]:
-        """All lines so far, in the order of their times; to be asked after a replay up to now."""
+        """Return all lines so far, in the order of their times; to be asked after a replay up to now."""
         self.unread_values = 0
         return tuple(
             PrintedLine(ps_to_ns(event.time_ps), event.pe, event.line, " ".join(map(_text, parts)))

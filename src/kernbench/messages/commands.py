@@ -50,7 +50,7 @@ class Operand:
 
 
 def in_tcm(owner: tuple[int, ...], address: int, shape: tuple[int, ...], dtype: DType) -> Operand:
-    """A row-major array in the TCM of the PE ``owner``."""
+    """Make a row-major array in the TCM of the PE ``owner``."""
     return Operand("tcm", owner, address, prod(shape) * dtype.itemsize, shape, dtype)
 
 

@@ -56,12 +56,12 @@ def send(direction: str, what: Source) -> Step:
 
 
 def receive(direction: str, count: int) -> Step:
-    """The next message of ``direction``, of ``count`` elements: steps that use it wait for it, others do not."""
+    """Receive the next message of ``direction``, of ``count`` elements: only steps that use it wait for it."""
     return Step("receive", direction, number=count)
 
 
 def await_message(direction: str, count: int) -> Step:
-    """The same, but the rank itself waits for the message: what follows is not issued before it has come."""
+    """Receive as ``receive``, but the rank waits for the message: later steps are not issued before it has come."""
     return Step("await", direction, number=count)
 
 

@@ -32,7 +32,7 @@ _I64 = DType("i64", 8, np.dtype(np.int64))  # integers on their way to an epilog
 
 
 def result(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:
-    """The array that ``work`` makes of memory as it is now, in its output's type and shape.
+    """Compute the array that ``work`` makes of memory as it is now, in its output's type and shape.
 
     ``private``: it must not change with memory. To be called under ``np.errstate(all="ignore")``.
     """
@@ -56,13 +56,13 @@ def combine(
 
 
 def _wide(op: Operator, args: Sequence[Array | float]) -> DType:
-    """The type in which ``op`` computes: nothing is rounded before the epilogue."""
+    """Return the type in which ``op`` computes: nothing is rounded before the epilogue."""
     integers = all(x.dtype.kind == "i" for x in args if isinstance(x, np.ndarray))
     return _I64 if integers and op.integer is not None else F32
 
 
 def _finished(value: Array, steps: Sequence[EpilogueStep]) -> Array:
-    """An epilogue on unrounded results, by the rules of ``operators.gemm``: f32, or f64 after integers."""
+    """Apply an epilogue to unrounded results, by the rules of ``operators.gemm``: f32, or f64 after integers."""
     if value.dtype.kind == "i":
         value = value.astype(np.float64)
     for name, *given in steps:
@@ -136,7 +136,7 @@ def _repeats(there: Operand) -> bool:
 
 
 def _one_after_another(op: Operator, old: Array, given: Sequence[Array], there: Operand) -> Array:
-    """The same element by element; ``old`` becomes what each found, the result what each left."""
+    """Compute an atomic element by element; ``old`` becomes what each found, the result what each left."""
     size, new, found = there.dtype.itemsize, np.empty_like(old), old.reshape(-1)
     left: dict[int, Array] = {}
     at = 0

@@ -46,7 +46,7 @@ class ByteRuns:
 
     @staticmethod
     def of(operand: Operand) -> ByteRuns:
-        """The bytes that ``operand`` touches."""
+        """Return the bytes that ``operand`` touches."""
         offsets, length = _offsets(operand)
         if not operand.segments:
             return _disjoint(offsets + operand.address, offsets + (operand.address + length))
@@ -63,7 +63,7 @@ class ByteRuns:
 
     @staticmethod
     def of_boxes(boxes: Iterable[tuple[int, int, tuple[tuple[int, int], ...]]]) -> ByteRuns:
-        """The bytes of boxes: first address, bytes of a run, and (count, stride) by which runs repeat."""
+        """Return the bytes of boxes: first address, bytes of a run, and (count, stride) by which runs repeat."""
         starts: list[Array] = []
         ends: list[Array] = []
         for low, run, steps in boxes:
@@ -75,7 +75,7 @@ class ByteRuns:
         return _disjoint(np.concatenate(starts), np.concatenate(ends))
 
     def common(self, other: ByteRuns) -> tuple[int, int]:
-        """The first address of both and how many bytes are; (0, 0) when none is."""
+        """Return the first address of both and how many bytes are; (0, 0) when none is."""
         behind = np.searchsorted(other.ends, self.starts, "right")
         shared = behind < len(other.ends)
         shared[shared] = other.starts[behind[shared]] < self.ends[shared]
@@ -94,7 +94,7 @@ class ByteRuns:
 
 
 def _span(operand: Operand) -> int:
-    """Bytes from the first to behind the last that is touched; 0 when none is."""
+    """Return the bytes from the first to behind the last that is touched; 0 when none is."""
     shape = operand.shape if operand.valid is None else operand.valid
     if not prod(shape):
         return 0
@@ -175,7 +175,7 @@ class ExtentIndex(Generic[T]):
             del self._clusters[at], self._edges[2 * at : 2 * at + 2]
 
     def find(self, low: int, high: int) -> list[T]:
-        """The items that take a byte of ``[low, high)``."""
+        """Return the items that take a byte of ``[low, high)``."""
         first, last = self._meeting(low, high)
         return [
             item for cluster in self._clusters[first:last] for start, end, item in cluster if start < high and low < end

@@ -31,11 +31,11 @@ class Segments:
         self._addresses = [a - end + n for (a, n), end in zip(segments, self._ends, strict=True)]
 
     def end_at(self, offset: int) -> int:
-        """The offset at which the segment that holds ``offset`` ends; RunError past the last."""
+        """Return the offset at which the segment that holds ``offset`` ends; RunError past the last."""
         return self._ends[self._index(offset)]
 
     def address(self, offset: int) -> int:
-        """The address of the byte at ``offset``; RunError past the last."""
+        """Return the address of the byte at ``offset``; RunError past the last."""
         return self._addresses[self._index(offset)] + offset
 
     def _index(self, offset: int) -> int:
@@ -57,7 +57,7 @@ class OperandMemory:
         self._operands: list[Operand] = []  # those of the places, so that each keeps its identity
 
     def load(self, operand: Operand, *, private: bool) -> Array:
-        """The operand's array; a ``private`` one stays as it is when memory changes, another is to be looked at."""
+        """Return the operand's array; a ``private`` one never changes with memory, another is read only."""
         place = self._places.get(id(operand))
         if place is None:
             place = self._find(operand)
@@ -86,7 +86,7 @@ class OperandMemory:
             _deposit(self._store, operand, array)
 
     def _find(self, operand: Operand) -> Array | None:
-        """The bytes of ``operand`` themselves, to read and to write; None if it is not one to remember, or if they do
+        """Return the bytes of ``operand`` in place, to read and write; None if it is not one to remember, or if they do
         not lie together.
 
         Small arrays in TCM are remembered: in HBM most accesses have an operand of their own, used once.
@@ -192,7 +192,7 @@ def _strides(operand: Operand) -> tuple[int, ...] | None:
 
 
 def window(operand: Operand, first: tuple[int, ...], shape: tuple[int, ...]) -> Operand:
-    """The part of an operand without ragged edges that begins at element ``first`` and has ``shape``."""
+    """Return the part of an operand without ragged edges that begins at element ``first`` and has ``shape``."""
     steps = operand.byte_strides
     offset = sum(i * s for i, s in zip(first, steps, strict=True))
     segments = _behind(operand.segments, offset)

@@ -47,7 +47,7 @@ class Claim:
         return self.hop == len(self.transfer.route.links) - 1
 
     def unstarted_bytes(self, now: int) -> int:
-        """Bytes that have not been granted the link by ``now``."""
+        """Return the bytes that have not been granted the link by ``now``."""
         transfer = self.transfer
         return transfer.nbytes - transfer.profile.started_bytes(self.hop, now - transfer.start_ps)
 
@@ -84,7 +84,7 @@ class Claim:
         self.peak = self.peak_until(self.over_at) if self.transfer.profile.n_full else self._held_at(first)
 
     def _held_at(self, at: int) -> int:
-        """Bytes in the FIFO at ``at``: its own, and those of the claims before it."""
+        """Return the bytes in the FIFO at ``at``: its own, and those of the claims before it."""
         return sum(
             each.transfer.profile.resident_bytes(each.hop, at - each.transfer.start_ps)
             for each in (self, *self.earlier)
@@ -135,7 +135,7 @@ class Claims:
         return peak
 
     def standing_at(self, when: int) -> int:
-        """Bytes in the FIFO at ``when``."""
+        """Return the bytes in the FIFO at ``when``."""
         occupancy = self.occupancy
         while occupancy and occupancy[0][0] <= when:
             _, nbytes, stream = occupancy.popleft()
@@ -159,7 +159,7 @@ class Claims:
         self.streams += stream
 
     def clear(self) -> None:
-        """All are turned into packets."""
+        """Remove all claims: their transfers are packets now."""
         self.queue.clear()
         self.occupancy.clear()
         self.occupied_bytes = self.streams = 0
@@ -398,7 +398,7 @@ class Express:
         self.n_revoked += len(revoked)
 
     def _closure(self, inputs: Iterable[Input], now: int) -> tuple[list[Transfer], list[Input]]:
-        """The express transfers connected to ``inputs`` in the order they were admitted, and all places they claim.
+        """Return the express transfers connected to ``inputs`` in order of admission, and all places they claim.
 
         Transfers are numbered when they are made, which need not be the order in which they come and queue.
         """

@@ -44,7 +44,7 @@ class HopTimes:
         self.tails = [-1] * n_links
 
     def resize(self, n_links: int) -> None:
-        """From where its head is now, the transfer takes another way: ``n_links`` in all."""
+        """Change the number of links of a transfer, which takes another way from where its head is, to ``n_links``."""
         self.starts = [*self.starts, *[-1] * n_links][:n_links]
         self.tails = [*self.tails, *[-1] * n_links][:n_links]
 
@@ -89,10 +89,10 @@ class LinkWatch(Protocol):
     keeps_links: bool
 
     def granted(self, link: Link, source: Input, transfer: Transfer, now: int) -> None:
-        """A packet gets the link."""
+        """Take note: a packet gets the link."""
 
     def carried(self, transfer: Transfer, link: Link, start: int, end: int, nbytes: int) -> None:
-        """The link was busy with one or more packets."""
+        """Take note: the link was busy with one or more packets."""
 
 
 class Link(Waiting):
@@ -341,7 +341,7 @@ class Transfer:
         self.row = -1
 
     def deliver(self, now: int) -> None:
-        """Its last byte is there."""
+        """Deliver the transfer: its last byte is there."""
         self.delivered_ps = now
         self.port.undelivered -= 1
         done = self.done
@@ -393,7 +393,7 @@ class Transfer:
         return only
 
     def size_of(self, packet: int) -> int:
-        """Bytes of packet number ``packet``."""
+        """Return the bytes of packet number ``packet``."""
         return self.last_bytes if packet == self.n_full else self.route.packet_bytes
 
     def available(self, packet: int) -> tuple[int, int]:
@@ -408,7 +408,7 @@ class Transfer:
         return head, head + (supply.pace.last_ps if packet == self.n_full else supply.pace.packet_ps)
 
     def extend_supplies(self, supply: Supply | None) -> None:
-        """Its bytes become available in stretches, of which ``supply`` is the next, if one is known."""
+        """Make the bytes available in stretches, of which ``supply`` is the next, if one is known."""
         if self.supplies is None:
             self.supplies = []
             self.supplied = 0

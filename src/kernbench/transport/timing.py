@@ -98,7 +98,7 @@ class Profile:
         return min(max((after - self.offsets[hop]) // self.pace[hop], 0), self.n_full)
 
     def started_bytes(self, hop: int, after: int) -> int:
-        """Bytes granted onto link ``hop`` up to ``after``."""
+        """Return the bytes granted onto link ``hop`` up to ``after``."""
         since = after - self.offsets[hop]
         if since < 0:
             return 0
@@ -106,7 +106,7 @@ class Profile:
         return self.nbytes if packets > self.n_full else packets * self.packet_bytes
 
     def resident_bytes(self, hop: int, after: int) -> int:
-        """Bytes granted onto link ``hop`` and not yet gone from the FIFO behind it; none behind the last link."""
+        """Return the bytes granted onto link ``hop`` that have not left the FIFO behind it; 0 for the last link."""
         beyond = hop + 1
         if beyond == len(self.offsets) or after - self.offsets[beyond] >= self.ends[beyond]:
             return 0
@@ -133,7 +133,7 @@ class Timing:
         self.total_overhead_ps = offsets[-1] + links[-1].overhead_ps
 
     def profile(self, nbytes: int, pace: Pace) -> Profile:
-        """The course of ``nbytes`` supplied at ``pace``, made on first use."""
+        """Return the course of ``nbytes`` supplied at ``pace``, made on first use."""
         found = self.profiles.get((nbytes, pace))
         if found is None:
             found = self.profiles[nbytes, pace] = self._make_profile(nbytes, pace)

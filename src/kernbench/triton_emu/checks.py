@@ -34,7 +34,7 @@ _BY_NAME = MappingProxyType({item.name: item for item in ALL})
 
 
 def element_type(name: object) -> DType:
-    """The type called ``name``."""
+    """Return the type called ``name``."""
     found = _BY_NAME.get(name) if isinstance(name, str) else None
     if found is not None:
         return found
@@ -45,7 +45,7 @@ def element_type(name: object) -> DType:
 
 
 def ints(what: str, value: Ints) -> Shape:
-    """A sequence of whole numbers; one number alone means one axis."""
+    """Check a sequence of whole numbers; one number alone means one axis."""
     try:
         return tuple(map(index, value)) if isinstance(value, _SEQUENCES) else (index(value),)  # type: ignore[arg-type]
     except TypeError:
@@ -67,7 +67,7 @@ def as_shape(value: Ints) -> Shape:
 
 
 def pointer(value: object) -> int:
-    """A virtual address: a whole number, Python's or NumPy's."""
+    """Check a virtual address: a whole number, Python's or NumPy's."""
     if isinstance(value, bool) or not isinstance(value, _WHOLE):
         raise kernel_error(f"a pointer is a whole number of bytes, not {_described(value)}")
     if value < 0:
@@ -76,7 +76,7 @@ def pointer(value: object) -> int:
 
 
 def run_list(value: Sequence[Sequence[int | None]], shape: Shape, item: DType) -> tuple[Run, ...]:
-    """A scatter-gather list for an array: (address, bytes) of each run; address None: its elements are masked off."""
+    """Check a scatter-gather list: (address, bytes) of each run; address None: its elements are masked off."""
     runs: list[Run] = []
     for each in value:
         if not isinstance(each, _SEQUENCES) or len(each) != 2:
@@ -92,7 +92,7 @@ def run_list(value: Sequence[Sequence[int | None]], shape: Shape, item: DType) -
 
 
 def check_no_box(strides: object, valid: object) -> None:
-    """A scatter-gather list says all."""
+    """Check that a call with a scatter-gather list has no strides or valid part."""
     if strides is not None or valid is not None:
         raise kernel_error("a list of runs says where every element lies: strides and valid do not go with it")
 
@@ -108,7 +108,7 @@ def _described(value: object) -> str:
 
 
 def strides_of(value: Ints | None, shape: Shape, item: DType) -> Shape | None:
-    """Bytes from one element to the next per axis; None for those of a row-major array."""
+    """Return the bytes from one element to the next per axis; None for those of a row-major array."""
     if value is None:
         return None
     strides = ints("strides", value)
@@ -120,7 +120,7 @@ def strides_of(value: Ints | None, shape: Shape, item: DType) -> Shape | None:
 
 
 def check_no_overlap(strides: Shape | None, shape: Shape) -> None:
-    """A store must not write one place twice: which element stays would be chance."""
+    """Check that a store writes no place twice: which element stays would be chance."""
     if strides and any(n > 1 and step == 0 for n, step in zip(shape, strides, strict=True)):
         raise kernel_error(f"strides {strides} with shape {shape}: a store with stride 0 writes one place many times")
 
@@ -138,7 +138,7 @@ def valid_part(value: Ints | None, shape: Shape) -> Shape | None:
 
 
 def elementwise_operator(name: str, operands: Sequence[object]) -> Operator:
-    """The elementwise operator ``name``, which takes so many operands."""
+    """Return the elementwise operator ``name``; it has to take so many operands."""
     op = ELEMENTWISE.get(name)
     if op is None:
         raise kernel_error(f"unknown elementwise operator {name!r}; {there_are(name, tuple(ELEMENTWISE))}")
@@ -148,7 +148,7 @@ def elementwise_operator(name: str, operands: Sequence[object]) -> Operator:
 
 
 def check_has_bits(op: Operator, item: DType) -> None:
-    """The operators on bits work on whole numbers."""
+    """Check that operands of an operator on bits are whole numbers."""
     if op.kind == "bits" and item.is_float:
         raise kernel_error(f"{op.name} of {item}: it works on the bits of whole numbers, i8 and i32; use tl.cast")
 
@@ -200,7 +200,7 @@ def axis_of(axis: int, shape: Shape) -> int:
 
 
 def reshaped(value: Ints, shape: Shape) -> Shape:
-    """The shape ``value`` for the elements of ``shape``; one axis may be -1: what is left."""
+    """Return the shape ``value`` for the elements of ``shape``; one axis may be -1, for the rest."""
     asked = ints("a shape", value)
     known = prod(n for n in asked if n != -1)
     if asked.count(-1) == 1 and known > 0 and prod(shape) % known == 0:
@@ -211,7 +211,7 @@ def reshaped(value: Ints, shape: Shape) -> Shape:
 
 
 def constant_bytes(values: object, item: DType) -> tuple[Shape, bytes]:
-    """The shape of an array of numbers that are known, and its elements as they lie in memory."""
+    """Return the shape of an array of known numbers, and its elements as bytes."""
     try:
         array = np.asarray(values)
         if not item.is_float and array.dtype.kind not in "biu":
@@ -226,7 +226,7 @@ def constant_bytes(values: object, item: DType) -> tuple[Shape, bytes]:
 
 
 def permutation(perm: Sequence[int] | None, shape: Shape) -> Shape | None:
-    """The order of axes of a transposition; None swaps the last two."""
+    """Return the order of axes of a transposition; None swaps the last two."""
     if perm is None:
         if len(shape) < 2:
             raise kernel_error(f"shape {shape} has fewer than two axes to swap")
@@ -238,7 +238,7 @@ def permutation(perm: Sequence[int] | None, shape: Shape) -> Shape | None:
 
 
 def broadcast(a: Shape, b: Shape) -> Shape:
-    """The shape of an elementwise result, by NumPy's rule."""
+    """Return the shape of an elementwise result, by NumPy's rule."""
     if a == b:
         return a
     longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
@@ -249,7 +249,7 @@ def broadcast(a: Shape, b: Shape) -> Shape:
 
 
 def factor_type(what: str, a: DType, b: DType, known: tuple[DType, ...]) -> DType:
-    """The one type of the factors of a product, ``known`` to the machine."""
+    """Return the one type of the factors of a product, ``known`` to the machine."""
     if a is not b:
         raise kernel_error(f"{what} of {a} and {b}: one type is needed; use tl.cast")
     if a not in known:

@@ -23,7 +23,7 @@ class ScratchPlace(Protocol):
     turn: int
 
     def free(self) -> None:
-        """They go back."""
+        """Give the bytes back."""
 
 
 class SlotRing(Protocol):
@@ -66,7 +66,7 @@ class Slot:
         return self.turn % 2 == 1
 
     def free(self) -> None:
-        """The ring gets it back."""
+        """Give the slot back to its ring."""
         self.ring.free(self)
 
 
@@ -79,7 +79,7 @@ class UnmanagedPlace:
         self.turn = 0
 
     def free(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 Number: TypeAlias = int | float
@@ -95,10 +95,10 @@ class Language(Protocol):
         """The site of the kernel: its PE, and what is around it."""
 
     def elementwise(self, name: str, *operands: Handle | Number) -> Handle:
-        """The operator ``name`` on handles and numbers."""
+        """Compute the operator ``name`` on handles and numbers."""
 
     def binary(self, name: str, a: Handle | Number, b: Handle | Number) -> Handle:
-        """The same for two, called by an operator between them."""
+        """Compute the operator ``name`` of two, for operators between them."""
 
     def trans(self, x: Handle) -> Handle:
         """``x`` with its last two axes swapped."""

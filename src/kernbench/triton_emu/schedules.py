@@ -113,7 +113,7 @@ class ScheduledKernel:
         return self.args(n_elem=n_elem, world_size=world_size, dtype=dtype, **config)
 
     def steps(self, values: Mapping[str, Any], place: Place, share: Share) -> Sequence[Step]:
-        """The steps of a PE for its ``share``."""
+        """Return the steps of a PE for its ``share``."""
         given = dict(values) | {"n_elem": share.n_elem, "stride": share.stride}
         given |= {"rank": place.rank, "cube": place.cube, "pe": place.pe}
         if self._takes_all:
@@ -121,7 +121,7 @@ class ScheduledKernel:
         return self.schedule(**{name: given[name] for name in self._wanted if name in given})
 
     def named(self, args: Sequence[Any]) -> dict[str, Any]:
-        """The ``args`` of a launch, by name."""
+        """Return the ``args`` of a launch, by name."""
         own = len(self._names)
         names = (*self._names, *args[own])  # then those that only this launch has
         return dict(zip(names, (*args[:own], *args[own + 1 :]), strict=True))
@@ -153,13 +153,13 @@ class ScheduledKernel:
                 yield Share((number * n_elem * item,) * self.tensors, n_elem, n_elem)
 
     def ops(self, args: Sequence[Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> list[Op]:
-        """All that a PE does."""
+        """Return all commands of a PE."""
         return self.ops_from((0,) * self.tensors, args, ids, counts)[0]
 
     def ops_from(
         self, pointers: Sequence[Any], args: Sequence[Any], ids: tuple[int, int, int], counts: tuple[int, int, int]
     ) -> tuple[list[Op], list[Any]]:
-        """All that a PE does, and where in the tensors at ``pointers`` its accesses begin: None where there is none."""
+        """Return all commands of a PE, and where in the tensors at ``pointers`` they access: None where nowhere."""
         values = self.named(args)
         place = self.place(values, ids, counts)
         shares = tuple(self.shares(values, place))
@@ -215,7 +215,7 @@ def _play(op: Op, places: Sequence[Any], held: dict[int, Any], tl: Any) -> None:
 def _ops_at(
     kernel: ScheduledKernel, args: tuple[Any, ...], place: Place, shares: tuple[Share, ...]
 ) -> tuple[list[Op], list[tuple[int, int]]]:
-    """The commands at ``place`` for ``shares``, and where they access memory: in which tensor, and how far behind
+    """Return the commands at ``place`` for ``shares``, and their accesses: in which tensor, and how far behind
     where the first share begins in it."""
     values = kernel.named(args)
     item = element_type(values["dtype"]).itemsize
@@ -247,7 +247,7 @@ class _Alike:
 
 @lru_cache(maxsize=8)
 def _ops_of(shares: tuple[_Alike, ...], dtype: str) -> list[Op]:
-    """The commands for the steps of ``shares``. PEs with steps that are alike have them in common."""
+    """Return the commands for the steps of ``shares``. PEs whose steps are alike share them."""
     found = _Ops(element_type(dtype))
     for each in shares:
         found.add(each.steps)
@@ -298,7 +298,7 @@ class _Ops:
                 raise InputError(f"step {line} ({describe(step)}): {error}") from None
 
     def finish(self) -> list[Op]:
-        """All commands, with what nobody uses after each."""
+        """Return all commands, each with the values that nobody uses after it."""
         drops: list[list[int]] = [[] for _ in self._ops]
         for value, at in enumerate(self._last):
             drops[at].append(value)
@@ -318,7 +318,7 @@ class _Ops:
         return value
 
     def _take(self, does: str, line: int, value: int, what: Any, at: int = 0) -> None:
-        """A command that makes nothing of ``value``, which is of the kernel's type."""
+        """Add a command that takes ``value``, which is of the kernel's type, and makes nothing."""
         count = self._counts[value]
         self._last[value] = len(self._ops)
         nbytes = count * self._dtype.itemsize
@@ -331,7 +331,7 @@ class _Ops:
         return self._make(_OPERATORS[step.op], line, (a, b), self._counts[a])
 
     def _scaled(self, value: int, contributions: int, line: int) -> int:
-        """Of a narrow type in a wider one: the number of contributions may be more than it can say."""
+        """Divide by the number of contributions, in a wider type that can hold that number."""
         if contributions == 1:
             return value
         own, wide = self._dtype, F32 if self._dtype.is_float else I32
@@ -365,7 +365,7 @@ class _Ops:
 
 
 def describe(step: Step) -> str:
-    """A step in words, such as ``send E``."""
+    """Describe a step in words, such as ``send E``."""
     return f"{step.does} {step.to}" if isinstance(step.to, str) else step.does
 
 
@@ -374,7 +374,7 @@ _MOVES = ("load", "store", "send", "receive", "await", "copy")
 
 
 def text_of_step(op: Op) -> str:
-    """The step of a command in words, such as ``send E, 64 f16``; ``op``: the first one of the step."""
+    """Describe the step of a command, such as ``send E, 64 f16``; ``op``: the first one of the step."""
     return f"{_said(op)}, {op.shape[0]} {op.dtype}"
 
 

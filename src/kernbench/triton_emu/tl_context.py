@@ -78,7 +78,7 @@ class MemoryCalls(Issuer):
         valid: Ints | None = None,
         other: Number = 0,
     ) -> Handle:
-        """A DMA read of ``shape`` elements at virtual address ``ptr``, or from a scatter-gather list.
+        """Read ``shape`` elements by DMA from virtual address ``ptr``, or from a scatter-gather list.
 
         ``strides``: bytes per axis, row-major without. ``valid``: per axis, how many elements are there; the rest is
         ``other``. A single number does for one axis. A list says where the elements lie, row by row: (address, bytes)
@@ -110,7 +110,7 @@ class MemoryCalls(Issuer):
         return result
 
     def store(self, ptr: int | Runs, handle: Handle, strides: Ints | None = None, valid: Ints | None = None) -> None:
-        """A DMA write of ``handle`` to virtual address ``ptr``, or by a scatter-gather list; all as in ``load``.
+        """Write ``handle`` by DMA to virtual address ``ptr``, or by a scatter-gather list; all as in ``load``.
 
         Elements outside ``valid``, and those whose address is None, are not written. Where runs overlap, the last one
         stays. KernelError for arguments that do not fit.
@@ -222,7 +222,7 @@ class QueueCalls(MemoryCalls):
         return self._copied(handle, _space(dst_space or "tcm"), dst_addr, line)
 
     def recv_async(self, dir: str, shape: Ints, dtype: object) -> Handle:  # noqa: A002 - the language's name
-        """The next message of queue ``dir``, which may be yet to come: commands that use the handle wait for it."""
+        """Return a handle of the next message of ``dir``, which may not have come: commands that use it wait for it."""
         line = self._line()
         direction, (extent, item) = _direction(dir), _message(shape, dtype)
         nbytes = prod(extent) * item.itemsize
@@ -260,7 +260,7 @@ class QueueCalls(MemoryCalls):
         return Handle(self, here, UnmanagedPlace(), physical=space != "hbm")
 
     def _copied(self, message: Handle, space: str, address: int | None, line: int) -> Handle:
-        """A copy of ``message``, whose slot is given back once it is made."""
+        """Copy ``message``, whose slot is given back once that is done."""
         if address is None and space != "tcm":
             raise kernel_error(f"recv to dst_space={space!r} needs dst_addr")
         moved = message.space != "tcm"
@@ -345,23 +345,23 @@ class AtomicCalls(Issuer):
         return self._atomic("atomic_add", ptr, value, None, **how)
 
     def atomic_max(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """The larger of both."""
+        """Change memory to the larger of both."""
         return self._atomic("atomic_max", ptr, value, None, **how)
 
     def atomic_min(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """The smaller of both."""
+        """Change memory to the smaller of both."""
         return self._atomic("atomic_min", ptr, value, None, **how)
 
     def atomic_and(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """The bits that both have."""
+        """Change memory to the bits that both have."""
         return self._atomic("atomic_and", ptr, value, None, **how)
 
     def atomic_or(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """The bits that one of them has."""
+        """Change memory to the bits that one of them has."""
         return self._atomic("atomic_or", ptr, value, None, **how)
 
     def atomic_xor(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """The bits in which they differ."""
+        """Change memory to the bits in which they differ."""
         return self._atomic("atomic_xor", ptr, value, None, **how)
 
     def atomic_xchg(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
@@ -487,18 +487,18 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
         return -(-number // parts)
 
     def arange(self, start: int, end: int | None = None, step: int = 1) -> range:
-        """The whole numbers from ``start`` (0 when only one number is given) to before ``end``: a Python range."""
+        """Return the numbers from ``start`` (0 if only one number is given) to before ``end``: a Python range."""
         first, last = (0, start) if end is None else (start, end)
         if _whole(step) == 0:
             raise kernel_error("arange with step 0")
         return range(_whole(first), _whole(last), _whole(step))
 
     def itemsize(self, dtype: object) -> int:
-        """Bytes of an element, for pointers and strides."""
+        """Return the bytes of an element, for pointers and strides."""
         return element_type(dtype).itemsize
 
     def value(self, handle: Handle) -> np.ndarray[Any, Any]:
-        """The numbers of ``handle``: the kernel waits until they are there. For addresses, bounds, conditions.
+        """Return the numbers of ``handle``: the kernel waits for them. For addresses, bounds, conditions.
 
         NoDataError in a run that keeps no data.
         """
@@ -514,7 +514,7 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
         return found
 
     def device_print(self, *args: object) -> None:
-        """A line of output with time and PE; handles show their values once phase 2 knows them."""
+        """Print a line with time and PE; handles show their values once phase 2 knows them."""
         line = self._line()
         reads = tuple([self._own(x) for x in args if isinstance(x, Handle)])
         serial, after = self._maker.order(reads)
