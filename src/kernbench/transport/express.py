@@ -47,7 +47,7 @@ class Claim:
         return self.hop == len(self.transfer.route.links) - 1
 
     def unstarted_bytes(self, now: int) -> int:
-        """Return the bytes that have not been granted the link by ``now``."""
+        """Bytes that have not been granted the link by ``now``."""
         transfer = self.transfer
         return transfer.nbytes - transfer.profile.started_bytes(self.hop, now - transfer.start_ps)
 

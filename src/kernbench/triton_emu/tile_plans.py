@@ -87,7 +87,7 @@ def dot_tiles(command: Command, sizes: TileSizes, use: AccumulatorUse) -> Iterat
 
 
 def gemm_tiles(command: Command, sizes: TileSizes) -> Iterator[Tile]:
-    """Yield the tiles of a composite GEMM, K innermost: operands in memory are streamed, those in TCM only fetched."""
+    """The tiles of a composite GEMM, K innermost: operands in memory are streamed, those in TCM are fetched only."""
     a, b, out, epilogue = command.a, command.b, command.out, command.params.epilogue
     m, k = a.shape
     n = b.shape[1]
