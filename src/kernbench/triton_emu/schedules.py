@@ -42,7 +42,7 @@ Over: TypeAlias = Literal["ranks", "cubes", "sips"]
 _PLACE = ("rank", "cube", "pe")
 
 
-class Share(NamedTuple):
+class ShardPart(NamedTuple):
     """The share of a PE in the tensors: ``n_elem`` elements at ``bases``, in bytes; blocks are ``stride`` apart."""
 
     bases: tuple[int, ...]
@@ -50,7 +50,7 @@ class Share(NamedTuple):
     stride: int
 
 
-class Place(NamedTuple):
+class PlayerId(NamedTuple):
     """The player of a schedule: the rank, the PE, and the number ``local`` of that PE in its SIP."""
 
     rank: int
@@ -59,7 +59,7 @@ class Place(NamedTuple):
     local: int
 
 
-_ANYWHERE = Place(0, 0, 0, 0)
+_ANYWHERE = PlayerId(0, 0, 0, 0)
 
 
 class ScheduledKernel:
@@ -105,14 +105,16 @@ class ScheduledKernel:
         values = {name: given.pop(name) for name in self._names}
         rest = given if self._takes_all else {}
         # What is wrong with the configuration is to come out here.
-        self.steps(values | rest, Place(config.get("sip_rank", 0), 0, 0, 0), Share((0,) * self.tensors, n_elem, n_elem))
+        self.steps(
+            values | rest, PlayerId(config.get("sip_rank", 0), 0, 0, 0), ShardPart((0,) * self.tensors, n_elem, n_elem)
+        )
         return (*values.values(), tuple(rest), *rest.values())
 
     def kernel_args(self, *, n_elem: int, world_size: int, dtype: object = "f16", **config: Any) -> tuple[Any, ...]:
         """``args`` for programs that launch a shipped kernel by hand: of f16 unless they say otherwise."""
         return self.args(n_elem=n_elem, world_size=world_size, dtype=dtype, **config)
 
-    def steps(self, values: Mapping[str, Any], place: Place, share: Share) -> Sequence[Step]:
+    def steps(self, values: Mapping[str, Any], place: PlayerId, share: ShardPart) -> Sequence[Step]:
         """Return the steps of a PE for its ``share``."""
         given = dict(values) | {"n_elem": share.n_elem, "stride": share.stride}
         given |= {"rank": place.rank, "cube": place.cube, "pe": place.pe}
@@ -126,14 +128,14 @@ class ScheduledKernel:
         names = (*self._names, *args[own])  # then those that only this launch has
         return dict(zip(names, (*args[:own], *args[own + 1 :]), strict=True))
 
-    def place(self, values: Mapping[str, Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> Place:
+    def place(self, values: Mapping[str, Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> PlayerId:
         """Return the player that PE ``ids`` (PE, cube, SIP) is among ``counts``."""
         pe, cube, sip = ids
         local = cube * counts[0] + pe
         rank = sip if values["ranks_are_sips"] else sip * counts[0] * counts[1] + local
-        return Place(rank, cube, pe, local)
+        return PlayerId(rank, cube, pe, local)
 
-    def shares(self, values: Mapping[str, Any], place: Place) -> Iterator[Share]:
+    def shares(self, values: Mapping[str, Any], place: PlayerId) -> Iterator[ShardPart]:
         """Yield the shares of a PE: its lines of ``shards``, else as ``Over`` says.
 
         A line has cube, PE, offset in bytes and elements; with two tensors also the offset in the second, and the
@@ -145,12 +147,12 @@ class ScheduledKernel:
         for at in range(0, len(table or ()), width):
             line = table[at : at + width]
             if line[:2] == (place.cube, place.pe):
-                yield Share((line[2], *line[4:5]), line[3], line[5] // item if self.tensors > 1 else line[3])
+                yield ShardPart((line[2], *line[4:5]), line[3], line[5] // item if self.tensors > 1 else line[3])
         if table is None:
             mine = {"ranks": place.local, "cubes": place.cube if place.pe == 0 else None}
             number = mine.get(self._over, None if place.cube or place.pe else 0)
             if number is not None:
-                yield Share((number * n_elem * item,) * self.tensors, n_elem, n_elem)
+                yield ShardPart((number * n_elem * item,) * self.tensors, n_elem, n_elem)
 
     def ops(self, args: Sequence[Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> list[Op]:
         """Return all commands of a PE."""
@@ -213,7 +215,7 @@ def _play(op: Op, places: Sequence[Any], held: dict[int, Any], tl: Any) -> None:
 
 @lru_cache(maxsize=8)
 def _ops_at(
-    kernel: ScheduledKernel, args: tuple[Any, ...], place: Place, shares: tuple[Share, ...]
+    kernel: ScheduledKernel, args: tuple[Any, ...], place: PlayerId, shares: tuple[ShardPart, ...]
 ) -> tuple[list[Op], list[tuple[int, int]]]:
     """Return the commands at ``place`` for ``shares``, and their accesses: in which tensor, and how far behind
     where the first share begins in it."""
