@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from operator import index
 from types import MappingProxyType
@@ -158,7 +159,7 @@ def number_as(value: object, item: DType) -> Number:
     if not isinstance(value, _NUMBERS):
         raise no_operand(value)
     if item.is_float:
-        return float(value)
+        return float(value) if value.__class__ is not int or value else 0.0  # one object for the default of all loads
     wrong = misfit(value, item)  # type: ignore[arg-type] # NumPy's numbers are Python's enough
     if wrong:
         raise kernel_error(f"{wrong} and the handle is {item}; cast the handle to a type that holds it")
@@ -258,8 +259,9 @@ def factor_type(what: str, a: DType, b: DType, known: tuple[DType, ...]) -> DTyp
     return a
 
 
+@lru_cache
 def product_shape(what: str, a: Shape, b: Shape, trans_a: bool = False, trans_b: bool = False) -> Shape:
-    """(m, n) of (m, k) by (k, n), each transposed if asked."""
+    """Return (m, n) of (m, k) by (k, n), each transposed if asked: one object for all commands alike."""
     if len(a) != 2 or len(b) != 2:
         raise kernel_error(f"{what} takes matrices (two axes), not shapes {a} and {b}")
     m, k = reversed(a) if trans_a else a
