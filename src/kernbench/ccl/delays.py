@@ -31,7 +31,7 @@ def load_bytes(spec: TopologySpec) -> int:
     """Return the bytes under way from a PE's slice of HBM."""
     links = spec.cube.links
     delay = spec.pe.dma.setup_ns + 2 * spec.cube.components.xbar.attrs.overhead_ns
-    delay += spec.cube.components.hbm_ctrl.attrs.access_ns
+    delay += spec.cube.hbm_access_ns
     return int(delay * min(links.pe_to_xbar.bw_gbs, links.xbar_to_hbm.bw_gbs))
 
 

@@ -94,6 +94,8 @@ def _about(machine: Topology, head: RunHead) -> Iterator[tuple[str, str]]:
         yield "parameters", params
     counts = f"{spec.num_sips} SIPs × {spec.cubes_per_sip} cubes × {spec.pes_per_cube} PEs"
     yield "machine", f"{machine.source} ({counts}, {machine.digest[:12]})"
+    if spec.cube.hbm.is_assumed:
+        yield "memory", spec.cube.hbm.timing_text
     yield "device", head.device
     yield "latency", f"{head.summary.sim_ns:,.3f} ns"
 

@@ -10,6 +10,7 @@ from kernbench.common.files import json_text
 from kernbench.common.units import format_size
 from kernbench.common.values import value
 from kernbench.topology.builder import Topology
+from kernbench.topology.cube_spec import CubeSpec
 from kernbench.topology.graph import Edge, Graph, Node
 from kernbench.topology.hbm_spec import HbmSpec, HbmTiming
 from kernbench.topology.spec import TopologySpec
@@ -69,6 +70,7 @@ def machine_rows(topology: Topology) -> list[tuple[str, str]]:
         ("PEs", f"{spec.num_pes}, {spec.pes_per_cube} a cube"),
         ("NoC", f"{noc.w} x {noc.h} routers a cube, {noc.link_bw_gbs:g} GB/s a link"),
         ("HBM", f"{hbm.slices} x {format_size(hbm.bytes_per_slice)} a cube, {spec.cube.slice_bw_gbs:g} GB/s a slice"),
+        ("HBM access", _access_text(spec.cube)),
         *([] if hbm.banks is None else _bank_rows(hbm, hbm.banks)),
         ("SRAM", f"{format_size(spec.cube.sram.bytes)} a cube"),
         ("TCM", f"{format_size(spec.pe.tcm.bytes)} a PE"),
@@ -85,9 +87,16 @@ def _extra_rows(spec: TopologySpec) -> Iterator[tuple[str, str]]:
             yield f"extra a {place}", ", ".join(f"{name}{size}" for name, size in sizes.items())
 
 
+def _access_text(cube: CubeSpec) -> str:
+    """Describe the time of an access beside its bytes and opening a row."""
+    all_ns, banks = cube.hbm_access_ns, cube.hbm.banks
+    if banks is None:
+        return f"{all_ns:g} ns to the first byte"
+    return f"{all_ns:g} ns to the first byte of an open row: controller {all_ns - banks.cl_ns:g}, CL {banks.cl_ns:g}"
+
+
 def _bank_rows(hbm: HbmSpec, banks: HbmTiming) -> list[tuple[str, str]]:
     """Describe a slice with banks, and the fields of its addresses."""
-    name = hbm.timing if isinstance(hbm.timing, str) else "values"
     shape = f"{banks.stacks} stacks x {banks.groups} groups x {banks.banks} banks"
     size = f"rows of {format_size(banks.row_bytes)}, bursts of {banks.burst_bytes} B"
     timings = (f"{field.removesuffix('_ns')} {value:g}" for field, value in banks if field.endswith("_ns"))
@@ -99,10 +108,16 @@ def _bank_rows(hbm: HbmSpec, banks: HbmTiming) -> list[tuple[str, str]]:
         fields.append(" ".join(filter(None, (entry.field, str(values or "")))) + folded)
     mapping = hbm.mapping if isinstance(hbm.mapping, str) else "fields" if hbm.mapping else "interleave"
     return [
-        ("HBM banks", f"{name}: {hbm.num_pcs} pseudo-channels of {banks.pc_gbs:g} GB/s, each {shape}; {size}"),
+        (
+            "HBM banks",
+            f"{hbm.timing_text}: {hbm.num_pcs} pseudo-channels of {banks.pc_gbs:g} GB/s, each {shape}; {size}",
+        ),
         ("HBM ns", ", ".join(timings)),
-        ("HBM queues", f"{hbm.queue} bursts a channel; writes from {banks.high:.0%} to {banks.low:.0%}"),
-        ("HBM lost", f"{banks.refresh_share:.1%} of the time to refresh"),
+        (
+            "HBM queues",
+            f"{hbm.queue} bursts a channel of {banks.pcs_per_channel}; writes from {banks.high:.0%} to {banks.low:.0%}",
+        ),
+        ("HBM refresh", f"{hbm.refresh_mode}: {banks.refresh_share:.1%} of the time"),
         ("HBM mapping", f"{mapping}, lowest first: {', '.join(fields)}"),
     ]
 
@@ -139,12 +154,16 @@ def _link_row(graph: Graph, edges: list[Edge]) -> LinkRow:
 
 
 def to_json(topology: Topology) -> str:
-    """Return the machine as one JSON document: ``source``, ``digest``, ``config``, ``nodes``, ``edges``."""
+    """Return the machine as one JSON document: ``source``, ``digest``, ``config``, ``nodes``, ``edges``.
+
+    ``assumed``: paths of values that no public table has, if there are any.
+    """
     graph = topology.topology_obj
     document = {
         "source": topology.source,
         "digest": topology.digest,
         "config": topology.spec.model_dump(mode="json"),
+        **({"assumed": ["cube.hbm.timing"]} if topology.spec.cube.hbm.is_assumed else {}),
         "nodes": [_node_fields(node) for node in graph.nodes.values()],
         "edges": [asdict(edge) for edge in graph.edges],
     }
