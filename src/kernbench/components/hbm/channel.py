@@ -422,31 +422,26 @@ class Channel:
             while taken := self._turns[pc] >> place & room:
                 place += taken.bit_length()
             self._turns[pc] |= room << place
-        taken = (self._commands | self._pcs[pc] | self._groups[group]) >> place
-        commands, near_in_pc, near_in_group = of.shapes[n]
-        for by in range(of.in_group + 2):
-            if not taken >> by & commands:
-                place += by
-                self._take(pc, group, place, of.shapes[n])
-                start = origin + place * unit
-                end = start + of.lengths[n]
-                break
-        else:
-            start, shape = -1, of.shapes[1]
-            for _ in range(n):
-                free = ~((self._commands | self._pcs[pc] | self._groups[group]) >> place)
-                place += (free & -free).bit_length() - 1
-                self._take(pc, group, place, shape)
-                start = origin + place * unit if start < 0 else start
-            end = origin + place * unit + of.burst
+        taken = (self._pcs[pc] | self._groups[group]) >> place
+        if taken:
+            # The first place from which none of the run's is taken.
+            done, step = 1, of.in_group
+            while done < n:
+                more = done if done + done <= n else n - done
+                taken |= taken >> more * step
+                done += more
+            free = ~taken
+            place += (free & -free).bit_length() - 1
+        start = origin + place * unit
+        end = start + of.lengths[n]
+        shape, before = of.shapes[n], place - of.margin
+        pcs = self._pcs
+        for other in range(of.pcs):
+            pcs[other] |= shape.commands << place
+        pcs[pc] |= shape.near_in_pc << before
+        self._groups[group] |= shape.near_in_group << before
         self._grid_end = end if end > self._grid_end else self._grid_end
         return start, end
-
-    def _take(self, pc: int, group: int, place: int, shape: Shape) -> None:
-        before = place - self._of.margin
-        self._commands |= shape.commands << place
-        self._pcs[pc] |= shape.near_in_pc << before
-        self._groups[group] |= shape.near_in_group << before
 
     # -- the state as a whole --
 
