@@ -64,7 +64,7 @@ class ChannelTiming:
         self.pcs, self.banks_per_pc = pcs, timing.banks_per_pc
         self.stacks, self.groups = pcs * timing.stacks, pcs * timing.stacks * timing.groups
         self.stacked = timing.stacks > 1
-        # Of banks: PC, stack and group.
+        # Of banks: PC, stack, group.
         self.places = [
             (bank // timing.banks_per_pc, bank // timing.banks // timing.groups, bank // timing.banks)
             for bank in range(pcs * timing.banks_per_pc)
@@ -77,13 +77,9 @@ class ChannelTiming:
         self.unit = max(1, round(work(timing.ccd_s_ns) / self.in_pc))
         self.burst, self.margin = self.in_pc * self.unit, self.in_group
         runs = [self._commands(n) for n in range(RUN_BURSTS + 1)]
-        # Of runs by their bursts, from ``margin`` places before their first command on: places that others of a group
-        # cannot have; and of each PC, that others of each PC cannot have.
-        self.near_in_group = [self._near(commands, self.in_group) for commands in runs]
-        self.near = [
-            [[self._near(commands, self.in_pc if other == pc else 1) for other in range(pcs)] for commands in runs]
-            for pc in range(pcs)
-        ]
+        # Of runs by their bursts, from ``margin`` places before their first command on: the places of commands, those
+        # that others of their PC cannot have, and others of their group.
+        self.near = [tuple([self._near(each, places) for places in (1, self.in_pc, self.in_group)]) for each in runs]
         self.first_fits = [self._first_fits(n) for n in range(RUN_BURSTS + 1)]
         self.kept_ps = (GRID_KEPT + self.margin) * self.unit
         # From the first command to the end of the last byte.
@@ -142,8 +138,8 @@ class Channel:
         "_done",
         "_ends",
         "_first",
+        "_grid",
         "_grid_end",
-        "_groups",
         "_held",
         "_idle",
         "_idle_ps",
@@ -153,12 +149,10 @@ class Channel:
         "_offered",
         "_origin",
         "_other_at",
-        "_pcs",
         "_row_bus",
         "_rows",
         "_runs",
         "_serial",
-        "_turns",
         "_used",
         "_used_at",
         "_waiting",
@@ -169,9 +163,10 @@ class Channel:
     def __init__(self, timing: ChannelTiming) -> None:
         self._of = of = timing
         banks = len(of.places)
-        # The grid of column commands: where it begins and ends; places that PCs, groups, and stacks in turn cannot have.
+        # The grid of column commands: where it begins and ends; the places that are taken, in the channel, then those
+        # that each PC cannot have, then each group, and at the end those that each PC has given to stacks in turn.
         self._origin = self._grid_end = 0
-        self._pcs, self._groups, self._turns = [0] * of.pcs, [0] * of.groups, [0] * of.pcs
+        self._grid = [0] * (1 + of.pcs + of.groups + of.pcs)
         self._ends = [0] * of.pcs
         # The counters of rows; when a bank takes its next ACT, and its rows.
         self._row_bus, self._acts = 0, [0] * of.pcs
@@ -256,7 +251,10 @@ class Channel:
 
     def _enter(self, write: int, now: int, room: int) -> int:
         """Return when no more than ``room`` bursts are in a queue."""
-        now, self._held[write] = _leave(self._leaving[write], self._held[write], room, now)
+        leaving, held = self._leaving[write], self._held[write]
+        while leaving and (held > room or leaving[0][0] <= now):
+            now, held = _leave(leaving, held, now)
+        self._held[write] = held
         return now
 
     def _turn(self, writing: int, now: int) -> None:
@@ -311,8 +309,7 @@ class Channel:
         self._row_bus = min(self._row_bus, now)
         self._acts = [min(free, now + of.act) for free in self._acts]
         begun = (1 << max(0, (now - self._origin) // of.unit + 1)) - 1
-        for each in (self._pcs, self._groups, self._turns):
-            each[:] = [taken & begun for taken in each]
+        self._grid = [taken & begun for taken in self._grid]
         self._grid_end, self.end_ps = min(self._grid_end, now + of.burst), now + of.burst
         self._ends = [min(end, now + of.burst) for end in self._ends]
         return opened
@@ -326,14 +323,21 @@ class Channel:
         leaving, held, room = self._leaving[write], self._held[write], of.rooms[write]
         all_rows, next_at, ends, bus_from = self._rows, self._next, self._ends, self._bus_from
         closing, places, burst, stacked = of.closing[write], of.places, of.burst, of.stacked and not write
+        used, used_at, other_at = self._used, self._used_at, self._other_at
         for bank, above, n in runs:
             pc, stack, group = places[bank]
-            row = base + above
+            row, at = base + above, now
             number += 1
             serial += n
-            if held >= room:
-                now, held = _leave(leaving, held, room - 1, now)
-            at, waits, newest = now, n, True
+            if held + n > room:
+                # The first burst enters at ``at``, the last at ``now``.
+                while leaving and held >= room:
+                    now, held = _leave(leaving, held, now)
+                at = now
+                while leaving and held + n > room:
+                    now, held = _leave(leaving, held, now)
+            held += n
+            waits, newest = n, True
             for open_row, _, ready, closes in all_rows[bank]:
                 if open_row == row and at < closes:
                     newest = closes == FAR
@@ -341,14 +345,15 @@ class Channel:
             else:
                 opens, ready = self._open(pc, bank, row, at, write)
                 heappush(leaving, (opens, number, 1, bank, row))
-                held += 1
                 waits -= 1
-            if waits and held + waits > room:
-                now, held = _leave(leaving, held, room - waits, now)
             start = ready if ready > at else at
-            start = self._command(
-                pc, group, bus_from if bus_from > start else start, at, n, stacked and self._is_alone(stack, group, serial)
-            )
+            in_turn = False
+            if stacked:
+                if used[stack] != group:
+                    used[stack], other_at[stack] = group, used_at[stack]
+                used_at[stack] = serial
+                in_turn = serial - other_at[stack] > room
+            start = self._command(pc, group, bus_from if bus_from > start else start, at, n, in_turn)
             end = start + of.lengths[n]
             # The last burst comes after it has entered.
             end = now + burst if end < now + burst else end
@@ -357,7 +362,6 @@ class Channel:
             if waits:
                 # They leave one after another: all at half of their time comes to the same for those that follow.
                 heappush(leaving, ((start + end) // 2, number, waits, bank, row))
-                held += waits
             if end > ends[pc]:
                 ends[pc] = end
             first = start if start < first else first
@@ -396,47 +400,38 @@ class Channel:
             done[2 + of.pcs + pc] += late
         return opens, ready
 
-    def _is_alone(self, stack: int, group: int, serial: int) -> bool:
-        """Note that reads up to number ``serial`` are of a group; True if the queue has no other of its stack."""
-        if self._used[stack] != group:
-            self._used[stack] = group
-            self._other_at[stack] = self._used_at[stack]
-        self._used_at[stack] = serial
-        return serial - self._other_at[stack] > self._of.queue
-
     def _command(self, pc: int, group: int, ready: int, now: int, n: int, in_turn: bool) -> int:
         """Take the first places of the grid from ``ready`` on that a run of ``n`` bursts can have: when it begins.
 
         They are tCCD_L apart. ``in_turn`` with the other stack, it waits until there is room for all of it, tCCD_R
         apart.
         """
-        of, origin, pcs, groups = self._of, self._origin, self._pcs, self._groups
-        unit = of.unit
+        of, origin, grid, unit = self._of, self._origin, self._grid, self._of.unit
         if self._grid_end <= now:
             # All is over: the grid begins anew, with a place at ``ready``.
             origin = self._origin = ready - (ready - now) // unit * unit - of.margin * unit
-            for each in (pcs, groups, self._turns):
-                each[:] = [0] * len(each)
+            grid[:] = [0] * len(grid)
         elif now - origin > of.kept_ps:
             over = (now - origin) // unit - of.margin
             origin = self._origin = origin + over * unit
-            for each in (pcs, groups, self._turns):
-                each[:] = [taken >> over for taken in each]
-        place = (ready - origin + unit - 1) // unit
+            grid[:] = [taken >> over for taken in grid]
+        place, lane = (ready - origin + unit - 1) // unit, 1 + pc
+        group += 1 + of.pcs
         if in_turn:
             room = (1 << n * of.in_turn) - 1
-            while taken := self._turns[pc] >> place & room:
+            while taken := grid[-lane] >> place & room:
                 place += taken.bit_length()
-            self._turns[pc] |= room << place
-        taken = (pcs[pc] | groups[group]) >> place
+            grid[-lane] |= room << place
+        taken = (grid[0] | grid[lane] | grid[group]) >> place
         if taken:
             for by in of.first_fits[n]:
                 taken |= taken >> by
             place += (~taken & (taken + 1)).bit_length() - 1
         before = place - of.margin
-        for other, near in enumerate(of.near[pc][n]):
-            pcs[other] |= near << before
-        groups[group] |= of.near_in_group[n] << before
+        commands, in_pc, in_group = of.near[n]
+        grid[0] |= commands << before
+        grid[lane] |= in_pc << before
+        grid[group] |= in_group << before
         start = origin + place * unit
         if start + of.lengths[n] > self._grid_end:
             self._grid_end = start + of.lengths[n]
@@ -452,8 +447,7 @@ class Channel:
 
     def own_lists(self) -> None:
         """Share no list with the channel that this is a copy of."""
-        self._pcs, self._groups, self._ends = self._pcs[:], self._groups[:], self._ends[:]
-        self._acts, self._turns = self._acts[:], self._turns[:]
+        self._grid, self._ends, self._acts = self._grid[:], self._ends[:], self._acts[:]
         self._next, self._rows = self._next[:], self._rows[:]
         self._used, self._used_at, self._other_at = self._used[:], self._used_at[:], self._other_at[:]
         self._leaving, self._held = (self._leaving[0][:], self._leaving[1][:]), self._held[:]
@@ -489,12 +483,13 @@ class Channel:
         grid: tuple[object, ...] = ()
         if self._grid_end > since:
             over = max(0, (since - self._origin) // of.unit - of.margin)
-            grid = (
-                self._origin + over * of.unit - since,
-                *[self._pcs[pc ^ pc_fold] >> over for pc in range(of.pcs)],
-                *[self._groups[group ^ group_fold] >> over for group in range(of.groups)],
-                *[self._turns[pc ^ pc_fold] >> over for pc in range(of.pcs)],
-            )
+            lanes = [
+                0,
+                *[1 + (pc ^ pc_fold) for pc in range(of.pcs)],
+                *[1 + of.pcs + (group ^ group_fold) for group in range(of.groups)],
+                *[-1 - (pc ^ pc_fold) for pc in range(of.pcs)],
+            ]
+            grid = (self._origin + over * of.unit - since, *[self._grid[lane] >> over for lane in lanes])
         leaving = [
             sorted(
                 (when - now, number - self._runs, n, bank ^ fold, row - base)
@@ -528,10 +523,14 @@ class Channel:
             return [array[i ^ fold] + ps for i in range(len(array))]
 
         self._origin, self._grid_end, self.end_ps = self._origin + ps, self._grid_end + ps, self.end_ps + ps
-        self._pcs = [self._pcs[pc ^ pc_fold] for pc in range(of.pcs)]
-        self._groups = [self._groups[group ^ group_fold] for group in range(of.groups)]
+        groups, turns = self._grid[1 + of.pcs :], self._grid[-of.pcs :]
+        self._grid = [
+            self._grid[0],
+            *[self._grid[1 + (pc ^ pc_fold)] for pc in range(of.pcs)],
+            *[groups[group ^ group_fold] for group in range(of.groups)],
+            *[turns[pc ^ pc_fold] for pc in range(of.pcs)],
+        ]
         self._ends, self._acts = later(self._ends, pc_fold), later(self._acts, pc_fold)
-        self._turns = [self._turns[pc ^ pc_fold] for pc in range(of.pcs)]
         self._next = later(self._next, fold)
         self._rows = [
             tuple([
@@ -554,13 +553,10 @@ class Channel:
         self._done = [new + (new - old) * times for new, old in zip(self._done, since.done, strict=True)]
 
 
-def _leave(leaving: list[InQueue], held: int, room: int, now: int) -> tuple[int, int]:
-    """Return when no more than ``room`` of the ``held`` bursts are in a queue, and how many are."""
-    while leaving and (held > room or leaving[0][0] <= now):
-        left = heappop(leaving)
-        held -= left[2]
-        now = left[0] if left[0] > now else now
-    return now, held
+def _leave(leaving: list[InQueue], held: int, now: int) -> tuple[int, int]:
+    """Return when the next bursts of the ``held`` have left a queue, and how many are left."""
+    left = heappop(leaving)
+    return left[0] if left[0] > now else now, held - left[2]
 
 
 def _number_of(each: InQueue) -> int:
