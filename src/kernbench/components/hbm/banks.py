@@ -30,7 +30,7 @@ from kernbench.core.observed import BankTime
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_spec import AddressMapping, HbmTiming, Refresh
 
-STEPS_BETWEEN_COPIES = 8
+STEPS_BETWEEN_COPIES = 16
 MOST_STEPS = 1 << 14
 """Steps that are kept of channels, and as many of slices; beyond, all are forgotten, and what goes on begins a tree"""
 
@@ -93,18 +93,27 @@ class ChannelHistory:
     It has the channel as it is then (``live``), or a copy that stays, or a parent to go on from.
     """
 
-    __slots__ = ("copy", "counters", "depth", "end_ps", "entered_ps", "first_ps", "last_ps", "live", "now_ps", "parent")
+    __slots__ = ("_counters", "copy", "depth", "end_ps", "entered_ps", "first_ps", "last_ps", "live", "now_ps", "parent")
     __slots__ += ("settled_ps", "step")
 
-    def __init__(self, channel: Channel, now_ps: int, answer: tuple[int, int, int]) -> None:
+    def __init__(
+        self, channel: Channel, now_ps: int, answer: tuple[int, int, int], parent: ChannelHistory | None, step: Step | None
+    ) -> None:
         self.live: Channel | None = channel
         self.copy: Channel | None = None
-        self.parent: ChannelHistory | None = None
-        self.step: Step | None = None
-        self.depth = 0  # steps since a copy
+        self.parent, self.step = parent, step
+        self.depth = 0 if parent is None else parent.depth + 1  # steps since a copy
         self.now_ps = now_ps
         self.entered_ps, self.first_ps, self.last_ps = answer
-        self.end_ps, self.settled_ps, self.counters = channel.end_ps, channel.settled_ps, channel.counters
+        self.end_ps, self.settled_ps = channel.end_ps, channel.settled_ps
+        self._counters: Counters | None = None
+
+    @property
+    def counters(self) -> Counters:
+        """What the channel has done by then. Cheap if it was asked for before the channel went on."""
+        if self._counters is None:
+            self._counters = self.channel().counters
+        return self._counters
 
     def channel(self) -> Channel:
         """Return the channel as it is then. It is not to be changed."""
@@ -175,9 +184,8 @@ class Histories:
         found = self._steps.get(key)
         if found is None:
             self.served += 1
-            channel = history.take_channel()
-            found = ChannelHistory(channel, now, channel.serve(now, base, runs, write, refreshed))
-            found.step, found.parent, found.depth = (now, base, runs, write, refreshed), history, history.depth + 1
+            channel, given = history.take_channel(), (now, base, runs, write, refreshed)
+            found = ChannelHistory(channel, now, channel.serve(*given), history, given)
             if len(self._steps) == MOST_STEPS:
                 self._steps.clear()
             self._steps[key] = found
@@ -191,7 +199,7 @@ class Histories:
 
 
 def _begin(timing: ChannelTiming) -> ChannelHistory:
-    history = ChannelHistory(Channel(timing), 0, (0, 0, 0))
+    history = ChannelHistory(Channel(timing), 0, (0, 0, 0), None, None)
     history.keep_copy(history.channel())
     return history
 
@@ -301,6 +309,7 @@ class BankedMemory:
         self._planner = planner or Planner(Layout(timing, num_pcs, mapping))
         self._histories = histories or Histories(timing, num_pcs, queue_entries, refresh)
         self._at = Position(self._histories.root, 0)
+        self._not_refreshed = (False,) * len(self._histories.root.channels)
         self.clock = refresh_clock(timing) if refresh == "all-bank" else NO_REFRESH
 
     @property
@@ -339,7 +348,7 @@ class BankedMemory:
         here = bank_now - began
         until = clock.into(until) - bank_now if until < FAR else FAR
         closed_ps = clock.last_before(bank_now) - began
-        refreshed = tuple([each <= closed_ps for each in history.ends])
+        refreshed = tuple([each <= closed_ps for each in history.ends]) if closed_ps > 0 else self._not_refreshed
         idle = here - history.now_ps if here < history.settled_ps else -1
         local = Access(access.pa - self._base, access.row_bytes, access.rows, access.stride if access.rows > 1 else 0)
         key = history, idle, local, write, begin, end, until, least, refreshed
@@ -435,7 +444,7 @@ class BankedMemory:
             if (history, before) not in made:
                 channel = history.channel().copy()
                 channel.repeat(before, times, times * took, times, low)
-                later = ChannelHistory(channel, history.now_ps + times * took, (0, 0, 0))
+                later = ChannelHistory(channel, history.now_ps + times * took, (0, 0, 0), None, None)
                 later.keep_copy(channel)
                 made[history, before] = later
         after = [made[each] for each in zip(channels, since.counters, strict=True)]
