@@ -24,9 +24,10 @@ from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator, address_config
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.policy.routing.planner import RouteChoices, RoutePlanner
+from kernbench.topology.fields import limit_link
 from kernbench.topology.graph import Graph, Node
 from kernbench.topology.spec import TopologySpec
-from kernbench.transport import Link, Network, Port, Route, Transfer, Way
+from kernbench.transport import Link, Network, Port, Route, Transfer, VaryingRate, Way
 
 
 class Memories:
@@ -208,14 +209,20 @@ class Machine:
         with _named(self.graph.node(dst)):
             serial = "handles_serially" in called_at(entered.node.kind) and entered.handles_serially
             entry_ns = 0.0 if serial else sound_overhead_ns(entered)
+            entered_rate = _constant(entered.link_rate)
+        with _named(self.graph.node(src)):
+            rate = left.link_rate
+        bw_gbs, slower = limit_link(edge.bw_gbs, _constant(rate), entered_rate)
+        unbounded = divided or slower  # with turns of any kind, full FIFOs could wait in a cycle
         self.network.link(
             src,
             dst,
-            bw_gbs=edge.bw_gbs,
+            bw_gbs=bw_gbs,
             overhead_ns=entry_ns + self.spec.wire_ns(edge.length_mm) + edge.overhead_ns,
-            fifo_bytes=None if divided else edge.fifo_bytes,  # with turns of any kind, full FIFOs could wait in a cycle
+            fifo_bytes=None if unbounded else edge.fifo_bytes,
             index=self._link_index[src, dst],
             junction=entered.junction,
+            rate=rate if isinstance(rate, VaryingRate) else None,
         )
 
     def make(
@@ -262,6 +269,11 @@ class Machine:
     def _deliver(self, transfer: Transfer) -> None:
         there = transfer.route.links[-1].dst
         (self._components.get(there) or self.component(there)).receive(transfer.arg, transfer)
+
+
+def _constant(rate: float | VaryingRate | None) -> float | None:
+    """The rate that never changes, if it is one."""
+    return None if isinstance(rate, VaryingRate) else rate
 
 
 @contextmanager

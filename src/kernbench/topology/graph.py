@@ -52,6 +52,11 @@ class Node:
         return self.attrs.overhead_ns if isinstance(self.attrs, PartAttrs) else 0.0
 
     @property
+    def rate_gbs(self) -> float | None:
+        """The bandwidth of each link out of it; None when it limits none."""
+        return self.attrs.rate_gbs if isinstance(self.attrs, PartAttrs) else None
+
+    @property
     def cube_coord(self) -> tuple[int, int]:
         """The cube it is in, as (sip, cube). UnsupportedError when it is in none."""
         if self.sip is None or self.cube is None:

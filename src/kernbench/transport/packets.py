@@ -119,7 +119,7 @@ def grant(link: Link, source: Input, now: int) -> None:
     """Send the front packet of ``source``."""
     packet = source.fifo.popleft()
     size = packet.size
-    free = now + (link.times_ps.get(size) or link.serialise_ps(size))
+    free = now + (link.times_ps.get(size) or link.occupy_ps(size))
     transfer, watch = packet.transfer, link.watch
     if watch.on:
         if link.had != transfer.number or source.left != transfer.number:

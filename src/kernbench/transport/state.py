@@ -63,6 +63,16 @@ class Packet:
         self.need = size if hop + 1 < len(self.links) else 0  # FIFO space it needs there: a destination takes all
         self.tail = tail  # when its last byte is where its head waits
 
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        return self.size
+
+    @property
+    def link(self) -> Link:
+        """The link that it takes next."""
+        return self.links[self.hop]
+
     def follow(self) -> None:
         """Go on as its transfer does by now: its head may have been sent another way."""
         self.links = self.transfer.route.links
@@ -186,6 +196,10 @@ class Link(Waiting):
         """Bytes that have come to its near end and wait to be granted it."""
         waiting = (packet for _, _, source in self.requests for packet in source.fifo)
         return sum(packet.size for packet in waiting if packet.links[packet.hop] is self)
+
+    def occupy_ps(self, nbytes: int) -> int:
+        """Time that a packet of ``nbytes``, which is granted the link now, occupies it, in ps."""
+        return self.serialise_ps(nbytes)
 
     def serialise_ps(self, nbytes: int) -> int:
         """Time that a packet of ``nbytes`` occupies the link, in ps."""
