@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
@@ -96,8 +96,16 @@ class Component(Part):
         """``rate_gbs`` as links need it. UnsupportedError for what is no rate."""
         rate: object = self.rate_gbs
         if callable(rate):
-            return VaryingRate(partial(_ask_rate, rate))
+            return VaryingRate(self.rate_at)
         return None if rate is None else _sound_rate(f"{self.node.id}: rate_gbs of {self.node.impl}", rate)
+
+    def rate_at(self, now_ps: int) -> RateStretch:
+        """The rate at ``now_ps``, and until when: for parts that have one. UnsupportedError for what is none."""
+        rate: object = self.rate_gbs
+        if callable(rate):
+            return _ask_rate(rate, now_ps)
+        assert isinstance(self.link_rate, float)
+        return RateStretch(self.link_rate, NEVER)
 
     @property
     def handles_serially(self) -> bool:
@@ -179,7 +187,9 @@ def _ask_rate(rate_gbs: Callable[[float], object], now_ps: int) -> RateStretch:
     gbs = _sound_rate(f"the rate of rate_gbs({now_ns:.12g})", gbs, may_stop=True)
     if not isinstance(until_ns, int | float | np.number) or not until_ns > now_ns:
         raise UnsupportedError(f"rate_gbs({now_ns:.12g}) holds until {until_ns!r}, must be ns later than it is")
-    return RateStretch(gbs, max(now_ps + 1, ns_to_ps(until_ns)) if until_ns < LONGEST_NS else NEVER)
+    if not gbs and until_ns >= LONGEST_NS:
+        raise UnsupportedError(f"rate_gbs({now_ns:.12g}) is 0 GB/s until {until_ns:g} ns: nothing would ever pass")
+    return RateStretch(gbs, max(now_ps + 1, ns_to_ps(float(until_ns))) if until_ns < LONGEST_NS else NEVER)
 
 
 LONGEST_NS = 1e12
