@@ -41,8 +41,8 @@ class InnerAttrs(ConfigModel):
 class PartAttrs(InnerAttrs):
     """The ``attrs`` of a part in YAML. A class that wants more keys declares a subclass of its kind's model.
 
-    ``overhead_ns``: what entering the part costs. ``rate_gbs``: the bandwidth of each link out of it, if it limits them;
-    parts that limit nothing look as if there were no such key.
+    ``overhead_ns``: what entering the part costs. ``rate_gbs``: the bandwidth of each link out of it, if it limits
+    them; parts that limit nothing look as if there were no such key.
     """
 
     overhead_ns: Duration = 0.0
@@ -58,6 +58,8 @@ class Part:
     """Base of every component class; ``COMPONENT`` names the one to derive from.
 
     ``Attrs`` is the model that checks the ``attrs`` of the class in YAML; left as it is, that of the kind does.
+    ``stands_alone``: a class of a builtin kind that may also stand at ``cube.extra`` and ``pe.extra``, as a memory.
     """
 
     Attrs: ClassVar[type[InnerAttrs]] = PartAttrs
+    stands_alone: ClassVar[bool] = False

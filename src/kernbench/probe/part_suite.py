@@ -38,6 +38,7 @@ from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import Topology, resolve_topology
+from kernbench.topology.graph import Node
 from kernbench.transport import RateStretch, Route, Transfer, VaryingRate
 
 SMALL_MACHINE = (
@@ -190,7 +191,10 @@ _SECTIONS = {"system": SYSTEM_KINDS, "sip": SIP_KINDS, "cube": (*CUBE_KINDS, "uc
 
 @value
 class PartCheck:
-    """A check of a part at a place of one kind; ``problem``: why it does not hold, or None; ``note``: what was found."""
+    """A check of a part at a place of one kind.
+
+    ``problem``: why it does not hold, or None; ``note``: what was measured.
+    """
 
     kind: str
     name: str
@@ -236,6 +240,11 @@ class Subject:
         places = [f"{section}.components.{self.kind}" for section, kinds in _SECTIONS.items() if self.kind in kinds]
         own = [f"{place}.{each}" for place in places for each in (f"impl={self.impl}", *sets)]
         return resolve_topology("default", [*SMALL_MACHINE, *(own or self._extra(sets))])
+
+    def includes(self, node: Node) -> bool:
+        """Return True for a place of the part: at an extra place its kind is its own."""
+        at_kind = node.is_extra if self.kind in EXTRA else node.kind == self.kind
+        return node.impl == self.impl and at_kind
 
     def series_machine(self) -> Topology:
         """Make the machine on which a stream goes from SIP to SIP."""
@@ -453,7 +462,7 @@ class SeriesOfParts:
     def __init__(self, subject: Subject) -> None:
         machine, self._route = _series(subject)
         parts = zip(self._route.offsets, (machine.component(link.src) for link in self._route.links), strict=True)
-        mine = [each for each in parts if each[1].node.impl == subject.impl and each[1].node.kind == subject.kind]
+        mine = [each for each in parts if subject.includes(each[1].node)]
         self.count = len(mine)
         self.pacing = [(offset, part) for offset, part in mine if part.link_rate is not None]
 
@@ -491,9 +500,7 @@ def _series(subject: Subject) -> tuple[Machine, Route]:
     last = [node.id for node in machine.graph.nodes.values() if node.kind == "hbm_ctrl"][-1]
     if "hold_packet_ns" in called_at(subject.kind):
         return machine, machine.route(first, last)
-    mine = next(
-        node.id for node in machine.graph.nodes.values() if node.impl == subject.impl and node.kind == subject.kind
-    )
+    mine = next(node.id for node in machine.graph.nodes.values() if subject.includes(node))
     return machine, machine.route(mine, last if mine != last else first)
 
 

@@ -46,7 +46,9 @@ class Junction:
         self._hold_packet = hold_packet
         self._under_way: set[Transfer] = set()  # their heads have come, and their last packets have not
         self._entered_at: dict[Link, int] = {}  # when the last packet enters, or has entered, the FIFO behind a link
-        self._waiting: defaultdict[Link, deque[_WaitingPacket]] = defaultdict(deque)  # whose turn has not come, or ended
+        self._waiting: defaultdict[Link, deque[_WaitingPacket]] = defaultdict(
+            deque
+        )  # whose turn has not come, or ended
 
     def arrive(self, packet: Packet) -> None:
         """The head of ``packet`` is at the node."""
