@@ -29,10 +29,18 @@ class TransitPart(Component):
         cls = type(self)
         self._asks_way = cls.forward is not TransitPart.forward
         self._asks_hold = cls.hold_ns is not TransitPart.hold_ns
-        holds_packets = cls.hold_packet_ns is not TransitPart.hold_packet_ns
-        if self._asks_way or self._asks_hold or holds_packets:
-            hold_packet = self._hold_packet_ps if holds_packets else None
+        self._asks_packets = cls.hold_packet_ns is not TransitPart.hold_packet_ns
+        if self._asks_way or self._asks_hold or self._asks_packets:
+            hold_packet = self._hold_packet_ps if self._asks_packets else None
             self.junction = Junction(self._forward_head, divides=self._asks_way, hold_packet=hold_packet)
+
+    @property
+    def rate_gbs(self) -> float | None:
+        """The bandwidth of each link out of this part, as of every part.
+
+        A class that holds heads or packets paces by itself: what ``attrs.rate_gbs`` is to it, its links have their own.
+        """
+        return None if self._asks_hold or self._asks_packets else super().rate_gbs
 
     def forward(self, transfer: Transfer, ways: Sequence[Way]) -> Way:
         """Choose the way by which ``transfer`` goes on, one of ``ways``.

@@ -24,7 +24,6 @@ from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.allocator import CubeMemAllocator, PEMemAllocator, address_config
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.policy.routing.planner import RouteChoices, RoutePlanner
-from kernbench.topology.fields import limit_link
 from kernbench.topology.graph import Graph, Node
 from kernbench.topology.spec import TopologySpec
 from kernbench.transport import Link, Network, Port, Route, Transfer, VaryingRate, Way
@@ -209,11 +208,13 @@ class Machine:
         with _named(self.graph.node(dst)):
             serial = "handles_serially" in called_at(entered.node.kind) and entered.handles_serially
             entry_ns = 0.0 if serial else sound_overhead_ns(entered)
-            entered_rate = _constant(entered.link_rate)
+            entered_gbs = _constant(entered.link_rate)
         with _named(self.graph.node(src)):
             rate = left.link_rate
-        bw_gbs, slower = limit_link(edge.bw_gbs, _constant(rate), entered_rate)
-        unbounded = divided or slower  # with turns of any kind, full FIFOs could wait in a cycle
+        bw_gbs = min(edge.bw_gbs, _constant(rate) or edge.bw_gbs)
+        # A part that is slower than the link into it keeps what waits, so a stream meets no full FIFO. With turns of
+        # any kind, full FIFOs could wait in a cycle.
+        unbounded = divided or (entered_gbs is not None and entered_gbs < bw_gbs)
         self.network.link(
             src,
             dst,

@@ -99,13 +99,18 @@ class Component(Part):
             return VaryingRate(self.rate_at)
         return None if rate is None else _sound_rate(f"{self.node.id}: rate_gbs of {self.node.impl}", rate)
 
+    @property
+    def says_rate(self) -> bool:
+        """True for a part that says what passes it: by ``rate_gbs``, or by an attribute of that name."""
+        return self.link_rate is not None or self.node.rate_gbs is not None
+
     def rate_at(self, now_ps: int) -> RateStretch:
-        """The rate at ``now_ps``, and until when: for parts that have one. UnsupportedError for what is none."""
+        """What the part says of its rate at ``now_ps``, and until when. UnsupportedError for what is no rate."""
         rate: object = self.rate_gbs
         if callable(rate):
             return _ask_rate(rate, now_ps)
-        assert isinstance(self.link_rate, float)
-        return RateStretch(self.link_rate, NEVER)
+        said = self.node.rate_gbs if rate is None else rate
+        return RateStretch(_sound_rate(f"{self.node.id}: rate_gbs of {self.node.impl}", said), NEVER)
 
     @property
     def handles_serially(self) -> bool:

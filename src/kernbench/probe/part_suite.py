@@ -26,6 +26,7 @@ from kernbench.common.errors import (
 from kernbench.common.units import PS_PER_NS, format_size, ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.components.memory import Memory
+from kernbench.core.clock import NEVER
 from kernbench.di.part import CUBE_KINDS, KINDS, PE_KINDS, SIP_KINDS, SYSTEM_KINDS, Part
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.engine import GraphEngine
@@ -417,7 +418,9 @@ def abandon_launch(torch: RuntimeContext[Any]) -> None:
 
 STREAMS = (64, 4 << 10, 1 << 20)
 """Bytes of the streams that go through parts in series"""
-_TOLERANCE = 1.05
+BURST_BYTES = 16 << 10
+"""What a part may let pass at once after a pause, whatever its rate"""
+TOLERANCE = 1.05
 _BY_SWITCH = ("switch", "pcie_ep")
 """Kinds that lie in series on the way from SIP to SIP where that is the host's switch"""
 PACES = "paces as it says"
@@ -427,7 +430,7 @@ def paces(subject: Subject) -> Iterator[str]:
     """Check that streams through parts of the kind, two or more in series, run at the slowest rate that these say.
 
     What one byte takes is the way. Each part may keep a packet back for as long as it takes at its rate, and may let
-    one pass at once. Parts that say no rate are measured only.
+    ``BURST_BYTES`` pass at once. Parts that say no rate are measured only.
     """
     if "rate_gbs" not in called_at(subject.kind):
         return
@@ -464,19 +467,20 @@ class SeriesOfParts:
         parts = zip(self._route.offsets, (machine.component(link.src) for link in self._route.links), strict=True)
         mine = [each for each in parts if subject.includes(each[1].node)]
         self.count = len(mine)
-        self.pacing = [(offset, part) for offset, part in mine if part.link_rate is not None]
+        self.pacing = [(offset, part) for offset, part in mine if part.says_rate]
 
     @property
     def said(self) -> str:
         """What the parts say, in words."""
-        constant = [part.link_rate for _, part in self.pacing if isinstance(part.link_rate, float)]
-        if not self.pacing:
+        said = [part.rate_at(0) for _, part in self.pacing]
+        if not said:
             return "no rate"
-        return f"{min(constant):g} GB/s" if constant else "a rate that changes"
+        constant = all(each.until_ps == NEVER for each in said)
+        return f"{min(each.gbs for each in said):g} GB/s" if constant else "a rate that changes"
 
     def least_ps(self, nbytes: int) -> int:
-        """Return the least time of a stream: each part lets all of it pass but one packet, which may do so at once."""
-        route, paced = self._route, max(1, nbytes - self._route.packet_bytes)
+        """Return the least time of a stream: each part lets all of it pass at its rate, but for a burst."""
+        route, paced = self._route, max(1, round((nbytes - BURST_BYTES) / TOLERANCE))
         return max(
             VaryingRate(part.rate_at).end_ps(paced, offset, route.bottleneck_gbs) + route.total_overhead_ps - offset
             for offset, part in self.pacing
@@ -486,7 +490,7 @@ class SeriesOfParts:
         """Return the most time beside the way: the slowest part of each moment lets it pass, and a packet a part."""
         more = self.count * min(nbytes, self._route.packet_bytes)
         end = VaryingRate(self._slowest_at).end_ps(nbytes + more, 0, self._route.bottleneck_gbs)
-        return round(end * _TOLERANCE) + PS_PER_NS
+        return round(end * TOLERANCE) + PS_PER_NS
 
     def _slowest_at(self, now_ps: int) -> RateStretch:
         said = [part.rate_at(now_ps) for _, part in self.pacing]

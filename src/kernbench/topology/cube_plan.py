@@ -7,9 +7,9 @@ from dataclasses import field
 from itertools import product
 
 from kernbench.common.values import state, value
-from kernbench.di.part import InnerAttrs, PartAttrs
+from kernbench.di.part import InnerAttrs
 from kernbench.topology.cube_spec import CubeSpec
-from kernbench.topology.fields import AddressWindow, ComponentSpec, ExtraPart, LinkSpec, limit_link
+from kernbench.topology.fields import AddressWindow, ComponentSpec, ExtraPart, LinkSpec
 from kernbench.topology.geometry import PE_FLOORPLAN, CubeGeometry, PointMm, manhattan_mm
 from kernbench.topology.grid import FORWARD, SIDES, Corner, Grid, Side
 from kernbench.topology.spec import TopologySpec
@@ -34,12 +34,6 @@ class PlannedPart:
     side: str | None = None
     window: AddressWindow | None = None
 
-    @property
-    def rate_gbs(self) -> float | None:
-        """The bandwidth of each link out of it; None when it limits none."""
-        attrs = self.component.attrs
-        return attrs.rate_gbs if isinstance(attrs, PartAttrs) else None
-
 
 @value
 class PlannedLink:
@@ -47,10 +41,9 @@ class PlannedLink:
 
     src: int
     dst: int
+    link: LinkSpec
     link_class: str
-    bw_gbs: float
     length_mm: float
-    overhead_ns: float
     fifo_bytes: int | None
 
 
@@ -135,11 +128,9 @@ class _CubeDraft:
         ends = self.place[a], self.place[b]
         derived = manhattan_mm(self.parts[ends[0]].pos_mm, self.parts[ends[1]].pos_mm)
         length = derived if link.length_mm is None else link.length_mm
-        rates = [self.parts[end].rate_gbs for end in ends]
-        for (src, dst), (left, entered) in ((ends, rates), (ends[::-1], rates[::-1])):
-            bw_gbs, slower = limit_link(link.bw_gbs, left, entered)
-            fifo = None if link.unbounded or slower else self.spec.transport.fifo_of(link)
-            self.links.append(PlannedLink(src, dst, link_class, bw_gbs, length, link.overhead_ns, fifo))
+        fifo = None if link.unbounded else self.spec.transport.fifo_of(link)
+        for src, dst in (ends, ends[::-1]):
+            self.links.append(PlannedLink(src, dst, link, link_class, length, fifo))
 
 
 def _router_name(xy: tuple[int, int]) -> str:

@@ -12,7 +12,7 @@ from itertools import product
 from kernbench.common.ids import HOST, SWITCH, cube_part, io_ucie_id, sip_part, sip_port_id, ucie_id
 from kernbench.common.values import state
 from kernbench.topology.cube_plan import AnyComponent, CubePlan, plan_cube
-from kernbench.topology.fields import LinkSpec, limit_link
+from kernbench.topology.fields import LinkSpec
 from kernbench.topology.geometry import ChipletGeometry, MachineGeometry, PointMm, Rect, manhattan_mm, point
 from kernbench.topology.graph import Edge, Graph, Node
 from kernbench.topology.grid import FORWARD, OPPOSITE
@@ -55,14 +55,14 @@ class _GraphDraft:
 
     def connect(self, src: str, dst: str, link: LinkSpec, link_class: str) -> None:
         """Add one direction of such a link."""
-        left, entered = self.nodes[src], self.nodes[dst]
-        derived = manhattan_mm(left.pos_mm, entered.pos_mm)
+        entered = self.nodes[dst]
+        derived = manhattan_mm(self.nodes[src].pos_mm, entered.pos_mm)
         length = derived if link.length_mm is None else link.length_mm
         overhead = entered.overhead_ns + link.overhead_ns + self.spec.wire_ns(length)
-        bw_gbs, slower = limit_link(link.bw_gbs, left.rate_gbs, entered.rate_gbs)
-        unbounded = link.unbounded or slower
-        fifo = None if unbounded else self.spec.transport.long_fifo_of(link, overhead)
-        self.edges.append(Edge(src, dst, bw_gbs, length, link.overhead_ns, link_class, unbounded, fifo))
+        fifo = None if link.unbounded else self.spec.transport.long_fifo_of(link, overhead)
+        self.edges.append(
+            Edge(src, dst, link.bw_gbs, length, link.overhead_ns, link_class, link.unbounded, fifo),
+        )
 
 
 def _sip(draft: _GraphDraft, sip: int) -> None:
@@ -141,15 +141,16 @@ def _cube(draft: _GraphDraft, sip: int, cube: int, rect: Rect) -> None:
             part.window,
         )
     for wire in draft.cube.links:
+        link = wire.link
         draft.edges.append(
             Edge(
                 ids[wire.src],
                 ids[wire.dst],
-                wire.bw_gbs,
+                link.bw_gbs,
                 wire.length_mm,
-                wire.overhead_ns,
+                link.overhead_ns,
                 wire.link_class,
-                wire.fifo_bytes is None,
+                link.unbounded,
                 wire.fifo_bytes,
             )
         )

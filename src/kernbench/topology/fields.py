@@ -66,15 +66,6 @@ class LinkSpec(ConfigModel):
         return self.fifo == "unbounded"
 
 
-def limit_link(bw_gbs: float, left_gbs: float | None, entered_gbs: float | None) -> tuple[float, bool]:
-    """Return the bandwidth of a link between parts of these rates, and whether the part that it enters is slower.
-
-    A part that is slower keeps what waits for it: the FIFO into it is unbounded, so streams wait for no credits.
-    """
-    limited = bw_gbs if left_gbs is None else min(bw_gbs, left_gbs)
-    return limited, entered_gbs is not None and entered_gbs < limited
-
-
 class BankedSpec(ConfigModel):
     """A memory of ``banks``, which take turns every ``bank_bytes``. With one bank the size of a turn says nothing."""
 
