@@ -50,9 +50,9 @@ class VaryingRate:
             gbs, until_ps = known[turn]
             gbs = min(gbs, most_gbs)
             if gbs:
-                end = at + left * PS_PER_NS / gbs
-                if end <= until_ps:
-                    return max(start_ps + 1, round(end))
+                took = at - start_ps + left * PS_PER_NS / gbs
+                if start_ps + took <= until_ps:
+                    return start_ps + max(1, round(took))
                 left -= (until_ps - at) * gbs / PS_PER_NS
             elif until_ps >= NEVER:
                 raise TransportError(f"{nbytes} bytes never pass: the rate is 0 GB/s for ever")
