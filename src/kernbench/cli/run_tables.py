@@ -94,6 +94,9 @@ def _about(machine: Topology, head: RunHead) -> Iterator[tuple[str, str]]:
         yield "parameters", params
     counts = f"{spec.num_sips} SIPs × {spec.cubes_per_sip} cubes × {spec.pes_per_cube} PEs"
     yield "machine", f"{machine.source} ({counts}, {machine.digest[:12]})"
+    clocks = machine.configured.clocks
+    if clocks.changed:
+        yield "clocks", str(clocks)
     yield "device", head.device
     yield "latency", f"{head.summary.sim_ns:,.3f} ns"
 

@@ -62,6 +62,9 @@ class ClocksSpec(ConfigModel):
     def _without_ones(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {name: factor for name, factor in plain(self).items() if factor != 1.0}
 
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {factor:g}" for name, factor in self)
+
     @property
     def changed(self) -> dict[str, float]:
         """The clocks that are not 1."""

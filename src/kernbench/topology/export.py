@@ -93,8 +93,7 @@ def machine_rows(topology: Topology) -> list[tuple[str, str]]:
 
 def _clock_rows(clocks: ClocksSpec) -> Iterator[tuple[str, str]]:
     if clocks.changed:
-        factors = ", ".join(f"{name} {factor:g}" for name, factor in clocks)
-        yield "clocks", f"{factors} times those of the file; all figures here are at these clocks"
+        yield "clocks", f"{clocks} times those of the file; all figures here are at these clocks"
 
 
 def clock_rows(topology: Topology) -> list[ClockRow]:
