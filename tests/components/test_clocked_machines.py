@@ -132,7 +132,7 @@ def test_bounds_follow(capsys: pytest.CaptureFixture[str]) -> None:
         small = [f"bench.{each}=64" for each in "mkn"]
         assert main([*command, *(word for each in (*small, *sets) for word in ("--set", each))]) == 0
         document = json.loads(capsys.readouterr().out)
-        assert document["configuration"].get("clocks", {}) == ({"pe": 4.0} if sets else {})
+        assert document["configuration"]["clocks"] == {"pe": 4.0 if sets else 1.0, "noc": 1.0, "io": 1.0}
         bounds = document["explanation"]["launches"][0]["roofline"]["bounds"]
         return float(next(each["ps"] for each in bounds if each["resource"] == "compute"))
 

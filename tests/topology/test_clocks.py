@@ -184,6 +184,16 @@ def test_extra_parts_and_their_links_follow(place: str, neighbour: str, clock: s
     assert (edge.bw_gbs, edge.overhead_ns, edge.length_mm) == (128, 1.5, 7)
 
 
+def test_a_part_whose_name_looks_like_a_unit_keeps_its_counts() -> None:
+    extra = (
+        "cube.extra.far_ns={impl: builtin.sram, bytes: 1MiB, attrs: {access_ns: 8}, links: [{to: r0_0, bw_gbs: 64}]}"
+    )
+    graph = resolve_topology("default", [extra, "clocks.noc=2"]).topology_obj
+    node = graph.node("sip0.cube0.far_ns")
+    assert node.window is not None
+    assert (node.window.nbytes, graph.sram_bw_gbs(node.id)) == (1 << 20, 128)
+
+
 # --- what is shown, and slips -----------------------------------------------------------------------------------------
 
 

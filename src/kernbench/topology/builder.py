@@ -84,6 +84,12 @@ class Topology:
         """The typed configuration as its file has it, with its clocks."""
         return self.given or self.spec
 
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """``configured`` as plain data with all of its clocks, for those who compare machines."""
+        found: dict[str, Any] = self.configured.model_dump(mode="json")
+        return found | {"clocks": dict(self.configured.clocks)}
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the resolved configuration: the same for files that mean the same machine."""

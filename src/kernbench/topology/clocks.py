@@ -7,13 +7,15 @@ others are counts, sizes or shares, which no clock changes. So the attributes of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
 
 from kernbench.common.config import LEAST_RATE, Complaint, ConfigModel, Factor, Path, path_of
 from kernbench.common.values import value
+from kernbench.common.yaml_document import path_text
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -73,50 +75,90 @@ class ClocksSpec(ConfigModel):
 
 @value
 class ClockedEntry:
-    """A number of the file at ``path``, as it is there and as ``clock`` makes it."""
+    """A number of the file at ``path``, in ``unit``, as it is there and as ``clock`` makes it."""
 
     path: Path
     clock: str
+    unit: str
     given: float
     clocked: float
 
 
 def apply_clocks(spec: M, clocks: ClocksSpec) -> M:
     """Return a machine with what each clock drives at that clock, and with no clocks: all of them are 1."""
+    if not clocks.changed:
+        return spec
     updates: dict[Path, Any] = {("clocks",): ClocksSpec()}
     for name, factor in clocks.changed.items():
-        for place in DRIVEN[name]:
-            path = path_of(place)
-            updates[path] = _clock(_entry_at(spec, path), factor, path)
-    return spec if len(updates) == 1 else _replaced(spec, updates)
+        for path, entry in _driven_by(name, spec):
+            updates[path] = _map_units(entry, path, "", partial(_clock, factor))
+    return _replaced(spec, updates)
 
 
-def clocked_entries(spec: BaseModel, clocks: ClocksSpec) -> Iterator[ClockedEntry]:
-    """Yield every number of a machine that its clocks change, in the order of the file."""
+def clocked_entries(spec: BaseModel, clocks: ClocksSpec) -> list[ClockedEntry]:
+    """Return every rate and latency of a machine that a clock other than 1 drives, in the order of the file."""
+    found: list[ClockedEntry] = []
     for name, factor in clocks.changed.items():
-        for place in DRIVEN[name]:
-            path = path_of(place)
-            for at, given in _numbers(_entry_at(spec, path), path):
-                yield ClockedEntry(at, name, given, _clocked(given, at, factor))
+
+        def note(path: Path, unit: str, given: float, name: str = name, factor: float = factor) -> float:
+            found.append(ClockedEntry(path, name, unit, given, _clock(factor, path, unit, given)))
+            return given
+
+        for path, entry in _driven_by(name, spec):
+            _map_units(entry, path, "", note)
+    return found
 
 
 def check_clocks(spec: BaseModel, clocks: ClocksSpec) -> Iterator[Complaint]:
-    """Complain about clocks that make a rate or a latency larger or smaller than the file could say it."""
+    """Complain about a clock that makes a rate or a latency larger or smaller than the file could say it."""
     for entry in clocked_entries(spec, clocks):
-        least, most = (0.0, MOST_NS) if _is_latency(entry.path) else (LEAST_RATE, MOST_RATE)
+        least, most = (LEAST_RATE, MOST_RATE) if entry.unit in RATES else (0.0, MOST_NS)
         if not least <= entry.clocked <= most:
-            what = ".".join(map(str, entry.path))
-            limit = f"must be {least:g} to {most:g}"
-            message = f"found {clocks.changed[entry.clock]:g}: {what} would be {entry.clocked:g}, which {limit}"
-            yield Complaint(("clocks", entry.clock), message)
+            what = f"{path_text(entry.path)} would be {entry.clocked:g}, which must be {least:g} to {most:g}"
+            yield Complaint(("clocks", entry.clock), f"found {clocks.changed[entry.clock]:g}: {what}")
             return
 
 
-def _entry_at(spec: BaseModel, path: Path) -> Any:
-    entry: Any = spec
-    for name in path:
-        entry = dict(entry)[name]
-    return entry
+def _driven_by(clock: str, spec: BaseModel) -> Iterator[tuple[Path, Any]]:
+    """Yield the entries that a clock drives, with their paths."""
+    for place in DRIVEN[clock]:
+        path = path_of(place)
+        entry: Any = spec
+        for name in path:
+            entry = dict(entry)[name]
+        yield path, entry
+
+
+def _map_units(entry: Any, path: Path, unit: str, change: Callable[[Path, str, float], float]) -> Any:
+    """Return an entry with each of its rates and latencies as ``change(path, unit, number)`` makes it.
+
+    ``unit``: that of the key that the entry stands at. What lies in a list or mapping at a key has the key's unit.
+    """
+    match entry:
+        case BaseModel():
+            found = {name: _map_units(each, (*path, name), _unit_of(name), change) for name, each in entry}
+            return entry.model_copy(update=found)
+        case Mapping():
+            return {
+                name: _map_units(each, (*path, name), _unit_of(name) or unit, change) for name, each in entry.items()
+            }
+        case tuple() | list():
+            return type(entry)(_map_units(each, (*path, at), unit, change) for at, each in enumerate(entry))
+        case bool():
+            return entry
+        case int() | float() if unit:
+            return change(path, unit, entry)
+        case _:
+            return entry
+
+
+def _unit_of(name: object) -> str:
+    """Return the unit that a key ends in; empty for a count, a size, a share."""
+    return next((unit for unit in (*RATES, LATENCY) if str(name).endswith(unit)), "")
+
+
+def _clock(factor: float, path: Path, unit: str, number: float) -> float:  # noqa: ARG001 - as ``_map_units`` calls it
+    return number * factor if unit in RATES else number / factor
 
 
 def _replaced(model: M, updates: Mapping[Path, Any]) -> M:
@@ -124,62 +166,6 @@ def _replaced(model: M, updates: Mapping[Path, Any]) -> M:
     own: dict[str, Any] = {}
     for path, entry in updates.items():
         name = str(path[0])
-        if len(path) == 1:
-            own[name] = entry
-        else:
-            own[name] = _replaced(own.get(name, dict(model)[name]), {path[1:]: entry})
+        part = own.get(name, dict(model)[name])
+        own[name] = entry if len(path) == 1 else _replaced(part, {path[1:]: entry})
     return model.model_copy(update=own)
-
-
-def _clock(entry: Any, factor: float, path: Path) -> Any:
-    """Return an entry with all its rates and latencies at a clock."""
-    match entry:
-        case BaseModel():
-            return entry.model_copy(update={name: _clock(each, factor, (*path, name)) for name, each in entry})
-        case Mapping():
-            return {name: _clock(each, factor, (*path, name)) for name, each in entry.items()}
-        case tuple() | list():
-            return type(entry)(_clock(each, factor, path) for each in entry)
-        case _:
-            return _clocked(entry, path, factor) if _is_clocked(entry, path) else entry
-
-
-def _numbers(entry: Any, path: Path) -> Iterator[tuple[Path, float]]:
-    """Yield the rates and latencies of an entry, with their paths."""
-    match entry:
-        case BaseModel():
-            for name, each in entry:
-                yield from _numbers(each, (*path, name))
-        case Mapping():
-            for name, each in entry.items():
-                yield from _numbers(each, (*path, name))
-        case tuple() | list():
-            for index, each in enumerate(entry):
-                yield from _numbers(each, (*path, index))
-        case _:
-            if _is_clocked(entry, path):
-                yield path, entry
-
-
-def _is_clocked(entry: Any, path: Path) -> bool:
-    is_number = isinstance(entry, int | float) and not isinstance(entry, bool)
-    return is_number and (_is_latency(path) or _is_rate(path))
-
-
-def _is_rate(path: Path) -> bool:
-    """Return True when the key nearest to the number that names a unit is a rate: entries of it are rates, too."""
-    return _unit_key(path).endswith(RATES)
-
-
-def _is_latency(path: Path) -> bool:
-    key = _unit_key(path)
-    return key.endswith(LATENCY) and not key.endswith(RATES)
-
-
-def _unit_key(path: Path) -> str:
-    names = (str(name) for name in reversed(path))
-    return next((name for name in names if name.endswith((*RATES, LATENCY))), "")
-
-
-def _clocked(number: float, path: Path, factor: float) -> float:
-    return number * factor if _is_rate(path) else number / factor
