@@ -173,6 +173,10 @@ def sound_ns(what: str, found: object) -> float:
     return float(found)
 
 
+LONGEST_NS = 1e12
+"""A rate that holds beyond this holds for ever: no run comes so far"""
+
+
 def _sound_rate(what: str, found: object, *, may_stop: bool = False) -> float:
     """``found`` as GB/s. UnsupportedError if it is none, and for 0 unless the links ``may_stop``."""
     sound = isinstance(found, int | float | np.number) and not isinstance(found, bool) and 0 <= found < inf
@@ -186,7 +190,7 @@ def _ask_rate(rate_gbs: Callable[[float], object], now_ps: int) -> RateStretch:
     """What a part says of its rate at ``now_ps``. UnsupportedError for what is no rate, or no later time."""
     now_ns = ps_to_ns(now_ps)
     found = rate_gbs(now_ns)
-    if not isinstance(found, tuple) or len(found) != 2:
+    if not isinstance(found, tuple | list) or len(found) != 2:
         raise UnsupportedError(f"rate_gbs({now_ns:.12g}) is {found!r}, must be a rate in GB/s, and until which ns")
     gbs, until_ns = found
     gbs = _sound_rate(f"the rate of rate_gbs({now_ns:.12g})", gbs, may_stop=True)
@@ -196,9 +200,6 @@ def _ask_rate(rate_gbs: Callable[[float], object], now_ps: int) -> RateStretch:
         raise UnsupportedError(f"rate_gbs({now_ns:.12g}) is 0 GB/s until {until_ns:g} ns: nothing would ever pass")
     return RateStretch(gbs, max(now_ps + 1, ns_to_ps(float(until_ns))) if until_ns < LONGEST_NS else NEVER)
 
-
-LONGEST_NS = 1e12
-"""A rate that holds beyond this holds for ever: no run comes so far"""
 
 _MADE = ("abandon", "blocked", "failures", "reset")  # of every part, once it has been made
 _PASSED = ("overhead_ns", "rate_gbs")  # when a link into the part, or out of it, is made

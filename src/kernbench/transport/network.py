@@ -46,9 +46,8 @@ class Junction:
         self._hold_packet = hold_packet
         self._under_way: set[Transfer] = set()  # their heads have come, and their last packets have not
         self._entered_at: dict[Link, int] = {}  # when the last packet enters, or has entered, the FIFO behind a link
-        self._waiting: defaultdict[Link, deque[_WaitingPacket]] = defaultdict(
-            deque
-        )  # whose turn has not come, or ended
+        # Packets that came by a link and whose turn has not come, or not ended.
+        self._waiting: defaultdict[Link, deque[_WaitingPacket]] = defaultdict(deque)
 
     def arrive(self, packet: Packet) -> None:
         """The head of ``packet`` is at the node."""
