@@ -143,6 +143,58 @@ def test_a_rate_that_is_the_links_own_and_holds_of_no_time_change_nothing(make: 
     assert outcome(scenario, paced=True, held=True, express=True) == plain
 
 
+def mixed(seed: int, *, express: bool) -> tuple[Outcome, int]:
+    """A run in which some nodes say rates that change, some hold packets, and all others let express transfers pass."""
+    rng = Random(f"mixed {seed}")
+    scenario = random_scenario(rng, fed=0.3) if seed % 2 else random_messages(rng, fed=0.3)
+    net = Network(scenario.packet_bytes, express=express)
+    net.trace_hops = True
+    nodes = sorted({wire.src for wire in scenario.wires})
+    step_ps = rng.choice((700, 5_000, 20_000))
+
+    def ask(now_ps: int) -> RateStretch:
+        turn = now_ps // step_ps
+        return RateStretch((64.0, 0.0, 3.7)[turn % 3], (turn + 1) * step_ps)
+
+    def hold(packet: Packet) -> int:
+        return (packet.transfer.serial + packet.nbytes) % 3 * step_ps
+
+    rates = {node: VaryingRate(ask) for node in rng.sample(nodes, 1)}
+    junctions = {
+        node: Junction(lambda transfer, hop: transfer.serial % 2 * 333, divides=False, hold_packet=hold)
+        for node in rng.sample(nodes, 1)
+    }
+    for wire in scenario.wires:
+        net.link(
+            wire.src,
+            wire.dst,
+            bw_gbs=wire.bw_gbs,
+            overhead_ns=wire.overhead_ns,
+            fifo_bytes=wire.fifo_bytes,
+            rate=rates.get(wire.src),
+            junction=junctions.get(wire.dst),
+        )
+    transfers = [post(net, send) for send in scenario.sends]
+    stops = []
+    for stop in scenario.stops_ns:
+        net.run(until_ns=stop)
+        stops.append(link_figures(net))
+    net.run()
+    delivered, heads = (tuple(getattr(t, name) for t in transfers) for name in ("delivered_ps", "head_ps"))
+    found = Outcome(delivered, heads, tuple(t.hops for t in transfers), link_figures(net), tuple(stops), {})
+    return found, net.express.n_admitted
+
+
+@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 80), marks=pytest.mark.slow)], ids=["few", "many"])
+def test_express_transfers_beside_limiters_are_exact(seeds: range) -> None:
+    admitted = 0
+    for seed in seeds:
+        express, n_admitted = mixed(seed, express=True)
+        assert express == mixed(seed, express=False)[0], seed
+        admitted += n_admitted
+    assert admitted > 0
+
+
 def chain(
     *, parts: int = 2, fifo_bytes: int | None = 4096, gbs: float = 256.0, **about: VaryingRate | Junction
 ) -> Network:
@@ -178,7 +230,7 @@ def test_streams_through_limiters_in_series_run_at_the_slowest_rate(parts: int, 
 
 
 def test_events_grow_by_packets_and_hops_only() -> None:
-    net = chain(parts=12, rate=VaryingRate(lambda now: RateStretch(16.0, now + 100)))
+    net = chain(parts=12, rate=VaryingRate(lambda now: RateStretch(16.0, now + 10_000)))
     net.send([f"n{at}" for at in range(14)], 1 << 20)
     net.run()
     assert net.clock.n_events == 1 + 1024 * 13 + 1023  # and a call that injects: one link is slower than those before
