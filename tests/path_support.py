@@ -22,7 +22,7 @@ SMALL = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1")
 BANKS = (
     "cube.hbm.timing=hbm3",
     "cube.hbm.access_bytes=null",
-    "cube.components.hbm_ctrl.attrs={access_ns: 15.0}",
+    "cube.components.hbm_ctrl.attrs={access_ns: 2.5}",
 )
 """Slices with banks."""
 

@@ -1,4 +1,4 @@
-"""Tests that docs/architecture.md shows what a load does."""
+"""Tests that docs/architecture.md shows what a load does, and names what its recipes need."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from types import FrameType
 from typing import Any
 
 import kernbench
+from kernbench.components.dispatch import Dispatcher
+from kernbench.core.log import LAST_RECORD, Kind
+from kernbench.messages.commands import OPCODE_WORDS, Opcode
+from kernbench.numerics.compute import RULES
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.triton_emu.tl_context import TLContext as Tl
@@ -49,3 +53,23 @@ def test_picture_of_a_load_has_the_files_it_goes_through() -> None:
     assert set(drawn) - {"transport/timing.py"} == set(travelled)  # its closed form was kept from the first load
     entries = [box[0] for box in boxes]
     assert [name for name in travelled if name in entries] == entries
+
+
+def test_recipe_of_a_command_names_what_there_is() -> None:
+    recipe = PAGE.read_text().split("**A command.**")[1].split("\n**")[0]
+    places = re.findall(r"((?:`\w+`(?:, | or | and below it )?)+) in `(\S+\.py)`", recipe)
+    named = {(name, file) for names, file in places for name in re.findall(r"\w+(?=`)", names)}
+    assert len(named) >= 9
+    missing = [(name, file) for name, file in named if not defines((ROOM / file).read_text(), name)]
+    assert not missing
+
+
+def defines(text: str, name: str) -> bool:
+    """Return True when a module with this text has a class or a table of that name, at its top or in a class."""
+    return re.search(rf"^ *(class {name}\b|{name}(:.*)? = )", text, re.MULTILINE) is not None
+
+
+def test_tables_of_commands_have_every_opcode_and_kind() -> None:
+    assert len(OPCODE_WORDS) == len(Opcode)
+    assert set(Dispatcher.STARTED_BY) == set(Opcode) - {Opcode.RECEIVE}  # which is done when its message is there
+    assert set(RULES) == {kind.label for kind in Kind if kind <= LAST_RECORD}

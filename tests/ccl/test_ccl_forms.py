@@ -21,7 +21,7 @@ KIB = 1024
 BANKS = (
     "cube.hbm.timing=hbm3",
     "cube.hbm.access_bytes=null",
-    "cube.components.hbm_ctrl.attrs={access_ns: 15.0}",
+    "cube.components.hbm_ctrl.attrs={access_ns: 2.5}",
 )
 GRIDS = {2: Grid(2, 1), 4: Grid(2, 2), 6: Grid(3, 2), 8: Grid(4, 2), 16: Grid(4, 4)}
 

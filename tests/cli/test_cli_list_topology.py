@@ -30,6 +30,41 @@ def test_list_names_everything(kernbench: Run) -> None:
     assert "…" not in ran.out
 
 
+@pytest.mark.parametrize("name", ["hbm2", "hbm3e", "ddr5"])
+def test_a_timing(kernbench: Run, name: str) -> None:
+    ran = kernbench("topology", "--timing", name)
+    assert (ran.code, ran.err) == (0, "")
+    assert ("assumed" in ran.out) == (name == "hbm3e")
+    for text in ("source", "peak of a PC", "GB/s", "refi_ns", "3900 ns", "tREFI"):
+        assert text in ran.out
+    assert json.loads(kernbench("topology", "--timing", name, "--json").out)["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--timing", "hmb3"),
+            "unknown timing 'hmb3'; there are: hbm2, hbm3, hbm3e, hbm4, lpddr5, lpddr5x, ddr5; did you",
+        ),
+        (("--timing", "hbm3", "--format", "svg"), "--timing prints a timing by its name"),
+        (("--timing", "hbm3", *SMALL), "--timing prints a timing by its name"),
+    ],
+)
+def test_what_is_no_timing(kernbench: Run, arguments: tuple[str, ...], message: str) -> None:
+    ran = kernbench("topology", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert message in ran.err
+
+
+def test_a_warning_comes_once(kernbench: Run) -> None:
+    ran = kernbench("topology", "--set", "cube.hbm.queue_entries=16")
+    assert ran.code == 0
+    (line,) = ran.err.splitlines()
+    assert line.startswith("warning: --set cube.hbm.queue_entries=16: cube.hbm.queue_entries: ")
+    assert kernbench("topology").err == ""
+
+
 def test_list_as_json(kernbench: Run) -> None:
     ran = kernbench("list", "--json")
     document = json.loads(ran.out)
@@ -41,7 +76,15 @@ def test_list_as_json(kernbench: Run) -> None:
 def test_the_table(kernbench: Run) -> None:
     ran = kernbench("topology")
     assert ran.code == 0
-    for text in ("2, ring_1d", "256, 8 a cube", "cube_to_cube", "1,536", "unbounded", "access_ns 15", "182.892 GB/s"):
+    for text in (
+        "2, ring_1d",
+        "256, 8 a cube",
+        "cube_to_cube",
+        "1,536",
+        "unbounded",
+        "15 ns to the first byte",
+        "182.892 GB/s",
+    ):
         assert text in ran.out
     assert "…" not in ran.out
 
@@ -115,11 +158,14 @@ def test_text_goes_to_any_stdout() -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ("timing=hbm4", ".timing: found 'hbm4', did you mean 'hbm3'? must be one of: ideal, hbm3, hbm2, or a mapping"),
+        ("timing=hbm33", ".timing: found 'hbm33', did you mean 'hbm3'? must be one of: ideal, hbm2, hbm3, hbm3e, hbm4"),
         ("timing={rc_ns: -5}", ".timing.rc_ns: found -5, must be at least 0"),
         ("timing={rcns: 5}", ".timing.rcns: unknown key 'rcns'; did you mean 'rc_ns'? allowed here: stacks, groups"),
-        ("timing=[1]", ".timing: found [1], must be one of: ideal, hbm3, hbm2, or a mapping of keys"),
-        ("mapping=foo", ".mapping: found 'foo', must be one of: interleave, MOP4CLXOR, RoBaRaCoCh, or a list"),
+        (
+            "timing=[1]",
+            ".timing: found [1], must be one of: ideal, hbm2, hbm3, hbm3e, hbm4, lpddr5, lpddr5x, ddr5, or a mapping",
+        ),
+        ("mapping=foo", ".mapping: found 'foo', must be one of: interleave, hash, MOP4CLXOR, RoBaRaCoCh, or a list"),
         ("mapping=[{field: pcc}]", ".mapping[0].field: found 'pcc', did you mean 'pc'? must be one of: column, pc"),
         ("mapping=[{values: 4}]", ".mapping[0]: missing key 'field'"),
         ("mapping=[{field: pc, fold: bak}]", ".mapping[0].fold: found 'bak', did you mean 'bank'? must be one of"),

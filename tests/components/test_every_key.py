@@ -97,6 +97,8 @@ OTHER_VALUES = {
     "topology:cube.hbm.access_bytes": "128",
     "topology:cube.hbm.mapping": "RoBaRaCoCh",
     "topology:cube.hbm.queue_entries": "4",
+    "topology:cube.hbm.refresh": "none",
+    "topology:cube.components.hbm_ctrl.attrs.access_ns": "40",
     "topology:cube.components.hbm_ctrl.attrs.efficiency": "0.5",
     "topology:cube.components.sram.attrs.bw_gbs": "99",
     "topology:pe.gemm.dtype_acc": "f16",

@@ -16,6 +16,7 @@ from kernbench.components.memory_order import (
     AccessFootprint,
     Footprint,
     PendingAccesses,
+    RangeIndex,
     footprints,
     overlap_kind,
 )
@@ -119,6 +120,26 @@ def test_a_long_access_makes_no_other_look_far(monkeypatch: pytest.MonkeyPatch) 
     for i in range(100):
         assert len(under_way.remove(i)) == 1
     assert not under_way.conflicts(AccessFootprint(reads=column))
+
+
+RANGES = st.tuples(st.integers(0, 40), st.integers(1, 9)).map(lambda r: (r[0], r[0] + r[1]))
+
+
+@given(st.lists(st.tuples(RANGES, st.booleans()), max_size=20), RANGES)
+def test_the_index_of_many_ranges_finds_what_a_list_finds(changes, asked) -> None:
+    """Each change adds a range or, when True, takes the oldest one away; items that are equal are one another's."""
+    index: RangeIndex[str] = RangeIndex()
+    there: list[tuple[int, int, str]] = []
+    for number, ((low, high), take) in enumerate(changes):
+        if take and there:
+            index.discard(*there.pop(0))
+        else:
+            there.append((low, high, str(number // 2)))
+            index.add(*there[-1])
+        begin, end = asked
+        if begin < end:
+            assert sorted(index.find(begin, end)) == sorted(n for a, b, n in there if a < end and begin < b)
+        assert index.is_empty == (not there)
 
 
 def command(serial: int) -> Command:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kernbench.common.dtypes import F16, F32, I8, row_major
 from kernbench.core.op_log import Operand
-from kernbench.numerics.intervals import ByteRuns, ExtentIndex, RangeIndex, bounds
+from kernbench.numerics.intervals import ByteRuns, ExtentIndex, bounds
 from kernbench.numerics.operands import window
 
 
@@ -87,20 +87,3 @@ def test_the_index_finds_what_a_list_finds(changes, asked) -> None:
             assert set(index.find(begin, end)) == expected
             assert not (index.misses(begin, end) and expected)
         assert index.is_empty == all(a >= b for a, b, _ in there)
-
-
-@given(st.lists(st.tuples(RANGES.filter(lambda r: r[0] < r[1]), st.booleans()), max_size=20), RANGES)
-def test_the_index_of_many_ranges_finds_what_a_list_finds(changes, asked) -> None:
-    """Each change adds a range or, when True, takes the oldest one away; items that are equal are one another's."""
-    index: RangeIndex[str] = RangeIndex()
-    there: list[tuple[int, int, str]] = []
-    for number, ((low, high), take) in enumerate(changes):
-        if take and there:
-            index.discard(*there.pop(0))
-        else:
-            there.append((low, high, str(number // 2)))
-            index.add(*there[-1])
-        begin, end = asked
-        if begin < end:
-            assert sorted(index.find(begin, end)) == sorted(n for a, b, n in there if a < end and begin < b)
-        assert index.is_empty == (not there)

@@ -89,6 +89,20 @@ def test_a_mapping_of_ones_choice_is_alone():
     assert (found.mapping, found.num_pcs) == ("MOP4CLXOR", 2)
 
 
+@pytest.mark.parametrize(("name", "title"), [("hbm3e", "hbm3e (assumed)"), ("ddr5", "ddr5")])
+def test_reports_say_what_is_assumed(name, title):
+    machine = compiled(f"cube.hbm.timing={name}", "cube.hbm.num_pcs=2", "cube.hbm.queue_entries=128")
+    report = probe_slice(slices_of(machine.spec.cube.hbm)[0], ("seq",), 200)
+    assert report.memory == title
+    (document,) = memory_document([report])
+    assert (document["memory"], document["assumed"]) == (name, name == "hbm3e")
+
+
+def test_a_hashed_machine_is_compared_too():
+    found = slices_of(compiled("cube.hbm.mapping=hash").spec.cube.hbm)
+    assert [each.mapping for each in found] == ["hash", "MOP4CLXOR", "RoBaRaCoCh"]
+
+
 def test_reports_are_told_and_drawn(channels, tmp_path):
     reports = [probe_slice(each, ("seq", "random_64B"), 200) for each in channels]
     document = memory_document(reports)

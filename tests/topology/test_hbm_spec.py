@@ -11,6 +11,7 @@ from kernbench.components.hbm.banks import BankedMemory
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_spec import HBM2, HBM3, HbmSpec, HbmTiming, interleave
 
+ACCESS = "cube.components.hbm_ctrl.attrs.access_ns"
 PLAIN = ("cube.hbm.burst_bytes=512",)
 FIELDS = "[{field: pc}, {field: group}, {field: column}, {field: stack}, {field: bank, fold: row}, {field: row}]"
 
@@ -48,12 +49,20 @@ def test_ideal_is_as_packaged_whatever_else_was_left_out():
     [
         ([*IDEAL, "cube.hbm.mapping=MOP4CLXOR"], "cube.hbm.mapping: timing: ideal has no banks"),
         ([*IDEAL, "cube.hbm.queue_entries=8"], "cube.hbm.queue_entries: timing: ideal has no banks"),
+        ([*IDEAL, "cube.hbm.refresh=all-bank"], "cube.hbm.refresh: timing: ideal has no banks to refresh"),
+        ([*IDEAL, "cube.hbm.refresh=none"], "cube.hbm.refresh: timing: ideal has no banks to refresh"),
+        (["cube.hbm.refresh=per-bank"], "must be one of: all-bank, spread, none"),
         (["cube.hbm.access_bytes=64"], "cube.hbm.access_bytes: only timing: ideal uses this"),
         (["cube.components.hbm_ctrl.attrs.efficiency=0.8"], "cube.components.hbm_ctrl.attrs.efficiency: only timing"),
         ([*PLAIN, "cube.hbm.mapping=MOP4CLXOR"], "cube.hbm.burst_bytes: only mapping: interleave uses this"),
         (["cube.hbm.num_pcs=16"], "16 pseudo-channels of 25.6 GB/s are 409.6 GB/s, but"),
         (["cube.hbm.burst_bytes=48"], "cube.hbm.burst_bytes: found 48, must be a multiple of 32"),
-        (["cube.hbm.timing=hbm4"], "did you mean 'hbm3'? must be one of: ideal, hbm3, hbm2"),
+        (["cube.hbm.timing=hbm33"], "did you mean 'hbm3'? must be one of: ideal, hbm2, hbm3"),
+        (
+            ["cube.hbm.timing={groups: 3}"],
+            "cube.hbm.timing: group has 3 values, must be a power of two where something",
+        ),
+        (["cube.hbm.timing={groups: 3}", "cube.hbm.mapping=hash"], "cube.hbm.mapping: group has 3 values; folded"),
         (["cube.hbm.timing={rcns: 50}"], "timing.rcns: unknown key 'rcns'; did you mean 'rc_ns'? allowed here: stacks"),
         (["cube.hbm.timing={refi_ns: 400}"], "refresh takes 104% of the time"),
         (["cube.hbm.timing={stacks: 32, groups: 32, banks: 4}"], "8 x 32 x 32 x 4 banks a slice, must be"),
@@ -61,6 +70,15 @@ def test_ideal_is_as_packaged_whatever_else_was_left_out():
         (["cube.hbm.mapping=[{field: pc}, {field: row}]"], "must have pc, stack, group and bank once each"),
         ([mapping("column", "column, values: 5")], "the columns must make up the 32 bursts of a row"),
         (["cube.hbm.num_pcs=6", mapping("pc", "pc, fold: row")], "mapping[0].fold: pc has 6 values"),
+        ([mapping("pc", "pc, fold: pc")], "cube.hbm.mapping: pc is folded into itself"),
+        (
+            [mapping("pc", "pc, fold: bank").replace("bank, fold: row", "bank, fold: pc")],
+            "pc, bank are folded into each",
+        ),
+        (
+            [mapping("pc", "pc, fold: above").replace("group}", "group, fold: pc}")],
+            "pc, group are folded into each other",
+        ),
     ],
 )
 def test_what_is_wrong_is_told(changes, message):
@@ -89,8 +107,40 @@ def work(timing: HbmTiming) -> list[object]:
     return found
 
 
-@pytest.mark.parametrize("name", HbmTiming.model_fields)
+@pytest.mark.parametrize("name", [name for name in HbmTiming.model_fields if name != "cl_ns"])
 def test_every_timing_matters(name):
     others = {"high": 0.5, "low": 0.5, "drain": 0.3}
     other = others.get(name) or getattr(HBM3, name) * 2
     assert work(HBM3.model_copy(update={name: other})) != work(HBM3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "access_ns"),
+    [
+        ([], 15),
+        (["cube.hbm.timing=hbm2"], 15),
+        (["cube.hbm.timing={cl_ns: 20}"], 20),
+        (["cube.hbm.timing=ideal"], 15),
+        ([f"{ACCESS}=2"], 14.5),
+        (["cube.hbm.timing=hbm2", f"{ACCESS}=0"], 14),
+        (["cube.hbm.timing=ideal", f"{ACCESS}=2"], 2),
+    ],
+)
+def test_an_access_takes_the_controller_and_cl_in_all_fifteen_unless_told(changes, access_ns):
+    assert compiled(*changes).spec.cube.hbm_access_ns == access_ns
+
+
+def test_no_refresh_leaves_the_peak():
+    assert compiled("cube.hbm.refresh=none").spec.cube.slice_bw_gbs == pytest.approx(204.8)
+    shares = [compiled(f"cube.hbm.refresh={mode}").spec.cube.slice_bw_gbs for mode in ("all-bank", "spread", "null")]
+    assert shares == [pytest.approx(204.8 * (1 - HBM3.refresh_share))] * 3
+
+
+def test_a_sweep_may_set_spread_on_every_machine():
+    assert hbm("cube.hbm.timing=ideal", "cube.hbm.refresh=spread").banks is None
+
+
+@pytest.mark.parametrize("pcs", [1, 2, 3, 8])
+def test_writes_are_kept_back_channel_by_channel(pcs):
+    cube = compiled(f"cube.hbm.timing={{pcs_per_channel: {pcs}}}").spec.cube
+    assert cube.write_queue_bytes == -(-8 // pcs) * 64 * 32

@@ -1,4 +1,4 @@
-"""How an algorithm and its queues are configured, as typed values; ``ccl_yaml`` reads them."""
+"""Typed configuration of an algorithm and its queues; ``loading.py`` reads it from ``ccl.yaml``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Passed: TypeAlias = Scalar | tuple[Scalar, ...]
 
 @value(kw_only=True)
 class QueueSettings:
-    """What all queues of an installation have in common."""
+    """Settings common to all queues of an installation."""
 
     buffer_kind: BufferKind = "tcm"
     backpressure: Backpressure = "sleep"
@@ -62,23 +62,23 @@ class AlgorithmConfig(QueueSettings):
 
     @property
     def label(self) -> str:
-        """What errors call it."""
+        """The name of the algorithm in errors."""
         return f"{self.place}: algorithm {self.name!r}" if self.place else f"algorithm {self.name!r}"
 
     def named(self, kind: str, text: str, builtins: Mapping[str, F]) -> F:
-        """The function that ``text`` means as its ``kind``, for example ``mapper``; raises as ``named_function``."""
+        """Return the function that ``text`` means as its ``kind``, such as ``mapper``; raises as ``named_function``."""
         return find_function(kind, text, builtins, f"{self.label}: {kind} {text!r}", self.folder)
 
     @property
     def passed(self) -> str:
-        """What passes through, as errors of the algorithm show it."""
+        """The keys that pass through to the algorithm, as its errors show them."""
         places = dict(self.passed_at)
         given = ((key, show(value), places.get(key)) for key, value in self.passthrough)
         return ", ".join(f"{key}={value}" + (f" ({at.source}:{at.line})" if at else "") for key, value, at in given)
 
     @property
     def reduce_op(self) -> ReduceName:
-        """How it reduces unless a call says otherwise."""
+        """The reduction that holds unless a call says otherwise."""
         return next((op for op in REDUCE_OPS if ("reduce_op", op) in self.passthrough), "sum")
 
 
@@ -96,7 +96,7 @@ class CclConfig:
         return tuple(each.name for each in self.algorithms)
 
     def algorithm(self, name: str | None = None) -> AlgorithmConfig:
-        """The one called ``name``, else the default one, else the only one. UnknownNameError lists what there is."""
+        """Return the one called ``name``, else the default, else the only one. UnknownNameError lists what there is."""
         wanted = name or self.default_algorithm
         if wanted is None:
             if len(self.algorithms) > 1:
@@ -120,7 +120,7 @@ class AlgorithmSettings(dict[str, Any]):
     __slots__ = ("origin",)
 
     def __init__(self, origin: AlgorithmConfig) -> None:
-        """Those of ``origin``; what it leaves open is left out."""
+        """Take the settings of ``origin``; those that it leaves open are left out."""
         self.origin = origin
         said = {name: getattr(origin, name) for name in _SETTINGS}
         super().__init__({"algorithm": origin.name, **said, "strict": origin.strict, **dict(origin.passthrough)})
@@ -130,7 +130,7 @@ class AlgorithmSettings(dict[str, Any]):
 
     @property
     def typed(self) -> AlgorithmConfig:
-        """What they say now, unchecked."""
+        """Return the settings as they are now, unchecked."""
         given: dict[str, Any] = dict.fromkeys(_MAY_BE_OPEN) | {key: self[key] for key in _SETTINGS if key in self}
         passed = {key: value for key, value in self.items() if key not in (*_SETTINGS, "algorithm", "strict")}
         entries = ((key, tuple(value) if isinstance(value, list) else value) for key, value in sorted(passed.items()))
@@ -152,5 +152,5 @@ _MAY_BE_OPEN = ("n_elem", "world_size")
 
 
 def resolve_algorithm_config(cfg: CclConfig, name: str | None = None) -> AlgorithmSettings:
-    """The settings of the algorithm called ``name``, as ``CclConfig.algorithm`` finds it, for a program to change."""
+    """Return the settings of algorithm ``name``, as ``CclConfig.algorithm`` finds it, for a program to change."""
     return AlgorithmSettings(cfg.algorithm(name))

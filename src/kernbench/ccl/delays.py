@@ -1,4 +1,4 @@
-"""How much is under way on a machine: bandwidth times delay, from its specification.
+"""Bytes under way on a machine: bandwidth times delay, from its specification.
 
 A schedule goes on ahead by that much: less leaves gaps on the links, more makes what is needed wait behind what is not.
 Delays are those of a way as long as half a die, without waiting.
@@ -11,7 +11,7 @@ from kernbench.topology.spec import TopologySpec
 
 
 def hop_bytes(spec: TopologySpec) -> tuple[int, int, int]:
-    """Bytes of the streams of a tree under way on a hop there and back: within a cube, between cubes, between SIPs."""
+    """Return the bytes under way on a hop of a tree there and back: within a cube, between cubes, between SIPs."""
     pe, sip, system = spec.pe.components, spec.sip, spec.system
     ends = 2 * pe.pe_ipcq.attrs.overhead_ns + spec.pe.dma.setup_ns + spec.pe.math.startup_ns
     in_cube = ends + 2 * _across_cube_ns(spec)
@@ -28,10 +28,10 @@ def hop_bytes(spec: TopologySpec) -> tuple[int, int, int]:
 
 
 def load_bytes(spec: TopologySpec) -> int:
-    """Bytes under way from a PE's slice of HBM."""
+    """Return the bytes under way from a PE's slice of HBM."""
     links = spec.cube.links
     delay = spec.pe.dma.setup_ns + 2 * spec.cube.components.xbar.attrs.overhead_ns
-    delay += spec.cube.components.hbm_ctrl.attrs.access_ns
+    delay += spec.cube.hbm_access_ns
     return int(delay * min(links.pe_to_xbar.bw_gbs, links.xbar_to_hbm.bw_gbs))
 
 

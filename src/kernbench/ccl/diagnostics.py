@@ -1,4 +1,4 @@
-"""What queues are doing: their pointers, and a line for every message."""
+"""Diagnostics of queues: their pointers, and a line for every message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRACE_VARIABLE = "KERNBENCH_CCL_TRACE"
 
 
 def pointer_dump(engine: GraphEngine) -> str:
-    """A line for every queue pair of the machine, by PE and in the order of installation.
+    """Return a line for every queue pair of the machine, by PE and in the order of installation.
 
     Its peer, my_head, my_tail, peer_head_cache, peer_tail_cache, and where it receives. After a program was given up
     whose kernels waited for queues, as they were then, until queues are installed or carry messages again.

@@ -42,7 +42,7 @@ class GridStep(NamedTuple):
 
 
 def timetable(axes: Iterable[Axis], n: int) -> list[GridStep]:
-    """What this place does for the all-reduce of ``n`` values, in order; axes of one place are left out."""
+    """Return the steps of this place for the all-reduce of ``n`` values, in order; axes of one place are left out."""
     long = [axis for axis in axes if axis.ring.size > 1]
     ways = [long, long[::-1]] if len(long) > 1 and n >= 2 * long[0].ring.size * long[1].ring.size else [long]
     steps: list[GridStep] = []
@@ -76,7 +76,7 @@ def all_reduce_by(
 
 
 def order_of_use(steps: Iterable[GridStep], n: int, under_way: int) -> list[int]:
-    """The order in which a timetable needs ``n`` values: whoever brings them in does so in that order.
+    """Return the order in which a timetable needs ``n`` values, which is the order to bring them in.
 
     What is added to a message is needed when that has come: ``under_way`` others have left by then.
     """
@@ -88,13 +88,13 @@ def order_of_use(steps: Iterable[GridStep], n: int, under_way: int) -> list[int]
 
 
 def order_of_results(steps: Iterable[GridStep], n: int) -> list[int]:
-    """The order in which a timetable is done with ``n`` values."""
+    """Return the order in which a timetable is done with ``n`` values."""
     last = {i: at for at, (_, i, does, _) in enumerate(steps) if does != "send"}
     return sorted(range(n), key=lambda i: last.get(i, 0))
 
 
 def _planned(axes: Sequence[Axis], mine: Sequence[int], most: int, begin: int) -> tuple[list[GridStep], int]:
-    """The all-reduce of ``mine`` from ``begin`` on, along one axis after the other, and when it ends.
+    """Return the steps of the all-reduce of ``mine`` from ``begin`` on, along one axis after the other, and their end.
 
     ``most``: how many values those places have that have most. Times depend on that alone.
     """
@@ -119,12 +119,12 @@ class _Passage(NamedTuple):
 
     @property
     def turns(self) -> int:
-        """How many places a message passes at most."""
+        """The number of places that a message passes at most."""
         size = self.axis.ring.size
         return size // 2 if self.axis.kind == "closed" else size - 1
 
     def _reach(self, place: int, k: int) -> tuple[int, int]:
-        """From how far behind and ahead of ``place`` its piece number ``k`` comes: where they meet, in turn."""
+        """Return from how far behind and ahead of ``place`` its piece ``k`` comes: where they meet, in turn."""
         size = self.axis.ring.size
         if self.axis.kind == "line":
             return place, size - 1 - place
@@ -133,7 +133,7 @@ class _Passage(NamedTuple):
         return ((size - 1) // 2, size // 2) if k % 2 else (size // 2, (size - 1) // 2)
 
     def _ways(self) -> list[tuple[str, str, int, int]]:
-        """Each way: the queues out and in, the direction of places, and which of ``_reach`` is behind."""
+        """Return each way: the queues out and in, the direction of places, and which of ``_reach`` is behind."""
         ring = self.axis.ring
         forth, back = (ring.next, ring.prev, 1, 0), (ring.prev, ring.next, -1, 1)
         return [forth] if self.axis.kind == "ring" else [forth, back]
@@ -149,7 +149,7 @@ class _Passage(NamedTuple):
         return [each for each in found if distance <= each[2]]
 
     def scatter(self, begin: int) -> list[GridStep]:
-        """What is for places ahead goes there, the farthest first; what came from behind has been added."""
+        """Return the steps of the reduce-scatter: pieces go ahead, the farthest first, once those behind are added."""
         steps: list[GridStep] = []
         for out, come, way, behind in self._ways():
             for distance in range(self.turns, -1, -1):
@@ -162,7 +162,7 @@ class _Passage(NamedTuple):
         return steps
 
     def gather(self, begin: int) -> list[GridStep]:
-        """The own part goes both ways, and those of the places behind follow it as they come in."""
+        """Return the steps of the all-gather: the own part goes both ways, and parts that come in are passed on."""
         steps: list[GridStep] = []
         for out, come, way, behind in self._ways():
             for distance in range(self.turns + 1):
@@ -189,11 +189,11 @@ class SipGrid(NamedTuple):
 
     @property
     def is_grid(self) -> bool:
-        """Whether these are all SIPs of a torus or mesh with several rows and columns."""
+        """True for all SIPs of a torus or mesh with several rows and columns."""
         return self.kind in TWO_DIMENSIONAL and min(self.w, self.h) > 1 and self.n == self.w * self.h
 
     def axes(self, here: int) -> list[Axis]:
-        """The rings, or lines, of links that SIP ``here`` is on."""
+        """Return the rings, or lines, of links that SIP ``here`` is on."""
         if self.kind not in TWO_DIMENSIONAL:
             return [Axis(RingPlace("global_E", "global_W", here, self.n), "ring")]
         y, x = divmod(here, self.w)
@@ -201,7 +201,7 @@ class SipGrid(NamedTuple):
         return [Axis(axis, "closed" if self.kind == "torus_2d" else "line") for axis in (row, column)]
 
     def pieces(self, n_elem: int, chunk: int) -> int:
-        """In how many messages of up to ``chunk`` elements ``n_elem`` go: as many for each place, and each way there.
+        """Return the number of messages of up to ``chunk`` elements for ``n_elem``: as many for each place and way.
 
         Of few elements one for each place: more messages would take longer than they save.
         """
@@ -211,7 +211,7 @@ class SipGrid(NamedTuple):
 
 
 def sip_grid(n: int, /, *, sip_topology: str = "ring_1d", sip_w: int = 0, sip_h: int = 0, **_others: object) -> SipGrid:
-    """The grid that a configuration says, whose names may be old ones."""
+    """Return the grid of a configuration, which may have old names."""
     return SipGrid(n, current_topology_name(sip_topology), sip_w, sip_h)
 
 
@@ -224,5 +224,5 @@ def all_reduce_segment(segment: Chunk, sips: SipGrid, here: int, messages: Messa
 
 
 def half_a_hop(messages: Messages) -> int:
-    """How many messages are on their way between two SIPs, one way."""
+    """Return how many messages are on their way between two SIPs, one way."""
     return messages.under_way(messages.hop_bytes[-1] // 2)

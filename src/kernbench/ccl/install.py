@@ -57,7 +57,7 @@ class Peer(int):
     pe: int
 
     def __new__(cls, rank: int, leader: PeCoord) -> Self:
-        """The rank ``rank``, whose first PE is ``leader``."""
+        """Make rank ``rank``, whose first PE is ``leader``."""
         self = super().__new__(cls, rank)
         self.sip, self.cube, self.pe = leader
         return self
@@ -80,13 +80,13 @@ class RankLayout:
         return tuple(PlacedPe(*pes[0]) for pes in self.ranks)
 
     def rank_finder(self) -> Callable[[PeCoord], int | None]:
-        """The rank that a PE belongs to; None for one outside."""
+        """Return the rank that a PE belongs to; None for one outside."""
         if self.ranks_are_sips:
             return lambda pe: pe[0]
         return {pes[0]: rank for rank, pes in enumerate(self.ranks)}.get
 
     def neighbor_table(self, edges: Sequence[Edge]) -> NeighborTable:
-        """The neighbours of every rank; of edges that lead to several ranks by one direction the first counts."""
+        """Return the neighbours of every rank; where a direction leads to several ranks, the first."""
         rank_of, leaders = self.rank_finder(), self.leaders
         table: dict[int, dict[str, Peer]] = {rank: {} for rank in range(len(self.ranks))}
         for src, direction, dst in edges:
@@ -97,14 +97,14 @@ class RankLayout:
 
 
 def layout_of(algorithm: Algorithm, spec: TopologySpec) -> RankLayout:
-    """The ranks of an algorithm on a machine; InputError for a world that the machine has not."""
+    """Return the ranks of an algorithm on a machine; InputError for a world that does not fit it."""
     config = algorithm.config
     ranks = rank_pes(spec, world_size_of(spec, config), algorithm.mapper_fn, ranks_are_pes=config.ranks_are_pes)
     return RankLayout(ranks, ranks_are_sips(spec, config))
 
 
 def edges_of(algorithm: Algorithm, spec: TopologySpec) -> list[Edge]:
-    """What the topology says, changed by the algorithm's own ``neighbors`` if it has that.
+    """Return the edges of the topology, changed by the algorithm's own ``neighbors`` if it has one.
 
     What that leaves alone stays; a direction that it changes or adds joins each PE of the rank to the same one of the
     peer's. InputError when either function returns something else than it should.
@@ -118,7 +118,7 @@ def edges_of(algorithm: Algorithm, spec: TopologySpec) -> list[Edge]:
 
 
 def _edge(entry: Any, what: str) -> Edge:
-    """An entry of a topology's list, checked for its form."""
+    """Check an entry of a topology's list, and return it as an edge."""
     try:
         return _EDGE.validate_python(entry)
     except ValidationError:
@@ -160,7 +160,7 @@ def _answer(neighbors: Neighbors, rank: int, n: int, base: Mapping[str, int], wh
 
 @value(kw_only=True)
 class IpcqPlan:
-    """What has been installed.
+    """The queues that have been installed.
 
     ``rank_to_pe``: the leading (sip, cube, pe) of each rank; ``rank_pes``: all PEs of each. ``neighbor_table``:
     rank -> direction -> rank. Entries of the first and of the last have ``sip``, ``cube`` and ``pe``.
@@ -200,7 +200,7 @@ def configured(
     world_size: int | None = None,
     ccl: CclLike = None,
 ) -> Algorithm:
-    """The algorithm that these arguments of ``install_ipcq`` mean."""
+    """Return the algorithm that the arguments of ``install_ipcq`` name."""
     if algorithm is None or isinstance(algorithm, str):
         config = as_ccl_config(ccl).algorithm(algorithm)
     else:
@@ -211,7 +211,7 @@ def configured(
 
 
 def plan_of(config: AlgorithmConfig, layout: RankLayout, queues: InstalledQueues) -> IpcqPlan:
-    """The plan of an installation."""
+    """Return the plan of an installation."""
     return IpcqPlan(
         config=config,
         world_size=len(layout.ranks),
@@ -224,7 +224,7 @@ def plan_of(config: AlgorithmConfig, layout: RankLayout, queues: InstalledQueues
 
 
 def checked_count(name: str, given: object, least: int) -> int:
-    """The number; InputError for what is none, and for less than ``least``."""
+    """Return the number; InputError for anything else, and for less than ``least``."""
     if isinstance(given, bool) or not isinstance(given, SupportsIndex) or index(given) < least:
         raise InputError(f"{name}={given!r}: must be a whole number, at least {least}")
     return index(given)

@@ -1,4 +1,4 @@
-"""Which PEs take part for a rank, which PEs the ranks of a world are, and which layouts of a tensor are accepted."""
+"""Layouts: the PEs of each rank, the ranks of a world, and the layouts of a tensor that are accepted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pe0_of_every_cube(topology: TopologySpec, rank: int) -> list[tuple[int, int]
 
 
 def all_pes(topology: TopologySpec, rank: int) -> list[tuple[int, int]]:  # noqa: ARG001 - a Mapper
-    """Every PE, by cube, then PE."""
+    """Return every PE, by cube, then PE."""
     return [(cube, pe) for cube in range(topology.cubes_per_sip) for pe in range(topology.pes_per_cube)]
 
 
@@ -41,7 +41,7 @@ MAPPERS: dict[str, Mapper] = {
 
 
 def rank_pes(topology: TopologySpec, world_size: int, mapper: Mapper, *, ranks_are_pes: bool = False) -> RankPes:
-    """The PEs of every rank: with as many ranks as SIPs those of its SIP that the mapper says.
+    """Return the PEs of every rank: with as many ranks as SIPs those of its SIP that the mapper says.
 
     With any other number, or with ``ranks_are_pes``, rank r is the r-th PE in (sip, cube, pe) order. InputError for
     more ranks than PEs and for a mapper that names PEs which a SIP does not have.
@@ -56,7 +56,7 @@ def rank_pes(topology: TopologySpec, world_size: int, mapper: Mapper, *, ranks_a
 
 
 def nth_pe(topology: TopologySpec, index: int) -> PeCoord:
-    """The PE number ``index`` of the machine in (sip, cube, pe) order."""
+    """Return the PE number ``index`` of the machine in (sip, cube, pe) order."""
     cube, pe = divmod(index, topology.pes_per_cube)
     return (*divmod(cube, topology.cubes_per_sip), pe)
 
@@ -74,11 +74,11 @@ def _mapped(topology: TopologySpec, sip: int, mapper: Mapper) -> tuple[PeCoord, 
 
 
 class TensorLike(Protocol):
-    """What a validator sees of a tensor."""
+    """The part of a tensor that validators read."""
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """The name in reports."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -90,7 +90,7 @@ class TensorLike(Protocol):
 
     @property
     def dp(self) -> DPPolicy:
-        """How it spreads over the cubes and PEs of its SIP."""
+        """The placement over the cubes and PEs of its SIP."""
 
     @property
     def shards(self) -> Sequence[MappedShard]:

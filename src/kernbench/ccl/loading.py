@@ -53,7 +53,7 @@ MODULES = tuple(sorted(module.name for module in pkgutil.iter_modules(package.__
 
 
 def module_called(text: str, owner: str, folder: Path | None = None) -> ModuleType:
-    """The module of an algorithm: a built-in name, a dotted path, or a ``.py`` file, the latter two from ``folder``.
+    """Return the module of an algorithm: built-in name, dotted path or ``.py`` file, the latter two from ``folder``.
 
     UnknownNameError for a name that is none of these; InputError for a module that cannot be imported.
     """
@@ -68,24 +68,24 @@ def module_called(text: str, owner: str, folder: Path | None = None) -> ModuleTy
 
 
 def is_path(text: str, folder: Path | None = None) -> bool:
-    """Whether ``text`` leads to code of the user's: it has a dot, or is the name of a module in ``folder``."""
+    """Return True when ``text`` names code of the user's: it has a dot, or is a module in ``folder``."""
     return "." in text or (folder is not None and (folder / f"{text}.py").is_file())
 
 
 def passes(key: object) -> bool:
-    """Whether a key of ``ccl.yaml`` is for the algorithm to make sense of."""
+    """Return True for a key of ``ccl.yaml`` that is passed on to the algorithm unread."""
     return isinstance(key, str) and (key in PASSED_KEYS or key.startswith(PASSED_PREFIX))
 
 
 def foreign_key(algorithm: str, key: str, known: Sequence[str]) -> str:
-    """What is said of a key that ``algorithm`` does not know."""
+    """Return the error text for a key that ``algorithm`` does not know."""
     return (
         f"algorithm {algorithm!r} does not know {key!r}; {close_to(key, known)}it knows: {', '.join(known) or 'none'}"
     )
 
 
 def known_keys(module: ModuleType, topology: str) -> tuple[str, ...]:
-    """The keys of ``ccl.yaml`` that have an effect on an algorithm.
+    """Return the keys of ``ccl.yaml`` that have an effect on an algorithm.
 
     Those that its ``kernel_args`` has as parameters, its module names in ``config_keys`` or its topology takes.
     """
@@ -96,7 +96,7 @@ def known_keys(module: ModuleType, topology: str) -> tuple[str, ...]:
 
 
 def first_line(what: Any) -> str:
-    """What a module or a function says of itself in the first line of its docstring; empty when nothing."""
+    """Return the first line of the docstring of a module or a function; empty without one."""
     return (what.__doc__ or "").strip().partition("\n")[0]
 
 
@@ -131,7 +131,7 @@ class Algorithm:
     neighbors: Neighbors | None
 
     def args_for(self, spec: TopologySpec, *, n_elem: int, sip_rank: int = 0, **more: Any) -> tuple[Any, ...]:
-        """What the kernel gets behind its tensor on this machine, on SIP ``sip_rank``.
+        """Return the arguments of the kernel behind its tensor on this machine, on SIP ``sip_rank``.
 
         ``kernel_args`` is told of the machine, of the queues, what passes through from the configuration, and ``more``;
         of f32 when that says no ``dtype``.
@@ -156,7 +156,7 @@ def told_of(config: AlgorithmConfig) -> Iterator[None]:
 
 
 def machine_values(spec: TopologySpec) -> dict[str, Any]:
-    """What ``kernel_args`` learns of the machine, by name; the SIPs of a fabric without rows are one row."""
+    """Return what ``kernel_args`` gets of the machine, by name; SIPs of a fabric without rows are one row."""
     mesh, sips = spec.sip.cube_mesh, spec.system.sips
     return {
         "cube_w": mesh.w,
@@ -201,7 +201,7 @@ def load_algorithm(config: AlgorithmConfig | AlgorithmSettings) -> Algorithm:
 
 
 def kernel_of(module: ModuleType) -> tuple[Callable[..., object], KernelArgs]:
-    """The kernel of an algorithm's module, and what makes its arguments; of one with a schedule only, that as both."""
+    """Return the kernel of an algorithm's module and the maker of its arguments; a schedule is both."""
     functions = vars(module)
     if "kernel" in functions:
         return functions["kernel"], functions["kernel_args"]
@@ -234,7 +234,7 @@ def _check_keys(config: AlgorithmConfig, module: ModuleType, topology: str) -> N
 
 
 def _problems(module: ModuleType) -> Iterator[str]:
-    """What keeps a module from being an algorithm."""
+    """Yield each reason why a module is no algorithm."""
     functions = vars(module)
     for name in ("schedule",) if "schedule" in functions and "kernel" not in functions else ("kernel", "kernel_args"):
         if name not in functions:
@@ -271,7 +271,7 @@ _Section: TypeAlias = tuple[str, ...]
 
 
 def _known(kind: str, known: Collection[str]) -> AfterValidator:
-    """What is no path, seen from the folder of the file, has to be built in."""
+    """Return a check that a name is built in, or a path as seen from the folder of the file."""
 
     def check_name(name: str, info: ValidationInfo) -> str:
         if name not in known and not is_path(name, info.context):
@@ -284,7 +284,7 @@ def _known(kind: str, known: Collection[str]) -> AfterValidator:
 
 
 class _Settings(ConfigModel):
-    """What ``defaults`` and every algorithm may say; None: not said here."""
+    """The keys of ``defaults`` and of every algorithm; None: not given here."""
 
     topology: Annotated[str, BeforeValidator(current_topology_name), _known("topology", TOPOLOGIES)] | None = None
     mapper: Annotated[str, _known("mapper", MAPPERS)] | None = None
@@ -325,7 +325,7 @@ def load_ccl_config(path: str | os.PathLike[str] | None = None, overrides: Itera
 
 
 def ccl_config_of(document: Document) -> CclConfig:
-    """The configuration in a parsed file. ConfigError with every problem, in file order."""
+    """Return the configuration in a parsed file. ConfigError with every problem, in file order."""
     data = deepcopy(document.data)
     passed = {path: _taken_out(section) for path, section in _sections(data)}
     folder = Path(document.source).absolute().parent
@@ -355,7 +355,7 @@ CclLike: TypeAlias = CclConfig | AlgorithmConfig | Mapping[str, Any] | str | os.
 
 
 def as_ccl_config(given: CclLike, fallback: Mapping[str, Any] | None = None) -> CclConfig:
-    """The configuration that ``given`` means.
+    """Return the configuration that ``given`` means.
 
     A mapping is what ``ccl.yaml`` has: all of it, or the section of one algorithm, with the ``defaults`` or without,
     over ``fallback``; ``resolve_algorithm_config`` gives one. ConfigError with every problem.
@@ -383,12 +383,12 @@ def _file(path: str | os.PathLike[str] | None) -> str:
 
 
 def packaged_file() -> str:
-    """The file that ships with the package."""
+    """Return the file that ships with the package."""
     return str(resources.files("kernbench") / "defaults" / LOCAL_FILE)
 
 
 def _taken_out(section: dict[str, Any]) -> dict[str, Any]:
-    """What passes through, taken out of a section, for no model knows it; nor the key that does nothing."""
+    """Take the keys that pass through out of a section and return them; drop the key that does nothing."""
     section.pop(IDLE_KEY, None)
     return {name: section.pop(name) for name in tuple(section) if name.startswith(PASSED_PREFIX)}
 
@@ -402,7 +402,7 @@ def _not_passable(passed: Mapping[_Section, Mapping[str, Any]]) -> Iterator[Comp
 
 
 def _sections(data: Mapping[str, Any]) -> Iterator[tuple[_Section, dict[str, Any]]]:
-    """The parts of a file that hold settings, sound or not."""
+    """Yield the parts of a file that hold settings, sound or not."""
     algorithms = data.get("algorithms")
     named = algorithms.items() if isinstance(algorithms, dict) else ()
     found = [(("defaults",), data.get("defaults")), *((("algorithms", name), section) for name, section in named)]
@@ -410,7 +410,7 @@ def _sections(data: Mapping[str, Any]) -> Iterator[tuple[_Section, dict[str, Any
 
 
 def _broken_rules(document: Document) -> Iterator[Complaint]:
-    """What is wrong between entries; asked of all that is there, whatever else is wrong."""
+    """Yield a complaint for each rule between entries that is broken, whatever else is wrong."""
     for path, section in _sections(document.data):
         given = section.get("topology"), document.get(("defaults", "topology"))
         if path[0] == "algorithms" and given == (None, None):
@@ -436,14 +436,14 @@ def _foreign_keys(document: Document) -> Iterator[Complaint]:
 
 
 def _default_name(document: Document) -> object:
-    """The algorithm that is taken when none is named; None when that is an error."""
+    """Return the algorithm that is taken when none is named; None when that is an error."""
     algorithms = document.get(("algorithms",))
     only = next(iter(algorithms)) if isinstance(algorithms, dict) and len(algorithms) == 1 else None
     return document.get(("defaults", "algorithm")) or only
 
 
 def _chunks_without_slot(document: Document, resolved: Iterable[AlgorithmConfig]) -> Iterator[Complaint]:
-    """The pieces of shipped algorithms are messages."""
+    """Yield a complaint for each shipped algorithm whose pieces are larger than a slot: pieces are messages."""
     for each in resolved:
         size, path = dict(each.passthrough).get("chunk_size"), _where(document, each.name, "chunk_size")
         used = path[0] != "defaults" or each.name == _default_name(document)
@@ -452,7 +452,7 @@ def _chunks_without_slot(document: Document, resolved: Iterable[AlgorithmConfig]
 
 
 def _where(document: Document, algorithm: str, key: str) -> tuple[str, ...]:
-    """The path of a setting of an algorithm: its own, else that of the defaults."""
+    """Return the path of a setting of an algorithm: its own, else that of the defaults."""
     own = ("algorithms", algorithm, key)
     return own if document.get(own) is not None else ("defaults", key)
 
@@ -460,7 +460,7 @@ def _where(document: Document, algorithm: str, key: str) -> tuple[str, ...]:
 def _resolved(
     name: str, file: _CclFile, passed: Mapping[_Section, Mapping[str, Any]], document: Document, folder: Path
 ) -> AlgorithmConfig:
-    """The algorithm's own settings over the defaults."""
+    """Return the algorithm's own settings over the defaults."""
     values = _said(file.defaults) | _said(file.algorithms[name])
     values.pop("algorithm", None)
     through = {key: values.pop(key) for key in PASSED_KEYS if key in values}

@@ -68,16 +68,16 @@ _GUARD_BYTES = 4096
 
 
 class PeMemory(Protocol):
-    """What the PEs of a SIP work on: their TCMs, and tensors. What an array holds is for it alone to understand."""
+    """The memory of the PEs of a SIP: their TCMs, and tensors. It alone knows what an array holds."""
 
     def carry_out(self, command: Command) -> None:
         """Do what ``command`` says. To be called under ``np.errstate(all="ignore")``."""
 
     def meet(self, a: Command, b: Command) -> bool:
-        """Whether both access the same bytes of a tensor, and one of them writes."""
+        """Return True when both access the same bytes of a tensor and one of them writes."""
 
     def get(self, array: Operand) -> Any:
-        """What an array in TCM holds now."""
+        """Return what an array in TCM holds now."""
 
     def put(self, address: int, message: Any) -> None:
         """Write to a TCM what ``get`` has given, here or elsewhere."""
@@ -102,11 +102,11 @@ class MockMemory:
         return va
 
     def read(self, va: int, shape: Shape, dtype: np.dtype[Any]) -> Array:
-        """A copy of the array at ``va``."""
+        """Return a copy of the array at ``va``."""
         return self._store.read("hbm", va, shape, element_type(dtype.name))
 
     def get(self, array: Operand) -> Array:
-        """The elements."""
+        """Return the elements."""
         return self._store.read("tcm", array.address, array.shape, array.dtype)
 
     def put(self, address: int, message: Array) -> None:
@@ -132,7 +132,7 @@ class MockMemory:
         self._operands.deposit(work.output, result(work, self._operands, F32, False))
 
     def meet(self, a: Command, b: Command) -> bool:
-        """Whether both access the same bytes of a tensor, and one of them writes."""
+        """Return True when both access the same bytes of a tensor and one of them writes."""
         pairs = product(_accesses(a), _accesses(b))
         return any((x or y) and np.shares_memory(self._view(one), self._view(other)) for (x, one), (y, other) in pairs)
 
@@ -141,7 +141,7 @@ class MockMemory:
         return self._store.view("hbm", ref.va, ref.shape, ref.dtype, ref.strides)
 
     def _segments(self, ref: MemoryRef) -> tuple[Segment, ...]:
-        """Where the memory side of a DMA lies."""
+        """Return the segments of the memory side of a DMA."""
         if ref.runs:
             return tuple((va, n) if va == NOWHERE else self._checked(va, n) for va, n in ref.runs)
         box = _valid_box(ref)
@@ -155,7 +155,7 @@ class MockMemory:
         return self._checked(ref.va, sum((n - 1) * step for n, step in zip(ref.shape, steps, strict=True)) + item)
 
     def _checked(self, va: int, nbytes: int) -> Segment:
-        """These bytes, if they are of one tensor; else AddressFaultError."""
+        """Return these bytes, if they are of one tensor; else raise AddressFaultError."""
         at = bisect_right(self._tensors, va, key=lambda tensor: tensor[0]) - 1
         base, size = self._tensors[at] if at >= 0 else (va, 0)
         if va + nbytes > base + size:
@@ -171,7 +171,7 @@ def _place_of(address: int) -> MemoryPlace:
 
 
 def _accesses(command: Command) -> list[tuple[bool, MemoryRef]]:
-    """What of tensors a command reads and writes, and whether it writes it; operands first."""
+    """Return (writes, array) for each array of tensors that a command reads or writes; operands first."""
     if command.op in COMPOSITES:
         return [*((False, ref) for ref in command.reads_of_memory), (True, command.out)]
     if command.op not in _MEMORY_OPCODES or command.ref.physical:
@@ -216,11 +216,11 @@ class MockQueues:
         self._turn = 0
 
     def pair(self, direction: str, nbytes: int, *, sends: bool) -> QueuePair:
-        """The pair by which ``nbytes`` can be sent, or may come."""
+        """Return the pair by which ``nbytes`` can be sent, or may come."""
         return find_queue(self._name, self.pairs, direction, nbytes, sends=sends)
 
     def whichever(self) -> QueuePair | None:
-        """The next pair, in turn, that has a message to take."""
+        """Return the next pair, in turn, that has a message to take."""
         receiving = find_receivers(self._name, self.pairs)
         found = find_ready(receiving, self._turn)
         if found is None:
@@ -229,7 +229,7 @@ class MockQueues:
         return receiving[found]
 
     def take(self, pair: QueuePair, nbytes: int) -> Slot:
-        """The slot of the kernel's next message; when that is there, it has to have ``nbytes``."""
+        """Return the slot of the kernel's next message; when that is there, it has to have ``nbytes``."""
         pending, sequence = not pair.ready, pair.take()
         if not pending:
             self.check_size(pair, sequence, nbytes)
@@ -281,11 +281,11 @@ class MockPe:
 
     @property
     def at_barrier(self) -> bool:
-        """Whether the kernel waits for its mates, all its commands done."""
+        """True when the kernel's commands are done and it waits at a barrier."""
         return isinstance(self._request, Meet) and not self._under_way and not self._released
 
     def release(self) -> None:
-        """All mates have come to the barrier."""
+        """Go on: all mates have come to the barrier."""
         self._released = True
 
     def close(self) -> None:
@@ -320,7 +320,7 @@ class MockPe:
         return True
 
     def _finish(self) -> bool:
-        """The kernel has returned: it ends with its last command."""
+        """Note that the kernel has returned: it ends with its last command."""
         if self._failure is not None:
             raise self._failure
         if self._under_way:
@@ -420,7 +420,7 @@ class MockPe:
         return None if posted is None else QueueWait(pe=self.pe, kind="recv", direction=posted.name, line=posted.line)
 
     def waits_for(self) -> str:
-        """What the kernel waits for, in words."""
+        """Say in words what the kernel waits for."""
         return "its commands to end" if self._request is None else awaited_by(self._request, self._run.place)
 
 
@@ -466,7 +466,7 @@ class MockMachine:
         self._queues[pe] = MockQueues(pe, pairs, self._works_on[pe[0]], self._queues)
 
     def queues(self, pe: PeCoord) -> Mapping[str, QueuePair]:
-        """The queue pairs of a PE, by direction."""
+        """Return the queue pairs of a PE, by direction."""
         return self._queues[pe].pairs if pe in self._queues else {}
 
     def run(self, kernel: Callable[..., object], args: Mapping[PeCoord, Sequence[Any]]) -> None:
@@ -519,7 +519,7 @@ class MockMachine:
         return MockPe(self._named(pe_name(pe)), begin_run(kernel, args, {}, site, scratch), self._queues[pe])
 
     def _tcm(self, pe: PeCoord) -> int:
-        """Where the TCM of a PE begins; they are far apart."""
+        """Return the first address of a PE's TCM; TCMs are far apart."""
         return TCM_BASE + (pe[1] * self._spec.pes_per_cube + pe[2] << _TCM_BITS)
 
     def _named(self, pe: str) -> str:
@@ -538,7 +538,7 @@ class MockMachine:
 
 
 def kernel_name(kernel: Callable[..., object]) -> str:
-    """What a kernel is called."""
+    """Return the name of a kernel."""
     return kernel.__name__ if isinstance(kernel, FunctionType) else type(kernel).__name__
 
 

@@ -36,16 +36,16 @@ class Messages(NamedTuple):
         return [Chunk(first, count, chunk.tensor) for first, count in blocks(chunk.size, self.chunk, chunk.offset)]
 
     def segments(self, n_elem: int, copies: int = 1) -> Iterator[Chunk]:
-        """A tensor in parts of which scratch holds so many ``copies``, with what is made of them on the way."""
+        """Yield parts of a tensor of which scratch holds so many ``copies``, with what is made of them on the way."""
         for first, count in blocks(n_elem, max(self.chunk, self.scratch_bytes // copies // (4 * self.item))):
             yield Chunk(first, count)
 
     def under_way(self, nbytes: int) -> int:
-        """How many messages it takes to have ``nbytes`` on the way, while one more is being added."""
+        """Return how many messages keep ``nbytes`` on the way while one more is being added."""
         return 1 - -nbytes // (self.chunk * self.item)
 
     def loaded(self, pieces: Sequence[Chunk], order: Iterable[int] | None = None) -> Iterator[tuple[int, list[Step]]]:
-        """For each of ``pieces``, in ``order``, the loads that come before its use: more are under way by then."""
+        """Yield, for each of ``pieces`` in ``order``, the loads that come before its use: others are under way."""
         buffers = list(range(len(pieces)) if order is None else order)
         ahead, begun = self.under_way(self.load_bytes), 0
         for at, buffer in enumerate(buffers):
@@ -58,7 +58,7 @@ class Messages(NamedTuple):
         return reduce(buffer, buffer, what, self.op)
 
     def finish(self, buffer: int, contributions: int) -> list[Step]:
-        """For ``avg``, once all contributions are in ``buffer``: their mean."""
+        """Return the steps that end a reduction: for ``avg``, the mean of all contributions in ``buffer``."""
         return [scale(buffer, buffer, contributions)] if self.op == "avg" and contributions > 1 else []
 
 
@@ -99,7 +99,7 @@ def split_evenly(chunk: Chunk, parts: int) -> list[Chunk]:
 
 
 def numbered(parts: Iterable[Sequence[Chunk]]) -> list[range]:
-    """Which pieces of all are those of each part, when they are numbered one part after the other."""
+    """Return the range of numbers of each part's pieces, when all are numbered one part after the other."""
     found: list[range] = []
     for part in parts:
         first = found[-1].stop if found else 0

@@ -60,7 +60,7 @@ class InstalledQueues:
         return tuple(message.pe for message in self.messages)
 
     def removals(self) -> tuple[IpcqRemoveMsg, ...]:
-        """The messages that take the queues off again."""
+        """Return the messages that remove the queues again."""
         return tuple(
             IpcqRemoveMsg(pe=message.pe, name="remove queues", installation=message.installation)
             for message in self.messages
@@ -146,7 +146,7 @@ def uninstall(engine: GraphEngine, queues: InstalledQueues) -> None:
 
 
 def unreceived_error(messages: Sequence[UnreceivedMessage]) -> IpcqError:
-    """The error for messages, at least one, that nobody has received and nobody can receive any more."""
+    """Return the error for messages, at least one, that nobody has received and nobody can receive any more."""
     n = len(messages)
     what = "a message was" if n == 1 else f"{n} messages were"
     advice = "a kernel, or a rank of the program, has to receive what another sends"
@@ -154,7 +154,7 @@ def unreceived_error(messages: Sequence[UnreceivedMessage]) -> IpcqError:
 
 
 def lines_of(messages: Iterable[UnreceivedMessage]) -> list[str]:
-    """A line for each way and place that messages come from; of many the first, and how many more there are."""
+    """Return a line for each way and place that messages come from; of many the first, and how many more there are."""
     texts = [text if n == 1 else f"{text}, {n} times" for text, n in Counter(map(str, messages)).items()]
     more = [f"and {len(texts) - _MOST_TOLD} more"] if len(texts) > _MOST_TOLD else []
     return [*texts[:_MOST_TOLD], *more]
@@ -220,7 +220,7 @@ def _free(engine: GraphEngine, kind: BufferKind, taken: Reservation) -> None:
 
 
 def _check_disjoint(reservations: Iterable[Reservation]) -> None:
-    """An arrival is told apart by its address alone."""
+    """Check that rings do not overlap: an arrival is told apart by its address alone."""
     placed = sorted((taken.addr.encode(), taken.nbytes, taken.pe) for taken in reservations)
     for (low, nbytes, one), (start, _, other) in pairwise(placed):
         if start < low + nbytes:
@@ -230,7 +230,7 @@ def _check_disjoint(reservations: Iterable[Reservation]) -> None:
 def queue_setups(
     ends: Iterable[QueueEnd], rings: Mapping[tuple[PeCoord, str], int], n_slots: int, slot_size: int
 ) -> tuple[QueueSetup, ...]:
-    """The queues of a PE whose ends these are; ``rings``: where those of each PE and direction lie."""
+    """Return the queues of a PE whose ends these are; ``rings``: the address of each PE's and direction's ring."""
     return tuple(
         QueueSetup(
             direction=end.direction,
@@ -263,17 +263,17 @@ class QueueEnd(NamedTuple):
 
 
 def edge_text(edge: Edge) -> str:
-    """An edge as errors name it."""
+    """Name an edge, as errors do."""
     return f"{pe_name(edge[0])} {edge[1]} -> {pe_name(edge[2])}"
 
 
 def unite(*lists: Iterable[Edge]) -> list[Edge]:
-    """The edges of all lists in order, each once."""
+    """Return the edges of all lists in order, each once."""
     return list(dict.fromkeys(edge for edges in lists for edge in edges))
 
 
 def pair_queues(edges: Sequence[Edge], spec: TopologySpec) -> list[QueueEnd]:
-    """The ends of all queues: of each edge in order, then those that only receive.
+    """Return the ends of all queues: of each edge in order, then those that only receive.
 
     The reverse of an edge is the opposite direction of its peer when that points back, else any direction that does;
     no direction is the reverse of two. An edge without one ends in a queue of its own on the peer, which only receives,
@@ -299,7 +299,7 @@ _ByName = dict[tuple[PeCoord, str], Edge]
 
 
 def _checked(edges: Sequence[Edge], spec: TopologySpec) -> _ByName:
-    """The edges by PE and direction."""
+    """Check edges, and return them by PE and direction."""
     sizes = (spec.num_sips, spec.cubes_per_sip, spec.pes_per_cube)
     inside: set[PeCoord] = set()
     by_name: _ByName = {}
@@ -325,7 +325,7 @@ def _check_pe(pe: PeCoord, sizes: tuple[int, int, int], edge: Edge) -> None:
 
 
 def _opposites(edge: Edge) -> tuple[str, ...]:
-    """What the peer would call the way back."""
+    """Return the directions that the peer may give the way back."""
     (sip, _, _), direction, (peer_sip, _, _) = edge
     if direction in OPPOSITE_DIRECTION:
         return (OPPOSITE_DIRECTION[direction],)
@@ -335,7 +335,7 @@ def _opposites(edge: Edge) -> tuple[str, ...]:
 
 
 def _reverses(edges: Sequence[Edge], by_name: _ByName) -> dict[Edge, Edge]:
-    """The reverse of every edge that has one; of each other."""
+    """Return the reverse of every edge that has one, both ways."""
     between: defaultdict[tuple[PeCoord, PeCoord], list[Edge]] = defaultdict(list)
     for edge in edges:
         between[edge[0], edge[2]].append(edge)
@@ -358,7 +358,7 @@ def _reverses(edges: Sequence[Edge], by_name: _ByName) -> dict[Edge, Edge]:
 
 
 def _receiver_name(edge: Edge, by_name: _ByName) -> str:
-    """The name of the queue that receives an edge without a reverse; taken from then on."""
+    """Return a name for the queue that receives an edge without a reverse, and take it."""
     names = _opposites(edge) or (f"from_{edge[1]}",)
     free = next((name for name in names if (edge[2], name) not in by_name), None)
     if free is None:
@@ -372,7 +372,7 @@ def _receiver_name(edge: Edge, by_name: _ByName) -> str:
 
 
 def by_pe(ends: Iterable[QueueEnd]) -> Iterator[tuple[PeCoord, list[QueueEnd]]]:
-    """The ends of each PE in their order, PEs in order."""
+    """Yield the ends of each PE in their order, PEs in order."""
     found: defaultdict[PeCoord, list[QueueEnd]] = defaultdict(list)
     for end in ends:
         found[end.pe].append(end)

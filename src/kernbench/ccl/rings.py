@@ -33,7 +33,7 @@ class RingPlace(NamedTuple):
     size: int
 
     def backwards(self, first: int) -> list[int]:
-        """All places, from ``first`` against the direction of sending: the order in which their data come by."""
+        """Return all places, from ``first`` against the direction of sending: the order in which their data come by."""
         return [(first - step) % self.size for step in range(self.size)]
 
 
@@ -52,13 +52,13 @@ class Relay:
         self._outgoing.extend(buffers)
 
     def take(self, count: int) -> str:
-        """The slot of the next message to come, of ``count`` elements; the first that waits is sent before."""
+        """Receive the next message, of ``count`` elements, and return its slot; the first that waits is sent before."""
         self._send_one()
         self.steps.append(receive(self._ring.prev, count))
         return self._ring.prev
 
     def keep(self, buffer: int, count: int) -> None:
-        """The next message to come, copied to ``buffer``, so that its slot is free for the next."""
+        """Copy the next message to ``buffer``, so that its slot is free for the next."""
         slot = self.take(count)
         self.steps.append(copy(buffer, slot))
 
@@ -132,11 +132,11 @@ class SipRing(NamedTuple):
     order: tuple[int, ...]
 
     def after(self, rank: int) -> int:
-        """How many places this rank is behind ``rank`` in the direction of sending."""
+        """Return how many places this rank is behind ``rank`` in the direction of sending."""
         return (self.ring.place - self.order.index(rank)) % self.ring.size
 
     def slots(self) -> list[int]:
-        """For each place, which block of a tensor with one for every rank is its rank's: they are in order of rank."""
+        """Return, for each place, the number of its rank's block in a tensor with a block for every rank."""
         ranks = sorted(self.order)
         return [ranks.index(rank) for rank in self.order]
 
@@ -144,7 +144,7 @@ class SipRing(NamedTuple):
 def over_sips(
     rank: int, world_size: int, /, *, sips: SipRing | None = None, ranks_are_sips: bool = True, **_others: object
 ) -> SipRing:
-    """The ring that a schedule was given; else all ranks by number. InputError where ranks are no SIPs."""
+    """Return the ring given to a schedule; else all ranks by number. InputError where ranks are no SIPs."""
     check_ranks(world_size, ranks_are_sips=ranks_are_sips)
     by_number = RingPlace("global_E", "global_W", rank, world_size)
     return sips or SipRing(by_number, tuple(range(world_size)))
@@ -164,7 +164,7 @@ def checked_rank(what: str, rank: int, world_size: int) -> int:
 
 
 def ring_of_all(spec: TopologySpec, sip: int) -> SipRing:
-    """The ring over all SIPs of a machine, for the PEs of SIP ``sip``."""
+    """Return the ring over all SIPs of a machine, for the PEs of SIP ``sip``."""
     order = sip_order(spec.system.sips)
 
     def directions(a: int, b: int) -> tuple[str, str]:
@@ -177,7 +177,7 @@ def ring_of_all(spec: TopologySpec, sip: int) -> SipRing:
 
 
 def ring_among(sips: Sequence[int], sip: int) -> SipRing:
-    """The same over some SIPs, of which ``sip`` is one, by the direct queues between them."""
+    """Return the ring over some SIPs, of which ``sip`` is one, by the direct queues between them."""
     return _placed(sips, sip, lambda a, b: (direct_direction(b), direct_direction(a)))
 
 
@@ -189,7 +189,7 @@ def _placed(order: Sequence[int], sip: int, directions: Callable[[int, int], tup
 
 
 def sip_order(sips: SipsSpec) -> list[int]:
-    """All SIPs in the order of their ring.
+    """Return all SIPs in the order of their ring.
 
     Rings, tori and meshes with an even side have a ring of links. Else a line of links is closed by a direct pair
     (other meshes), or every step is one (``fully_connected``, ``switch``).
@@ -205,7 +205,7 @@ def sip_order(sips: SipsSpec) -> list[int]:
 
 
 def _turned(walk: Callable[[Grid], list[int]], grid: Grid) -> list[int]:
-    """The walk with rows and columns exchanged."""
+    """Return the walk with rows and columns exchanged."""
     turned = Grid(grid.h, grid.w)
     return [grid.index(x, y) for y, x in map(turned.xy, walk(turned))]
 

@@ -43,7 +43,7 @@ def configure_sfr_intercube_multisip(
 
 
 def _is_of(spec: TopologySpec | Topology | Mapping[str, Any], machine: TopologySpec) -> bool:
-    """Whether ``spec`` describes ``machine``; of mappings, as far as they say what queues follow from."""
+    """Return True when ``spec`` describes ``machine``; in a mapping only the keys that decide queues are compared."""
     if isinstance(spec, Mapping):
         own = machine.with_sip_grid.as_mapping()
         found = ((path, key, _entry(spec, (*path, key))) for path, keys in _DECISIVE.items() for key in keys)
@@ -52,7 +52,7 @@ def _is_of(spec: TopologySpec | Topology | Mapping[str, Any], machine: TopologyS
 
 
 def _entry(spec: object, path: Sequence[str]) -> object:
-    """The entry at a path of nested mappings; None when there is none."""
+    """Return the entry at a path of nested mappings; None when there is none."""
     for part in path:
         spec = spec.get(part) if isinstance(spec, Mapping) else None
     return current_topology_name(spec)

@@ -99,7 +99,7 @@ def check_schedule(
     slot_size: int = 4096,
     **config: Any,
 ) -> list[dict[Chunk, Counter[tuple[int, Chunk]]]]:
-    """What each rank's chunks end as: how often each rank's chunk has gone into them; of those that it has stored.
+    """Count, for each chunk that a rank stored, how often each rank's chunk has gone into it.
 
     Nothing is simulated. Ranks are PEs, and ``topology`` and ``config`` as for ``run_kernel_in_mock``, as is what is
     raised: IpcqDeadlock for schedules that stop with ``n_slots``; errors name the rank and the step.
@@ -134,7 +134,7 @@ def _default_spec() -> TopologySpec:
 
 
 def mock_spec(world_size: int, pes_per_cube: int = 0, *, ranks_are_sips: bool = False) -> TopologySpec:
-    """The machine of ``run_kernel_in_mock``: one SIP of cubes of so many PEs, or a SIP of one PE for each rank.
+    """Return the machine of ``run_kernel_in_mock``: one SIP of cubes of so many PEs, or a SIP of one PE for each rank.
 
     It is not checked, so that it may have more parts than addresses can tell apart: the mock has no addresses.
     """
@@ -174,7 +174,7 @@ def _algorithm(
     config: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> Algorithm:
-    """What ``ccl.yaml`` would have said: ``config`` passes through, ``settings`` are of ``AlgorithmConfig``."""
+    """Make an algorithm without ``ccl.yaml``: ``config`` passes through, ``settings`` are of ``AlgorithmConfig``."""
     if not isinstance(kernel, ScheduledKernel) and "rank" in inspect.signature(kernel).parameters:
         kernel = ScheduledKernel(kernel)
     made: KernelArgs = lambda **_: ()  # noqa: E731
@@ -202,7 +202,7 @@ def _algorithm(
 
 
 def _rank_names(spec: TopologySpec, world_size: int) -> dict[PeCoord, str]:
-    """What errors call the PE of each rank."""
+    """Return the name of each rank in errors, by its PE."""
     return {nth_pe(spec, rank): f"rank {rank}" for rank in range(world_size)}
 
 
@@ -217,7 +217,7 @@ def _topology(topology: str | TopologyFunction | RankTable, config: AlgorithmCon
 
 
 def _by_table(table: RankTable, spec: TopologySpec, config: AlgorithmConfig) -> Edges:
-    """The edges of a table, whose ranks have one PE each."""
+    """Return the edges of a table, whose ranks have one PE each."""
     n = config.world_size or 0
     outside = sorted({rank for pair in table.items() for rank in (pair[0], *pair[1].values())} - set(range(n)))
     if outside:
@@ -230,7 +230,7 @@ def _by_table(table: RankTable, spec: TopologySpec, config: AlgorithmConfig) -> 
 
 
 def _placed(machine: MockMachine, pes: Sequence[PeCoord], inputs: Sequence[Array], shared: bool) -> list[int]:
-    """Where the array of each rank is: in its own SIP, or one behind the other."""
+    """Place the array of each rank in its own SIP, or one behind the other; return the addresses."""
     if not shared:
         return [machine.memory[pe[0]].place(array) for pe, array in zip(pes, inputs, strict=True)]
     base = machine.memory[0].place(np.stack(inputs))
@@ -240,7 +240,7 @@ def _placed(machine: MockMachine, pes: Sequence[PeCoord], inputs: Sequence[Array
 def _computed(
     algorithm: Algorithm, spec: TopologySpec, sip: int, array: Array, config: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """The arguments that the algorithm makes for one rank."""
+    """Return the arguments that the algorithm makes for one rank."""
     ring = {} if algorithm.config.ranks_are_pes else {"sips": ring_of_all(spec, sip)}
     own = {"dtype": element_type(array.dtype).name, **ring, **config}
     return algorithm.args_for(spec, n_elem=array.size, sip_rank=sip, **own)
@@ -250,7 +250,7 @@ _TENSOR_BITS = 48  # two tensors are two places, far apart
 
 
 class Origin(NamedTuple):
-    """What a PE's memory held at first: of one of its tensors, so many bytes from ``offset`` on."""
+    """A piece of a PE's initial memory: ``nbytes`` of one of its tensors from ``offset`` on."""
 
     pe: PeCoord
     tensor: int
@@ -272,11 +272,11 @@ class _Contents:
         self._arrays: dict[int, Content] = {}
 
     def get(self, array: Operand) -> Content:
-        """What an array is made of."""
+        """Return the origins of an array."""
         return self._arrays[array.address]
 
     def put(self, address: int, message: Content) -> None:
-        """A message has come."""
+        """Store a message that has come."""
         self._arrays[address] = message
 
     def carry_out(self, command: Command) -> None:
@@ -291,14 +291,14 @@ class _Contents:
                 self._arrays[command.result.address] = sum(map(self.get, command.reads), Counter[Origin]())
 
     def meet(self, a: Command, b: Command) -> bool:
-        """Whether a load and a store, or two stores, are of the same bytes."""
+        """Return True when a load and a store, or two stores, are of the same bytes."""
         if STORE not in (a.op, b.op):
             return False
         (a_at, a_size), (b_at, b_size) = _bytes_of(a), _bytes_of(b)
         return a_at < b_at + b_size and b_at < a_at + a_size
 
     def _loaded(self, command: Command) -> Content:
-        """What is there: what was there at first, unless an earlier step has stored exactly that chunk."""
+        """Return the contents of a chunk: the initial ones, unless an earlier step has stored exactly that chunk."""
         pe, place = _coord(command.result), _place(command.ref)
         tensor, first, nbytes = place
         for there, at, size in self.stored[pe]:
@@ -330,7 +330,7 @@ def play_schedules(
     edges: Sequence[Edge],
     **queues: Any,
 ) -> dict[PeCoord, dict[Place, Content]]:
-    """What each chunk that the PEs have stored ends as; ``args``: of each, behind its tensors.
+    """Return the contents of each chunk that PEs stored; ``args``: of each PE, behind its tensors.
 
     ``queues``: ``n_slots``, ``slot_size`` and ``names`` of ``MockMachine``, whose errors name rank and step.
     """

@@ -1,4 +1,4 @@
-"""Who is whose neighbour: functions from a machine and an algorithm's configuration to directed edges between PEs.
+"""Neighbours: functions from a machine and an algorithm's configuration to directed edges between PEs.
 
 A direction whose peer would be the sender itself is left out, so one rank has no edges. What is not said here of the
 directions is in ``docs/collectives.md``, which algorithms rely on.
@@ -29,18 +29,18 @@ GRID_KEYS = ("kernel_w", "kernel_h")
 
 
 def world_size_of(topology: TopologySpec, config: AlgorithmConfig) -> int:
-    """How many ranks an algorithm has on this machine."""
+    """Return the number of ranks of an algorithm on this machine."""
     return topology.num_sips if config.world_size is None else config.world_size
 
 
 def ranks_of(topology: TopologySpec, config: AlgorithmConfig) -> RankPes:
-    """The PEs of every rank of an algorithm; InputError for a world that the machine has not."""
+    """Return the PEs of every rank of an algorithm; InputError for a world that does not fit the machine."""
     mapper = config.named("mapper", config.mapper, MAPPERS)
     return rank_pes(topology, world_size_of(topology, config), mapper, ranks_are_pes=config.ranks_are_pes)
 
 
 def ranks_are_sips(topology: TopologySpec, config: AlgorithmConfig) -> bool:
-    """Whether a rank of an algorithm is a SIP; otherwise it is a PE."""
+    """Return True when a rank of an algorithm is a SIP; otherwise it is a PE."""
     return not config.ranks_are_pes and world_size_of(topology, config) == topology.num_sips
 
 
@@ -157,7 +157,7 @@ def intercube_edges(topology: TopologySpec) -> Edges:
 
 
 def fabric_edges(topology: TopologySpec) -> Edges:
-    """What lets every PE talk with the same PE of every other SIP: ``global_X`` to the next ones, ``sip{k}`` to all."""
+    """Return edges between each PE and the same PE of other SIPs: ``global_X`` to the next ones, ``sip{k}`` to all."""
     n = topology.num_sips
     pes = [[(sip, *pe) for pe in all_pes(topology, sip)] for sip in range(n)]
     return _between(pes, lambda sip: _next_sips(topology, sip) | {direct_direction(k): k for k in range(n)})
@@ -214,7 +214,7 @@ def _among(pes: Iterable[PeCoord], neighbours: Neighbours) -> Edges:
 
 
 def rank_edges(ranks: Sequence[Sequence[PeCoord]], rank: int, direction: str, peer: int) -> Iterator[Edge]:
-    """From each PE of ``rank`` to the same one of ``peer``; nothing when they are one."""
+    """Yield edges from each PE of ``rank`` to the same one of ``peer``; none when they are one."""
     if peer != rank:
         yield from ((pe, direction, far) for pe, far in zip(ranks[rank], ranks[peer], strict=False))
 
@@ -248,6 +248,6 @@ def direct_direction(sip: int) -> str:
 
 
 def _next_sips(topology: TopologySpec, sip: int) -> dict[str, int]:
-    """The next SIP of each ``global_X`` of a SIP; none for those without sides."""
+    """Return the next SIP of each ``global_X`` of a SIP; none for those without sides."""
     beyond = sip_neighbours(topology.system.sips, sip)
     return {global_direction(side): peer for side, peer in beyond.items()}

@@ -32,14 +32,14 @@ def in_binary_tree(at: int, n: int) -> Branch:
 
 
 class Hops(NamedTuple):
-    """How far it is from a node to the root: hops within a cube, between cubes of a SIP, and between SIPs."""
+    """The way from a node to the root: hops within a cube, between cubes of a SIP, and between SIPs."""
 
     pes: int
     cubes: int
     sips: int
 
     def lead(self, messages: Messages) -> int:
-        """How many pieces the node sends up before it takes the first result: what is on its way, of whole pieces.
+        """Return how many pieces the node sends up before it takes the first result: those on their way, whole ones.
 
         No more than the slots of a queue can be on a hop.
         """
@@ -48,7 +48,7 @@ class Hops(NamedTuple):
 
 
 def hops_to_root(rank: int, pes_per_cube: int = 1, cubes_per_sip: int = 1) -> Hops:
-    """Those of ``rank`` in a binary tree over the PEs of a machine, in their order."""
+    """Count the hops from ``rank`` to the root of a binary tree over the PEs of a machine, in their order."""
     pes = cubes = sips = 0
     at = rank
     while at:
@@ -117,7 +117,7 @@ def _added(
     take: Callable[[str, int], Step],
     order: Iterable[int] | None = None,
 ) -> Iterator[tuple[int, list[Step]]]:
-    """For each of ``pieces`` the steps that load it and add what the children send."""
+    """Yield, for each of ``pieces``, the steps that load it and add what the children send."""
     for i, steps in messages.loaded(pieces, order):
         for child in branch.children:
             steps += [take(child, pieces[i].size), messages.add(i, child)]

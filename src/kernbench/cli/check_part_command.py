@@ -16,7 +16,7 @@ from kernbench.probe.part_suite import PartCheck, check_part
 @json_option
 @debug_option
 def command(part: str, kinds: tuple[str, ...], as_json: bool) -> int:
-    """Whether a part does what the machine needs of it, on a small machine under standard traffic, a line a check."""
+    """Check a part on a small machine under standard traffic, and print a line for each check."""
     console = stdout()
     found: list[PartCheck] = []
     for checked in check_part(part, kinds):

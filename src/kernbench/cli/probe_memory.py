@@ -26,7 +26,7 @@ def probe_memory(machine: Topology) -> tuple[SliceReport, ...]:
     reports = []
     with show_steps(len(slices)) as progress:
         for each in slices:
-            progress.begin(f"{NAME} {each.timing} {each.mapping}")
+            progress.begin(f"{NAME} {each.memory} {each.mapping}")
             reports.append(probe_slice(each))
     return tuple(reports)
 
@@ -55,7 +55,7 @@ def print_memory(console: Console, machine: Topology, reports: Sequence[SliceRep
 
 
 def _title(report: SliceReport) -> str:
-    return f"{report.timing}, {report.mapping}, {report.num_pcs} pseudo-channels, peak {report.peak_gbs:.1f} GB/s"
+    return f"{report.memory}, {report.mapping}, {report.num_pcs} pseudo-channels, peak {report.peak_gbs:.1f} GB/s"
 
 
 def _patterns(report: SliceReport) -> Table:
@@ -106,6 +106,7 @@ def memory_document(reports: Sequence[SliceReport]) -> Json:
     return [
         {
             "memory": report.timing,
+            "assumed": report.assumed,
             "mapping": report.mapping,
             "num_pcs": report.num_pcs,
             "peak_gbs": report.peak_gbs,

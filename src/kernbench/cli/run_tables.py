@@ -97,6 +97,8 @@ def _about(machine: Topology, head: RunHead) -> Iterator[tuple[str, str]]:
     clocks = machine.configured.clocks
     if clocks.changed:
         yield "clocks", str(clocks)
+    if spec.cube.hbm.is_assumed:
+        yield "memory", spec.cube.hbm.timing_text
     yield "device", head.device
     yield "latency", f"{head.summary.sim_ns:,.3f} ns"
 

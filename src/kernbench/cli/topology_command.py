@@ -18,6 +18,8 @@ from kernbench.common.late import late
 from kernbench.common.units import format_size
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.topology.export import LinkRow, clock_rows, link_rows, machine_rows, part_rows, to_dot, to_json
+from kernbench.topology.hbm_export import preset_facts, preset_json, preset_named, timing_rows
+from kernbench.topology.hbm_spec import marked
 
 FORMATS = ("table", "json", "dot", "svg", "png")
 PICTURES = "kernbench.topology.drawing.figure"
@@ -26,13 +28,21 @@ PICTURES = "kernbench.topology.drawing.figure"
 @click.command(name="topology")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="What to print.")
 @click.option("--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write to a file instead of stdout.")
+@click.option("--timing", metavar="NAME", help="Print a named timing of HBM instead of a machine, for example hbm3.")
 @topology_option
 @set_option
 @json_option
 @debug_option
-def command(form: str, out: str | None, topology: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
+def command(
+    form: str, out: str | None, timing: str | None, topology: str | None, overrides: tuple[str, ...], as_json: bool
+) -> int:
     """The machine that a topology file describes: counts, parts, links, or a drawing to scale."""
     form = "json" if as_json else form
+    if timing is not None:
+        if form not in ("table", "json") or out is not None or topology is not None or overrides:
+            raise InputError("--timing prints a timing by its name, as a table or JSON: it goes with --json alone")
+        print_timing(timing, form)
+        return 0
     if form == "png" and out is None and sys.stdout.isatty():
         raise InputError("a PNG is no text for a terminal; write it to a file with --out machine.png, or redirect it")
     machine = resolve_topology(topology, overrides)
@@ -49,6 +59,18 @@ def command(form: str, out: str | None, topology: str | None, overrides: tuple[s
         write_file(Path(out), content)
         say(f"wrote {out} ({format_size(len(content))})")
     return 0
+
+
+def print_timing(name: str, form: str) -> None:
+    """A named timing: where it comes from, and all its values."""
+    preset = preset_named(name)
+    if form == "json":
+        print_document(preset_json(name, preset))
+        return
+    values = table("Values  (keys of cube.hbm.timing)", text("key"), number("value"), text("is"))
+    for row in timing_rows(preset.timing):
+        values.add_row(row.key, row.value, row.about)
+    show(stdout(), facts(f"Timing {marked(name, assumed=preset.assumed)}", preset_facts(preset)), values)
 
 
 def print_tables(console: Console, machine: Topology) -> None:

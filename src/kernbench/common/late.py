@@ -1,4 +1,4 @@
-"""What is imported when it is needed, and not before."""
+"""Imports that are put off until they are needed."""
 
 from __future__ import annotations
 

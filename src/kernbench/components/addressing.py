@@ -98,7 +98,7 @@ class Addressing:
         self._most_rows = most_rows
 
     def of_descriptor(self, command: Command) -> Descriptor:
-        """A load or a store. AddressFaultError for what nothing maps."""
+        """Translate a load or a store. AddressFaultError for an address that nothing maps."""
         loading = command.op is LOAD
         ref = command.srcs[0] if loading else command.dst
         assert isinstance(ref, MemoryRef)
@@ -130,7 +130,7 @@ class Addressing:
         )
 
     def _of_one_piece(self, ref: MemoryRef, loading: bool) -> Descriptor:
-        """An array whose elements lie side by side, as those of most do."""
+        """Translate an array whose elements lie side by side, as those of most do."""
         va, nbytes, mmu = ref.va, prod(ref.shape) * ref.dtype.itemsize, self._parts.mmu
         segments: tuple[Segment, ...] = ((va, nbytes),) if ref.physical else mmu.table.physical(va, nbytes)
         pages: Sequence[int] = ()
@@ -150,7 +150,7 @@ class Addressing:
         )
 
     def _of_runs(self, ref: MemoryRef, loading: bool) -> Descriptor:
-        """A scatter-gather list: what lies in one node, equally long and equally far apart, is one access."""
+        """Translate a scatter-gather list: runs in one node of one length and distance are one access."""
         segments: list[Segment] = []
         for va, nbytes in ref.runs:
             segments += ((NOWHERE, nbytes),) if va == NOWHERE else self._physical(va, nbytes)
@@ -172,7 +172,7 @@ class Addressing:
         return Streams(segments, AccessFootprint(tuple(each for _, touched in sources for each in touched), written))
 
     def _locate_stream(self, ref: MemoryRef) -> tuple[tuple[Segment, ...], Footprints]:
-        """Where an operand that stays in memory lies, and which bytes it has there."""
+        """Translate an operand that stays in memory; return its physical segments and the bytes it touches."""
         itemsize = ref.dtype.itemsize
         low, span = extent(ref.shape, itemsize, ref.strides)
         segments = self._physical(ref.va + low, span)

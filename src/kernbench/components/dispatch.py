@@ -281,7 +281,7 @@ class Dispatcher:
         dma.start(op, False, targets, begun, partial(self._retire_dma, command, op), cause, change)
 
     def _start_empty(self, command: Command, cause: Cause) -> None:
-        """A descriptor without a valid element moves nothing; a load sets ``other``, an atomic finds 0."""
+        """Start a descriptor without a valid element: it moves nothing; a load sets ``other``, an atomic finds 0."""
         if command.op is not LOAD:
             self.board.note_written(cause[0])
         fill = fill_of(command)
@@ -313,7 +313,7 @@ class Dispatcher:
         self.parts.scheduler.submit(op, command, begun, partial(self._retire_tiled, command, op), cause, use)
 
     def _only_accumulated(self, dot: Command) -> bool:
-        """Whether the result of ``dot`` is for one command alone, which has been issued: a dot that adds to it."""
+        """Return True when one command alone uses the result of ``dot``: an issued dot that adds to it."""
         users = self.board.waiters(dot.serial)
         if len(users) != 1 or users[0].op is not DOT or users[0].acc is not dot.dst:
             return False
@@ -338,7 +338,7 @@ class Dispatcher:
         self.board.complete(operation.work, operation.row)
 
     def _retire_copy(self, operation: MathOperation) -> None:
-        """A message is where its kernel wants it, at an address in the TCM."""
+        """Retire the copy of a message to an address in the TCM that the kernel named."""
         self.board.note_written(operation.row)
         self._math_ended(operation)
 
@@ -355,11 +355,11 @@ class Dispatcher:
     def _open_record(
         self, op: int, component: str, what: What, reads: int, writes: int, start_ps: int, cause: Cause
     ) -> Row:
-        """An engine begins operation ``op``."""
+        """Open the row of operation ``op``: its engine begins it."""
         return self._recorder.started(OpStarted(op, component, what, start_ps, reads, writes, self._request_id), cause)
 
     def on_message(self, command: Command, found: Slot | Exception | None, row: Row) -> None:
-        """The message of a receive that was posted is there, of ``row``; or ``found`` is what is wrong with it."""
+        """Take the message of a posted receive, which ended with ``row``; ``found``: what is wrong with it."""
         if isinstance(found, Exception):
             self.fail_next(found)
             row = NONE
@@ -377,7 +377,7 @@ class Dispatcher:
         self.board.complete(command, row)
 
     def _start(self, command: Command, cause: Cause) -> None:
-        """What ``command`` waited for is done."""
+        """Start ``command``: all that it waited for is done."""
         _STARTED_BY[command.op](self, command, self._plans.pop(command.serial, None), cause)
 
     # By the opcode of a command: what is found out when it is issued (addresses), and what starts it later.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernbench.common.units import ns_to_ps
 from kernbench.components.hbm.controller import SliceController
 from kernbench.components.memory import Memory
 from kernbench.di.registry import register
@@ -19,4 +20,5 @@ class HbmCtrl(Memory):
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
         if self.serves_as_built:
-            self._responder = SliceController(self, self.attrs_as(HbmCtrlAttrs).access_ps)
+            access_ns = machine.spec.cube.hbm.access_ns(self.attrs_as(HbmCtrlAttrs))
+            self._responder = SliceController(self, ns_to_ps(access_ns))

@@ -11,17 +11,18 @@ is in memory, a composite from its start to its end: accesses that take place at
 here.
 
 From top to bottom: the bytes of the TCM that commands touch; the bytes in memory (``Footprint``) and their overlaps;
-accesses under way; the two orders.
+an index of ranges; accesses under way; the two orders.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import field
 from functools import partial
 from itertools import product
 from math import inf, prod
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from kernbench.common.values import state, value
 from kernbench.components.access_plan import Dims, runs
@@ -34,18 +35,20 @@ from kernbench.engine.hooks import TookPlace
 from kernbench.engine.recorder import Recorder
 from kernbench.messages.commands import MATH, SEND, Command, Operand
 from kernbench.messages.fabric import Access
-from kernbench.numerics.intervals import ByteRuns, RangeIndex, bounds
+from kernbench.numerics.intervals import ByteRuns, bounds
+
+T = TypeVar("T")
 
 
 def names_tcm(command: Command) -> bool:
-    """Whether it works on an address in the TCM that the kernel has named: a send's source, a receive's copy."""
+    """Return True for a command on a TCM address that the kernel named: a send's source, a receive's copy."""
     if command.op is MATH:
         return command.result.by_address
     return command.op is SEND and command.array.by_address
 
 
 def tcm_meets(a: Command, b: Command) -> bool:
-    """Whether both touch the same bytes of the TCM, and one of them writes."""
+    """Return True when both touch the same bytes of the TCM and one of them writes."""
     return _meet(a.writes, b.reads + b.writes) or _meet(a.reads, b.writes)
 
 
@@ -225,6 +228,53 @@ class PendingAccess:
     footprints: Footprints
     op: int = -1
     waiting: list[tuple[Command, Sharing]] = field(default_factory=list)
+
+
+class RangeIndex(Generic[T]):
+    """An index of items by the address range that they take, made for thousands of items side by side.
+
+    Ranges whose lengths have the same number of bits are sorted together by where they begin, so a search goes back by
+    one length only. ``ExtentIndex`` of the replay searches whole clusters, which is slow where many ranges touch.
+    """
+
+    __slots__ = ("_by_bits", "is_empty")
+
+    def __init__(self) -> None:
+        self.is_empty = True
+        # By the bits of the length: where ranges begin; where each ends, with its item.
+        self._by_bits: dict[int, tuple[list[int], list[tuple[int, T]]]] = {}
+
+    def add(self, low: int, high: int, item: T) -> None:
+        """Enter ``item``, which takes ``[low, high)``: at least one byte."""
+        bits = (high - low).bit_length()
+        group = self._by_bits.get(bits)
+        if group is None:
+            group = self._by_bits[bits] = ([], [])
+            self.is_empty = False
+        lows, items = group
+        at = bisect_left(lows, low)
+        lows.insert(at, low)
+        items.insert(at, (high, item))
+
+    def discard(self, low: int, high: int, item: T) -> None:
+        """Remove what ``add`` entered."""
+        bits = (high - low).bit_length()
+        lows, items = self._by_bits[bits]
+        at = items.index((high, item), bisect_left(lows, low))
+        del lows[at], items[at]
+        if not lows:
+            del self._by_bits[bits]
+            self.is_empty = not self._by_bits
+
+    def find(self, low: int, high: int) -> list[T]:
+        """Return the items that take a byte of ``[low, high)``."""
+        found: list[T] = []
+        for bits, (lows, items) in self._by_bits.items():
+            first = bisect_left(lows, low + 2 - (1 << bits))  # of what is shorter than 2 ** bits
+            for end, item in items[first : bisect_left(lows, high, first)]:
+                if end > low:
+                    found.append(item)
+        return found
 
 
 _AccessIndex: TypeAlias = RangeIndex[tuple[PendingAccess, Footprint]]

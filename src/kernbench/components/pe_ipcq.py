@@ -124,7 +124,7 @@ class PeIpcq(QueuePart):
 
     @property
     def installation(self) -> int | None:
-        """Which installation its queues are of; None when it has none."""
+        """The number of the installation that its queues belong to; None when it has no queues."""
         return self._installation if self.queues else None
 
     # The queues as others find them.
@@ -227,7 +227,7 @@ class PeIpcq(QueuePart):
 
     @property
     def waiting(self) -> QueueWait | None:
-        """What the kernel of this PE waits for here: where it stands, else the first receive it posted."""
+        """Return what the kernel of this PE waits for: the call where it stands, else its first posted receive."""
         first: QueueWait | None = None
         for direction, queue in self.queues.items():
             if queue.sender is not None:

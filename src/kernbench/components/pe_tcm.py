@@ -13,7 +13,7 @@ from kernbench.topology.graph import Node
 
 @register("builtin.pe_tcm", kind="pe_tcm")
 class PeTcm(Component):
-    """What other parts of the machine read and write of it goes through its ports in turn."""
+    """Serves other parts of the machine by a read port and a write port, accesses in turn"""
 
     Attrs = InnerAttrs
 

@@ -219,7 +219,7 @@ class Queue(QueuePair):
 
     @property
     def has_in_flight(self) -> bool:
-        """Whether a message is on its way to the peer."""
+        """Return True when a message is on its way to the peer."""
         peer, base = self._peer_ipcq, self.peer.rx_base_pa
         there = None if peer is None or base is None else peer.find_queue_at(base)
         return there is not None and there.arrived < self.my_head

@@ -53,7 +53,7 @@ class Clock(Environment):
 
     @property
     def n_events(self) -> int:
-        """How many have fired."""
+        """The number of events that have fired."""
         return self._fired
 
     def call_at(
@@ -86,7 +86,7 @@ class Clock(Environment):
             self.at_place(when, _BEHIND_PROGRAMS + next(self._eid), _fire_simpy, event, RANK_THINK + priority)
 
     def reserve(self, when: int) -> int:
-        """A place in the order of programs at ``when`` ps, behind all that have asked for one until now.
+        """Reserve a place in the order of programs at ``when`` ps, behind all places asked for until now.
 
         Time goes on until then at least, even if nothing fires any more.
         """
@@ -102,7 +102,7 @@ class Clock(Environment):
         heappush(self._events, (when, rank, place, function, argument))
 
     def has_come(self, when: int, place: int) -> bool:
-        """Whether what was to happen at ``when`` ps in ``place`` has, or does. For programs, or between events."""
+        """Return True when ``place`` at ``when`` ps is over or is now. For calls from programs, or between events."""
         return when < self.time or (when == self.time and place <= self._place)
 
     def next_time(self) -> int:
@@ -122,7 +122,7 @@ class Clock(Environment):
         return self.time
 
     def peek(self) -> float:
-        """The time of the next event, for SimPy; infinity when there is none."""
+        """Return the time of the next event, for SimPy; infinity when there is none."""
         when = self._next_event_ps()
         return when if when < NEVER else inf
 
@@ -183,7 +183,7 @@ def raise_failure(value: object) -> NoReturn:
 
 
 def _fire_simpy(event: Any) -> None:
-    """What SimPy does with an event that is due."""
+    """Call the callbacks of a SimPy event that is due, as SimPy does."""
     callbacks, event.callbacks = event.callbacks, None
     for n, callback in enumerate(callbacks, 1):
         try:

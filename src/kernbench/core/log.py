@@ -31,7 +31,7 @@ Cause: TypeAlias = "tuple[Row, By]"
 
 
 class Kind(IntEnum):
-    """What a row is about. The first are the records of the op-log; ``label`` is what it calls them."""
+    """The kind of a row. The first ones are records of the op-log, which calls them by their ``label``."""
 
     DMA_READ = 0
     DMA_WRITE = 1
@@ -181,16 +181,16 @@ class Log:
 
     @property
     def n_rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.rows) // WIDTH
 
     def place(self, launch: int, line: int, pe: tuple[int, int, int] | None) -> str:
-        """What is said of a line of the kernel of ``launch``: ``line 5``, of a schedule ``step 5 (send E, 64 f16)``."""
+        """Name a line of the kernel of ``launch``: ``line 5``, of a schedule ``step 5 (send E, 64 f16)``."""
         step = self.steps.get(launch)
         return f"line {line}" if step is None or pe is None else step(line, pe)
 
     def part(self, name: str) -> int:
-        """The number of a part."""
+        """Return the number of a part, a new one at its first use."""
         found = self._part_of.get(name)
         if found is None:
             found = self._part_of[name] = len(self.parts)
@@ -198,19 +198,19 @@ class Log:
         return found
 
     def named(self, text: Hashable) -> int:
-        """The ``WHAT`` of all rows that ``text``, or another equal value, says all of."""
+        """Return the ``WHAT`` shared by all rows that are about ``text`` or an equal value."""
         found = self._names.get(text)
         if found is None:
             found = self._names[text] = self.about(text)
         return found
 
     def about(self, what: object) -> int:
-        """The ``WHAT`` of one row."""
+        """Enter ``what`` for one row, and return its ``WHAT``."""
         self.whats.append(what)
         return len(self.whats) - 1
 
     def tile(self, index: tuple[int, ...]) -> int:
-        """The number of a tile's indices."""
+        """Return the number of a tile's indices."""
         found = self._tile_of.get(index)
         if found is None:
             found = self._tile_of[index] = len(self.tiles)
@@ -232,7 +232,7 @@ class Log:
         read: int = NONE,
         end: int = NONE,
     ) -> Row:
-        """A row that begins at ``start``. What there is most of its writer enters in ``rows`` without a call."""
+        """Open a row that begins at ``start``. Writers of frequent rows enter them in ``rows`` without a call."""
         row = len(self.rows)
         after, by = cause
         self.rows.frombytes(
@@ -241,12 +241,12 @@ class Log:
         return row
 
     def cause_of(self, request_id: int) -> Cause:
-        """What the host submitted a request after: what is done for it at once begins after the same."""
+        """Return the cause of a request, the row after which the host submitted it. Its first rows have the same."""
         row = self.requests.get(request_id)
         return ROOT if row is None else (self.rows[row + CAUSE], By(self.rows[row + BY]))
 
     def close(self, row: Row, end: int, last: Row = NONE) -> None:
-        """It ends; ``last``: the row that ended it, if it is made of others."""
+        """Close a row at ``end``; ``last``: the row that ended it, if it is made of others."""
         rows = self.rows
         rows[row + END], rows[row + LAST] = end, last
         if rows[row + COMMIT] < 0:

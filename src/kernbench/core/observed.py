@@ -1,4 +1,4 @@
-"""What is observed beside the rows of the log, when somebody asks: transfers, turns of memories, what links carried.
+"""Tables beside the log, kept only when an observer asks: transfers, turns of memories, loads of links.
 
 Tables of integers, like the log; their owners write them: the transport its transfers and links, a memory its turns.
 Times are in ps, -1 while they are unknown. These rows refine the inside of a row of the log.
@@ -19,7 +19,7 @@ Column: TypeAlias = NDArray[np.int64]
 
 
 class Carries(IntEnum):
-    """What a transfer is to its receiver."""
+    """The meaning of a transfer to its receiver."""
 
     OTHER = 0
     CONTROL = 1  # a message of the control path
@@ -60,7 +60,7 @@ class TransferFields(NamedTuple, Generic[T]):
 
 
 class BankTime(NamedTuple):
-    """What a turn took of a slice with banks, in ps; see ``TurnFields``."""
+    """The time of a turn in a slice with banks, by reason, in ps; see ``TurnFields``."""
 
     bursts: int = 0
     hits: int = 0
@@ -101,7 +101,7 @@ class TurnFields(NamedTuple, Generic[T]):
 
 
 class LinkColumns(NamedTuple):
-    """When a link (by its index) carried ``nbytes`` of a transfer: one or more packets."""
+    """Packets on links: ``link`` (its index) carried ``nbytes`` of ``transfer`` from ``start`` to ``end``."""
 
     transfer: Column
     link: Column
@@ -122,12 +122,12 @@ _NO_BANKS = BankTime()
 
 
 def held_by_link(index: int) -> int:
-    """How ``held_by`` says that it was a link."""
+    """Return the value of ``held_by`` that stands for link ``index``."""
     return -2 - index
 
 
 def link_of(held_by: int) -> int:
-    """The index of that link; NONE when it was none."""
+    """Return the index of the link in ``held_by``; NONE when it was none."""
     return -2 - held_by if held_by < NONE else NONE
 
 
@@ -147,7 +147,7 @@ class Observed:
     def open_transfer(
         self, way: tuple[int, int, int], nbytes: int, start: int, zero_load: int, about: tuple[Carries, Row, int]
     ) -> int:
-        """A transfer begins: its number. ``way``: from a part to a part by a route; ``about``: as ``Watch`` is told."""
+        """Open a transfer and return its number. ``way``: its ends and its route; ``about``: as for ``Watch``."""
         rows, (src, dst, route), (what, of, cause) = self._transfers, way, about
         number, by = self.n_transfers, _NOTHING
         self.n_transfers = number + 1
@@ -159,18 +159,18 @@ class Observed:
         return number
 
     def redirect_transfer(self, number: int, route: int, zero_load: int) -> None:
-        """It takes another route than it set out on."""
+        """Note that a transfer takes another route than it set out on."""
         at = number * _TRANSFER
         self._transfers[at + _ZERO_LOAD], self._transfers[at + _ROUTE] = zero_load, route
 
     def close_transfer(self, number: int, end: int) -> bool:
-        """Its last byte is there. Returns whether something has held it."""
+        """Close a transfer whose last byte is there; return True when something has held it up."""
         rows, at = self._transfers, number * _TRANSFER
         rows[at + _END] = end
         return end > rows[at + _START] + rows[at + _ZERO_LOAD]
 
     def note_held(self, number: int, held_by: int, behind: int) -> None:
-        """What has held it, and who had that."""
+        """Note what held the transfer up, and which transfer was in front (``behind``)."""
         at = number * _TRANSFER
         self._transfers[at + _HELD_BY], self._transfers[at + _BEHIND] = held_by, behind
 
@@ -195,7 +195,7 @@ class Observed:
         self._add_turn(access, server, (*span, cause, by), took)
 
     def cut_turn(self, access: int, span: tuple[int, int], took: BankTime) -> None:
-        """The last turn of an access, in banks, is over earlier than it was to be."""
+        """Cut the last turn of an access in banks: it ends earlier than it was to."""
         at = self._turns_of[access] * _TURN
         self._turns[at + _TURN_START : at + _TURN_END + 1] = span
         self._turns[at + _BANK_TIME : at + _TURN] = took
@@ -205,21 +205,21 @@ class Observed:
         self._turns += (access, self._transfers[access * _TRANSFER + _DST], *about, *took)
 
     def transfer(self, number: int) -> TransferFields[int]:
-        """A transfer; ``of`` is the place of a row."""
+        """Return a transfer; ``of`` is the place of a row."""
         at = number * _TRANSFER
         return TransferFields(*self._transfers[at : at + _TRANSFER])
 
     def row_of(self, number: int) -> Row:
-        """The row that a transfer is a part of."""
+        """Return the row that a transfer is a part of."""
         return self._transfers[number * _TRANSFER]
 
     def turn(self, number: int) -> TurnFields[int]:
-        """A turn."""
+        """Return a turn."""
         at = number * _TURN
         return TurnFields(*self._turns[at : at + _TURN])
 
     def supplied_by(self, reply: int) -> tuple[int, int, int] | None:
-        """The last turn that supplied a reply, its end, and the turn that was in its way; None: nobody wrote one."""
+        """Return the last turn that supplied a reply, its end, and the turn in its way; None: no turn is written."""
         turn = self._turns_of.get(self._transfers[reply * _TRANSFER + _CAUSE])
         if turn is None:
             return None
@@ -227,21 +227,21 @@ class Observed:
         return turn, found.end, found.cause if found.by == By.BANK else NONE
 
     def last_turn(self, access: int) -> int:
-        """The last turn by now of the access that a transfer asked for; NONE: there was none."""
+        """Return the last turn by now of the access that a transfer asked for; NONE without one."""
         return self._turns_of.get(access, NONE)
 
     def transfers(self) -> TransferColumns:
-        """All transfers by now; ``of`` is the number of a row."""
+        """Return all transfers by now; ``of`` is the number of a row."""
         columns = _columns(self._transfers, _TRANSFER)
         columns[0] //= WIDTH
         return TransferFields(*columns)
 
     def turns(self) -> TurnColumns:
-        """All turns by now; one under way has the end that it will have if nobody else comes."""
+        """Return all turns by now; one under way has the end that it will have if no other access comes."""
         return TurnFields(*_columns(self._turns, _TURN))
 
     def carried(self) -> LinkColumns:
-        """What links have carried by now."""
+        """Return what links have carried by now, as columns."""
         return LinkColumns(*_columns(self.links or [], _CARRIED))
 
 

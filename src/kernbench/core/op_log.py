@@ -28,7 +28,7 @@ TILE_KINDS = frozenset(("dma_read", "dma_write", "fetch"))
 
 @state
 class Work:
-    """What a record has phase 2 do; without inputs and output nothing. ``data``: what the host writes."""
+    """The work of phase 2 for a record: nothing without inputs and output. ``data``: the array that the host writes."""
 
     kind: Kind
     name: str
@@ -92,12 +92,12 @@ class OpRecord:
 
     @property
     def has_data(self) -> bool:
-        """Whether phase 2 has something to do for it."""
+        """True when phase 2 has work for the record."""
         return self.output is not None or (self.kind == "memory_read" and bool(self.inputs))
 
     @property
     def work(self) -> Work:
-        """What phase 2 does for it."""
+        """Return the work of phase 2 for the record."""
         return Work(self.kind, self.name, self.inputs, self.output, self.params, self.data)
 
 
@@ -171,7 +171,7 @@ class OpLog:
         return Tile(record.kind, record.name, record.tile, record.t_read_ps, record.t_commit_ps)
 
     def place_of(self, record: OpRecord) -> str:
-        """What errors call the line of the kernel that a record is of."""
+        """Name the kernel's line of a record, as errors do."""
         return f"line {record.line}"
 
     def add(self, record: OpRecord) -> OpRecord:
@@ -198,7 +198,7 @@ class OpLog:
         parent: int = -1,
         data: Array | None = None,
     ) -> OpRecord:
-        """A new open record, to be called when the command reads its operands (at ``t_read_ps``).
+        """Open a new record; call it when the command reads its operands (at ``t_read_ps``).
 
         ``data`` is kept, not copied: the caller must not change it afterwards.
         """
@@ -222,7 +222,7 @@ class OpLog:
         return self.add(record)
 
     def commit(self, record: OpRecord, t_commit_ps: int) -> None:
-        """The result is in memory at ``t_commit_ps``, and the command ends later, when its acknowledgement is back."""
+        """Commit a result that is in memory at ``t_commit_ps``; the command ends later, with its acknowledgement."""
         if t_commit_ps < record.t_read_ps:
             raise RunError(f"record {record.seq} commits at {t_commit_ps} ps, before it reads at {record.t_read_ps} ps")
         record.t_commit_ps = t_commit_ps

@@ -1,4 +1,4 @@
-"""Which part of the machine answers at a physical address, and how a range falls on several of them."""
+"""A map from physical addresses to the memories that answer there; ranges are cut where memories meet."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AddressMap:
         self._places: dict[int, MemoryPlace] = {}
 
     def decode(self, pa: int) -> PhysAddr:
-        """The address ``pa`` encodes. PhysAddrError outside the format or outside this machine."""
+        """Decode the address ``pa``. PhysAddrError outside the format or outside this machine."""
         addr = PhysAddr.decode(pa, self.format)
         self._check("sip_id", addr.sip_id, self._spec.num_sips, addr)
         self._check("cube_id", addr.cube_id, self._spec.cubes_per_sip, addr)
@@ -59,7 +59,7 @@ class AddressMap:
         return addr
 
     def range_of(self, node: Node) -> Segment:
-        """The addresses of an extra memory. UnsupportedError when ``node`` is none."""
+        """Return the addresses of an extra memory. UnsupportedError when ``node`` is none."""
         if node.window is None:
             raise UnsupportedError(f"{node.id} has no addresses of its own: it is no extra part with bytes")
         offset, nbytes = node.window.offset, node.window.nbytes
@@ -68,23 +68,23 @@ class AddressMap:
         return PhysAddr.pe_scratchpad_addr(0, *node.pe_coord, offset, self.format).value, nbytes
 
     def place_of(self, pa: int) -> MemoryPlace:
-        """The memory that holds ``pa``; errors as of ``decode``. Cheap when asked again for near addresses."""
+        """Return the memory that holds ``pa``; errors as ``decode``. Cheap when the next address is near."""
         place = self._places.get(pa >> _WINDOW_BITS)
         if place is None or pa - place.base >= place.nbytes:
             place = self._places[pa >> _WINDOW_BITS] = self._place(self.decode(pa))
         return place
 
     def node_of(self, pa: int) -> str:
-        """The node that serves reads and writes of ``pa``; a PE's TCM is reached through its DMA."""
+        """Return the node that serves reads and writes of ``pa``; a PE's TCM is reached through its DMA."""
         place = self.place_of(pa)
         return place.nodes[(pa - place.base) // place.node_bytes]
 
     def memory_node(self, addr: PhysAddr) -> str:
-        """As ``node_of``, of a decoded address."""
+        """Return the node that answers at a decoded address, as ``node_of`` does."""
         return self.node_of(addr.value)
 
     def by_node(self, segments: tuple[Segment, ...]) -> tuple[tuple[str, Segment], ...]:
-        """The segments with the node that serves each, cut where an HBM slice ends."""
+        """Return the segments with the node that serves each, cut where an HBM slice ends."""
         found: list[tuple[str, Segment]] = []
         for pa, nbytes in segments:
             start, left = pa, nbytes
@@ -101,7 +101,7 @@ class AddressMap:
             raise PhysAddrError(f"{addr!r}: this machine has {field} 0..{limit - 1:#x}, not {value:#x}")
 
     def _window(self, addr: PhysAddr) -> AddressWindow:
-        """The memory that has ``addr``."""
+        """Return the memory that has ``addr``."""
         memories = self._memories.get(addr.component)
         if not memories:
             raise PhysAddrError(f"{addr!r}: data can be in hbm, sram or tcm, not in {addr.component}")

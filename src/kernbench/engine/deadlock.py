@@ -37,7 +37,7 @@ MOST_OF_A_CYCLE = 20
 
 @value(kw_only=True)
 class Standstill:
-    """What is known when nothing can happen any more ``at`` some time.
+    """The state of a machine in which nothing can happen any more from the time ``at`` on.
 
     ``awaited``: what cannot complete; ``kernels``: by PE what its kernel waits for; ``waits``: of those that wait for
     queues; ``failed``: PEs whose kernel has failed, with the error; ``others``: other parts that wait, a line each;

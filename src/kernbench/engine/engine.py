@@ -54,7 +54,7 @@ from kernbench.triton_emu.source import program_file
 
 @value(kw_only=True)
 class HostRead:
-    """What a line of the host program did with a tensor: read elements, or compared them; times in ps."""
+    """A look of the host program at a tensor: it read elements, or compared them. Times in ps."""
 
     action: Literal["read", "assert_close"]
     tensor: str
@@ -100,19 +100,19 @@ class Observer:
     needs_data: ClassVar[bool] = False
 
     def begin(self, machine: Machine) -> None:
-        """The engine of ``machine`` is made; nothing has happened yet."""
+        """Begin: the engine of ``machine`` is made; nothing has happened yet."""
 
     def submitted(self, msg: HostMsg, time_ps: int) -> None:
-        """The host has submitted ``msg``."""
+        """Take note: the host has submitted ``msg``."""
 
     def unwritten(self, record: OpRecord | None, space: str, address: int, nbytes: int) -> None:
-        """The replay of ``record`` read ``nbytes`` that nobody wrote, the first at ``address``. With data only."""
+        """Take note: the replay of ``record`` read ``nbytes`` never written, from ``address`` on. With data only."""
 
     def read_unwritten(self, read: HostRead, elements: SomeElements) -> None:
-        """The host has read or compared ``elements`` that nobody wrote. For observers that need data."""
+        """Take note: the host has read or compared ``elements`` that were never written. With data only."""
 
     def read_unlike(self, read: HostRead, elements: SomeElements, copies: UnlikeCopies) -> None:
-        """The host has read or compared ``elements`` that are not the same in all copies. For those that need data."""
+        """Take note: the host has read or compared ``elements`` that differ between copies. With data only."""
 
 
 # Asking for the time of day costs as much as a few events.
@@ -182,12 +182,12 @@ class GraphEngine:
 
     @property
     def enable_data(self) -> bool:
-        """Whether values can be read: the run keeps what phase 2 needs, and has not reached a limit."""
+        """True when values can be read: the run keeps what phase 2 needs, and has not reached a limit."""
         return self._keeping.keeps
 
     @property
     def keeping(self) -> Keeping:
-        """What the run keeps for phase 2, and what was read."""
+        """The data that the run keeps for phase 2, and counts of what was read."""
         return self._keeping
 
     def data_report(self) -> DataReport:
@@ -205,7 +205,7 @@ class GraphEngine:
         )
 
     def _make_extra_parts(self) -> None:
-        """They may act before anybody asks for them. PartError when one cannot be made."""
+        """Make the extra parts, which may act before anybody asks for them. PartError when one cannot be made."""
         try:
             for node in self.topology.topology_obj.nodes.values():
                 if node.is_extra:
@@ -230,7 +230,7 @@ class GraphEngine:
 
     @property
     def memory_store(self) -> MemoryStore:
-        """What the machine holds at ``now``: phase 2 is replayed up to then. NoDataError in a run without values."""
+        """The memory of the machine at ``now``; replays phase 2 up to then. NoDataError in a run without values."""
         if not self.enable_data:
             raise self._keeping.refusal("memory_store")
         self.replay()
@@ -243,33 +243,33 @@ class GraphEngine:
 
     @property
     def used_allocators(self) -> Mapping[PeCoord, PEMemAllocator]:
-        """Those of them that anything was asked of."""
+        """The allocators that have been asked for memory, by PE."""
         return self.machine.memories.used_pes
 
     def cube_allocator(self, sip: int, cube: int) -> CubeMemAllocator:
-        """The SRAM of a cube."""
+        """Return the SRAM of a cube."""
         return self.machine.memories.cube(sip, cube)
 
     def va_allocator(self, sip: int) -> VirtualAllocator:
-        """The virtual addresses of a SIP."""
+        """Return the virtual addresses of a SIP."""
         return self.machine.memories.va(sip)
 
     def addresses_of(self, part: str) -> tuple[int, int]:
-        """Of a memory at ``cube.extra`` or ``pe.extra``: its first physical address, and how many bytes it has.
+        """Return the first physical address and the bytes of a memory at ``cube.extra`` or ``pe.extra``.
 
         UnsupportedError for a part without ``bytes``, UnknownNameError for none.
         """
         return self.machine.addresses.range_of(self.topology.topology_obj.node(part))
 
     def printed(self) -> tuple[PrintedLine, ...]:
-        """What kernels have printed up to now; without data arrays show their type and shape only."""
+        """Return the lines that kernels have printed by now; without data, arrays show their dtype and shape only."""
         if self._printer.unread_values and self.enable_data:
             self._keeping.read(self._printer.unread_values, "device_print")
             self.replay()
         return self._printer.lines()
 
     def component(self, node_id: str) -> Component:
-        """The component at a node. UnknownNameError when there is none."""
+        """Return the component at a node. UnknownNameError when there is none."""
         return self.machine.component(node_id)
 
     def submit(self, msg: HostMsg) -> RequestHandle:
@@ -299,7 +299,7 @@ class GraphEngine:
         return handle
 
     def _end(self, handle: RequestHandle, outcome: Outcome) -> None:
-        """A request is over; an answer to one that has failed with a part comes too late."""
+        """End a request; an answer to one that has failed with a part comes too late and is dropped."""
         if handle.done:
             return
         handle.ended_ps = self.machine.clock.time
@@ -312,7 +312,7 @@ class GraphEngine:
             self.machine.clock.halt()
 
     def _numbered(self, msg: HostMsg, request_id: int) -> HostMsg:
-        """What is kept of a request: what a write carries goes into its record, and is gone when it is written."""
+        """Number a request. The data of a write move into its record, which drops them when they are written."""
         if isinstance(msg, MemoryWriteMsg) and msg.data is not None:
             if self.enable_data:
                 data = msg.data
@@ -396,15 +396,15 @@ class GraphEngine:
 
     @property
     def limits(self) -> Limits:
-        """How far the run may go."""
+        """The limits of the run, in simulated and in real time."""
         return self._limits
 
     def seconds_left(self) -> float:
-        """Of the user's time; inf without a limit."""
+        """Return the seconds left of the user's time; inf without a limit."""
         return inf if self._deadline is None else self._deadline - time.monotonic()
 
     def out_of_time(self, foreseen: str | None = None) -> LimitReached:
-        """The error of a run that has taken as long as it may, or, as ``foreseen``, would take longer."""
+        """Return the error of a run that has taken as long as it may, or, as ``foreseen``, would take longer."""
         stopped = f"stopped by --max-wall-s {self._limits.wall_s:g}"
         return LimitReached(
             f"{stopped}, {self._reached}" if foreseen is None else f"{stopped} before it is over: {foreseen}"
@@ -452,7 +452,7 @@ class GraphEngine:
                 raise failure  # noqa: B904 - its cause is known
 
     def get_completion(self, handle: RequestHandle) -> tuple[Completion, RequestTrace]:
-        """How a finished request ended, and where its time went. KernbenchError while it is under way."""
+        """Return the end of a request and the parts of its time. KernbenchError while it is under way."""
         return handle.completion(), handle.trace(self.machine.network.traced)
 
     def abandon(self, handles: Sequence[RequestHandle]) -> None:
@@ -502,7 +502,7 @@ class GraphEngine:
         self._failure = None
 
     def take_emptied(self) -> tuple[UnreceivedMessage, ...]:
-        """What lay in queues that were emptied since this was asked last."""
+        """Return the messages that lay in queues emptied since the last call."""
         taken, self._emptied = tuple(self._emptied), []
         return taken
 
@@ -519,9 +519,10 @@ class GraphEngine:
         self._emptied += [self._placed(each) for each in messages if each.pe not in busy and each.peer not in busy]
 
     def unreceived(self, pes: Iterable[PeCoord] | None = None) -> tuple[UnreceivedMessage, ...]:
-        """What was sent to ``pes``, without any to all that have queues, and no kernel has received.
+        """Return the messages to ``pes`` (None: to all PEs with queues) that no kernel has received.
 
-        Also what is on its way yet, and of queues that were taken off just now; not what a launch has sent that failed.
+        Messages on their way and those of queues that were just taken off are among them; those of a failed launch
+        are not.
         """
         parts = [part for part in self.machine.components if isinstance(part, QueuePart) and part.queue_pairs]
         if pes is not None:
@@ -534,7 +535,7 @@ class GraphEngine:
         return outcome is not None and outcome.error is not None
 
     def _placed(self, message: UnreceivedMessage) -> UnreceivedMessage:
-        """The message with the file of the kernel that sent it, or the line of the program that called that."""
+        """Return the message with the file of the kernel that sent it, or the line of the program that called that."""
         msg = self._handles[message.launch].msg
         if not isinstance(msg, KernelLaunchMsg):
             return message
@@ -567,11 +568,11 @@ class GraphEngine:
 
     @property
     def phase2_stats(self) -> ReplayStats:
-        """What phase 2 has done so far."""
+        """The counts of phase 2 so far."""
         return self._replay.stats
 
     def read_memory(self, pa: int, nbytes: int) -> np.ndarray[Any, Any]:
-        """The bytes at a physical address as they are now (uint8). NoDataError in a run that does not have them."""
+        """Return the bytes at a physical address as they are now (uint8). NoDataError in a run without data."""
         if not self.enable_data:
             raise self._keeping.refusal(f"the {nbytes:,} bytes at {pa:#x}")
         self.replay()
@@ -579,11 +580,11 @@ class GraphEngine:
 
     @property
     def tracks_writes(self) -> bool:
-        """Whether it is known which bytes somebody wrote: when an observer looks at data."""
+        """True when the run notes which bytes have been written: when an observer looks at data."""
         return self._store.is_tracked
 
     def written(self, pa: int, nbytes: int) -> np.ndarray[Any, Any]:
-        """Which bytes from a physical address somebody has written by now (bool). RunError unless ``tracks_writes``."""
+        """Return a bool for each byte from ``pa`` on: True when written. RunError unless ``tracks_writes``."""
         self.replay()
         return self._store.written(self.machine.addresses.place_of(pa).space, pa, nbytes)
 

@@ -1,4 +1,4 @@
-"""What a run keeps so that phase 2 can compute values, and how many values the program has read.
+"""The policy and the counts of kept data: what phase 2 needs to compute values, and how many were read.
 
 Keeping costs memory, not simulated time. Phase 2 runs when a value is read; what it has replayed is no longer counted.
 """
@@ -21,7 +21,7 @@ COMMAND_BYTES = 512
 
 @value(kw_only=True)
 class DataReport:
-    """What a run kept and read.
+    """A report of the data that a run kept and of the values that were read.
 
     ``kept``: values could be read to the end. ``stopped``: why keeping stopped, empty if it did not. ``values_read``:
     elements that the program, a comparison or a print read; ``zeros_read``: those that were given as zeros.
@@ -74,7 +74,7 @@ class Keeping:
 
     @property
     def keeps(self) -> bool:
-        """Whether values can be read."""
+        """True when values can be read."""
         return self.policy.keep and not self.stopped
 
     def hold(self, nbytes: int) -> None:

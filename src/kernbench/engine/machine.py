@@ -46,14 +46,14 @@ class Memories:
         return self._pes.made
 
     def cube(self, sip: int, cube: int) -> CubeMemAllocator:
-        """The SRAM allocator of a cube."""
+        """Return the SRAM allocator of a cube."""
         found = self._cubes.get((sip, cube))
         if found is None:
             found = self._cubes[sip, cube] = CubeMemAllocator(0, sip, cube, self.config)
         return found
 
     def va(self, sip: int) -> VirtualAllocator:
-        """The virtual addresses of a SIP."""
+        """Return the virtual addresses of a SIP."""
         found = self._va.get(sip)
         if found is None:
             found = self._va[sip] = VirtualAllocator.for_machine(self.config, self._spec.pe.mmu.page_bytes)
@@ -130,7 +130,7 @@ class Machine:
         self.delivered = self._deliver  # what transfers of messages end with, bound once
 
     def component(self, node_id: str) -> Component:
-        """The component at ``node_id``. UnknownNameError when the machine has no such part."""
+        """Return the component at ``node_id``. UnknownNameError when the machine has no such part."""
         found = self._components.get(node_id)
         if found is None:
             node = self.graph.node(node_id)
@@ -143,7 +143,7 @@ class Machine:
         return found
 
     def part(self, node_id: str, cls: type[C]) -> C:
-        """The component at ``node_id`` as a ``cls``. UnsupportedError when another implementation cannot stand in."""
+        """Return the component at ``node_id`` as a ``cls``. UnsupportedError if its class cannot stand in for that."""
         found = self.component(node_id)
         if not isinstance(found, cls):
             needed = f"derive it from {cls.__module__}.{cls.__qualname__}"
@@ -151,7 +151,7 @@ class Machine:
         return found
 
     def shared(self, cls: type[T], make: Callable[[], T] | None = None) -> T:
-        """The one object of ``cls`` that parts of this machine share; ``make`` it, or ``cls()``, when first asked."""
+        """Return the one object of ``cls`` that parts of this machine share; the first call makes it."""
         found: T | None = self._shared.get(cls)
         if found is None:
             found = self._shared[cls] = (make or cls)()
@@ -163,7 +163,7 @@ class Machine:
         return tuple(self._components.values())
 
     def observe(self, *, links: bool = False) -> None:
-        """From now on keep what transfers, memories and, if asked, links do. Nothing may have happened yet."""
+        """Keep from now on what transfers, memories and, if asked, links do. Nothing may have happened yet."""
         links = links or (self.observation is not None and self.observation.tables.links is not None)
         self.observation = Observation(self.log, self.recorder, self.network, links=links)
 
@@ -176,7 +176,7 @@ class Machine:
         return self.recorder.ended(op, self.clock.time, last)
 
     def route(self, src: str, dst: str, via_port: str | None = None) -> Route:
-        """The way from one part to another: planned, with its links, on first use, and kept here for everybody.
+        """Return the way from one part to another: planned, with its links, at first use, and kept here.
 
         ``via_port``: the scale-up link to leave the SIP by, where that leads straight to the other.
         """
@@ -187,7 +187,7 @@ class Machine:
         return found
 
     def ways(self, planned: tuple[Link, ...]) -> tuple[Way, ...]:
-        """How a transfer may go on that would take the links ``planned``: so, or another way with the fewest hops."""
+        """Return the ways open to a transfer: the links ``planned``, and every other way of as few hops."""
         found = self._ways.get(planned)
         if found is None:
             others = self._choices.instead_of((planned[0].src, *Way(planned).nodes))
@@ -229,7 +229,7 @@ class Machine:
     def make(
         self, port: Port, src: str, dst: str, nbytes: int, message: object, via_port: str | None = None
     ) -> Transfer:
-        """A transfer of ``message``, to be injected by the caller; it is handed to the component at ``dst``."""
+        """Make a transfer of ``message``, which the caller injects; the component at ``dst`` gets it."""
         return self.network.make(port, self.route(src, dst, via_port), nbytes, self.delivered, message)
 
     def send(self, src: str, dst: str, nbytes: int, message: object, channel: str = "") -> Transfer:
@@ -279,7 +279,7 @@ def _constant(rate: float | VaryingRate | None) -> float | None:
 
 @contextmanager
 def _named(node: Node) -> Iterator[None]:
-    """What the code of a part fails with says which part it was."""
+    """Add the name of the part to an error that its code raises."""
     try:
         yield
     except KernbenchError:

@@ -33,7 +33,7 @@ A = TypeVar("A", bound=InnerAttrs)
 
 @value
 class Outcome:
-    """How a host request ended, and with which row of the log."""
+    """The end of a host request, and the row of the log that ended it."""
 
     error: Exception | None = None
     reports: tuple[PeReport, ...] = field(default=())
@@ -131,7 +131,7 @@ class Component(Part):
         """Start what this part does by itself: it has been made."""
 
     def blocked(self) -> tuple[str, ...]:
-        """What is stuck here, a line each, for a deadlock report that names this part."""
+        """Return a line for each thing that is stuck here, for a deadlock report that names this part."""
         return ()
 
     def failures(self) -> tuple[tuple[int, PeReport], ...]:
@@ -150,19 +150,19 @@ class Component(Part):
         return tuple(edge.dst for edge in self.machine.graph.out_edges(self.node.id))
 
     def attrs_as(self, model: type[A]) -> A:
-        """The typed ``attrs`` of this part."""
+        """Return the typed ``attrs`` of this part."""
         if not isinstance(self.node.attrs, model):
             raise KernbenchError(f"{self.node.id}: {self.node.impl} needs attrs of {model.__name__}")
         return self.node.attrs
 
 
 def is_builtin(cls: type) -> bool:
-    """Whether a class ships with kernbench; others are users'."""
+    """Return True for a class that ships with kernbench; others are users'."""
     return cls.__module__.startswith("kernbench.")
 
 
 def sound_overhead_ns(part: Component) -> float:
-    """Its ``overhead_ns``. UnsupportedError for what is no time."""
+    """Return its ``overhead_ns``. UnsupportedError for what is no time."""
     return sound_ns(f"{part.node.id}: overhead_ns of {part.node.impl}", part.overhead_ns)
 
 
@@ -248,5 +248,5 @@ OTHER_CALLS = frozenset((*LOOK_ALIKES, *(name for names in CALLED.values() for n
 
 
 def called_at(kind: str) -> tuple[str, ...]:
-    """What is called of a part of this kind, sorted; of another kind than these, which is an extra part's."""
+    """Return the methods that the machine calls of a part of this kind, sorted; other kinds are extra parts."""
     return tuple(sorted((*_MADE, *CALLED.get(kind, EXTRA))))

@@ -70,7 +70,7 @@ def _unmakeable(cls: type[Component], impl: str) -> Iterator[str]:
 
 @cache
 def _behaviour(cls: type[Component]) -> tuple[str, ...]:
-    """What ``cls`` has that looks as if the machine were to call it."""
+    """Return the names of ``cls`` that look as if the machine were to call them."""
     return tuple(_expected(cls))
 
 
@@ -87,7 +87,7 @@ def _expected(cls: type[Component]) -> Iterator[str]:
 
 
 def _is_process(cls: type[Component], name: str) -> bool:
-    """Whether it is a public generator, as a process of the part would be."""
+    """Return True for a public generator, as a process of the part would be."""
     if name.startswith("_"):
         return False
     functions = _functions(inspect.getattr_static(cls, name))
@@ -95,19 +95,19 @@ def _is_process(cls: type[Component], name: str) -> bool:
 
 
 def _calls_itself(cls: type[Component], name: str) -> bool:
-    """Whether the class that defines ``name``, one derived from it or a base of the user's uses it: a helper."""
+    """Return True for a helper: a class that defines ``name`` or derives from it, or a base of the user's, uses it."""
     owner = next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
     return _mentions((base for place, base in enumerate(cls.__mro__) if place <= owner or not is_builtin(base)), name)
 
 
 def _mentions(classes: Iterable[type], name: str) -> bool:
-    """Whether what some classes define, but for ``name`` itself, uses it."""
+    """Return True when some member of ``classes``, other than ``name`` itself, uses ``name``."""
     others = (value for cls in classes for key, value in vars(cls).items() if key != name)
     return any(name in _names(function.__code__) for value in others for function in _functions(value))
 
 
 def _functions(value: object) -> tuple[FunctionType, ...]:
-    """The functions that an attribute of a class is made of."""
+    """Return the functions that an attribute of a class is made of."""
     match value:
         case property():
             found: tuple[object, ...] = (value.fget, value.fset)
@@ -124,7 +124,7 @@ def _functions(value: object) -> tuple[FunctionType, ...]:
 
 
 def _names(code: CodeType) -> set[str]:
-    """The names that a function uses, and those inside it."""
+    """Return the names that a function uses, and those inside it."""
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
     return set(code.co_names).union(*map(_names, inner))
 
@@ -153,7 +153,7 @@ class _Call:
 
 
 def named_failure(error: Exception) -> Exception:
-    """The PartError that ``error`` is if it came out of the code of a user's part; else itself."""
+    """Return the PartError for an ``error`` that comes out of the code of a user's part; else ``error`` itself."""
     calls = [*_calls(error)]
     parts = [part for part in (call.part for call in calls) if part is not None]
     if isinstance(error, PartError) or not parts:
@@ -177,7 +177,7 @@ def name_users_parts(error: Exception, parts: Iterable[Component]) -> None:
 
 
 def _calls(error: BaseException) -> Iterator[_Call]:
-    """The calls that an error has come through, from the outside in; SimPy hands copies of errors on."""
+    """Yield the calls that an error has come through, from the outside in; SimPy hands copies of errors on."""
     yield from (_Call(frame, line) for frame, line in walk_tb(error.__traceback__))
     origin = error.__cause__
     if type(origin) is type(error) and origin.args == error.args:

@@ -79,7 +79,7 @@ class QueuePair:
 
     @property
     def peer_tail_cache(self) -> int:
-        """How many messages the peer is known to have released."""
+        """Return the number of messages that the peer is known to have released."""
         return self._take_credits()
 
     @peer_tail_cache.setter
@@ -98,7 +98,7 @@ class QueuePair:
 
     @property
     def ready(self) -> bool:
-        """Whether a message waits to be taken."""
+        """True when a message waits to be taken."""
         return self.peer_head_cache > self.taken
 
     @property
@@ -118,7 +118,7 @@ class QueuePair:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is under way: all that was sent has been released, all that came has been."""
+        """True when nothing is under way: the peer released all that was sent, this end all that came."""
         return self.my_head == self.peer_tail_cache and self.peer_head_cache == self.my_tail == self.taken
 
     @property
@@ -302,7 +302,7 @@ class QueuePart(Component):
 
     @property
     def waiting(self) -> QueueWait | None:
-        """What the kernel of this PE waits for here."""
+        """Return what the kernel of this PE waits for in its queues; None when it waits for none."""
         raise NotImplementedError
 
     def arrived(self, message: QueueData) -> None:
@@ -311,7 +311,7 @@ class QueuePart(Component):
 
     @property
     def installation(self) -> int | None:
-        """Which installation its queues are of; None when it has none."""
+        """The number of the installation that its queues belong to; None when it has no queues."""
         raise NotImplementedError
 
     @property

@@ -21,10 +21,13 @@ from kernbench.engine.address_map import MemoryPlace, Segment
 from kernbench.messages.commands import (
     ATOMIC,
     COMPOSITES,
+    LOAD,
     MATH,
     NO_PARAMS,
     NOWHERE,
+    OPCODE_WORDS,
     SEND,
+    STORE,
     Command,
     Epilogue,
     MemoryRef,
@@ -37,18 +40,32 @@ from kernbench.messages.requests import HostBytes, HostMsg, MemoryWriteMsg
 from kernbench.transport import Network, Transfer
 from kernbench.transport.watch import About
 
-Places: TypeAlias = tuple[tuple[Segment, ...], ...]
+Place: TypeAlias = tuple[Segment, ...] | int
+"""The physical (address, nbytes) ranges of an array in memory, or the address of its one range."""
+Places: TypeAlias = tuple[Place, ...]
 
 
 class Recorded(NamedTuple):
     """A command, or a request of the host, and where the machine found what it works on.
 
-    ``places``: the physical (address, nbytes) ranges of each ``MemoryRef`` of the command, or of the request, in order;
-    of a message the slot of its receiver.
+    ``places``: the place of each ``MemoryRef`` of the command, or of the request, in order, or the address of the only
+    one; of a message the slot of its receiver.
     """
 
     command: Command | HostMsg
-    places: Places | Operand
+    places: Places | int | Operand
+
+
+class PlainMove(NamedTuple):
+    """A load or a store (``op``) between ``array`` and a row-major array of its shape in one range at ``address``.
+
+    The log keeps it in place of the command, which takes twice the memory; ``other`` is that of the ``MemoryRef``.
+    """
+
+    op: Opcode
+    array: Operand
+    address: int
+    other: float
 
 
 class TileMove(NamedTuple):
@@ -68,7 +85,7 @@ class MathSize(NamedTuple):
 
 
 class TileAmounts(NamedTuple):
-    """How much work a tile is, stage by stage: bytes, and multiply-accumulates of ``element`` (None: none)."""
+    """The work of a tile by stage: bytes, and multiply-accumulates (``macs``) of ``element`` (None: no product)."""
 
     fetch_bytes: int
     macs: int
@@ -95,6 +112,8 @@ def name_of(what: object) -> str:
     """Return the name of a record that is about ``what``."""
     if isinstance(what, str):
         return what
+    if isinstance(what, PlainMove):
+        return OPCODE_WORDS[what.op]
     if isinstance(what, Recorded):
         what = what.command
     if isinstance(what, Command):
@@ -107,7 +126,35 @@ def thinned(what: object) -> object:
     """Return what a run without data would say in place of ``what``: its name, of a MATH command its size too."""
     if isinstance(what, Command) and what.op is MATH:
         return MathSize(what.name, what.widest_bytes)
-    return name_of(what) if isinstance(what, Command | Recorded) else what
+    return name_of(what) if isinstance(what, Command | Recorded | PlainMove) else what
+
+
+def condense(command: Command, places: Places) -> Recorded | PlainMove:
+    """Return what the log keeps of a command that accesses memory, in as few bytes as it takes."""
+    if len(places) != 1:
+        return Recorded(command, tuple([_short(ranges) for ranges in places]))
+    ranges = places[0]
+    if isinstance(ranges, int) or len(ranges) > 1:
+        return Recorded(command, places)
+    ((address, _),) = ranges
+    op, (source, *_), dst = command.op, command.srcs, command.dst
+    ref, array = (source, dst) if op is LOAD else (dst, source)
+    if (
+        (op is LOAD or op is STORE)
+        and isinstance(ref, MemoryRef)
+        and isinstance(array, Operand)
+        and ref.strides is ref.valid is None
+        and not ref.runs
+        and ref.shape == array.shape
+        and ref.dtype is array.dtype
+        and command.name == OPCODE_WORDS[op]
+    ):
+        return PlainMove(op, array, address, ref.other)
+    return Recorded(command, address)
+
+
+def _short(ranges: Place) -> Place:
+    return ranges if isinstance(ranges, int) or len(ranges) > 1 else ranges[0][0]
 
 
 def is_composite(what: object) -> bool:
@@ -129,8 +176,8 @@ class ContentMaker:
         self._tile_sizes = tile_sizes
 
     def has_work(self, what: object) -> bool:
-        """Whether phase 2 has something to do for a record that is about ``what``."""
-        if what.__class__ is Command:
+        """Return True when phase 2 has work for a record about ``what``."""
+        if what.__class__ is Command or what.__class__ is PlainMove:
             return True
         if not isinstance(what, Recorded):
             return False
@@ -158,7 +205,9 @@ class ContentMaker:
 
         For each reference of a command to memory it has an Operand.
         """
-        places: Places | Operand = ()
+        places: Places | int | Operand = ()
+        if isinstance(what, PlainMove):
+            return self._of_plain_move(what)
         if isinstance(what, Recorded):
             what, places = what
         if not isinstance(what, Command):
@@ -169,7 +218,7 @@ class ContentMaker:
         if isinstance(places, Operand):
             name, out = f"send {name}", places
         elif places:
-            given, found = iter(places), []
+            given, found = iter((places,) if isinstance(places, int) else places), []
             for x in inputs:
                 found.append(self._located(x, given) if isinstance(x, MemoryRef) else x)
             inputs = tuple(found)
@@ -182,14 +231,23 @@ class ContentMaker:
                 out = self._located(out, given)
         return Work(_LABELS[op], name, inputs, out, params)
 
-    def _step(self, step: Epilogue, places: Iterator[tuple[Segment, ...]]) -> Epilogue:
+    def _of_plain_move(self, move: PlainMove) -> Work:
+        op, array, address, other = move
+        place = self._place_of(address)
+        layout = (array.nbytes, array.shape, array.dtype, None, (), None, other)
+        there = Operand(place.space, place.owner, address, *layout)
+        source, out = (there, array) if op is LOAD else (array, there)
+        return Work(_LABELS[op], OPCODE_WORDS[op], (source,), out)
+
+    def _step(self, step: Epilogue, places: Iterator[Place]) -> Epilogue:
         operand = step.operand
         return Epilogue(step.name, self._located(operand, places)) if isinstance(operand, MemoryRef) else step
 
-    def _located(self, ref: MemoryRef, places: Iterator[tuple[Segment, ...]]) -> Operand:
+    def _located(self, ref: MemoryRef, places: Iterator[Place]) -> Operand:
         """Return an array in memory, whose extent lies in the next segments of ``places`` in the order of offsets."""
-        segments = next(places)
-        address = segments[0][0]
+        found = next(places)
+        segments = () if isinstance(found, int) else found
+        address = found if isinstance(found, int) else segments[0][0]
         if address == NOWHERE:
             address = next(pa for pa, _ in segments if pa != NOWHERE)
         place = self._place_of(address)
@@ -198,7 +256,7 @@ class ContentMaker:
         layout = (ref.strides, several, ref.valid, ref.other)
         return Operand(place.space, place.owner, address, nbytes, ref.shape, ref.dtype, *layout)
 
-    def _of_request(self, msg: HostMsg, places: Places | Operand) -> Work:
+    def _of_request(self, msg: HostMsg, places: Places | int | Operand) -> Work:
         if not isinstance(msg, MemoryWriteMsg):
             return Work("memory_read", msg.name)
         if msg.pattern is None and msg.request_id not in self.host_arrays and msg.request_id not in self._written:
@@ -273,7 +331,7 @@ class Recorder:
         self._told: dict[int, tuple[Callable[[Row], None], ...]] = {}  # of operations that have not begun
 
     def math(self, part: int, command: Command, nbytes: int, start: int, launch: int, cause: Cause) -> Row:
-        """A MATH command that ``part`` begins; its widest operand has ``nbytes``."""
+        """Open the row of a MATH command that ``part`` begins; its widest operand has ``nbytes``."""
         log = self.log
         if self.keep_data:
             what = len(log.whats)
@@ -295,7 +353,7 @@ class Recorder:
     def message(
         self, part: int, name: str, command: Command, slot: Operand, start: int, launch: int, cause: Cause
     ) -> Row:
-        """A message that ``part`` begins to send: a copy to the receiver's ``slot``."""
+        """Open the row of a message that ``part`` begins to send: a copy to the receiver's ``slot``."""
         log = self.log
         if self.keep_data:
             what = len(log.whats)
@@ -316,7 +374,7 @@ class Recorder:
         return row
 
     def started(self, event: OpStarted, cause: Cause) -> Row:
-        """An operation occupies its part; it reads its operands now, or has accesses to make first."""
+        """Open the row of an operation on its part; it reads its operands now, or has accesses to make first."""
         log, what, line = self.log, event.what, 0
         if self.keep_data and len(log.whats) >= self.most_commands:
             self.on_full()
@@ -333,7 +391,12 @@ class Recorder:
                 kind, line = _KINDS[command.op], command.line
             else:
                 kind = Kind.MEMORY_WRITE if isinstance(command, MemoryWriteMsg) else Kind.MEMORY_READ
-            number = log.about(what) if self.keep_data else log.named(command.name)
+            if not self.keep_data:
+                number = log.named(command.name)
+            elif isinstance(what, Recorded) and isinstance(command, Command) and isinstance(what.places, tuple):
+                number = log.about(condense(command, what.places))
+            else:
+                number = log.about(what)
         start = event.start_ps
         part, read, (after, by), rows = log.part(event.component), NONE if event.reads else start, cause, log.rows
         row = len(rows)
@@ -346,7 +409,7 @@ class Recorder:
         return row
 
     def accessed(self, op: int, time_ps: int) -> None:
-        """A memory has read one access of ``op``."""
+        """Note that a memory has read one access of ``op``."""
         operation = self._operations.get(op)
         if operation is None:  # raw traffic: nothing to replay
             return
@@ -357,7 +420,7 @@ class Recorder:
                 operation.tell()
 
     def committed(self, op: int, time_ps: int) -> None:
-        """A memory holds what one access of ``op`` writes."""
+        """Note that a memory holds what one access of ``op`` writes."""
         operation = self._operations.get(op)
         if operation is None or not operation.writes_left:
             return
@@ -367,7 +430,7 @@ class Recorder:
             operation.tell()
 
     def is_done(self, op: int, writing: bool) -> bool:
-        """Whether operation ``op``, a DMA's that has not ended, has read all it reads, or has written it to memory."""
+        """Return True when the open DMA operation ``op`` has read all its bytes; with ``writing``, written them all."""
         operation = self._operations.get(op)
         return operation is not None and not (operation.writes_left if writing else operation.reads_left)
 
@@ -389,7 +452,7 @@ class Recorder:
         return operation.row
 
     def row_of(self, op: int) -> Row:
-        """The row of an operation under way; NONE before it has begun."""
+        """Return the row of an operation under way; NONE before it has begun."""
         operation = self._operations.get(op)
         return NONE if operation is None else operation.row
 
@@ -418,11 +481,11 @@ class Observation:
     def turn_in_banks(
         self, asked: AccessMessage, server: Hashable, span: tuple[int, int], waited: bool, took: BankTime
     ) -> None:
-        """The same of a slice with banks, which has turns overlap: from when it had its bus, and what it took."""
+        """Note a turn in a slice with banks, where turns overlap: its time on the bus, and what it took."""
         self.tables.open_turn_in_banks(self._asked[asked.op, asked.part], server, span, waited, took)
 
     def cut_in_banks(self, asked: AccessMessage, span: tuple[int, int], took: BankTime) -> None:
-        """Its last turn there is over earlier."""
+        """Cut the last turn of an access there: it ends earlier."""
         self.tables.cut_turn(self._asked[asked.op, asked.part], span, took)
 
     def _about(self, transfer: Transfer) -> About:

@@ -30,7 +30,7 @@ _ORDERS: dict[int, Sharing] = {By.MEMORY: "bytes", By.MEMORY_END: "bytes", By.ME
 
 @dataclass(slots=True)
 class Sample:
-    """What ``operand`` holds at ``time_ps``, when line ``line`` of a kernel on ``component`` prints it.
+    """The array of ``operand`` at ``time_ps``, when line ``line`` of a kernel on ``component`` prints it.
 
     ``array``: None until phase 2 has come there.
     """
@@ -43,7 +43,7 @@ class Sample:
 
     @property
     def work(self) -> Work:
-        """What phase 2 does to fill it."""
+        """Return the work of phase 2 that fills it."""
         return Work("memory_read", "print", (self.operand,))
 
 
@@ -165,7 +165,7 @@ class RecordViews(OpLog):
         return Tile(_LABELS[kind], name_of(log.whats[what]), log.tiles[tile], read, commit)  # type: ignore[arg-type]
 
     def place_of(self, record: OpRecord) -> str:
-        """What errors call the line, or of a schedule the step, that a record is of."""
+        """Name the kernel's line, or the schedule's step, of a record, as errors do."""
         node = self._graph.node(record.component)
         return self._log.place(record.launch_id, record.line, None if node.pe is None else node.pe_coord)
 
@@ -269,7 +269,7 @@ class Printer:
         hooks.printed.subscribe(self._keep)
 
     def lines(self) -> tuple[PrintedLine, ...]:
-        """All lines so far, in the order of their times; to be asked after a replay up to now."""
+        """Return all lines so far, in the order of their times; to be asked after a replay up to now."""
         self.unread_values = 0
         return tuple(
             PrintedLine(ps_to_ns(event.time_ps), event.pe, event.line, " ".join(map(_text, parts)))
@@ -298,5 +298,5 @@ def _text(part: str | Sample) -> str:
 
 
 def _form(array: Operand) -> str:
-    """What is said of an array whose values nobody has."""
+    """Name an array without values by its dtype and shape."""
     return f"{array.dtype}{list(array.shape)}"

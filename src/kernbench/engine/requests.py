@@ -17,7 +17,7 @@ from kernbench.transport import Transfer
 
 @value
 class Limits:
-    """How far a run may go: in simulated ns, in seconds of the user's time; None: as far as it takes."""
+    """The limits of a run: simulated ns, and seconds of the user's time. None: no limit."""
 
     sim_ns: float | None = None
     wall_s: float | None = None
@@ -25,7 +25,7 @@ class Limits:
 
 @value
 class Completion:
-    """How a request ended; times in ns."""
+    """The end of a request; times in ns."""
 
     request_id: int
     correlation_id: str
@@ -41,7 +41,7 @@ class Completion:
 
 @value
 class RequestTrace:
-    """Where a request spent its time.
+    """The time of a request, by where it was spent.
 
     ``pe_exec_ns``: run time of the kernel on each PE; ``late_pes`` got the order after the common start;
     ``network_ns``: the rest, control path and fabric;
@@ -74,11 +74,11 @@ class RequestHandle:
 
     @property
     def done(self) -> bool:
-        """Whether it has completed."""
+        """True when the request has completed."""
         return self.outcome is not None
 
     def completion(self) -> Completion:
-        """How it ended. KernbenchError while it is under way."""
+        """Return how the request ended. KernbenchError while it is under way."""
         return Completion(
             self.request_id,
             self.msg.correlation_id,
@@ -88,7 +88,7 @@ class RequestHandle:
         )
 
     def trace(self, transfers: Iterable[Transfer]) -> RequestTrace:
-        """Where its time went; ``transfers``: what was sent in the run. KernbenchError while it is under way."""
+        """Return where its time went; ``transfers``: those of the run. KernbenchError while it is under way."""
         kernels: tuple[PeReport, ...] = tuple(r for r in self._ended().reports if r.end_ps)
         exec_ns = {r.pe: ps_to_ns(r.end_ps - r.start_ps) for r in kernels}
         total = ps_to_ns(self.ended_ps - self.submitted_ps)

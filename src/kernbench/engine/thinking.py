@@ -66,14 +66,14 @@ class Inbox(Store):
         self.env = env
 
     def get(self, fits: Callable[[Any], bool] | None = None) -> Take:
-        """An event: a message is taken; it has the message as its value. ``cancel`` it to wait no longer."""
+        """Return an event that takes a message, which is its value when it fires. ``cancel`` it to stop waiting."""
         event = Take(self, self.env, fits)
         if not self.items or not self._give(event):
             self.get_queue.append(event)
         return event
 
     def deliver(self, message: object) -> None:
-        """A message comes: who waits for it wakes, with no event but that."""
+        """Put a message in, and wake the process that waits for it, by that event alone."""
         for at, event in enumerate(self.get_queue):
             if event.fits is None or event.fits(message):
                 del self.get_queue[at]
@@ -91,7 +91,7 @@ class Inbox(Store):
         return False
 
     def _do_get(self, event: Any) -> bool:
-        """For SimPy, after a ``put``: who waits behind this one may want another message."""
+        """Let ``event`` take a message, after a ``put``. Return True: the next one may want another message."""
         self._give(event)
         return True
 
@@ -131,11 +131,11 @@ class ThinkingPart(Component):
     # --- for who writes a part ----------------------------------------------------------------------------------------
 
     def run(self) -> Behaviour:
-        """What the part does: a generator that yields the events it waits for, as a rule for ever."""
+        """Do the work of the part: a generator that yields the events it waits for, as a rule for ever."""
         raise NotImplementedError(f"{type(self).__name__} has no run(): it says what the part does")
 
     def wait_ns(self, ns: float) -> Timeout:
-        """An event ``ns`` from now, rounded to whole ps. UnsupportedError for what is no time."""
+        """Return an event ``ns`` from now, rounded to whole ps. UnsupportedError for what is no time."""
         found: object = ns
         if not isinstance(found, _NUMBERS) or not 0 <= found < inf:
             raise UnsupportedError(f"wait_ns({ns!r}): a time is a number of ns, at least 0 and finite")
@@ -195,11 +195,11 @@ class ThinkingPart(Component):
             self.tell(asked.sender, Report(request_id=question.request_id, pes=pes, error=error))
 
     def blocked(self) -> tuple[str, ...]:
-        """What this part has not answered."""
+        """Return a line for each message that this part has not answered."""
         return tuple(map(self.standing, self._unanswered.values()))
 
     def standing(self, asked: Delivery) -> str:
-        """What there is to say of something that is not answered: override it to say what that waits for."""
+        """Describe a message that is not answered; override it to say what the answer waits for."""
         taken = id(asked.message) not in self._delivered
         return f"has not {'answered' if taken else 'taken'} {_shown(asked.message)} from {asked.sender}"
 
@@ -289,7 +289,7 @@ class ThinkingPart(Component):
         )
 
     def _cause_of(self, value: object, cause: Cause) -> Cause:
-        """What a process comes after that goes on with ``value``: a message, or what has come of several."""
+        """Return the cause of a process that goes on with ``value``: the message, or messages, that it took."""
         for each in value.values() if isinstance(value, ConditionValue) else (value,):
             delivery = self._delivered.pop(id(each), None)
             if delivery is not None:
@@ -297,13 +297,13 @@ class ThinkingPart(Component):
         return cause
 
     def _handled(self) -> None:
-        """The message that the process has taken last is dealt with, as far as the log is concerned."""
+        """Note that the message which the process took last is dealt with, as far as the log is concerned."""
         row, log = self.cause[0], self.machine.log
         if row >= 0 > log.rows[row + END]:
             log.close(row, self.clock.time)
 
     def _act(self) -> None:
-        """The process sends something now: what it has done since it last did is a row of its own."""
+        """Open a row for what the process has done since it last sent something: it sends something now."""
         self._handled()
         row, log, now = self.cause[0], self.machine.log, self.clock.time
         if row >= 0 and log.rows[row + END] < now:
@@ -323,7 +323,7 @@ class ThinkingPart(Component):
 
 
 def _key(message: Any) -> Hashable | None:
-    """What a message asks for, if it has to be answered."""
+    """Return a key of what a message asks for; None when it needs no answer."""
     kind = message.__class__
     if kind in _ORDERS:
         return int(message.request_id)
@@ -331,7 +331,7 @@ def _key(message: Any) -> Hashable | None:
 
 
 def _shown(value: object) -> str:
-    """A value in a message of error, by its type where that says more."""
+    """Show a value in an error, by its type where that says more."""
     if isinstance(value, PartOrder | SipOrder | CubeOrder | PeOrder | Report):
         return f"the {type(value).__name__} of request {value.request_id}"
     plain = value is None or isinstance(value, bool | int | float | str)

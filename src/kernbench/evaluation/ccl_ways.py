@@ -153,7 +153,7 @@ class Ways:
     @property
     def access_ns(self) -> float:
         """Of a slice, beside opening a row."""
-        return self.spec.cube.components.hbm_ctrl.attrs.access_ns
+        return self.spec.cube.hbm_access_ns
 
     @property
     def _opening_ns(self) -> float:

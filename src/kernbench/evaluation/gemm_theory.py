@@ -90,7 +90,7 @@ class IdealPipeline:
         self._pe, self._slice_gbs = machine.spec.pe, machine.spec.cube.slice_bw_gbs
         self._keeps_writes = machine.spec.cube.hbm.banks is not None
         self._gemm_ps = self._pe.gemm.tile_ps(dtype)
-        self._access_ps = machine.spec.cube.components.hbm_ctrl.attrs.access_ps
+        self._access_ps = ns_to_ps(machine.spec.cube.hbm_access_ns)
         dma, memory = pe_dma_id(sip, 0, 0), hbm_id(sip, 0, machine.spec.cube.local_slice(0))
         there, back = machine.route(dma, memory), machine.route(memory, dma)
         self._there_ps, self._back_ps = there.total_overhead_ps, back.total_overhead_ps

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from itertools import groupby
@@ -105,7 +106,9 @@ def _run_on(
     """Run ``points`` on the base with ``changes``."""
     cpu = time.thread_time()
     try:
-        with exit_is_failure():
+        with exit_is_failure(), warnings.catch_warnings():
+            # A sweep warns of its base alone: what its points lose is what it is to find out.
+            warnings.simplefilter("ignore")
             machine = compile_topology(apply_overrides(job.base, changes))
     except Exception as error:
         yield from (PointOutcome(point.index, _row_without_figures(error), 0.0) for point in points)

@@ -20,7 +20,7 @@ NOWHERE = (1 << 64) - 1
 
 @value(guarded=False)
 class Operand:
-    """Where an array lies in memory. Never changed, but not frozen either: that would make it ten times as dear.
+    """An array at physical addresses. It never changes; it is not frozen because that costs ten times as much.
 
     ``space``: hbm, sram, tcm; ``owner``: coordinates (sip, cube) or (sip, cube, pe); ``address``: physical, of the
     first element; ``nbytes``: what the elements hold; ``strides`` in bytes, row-major without. ``segments``: the
@@ -50,13 +50,13 @@ class Operand:
 
 
 def in_tcm(owner: tuple[int, ...], address: int, shape: tuple[int, ...], dtype: DType) -> Operand:
-    """A row-major array in the TCM of the PE ``owner``."""
+    """Make a row-major array in the TCM of the PE ``owner``."""
     return Operand("tcm", owner, address, prod(shape) * dtype.itemsize, shape, dtype)
 
 
 @value(guarded=False)
 class MemoryRef:
-    """Where an array lies in memory, at virtual address ``va``; ``strides`` in bytes, row-major without.
+    """An array in memory at virtual address ``va``; ``strides`` in bytes, None: row-major.
 
     Elements at or beyond ``valid`` (per axis) are not accessed: a read gives ``other``. ``runs``: a scatter-gather list
     instead of ``va``: where the elements lie, in their order; those at ``NOWHERE`` are not accessed. ``physical``: the
@@ -190,8 +190,8 @@ class Command:
 
     @property
     def ref(self) -> MemoryRef:
-        """The side of a load, store or atomic that lies in memory."""
-        found = self.dst if self.op is STORE else self.srcs[0]
+        """The side of a DMA's command that lies in memory: where it writes, else what it reads."""
+        found = self.dst if isinstance(self.dst, MemoryRef) else self.srcs[0]
         assert isinstance(found, MemoryRef)
         return found
 
@@ -326,7 +326,7 @@ the next message of its queue, and is answered with its slot."""
 
 
 def awaited_by(request: KernelRequest | None, place: Callable[[int], str] = "line {}".format) -> str:
-    """What a kernel that made ``request`` waits for, in words; before its first one, its start.
+    """Say in words what a kernel that made ``request`` waits for; without a request, for its start.
 
     ``place``: what a line of the kernel is called.
     """

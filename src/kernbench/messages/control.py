@@ -101,7 +101,7 @@ class PeOrder:
 
 @value(kw_only=True)
 class PeReport:
-    """What became of an order on a PE. A kernel ran from ``start_ps`` to ``end_ps``; ``late``: it missed the start."""
+    """The end of an order on a PE. A kernel ran from ``start_ps`` to ``end_ps``; ``late``: it missed the start."""
 
     pe: PeCoord
     start_ps: int = 0

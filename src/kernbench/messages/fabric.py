@@ -1,4 +1,4 @@
-"""What crosses the fabric between an initiator (a DMA, the host) and a memory. One message per transfer."""
+"""Messages between an initiator (a DMA, the host) and a memory, one for each transfer."""
 
 from __future__ import annotations
 

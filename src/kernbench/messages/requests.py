@@ -59,7 +59,7 @@ class HostMsg:
 
     @property
     def title(self) -> str:
-        """What traces and reports show: the name, with what has to be told beside it."""
+        """The name in traces and reports, with what has to be told beside it."""
         return self.name
 
 
@@ -84,12 +84,12 @@ class HostBytes:
 
     @property
     def shape(self) -> tuple[int]:
-        """That of the array."""
+        """The same as the array's."""
         return (self.nbytes,)
 
     @property
     def dtype(self) -> np.dtype[np.uint8]:
-        """That of the array."""
+        """The same as the array's."""
         return np.dtype(np.uint8)
 
     def take_held_bytes(self) -> int:
@@ -218,7 +218,7 @@ class KernelLaunchMsg(HostMsg):
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """What ``num_programs`` says."""
+        """The answers of ``num_programs``, by axis."""
         sips, cubes, pes = ({target[axis] for target in self.targets} for axis in range(3))
         return self.grid or (len(pes), len(cubes), len(sips))
 

@@ -1,4 +1,4 @@
-"""What a schedule is made of: steps, each of which is one call of ``tl`` where it is a kernel.
+"""Steps of a schedule. A step stands for one call of ``tl`` in a kernel.
 
 A step works on **buffers**, which are numbers that the schedule gives to arrays in TCM, and on **slots**: the name of a
 direction stands for the message that was last received from there. To write a buffer makes a new array, so that what
@@ -56,12 +56,12 @@ def send(direction: str, what: Source) -> Step:
 
 
 def receive(direction: str, count: int) -> Step:
-    """The next message of ``direction``, of ``count`` elements: steps that use it wait for it, others do not."""
+    """Receive the next message of ``direction``, of ``count`` elements: only steps that use it wait for it."""
     return Step("receive", direction, number=count)
 
 
 def await_message(direction: str, count: int) -> Step:
-    """The same, but the rank itself waits for the message: what follows is not issued before it has come."""
+    """Receive as ``receive``, but the rank waits for the message: later steps are not issued before it has come."""
     return Step("await", direction, number=count)
 
 

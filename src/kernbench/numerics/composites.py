@@ -85,33 +85,33 @@ def parts_of(work: Work) -> tuple[Part, ...]:
 
 
 @dataclass(slots=True, eq=False)
-class Stream:
+class OpenComposite:
     """Composite ``seq`` between its read and its commit; ``group``: it and those that it shares bytes with."""
 
     seq: int
     work: Work
     parts: tuple[Part, ...]
     tiles: TiledReplay
-    group: Group
-    claims: list[_Claim] = field(default_factory=list)
+    group: EntangledGroup
+    claims: list[_OperandClaim] = field(default_factory=list)
     known: int = 0
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class EntangledGroup:
     """Composites that have to advance together, since one works on what another one, or itself, writes."""
 
-    members: list[Stream] = field(default_factory=list)
+    members: list[OpenComposite] = field(default_factory=list)
     entangled: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class _Claim:
+class _OperandClaim:
     """An operand of a composite under way; its exact bytes are worked out when somebody comes near."""
 
-    stream: Stream
+    stream: OpenComposite
     operand: Operand
-    indexes: tuple[ExtentIndex[_Claim], ...]
+    indexes: tuple[ExtentIndex[_OperandClaim], ...]
     runs: ByteRuns | None = None
 
     def meets(self, other: ByteRuns) -> bool:
@@ -123,11 +123,11 @@ class _Claim:
 class Due(NamedTuple):
     """An event of a tile that has to happen now."""
 
-    stream: Stream
+    stream: OpenComposite
     tile: Tile
 
 
-class Streams:
+class OpenComposites:
     """The composites of ``op_log`` that are under way. Groups that its methods return have to ``advance``.
 
     ``written`` and ``claimed``: the spaces that they write to, and that they work on at all; most accesses are in
@@ -141,23 +141,23 @@ class Streams:
         self._log = op_log
         self._next = 0  # the first record that was not searched for tiles
         self._tiles: dict[int, list[int]] = {}  # numbers, by composite
-        self._open: dict[int, Stream] = {}
+        self._open: dict[int, OpenComposite] = {}
         # All that composites work on, and what they write.
-        self._claims: dict[str, ExtentIndex[_Claim]] = {space: ExtentIndex() for space in SPACES}
-        self._writes: dict[str, ExtentIndex[_Claim]] = {space: ExtentIndex() for space in SPACES}
+        self._claims: dict[str, ExtentIndex[_OperandClaim]] = {space: ExtentIndex() for space in SPACES}
+        self._writes: dict[str, ExtentIndex[_OperandClaim]] = {space: ExtentIndex() for space in SPACES}
         self.written: frozenset[str] = frozenset()
         self.claimed: frozenset[str] = frozenset()
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[EntangledGroup]:
         """All of them."""
         return _groups(self._open.values())
 
-    def open(self, seq: int, work: Work) -> Stream:
+    def open(self, seq: int, work: Work) -> OpenComposite:
         """Begin composite ``seq``: from now on, who touches its operands finds it."""
         parts = parts_of(work)
         *inputs, out = [part.operand for part in parts]
-        stream = Stream(seq, work, parts, TiledReplay(work, parts, self._acc), Group())
+        stream = OpenComposite(seq, work, parts, TiledReplay(work, parts, self._acc), EntangledGroup())
         stream.group.members.append(stream)
         others = [*self.writing(inputs), *self.using(out)]
         self._claim(stream, out, self._claims[out.space], self._writes[out.space])
@@ -170,11 +170,11 @@ class Streams:
         self._note_spaces()
         return stream
 
-    def under_way(self, seq: int) -> Stream | None:
+    def under_way(self, seq: int) -> OpenComposite | None:
         """Return the composite with that number; None when none is under way."""
         return self._open.get(seq)
 
-    def close(self, stream: Stream) -> None:
+    def close(self, stream: OpenComposite) -> None:
         """End a composite, which has done all it does."""
         del self._open[stream.seq]
         stream.group.members.remove(stream)
@@ -189,26 +189,26 @@ class Streams:
         self.written = frozenset(space for space in SPACES if not self._writes[space].is_empty)
         self.claimed = frozenset(space for space in SPACES if not self._claims[space].is_empty)
 
-    def writing(self, operands: Iterable[Operand | float]) -> list[Group]:
+    def writing(self, operands: Iterable[Operand | float]) -> list[EntangledGroup]:
         """Return the groups with a composite that writes some bytes of ``operands``."""
-        hit: list[_Claim] = []
+        hit: list[_OperandClaim] = []
         for x in operands:
             if x.__class__ is Operand and x.space in self.written:
                 hit += _met(x, self._writes[x.space])
         return _groups([claim.stream for claim in hit]) if hit else []
 
-    def using(self, operand: Operand | None) -> list[Group]:
+    def using(self, operand: Operand | None) -> list[EntangledGroup]:
         """Return the groups with a composite that reads or writes some bytes of ``operand``."""
         if operand is None or operand.space not in self.claimed:
             return []
         hit = _met(operand, self._claims[operand.space])
         return _groups([claim.stream for claim in hit]) if hit else []
 
-    def advance(self, groups: Iterable[Group], limit: int) -> list[Due]:
+    def advance(self, groups: Iterable[EntangledGroup], limit: int) -> list[Due]:
         """Take the events of tiles before ``limit``, in order, for each group on its own."""
         found: list[Due] = []
         for group in groups:
-            due: list[tuple[int, Stream, Tile]] = []
+            due: list[tuple[int, OpenComposite, Tile]] = []
             for stream in group.members:
                 self._learn(stream)
                 due += [(event, stream, tile) for event, tile in stream.tiles.due(limit)]
@@ -216,7 +216,7 @@ class Streams:
             found += [Due(stream, tile) for _, stream, tile in due]
         return found
 
-    def _learn(self, stream: Stream) -> None:
+    def _learn(self, stream: OpenComposite) -> None:
         """Tell a stream of tiles that the log has got since. The log is searched when somebody disturbs a composite."""
         first = min(self._open, default=stream.seq)
         for whole, tile in self._log.tiles(max(self._next, first)):
@@ -227,14 +227,14 @@ class Streams:
         stream.tiles.learn(self._log, tiles[stream.known :])
         stream.known = len(tiles)
 
-    def _claim(self, stream: Stream, operand: Operand, *indexes: ExtentIndex[_Claim]) -> None:
-        claim = _Claim(stream, operand, indexes)
+    def _claim(self, stream: OpenComposite, operand: Operand, *indexes: ExtentIndex[_OperandClaim]) -> None:
+        claim = _OperandClaim(stream, operand, indexes)
         stream.claims.append(claim)
         for low, high in bounds(operand):
             for index in indexes:
                 index.add(low, high, claim)
 
-    def _entangle(self, group: Group, others: Iterable[Group]) -> None:
+    def _entangle(self, group: EntangledGroup, others: Iterable[EntangledGroup]) -> None:
         for other in others:
             if other is not group:
                 group.entangled = True
@@ -344,9 +344,9 @@ class TiledReplay:
         return steps
 
 
-def _met(operand: Operand, index: ExtentIndex[_Claim]) -> list[_Claim]:
+def _met(operand: Operand, index: ExtentIndex[_OperandClaim]) -> list[_OperandClaim]:
     """Return the claims that ``operand`` meets: ranges first, bytes only where ranges do."""
-    near: list[_Claim] = []
+    near: list[_OperandClaim] = []
     for low, high in bounds(operand):
         if not index.misses(low, high):
             near += index.find(low, high)
@@ -356,6 +356,6 @@ def _met(operand: Operand, index: ExtentIndex[_Claim]) -> list[_Claim]:
     return [claim for claim in dict.fromkeys(near) if claim.meets(runs)]
 
 
-def _groups(streams: Iterable[Stream]) -> list[Group]:
+def _groups(streams: Iterable[OpenComposite]) -> list[EntangledGroup]:
     """Return the groups of ``streams``, each once, in order."""
     return list(dict.fromkeys(stream.group for stream in streams))

@@ -32,7 +32,7 @@ _I64 = DType("i64", 8, np.dtype(np.int64))  # integers on their way to an epilog
 
 
 def result(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:
-    """The array that ``work`` makes of memory as it is now, in its output's type and shape.
+    """Compute the array that ``work`` makes of memory as it is now, in its output's type and shape.
 
     ``private``: it must not change with memory. To be called under ``np.errstate(all="ignore")``.
     """
@@ -42,7 +42,7 @@ def result(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Arra
 def combine(
     work: Work, args: Sequence[Array | float], steps: Sequence[EpilogueStep], shape: tuple[int, ...], acc: DType
 ) -> Array:
-    """What a composite makes of ``args``, all of its operands or windows of them: the part of its output of ``shape``.
+    """Compute the part of a composite's output of ``shape`` from ``args``: its operands, or windows of them.
 
     ``steps``: its epilogue with arrays. To be called under ``np.errstate(all="ignore")``.
     """
@@ -56,13 +56,13 @@ def combine(
 
 
 def _wide(op: Operator, args: Sequence[Array | float]) -> DType:
-    """The type in which ``op`` computes: nothing is rounded before the epilogue."""
+    """Return the type in which ``op`` computes: nothing is rounded before the epilogue."""
     integers = all(x.dtype.kind == "i" for x in args if isinstance(x, np.ndarray))
     return _I64 if integers and op.integer is not None else F32
 
 
 def _finished(value: Array, steps: Sequence[EpilogueStep]) -> Array:
-    """An epilogue on unrounded results, by the rules of ``operators.gemm``: f32, or f64 after integers."""
+    """Apply an epilogue to unrounded results, by the rules of ``operators.gemm``: f32, or f64 after integers."""
     if value.dtype.kind == "i":
         value = value.astype(np.float64)
     for name, *given in steps:
@@ -119,7 +119,7 @@ def _step(step: Epilogue, memory: OperandMemory) -> EpilogueStep:
 
 
 def _changed(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
-    """What an atomic leaves in memory; what it found goes where it is wanted."""
+    """Return what an atomic leaves in memory, and store what it found where the kernel wants it."""
     there, op = _operand(work.inputs[0]), ATOMICS[work.name]
     given = [memory.load(_operand(x), private=False) for x in work.inputs[1:]]
     old = memory.load(there, private=True)
@@ -130,13 +130,13 @@ def _changed(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Ar
 
 
 def _repeats(there: Operand) -> bool:
-    """Whether the runs of a list overlap, so that an element is changed more than once."""
+    """Return True when the runs of a list overlap: then an element is changed more than once."""
     runs = sorted(run for run in there.segments if run[0] != NOWHERE)
     return any(pa + nbytes > later for (pa, nbytes), (later, _) in pairwise(runs))
 
 
 def _one_after_another(op: Operator, old: Array, given: Sequence[Array], there: Operand) -> Array:
-    """The same element by element; ``old`` becomes what each found, the result what each left."""
+    """Compute an atomic element by element; ``old`` becomes what each found, the result what each left."""
     size, new, found = there.dtype.itemsize, np.empty_like(old), old.reshape(-1)
     left: dict[int, Array] = {}
     at = 0

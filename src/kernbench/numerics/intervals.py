@@ -1,4 +1,4 @@
-"""The bytes that an operand touches, and indexes of items by the ranges they take."""
+"""The bytes that an operand touches, and an index of items by the ranges they take."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ByteRuns:
 
     @staticmethod
     def of(operand: Operand) -> ByteRuns:
-        """The bytes that ``operand`` touches."""
+        """Return the bytes that ``operand`` touches."""
         offsets, length = _offsets(operand)
         if not operand.segments:
             return _disjoint(offsets + operand.address, offsets + (operand.address + length))
@@ -63,7 +63,7 @@ class ByteRuns:
 
     @staticmethod
     def of_boxes(boxes: Iterable[tuple[int, int, tuple[tuple[int, int], ...]]]) -> ByteRuns:
-        """The bytes of boxes: first address, bytes of a run, and (count, stride) by which runs repeat."""
+        """Return the bytes of boxes: first address, bytes of a run, and (count, stride) by which runs repeat."""
         starts: list[Array] = []
         ends: list[Array] = []
         for low, run, steps in boxes:
@@ -75,7 +75,7 @@ class ByteRuns:
         return _disjoint(np.concatenate(starts), np.concatenate(ends))
 
     def common(self, other: ByteRuns) -> tuple[int, int]:
-        """The first address of both and how many bytes are; (0, 0) when none is."""
+        """Return the first address of both and how many bytes are; (0, 0) when none is."""
         behind = np.searchsorted(other.ends, self.starts, "right")
         shared = behind < len(other.ends)
         shared[shared] = other.starts[behind[shared]] < self.ends[shared]
@@ -86,7 +86,7 @@ class ByteRuns:
         return first, int((other.below(self.ends) - other.below(self.starts)).sum())
 
     def below(self, addresses: Array) -> Array:
-        """How many of the bytes lie below each address."""
+        """Count the bytes that lie below each address."""
         total = np.concatenate(([0], np.cumsum(self.ends - self.starts)))
         i = np.searchsorted(self.starts, addresses, "right")
         over = np.where(i > 0, np.maximum(self.ends[i - 1] - addresses, 0), 0)
@@ -94,7 +94,7 @@ class ByteRuns:
 
 
 def _span(operand: Operand) -> int:
-    """Bytes from the first to behind the last that is touched; 0 when none is."""
+    """Return the bytes from the first to behind the last that is touched; 0 when none is."""
     shape = operand.shape if operand.valid is None else operand.valid
     if not prod(shape):
         return 0
@@ -102,7 +102,7 @@ def _span(operand: Operand) -> int:
 
 
 def _offsets(operand: Operand) -> tuple[Array, int]:
-    """Where stretches of bytes begin, relative to the first element, and how long all of them are."""
+    """Return the offsets of stretches of bytes from the first element, and their common length."""
     shape = operand.shape if operand.valid is None else operand.valid
     axes = list(zip(shape, operand.byte_strides, strict=True))
     length = operand.dtype.itemsize
@@ -140,7 +140,7 @@ class ExtentIndex(Generic[T]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it holds nothing."""
+        """True when the index holds nothing."""
         return not self._clusters
 
     def misses(self, low: int, high: int) -> bool:
@@ -175,59 +175,12 @@ class ExtentIndex(Generic[T]):
             del self._clusters[at], self._edges[2 * at : 2 * at + 2]
 
     def find(self, low: int, high: int) -> list[T]:
-        """The items that take a byte of ``[low, high)``."""
+        """Return the items that take a byte of ``[low, high)``."""
         first, last = self._meeting(low, high)
         return [
             item for cluster in self._clusters[first:last] for start, end, item in cluster if start < high and low < end
         ]
 
     def _meeting(self, low: int, high: int) -> tuple[int, int]:
-        """Which clusters meet ``[low, high)``."""
+        """Return the first cluster that meets ``[low, high)``, and the first behind."""
         return bisect_right(self._edges, low) // 2, (bisect_left(self._edges, high) + 1) // 2
-
-
-class RangeIndex(Generic[T]):
-    """Items by the address range they take, thousands of them side by side; asked for those that meet a range.
-
-    ``ExtentIndex`` looks through a whole cluster, which is long where ranges touch one another. Here ranges of about
-    one length are sorted together by where they begin, so that a search goes back by that length only.
-    """
-
-    __slots__ = ("_by_bits", "is_empty")
-
-    def __init__(self) -> None:
-        self.is_empty = True
-        # By the bits of the length: where ranges begin; where each ends, with its item.
-        self._by_bits: dict[int, tuple[list[int], list[tuple[int, T]]]] = {}
-
-    def add(self, low: int, high: int, item: T) -> None:
-        """Note that ``item`` takes ``[low, high)``, which is not empty."""
-        bits = (high - low).bit_length()
-        group = self._by_bits.get(bits)
-        if group is None:
-            group = self._by_bits[bits] = ([], [])
-            self.is_empty = False
-        lows, items = group
-        at = bisect_left(lows, low)
-        lows.insert(at, low)
-        items.insert(at, (high, item))
-
-    def discard(self, low: int, high: int, item: T) -> None:
-        """Forget what ``add`` noted."""
-        bits = (high - low).bit_length()
-        lows, items = self._by_bits[bits]
-        at = items.index((high, item), bisect_left(lows, low))
-        del lows[at], items[at]
-        if not lows:
-            del self._by_bits[bits]
-            self.is_empty = not self._by_bits
-
-    def find(self, low: int, high: int) -> list[T]:
-        """Return the items that take a byte of ``[low, high)``."""
-        found: list[T] = []
-        for bits, (lows, items) in self._by_bits.items():
-            first = bisect_left(lows, low + 2 - (1 << bits))  # of what is shorter than 2 ** bits
-            for end, item in items[first : bisect_left(lows, high, first)]:
-                if end > low:
-                    found.append(item)
-        return found

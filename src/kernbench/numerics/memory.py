@@ -45,7 +45,7 @@ class Zeros:
 
 
 class _Kept:
-    """What the addresses ``[start, end)`` hold: bytes that never change."""
+    """The bytes of the addresses ``[start, end)``, which never change."""
 
     __slots__ = ("data", "end", "start")
 
@@ -73,7 +73,7 @@ class Extent:
         self.written: Array | None = np.zeros(end - start, np.bool_) if tracked else None
 
     def seen(self, addr: int, end: int, shape: Shape, dtype: np.dtype[Any], strides: Shape | None) -> Array:
-        """The elements from ``addr``, which end before ``end``, to be looked at until the next write; read-only if they
+        """View the elements from ``addr``, which end before ``end``, until the next write; read-only if they
         never change."""
         if self._kept:
             kept = self._kept[self._overlapping(addr, end)]
@@ -84,7 +84,7 @@ class Extent:
         return np.ndarray(shape, dtype, data, addr - self.start, strides)
 
     def place(self, addr: int, end: int, shape: Shape, dtype: np.dtype[Any], strides: Shape | None) -> Array | None:
-        """The elements in the buffer, to be written to as well; None if some are kept."""
+        """Return the elements in the buffer, to read and write; None if some are kept."""
         where = self._overlapping(addr, end)
         return None if where.start < where.stop else self.seen(addr, end, shape, dtype, strides)
 
@@ -96,13 +96,13 @@ class Extent:
         np.ndarray(array.shape, array.dtype, data, addr - self.start, strides)[...] = array
 
     def keep(self, addr: int, data: Array) -> None:
-        """As ``put`` of bytes that never change."""
+        """Put bytes that never change, without a copy."""
         end = addr + data.size
         self._take_in(addr, end, overwritten=True)
         self._kept.insert(self._overlapping(addr, end).start, _Kept(addr, data))
 
     def _overlapping(self, addr: int, end: int) -> slice:
-        """Where the kept arrays that overlap ``[addr, end)`` are, or would be."""
+        """Return the slice of the kept arrays that overlap ``[addr, end)``."""
         first = bisect_right(self._kept, addr, key=_END)
         return slice(first, bisect_left(self._kept, end, first, key=_START))
 
@@ -121,7 +121,7 @@ class Extent:
 
 
 def never_changes(array: Array) -> bool:
-    """Whether nobody can write to the bytes of ``array``: it is read-only, and so is all that it is a view of."""
+    """Return True when ``array`` is read-only, and so is every array that it is a view of."""
     whole: object = array
     while isinstance(whole, np.ndarray):
         if whole.flags.writeable:
@@ -152,7 +152,7 @@ class MemoryStore:
         self._memories = {space: _Memory(zeros, tracked=on_unwritten is not None) for space in SPACES}
 
     def read(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None = None) -> Array:
-        """A copy of ``shape`` elements of ``dtype`` from ``addr``; ``strides`` in bytes, row-major without.
+        """Copy ``shape`` elements of ``dtype`` from ``addr``; ``strides`` in bytes, row-major without.
 
         UnknownNameError: no such space; RunError: a negative stride.
         """
@@ -160,12 +160,12 @@ class MemoryStore:
         return self._gathered(space, addr, shape, dtype, strides) if found is None else found.copy()
 
     def view(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None = None) -> Array:
-        """As ``read``, without the copy if the bytes lie together: good until the next write, not to be written to."""
+        """Return what ``read`` returns, uncopied if its bytes lie together: read-only, valid until the next write."""
         found = self._window(space, addr, shape, dtype, strides)
         return self._gathered(space, addr, shape, dtype, strides) if found is None else found
 
     def place(self, space: str, addr: int, shape: Shape, dtype: DType, strides: Shape | None = None) -> Array | None:
-        """The bytes themselves, to be read and written to until a ``keep`` there. None if they do not lie together or
+        """Return the bytes in place, to read and write until a ``keep`` there. None if they do not lie together or
         are kept, or if reads of unwritten bytes are reported."""
         memory = self._memories.get(space) or _unknown(space)
         end = addr + (prod(shape) * dtype.itemsize if strides is None else _span(shape, dtype.itemsize, strides))
@@ -187,8 +187,8 @@ class MemoryStore:
             extent.put(addr, end, array, strides)
 
     def keep(self, space: str, addr: int, array: Array) -> None:
-        """As ``write``, row-major, without a copy if the array can never change: then its bytes are there once however
-        many addresses hold them, until one of these is written to."""
+        """Write an array row-major, without a copy if it can never change: then its bytes are there once however many
+        addresses hold them, until one of these is written to."""
         memory = self._memories.get(space) or _unknown(space)
         if memory.tracked or not array.flags.c_contiguous or not never_changes(array):
             self.write(space, addr, array)
@@ -202,11 +202,11 @@ class MemoryStore:
 
     @property
     def is_tracked(self) -> bool:
-        """Whether it knows which bytes somebody wrote."""
+        """True when the store notes which bytes have been written."""
         return self._on_unwritten is not None
 
     def written(self, space: str, addr: int, nbytes: int) -> Array:
-        """Which of ``nbytes`` from ``addr`` somebody wrote: a bool each. RunError when that is not tracked."""
+        """Return a bool for each of ``nbytes`` from ``addr`` on: True when written. RunError unless tracked."""
         memory = self._tracked(space)
         found = np.zeros(nbytes, np.bool_)
         for at, part, _ in split(addr, found, (1,), memory.end_at):
@@ -216,7 +216,7 @@ class MemoryStore:
         return found
 
     def forget(self, space: str, addr: int, nbytes: int) -> None:
-        """From now on nobody has written these bytes, though they stay. RunError when that is not tracked."""
+        """Forget that these bytes were written, though they stay. RunError when that is not tracked."""
         memory = self._tracked(space)
         for at, part, _ in split(addr, _phantom((nbytes,)), (1,), memory.end_at):
             extent = memory.extent_at(at)
@@ -224,11 +224,11 @@ class MemoryStore:
                 np.ndarray(part.shape, np.bool_, extent.written, at - extent.start)[...] = False
 
     def allocated_bytes(self, space: str) -> int:
-        """Bytes of address space that buffers cover: what was written, rounded to granules."""
+        """Return the bytes of address space that buffers cover: what was written, rounded to granules."""
         return sum(e.end - e.start for e in (self._memories.get(space) or _unknown(space)).extents)
 
     def _window(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None) -> Array | None:
-        """The bytes seen in place; None when they are not in one extent."""
+        """Return the bytes seen in place; None when they are not in one extent."""
         memory = self._memories.get(space) or _unknown(space)
         kind = dtype if dtype.__class__ is DType else dtype_named(dtype)
         end = addr + (prod(shape) * kind.itemsize if strides is None else _span(shape, kind.itemsize, strides))
@@ -271,7 +271,7 @@ class _Memory:
         return extent if addr < extent.end else None
 
     def end_at(self, addr: int) -> int:
-        """Where the extent or the hole that holds ``addr`` ends."""
+        """Return the end of the extent, or of the hole, that holds ``addr``."""
         i = bisect_right(self.starts, addr)
         if addr < self.extents[i - 1].end:
             return self.extents[i - 1].end
@@ -307,7 +307,7 @@ class _Memory:
             np.ndarray(part.shape, np.bool_, extent.written, at - extent.start, steps)[...] = True
 
     def unwritten(self, addr: int, shape: Shape, strides: Shape) -> tuple[int, int]:
-        """The first address never written, and how many elements' bytes were not; (addr, 0) when all were."""
+        """Return the first address never written, and how many elements' bytes were not; (addr, 0) when all were."""
         first, count = _NOWHERE, 0
         for at, part, steps in split(addr, _phantom(shape), strides, self.end_at):
             extent = self.extent_at(at)
@@ -323,7 +323,7 @@ class _Memory:
         return (first, count) if count else (addr, 0)
 
     def grown(self, low: int, high: int) -> Extent:
-        """A new extent for ``[low, high)``, which lies in a hole: rounded to granules, as holes are."""
+        """Make a new extent for ``[low, high)`` in a hole, rounded to granules, as holes are."""
         start, end = low // GRANULE_BYTES * GRANULE_BYTES, -(-high // GRANULE_BYTES) * GRANULE_BYTES
         extent = Extent(start, end, self.zeros, tracked=self.tracked)
         i = bisect_right(self.starts, start)
@@ -362,7 +362,7 @@ def split(addr: int, array: Array, strides: Shape, end_at: Callable[[int], int])
 
 
 def reach(shape: Shape, strides: Shape) -> int:
-    """Bytes from the first to after the last of a byte array of ``shape`` with ``strides``."""
+    """Return the bytes from the first to after the last of a byte array of ``shape`` with ``strides``."""
     return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
 
 
@@ -374,7 +374,7 @@ def repeated(pattern: bytes, nbytes: int) -> Array:
 
 
 def as_bytes(array: Array) -> Array:
-    """A C-contiguous array as bytes, an axis more; a copy if it is not contiguous."""
+    """View a C-contiguous array as bytes, with one axis more; copy it if it is not contiguous."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return flat.reshape(*array.shape, array.itemsize)
 
@@ -385,7 +385,7 @@ def _byte_geometry(shape: Shape, itemsize: int, strides: Shape | None) -> tuple[
 
 
 def _span(shape: Shape, itemsize: int, strides: Shape | None) -> int:
-    """Bytes from the first to after the last of an access; 0 for an empty one."""
+    """Return the bytes from the first to after the last of an access; 0 for an empty one."""
     if strides is None:
         return prod(shape) * itemsize
     if any(s < 0 for s in strides):
@@ -394,5 +394,5 @@ def _span(shape: Shape, itemsize: int, strides: Shape | None) -> int:
 
 
 def _phantom(shape: Shape) -> Array:
-    """An array of ``shape`` that takes no memory: only its geometry is used."""
+    """Make an array of ``shape`` that takes no memory: only its geometry is used."""
     return np.broadcast_to(np.zeros((), np.bool_), shape)

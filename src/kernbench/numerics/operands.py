@@ -31,11 +31,11 @@ class Segments:
         self._addresses = [a - end + n for (a, n), end in zip(segments, self._ends, strict=True)]
 
     def end_at(self, offset: int) -> int:
-        """The offset at which the segment that holds ``offset`` ends; RunError past the last."""
+        """Return the offset at which the segment that holds ``offset`` ends; RunError past the last."""
         return self._ends[self._index(offset)]
 
     def address(self, offset: int) -> int:
-        """The address of the byte at ``offset``; RunError past the last."""
+        """Return the address of the byte at ``offset``; RunError past the last."""
         return self._addresses[self._index(offset)] + offset
 
     def _index(self, offset: int) -> int:
@@ -57,7 +57,7 @@ class OperandMemory:
         self._operands: list[Operand] = []  # those of the places, so that each keeps its identity
 
     def load(self, operand: Operand, *, private: bool) -> Array:
-        """The operand's array; a ``private`` one stays as it is when memory changes, another is to be looked at."""
+        """Return the operand's array; a ``private`` one never changes with memory, another is read only."""
         place = self._places.get(id(operand))
         if place is None:
             place = self._find(operand)
@@ -86,7 +86,7 @@ class OperandMemory:
             _deposit(self._store, operand, array)
 
     def _find(self, operand: Operand) -> Array | None:
-        """The bytes of ``operand`` themselves, to read and to write; None if it is not one to remember, or if they do
+        """Return the bytes of ``operand`` in place, to read and write; None if it is not one to remember, or if they do
         not lie together.
 
         Small arrays in TCM are remembered: in HBM most accesses have an operand of their own, used once.
@@ -127,14 +127,14 @@ def _deposit(store: MemoryStore, operand: Operand, array: Array) -> None:
 
 
 def _is_dense(operand: Operand) -> bool:
-    """Whether its elements are one range of bytes, in order."""
+    """Return True when the elements are one range of bytes, in order."""
     if operand.segments or operand.valid is not None:
         return False
     return operand.strides is None or operand.strides == row_major(operand.shape, operand.dtype.itemsize)
 
 
 def _is_list(operand: Operand) -> bool:
-    """Whether its segments are its elements, one after another: no gaps between rows, and nothing behind them."""
+    """Return True when the segments hold just the elements, in order: no gaps between rows, nothing behind them."""
     if not operand.segments or operand.strides is not None or operand.valid is not None:
         return False
     return sum(nbytes for _, nbytes in operand.segments) == operand.nbytes
@@ -192,7 +192,7 @@ def _strides(operand: Operand) -> tuple[int, ...] | None:
 
 
 def window(operand: Operand, first: tuple[int, ...], shape: tuple[int, ...]) -> Operand:
-    """The part of an operand without ragged edges that begins at element ``first`` and has ``shape``."""
+    """Return the part of an operand without ragged edges that begins at element ``first`` and has ``shape``."""
     steps = operand.byte_strides
     offset = sum(i * s for i, s in zip(first, steps, strict=True))
     segments = _behind(operand.segments, offset)
@@ -202,7 +202,7 @@ def window(operand: Operand, first: tuple[int, ...], shape: tuple[int, ...]) -> 
 
 
 def _behind(segments: tuple[tuple[int, int], ...], offset: int) -> tuple[tuple[int, int], ...]:
-    """What is left of segments when the first ``offset`` bytes are taken away."""
+    """Return the segments without their first ``offset`` bytes."""
     left: list[tuple[int, int]] = []
     for address, nbytes in segments:
         skipped = min(offset, nbytes)

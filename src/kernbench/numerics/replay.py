@@ -13,7 +13,7 @@ from kernbench.common.errors import RunError, UnknownNameError
 from kernbench.common.operators import ACCUMULATORS
 from kernbench.core.op_log import OpLog, OpRecord, Work
 from kernbench.messages.commands import NO_PARAMS, Operand
-from kernbench.numerics.composites import NEVER, Group, Stream, Streams, commit_event, read_event
+from kernbench.numerics.composites import NEVER, EntangledGroup, OpenComposite, OpenComposites, commit_event, read_event
 from kernbench.numerics.compute import RULES
 from kernbench.numerics.memory import MemoryStore
 from kernbench.numerics.operands import OperandMemory
@@ -28,7 +28,7 @@ _BLOCK = 1 << 16  # events that are Python integers at a time
 
 @dataclass(slots=True)
 class ReplayStats:
-    """What has been replayed: operations that committed, and the bytes of their results.
+    """Counts of the replay: operations that committed, and the bytes of their results.
 
     ``tiled``: how many of them were composites that had to be replayed tile by tile.
     """
@@ -63,7 +63,7 @@ class Replay:
         self._acc = dtype_named(dtype_acc)
         if self._acc not in ACCUMULATORS:
             raise UnknownNameError("accumulator dtype", self._acc.name, tuple(t.name for t in ACCUMULATORS))
-        self._streams = Streams(op_log, self._acc)
+        self._streams = OpenComposites(op_log, self._acc)
         self._next = 0
         self._horizon = 0
         # Records that have not committed, by number: number, read, commit (-1: not known), whether it has read.
@@ -220,7 +220,7 @@ class Replay:
     def _commit_event(self, seq: int) -> int:
         return commit_event(int(self._log.commits((seq,))[0]), seq)
 
-    def _close(self, stream: Stream | None, event: int) -> None:
+    def _close(self, stream: OpenComposite | None, event: int) -> None:
         """End a composite: one operation if nobody came near it, else the rest of its tiles."""
         if stream is None:  # its read has failed
             return
@@ -238,7 +238,7 @@ class Replay:
         stats.ops += 1
         self._streams.close(stream)
 
-    def _advance(self, groups: Sequence[Group], limit: int) -> None:
+    def _advance(self, groups: Sequence[EntangledGroup], limit: int) -> None:
         """Let composites catch up with the replay: their tiles' events before ``limit``."""
         current = self._seq
         for stream, tile in self._streams.advance(groups, limit):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kernbench.common.units import ns_to_ps
 from kernbench.core.log import LAUNCH, LINE, NONE, PART, By, Row
 from kernbench.core.observed import Carries, TransferFields, TurnFields
 from kernbench.messages.requests import PeCoord
@@ -54,8 +55,11 @@ class InsideDma:
 
     def _access_ps(self, asked: TransferFields[int]) -> int:
         """Return the latency of a transfer's memory: before the first byte, or until a write is visible."""
-        attrs = self._seen.machine.graph.node(self._seen.columns.parts[asked.dst]).attrs
-        return attrs.access_ps if isinstance(attrs, HbmCtrlAttrs | SramAttrs) else 0
+        machine = self._seen.machine
+        attrs = machine.graph.node(self._seen.columns.parts[asked.dst]).attrs
+        if isinstance(attrs, HbmCtrlAttrs):
+            return ns_to_ps(machine.spec.cube.hbm.access_ns(attrs))
+        return attrs.access_ps if isinstance(attrs, SramAttrs) else 0
 
     def _access(self, number: int) -> None:
         """From the end of the answer, or of what happened in the memory, to the request's departure."""

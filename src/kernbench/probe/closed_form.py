@@ -101,7 +101,8 @@ def memory_times_ps(machine: Machine, flow: ProbeFlow, nbytes: int, since_ps: in
     attrs = machine.graph.node(flow.memory).attrs
     if isinstance(attrs, HbmCtrlAttrs):
         alone = idle_memory(machine).serve(Access(flow.pa, nbytes), not flow.reading, 0, nbytes, since_ps)
-        return attrs.access_ps + alone.first_ps - since_ps, alone.last_ps - alone.first_ps
+        access_ps = ns_to_ps(machine.spec.cube.hbm.access_ns(attrs))
+        return access_ps + alone.first_ps - since_ps, alone.last_ps - alone.first_ps
     assert isinstance(attrs, SramAttrs), "flows are to HBM and SRAMs"
     return attrs.access_ps, transfer_ps(nbytes, machine.graph.sram_bw_gbs(flow.memory))
 

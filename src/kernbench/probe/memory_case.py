@@ -21,7 +21,7 @@ from kernbench.components.hbm.banks import BankedMemory, Stretch
 from kernbench.components.hbm.controller import Request, Slice
 from kernbench.core.clock import Clock
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_spec import TIMINGS, AddressMapping, HbmSpec, HbmTiming
+from kernbench.topology.hbm_spec import HBM3, PRESETS, AddressMapping, HbmSpec, HbmTiming, marked
 
 PATTERNS = (
     *("seq", "seq_write"),
@@ -145,11 +145,17 @@ class SliceReport:
     """A slice and its figures."""
 
     timing: str
+    assumed: bool
     mapping: str
     num_pcs: int
     peak_gbs: float
     rows: tuple[PatternRow, ...]
     latencies: tuple[Latency, ...]
+
+    @property
+    def memory(self) -> str:
+        """The timing, with a mark where it is assumed."""
+        return marked(self.timing, assumed=self.assumed)
 
     @property
     def errors(self) -> tuple[float, ...]:
@@ -162,6 +168,7 @@ class SliceUnderTest:
     """A slice to be probed, by the names of its timing and mapping."""
 
     timing: str
+    assumed: bool
     mapping: str
     num_pcs: int
     banks: HbmTiming
@@ -169,6 +176,11 @@ class SliceUnderTest:
     queue: int
     quantum: int
     room: int
+
+    @property
+    def memory(self) -> str:
+        """The timing, with a mark where it is assumed."""
+        return marked(self.timing, assumed=self.assumed)
 
     def make(self) -> BankedMemory:
         """Make such a slice, idle."""
@@ -201,7 +213,7 @@ def slices_of(hbm: HbmSpec) -> tuple[SliceUnderTest, ...]:
     ]
     if hbm.banks is None:
         compared = [each.model_copy(update={"timing": "hbm3", "num_pcs": 2}) for each in compared]
-        return tuple(_slice_of(each, TIMINGS["hbm3"]) for each in compared)
+        return tuple(_slice_of(each, HBM3) for each in compared)
     found = [hbm, *compared] if hbm.interleaves else [hbm]
     return tuple(_slice_of(each, hbm.banks) for each in found)
 
@@ -209,7 +221,8 @@ def slices_of(hbm: HbmSpec) -> tuple[SliceUnderTest, ...]:
 def _slice_of(hbm: HbmSpec, banks: HbmTiming) -> SliceUnderTest:
     mapping = hbm.mapping or "interleave"
     return SliceUnderTest(
-        timing=hbm.timing if isinstance(hbm.timing, str) else "values",
+        timing=hbm.timing_name,
+        assumed=hbm.is_assumed,
         mapping=mapping if isinstance(mapping, str) else "fields",
         num_pcs=hbm.num_pcs,
         banks=banks,
@@ -231,7 +244,15 @@ def probe_slice(slice_: SliceUnderTest, patterns: Sequence[str] = PATTERNS, burs
         if row.pattern in shared and row.requesters == 1
         for load in LOADS
     ]
-    return SliceReport(slice_.timing, slice_.mapping, slice_.num_pcs, slice_.peak_gbs, tuple(rows), tuple(latencies))
+    return SliceReport(
+        timing=slice_.timing,
+        assumed=slice_.assumed,
+        mapping=slice_.mapping,
+        num_pcs=slice_.num_pcs,
+        peak_gbs=slice_.peak_gbs,
+        rows=tuple(rows),
+        latencies=tuple(latencies),
+    )
 
 
 class _Served(Request):
@@ -300,5 +321,5 @@ def _reference_rows() -> tuple[str, dict[tuple[str, str], SliceFigures]]:
 def _reference(slice_: SliceUnderTest, pattern: str) -> SliceFigures | None:
     """Return the simulator's figures, which are of one channel of a certain timing."""
     memory, rows = _reference_rows()
-    alike = slice_.banks == TIMINGS[memory] and slice_.num_pcs == 2 and slice_.queue == 64
+    alike = slice_.banks == PRESETS[memory].timing and slice_.num_pcs == 2 and slice_.queue == 64
     return rows.get((slice_.mapping, pattern)) if alike else None

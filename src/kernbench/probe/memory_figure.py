@@ -41,7 +41,7 @@ def _draw_patterns(axes: Axes, report: SliceReport) -> None:
     axes.set_xticks(list(places), [row.pattern for row in rows], rotation=60, ha="right")
     axes.set_ylim(0, 100)
     axes.set_ylabel("% of peak")
-    axes.set_title(f"{report.timing}, {report.mapping}: peak {report.peak_gbs:.1f} GB/s", loc="left")
+    axes.set_title(f"{report.memory}, {report.mapping}: peak {report.peak_gbs:.1f} GB/s", loc="left")
     axes.legend(frameon=False)
 
 

@@ -1,4 +1,4 @@
-"""What the class of a part is made of, for those who write one."""
+"""Names for the authors of parts."""
 
 from kernbench.components.memory import Memory, MemoryAccess
 from kernbench.di.part import PartAttrs

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -20,6 +21,7 @@ import yaml
 from kernbench.common.complaints import model_at
 from kernbench.common.config import Complaint, Document, apply_overrides, check, load_document, path_of, report
 from kernbench.di.registry import REGISTRY, Registry
+from kernbench.topology.advice import advise
 from kernbench.topology.clocks import apply_clocks, check_clocks
 from kernbench.topology.elaborate import elaborate
 from kernbench.topology.graph import Graph
@@ -125,7 +127,12 @@ def topology_file(path_or_name: str | os.PathLike[str] | None = None) -> str:
 
 
 def compile_topology(document: Document, registry: Registry | None = None) -> Topology:
-    """Compile a parsed file. Raises ConfigError with every problem, in file order."""
+    """Compile a parsed file, and warn of what is allowed but slow.
+
+    Raises ConfigError with every problem, in file order.
+    """
     given = validate_topology(document, registry or REGISTRY)
+    for complaint in advise(given):
+        warnings.warn(str(document.problem(complaint)), stacklevel=3)
     spec = apply_clocks(given, given.clocks)
     return Topology(elaborate(spec), document.source, given if given.clocks.changed else None)

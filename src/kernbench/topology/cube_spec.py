@@ -155,7 +155,14 @@ class CubeSpec(WithExtras):
         return self.links.xbar_to_hbm.bw_gbs * self.components.hbm_ctrl.attrs.usable
 
     @property
+    def hbm_access_ns(self) -> float:
+        """The time of an access to a slice beside its bytes and opening a row."""
+        return self.hbm.access_ns(self.components.hbm_ctrl.attrs)
+
+    @property
     def write_queue_bytes(self) -> int:
         """Bytes of writes that a slice may keep back in its queues; 0 without banks."""
         banks = self.hbm.banks
-        return 0 if banks is None else -(-self.hbm.num_pcs // 2) * self.hbm.queue * banks.burst_bytes
+        if banks is None:
+            return 0
+        return -(-self.hbm.num_pcs // banks.pcs_per_channel) * self.hbm.queue * banks.burst_bytes

@@ -12,6 +12,7 @@ from kernbench.common.values import value
 from kernbench.common.yaml_document import path_text
 from kernbench.topology.builder import Topology
 from kernbench.topology.clocks import ClocksSpec, clocked_entries
+from kernbench.topology.cube_spec import CubeSpec
 from kernbench.topology.graph import Edge, Graph, Node
 from kernbench.topology.hbm_spec import HbmSpec, HbmTiming
 from kernbench.topology.spec import TopologySpec
@@ -82,6 +83,7 @@ def machine_rows(topology: Topology) -> list[tuple[str, str]]:
         ("PEs", f"{spec.num_pes}, {spec.pes_per_cube} a cube"),
         ("NoC", f"{noc.w} x {noc.h} routers a cube, {noc.link_bw_gbs:g} GB/s a link"),
         ("HBM", f"{hbm.slices} x {format_size(hbm.bytes_per_slice)} a cube, {spec.cube.slice_bw_gbs:g} GB/s a slice"),
+        ("HBM access", _access_text(spec.cube)),
         *([] if hbm.banks is None else _bank_rows(hbm, hbm.banks)),
         ("SRAM", f"{format_size(spec.cube.sram.bytes)} a cube"),
         ("TCM", f"{format_size(spec.pe.tcm.bytes)} a PE"),
@@ -113,9 +115,16 @@ def _extra_rows(spec: TopologySpec) -> Iterator[tuple[str, str]]:
             yield f"extra a {place}", ", ".join(f"{name}{size}" for name, size in sizes.items())
 
 
+def _access_text(cube: CubeSpec) -> str:
+    """Describe the time of an access beside its bytes and opening a row."""
+    all_ns, banks = cube.hbm_access_ns, cube.hbm.banks
+    if banks is None:
+        return f"{all_ns:g} ns to the first byte"
+    return f"{all_ns:g} ns to the first byte of an open row: controller {all_ns - banks.cl_ns:g}, CL {banks.cl_ns:g}"
+
+
 def _bank_rows(hbm: HbmSpec, banks: HbmTiming) -> list[tuple[str, str]]:
     """Describe a slice with banks, and the fields of its addresses."""
-    name = hbm.timing if isinstance(hbm.timing, str) else "values"
     shape = f"{banks.stacks} stacks x {banks.groups} groups x {banks.banks} banks"
     size = f"rows of {format_size(banks.row_bytes)}, bursts of {banks.burst_bytes} B"
     timings = (f"{field.removesuffix('_ns')} {value:g}" for field, value in banks if field.endswith("_ns"))
@@ -127,10 +136,16 @@ def _bank_rows(hbm: HbmSpec, banks: HbmTiming) -> list[tuple[str, str]]:
         fields.append(" ".join(filter(None, (entry.field, str(values or "")))) + folded)
     mapping = hbm.mapping if isinstance(hbm.mapping, str) else "fields" if hbm.mapping else "interleave"
     return [
-        ("HBM banks", f"{name}: {hbm.num_pcs} pseudo-channels of {banks.pc_gbs:g} GB/s, each {shape}; {size}"),
+        (
+            "HBM banks",
+            f"{hbm.timing_text}: {hbm.num_pcs} pseudo-channels of {banks.pc_gbs:g} GB/s, each {shape}; {size}",
+        ),
         ("HBM ns", ", ".join(timings)),
-        ("HBM queues", f"{hbm.queue} bursts a channel; writes from {banks.high:.0%} to {banks.low:.0%}"),
-        ("HBM lost", f"{banks.refresh_share:.1%} of the time to refresh"),
+        (
+            "HBM queues",
+            f"{hbm.queue} bursts a channel of {banks.pcs_per_channel}; writes from {banks.high:.0%} to {banks.low:.0%}",
+        ),
+        ("HBM refresh", f"{hbm.refresh_mode}: {banks.refresh_share:.1%} of the time"),
         ("HBM mapping", f"{mapping}, lowest first: {', '.join(fields)}"),
     ]
 
@@ -170,7 +185,7 @@ def to_json(topology: Topology) -> str:
     """Return the machine as one JSON document: ``source``, ``digest``, ``config``, ``nodes``, ``edges``.
 
     ``config`` is that of the file. If it has clocks, ``clocked_config`` is what they make of it; nodes and edges are at
-    these clocks.
+    these clocks. ``assumed``: paths of values that no public table has, if there are any.
     """
     graph, given = topology.topology_obj, topology.configured
     clocked = {"clocked_config": topology.spec.model_dump(mode="json")} if given.clocks.changed else {}
@@ -179,6 +194,7 @@ def to_json(topology: Topology) -> str:
         "digest": topology.digest,
         "config": given.model_dump(mode="json"),
         **clocked,
+        **({"assumed": ["cube.hbm.timing"]} if topology.spec.cube.hbm.is_assumed else {}),
         "nodes": [_node_fields(node) for node in graph.nodes.values()],
         "edges": [asdict(edge) for edge in graph.edges],
     }

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import inf
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from kernbench.common.config import ConfigModel, Duration, Share, Size
-from kernbench.common.units import ns_to_ps, parse_size
+from kernbench.common.units import parse_size
+from kernbench.common.values import value
 from kernbench.di.part import PartAttrs
 from kernbench.topology.fields import PositiveCount
 
@@ -19,9 +23,10 @@ class HbmTiming(ConfigModel):
     """The timings of a pseudo-channel (PC) by their JEDEC names, in ns; HBM3 unless given.
 
     ``act_ns``: between activations of a PC, the larger of tFAW/4 and tRRD. ``row_bus_ns``: PRE and ACT on the row bus
-    of a channel. ``ccd_s_ns``: a burst; ``ccd_l_ns``: a burst in the same group; ``ccd_r_ns``: one of a stack whose
-    reads are all in one group. ``drain`` (part of tRC lost at a refresh) and ``turn_ns`` (beside tRTW and tWTR) were
-    fitted. Writes wait until they are ``high`` of the queue, then go until they are ``low`` of it.
+    of a channel, which has ``pcs_per_channel`` PCs. ``cl_ns``: from a read command to its first byte. ``ccd_s_ns``: a
+    burst; ``ccd_l_ns``: a burst in the same group; ``ccd_r_ns``: one of a stack whose reads are all in one group.
+    ``drain`` (part of tRC lost at a refresh) and ``turn_ns`` (beside tRTW and tWTR) were fitted. Writes wait until they
+    are ``high`` of the queue, then go until they are ``low`` of it.
     """
 
     stacks: Few = 2
@@ -29,10 +34,12 @@ class HbmTiming(ConfigModel):
     banks: Few = 4
     row_bytes: RowSize = 1024
     burst_bytes: RowSize = 32
+    pcs_per_channel: Few = 2
     rc_ns: Duration = 45.0
     rp_ns: Duration = 16.3
     rcd_ns: Duration = 19.4
     rcd_write_ns: Duration = 9.4
+    cl_ns: Duration = 12.5
     act_ns: Duration = 3.75
     row_bus_ns: Duration = 1.25
     ccd_s_ns: float = Field(default=1.25, gt=0, le=1e6)
@@ -75,6 +82,11 @@ class HbmTiming(ConfigModel):
         """The time that a burst takes of its bus, refresh included."""
         return self.ccd_s_ns / (1 - self.refresh_share)
 
+    @property
+    def without_refresh(self) -> HbmTiming:
+        """The same banks, never refreshed."""
+        return self.model_copy(update={"refi_ns": inf})
+
 
 HBM3 = HbmTiming()
 HBM2 = HbmTiming(
@@ -83,6 +95,7 @@ HBM2 = HbmTiming(
     rp_ns=14.0,
     rcd_ns=14.0,
     rcd_write_ns=12.0,
+    cl_ns=14.0,
     act_ns=4.0,
     row_bus_ns=3.0,
     ccd_s_ns=2.0,
@@ -94,7 +107,117 @@ HBM2 = HbmTiming(
     rtw_ns=13.0,
     wtr_ns=15.0,
 )
-TIMINGS = {"hbm3": HBM3, "hbm2": HBM2}
+HBM4 = HbmTiming(
+    groups=2,
+    banks=8,
+    rp_ns=16.5,
+    rcd_ns=19.5,
+    rcd_write_ns=9.5,
+    cl_ns=10.0,
+    row_bus_ns=1.0,
+    ccd_s_ns=1.0,
+    ccd_l_ns=2.0,
+    ccd_r_ns=1.0,
+    rtp_ns=6.0,
+    cwl_ns=5.0,
+    wr_ns=21.0,
+    wtr_ns=12.5,
+    rfc_ns=450.0,
+)
+LPDDR5 = HbmTiming(
+    stacks=1,
+    row_bytes=2048,
+    pcs_per_channel=1,
+    rc_ns=61.25,
+    rp_ns=18.75,
+    rcd_ns=18.75,
+    rcd_write_ns=18.75,
+    cl_ns=21.25,
+    act_ns=5.0,
+    row_bus_ns=3.75,
+    ccd_s_ns=2.5,
+    ccd_l_ns=5.0,
+    ccd_r_ns=2.5,
+    rtp_ns=10.0,
+    cwl_ns=11.25,
+    wr_ns=35.0,
+    rtw_ns=15.0,
+    wtr_ns=28.75,
+    rfc_ns=280.0,
+    refi_ns=3906.0,
+)
+DDR5 = HbmTiming(
+    stacks=1,
+    groups=8,
+    row_bytes=4096,
+    burst_bytes=64,
+    pcs_per_channel=1,
+    rc_ns=47.1,
+    rp_ns=15.0,
+    rcd_ns=15.0,
+    rcd_write_ns=15.0,
+    cl_ns=15.0,
+    act_ns=5.0,
+    ccd_s_ns=64 / 19.2,
+    ccd_l_ns=5.0,
+    ccd_r_ns=64 / 19.2,
+    rtp_ns=7.5,
+    cwl_ns=14.2,
+    wr_ns=30.0,
+    rtw_ns=5.8,
+    wtr_ns=27.5,
+    rfc_ns=295.0,
+)
+
+
+@value
+class TimingPreset:
+    """A timing with a name: its data rate in Gb/s a pin, and the source of its values.
+
+    ``assumed``: only the data rate is public, the rest is that of another timing.
+    """
+
+    timing: HbmTiming
+    pin_gbps: float
+    source: str
+    assumed: bool = False
+
+    @property
+    def bus_bits(self) -> int:
+        """Pins for data of a PC."""
+        return round(8 * self.timing.pc_gbs / self.pin_gbps)
+
+
+def _at_rate(timing: HbmTiming, pin_gbps: float, bus_bits: int) -> HbmTiming:
+    """Return the same times in ns, with bursts at another data rate."""
+    return timing.model_copy(update={"ccd_s_ns": 8 * timing.burst_bytes / (bus_bits * pin_gbps)})
+
+
+def marked(name: str, *, assumed: bool) -> str:
+    """Return the name of a timing as it is printed."""
+    return f"{name} (assumed)" if assumed else name
+
+
+TimingName = Literal["hbm2", "hbm3", "hbm3e", "hbm4", "lpddr5", "lpddr5x", "ddr5"]
+PRESETS: Mapping[str, TimingPreset] = MappingProxyType(
+    {
+        "hbm2": TimingPreset(HBM2, 2.0, "public tables of HBM2 (JESD235): 2.0 Gb/s, 8 Gb a channel"),
+        "hbm3": TimingPreset(HBM3, 6.4, "public tables of HBM3 (JESD238): 6.4 Gb/s, 16 Gb dies, 8 high"),
+        "hbm3e": TimingPreset(
+            _at_rate(HBM3, 9.6, 32), 9.6, "the public data rate of HBM3E, 9.6 Gb/s, with the ns of hbm3", assumed=True
+        ),
+        "hbm4": TimingPreset(HBM4, 8.0, "public tables of HBM4 (JESD270-4): 8.0 Gb/s, 32 Gb dies, 8 high"),
+        "lpddr5": TimingPreset(LPDDR5, 6.4, "public tables of LPDDR5 (JESD209-5): 6400, x16, 16 Gb, bank groups"),
+        "lpddr5x": TimingPreset(
+            _at_rate(LPDDR5, 8.533, 16),
+            8.533,
+            "the public data rate of LPDDR5X, 8.533 Gb/s, with the ns of lpddr5",
+            assumed=True,
+        ),
+        "ddr5": TimingPreset(DDR5, 4.8, "public tables of DDR5 (JESD79-5): 4800, x8, 16 Gb, a subchannel of 32 bits"),
+    }
+)
+"""Timings by name"""
 
 FieldName = Literal["column", "pc", "stack", "group", "bank", "row"]
 Fold = Literal[FieldName, "above"]
@@ -104,7 +227,8 @@ class MappingField(ConfigModel):
     """A field of an address: ``values`` of it here (all that are left, unless given), and the bits folded into it.
 
     ``fold: above`` is the XOR of all that lies above the field in the address. A field's name is the XOR with the next
-    bits of that field: those that fields before this one have not taken.
+    bits of that field: those that fields before this one have not taken. The bits of a row go round among the fields
+    that it is folded into until none are left.
     """
 
     field: FieldName
@@ -139,17 +263,25 @@ ROBARACOCH = _fields(
 MAPPINGS = {"MOP4CLXOR": MOP4CLXOR, "RoBaRaCoCh": ROBARACOCH}
 
 
-def interleave(bursts: int, xor: bool) -> AddressMapping:
-    """Map ``bursts`` to a PC, then the next PC, which is folded if ``xor``; then groups, stacks and banks."""
+def interleave(bursts: int, xor: bool, *, fold_row: bool = False) -> AddressMapping:
+    """Map ``bursts`` to a PC, then the next PC, which is folded if ``xor``; then groups, stacks and banks.
+
+    ``fold_row``: the row is folded into groups and banks.
+    """
+    row: Fold | None = "row" if fold_row else None
     return _fields(
         ("column", bursts, None),
         ("pc", None, "above" if xor else None),
-        ("group", None, None),
+        ("group", None, row),
         ("stack", None, None),
-        ("bank", None, None),
+        ("bank", None, row),
         ("column", None, None),
         ("row", None, None),
     )
+
+
+Refresh = Literal["all-bank", "spread", "none"]
+"""All banks of a slice stand still at once; all work takes longer by the share of that time; or there is none."""
 
 
 class HbmSpec(ConfigModel):
@@ -162,9 +294,10 @@ class HbmSpec(ConfigModel):
     slices: PositiveCount
     bytes_per_slice: Size
     num_pcs: int = Field(ge=1, le=1024)
-    timing: Literal["ideal", "hbm3", "hbm2"] | HbmTiming = "ideal"
-    mapping: Literal["interleave", "MOP4CLXOR", "RoBaRaCoCh"] | AddressMapping | None = None
+    timing: Literal["ideal", TimingName] | HbmTiming = "ideal"
+    mapping: Literal["interleave", "hash", "MOP4CLXOR", "RoBaRaCoCh"] | AddressMapping | None = None
     queue_entries: PositiveCount | None = None
+    refresh: Refresh | None = None
     burst_bytes: Size | None = None
     access_bytes: Size | None = None
     channel_hash: Literal["xor", "mod"] | None = None
@@ -198,12 +331,35 @@ class HbmSpec(ConfigModel):
     @property
     def banks(self) -> HbmTiming | None:
         """The timings of the banks; None under ``ideal``."""
-        return self.timing if isinstance(self.timing, HbmTiming) else TIMINGS.get(self.timing)
+        if self.timing == "ideal":
+            return None
+        timing = self.timing if isinstance(self.timing, HbmTiming) else PRESETS[self.timing].timing
+        return timing.without_refresh if self.refresh == "none" else timing
+
+    @property
+    def is_assumed(self) -> bool:
+        """True when only the data rate of the timing is public."""
+        return isinstance(self.timing, str) and self.timing != "ideal" and PRESETS[self.timing].assumed
+
+    @property
+    def timing_name(self) -> str:
+        """``timing``, or ``values`` for values."""
+        return self.timing if isinstance(self.timing, str) else "values"
+
+    @property
+    def timing_text(self) -> str:
+        """``timing_name``, with a mark where it is assumed."""
+        return marked(self.timing_name, assumed=self.is_assumed)
+
+    @property
+    def refresh_mode(self) -> Refresh:
+        """``refresh``: how banks lose time to it."""
+        return self.refresh or "spread"
 
     @property
     def interleaves(self) -> bool:
         """True when ``burst_bytes`` and ``channel_hash`` decide where addresses lie."""
-        return self.banks is None or self.mapping in (None, "interleave")
+        return self.banks is None or self.mapping in (None, "interleave", "hash")
 
     @property
     def queue(self) -> int:
@@ -215,21 +371,31 @@ class HbmSpec(ConfigModel):
         if isinstance(self.mapping, tuple):
             return self.mapping
         named = MAPPINGS.get(self.mapping or "interleave")
-        return named or interleave(self.interleave_bytes // banks.burst_bytes, self.folds_channels and self.num_pcs > 1)
+        bursts, xor = self.interleave_bytes // banks.burst_bytes, self.folds_channels and self.num_pcs > 1
+        return named or interleave(bursts, xor, fold_row=self.mapping == "hash")
+
+    def access_ns(self, controller: HbmCtrlAttrs) -> float:
+        """Return the time of an access beside its bytes and opening a row: the controller's own, and with banks CL.
+
+        ``access_ns: null`` of the controller: 15 in all, or CL if that is longer.
+        """
+        cl_ns = 0.0 if self.banks is None else self.banks.cl_ns
+        return max(ACCESS_NS, cl_ns) if controller.access_ns is None else controller.access_ns + cl_ns
+
+
+ACCESS_NS = 15.0
 
 
 class HbmCtrlAttrs(PartAttrs):
-    """An HBM slice: the usable part of a channel's bandwidth without banks, the time before the first byte."""
+    """An HBM slice: the usable part of a channel's bandwidth without banks, and the time of the controller.
+
+    With banks the ``cl_ns`` of their timing comes on top: ``HbmSpec.access_ns`` is both.
+    """
 
     efficiency: Share | None = None
-    access_ns: Duration = 0.0
+    access_ns: Duration | None = None
 
     @property
     def usable(self) -> float:
         """``efficiency``, or 0.8."""
         return 0.8 if self.efficiency is None else self.efficiency
-
-    @property
-    def access_ps(self) -> int:
-        """``access_ns`` in ps."""
-        return ns_to_ps(self.access_ns)

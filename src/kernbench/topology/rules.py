@@ -195,6 +195,8 @@ def keys_are_used(hbm: HbmSpec) -> Iterator[Complaint]:
             yield _at(
                 "cube.hbm.queue_entries", "timing: ideal has no banks, so nothing uses this: leave it out, or null"
             )
+        if hbm.refresh not in (None, "spread"):
+            yield _at("cube.hbm.refresh", "timing: ideal has no banks to refresh, so it can only be spread (or null)")
         return
     if hbm.access_bytes is not None:
         yield _at("cube.hbm.access_bytes", "only timing: ideal uses this, banks serve bursts: leave it out, or null")
@@ -213,11 +215,24 @@ def efficiency_is_used(hbm: HbmSpec, controller: ComponentSpec[HbmCtrlAttrs]) ->
 
 def link_carries_the_peak(hbm: HbmSpec, links: CubeLinks) -> Iterator[Complaint]:
     """Check that the link to the slice carries all buses together."""
-    banks = hbm.banks
-    if banks is not None and hbm.num_pcs * banks.pc_gbs > links.xbar_to_hbm.bw_gbs:
-        peak = f"{hbm.num_pcs} pseudo-channels of {banks.pc_gbs:g} GB/s are {hbm.num_pcs * banks.pc_gbs:g} GB/s"
-        limit = f"cube.links.xbar_to_hbm carries {links.xbar_to_hbm.bw_gbs:g}"
-        yield _at("cube.hbm.num_pcs", f"{peak}, but {limit}; at most {int(links.xbar_to_hbm.bw_gbs / banks.pc_gbs)}")
+    banks, carried = hbm.banks, links.xbar_to_hbm.bw_gbs
+    if banks is None or hbm.num_pcs * banks.pc_gbs <= carried:
+        return
+    peak_gbs = hbm.num_pcs * banks.pc_gbs
+    peak = f"{hbm.num_pcs} pseudo-channels of {banks.pc_gbs:g} GB/s are {peak_gbs:g} GB/s"
+    advice = f"cube.links.xbar_to_hbm.bw_gbs={_at_least(peak_gbs)} carries them"
+    fitting = int(carried / banks.pc_gbs)
+    if fitting:
+        advice += f", or cube.hbm.num_pcs={1 << fitting.bit_length() - 1} is as many as it can carry"
+    yield _at("cube.hbm.num_pcs", f"{peak}, but cube.links.xbar_to_hbm carries {carried:g}; {advice}")
+
+
+def _at_least(number: float) -> str:
+    """Write a number with six digits, so that what is read is not less than it."""
+    written = f"{number:g}"
+    if float(written) < number:
+        written = f"{number * (1 + 1e-5):g}"
+    return written
 
 
 def banks_can_be(hbm: HbmSpec) -> Iterator[Complaint]:
@@ -258,16 +273,57 @@ def _mapping_fits(hbm: HbmSpec, banks: HbmTiming, mapping: AddressMapping) -> It
         product *= entry.values or banks.columns
     if banks.columns % product or (columns[-1].values or banks.columns // product) * product != banks.columns:
         yield _at("cube.hbm.mapping", f"the columns must make up the {banks.columns} bursts of a row, and do not")
-    sizes = {"pc": hbm.num_pcs, "stack": banks.stacks, "group": banks.groups, "bank": banks.banks}
     for i, entry in enumerate(mapping):
         if entry.values is not None and entry.field != "column":
             yield _at(f"cube.hbm.mapping[{i}].values", f"only columns are divided: {entry.field} has all of its values")
-        if entry.fold is not None and not hbm.interleaves and sizes.get(entry.field, 3).bit_count() != 1:
-            found = (
-                f"{entry.field} has {sizes[entry.field]} values" if entry.field in sizes else f"this is a {entry.field}"
-            )
+    yield from _folds_fit(hbm, banks, mapping)
+    circle = _folded_in_a_circle(mapping)
+    if circle:
+        found = (
+            f"{one_of(circle)} are folded into each other" if len(circle) > 1 else f"{circle[0]} is folded into itself"
+        )
+        yield _at("cube.hbm.mapping", f"{found}: several addresses would be one place")
+
+
+def _folded_in_a_circle(mapping: AddressMapping) -> list[str]:
+    """Return the fields that cannot be told from an address any more, as each needs another one of them."""
+    names: list[str] = [entry.field for entry in mapping]
+    needs: dict[str, set[str]] = {
+        entry.field: set(names[i + 1 :]) if entry.fold == "above" else {entry.fold}
+        for i, entry in enumerate(mapping)
+        if entry.fold is not None
+    }
+    known = [name for name in names if name not in needs]
+    while found := [name for name, others in needs.items() if others <= set(known)]:
+        known += found
+        needs = {name: others for name, others in needs.items() if name not in found}
+    return list(needs)
+
+
+def _folds_fit(hbm: HbmSpec, banks: HbmTiming, mapping: AddressMapping) -> Iterator[Complaint]:
+    """Check that folds, which are XORs, lead from banks to banks: what is folded into has 2ⁿ values, so has all below.
+
+    Banks are numbered by PC, stack, group, bank.
+    """
+    sizes = {"bank": banks.banks, "group": banks.groups, "stack": banks.stacks, "pc": hbm.num_pcs}
+    for i, entry in enumerate(mapping):
+        if entry.fold is None:
+            continue
+        path = f"cube.hbm.mapping[{i}].fold" if isinstance(hbm.mapping, tuple) else "cube.hbm.mapping"
+        size = sizes.get(entry.field)
+        below = list(sizes)[: list(sizes).index(entry.field)] if size else []
+        odd = [name for name in below if sizes[name].bit_count() != 1]
+        if size is None or size.bit_count() != 1:
+            if hbm.interleaves and entry.field == "pc":
+                continue  # channels_and_pieces says so
+            found = f"{entry.field} has {size} values" if size else f"this is a {entry.field}"
+            yield _at(path, f"{found}; folded into are pc, stack, group and bank, of 2ⁿ values")
+        elif odd:
+            found = one_of(f"{name} has {sizes[name]} values" for name in odd)
+            other = "; channel_hash: mod folds nothing" if hbm.interleaves and hbm.mapping != "hash" else ""
             yield _at(
-                f"cube.hbm.mapping[{i}].fold", f"{found}; folded into are pc, stack, group and bank, of 2ⁿ values"
+                "cube.hbm.timing",
+                f"{found}, must be a power of two where something is folded into {entry.field}{other}",
             )
 
 

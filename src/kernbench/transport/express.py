@@ -43,7 +43,7 @@ class Claim:
 
     @property
     def ends_here(self) -> bool:
-        """Whether the link is its last, so that it never is in the FIFO behind."""
+        """True on the transfer's last link, behind which it enters no FIFO."""
         return self.hop == len(self.transfer.route.links) - 1
 
     def unstarted_bytes(self, now: int) -> int:
@@ -84,7 +84,7 @@ class Claim:
         self.peak = self.peak_until(self.over_at) if self.transfer.profile.n_full else self._held_at(first)
 
     def _held_at(self, at: int) -> int:
-        """Bytes in the FIFO at ``at``: its own, and those of the claims before it."""
+        """Return the bytes in the FIFO at ``at``: its own, and those of the claims before it."""
         return sum(
             each.transfer.profile.resident_bytes(each.hop, at - each.transfer.start_ps)
             for each in (self, *self.earlier)
@@ -92,7 +92,7 @@ class Claim:
 
 
 def _still_there(claims: Iterable[Claim], at: int) -> tuple[Claim, ...]:
-    """Those that may have bytes in the FIFO at ``at`` or later, of ``claims`` with the last one first.
+    """Return the claims that may have bytes in the FIFO at ``at`` or later; ``claims`` come last one first.
 
     They leave it in order, so the last ones are enough.
     """
@@ -135,7 +135,7 @@ class Claims:
         return peak
 
     def standing_at(self, when: int) -> int:
-        """Bytes in the FIFO at ``when``."""
+        """Return the bytes in the FIFO at ``when``."""
         occupancy = self.occupancy
         while occupancy and occupancy[0][0] <= when:
             _, nbytes, stream = occupancy.popleft()
@@ -159,7 +159,7 @@ class Claims:
         self.streams += stream
 
     def clear(self) -> None:
-        """All are turned into packets."""
+        """Remove all claims: their transfers are packets now."""
         self.queue.clear()
         self.occupancy.clear()
         self.occupied_bytes = self.streams = 0
@@ -258,7 +258,7 @@ class Express:
         self._carried.clear()
 
     def measure(self, link: Link) -> LinkUse:
-        """What ``link`` has done up to now, when the figures of all are up to date."""
+        """Return what ``link`` has carried up to now; brings the figures of all links up to date."""
         self.catch_up()
         return self._count(link)
 
@@ -277,7 +277,7 @@ class Express:
         return LinkUse(nbytes, busy_ps, peak)
 
     def _follows(self, transfer: Transfer) -> bool:
-        """Whether ``transfer`` comes behind all others everywhere."""
+        """Return True when ``transfer`` comes behind all others on every link of its route."""
         profile, links, start = transfer.profile, transfer.route.links, transfer.start_ps
         for link in links:
             if link.users:
@@ -301,7 +301,7 @@ class Express:
         return True
 
     def _fits(self, transfer: Transfer, hop: int, claims: Claims) -> bool:
-        """Whether the FIFO behind link ``hop``, with ``claims`` on it, never overflows."""
+        """Return True when the FIFO behind link ``hop``, with ``claims`` on it, never overflows."""
         link, profile, start = transfer.route.links[hop], transfer.profile, transfer.start_ps
         now = self.clock.time
         collect(link, now)
@@ -398,7 +398,7 @@ class Express:
         self.n_revoked += len(revoked)
 
     def _closure(self, inputs: Iterable[Input], now: int) -> tuple[list[Transfer], list[Input]]:
-        """The express transfers connected to ``inputs`` in the order they were admitted, and all places they claim.
+        """Return the express transfers connected to ``inputs`` in order of admission, and all places they claim.
 
         Transfers are numbered when they are made, which need not be the order in which they come and queue.
         """
@@ -486,5 +486,5 @@ class Express:
 
 
 def _carries_express(place: Input, now: int) -> bool:
-    """Whether an express transfer may use ``place`` now or later; False when certainly none does."""
+    """Return False when certainly no express transfer uses ``place`` now or later."""
     return place.express_free_at > now and not (place.users if isinstance(place, Link) else place.queue)

@@ -50,7 +50,7 @@ class Junction:
         self._waiting: defaultdict[Link, deque[_WaitingPacket]] = defaultdict(deque)
 
     def arrive(self, packet: Packet) -> None:
-        """The head of ``packet`` is at the node."""
+        """Take the head of ``packet`` at the node."""
         transfer, link = packet.transfer, packet.links[packet.hop - 1]
         held_ps = 0
         try:
@@ -148,7 +148,7 @@ class Network:
 
     @property
     def undelivered(self) -> int:
-        """How many of the transfers made have not been delivered."""
+        """The number of transfers that have not been delivered."""
         return sum(port.undelivered for port in self._ports.values())
 
     def link(
@@ -197,14 +197,14 @@ class Network:
         return made
 
     def port(self, node: str, channel: str = "") -> Port:
-        """The source port of ``node`` for ``channel`` (a DMA queue, a virtual channel), made on first use."""
+        """Return the source port of ``node`` for ``channel`` (a DMA queue, a virtual channel), made on first use."""
         found = self._ports.get((node, channel))
         if found is None:
             found = self._ports[node, channel] = Port(PORT_INDEX_BASE + len(self._ports), node)
         return found
 
     def route(self, nodes: Sequence[str]) -> Route:
-        """The route through ``nodes``, made on first use."""
+        """Return the route through ``nodes``, made on first use."""
         key = tuple(nodes)
         found = self._routes.get(key)
         if found is None:
@@ -212,7 +212,7 @@ class Network:
         return found
 
     def make_route(self, nodes: tuple[str, ...]) -> Route:
-        """A route for whoever keeps it. TransportError when two neighbours have no link or a link comes twice."""
+        """Make a route for the caller to keep. TransportError if two neighbours have no link or a link comes twice."""
         if len(nodes) < 2:
             raise TransportError(f"a route needs a source and a destination, not {list(nodes)}")
         if len(set(pairwise(nodes))) < len(nodes) - 1:
@@ -255,7 +255,7 @@ class Network:
         done: Callable[[Transfer], None] | None = None,
         arg: object = None,
     ) -> Transfer:
-        """A transfer that has not been injected yet. Transfers are numbered in the order they are made."""
+        """Make a transfer that is not injected yet. Transfers are numbered in the order they are made."""
         transfer = Transfer(port, route, nbytes, self.n_transfers, done, arg)
         self.n_transfers += 1
         port.undelivered += 1

@@ -163,7 +163,7 @@ def _note_hop(times: HopTimes, packet: Packet, start: int, tail: int) -> None:
 
 
 def _leave_port(port: Port, packet: Packet, tail: int, now: int) -> None:
-    """The next packet may ask when this one has left, at ``tail``."""
+    """Let the next packet of a port ask when this one has left, at ``tail``."""
     port.ready_at = port.express_free_at = tail
     if packet.last:
         port.queue.popleft()
@@ -171,7 +171,7 @@ def _leave_port(port: Port, packet: Packet, tail: int, now: int) -> None:
 
 
 def _leave_fifo(link: Link, packet: Packet, tail: int, now: int) -> None:
-    """The FIFO gets its space back at ``tail``; the next packet may ask from then on."""
+    """Give space back to the FIFO at ``tail``; the next packet may ask from then on."""
     link.ready_at = tail
     link.credits.append((tail, packet.size))
     if packet.last:
@@ -184,13 +184,13 @@ def _leave_fifo(link: Link, packet: Packet, tail: int, now: int) -> None:
 
 
 def offer(source: Input, when: int) -> None:
-    """The front packet asks for its next link, from ``when`` on."""
+    """Enter the request of the front packet for its next link, from ``when`` on."""
     packet = source.fifo[0]
     request(packet.links[packet.hop], source, when)
 
 
 def release_link(link: Link) -> None:
-    """A packet-level transfer has passed, or does not come; express transfers may follow the last one."""
+    """Release a link that a packet-level transfer has passed or will not use: express transfers may follow."""
     link.users -= 1
     if not link.users:
         resume(link)
@@ -202,7 +202,7 @@ def resume(link: Link) -> None:
 
 
 def arrive(packet: Packet) -> None:
-    """The head of ``packet`` is at the FIFO behind its last link."""
+    """Take the head of ``packet`` at the FIFO behind its last link."""
     link = packet.links[packet.hop - 1]
     fifo = link.fifo
     fifo.append(packet)
@@ -212,7 +212,7 @@ def arrive(packet: Packet) -> None:
 
 
 def deliver(transfer: Transfer) -> None:
-    """Its last byte is there."""
+    """Deliver a transfer: its last byte is there."""
     transfer.deliver(transfer.route.links[-1].clock.time)
 
 
@@ -231,7 +231,7 @@ def _has_room(link: Link, size: int, now: int) -> bool:
 
 
 def _room_at(link: Link, size: int, now: int) -> int:
-    """When ``size`` bytes fit, as far as returned space is known: ``now``, later, or NEVER."""
+    """Return the time at which ``size`` bytes fit, as far as credits are known: ``now``, later, or NEVER."""
     missing = link.used + size - link.capacity
     if missing <= 0:
         return now

@@ -1,4 +1,4 @@
-"""What there is on a network: links and ports where packets wait, routes over links, transfers and their packets.
+"""The state of a network: links and ports where packets wait, routes over links, transfers and their packets.
 
 They refer to each other; what happens to them is in ``packets.py`` and ``express.py``.
 """
@@ -17,7 +17,7 @@ from kernbench.transport.timing import AT_ONCE, LinkFigures, Pace, Profile, Supp
 
 
 class LinkUse(NamedTuple):
-    """What a link has carried, how long that took it, and the most bytes its FIFO had to hold."""
+    """The use of a link: bytes carried, the time that took, and the most bytes in its FIFO."""
 
     nbytes: int
     busy_ps: int
@@ -44,7 +44,7 @@ class HopTimes:
         self.tails = [-1] * n_links
 
     def resize(self, n_links: int) -> None:
-        """From where its head is now, the transfer takes another way: ``n_links`` in all."""
+        """Change the number of links of a transfer, which takes another way from where its head is, to ``n_links``."""
         self.starts = [*self.starts, *[-1] * n_links][:n_links]
         self.tails = [*self.tails, *[-1] * n_links][:n_links]
 
@@ -80,7 +80,7 @@ class Packet:
 
 
 class Waiting:
-    """Where packets wait for a link."""
+    """A place where packets wait for a link."""
 
     __slots__ = ("express_free_at", "fifo", "index", "left", "ready_at")
 
@@ -93,16 +93,16 @@ class Waiting:
 
 
 class LinkWatch(Protocol):
-    """Who is told of grants, if somebody asked (``watch.py``)."""
+    """The observer of grants, if there is one (``watch.py``)."""
 
     on: bool
     keeps_links: bool
 
     def granted(self, link: Link, source: Input, transfer: Transfer, now: int) -> None:
-        """A packet gets the link."""
+        """Take note: a packet gets the link."""
 
     def carried(self, transfer: Transfer, link: Link, start: int, end: int, nbytes: int) -> None:
-        """The link was busy with one or more packets."""
+        """Take note: the link was busy with one or more packets."""
 
 
 class Link(Waiting):
@@ -177,7 +177,7 @@ class Link(Waiting):
 
     @property
     def busy_ns(self) -> float:
-        """How long it has been serialising, up to the packets started."""
+        """The time for which the link has been serialising, up to the packets started."""
         return ps_to_ns(self.measure(self).busy_ps)
 
     @property
@@ -187,7 +187,7 @@ class Link(Waiting):
 
     @property
     def busy_until_ns(self) -> float:
-        """When it will have serialised what it has been granted: now, if it is idle."""
+        """The time at which the link will have serialised what it has granted: now, if it is idle."""
         self.measure(self)
         return ps_to_ns(max(self.free_at, self.clock.time))
 
@@ -248,12 +248,12 @@ class Route:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """When an undisturbed head is at each link, in ps after its start."""
+        """The times of an undisturbed head at each link, in ps after its start."""
         return self.timing.offsets
 
     @property
     def total_overhead_ps(self) -> int:
-        """When it is at the destination."""
+        """The time of an undisturbed head at the destination, in ps after its start."""
         return self.timing.total_overhead_ps
 
     def latency_ps(self, nbytes: int, pace: Pace = AT_ONCE) -> int:
@@ -273,7 +273,7 @@ class Route:
 
 @value(eq=False)
 class Way:
-    """How a transfer may go on from a node: the ``links`` to its destination, in order."""
+    """A way of a transfer from a node on: the ``links`` to its destination, in order."""
 
     links: tuple[Link, ...]
 
@@ -355,7 +355,7 @@ class Transfer:
         self.row = -1
 
     def deliver(self, now: int) -> None:
-        """Its last byte is there."""
+        """Deliver the transfer: its last byte is there."""
         self.delivered_ps = now
         self.port.undelivered -= 1
         done = self.done
@@ -374,7 +374,7 @@ class Transfer:
 
     @property
     def delivered_ns(self) -> float:
-        """When the last byte was delivered; TransportError before that."""
+        """The time of delivery of the last byte; TransportError before that."""
         if self.delivered_ps == NEVER:
             raise TransportError(f"transfer {self.serial} has not been delivered; run the network first")
         return ps_to_ns(self.delivered_ps)
@@ -386,12 +386,12 @@ class Transfer:
 
     @property
     def packets(self) -> int:
-        """How many packets it is cut into."""
+        """The number of packets of the transfer."""
         return self.n_full + 1
 
     @property
     def hops(self) -> tuple[Hop, ...]:
-        """What it did on each link, in order; TransportError when the network did not trace it."""
+        """Return its start and end on each link, in order; TransportError when the network did not trace it."""
         if self.hop_times is None:
             raise TransportError("hops are kept only when the network traces them (Network.trace_hops)")
         return tuple(
@@ -400,18 +400,18 @@ class Transfer:
         )
 
     def whole_supply(self, start_ps: int) -> Supply | None:
-        """What makes all of it available in one stretch from ``start_ps`` or later on; None when nothing does."""
+        """Return the one supply of all its packets that begins at ``start_ps`` or later; None without one."""
         only = self.supplies[0] if self.supplies is not None and len(self.supplies) == 1 else None
         if only is None or only.count != self.packets or only.start_ps < start_ps:
             return None
         return only
 
     def size_of(self, packet: int) -> int:
-        """Bytes of packet number ``packet``."""
+        """Return the bytes of packet number ``packet``."""
         return self.last_bytes if packet == self.n_full else self.route.packet_bytes
 
     def available(self, packet: int) -> tuple[int, int]:
-        """When the first and the last byte of ``packet`` are at the source, in ps. Packets are asked for in order."""
+        """Return the times of the first and last byte of ``packet`` at the source, in ps. Ask for packets in order."""
         if self.supplies is None:
             return 0, 0
         supply = self.supplies[self.supply_index]
@@ -422,7 +422,7 @@ class Transfer:
         return head, head + (supply.pace.last_ps if packet == self.n_full else supply.pace.packet_ps)
 
     def extend_supplies(self, supply: Supply | None) -> None:
-        """Its bytes become available in stretches, of which ``supply`` is the next, if one is known."""
+        """Make the bytes available in stretches, of which ``supply`` is the next, if one is known."""
         if self.supplies is None:
             self.supplies = []
             self.supplied = 0

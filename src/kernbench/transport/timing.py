@@ -21,7 +21,7 @@ from kernbench.common.values import value
 
 
 class Pace(NamedTuple):
-    """How a source makes bytes available: full packets in ``packet_ps``, the last one in ``last_ps``; 0, 0: at once."""
+    """The pace of a source: a full packet takes ``packet_ps``, the last one ``last_ps``. (0, 0): all at once."""
 
     packet_ps: int
     last_ps: int
@@ -41,7 +41,7 @@ class Supply:
 
 
 class LinkFigures(NamedTuple):
-    """What tells one link from another in time: links of equal figures carry alike."""
+    """The figures of a link that decide its times: links of equal figures carry alike."""
 
     bw_gbs: float
     overhead_ps: int
@@ -84,21 +84,21 @@ class Profile:
     fits: bool
 
     def start(self, number: int, hop: int) -> int:
-        """When packet ``number`` is granted link ``hop``."""
+        """Return the time at which packet ``number`` is granted link ``hop``."""
         return self.offsets[hop] + number * self.pace[hop]
 
     def tail(self, number: int, hop: int) -> int:
-        """When its last byte has left onto link ``hop``."""
+        """Return the time at which the last byte of packet ``number`` has left onto link ``hop``."""
         if number == self.n_full:
             return self.offsets[hop] + self.ends[hop]
         return self.start(number, hop) + self.pace[hop]
 
     def gone_packets(self, hop: int, after: int) -> int:
-        """How many packets have wholly left onto link ``hop`` at ``after``; the last one is never counted."""
+        """Count the packets that have wholly left onto link ``hop`` at ``after``, the last one never."""
         return min(max((after - self.offsets[hop]) // self.pace[hop], 0), self.n_full)
 
     def started_bytes(self, hop: int, after: int) -> int:
-        """Bytes granted onto link ``hop`` up to ``after``."""
+        """Return the bytes granted onto link ``hop`` up to ``after``."""
         since = after - self.offsets[hop]
         if since < 0:
             return 0
@@ -106,7 +106,7 @@ class Profile:
         return self.nbytes if packets > self.n_full else packets * self.packet_bytes
 
     def resident_bytes(self, hop: int, after: int) -> int:
-        """Bytes granted onto link ``hop`` and not yet gone from the FIFO behind it; none behind the last link."""
+        """Return the bytes granted onto link ``hop`` that have not left the FIFO behind it; 0 for the last link."""
         beyond = hop + 1
         if beyond == len(self.offsets) or after - self.offsets[beyond] >= self.ends[beyond]:
             return 0
@@ -114,7 +114,7 @@ class Profile:
 
 
 class Timing:
-    """What transfers take on links of certain figures: one for all routes over such links.
+    """The times of transfers over links of certain figures, shared by all routes over such links.
 
     Machines are made of equal parts, so there are few. What every transfer looks at is then in few places of memory.
     ``profiles``: those asked for so far, by size and pace.
@@ -133,7 +133,7 @@ class Timing:
         self.total_overhead_ps = offsets[-1] + links[-1].overhead_ps
 
     def profile(self, nbytes: int, pace: Pace) -> Profile:
-        """The course of ``nbytes`` supplied at ``pace``, made on first use."""
+        """Return the course of ``nbytes`` supplied at ``pace``, made on first use."""
         found = self.profiles.get((nbytes, pace))
         if found is None:
             found = self.profiles[nbytes, pace] = self._make_profile(nbytes, pace)

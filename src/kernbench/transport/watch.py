@@ -1,4 +1,4 @@
-"""What transport writes down when somebody asks: transfers, what held each of them up, and what links carried."""
+"""Records of transport for observers: transfers, what held each of them up, and what links carried."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Watch:
         self._held: dict[int, tuple[int, int]] = {}  # transfers under way: where they waited last, and behind whom
 
     def begin(self, observed: Observed, part: Callable[[str], int], about: Callable[[Transfer], About]) -> None:
-        """From now on write to ``observed``; ``part`` knows the number of a node, ``about`` what a transfer is."""
+        """Write to ``observed`` from now on; ``part`` numbers nodes, ``about`` describes transfers."""
         self.on, self.keeps_links, self._observed = True, observed.links is not None, observed
         self._part, self._about = part, about
 
     def sent(self, transfer: Transfer) -> None:
-        """It is put on its port."""
+        """Open the row of a transfer that is put on its port."""
         route, nbytes, port = transfer.route, transfer.nbytes, transfer.port
         way = self._ways.get(route)
         if way is None:
@@ -55,7 +55,7 @@ class Watch:
         transfer.done = partial(self._delivered, transfer.done)
 
     def redirected(self, transfer: Transfer) -> None:
-        """A part on its way has chosen how it goes on."""
+        """Note that a part on its way has chosen how a transfer goes on."""
         route = transfer.route
         taken = self._taken.setdefault(route.links, len(self.routes))
         if taken == len(self.routes):
@@ -63,7 +63,7 @@ class Watch:
         self._observed.redirect_transfer(transfer.number, taken, route.latency_ps(transfer.nbytes))
 
     def granted(self, link: Link, source: Input, transfer: Transfer, now: int) -> None:
-        """A packet gets ``link``, which, or whose input, another had before it; their figures are still of then.
+        """Note a grant of ``link``, which, or whose input, another packet had before; its figures are still of then.
 
         It has waited if one of them came free only now. (Who waits for space meets who took it further on.)
         """
@@ -81,11 +81,11 @@ class Watch:
         link.had = number
 
     def placed(self, transfer: Transfer, link: Link, source: Input) -> None:
-        """A packet of what was express has been granted ``link``."""
+        """Note that a packet of a transfer that was express has been granted ``link``."""
         link.had = source.left = transfer.number
 
     def carried(self, transfer: Transfer, link: Link, start: int, end: int, nbytes: int) -> None:
-        """A link was busy with one or more packets."""
+        """Note that a link was busy with one or more packets."""
         links = self._observed.links
         if links is not None:
             links += (transfer.number, link.index, start, end, nbytes)
@@ -98,7 +98,7 @@ class Watch:
             done(transfer)
 
     def _waited_for(self, transfer: Transfer, end: int) -> tuple[int, int]:
-        """What the last byte waited for, and who had that."""
+        """Return what the last byte waited for, and which transfer was in front."""
         link = self._held.pop(transfer.number, None)
         if transfer.supplies is not None:
             supplied = self._observed.supplied_by(transfer.number)

@@ -1,8 +1,9 @@
-"""What the arguments of ``tl`` calls must be: pure functions that return them in one form or raise a KernelError."""
+"""Checks of the arguments of ``tl`` calls: pure functions that return them in one form or raise a KernelError."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from operator import index
 from types import MappingProxyType
@@ -34,7 +35,7 @@ _BY_NAME = MappingProxyType({item.name: item for item in ALL})
 
 
 def element_type(name: object) -> DType:
-    """The type called ``name``."""
+    """Return the type called ``name``."""
     found = _BY_NAME.get(name) if isinstance(name, str) else None
     if found is not None:
         return found
@@ -45,7 +46,7 @@ def element_type(name: object) -> DType:
 
 
 def ints(what: str, value: Ints) -> Shape:
-    """A sequence of whole numbers; one number alone means one axis."""
+    """Check a sequence of whole numbers; one number alone means one axis."""
     try:
         return tuple(map(index, value)) if isinstance(value, _SEQUENCES) else (index(value),)  # type: ignore[arg-type]
     except TypeError:
@@ -67,7 +68,7 @@ def as_shape(value: Ints) -> Shape:
 
 
 def pointer(value: object) -> int:
-    """A virtual address: a whole number, Python's or NumPy's."""
+    """Check a virtual address: a whole number, Python's or NumPy's."""
     if isinstance(value, bool) or not isinstance(value, _WHOLE):
         raise kernel_error(f"a pointer is a whole number of bytes, not {_described(value)}")
     if value < 0:
@@ -76,7 +77,7 @@ def pointer(value: object) -> int:
 
 
 def run_list(value: Sequence[Sequence[int | None]], shape: Shape, item: DType) -> tuple[Run, ...]:
-    """A scatter-gather list for an array: (address, bytes) of each run; address None: its elements are masked off."""
+    """Check a scatter-gather list: (address, bytes) of each run; address None: its elements are masked off."""
     runs: list[Run] = []
     for each in value:
         if not isinstance(each, _SEQUENCES) or len(each) != 2:
@@ -92,7 +93,7 @@ def run_list(value: Sequence[Sequence[int | None]], shape: Shape, item: DType) -
 
 
 def check_no_box(strides: object, valid: object) -> None:
-    """A scatter-gather list says all."""
+    """Check that a call with a scatter-gather list has no strides or valid part."""
     if strides is not None or valid is not None:
         raise kernel_error("a list of runs says where every element lies: strides and valid do not go with it")
 
@@ -108,7 +109,7 @@ def _described(value: object) -> str:
 
 
 def strides_of(value: Ints | None, shape: Shape, item: DType) -> Shape | None:
-    """Bytes from one element to the next per axis; None for those of a row-major array."""
+    """Return the bytes from one element to the next per axis; None for those of a row-major array."""
     if value is None:
         return None
     strides = ints("strides", value)
@@ -120,13 +121,13 @@ def strides_of(value: Ints | None, shape: Shape, item: DType) -> Shape | None:
 
 
 def check_no_overlap(strides: Shape | None, shape: Shape) -> None:
-    """A store must not write one place twice: which element stays would be chance."""
+    """Check that a store writes no place twice: which element stays would be chance."""
     if strides and any(n > 1 and step == 0 for n, step in zip(shape, strides, strict=True)):
         raise kernel_error(f"strides {strides} with shape {shape}: a store with stride 0 writes one place many times")
 
 
 def valid_part(value: Ints | None, shape: Shape) -> Shape | None:
-    """How many elements per axis are in memory; None for all of them."""
+    """Return the number of elements per axis that are in memory; None for all of them."""
     if value is None:
         return None
     valid = ints("valid", value)
@@ -138,7 +139,7 @@ def valid_part(value: Ints | None, shape: Shape) -> Shape | None:
 
 
 def elementwise_operator(name: str, operands: Sequence[object]) -> Operator:
-    """The elementwise operator ``name``, which takes so many operands."""
+    """Return the elementwise operator ``name``; it has to take so many operands."""
     op = ELEMENTWISE.get(name)
     if op is None:
         raise kernel_error(f"unknown elementwise operator {name!r}; {there_are(name, tuple(ELEMENTWISE))}")
@@ -148,7 +149,7 @@ def elementwise_operator(name: str, operands: Sequence[object]) -> Operator:
 
 
 def check_has_bits(op: Operator, item: DType) -> None:
-    """The operators on bits work on whole numbers."""
+    """Check that operands of an operator on bits are whole numbers."""
     if op.kind == "bits" and item.is_float:
         raise kernel_error(f"{op.name} of {item}: it works on the bits of whole numbers, i8 and i32; use tl.cast")
 
@@ -158,7 +159,7 @@ def number_as(value: object, item: DType) -> Number:
     if not isinstance(value, _NUMBERS):
         raise no_operand(value)
     if item.is_float:
-        return float(value)
+        return float(value) if value.__class__ is not int or value else 0.0  # one object for the default of all loads
     wrong = misfit(value, item)  # type: ignore[arg-type] # NumPy's numbers are Python's enough
     if wrong:
         raise kernel_error(f"{wrong} and the handle is {item}; cast the handle to a type that holds it")
@@ -166,12 +167,12 @@ def number_as(value: object, item: DType) -> Number:
 
 
 def no_operand(value: object) -> KernelError:
-    """What is wrong with ``value`` where a handle or a number belongs."""
+    """Return the error for ``value`` where a handle or a number belongs."""
     return load_first(value) if isinstance(value, Ref) else kernel_error(f"{value!r} is neither a handle nor a number")
 
 
 def no_array(name: str, operands: Sequence[object]) -> KernelError:
-    """What is wrong with ``operands`` when none of them is a handle."""
+    """Return the error for ``operands`` none of which is a handle."""
     for x in operands:
         if isinstance(x, Ref):
             return load_first(x)
@@ -200,7 +201,7 @@ def axis_of(axis: int, shape: Shape) -> int:
 
 
 def reshaped(value: Ints, shape: Shape) -> Shape:
-    """The shape ``value`` for the elements of ``shape``; one axis may be -1: what is left."""
+    """Return the shape ``value`` for the elements of ``shape``; one axis may be -1, for the rest."""
     asked = ints("a shape", value)
     known = prod(n for n in asked if n != -1)
     if asked.count(-1) == 1 and known > 0 and prod(shape) % known == 0:
@@ -211,7 +212,7 @@ def reshaped(value: Ints, shape: Shape) -> Shape:
 
 
 def constant_bytes(values: object, item: DType) -> tuple[Shape, bytes]:
-    """The shape of an array of numbers that are known, and its elements as they lie in memory."""
+    """Return the shape of an array of known numbers, and its elements as bytes."""
     try:
         array = np.asarray(values)
         if not item.is_float and array.dtype.kind not in "biu":
@@ -226,7 +227,7 @@ def constant_bytes(values: object, item: DType) -> tuple[Shape, bytes]:
 
 
 def permutation(perm: Sequence[int] | None, shape: Shape) -> Shape | None:
-    """The order of axes of a transposition; None swaps the last two."""
+    """Return the order of axes of a transposition; None swaps the last two."""
     if perm is None:
         if len(shape) < 2:
             raise kernel_error(f"shape {shape} has fewer than two axes to swap")
@@ -238,7 +239,7 @@ def permutation(perm: Sequence[int] | None, shape: Shape) -> Shape | None:
 
 
 def broadcast(a: Shape, b: Shape) -> Shape:
-    """The shape of an elementwise result, by NumPy's rule."""
+    """Return the shape of an elementwise result, by NumPy's rule."""
     if a == b:
         return a
     longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
@@ -249,7 +250,7 @@ def broadcast(a: Shape, b: Shape) -> Shape:
 
 
 def factor_type(what: str, a: DType, b: DType, known: tuple[DType, ...]) -> DType:
-    """The one type of the factors of a product, ``known`` to the machine."""
+    """Return the one type of the factors of a product, ``known`` to the machine."""
     if a is not b:
         raise kernel_error(f"{what} of {a} and {b}: one type is needed; use tl.cast")
     if a not in known:
@@ -258,8 +259,9 @@ def factor_type(what: str, a: DType, b: DType, known: tuple[DType, ...]) -> DTyp
     return a
 
 
+@lru_cache
 def product_shape(what: str, a: Shape, b: Shape, trans_a: bool = False, trans_b: bool = False) -> Shape:
-    """(m, n) of (m, k) by (k, n), each transposed if asked."""
+    """Return (m, n) of (m, k) by (k, n), each transposed if asked: one object for all commands alike."""
     if len(a) != 2 or len(b) != 2:
         raise kernel_error(f"{what} takes matrices (two axes), not shapes {a} and {b}")
     m, k = reversed(a) if trans_a else a

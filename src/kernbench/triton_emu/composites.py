@@ -58,14 +58,14 @@ class Form:
 
 
 def given(operand: Input | None) -> tuple[Input, ...]:
-    """A keyword operand, if there is one."""
+    """Return a keyword operand, if there is one."""
     return () if operand is None else (operand,)
 
 
 def split_output(
     op: str, arguments: tuple[Input | Sequence[Step], ...], out_ptr: int | None
 ) -> tuple[tuple[Input, ...], object, Sequence[Step]]:
-    """The operands of ``op``; where the result goes: ``out_ptr``, or what is behind them; the epilogue behind that."""
+    """Return the operands of ``op``, its output (``out_ptr``, else the next argument), and the epilogue after that."""
     if op != GEMM and op not in ELEMENTWISE:
         raise kernel_error(f"no composite does {op!r}; {there_are(op, (GEMM, *ELEMENTWISE))}")
     arity = 2 if op == GEMM else ELEMENTWISE[op].arity
@@ -81,7 +81,7 @@ def split_output(
 
 
 def gemm_form(inputs: Sequence[Stream], dot_dtypes: tuple[DType, ...]) -> Form:
-    """A matrix product: two matrices of one type."""
+    """Check a matrix product: two matrices of one type."""
     a, b = inputs
     if not isinstance(a, Operand | MemoryRef) or not isinstance(b, Operand | MemoryRef):
         raise kernel_error("a gemm multiplies handles and refs, not numbers")
@@ -91,7 +91,7 @@ def gemm_form(inputs: Sequence[Stream], dot_dtypes: tuple[DType, ...]) -> Form:
 
 
 def elementwise_form(op: str, inputs: Sequence[Stream]) -> Form:
-    """An operator on arrays of one shape and type, and numbers."""
+    """Check an operator on arrays of one shape and type, and numbers."""
     arrays = [x for x in inputs if isinstance(x, Operand | MemoryRef)]
     if not arrays:
         raise kernel_error(f"composite {op!r} of numbers alone: one operand at least is a handle or a ref")
@@ -109,7 +109,7 @@ def elementwise_form(op: str, inputs: Sequence[Stream]) -> Form:
 
 
 def as_matrix(array: ArrayPlace) -> ArrayPlace:
-    """An array of one axis as a matrix of one row."""
+    """View an array of one axis as a matrix of one row."""
     if len(array.shape) == 2:
         return array
     shape = (1, *array.shape)
@@ -123,7 +123,7 @@ def _one_row(strides: Shape | None, shape: Shape) -> Shape | None:
 
 
 def output(op: str, form: Form, va: int, out_dtype: object, out_strides: Ints | None) -> MemoryRef:
-    """Where the result goes, as a matrix."""
+    """Return the memory of the result, as a matrix."""
     item = form.result if out_dtype is None else element_type(out_dtype)
     if form.result.is_float and not item.is_float:
         raise kernel_error(f"composite {op!r} of {form.dtype} does not make {item}: tl.cast turns floats into integers")
@@ -135,14 +135,14 @@ def output(op: str, form: Form, va: int, out_dtype: object, out_strides: Ints | 
 
 
 def listed(epilogue: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps, each a tuple that begins with its name."""
+    """Return the steps, each a tuple that begins with its name."""
     if isinstance(epilogue, str) or not all(isinstance(step, tuple) and step for step in epilogue):
         raise kernel_error(f'an epilogue is a sequence of tuples, as (("bias", x), ("relu",)), not {epilogue!r}')
     return tuple(epilogue)
 
 
 def check_step(name: str, given: Sequence[Input]) -> None:
-    """A step that exists, with as many operands as it takes."""
+    """Check a step: it exists, and has as many operands as it takes."""
     if name not in EPILOGUE:
         raise kernel_error(f"unknown epilogue step {name!r}; {there_are(name, tuple(EPILOGUE))}")
     wanted = EPILOGUE[name].arity - 1
@@ -155,7 +155,7 @@ def check_step(name: str, given: Sequence[Input]) -> None:
 
 
 def step_array(name: str, array: Stream, form: Form) -> ArrayPlace:
-    """The operand of ``bias``, as a vector along the last axis, or of ``add``, as a matrix like the result."""
+    """Return the operand of ``bias`` as a vector along the last axis, of ``add`` as a matrix like the result."""
     assert isinstance(array, Operand | MemoryRef)
     known = (form.dtype, F32) if form.dtype.is_float else (form.dtype, I32, F32)
     if array.dtype not in known:
@@ -170,7 +170,7 @@ def step_array(name: str, array: Stream, form: Form) -> ArrayPlace:
 
 
 def as_vector(array: ArrayPlace) -> ArrayPlace:
-    """A matrix of one row as an array of one axis."""
+    """View a matrix of one row as an array of one axis."""
     if len(array.shape) == 1:
         return array
     shape = array.shape[1:]
@@ -186,7 +186,7 @@ class CompositeCalls(Issuer):
     __slots__ = ()
 
     def ref(self, ptr: int, shape: Ints, dtype: object, strides: Ints | None = None) -> Ref:
-        """The array at virtual address ``ptr``, which stays there, as an operand of ``composite``; costs nothing.
+        """Name the array at virtual address ``ptr``, which stays there, as an operand of ``composite``; costs nothing.
 
         One or two axes; ``strides``: bytes per axis, row-major without. KernelError for arguments that do not fit.
         """
@@ -229,7 +229,7 @@ class CompositeCalls(Issuer):
         self._issue(command, reads)
 
     def _stream(self, x: Input) -> Stream:
-        """An operand as the scheduler is told of it."""
+        """Return an operand as the scheduler gets it."""
         if isinstance(x, Handle):
             return self._own(x).array
         if isinstance(x, Ref) and x.site != self._site:

@@ -23,7 +23,7 @@ class ScratchPlace(Protocol):
     turn: int
 
     def free(self) -> None:
-        """They go back."""
+        """Give the bytes back."""
 
 
 class SlotRing(Protocol):
@@ -35,7 +35,7 @@ class SlotRing(Protocol):
 
 @state(eq=False)
 class Slot:
-    """What a kernel gets for a receive: message ``sequence`` of queue ``direction``, at ``address`` of ``owner``.
+    """The slot of a received message: ``sequence`` of queue ``direction``, at ``address`` of ``owner``.
 
     The address is a physical one. ``ring`` takes the slot back when the kernel has done with it; ``pending``: the
     message is yet to come. ``array`` is how a message in it was last seen: messages of a queue are mostly alike.
@@ -62,11 +62,11 @@ class Slot:
 
     @property
     def is_held(self) -> bool:
-        """Whether a kernel has it."""
+        """True while a kernel holds the slot."""
         return self.turn % 2 == 1
 
     def free(self) -> None:
-        """The ring gets it back."""
+        """Give the slot back to its ring."""
         self.ring.free(self)
 
 
@@ -79,26 +79,26 @@ class UnmanagedPlace:
         self.turn = 0
 
     def free(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 Number: TypeAlias = int | float
 
 
 class Language(Protocol):
-    """What a handle asks of the ``tl`` that made it."""
+    """The part of ``tl`` that handles call."""
 
     __slots__ = ()
 
     @property
     def site(self) -> KernelSite:
-        """Where the kernel runs."""
+        """The site of the kernel: its PE, and what is around it."""
 
     def elementwise(self, name: str, *operands: Handle | Number) -> Handle:
-        """The operator ``name`` on handles and numbers."""
+        """Compute the operator ``name`` on handles and numbers."""
 
     def binary(self, name: str, a: Handle | Number, b: Handle | Number) -> Handle:
-        """The same for two, called by an operator between them."""
+        """Compute the operator ``name`` of two, for operators between them."""
 
     def trans(self, x: Handle) -> Handle:
         """``x`` with its last two axes swapped."""
@@ -214,7 +214,7 @@ class Handle(Allocation):
 
     @property
     def addr(self) -> int:
-        """Where it lies in the memory ``space``: an encoded physical address, or a virtual one it was received to."""
+        """The address in the memory ``space``: an encoded physical one, or the virtual one it was received to."""
         return self.array.address
 
     @property
@@ -349,5 +349,5 @@ class Ref:
 
 
 def load_first(ref: Ref) -> KernelError:
-    """What is wrong with a ref as the operand of anything but a composite."""
+    """Return the error for a ref that is the operand of anything but a composite."""
     return kernel_error(f"{ref!r} is in memory, and only tl.composite takes refs: tl.load it to use it here")

@@ -171,7 +171,7 @@ class CommandMaker:
 
 
 class Issuer(Language):
-    """What every group of ``tl`` calls is built on: it hands commands over, and waits for memory."""
+    """The base of every group of ``tl`` calls: it hands commands over, and waits for memory."""
 
     __slots__ = ("_file", "_maker", "_request", "_runner", "_site")
 
@@ -184,7 +184,7 @@ class Issuer(Language):
 
     @property
     def site(self) -> KernelSite:
-        """Where the kernel runs."""
+        """The site of the kernel: its PE, and what is around it."""
         return self._site
 
     def _line(self, above: int = 2) -> int:

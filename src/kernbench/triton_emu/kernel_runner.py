@@ -160,7 +160,7 @@ class KernelRunner:
         self.hand_over = here.switch
 
     def request(self, request: KernelRequest) -> object:
-        """From inside the kernel: hand ``request`` over, stop until resumed, return the answer.
+        """Hand ``request`` over from inside the kernel, stop until resumed, and return the answer.
 
         KernelError from anywhere else.
         """
@@ -191,10 +191,10 @@ def _suggest_name(error: Exception) -> None:
 
 
 def _left(leaving: BaseException) -> RunError:
-    """The kernel was left by ``sys.exit``, or by something else that is no error."""
+    """Note that ``sys.exit``, or another exit that is no error, has left the kernel."""
     return exit_error(leaving).with_traceback(traceback_of_kernel(leaving.__traceback__))
 
 
 def _leave(_: KernelRequest) -> NoReturn:
-    """What a kernel that is closed gets for a request."""
+    """End a kernel that is closed at its next request."""
     raise GreenletExit

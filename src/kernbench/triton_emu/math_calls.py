@@ -80,11 +80,11 @@ class ElementwiseCalls(Issuer):
     __slots__ = ()
 
     def elementwise(self, name: str, *operands: Handle | Number) -> Handle:
-        """The elementwise operator ``name`` of the operator table on handles and numbers, at least one a handle."""
+        """Compute the elementwise operator ``name`` of the operator table on handles and numbers, one a handle."""
         return self._elementwise(self._line(), name, operands)
 
     def binary(self, name: str, a: Handle | Number, b: Handle | Number) -> Handle:
-        """The same for ``a`` and ``b``, for the operators between handles, which kernels are full of."""
+        """Compute the operator of ``a`` and ``b``, for the operators between handles, which kernels are full of."""
         line = self._line(3)
         if not isinstance(a, Handle) or not isinstance(b, Handle) or a.owner is not self or b.owner is not self:
             return self._elementwise(line, name, (a, b))
@@ -141,7 +141,7 @@ class ElementwiseCalls(Issuer):
     silu = _unary("silu", "``x * sigmoid(x)``.")
 
     def _common(self, name: str, operands: Sequence[Handle | Number]) -> tuple[DType, Shape]:
-        """The one type of all handles among ``operands``, and the shape they broadcast to."""
+        """Return the one type of all handles among ``operands``, and the shape they broadcast to."""
         item: DType | None = None
         shape: Shape = ()
         for x in operands:
@@ -165,23 +165,23 @@ class MathCalls(ElementwiseCalls):
     __slots__ = ()
 
     def sum(self, x: Handle, axis: int | None = None, keepdims: bool = False) -> Handle:
-        """The sum along ``axis``, or of all elements; the axis is gone from the result, or 1 with ``keepdims``."""
+        """Return the sum along ``axis``, or of all elements; the axis is dropped, or 1 with ``keepdims``."""
         return self._reduce("sum", x, axis, keepdims)
 
     def max(self, x: Handle, axis: int | None = None, keepdims: bool = False) -> Handle:
-        """The largest element along ``axis``, or of all; shapes as for ``sum``."""
+        """Return the largest element along ``axis``, or of all; shapes as for ``sum``."""
         return self._reduce("max", x, axis, keepdims)
 
     def min(self, x: Handle, axis: int | None = None, keepdims: bool = False) -> Handle:
-        """The smallest element along ``axis``, or of all; shapes as for ``sum``."""
+        """Return the smallest element along ``axis``, or of all; shapes as for ``sum``."""
         return self._reduce("min", x, axis, keepdims)
 
     def argmax(self, x: Handle, axis: int | None = None, keepdims: bool = False) -> Handle:
-        """Where the first of the largest elements is, along ``axis`` or of all, row by row: i32; shapes as ``sum``."""
+        """Return where the first largest element is, along ``axis`` or of all, row by row: i32, shapes as ``sum``."""
         return self._reduce("argmax", x, axis, keepdims)
 
     def argmin(self, x: Handle, axis: int | None = None, keepdims: bool = False) -> Handle:
-        """The same of the smallest."""
+        """Return where the first smallest element is, as ``argmax``."""
         return self._reduce("argmin", x, axis, keepdims)
 
     def softmax(self, x: Handle, axis: int = -1) -> Handle:
@@ -190,28 +190,28 @@ class MathCalls(ElementwiseCalls):
         return self._compute(self._line(), "softmax", (x,), x.shape, x.dtype, _along(along))
 
     def cumsum(self, x: Handle, axis: int = -1) -> Handle:
-        """The sum of all elements up to each, along ``axis``."""
+        """Return the sum of all elements up to each, along ``axis``."""
         along = axis_of(axis, self._own(x).shape)
         return self._compute(self._line(), "cumsum", (x,), x.shape, x.dtype, _along(along))
 
     def iota(self, shape: Ints, dtype: object, axis: int = -1) -> Handle:
-        """An array of whole numbers: each element is its index along ``axis``. KernelError if the type has too few."""
+        """Make an array of whole numbers: each is its index along ``axis``. KernelError if the type has too few."""
         extent, item = as_shape(shape), element_type(dtype)
         along = axis_of(axis, extent)
         check_counts(item, extent[along] - 1)
         return self._compute(self._line(), "iota", (), extent, item, _along(along))
 
     def zeros(self, shape: Ints, dtype: object) -> Handle:
-        """An array of zeros."""
+        """Make an array of zeros."""
         return self._compute(self._line(), "zeros", (), as_shape(shape), element_type(dtype))
 
     def full(self, shape: Ints, value: Number, dtype: object) -> Handle:
-        """An array filled with ``value``."""
+        """Make an array filled with ``value``."""
         extent, item = as_shape(shape), element_type(dtype)
         return self._compute(self._line(), "full", (number_as(value, item),), extent, item)
 
     def constant(self, values: object, dtype: object) -> Handle:
-        """An array of known numbers, NumPy's or nested sequences: the command carries them, MATH writes them to TCM.
+        """Make an array of known numbers, NumPy's or nested sequences: the command carries them to TCM, by MATH.
 
         KernelError for what ``dtype`` does not hold; floats are rounded.
         """

@@ -42,16 +42,16 @@ Over: TypeAlias = Literal["ranks", "cubes", "sips"]
 _PLACE = ("rank", "cube", "pe")
 
 
-class Share(NamedTuple):
-    """What a PE has of the tensors: ``n_elem`` elements at ``bases``, in bytes; blocks are ``stride`` apart."""
+class ShardPart(NamedTuple):
+    """The share of a PE in the tensors: ``n_elem`` elements at ``bases``, in bytes; blocks are ``stride`` apart."""
 
     bases: tuple[int, ...]
     n_elem: int
     stride: int
 
 
-class Place(NamedTuple):
-    """Where a schedule is played: the rank, the PE, and the how-manieth PE of its SIP that is."""
+class PlayerId(NamedTuple):
+    """The player of a schedule: the rank, the PE, and the number ``local`` of that PE in its SIP."""
 
     rank: int
     cube: int
@@ -59,7 +59,7 @@ class Place(NamedTuple):
     local: int
 
 
-_ANYWHERE = Place(0, 0, 0, 0)
+_ANYWHERE = PlayerId(0, 0, 0, 0)
 
 
 class ScheduledKernel:
@@ -93,7 +93,7 @@ class ScheduledKernel:
         self.keys = tuple(own)
 
     def args(self, *, n_elem: int, world_size: int, **config: Any) -> tuple[Any, ...]:
-        """What a launch gives the kernel behind its pointers; of f32 unless ``config`` has a ``dtype``.
+        """Return the arguments of the kernel behind its pointers; of f32 unless ``config`` has a ``dtype``.
 
         InputError for what the schedule refuses or lacks.
         """
@@ -105,15 +105,17 @@ class ScheduledKernel:
         values = {name: given.pop(name) for name in self._names}
         rest = given if self._takes_all else {}
         # What is wrong with the configuration is to come out here.
-        self.steps(values | rest, Place(config.get("sip_rank", 0), 0, 0, 0), Share((0,) * self.tensors, n_elem, n_elem))
+        self.steps(
+            values | rest, PlayerId(config.get("sip_rank", 0), 0, 0, 0), ShardPart((0,) * self.tensors, n_elem, n_elem)
+        )
         return (*values.values(), tuple(rest), *rest.values())
 
     def kernel_args(self, *, n_elem: int, world_size: int, dtype: object = "f16", **config: Any) -> tuple[Any, ...]:
         """``args`` for programs that launch a shipped kernel by hand: of f16 unless they say otherwise."""
         return self.args(n_elem=n_elem, world_size=world_size, dtype=dtype, **config)
 
-    def steps(self, values: Mapping[str, Any], place: Place, share: Share) -> Sequence[Step]:
-        """The steps of a PE for its ``share``."""
+    def steps(self, values: Mapping[str, Any], place: PlayerId, share: ShardPart) -> Sequence[Step]:
+        """Return the steps of a PE for its ``share``."""
         given = dict(values) | {"n_elem": share.n_elem, "stride": share.stride}
         given |= {"rank": place.rank, "cube": place.cube, "pe": place.pe}
         if self._takes_all:
@@ -121,20 +123,20 @@ class ScheduledKernel:
         return self.schedule(**{name: given[name] for name in self._wanted if name in given})
 
     def named(self, args: Sequence[Any]) -> dict[str, Any]:
-        """The ``args`` of a launch, by name."""
+        """Return the ``args`` of a launch, by name."""
         own = len(self._names)
         names = (*self._names, *args[own])  # then those that only this launch has
         return dict(zip(names, (*args[:own], *args[own + 1 :]), strict=True))
 
-    def place(self, values: Mapping[str, Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> Place:
-        """Where the PE ``ids`` (PE, cube, SIP) stands among ``counts``."""
+    def place(self, values: Mapping[str, Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> PlayerId:
+        """Return the player that PE ``ids`` (PE, cube, SIP) is among ``counts``."""
         pe, cube, sip = ids
         local = cube * counts[0] + pe
         rank = sip if values["ranks_are_sips"] else sip * counts[0] * counts[1] + local
-        return Place(rank, cube, pe, local)
+        return PlayerId(rank, cube, pe, local)
 
-    def shares(self, values: Mapping[str, Any], place: Place) -> Iterator[Share]:
-        """What a PE has: its lines of ``shards``, else as ``Over`` says.
+    def shares(self, values: Mapping[str, Any], place: PlayerId) -> Iterator[ShardPart]:
+        """Yield the shares of a PE: its lines of ``shards``, else as ``Over`` says.
 
         A line has cube, PE, offset in bytes and elements; with two tensors also the offset in the second, and the
         bytes from block to block.
@@ -145,21 +147,21 @@ class ScheduledKernel:
         for at in range(0, len(table or ()), width):
             line = table[at : at + width]
             if line[:2] == (place.cube, place.pe):
-                yield Share((line[2], *line[4:5]), line[3], line[5] // item if self.tensors > 1 else line[3])
+                yield ShardPart((line[2], *line[4:5]), line[3], line[5] // item if self.tensors > 1 else line[3])
         if table is None:
             mine = {"ranks": place.local, "cubes": place.cube if place.pe == 0 else None}
             number = mine.get(self._over, None if place.cube or place.pe else 0)
             if number is not None:
-                yield Share((number * n_elem * item,) * self.tensors, n_elem, n_elem)
+                yield ShardPart((number * n_elem * item,) * self.tensors, n_elem, n_elem)
 
     def ops(self, args: Sequence[Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> list[Op]:
-        """All that a PE does."""
+        """Return all commands of a PE."""
         return self.ops_from((0,) * self.tensors, args, ids, counts)[0]
 
     def ops_from(
         self, pointers: Sequence[Any], args: Sequence[Any], ids: tuple[int, int, int], counts: tuple[int, int, int]
     ) -> tuple[list[Op], list[Any]]:
-        """All that a PE does, and where in the tensors at ``pointers`` its accesses begin: None where there is none."""
+        """Return all commands of a PE, and where in the tensors at ``pointers`` they access: None where nowhere."""
         values = self.named(args)
         place = self.place(values, ids, counts)
         shares = tuple(self.shares(values, place))
@@ -213,9 +215,9 @@ def _play(op: Op, places: Sequence[Any], held: dict[int, Any], tl: Any) -> None:
 
 @lru_cache(maxsize=8)
 def _ops_at(
-    kernel: ScheduledKernel, args: tuple[Any, ...], place: Place, shares: tuple[Share, ...]
+    kernel: ScheduledKernel, args: tuple[Any, ...], place: PlayerId, shares: tuple[ShardPart, ...]
 ) -> tuple[list[Op], list[tuple[int, int]]]:
-    """The commands at ``place`` for ``shares``, and where they access memory: in which tensor, and how far behind
+    """Return the commands at ``place`` for ``shares``, and their accesses: in which tensor, and how far behind
     where the first share begins in it."""
     values = kernel.named(args)
     item = element_type(values["dtype"]).itemsize
@@ -247,7 +249,7 @@ class _Alike:
 
 @lru_cache(maxsize=8)
 def _ops_of(shares: tuple[_Alike, ...], dtype: str) -> list[Op]:
-    """The commands for the steps of ``shares``. PEs with steps that are alike have them in common."""
+    """Return the commands for the steps of ``shares``. PEs whose steps are alike share them."""
     found = _Ops(element_type(dtype))
     for each in shares:
         found.add(each.steps)
@@ -298,7 +300,7 @@ class _Ops:
                 raise InputError(f"step {line} ({describe(step)}): {error}") from None
 
     def finish(self) -> list[Op]:
-        """All commands, with what nobody uses after each."""
+        """Return all commands, each with the values that nobody uses after it."""
         drops: list[list[int]] = [[] for _ in self._ops]
         for value, at in enumerate(self._last):
             drops[at].append(value)
@@ -318,7 +320,7 @@ class _Ops:
         return value
 
     def _take(self, does: str, line: int, value: int, what: Any, at: int = 0) -> None:
-        """A command that makes nothing of ``value``, which is of the kernel's type."""
+        """Add a command that takes ``value``, which is of the kernel's type, and makes nothing."""
         count = self._counts[value]
         self._last[value] = len(self._ops)
         nbytes = count * self._dtype.itemsize
@@ -331,7 +333,7 @@ class _Ops:
         return self._make(_OPERATORS[step.op], line, (a, b), self._counts[a])
 
     def _scaled(self, value: int, contributions: int, line: int) -> int:
-        """Of a narrow type in a wider one: the number of contributions may be more than it can say."""
+        """Divide by the number of contributions, in a wider type that can hold that number."""
         if contributions == 1:
             return value
         own, wide = self._dtype, F32 if self._dtype.is_float else I32
@@ -365,7 +367,7 @@ class _Ops:
 
 
 def describe(step: Step) -> str:
-    """A step in words, such as ``send E``."""
+    """Describe a step in words, such as ``send E``."""
     return f"{step.does} {step.to}" if isinstance(step.to, str) else step.does
 
 
@@ -374,7 +376,7 @@ _MOVES = ("load", "store", "send", "receive", "await", "copy")
 
 
 def text_of_step(op: Op) -> str:
-    """The step of a command in words, such as ``send E, 64 f16``; ``op``: the first one of the step."""
+    """Describe the step of a command, such as ``send E, 64 f16``; ``op``: the first one of the step."""
     return f"{_said(op)}, {op.shape[0]} {op.dtype}"
 
 

@@ -45,7 +45,7 @@ class KernelSite:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """How many of each take part: the axes of ``num_programs``."""
+        """The numbers of PEs, cubes and SIPs that take part: the axes of ``num_programs``."""
         return self.num_pes, self.num_cubes, self.num_sips
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ _PACKAGE = _here()
 
 
 def kernel_source(function: Callable[..., object]) -> Source:
-    """Where ``function`` is written, beneath decorators and partial application."""
+    """Return the place in the source of ``function``, beneath decorators and partial application."""
     function = inspect.unwrap(function)
     while isinstance(function, partial):
         function = inspect.unwrap(function.func)
@@ -90,12 +90,12 @@ def kernel_source(function: Callable[..., object]) -> Source:
 
 
 def program_file(kernel: KernelRef) -> str:
-    """The source file whose lines are those of ``kernel``."""
+    """Return the source file whose lines are those of ``kernel``."""
     return kernel.file or kernel_source(kernel.function).file
 
 
 def call_line(file: str, frame: FrameType | None) -> int:
-    """The line of ``file``, the kernel's, that led to ``frame``; else of whatever called into this package."""
+    """Return the line of ``file``, the kernel's, that led to ``frame``; else of whatever called into this package."""
     while frame is not None and frame.f_code.co_filename != file:
         frame = frame.f_back
     frame = frame or _user_frame()
@@ -103,7 +103,7 @@ def call_line(file: str, frame: FrameType | None) -> int:
 
 
 def kernel_error(message: str) -> KernelError:
-    """A KernelError that begins with the file and line of the kernel's call into this package."""
+    """Make a KernelError that begins with the file and line of the kernel's call into this package."""
     return KernelError(f"{call_place()}: {message}")
 
 
@@ -169,13 +169,13 @@ class ProgramText:
         self._steps: dict[PeCoord, Mapping[int, Op]] = {}
 
     def says(self, line: int, pes: Iterable[PeCoord]) -> str:
-        """The source of a line; the step of that number on each of ``pes``, which may do different things."""
+        """Return the source of a line; of a schedule, the step of that number on each of ``pes``."""
         if self.schedule is None:
             return linecache.getline(self.file, line).strip()
         return " | ".join(dict.fromkeys(text_of_step(op) for pe in pes if (op := self._steps_of(pe).get(line))))
 
     def step(self, line: int, pe: PeCoord) -> str:
-        """What errors call a step of a schedule."""
+        """Name a step of a schedule, as errors do."""
         says = self.says(line, (pe,))
         return f"step {line} ({says})" if says else f"step {line}"
 

@@ -46,7 +46,7 @@ class Tile:
 
 @value(eq=False, guarded=False)
 class AccumulatorUse:
-    """Whether a dot fetches an accumulator from TCM, and whether it stores its result there."""
+    """The use of the TCM by a dot: ``fetched``: it reads an accumulator; ``stored``: it writes its result."""
 
     fetched: bool
     stored: bool
@@ -56,7 +56,7 @@ STORED = AccumulatorUse(fetched=False, stored=True)
 
 
 def row_strides(operand: MemoryRef) -> tuple[int, ...]:
-    """The byte strides of an operand in memory."""
+    """Return the byte strides of an operand in memory."""
     if operand.strides is not None:
         return operand.strides
     strides: list[int] = []
@@ -68,14 +68,14 @@ def row_strides(operand: MemoryRef) -> tuple[int, ...]:
 
 
 def window(name: str, operand: MemoryRef, first: tuple[int, ...], shape: tuple[int, ...]) -> OperandWindow:
-    """The part of ``operand`` of ``shape`` whose first element is ``first``."""
+    """Return the part of ``operand`` of ``shape`` whose first element is ``first``."""
     strides = row_strides(operand)
     va = operand.va + sum(i * s for i, s in zip(first, strides, strict=True))
     return OperandWindow(name, va, shape, operand.dtype.itemsize, strides)
 
 
 def dot_tiles(command: Command, sizes: TileSizes, use: AccumulatorUse) -> Iterator[Tile]:
-    """The tiles of a dot on operands in TCM, K innermost; what it adds to, and makes, lies where ``use`` says."""
+    """Yield the tiles of a dot on operands in TCM, K innermost; ``use`` says where its sums come from and go."""
     a, dst = command.a, command.result
     m, n = dst.shape
     k = a.shape[0 if command.params.trans_a else 1]
@@ -114,7 +114,7 @@ def gemm_tiles(command: Command, sizes: TileSizes) -> Iterator[Tile]:
 
 
 def math_tiles(command: Command, sizes: TileSizes) -> Iterator[Tile]:
-    """The tiles of an elementwise composite, row by row."""
+    """Yield the tiles of an elementwise composite, row by row."""
     tm, _, tn = sizes
     out, epilogue = command.out, command.params.epilogue
     m, n = out.shape
@@ -159,7 +159,7 @@ def _streamed(
 def _epilogue_operands(
     steps: tuple[Epilogue, ...], first: tuple[int, int], shape: tuple[int, int]
 ) -> tuple[tuple[OperandWindow, ...], int]:
-    """What the epilogue streams in for an output tile, and the bytes it fetches from TCM."""
+    """Return the windows that the epilogue streams in for an output tile, and the bytes it fetches from TCM."""
     reads: list[OperandWindow] = []
     fetched = 0
     for number, step in enumerate(steps):
@@ -175,7 +175,7 @@ def _epilogue_operands(
 
 
 def _epilogue_math(steps: tuple[Epilogue, ...], out: MemoryRef, elements: int) -> tuple[int, ...]:
-    """Bytes of the wider operand of every step."""
+    """Return the bytes of the wider operand of every step."""
     return tuple(
         elements
         * max(

@@ -78,7 +78,7 @@ class MemoryCalls(Issuer):
         valid: Ints | None = None,
         other: Number = 0,
     ) -> Handle:
-        """A DMA read of ``shape`` elements at virtual address ``ptr``, or from a scatter-gather list.
+        """Read ``shape`` elements by DMA from virtual address ``ptr``, or from a scatter-gather list.
 
         ``strides``: bytes per axis, row-major without. ``valid``: per axis, how many elements are there; the rest is
         ``other``. A single number does for one axis. A list says where the elements lie, row by row: (address, bytes)
@@ -110,7 +110,7 @@ class MemoryCalls(Issuer):
         return result
 
     def store(self, ptr: int | Runs, handle: Handle, strides: Ints | None = None, valid: Ints | None = None) -> None:
-        """A DMA write of ``handle`` to virtual address ``ptr``, or by a scatter-gather list; all as in ``load``.
+        """Write ``handle`` by DMA to virtual address ``ptr``, or by a scatter-gather list; all as in ``load``.
 
         Elements outside ``valid``, and those whose address is None, are not written. Where runs overlap, the last one
         stays. KernelError for arguments that do not fit.
@@ -188,7 +188,7 @@ class QueueCalls(MemoryCalls):
         shape: Ints | None,
         dtype: object,
     ) -> Handle:
-        """What ``send`` sends, in TCM."""
+        """Return the handle that ``send`` sends."""
         if (src is None) is (src_addr is None):
             raise kernel_error("send takes a handle, a ref, or src_addr= with shape= and dtype=, and one of them only")
         if src_addr is not None:
@@ -222,7 +222,7 @@ class QueueCalls(MemoryCalls):
         return self._copied(handle, _space(dst_space or "tcm"), dst_addr, line)
 
     def recv_async(self, dir: str, shape: Ints, dtype: object) -> Handle:  # noqa: A002 - the language's name
-        """The next message of queue ``dir``, which may be yet to come: commands that use the handle wait for it."""
+        """Return a handle of the next message of ``dir``, which may not have come: commands that use it wait for it."""
         line = self._line()
         direction, (extent, item) = _direction(dir), _message(shape, dtype)
         nbytes = prod(extent) * item.itemsize
@@ -249,7 +249,7 @@ class QueueCalls(MemoryCalls):
         return Handle(self, slot.array_of(nbytes, shape, item), slot)
 
     def _at_address(self, address: object, space: str, shape: Shape, item: DType) -> Handle:
-        """What lies at an address that the kernel names."""
+        """Return a handle of the bytes at an address that the kernel names."""
         nbytes = prod(shape) * item.itemsize
         here = Operand(space, self._maker.coord, pointer(address), nbytes, shape, item, by_address=True)
         own = self._site.tcm
@@ -260,7 +260,7 @@ class QueueCalls(MemoryCalls):
         return Handle(self, here, UnmanagedPlace(), physical=space != "hbm")
 
     def _copied(self, message: Handle, space: str, address: int | None, line: int) -> Handle:
-        """A copy of ``message``, whose slot is given back once it is made."""
+        """Copy ``message``, whose slot is given back once that is done."""
         if address is None and space != "tcm":
             raise kernel_error(f"recv to dst_space={space!r} needs dst_addr")
         moved = message.space != "tcm"
@@ -345,23 +345,23 @@ class AtomicCalls(Issuer):
         return self._atomic("atomic_add", ptr, value, None, **how)
 
     def atomic_max(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """The larger of both."""
+        """Change memory to the larger of both."""
         return self._atomic("atomic_max", ptr, value, None, **how)
 
     def atomic_min(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """The smaller of both."""
+        """Change memory to the smaller of both."""
         return self._atomic("atomic_min", ptr, value, None, **how)
 
     def atomic_and(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """The bits that both have."""
+        """Change memory to the bits that both have."""
         return self._atomic("atomic_and", ptr, value, None, **how)
 
     def atomic_or(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """The bits that one of them has."""
+        """Change memory to the bits that one of them has."""
         return self._atomic("atomic_or", ptr, value, None, **how)
 
     def atomic_xor(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """The bits in which they differ."""
+        """Change memory to the bits in which they differ."""
         return self._atomic("atomic_xor", ptr, value, None, **how)
 
     def atomic_xchg(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
@@ -461,7 +461,7 @@ _AXES = "axis 0 counts PEs, axis 1 cubes, axis 2 SIPs"
 
 
 class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
-    """What a kernel is given as ``tl``: one for each run of a kernel on a PE.
+    """The ``tl`` of a kernel: one for each run of a kernel on a PE.
 
     Commands go to the PE in program order and overlap there; a command waits for those that make its operands.
     Everything that the language forbids is a KernelError, which begins with the file and line of the kernel's call.
@@ -470,12 +470,12 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
     __slots__ = ()
 
     def program_id(self, axis: int) -> int:
-        """Where this kernel runs: axis 0 the PE in its cube, axis 1 the cube in its SIP, axis 2 the SIP."""
+        """Return the place of this kernel: axis 0 the PE in its cube, axis 1 the cube in its SIP, axis 2 the SIP."""
         self._runner.check()
         return self._site.ids[_program_axis(axis)]
 
     def num_programs(self, axis: int) -> int:
-        """How many PEs of a cube, cubes of a SIP, SIPs take part."""
+        """Return how many take part: axis 0 PEs of a cube, axis 1 cubes of a SIP, axis 2 SIPs."""
         self._runner.check()
         return self._site.counts[_program_axis(axis)]
 
@@ -487,18 +487,18 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
         return -(-number // parts)
 
     def arange(self, start: int, end: int | None = None, step: int = 1) -> range:
-        """The whole numbers from ``start`` (0 when only one number is given) to before ``end``: a Python range."""
+        """Return the numbers from ``start`` (0 if only one number is given) to before ``end``: a Python range."""
         first, last = (0, start) if end is None else (start, end)
         if _whole(step) == 0:
             raise kernel_error("arange with step 0")
         return range(_whole(first), _whole(last), _whole(step))
 
     def itemsize(self, dtype: object) -> int:
-        """Bytes of an element, for pointers and strides."""
+        """Return the bytes of an element, for pointers and strides."""
         return element_type(dtype).itemsize
 
     def value(self, handle: Handle) -> np.ndarray[Any, Any]:
-        """The numbers of ``handle``: the kernel waits until they are there. For addresses, bounds, conditions.
+        """Return the numbers of ``handle``: the kernel waits for them. For addresses, bounds, conditions.
 
         NoDataError in a run that keeps no data.
         """
@@ -514,7 +514,7 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
         return found
 
     def device_print(self, *args: object) -> None:
-        """A line of output with time and PE; handles show their values once phase 2 knows them."""
+        """Print a line with time and PE; handles show their values once phase 2 knows them."""
         line = self._line()
         reads = tuple([self._own(x) for x in args if isinstance(x, Handle)])
         serial, after = self._maker.order(reads)

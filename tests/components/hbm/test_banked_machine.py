@@ -19,8 +19,9 @@ from kernbench.topology.builder import compile_topology, topology_file
 BANKED = (
     "cube.hbm.timing=hbm3",
     "cube.hbm.access_bytes=null",
-    "cube.components.hbm_ctrl.attrs={access_ns: 15.0}",
+    "cube.components.hbm_ctrl.attrs={access_ns: 2.5}",
 )
+ACCESS = "cube.components.hbm_ctrl.attrs.access_ns"
 PES = ((0, 0, 0), (0, 0, 1))
 SLICE_BYTES = 6 << 30
 MIB = 1 << 20
@@ -53,6 +54,20 @@ def test_an_idle_bank_by_hand():
     back = made.machine.route("sip0.cube0.hbm0", "sip0.cube0.pe0.pe_dma")
     ways = (there.total_overhead_ps + back.total_overhead_ps) / 1000
     assert ends_ns(made, read(0, 0, 64)) == [pytest.approx(2 + ways + 0.125 + 15 + 19.4 + 4.199)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "access_ns"),
+    [
+        (("cube.hbm.timing={cl_ns: 20}",), 22.5),
+        (("cube.hbm.timing={cl_ns: 20}", f"{ACCESS}=null"), 20),
+        ((f"{ACCESS}=null",), 15),
+        ((f"{ACCESS}=40",), 52.5),
+    ],
+)
+def test_an_access_takes_the_controller_and_cl(changes, access_ns):
+    as_packaged = ends_ns(engine(), read(0, 0, 64))[0]
+    assert ends_ns(engine(*changes), read(0, 0, 64)) == [pytest.approx(as_packaged - 15 + access_ns)]
 
 
 def test_an_open_row_and_another_by_hand():

@@ -55,6 +55,14 @@ def test_a_bank_is_activated_every_trc():
     assert serve(made, 0, 0, ((0, 5, 1),), False)[1] == 2 * 50_390 + RCD
 
 
+@pytest.mark.parametrize("pcs", [1, 2, 3, 8])
+def test_the_pcs_of_a_channel_open_rows_one_after_another(pcs):
+    timing = HBM3.without_refresh.model_copy(update={"pcs_per_channel": pcs})
+    memory = BankedMemory(timing, 8, interleave(8, xor=True), 64, 2048)
+    # All PCs at once: a row of each, of which eight bursts are read in one group.
+    assert memory.serve(Access(0, 2048), False, 0, 2048, 0).last_ps == (pcs - 1) * 1250 + RCD + 7 * 2500 + 1250
+
+
 def test_a_row_that_was_just_open_is_still_served():
     made = banks()
     for row in (3, 4, 3):

@@ -48,7 +48,7 @@ def schedule(
 
 
 def _branch(pe: tuple[int, int], cube: tuple[int, int], sip: tuple[int, int]) -> Branch:
-    """The queues of a PE, from its number and how many there are, at each level."""
+    """Return the queues of a PE at each level, from its number there and the number of places."""
     parent, children = _both_sides(*pe, "E", "W")
     if parent is None:
         parent, more = _both_sides(*cube, "S", "N")
@@ -70,7 +70,7 @@ def _both_sides(at: int, n: int, forth: str, back: str) -> tuple[str | None, tup
 
 
 def _hops(at: int, n: int) -> int:
-    """From place ``at`` in a ring that is reduced to place 0 from both sides."""
+    """Return the hops from place ``at`` in a ring that is reduced to place 0 from both sides."""
     return min(at, n - at) if at else 0
 
 

@@ -40,7 +40,7 @@ def schedule(
 
 
 def _all_reduce(segment: Chunk, row: RingPlace, column: RingPlace, messages: Messages) -> list[Step]:
-    """A part of the row ring is h parts in a row; one of the column ring is every h-th."""
+    """Return the steps of both rings: a part of the row ring is h parts in a row, one of the column ring every h-th."""
     w, h = row.size, column.size
     by_part = [messages.pieces(part) for part in split_evenly(segment, w * h)]
     parts, pieces = numbered(by_part), list(chain(*by_part))

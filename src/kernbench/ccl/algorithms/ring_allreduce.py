@@ -60,7 +60,7 @@ def _passed_round(pieces: list[Chunk], world_size: int, lanes: int, messages: Me
 
 
 def _arrivals(pieces: int, lanes: int, hops: int) -> Iterator[tuple[int, int]]:
-    """Which piece comes next, and how many hops it has behind it, in the order in which every rank sends them."""
+    """Yield each piece that arrives and the hops behind it, in the order in which every rank sends them."""
     for turn in range(-(-pieces // lanes) * hops):
         for lane in range(lanes):
             piece = lane + turn // hops * lanes

@@ -111,12 +111,13 @@ class Saved(NamedTuple):
 
 
 class Banks:
-    """What ``num_pcs`` pseudo-channels (PCs) are busy with; two of them are a channel."""
+    """What ``num_pcs`` pseudo-channels (PCs) are busy with; ``timing.pcs_per_channel`` of them are a channel."""
 
     __slots__ = ("_apart", "_channels", "_leads", "_like")
 
     def __init__(self, timing: HbmTiming, num_pcs: int, queue_entries: int) -> None:
-        sizes = [min(2, num_pcs - first) for first in range(0, num_pcs, 2)]
+        most = timing.pcs_per_channel
+        sizes = [min(most, num_pcs - first) for first in range(0, num_pcs, most)]
         self._like: Like = tuple(map(sizes.index, sizes))
         # The first of those that are in step has the state of all.
         self._channels = {first: ChannelBanks(timing, sizes[first], queue_entries) for first in set(self._like)}

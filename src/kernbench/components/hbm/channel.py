@@ -1,7 +1,7 @@
 """The banks of a channel and its queues: what a run takes, in integer ps.
 
-A channel is two pseudo-channels (PCs), each with a bus of its own for data; they share the bus for row commands, the
-queues, and their turns of direction. Everything shared is a counter. Those of rows (row bus, activations, stacks)
+A channel has pseudo-channels (PCs), mostly two, with buses of their own for data; they share the bus for row commands,
+the queues, and their turns of direction. Everything shared is a counter. Those of rows (row bus, activations, stacks)
 conserve work: free = max(free, now) + work, and a run starts at max(ready, free before), so that one late row does not
 hold up the others. Data buses and groups are *lanes*: they serve in order, and remember the last gaps that they left,
 which a later run may fill. So nothing waits in line, which is what a scheduler comes to that serves first what is ready

@@ -14,21 +14,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_spec import AddressMapping, HbmTiming, MappingField
-
-Bits = NDArray[np.int64]
+from kernbench.topology.hbm_places import Numbers, Places
+from kernbench.topology.hbm_spec import AddressMapping, HbmTiming
 
 
 class Layout:
     """The places of a slice of ``num_pcs`` pseudo-channels. Banks are numbered by PC, stack, group, bank."""
 
     __slots__ = (
-        "_fields",
         "_folds",
-        "_sizes",
+        "_places",
         "_strides",
         "banks",
         "banks_per_channel",
@@ -40,30 +37,23 @@ class Layout:
 
     def __init__(self, timing: HbmTiming, num_pcs: int, mapping: AddressMapping) -> None:
         self.burst_bytes = timing.burst_bytes
-        self.banks_per_channel = 2 * timing.banks_per_pc
-        self._sizes = {"pc": num_pcs, "stack": timing.stacks, "group": timing.groups, "bank": timing.banks}
+        self.banks_per_channel = timing.pcs_per_channel * timing.banks_per_pc
+        self._places = Places(timing, num_pcs, mapping)
         self._strides = {
             "pc": timing.banks_per_pc,
             "stack": timing.groups * timing.banks,
             "group": timing.banks,
             "bank": 1,
         }
-        self._fields = [(entry, self._size(entry, timing.columns, mapping)) for entry in mapping[:-1]]
-        self.block_bytes = timing.burst_bytes
+        in_block = 1
         if mapping[0].field == "column" and not any(entry.fold == "column" for entry in mapping):
-            self.block_bytes *= self._fields[0][1]
+            in_block = self._places.lowest_size
+        self.block_bytes = in_block * timing.burst_bytes
         self.sweep_bytes = num_pcs * timing.banks_per_pc * timing.row_bytes
-        in_block = self.block_bytes // timing.burst_bytes
-        places = np.arange(self.sweep_bytes // self.block_bytes, dtype=np.int64) * in_block
-        self.banks: list[int] = self._bank(places).tolist()
+        blocks = np.arange(self.sweep_bytes // self.block_bytes, dtype=np.int64)
+        self.banks: list[int] = self._banks(blocks * in_block).tolist()
         self.folds_rows = any(entry.fold in ("above", "row") for entry in mapping)
         self._folds = {0: 0}
-
-    def _size(self, entry: MappingField, columns: int, mapping: AddressMapping) -> int:
-        if entry.field != "column":
-            return self._sizes[entry.field]
-        given = [each.values for each in mapping if each.field == "column" and each.values]
-        return entry.values or columns // int(np.prod(given))
 
     def fold_of(self, row: int) -> int:
         """What is XORed into the bank of every block of ``row``."""
@@ -72,47 +62,16 @@ class Layout:
         found = self._folds.get(row)
         if found is None:
             burst = np.array([row * (self.sweep_bytes // self.burst_bytes)], dtype=np.int64)
-            found = self._folds[row] = int(self._bank(burst)[0])
+            found = self._folds[row] = int(self._banks(burst)[0])
         return found
 
-    def _bank(self, bursts: Bits) -> Bits:
+    def _banks(self, bursts: Numbers) -> Numbers:
         """The bank of each burst, by its number in the slice."""
-        found: dict[str, Bits] = {"column": np.zeros_like(bursts)}
-        above: dict[str, Bits] = {}
-        rest, columns = bursts, 1
-        for entry, size in self._fields:
-            rest, value = np.divmod(rest, size)
-            if entry.field == "column":
-                found["column"] = found["column"] + value * columns
-                columns *= size
-            else:
-                found[entry.field], above[entry.field] = value, rest
-        found["row"] = rest
-        return self._folded(found, above)
-
-    def _folded(self, found: dict[str, Bits], above: dict[str, Bits]) -> Bits:
-        """The bank from the fields, with all folds; a field gives each that it is folded into its next bits."""
-        bank = np.zeros_like(found["row"])
-        left = dict(found)
-        for entry, size in self._fields:
-            if entry.field == "column":
-                continue
-            value = found[entry.field]
-            if entry.fold == "above":
-                value = value ^ _xor_of_digits(above[entry.field], size)
-            elif entry.fold is not None:
-                left[entry.fold], bits = np.divmod(left[entry.fold], size)
-                value = value ^ bits
-            bank += value * self._strides[entry.field]
-        return bank
-
-
-def _xor_of_digits(numbers: Bits, base: int) -> Bits:
-    total = np.zeros_like(numbers)
-    while base > 1 and numbers.any():
-        numbers, digit = np.divmod(numbers, base)
-        total ^= digit
-    return total
+        places = self._places.of(bursts)
+        banks = np.zeros_like(bursts)
+        for name, stride in self._strides.items():
+            banks += places[name] * stride
+        return banks
 
 
 Run = tuple[int, int, int]
