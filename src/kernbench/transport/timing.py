@@ -136,10 +136,11 @@ class Timing:
         """The course of ``nbytes`` supplied at ``pace``, made on first use."""
         found = self.profiles.get((nbytes, pace))
         if found is None:
-            found = self.profiles[nbytes, pace] = self._make_profile(nbytes, pace)
+            found = self.profiles[nbytes, pace] = self.make_profile(nbytes, pace)
         return found
 
-    def _make_profile(self, nbytes: int, pace: Pace) -> Profile:
+    def make_profile(self, nbytes: int, pace: Pace) -> Profile:
+        """Make the course of ``nbytes`` supplied at ``pace``; nobody keeps it."""
         n_full = (nbytes - 1) // self._packet_bytes
         last_bytes = nbytes - n_full * self._packet_bytes
         step = pace.packet_ps
