@@ -142,21 +142,25 @@ class Probe:
 
 def begin_probe(port: Port, packet: Packet, number: int) -> None:
     """Follow ``packet``, which has been cut, if what is known of the rest and how much there is makes it worth while."""
-    transfer = packet.transfer
-    queued, supplies = len(port.queue), transfer.supplies
+    transfer, queued = packet.transfer, len(port.queue)
     if queued > port.interval:
         port.look_after(queued)
-    elif packet.last:
-        port.look_after(1)
-    elif supplies is not None and (supplies[-1].first > number or transfer.supplied != transfer.packets):
-        port.look_after(port.interval)
-    else:
-        packet_ps = packet.links[0].serialise_ps(packet.size)
-        if supplies is not None:
-            packet_ps = max(packet_ps, supplies[-1].pace.packet_ps)
-        if queued == 1 and (transfer.n_full - number) * packet_ps <= transfer.route.offsets[-1]:
-            port.look_after(2 * port.interval)  # its last packet is cut before this one is there
+        return
+    packet_ps = packet.links[0].serialise_ps(packet.size)
+    if transfer.supplies is not None:
+        supply = transfer.supplies[-1]
+        is_late = port.ready_at > supply.start_ps + (number - supply.first) * supply.pace.packet_ps
+        if supply.first > number or transfer.supplied != transfer.packets or (
+            is_late and supply.pace.packet_ps > packet_ps
+        ):
+            port.look_after(port.interval)
             return
+        packet_ps = max(packet_ps, supply.pace.packet_ps)
+    if packet.last:
+        port.look_after(1)
+    elif queued == 1 and (transfer.n_full - number) * packet_ps <= transfer.route.offsets[-1]:
+        port.look_after(2 * port.interval)  # its last packet is cut before this one is there
+    else:
         port.probe = Probe(port, number)
         port.probe.follow(packet)
 
