@@ -494,7 +494,6 @@ class Express:
         else:
             link.fifo.append(packet)
 
-
     def resume(self, probe: Probe) -> None:
         """Let what ``probe`` has followed go on express, if its course is certain."""
         if probe.port.probe is not probe:

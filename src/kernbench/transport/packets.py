@@ -21,7 +21,7 @@ from bisect import insort
 
 from kernbench.core.clock import NEVER, RANK_ARBITRATE
 from kernbench.transport.probe import begin_probe
-from kernbench.transport.state import HopTimes, Input, Link, Packet, Port, Transfer
+from kernbench.transport.state import Input, Link, Packet, Port, Transfer
 from kernbench.transport.timing import Supply
 
 
@@ -147,10 +147,8 @@ def grant(link: Link, source: Input, now: int) -> None:
     link.granted_bytes += size
     link.busy_ps += free - now
     tail = packet.tail if packet.tail > free else free
-    if transfer.hop_times is not None:
-        _note_hop(transfer.hop_times, packet, now, tail)
-    if transfer.probe is not None:
-        transfer.probe.note(packet, now)
+    if transfer.hop_times is not None or transfer.probe is not None:
+        _note_grant(packet, now, tail)
     hop = packet.hop = packet.hop + 1
     if hop == len(packet.links):
         if transfer.head_ps == NEVER:
@@ -173,12 +171,16 @@ def grant(link: Link, source: Input, now: int) -> None:
         _leave_port(source, packet, tail, now)
 
 
-def _note_hop(times: HopTimes, packet: Packet, start: int, tail: int) -> None:
-    """Remember a grant of a traced transfer: the first packet's start and the last one's tail."""
-    if times.starts[packet.hop] < 0:
-        times.starts[packet.hop] = start
-    if packet.last:
-        times.tails[packet.hop] = tail
+def _note_grant(packet: Packet, start: int, tail: int) -> None:
+    """Remember a grant of a transfer that is traced or followed; of the former, the first start and the last tail."""
+    times, probe = packet.transfer.hop_times, packet.transfer.probe
+    if times is not None:
+        if times.starts[packet.hop] < 0:
+            times.starts[packet.hop] = start
+        if packet.last:
+            times.tails[packet.hop] = tail
+    if probe is not None:
+        probe.note(packet, start)
 
 
 def _leave_port(port: Port, packet: Packet, tail: int, now: int) -> None:

@@ -80,10 +80,19 @@ class Probe:
                 return
             self._before.append(link.granted_bytes - packet.size)
             if hop + 1 == len(packet.links):
-                link.clock.call_at(now, self.port.resume, self)
+                if not self._has_company(packet.links):
+                    link.clock.call_at(now, self.port.resume, self)
+                else:
+                    self.end()
+                    return
         elif hop >= len(self._before):  # before the first: it was cut earlier
             return
         self._grants.append((packet.transfer, hop, now))
+
+    def _has_company(self, links: tuple[Link, ...]) -> bool:
+        """Tell whether one of ``links`` has more to carry than what the port sends."""
+        own = len({*self.port.queue, *(each.transfer for each in self.packets)})
+        return any(link.users > own for link in links)
 
     def end(self) -> None:
         """Follow nobody any more. The port looks again after twice as many packets."""
@@ -141,7 +150,7 @@ class Probe:
 
 
 def begin_probe(port: Port, packet: Packet, number: int) -> None:
-    """Follow ``packet``, which has been cut, if what is known of the rest and how much there is makes it worth while."""
+    """Follow ``packet``, which has been cut, if the rest is known and long enough."""
     transfer, queued = packet.transfer, len(port.queue)
     if queued > port.interval:
         port.look_after(queued)
@@ -150,8 +159,10 @@ def begin_probe(port: Port, packet: Packet, number: int) -> None:
     if transfer.supplies is not None:
         supply = transfer.supplies[-1]
         is_late = port.ready_at > supply.start_ps + (number - supply.first) * supply.pace.packet_ps
-        if supply.first > number or transfer.supplied != transfer.packets or (
-            is_late and supply.pace.packet_ps > packet_ps
+        if (
+            supply.first > number
+            or transfer.supplied != transfer.packets
+            or (is_late and supply.pace.packet_ps > packet_ps)
         ):
             port.look_after(port.interval)
             return
@@ -176,7 +187,7 @@ def _course_from(transfer: Transfer, first: int, left_ps: int, begun_ps: int | N
         there_ps = supply.start_ps + (first - supply.first) * pace.packet_ps
     start_ps = max(there_ps, left_ps) if begun_ps is None else begun_ps
     if start_ps != there_ps and pace != AT_ONCE:
-        # Bytes have gathered at the port. They are as good as all there, if the link takes them no faster than they come.
+        # Bytes have gathered at the port: as good as if all were there, if the link takes them no faster than they come.
         link = route.links[0]
         full_ps, last_ps = link.serialise_ps(route.packet_bytes), link.serialise_ps(transfer.last_bytes)
         there_end_ps = there_ps + rest * pace.packet_ps + pace.last_ps

@@ -204,8 +204,9 @@ _ENDLESS = 1 << 29
 class Port(Waiting):
     """A source: one DMA queue, virtual channel or memory output. It cuts its transfers into packets one at a time.
 
-    ``patience``: how many packets it cuts before it looks whether its way is free (``probe.py``), ``interval`` how many
-    it was to be; ``resume`` is called with a ``probe`` that has come through. It never looks where nothing goes express.
+    ``patience``: how many packets it cuts before it looks whether its way is free (``probe.py``), ``interval``: how many
+    they were to be; ``resume`` is called with a ``probe`` that has come through. Where nothing goes express it never
+    ``looks``.
     """
 
     __slots__ = ("interval", "looks", "name", "patience", "probe", "queue", "resume", "undelivered")
@@ -293,9 +294,9 @@ class Transfer:
 
     Times in ps: ``injected_ps``, ``delivered_ps`` (NEVER until then), ``head_ps`` (first byte at the destination).
     While it is ``express`` it has no packets and follows its ``profile`` from ``start_ps`` on; ``admission``
-    numbers express transfers in the order they were admitted, which is the order they use a link in; its profile counts
-    from packet ``resumed_at`` on. While it is followed to see whether its way is free, it has a ``probe``. ``row``: of the
-    log, if it is one. Where transport is watched it has a ``number``, and that of the one sent ``ahead`` of it.
+    numbers express transfers in the order they were admitted, which is the order they use a link in; the profile counts
+    from packet ``resumed_at`` on. While packets are followed to see whether the way is free, it has a ``probe``. ``row``:
+    of the log, if it is one. Where transport is watched it has a ``number``, and that of the one sent ``ahead`` of it.
     """
 
     __slots__ = (
