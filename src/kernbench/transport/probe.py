@@ -10,8 +10,6 @@ vain: who is disturbed no more is soon express again, and who always is in compa
 
 from __future__ import annotations
 
-from collections import deque
-
 from kernbench.transport.state import Link, Packet, Port, Transfer
 from kernbench.transport.timing import AT_ONCE, Pace, Profile
 
@@ -187,7 +185,7 @@ def _course_from(transfer: Transfer, first: int, left_ps: int, begun_ps: int | N
         there_ps = supply.start_ps + (first - supply.first) * pace.packet_ps
     start_ps = max(there_ps, left_ps) if begun_ps is None else begun_ps
     if start_ps != there_ps and pace != AT_ONCE:
-        # Bytes have gathered at the port: as good as if all were there, if the link takes them no faster than they come.
+        # Bytes have gathered at the port: as if all were there, if the link takes them no faster than they come.
         link = route.links[0]
         full_ps, last_ps = link.serialise_ps(route.packet_bytes), link.serialise_ps(transfer.last_bytes)
         there_end_ps = there_ps + rest * pace.packet_ps + pace.last_ps
@@ -212,9 +210,9 @@ def _follow_each_other(courses: list[Course]) -> bool:
 
 
 def _follow_on(link: Link, hop: int, courses: list[Course], *, final: bool) -> bool:
-    """Tell so of one link. Each counts in the FIFO with the most that it has there at once, until it is gone."""
-    standing: deque[tuple[int, int]] = deque()
-    held = free_ps = gone_ps = 0
+    """Tell so of one link."""
+    earlier: list[Course] = []
+    free_ps = gone_ps = 0
     for course in courses:
         profile, start = course.profile, course.start_ps
         at = start + profile.offsets[hop]
@@ -226,10 +224,21 @@ def _follow_on(link: Link, hop: int, courses: list[Course], *, final: bool) -> b
         if at + link.hop_ps < gone_ps:
             return False
         gone_ps = start + profile.gone[hop]
-        while standing and standing[0][0] <= at:
-            held -= standing.popleft()[1]
-        held += profile.peaks[hop]
-        if held > link.capacity:
+        earlier = [each for each in earlier if each.start_ps + each.profile.gone[hop] > at]
+        held = profile.peaks[hop] + sum(each.profile.peaks[hop] for each in earlier)
+        if held > link.capacity and _most_held(course, earlier, hop) > link.capacity:
             return False
-        standing.append((gone_ps, profile.peaks[hop]))
+        earlier.append(course)
     return True
+
+
+def _most_held(course: Course, earlier: list[Course], hop: int) -> int:
+    """Return the most bytes in the FIFO at any grant of ``course`` before those ``earlier`` are gone."""
+    profile, start, most = course.profile, course.start_ps, 0
+    over = max((each.start_ps + each.profile.gone[hop] for each in earlier), default=0)
+    for number in range(profile.n_full + 1):
+        at = start + profile.start(number, hop)
+        if at >= over:
+            break
+        most = max(most, sum(each.profile.resident_bytes(hop, at - each.start_ps) for each in (course, *earlier)))
+    return most

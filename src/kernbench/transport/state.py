@@ -204,9 +204,8 @@ _ENDLESS = 1 << 29
 class Port(Waiting):
     """A source: one DMA queue, virtual channel or memory output. It cuts its transfers into packets one at a time.
 
-    ``patience``: how many packets it cuts before it looks whether its way is free (``probe.py``), ``interval``: how many
-    they were to be; ``resume`` is called with a ``probe`` that has come through. Where nothing goes express it never
-    ``looks``.
+    It ``looks`` if its way is free (``probe.py``), unless nothing goes express: after ``patience`` more packets, of
+    ``interval`` in all. ``resume`` is called with a ``probe`` that has come through.
     """
 
     __slots__ = ("interval", "looks", "name", "patience", "probe", "queue", "resume", "undelivered")
@@ -295,8 +294,8 @@ class Transfer:
     Times in ps: ``injected_ps``, ``delivered_ps`` (NEVER until then), ``head_ps`` (first byte at the destination).
     While it is ``express`` it has no packets and follows its ``profile`` from ``start_ps`` on; ``admission``
     numbers express transfers in the order they were admitted, which is the order they use a link in; the profile counts
-    from packet ``resumed_at`` on. While packets are followed to see whether the way is free, it has a ``probe``. ``row``:
-    of the log, if it is one. Where transport is watched it has a ``number``, and that of the one sent ``ahead`` of it.
+    from packet ``resumed_at`` on. It has a ``probe`` while its packets are followed to see if the way is free. ``row``: of
+    the log, if it is one. Where transport is watched it has a ``number``, and that of the one sent ``ahead`` of it.
     """
 
     __slots__ = (
