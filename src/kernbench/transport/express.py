@@ -510,7 +510,7 @@ class Express:
         port.probe = None
         port.queue.clear()
         port.fifo.clear()
-        port.ready_at = port.express_free_at = probe.start_ps
+        port.ready_at = port.express_free_at = probe.starts[0]
         for packet in probe.packets:  # its head may be on its way to a FIFO
             packet.links, packet.hop = (self._nowhere,), 1
         for course in courses:
@@ -540,7 +540,7 @@ class Express:
         transfer.probe = None
         transfer.profile, transfer.start_ps, transfer.resumed_at = profile, start, course.first
         if transfer.head_ps == NEVER:
-            transfer.head_ps = start + transfer.route.total_overhead_ps
+            transfer.head_ps = start + profile.offsets[-1] + transfer.route.links[-1].overhead_ps
         if self.watch.keeps_links:
             self._told[transfer] = course.granted
         transfer.express = True

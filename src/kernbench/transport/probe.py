@@ -1,8 +1,8 @@
 """The way back from packets to express: one packet is followed to its last link, and all that its port sends behind it.
 
-When it is granted its last link and has waited nowhere, all that was before it is out of the way. The future of the
-port is certain if, besides, every packet behind it was granted its links when its transfer alone would have been
-(``timing.py``), the links carry nobody else, and the rest of what waits at the port follows in closed form.
+When it is granted its last link, all that was before it is out of the way. The future of the port is certain if the
+links carry nobody else, those where it waited let the others wait as long (``Timing``), every packet behind it was granted
+its links accordingly, and what is still at the port follows in closed form.
 
 A port looks after as many packets as its way has links, or as it has transfers, and after twice as many when it was in
 vain: who is disturbed no more is soon express again, and who always is in company pays little for looking.
@@ -10,8 +10,10 @@ vain: who is disturbed no more is soon express again, and who always is in compa
 
 from __future__ import annotations
 
-from kernbench.transport.state import Link, Packet, Port, Transfer
-from kernbench.transport.timing import AT_ONCE, Pace, Profile
+from itertools import pairwise
+
+from kernbench.transport.state import Link, Packet, Port, Route, Transfer
+from kernbench.transport.timing import AT_ONCE, Profile
 
 
 class Course:
@@ -28,6 +30,10 @@ class Course:
         self.start_ps = start_ps
         self.profile = profile
         self.granted = [0] * len(profile.pace)
+
+    def end_ps(self, hop: int) -> int:
+        """Return when its last byte has left onto link number ``hop``."""
+        return self.start_ps + self.profile.offsets[hop] + self.profile.ends[hop]
 
     def uses(self, hop: int) -> bool:
         """Tell whether its last packet has not left link number ``hop`` and the FIFO behind it."""
@@ -48,15 +54,15 @@ class Course:
 class Probe:
     """A packet on its way, number ``first`` of its transfer, and all that its port has cut after it.
 
-    ``start_ps``: when it was granted its first link.
+    ``starts``: when it was granted the links.
     """
 
-    __slots__ = ("_before", "_grants", "first", "packets", "port", "start_ps")
+    __slots__ = ("_before", "_grants", "first", "packets", "port", "starts")
 
     def __init__(self, port: Port, first: int) -> None:
         self.port = port
         self.first = first
-        self.start_ps = 0
+        self.starts: list[int] = []
         self.packets: list[Packet] = []
         self._before: list[int] = []  # of each link that it was granted: the bytes carried before
         self._grants: list[tuple[Transfer, int, int]] = []  # of it and of those behind: number of the link, when
@@ -71,11 +77,7 @@ class Probe:
         hop = packet.hop
         if packet is self.packets[0]:
             link = packet.links[hop]
-            if not hop:
-                self.start_ps = now
-            elif now != self.start_ps + packet.transfer.route.offsets[hop]:
-                self.end()
-                return
+            self.starts.append(now)
             self._before.append(link.granted_bytes - packet.size)
             if hop + 1 == len(packet.links):
                 if not self._has_company(packet.links):
@@ -101,7 +103,7 @@ class Probe:
     def find_courses(self, now: int) -> list[Course]:
         """Return the course of each transfer of the port, in order, if they are certain; else none."""
         courses = self._courses(now)
-        if courses and _follow_each_other(courses) and all(self._are_alone(courses, hop) for hop in self._hops):
+        if courses and _fit_together(courses) and all(self._are_alone(courses, hop) for hop in self._hops):
             return courses
         return []
 
@@ -115,16 +117,14 @@ class Probe:
         for transfer, hop, when in self._grants:
             if not hop:
                 starts.setdefault(transfer, when)
-        begun = list(starts)
         found: dict[Transfer, Course] = {}
-        route, left_ps = begun[0].route, 0
-        for transfer in (*begun, *(each for each in self.port.queue if each not in starts)):
-            first = 0 if found else self.first
-            course = _course_from(transfer, first, left_ps, starts.get(transfer))
-            if course is None or transfer.route is not route or (transfer not in starts and course.start_ps <= now):
+        before: Course | None = None
+        for transfer in (*starts, *(each for each in self.port.queue if each not in starts)):
+            offsets = None if before else tuple([when - self.starts[0] for when in self.starts])
+            course = _course_from(transfer, 0 if before else self.first, before, starts.get(transfer), offsets)
+            if course is None or (transfer not in starts and course.start_ps <= now):
                 return []
-            found[transfer] = course
-            left_ps = course.start_ps + course.profile.leaves_port_ps
+            found[transfer] = before = course
         for transfer, hop, when in self._grants:
             course = found[transfer]
             if when != course.start_ps + course.profile.start(course.granted[hop], hop):
@@ -174,16 +174,25 @@ def begin_probe(port: Port, packet: Packet, number: int) -> None:
         port.probe.follow(packet)
 
 
-def _course_from(transfer: Transfer, first: int, left_ps: int, begun_ps: int | None) -> Course | None:
-    """Return the course from packet ``first`` on, which began at ``begun_ps``, or will when the port is left to it."""
+def _course_from(
+    transfer: Transfer, first: int, before: Course | None, begun_ps: int | None, offsets: tuple[int, ...] | None
+) -> Course | None:
+    """Return the course from packet ``first`` on, behind the course ``before``; None if it is not certain.
+
+    It began at ``begun_ps``, or will when the port is left to it; ``offsets``: where they are known.
+    """
     route, rest, there_ps, pace = transfer.route, transfer.n_full - first, 0, AT_ONCE
+    if before is not None and before.transfer.route is not route:
+        return None
     if transfer.supplies is not None:
         supply = transfer.supplies[-1] if transfer.supplies else None
         if supply is None or supply.first > first or supply.first + supply.count != transfer.packets:
             return None
         pace = supply.pace
         there_ps = supply.start_ps + (first - supply.first) * pace.packet_ps
-    start_ps = max(there_ps, left_ps) if begun_ps is None else begun_ps
+    start_ps = begun_ps
+    if start_ps is None:
+        start_ps = there_ps if before is None else max(there_ps, before.end_ps(0))
     if start_ps != there_ps and pace != AT_ONCE:
         # Bytes have gathered at the port: as if all were there, if the link takes them no faster than they come.
         link = route.links[0]
@@ -192,40 +201,49 @@ def _course_from(transfer: Transfer, first: int, left_ps: int, begun_ps: int | N
         if (rest and pace.packet_ps > full_ps) or there_end_ps > start_ps + rest * full_ps + last_ps:
             return None
         pace = AT_ONCE
-    nbytes = transfer.nbytes - first * route.packet_bytes
-    profile = _profile(transfer, nbytes, pace, first > 0)
-    return Course(transfer, first, start_ps, profile) if profile.fits else None
+    if offsets is None:
+        offsets = _offsets_behind(before, start_ps, route) if before is not None else route.offsets
+    nbytes, timing = transfer.nbytes - first * route.packet_bytes, route.timing
+    # Sizes of a rest hardly come twice: their profiles are not kept.
+    kept = not first and offsets == route.offsets
+    profile = timing.profile(nbytes, pace) if kept else timing.make_profile(nbytes, pace, offsets)
+    return Course(transfer, first, start_ps, profile) if profile.fits and _keeps_pace(profile, route) else None
 
 
-def _profile(transfer: Transfer, nbytes: int, pace: Pace, rest: bool) -> Profile:
-    """Return the profile of ``nbytes``. Sizes of a ``rest`` hardly come twice: they are not kept."""
-    timing = transfer.route.timing
-    return timing.make_profile(nbytes, pace) if rest else timing.profile(nbytes, pace)
+def _offsets_behind(before: Course, start_ps: int, route: Route) -> tuple[int, ...]:
+    """Return when the first packet of what starts then is granted the links, each after what was ``before``."""
+    at = start_ps
+    offsets = [0]
+    for hop, link in enumerate(route.links[:-1], 1):
+        at = max(at + link.hop_ps, before.end_ps(hop))
+        offsets.append(at - start_ps)
+    return tuple(offsets)
 
 
-def _follow_each_other(courses: list[Course]) -> bool:
-    """Tell whether each finds links and FIFOs left by those before it, and the FIFOs hold them all."""
+def _keeps_pace(profile: Profile, route: Route) -> bool:
+    """Tell whether all packets wait where the first one does, and as long: the link is as slow as all before it."""
+    if not profile.n_full:
+        return True
+    offsets, size = profile.offsets, route.packet_bytes
+    return all(
+        offsets[hop] == offsets[hop - 1] + before.hop_ps or link.serialise_ps(size) == profile.pace[hop]
+        for hop, (before, link) in enumerate(pairwise(route.links), 1)
+    )
+
+
+def _fit_together(courses: list[Course]) -> bool:
+    """Tell whether the FIFOs hold what the courses have in them at any time."""
     links = courses[0].transfer.route.links
-    return all(_follow_on(link, hop, courses, final=link is links[-1]) for hop, link in enumerate(links))
+    return all(_fit_into(link, hop, courses) for hop, link in enumerate(links[:-1]))
 
 
-def _follow_on(link: Link, hop: int, courses: list[Course], *, final: bool) -> bool:
-    """Tell so of one link."""
+def _fit_into(link: Link, hop: int, courses: list[Course]) -> bool:
+    """Tell so of the FIFO behind link number ``hop``."""
     earlier: list[Course] = []
-    free_ps = gone_ps = 0
     for course in courses:
-        profile, start = course.profile, course.start_ps
-        at = start + profile.offsets[hop]
-        if at < free_ps:
-            return False
-        free_ps = at + profile.ends[hop]
-        if final:
-            continue
-        if at + link.hop_ps < gone_ps:
-            return False
-        gone_ps = start + profile.gone[hop]
-        earlier = [each for each in earlier if each.start_ps + each.profile.gone[hop] > at]
-        held = profile.peaks[hop] + sum(each.profile.peaks[hop] for each in earlier)
+        at, peaks = course.start_ps + course.profile.offsets[hop], course.profile.peaks
+        earlier = [each for each in earlier if each.end_ps(hop + 1) > at]
+        held = peaks[hop] + sum(each.profile.peaks[hop] for each in earlier)
         if held > link.capacity and _most_held(course, earlier, hop) > link.capacity:
             return False
         earlier.append(course)
@@ -235,7 +253,7 @@ def _follow_on(link: Link, hop: int, courses: list[Course], *, final: bool) -> b
 def _most_held(course: Course, earlier: list[Course], hop: int) -> int:
     """Return the most bytes in the FIFO at any grant of ``course`` before those ``earlier`` are gone."""
     profile, start, most = course.profile, course.start_ps, 0
-    over = max((each.start_ps + each.profile.gone[hop] for each in earlier), default=0)
+    over = max((each.end_ps(hop + 1) for each in earlier), default=0)
     for number in range(profile.n_full + 1):
         at = start + profile.start(number, hop)
         if at >= over:
