@@ -129,7 +129,7 @@ def test_figures_are_those_of_the_packets_at_any_moment() -> None:
         net.send(nodes(4), 60 * PACKET)
         net.send(("in3", "n3", "n4"), 2 * PACKET, at_ns=31.0)
     seen = set()
-    for stop in range(0, 320):
+    for stop in range(320):
         for net in nets:
             net.run(until_ns=stop / 1.0)
         assert link_figures(nets[0]) == link_figures(nets[1])

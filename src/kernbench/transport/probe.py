@@ -1,8 +1,8 @@
 """The way back from packets to express: one packet is followed to its last link, and all that its port sends behind it.
 
 When it is granted its last link, all that was before it is out of the way. The future of the port is certain if the
-links carry nobody else, those where it waited let the others wait as long (``Timing``), every packet behind it was granted
-its links accordingly, and what is still at the port follows in closed form.
+links carry nobody else, those where it waited let the others wait as long (``timing.py``), every packet behind it was
+granted its links accordingly, and what is still at the port follows in closed form.
 
 A port looks after as many packets as its way has links, or as it has transfers, and after twice as many when it was in
 vain: who is disturbed no more is soon express again, and who always is in company pays little for looking.

@@ -292,10 +292,10 @@ class Transfer:
     """S bytes from a port along a route.
 
     Times in ps: ``injected_ps``, ``delivered_ps`` (NEVER until then), ``head_ps`` (first byte at the destination).
-    While it is ``express`` it has no packets and follows its ``profile`` from ``start_ps`` on; ``admission``
-    numbers express transfers in the order they were admitted, which is the order they use a link in; the profile counts
-    from packet ``resumed_at`` on. It has a ``probe`` while its packets are followed to see if the way is free. ``row``: of
-    the log, if it is one. Where transport is watched it has a ``number``, and that of the one sent ``ahead`` of it.
+    While it is ``express`` it has no packets and follows its ``profile`` from ``start_ps`` on; it counts from packet
+    ``resumed_at``; ``admission`` numbers express transfers in the order they were admitted, which is the order they use
+    a link in. It has a ``probe`` while its packets are followed to see if the way is free. ``row``: of the log, if it
+    is one. Where transport is watched it has a ``number``, and that of the one sent ``ahead`` of it.
     """
 
     __slots__ = (

@@ -9,10 +9,11 @@ Packet k of a transfer of n equal packets (the last may be smaller), alone on li
                                                              ends[j] = max(n·pace[j] + its time, ends[j-1])
 
 They follow by induction from the rules of a hop (``packets.py``) as long as no packet waits for a credit, and they are
-exact in integer picoseconds. So they are for packets that wait behind others on the way: packet 0 is then granted link j
-``slack`` after its head is there, and if all keep pace, since link j is as slow as all before it, the others follow so:
+exact in integer picoseconds. The same holds behind a backlog: packet 0 is granted link j ``slack[j]`` after its head is
+there, and if link j is as slow as all before it, the others keep that distance:
 
-    offset[j] = offset[j-1] + overhead of link j-1 + slack[j]      ends[j] = max(n·pace[j] + its time, ends[j-1] - slack[j])
+    offset[j] = offset[j-1] + overhead of link j-1 + slack[j]
+    ends[j]   = max(n·pace[j] + its time, ends[j-1] - slack[j])
 """
 
 from __future__ import annotations
