@@ -36,7 +36,7 @@ def test_streams_that_were_disturbed_cost_what_the_disturbance_costs(timing: str
     """By packets they are 3,321 packets on two links each: 53,000 events."""
     machine = f"cube.hbm.timing={timing}"
     assert events_of_streams(machine, read_by=None) == 8 * 4
-    assert events_of_streams(machine, read_by=1) <= 1_400
+    assert events_of_streams(machine, read_by=1) <= 1_500
 
 
 def test_the_price_of_a_disturbance_does_not_grow_with_the_stream() -> None:

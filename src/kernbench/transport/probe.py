@@ -167,6 +167,8 @@ def begin_probe(port: Port, packet: Packet, number: int) -> None:
         packet_ps = max(packet_ps, supply.pace.packet_ps)
     if packet.last:
         port.look_after(1)
+    elif any(link.users > port.undelivered for link in packet.links):
+        port.look_after(port.interval)  # there is company
     elif queued == 1 and (transfer.n_full - number) * packet_ps <= transfer.route.offsets[-1]:
         port.look_after(2 * port.interval)  # its last packet is cut before this one is there
     else:
