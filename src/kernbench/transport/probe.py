@@ -80,19 +80,20 @@ class Probe:
             self.starts.append(now)
             self._before.append(link.granted_bytes - packet.size)
             if hop + 1 == len(packet.links):
-                if not self._has_company(packet.links):
-                    link.clock.call_at(now, self.port.resume, self)
-                else:
+                if not self._promises_much(packet.links):
                     self.end()
                     return
+                link.clock.call_at(now, self.port.resume, self)
         elif hop >= len(self._before):  # before the first: it was cut earlier
             return
         self._grants.append((packet.transfer, hop, now))
 
-    def _has_company(self, links: tuple[Link, ...]) -> bool:
-        """Tell whether one of ``links`` has more to carry than what the port sends."""
-        own = len({*self.port.queue, *(each.transfer for each in self.packets)})
-        return any(link.users > own for link in links)
+    def _promises_much(self, links: tuple[Link, ...]) -> bool:
+        """Tell whether more events are to come than heads are under way, and ``links`` seem to carry nobody else."""
+        queue = self.port.queue
+        to_come = sum(each.packets - each.next_packet for each in queue)
+        own = len({*queue, *(each.transfer for each in self.packets)})
+        return to_come * len(links) > len(self.packets) and all(link.users <= own for link in links)
 
     def end(self) -> None:
         """Follow nobody any more. The port looks again after twice as many packets."""
