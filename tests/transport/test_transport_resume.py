@@ -81,9 +81,8 @@ def test_transfers_that_follow_each_other_resume_together() -> None:
 
 
 def test_who_never_is_alone_stays_packets() -> None:
-    both = [Send((f"in{i}", "n0", "n1", "n2"), 500 * PACKET, 0) for i in (0,)]
-    both.append(Send(nodes(2), 500 * PACKET, 0))
-    scenario = Scenario(PACKET, chain(2), tuple(both))
+    both = (Send(("in0", "n0", "n1", "n2"), 500 * PACKET, 0), Send(nodes(2), 500 * PACKET, 0))
+    scenario = Scenario(PACKET, chain(2), both)
     found, detailed = run(scenario, express=True), run(scenario, express=False)
     assert found.outcome == detailed.outcome
     assert found.resumed == 0
