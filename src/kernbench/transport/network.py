@@ -200,7 +200,8 @@ class Network:
         """Return the source port of ``node`` for ``channel`` (a DMA queue, a virtual channel), made on first use."""
         found = self._ports.get((node, channel))
         if found is None:
-            found = self._ports[node, channel] = Port(PORT_INDEX_BASE + len(self._ports), node)
+            index, resume = PORT_INDEX_BASE + len(self._ports), self.express.resume
+            found = self._ports[node, channel] = Port(index, node, resume, looks=self.express_enabled)
         return found
 
     def route(self, nodes: Sequence[str]) -> Route:
