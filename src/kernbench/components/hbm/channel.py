@@ -30,26 +30,13 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from kernbench.common.units import PS_PER_NS, ns_to_ps
-from kernbench.components.hbm.layout import RowRun
+from kernbench.components.hbm.layout import RUN_BURSTS, RowRun
 from kernbench.topology.hbm_spec import HbmTiming
 
 FAR = 1 << 62
 LONG_AGO = -(1 << 60)
-MOST_AT_ONCE = 8
-"""Bursts of a run that are served in one step: a longer run enters the queue as places become free."""
 GRID_KEPT = 256
 """Places of the grid that are kept although their time is over."""
-
-
-class Shape(NamedTuple):
-    """The column commands of a run as places of the grid, and those near them that a PC and a group cannot use.
-
-    The last two begin ``ChannelTiming.margin`` places before the run.
-    """
-
-    commands: int
-    near_in_pc: int
-    near_in_group: int
 
 
 class ChannelTiming:
@@ -89,23 +76,40 @@ class ChannelTiming:
         self.in_turn = max(self.in_pc, round(timing.ccd_r_ns / timing.ccd_s_ns * self.in_pc))
         self.unit = max(1, round(work(timing.ccd_s_ns) / self.in_pc))
         self.burst, self.margin = self.in_pc * self.unit, self.in_group
-        self.shapes = [self._shape(n) for n in range(MOST_AT_ONCE + 1)]
+        runs = [self._commands(n) for n in range(RUN_BURSTS + 1)]
+        # Of runs by their bursts, from ``margin`` places before their first command on: places that others of a group
+        # cannot have; and of each PC, that others of each PC cannot have.
+        self.near_in_group = [self._near(commands, self.in_group) for commands in runs]
+        self.near = [
+            [[self._near(commands, self.in_pc if other == pc else 1) for other in range(pcs)] for commands in runs]
+            for pc in range(pcs)
+        ]
+        self.first_fits = [self._first_fits(n) for n in range(RUN_BURSTS + 1)]
+        self.kept_ps = (GRID_KEPT + self.margin) * self.unit
         # From the first command to the end of the last byte.
-        self.lengths = [((n - 1) * self.in_group + self.in_pc) * self.unit for n in range(MOST_AT_ONCE + 1)]
+        self.lengths = [((n - 1) * self.in_group + self.in_pc) * self.unit for n in range(RUN_BURSTS + 1)]
         # After the last byte: when nothing of the past matters; and when writes wait, which are served first.
         settling = max(self.cycle, *self.closing) + self.precharge
         self.settling = settling, settling + sum(self.turning) + queue_entries * (self.cycle + self.closing[1])
 
-    def _shape(self, bursts: int) -> Shape:
-        commands = sum(1 << i * self.in_group for i in range(bursts))
+    def _commands(self, bursts: int) -> int:
+        return sum(1 << i * self.in_group for i in range(bursts))
 
-        def near(places: int) -> int:
-            found = 0
-            for by in range(1 - places, places):
-                found |= commands << self.margin + by
-            return found
+    def _near(self, commands: int, places: int) -> int:
+        """Return the places that are fewer than so many from a command."""
+        found = 0
+        for by in range(1 - places, places):
+            found |= commands << self.margin + by
+        return found
 
-        return Shape(commands, near(self.in_pc), near(self.in_group))
+    def _first_fits(self, bursts: int) -> list[int]:
+        """Return by how much to shift taken places, one time after another, to have those taken for a whole run."""
+        shifts, done = [], 1
+        while done < bursts:
+            more = min(done, bursts - done)
+            shifts.append(more * self.in_group)
+            done += more
+        return shifts
 
 
 class Counters(NamedTuple):
@@ -122,9 +126,9 @@ class Counters(NamedTuple):
 
 
 Rows = tuple[tuple[int, int, int, int], ...]
-"""Rows that a bank has opened or is going to open: row; when it opens, is ready, and closes (FAR if that is open)."""
-InQueue = tuple[int, int, int, int, int, bool]
-"""Bursts in a queue: when they leave it, number of their run, bursts, bank, row, True for the one that opens the row"""
+"""Rows that a bank is going to open or has open, the last first: row; when it opens, is ready, and closes, or FAR."""
+InQueue = tuple[int, int, int, int, int]
+"""Bursts in a queue: when they leave it, number of their run, bursts, bank, row"""
 ChannelState = tuple[object, ...]
 
 
@@ -134,7 +138,6 @@ class Channel:
     __slots__ = (
         "_acts",
         "_bus_from",
-        "_commands",
         "_counted",
         "_done",
         "_ends",
@@ -166,9 +169,8 @@ class Channel:
     def __init__(self, timing: ChannelTiming) -> None:
         self._of = of = timing
         banks = len(of.places)
-        # The grid of column commands: where it begins; places taken, in the channel, of PCs, of groups, and by stacks
-        # that take turns.
-        self._origin = self._grid_end = self._commands = 0
+        # The grid of column commands: where it begins and ends; places that PCs, groups, and stacks in turn cannot have.
+        self._origin = self._grid_end = 0
         self._pcs, self._groups, self._turns = [0] * of.pcs, [0] * of.groups, [0] * of.pcs
         self._ends = [0] * of.pcs
         # The counters of rows; when a bank takes its next ACT, and its rows.
@@ -220,7 +222,7 @@ class Channel:
             if self._writing:
                 now = self._enter(1, now, self._of.low)
                 self._turn(0, now)
-            return self._serve(now, tuple([(bank, base + row, n) for bank, row, n in runs]), 0)
+            return self._serve(now, base, runs, 0)
         first = FAR
         for bank, row, n in runs:
             now = self._write(now, (bank, base + row, n))
@@ -232,7 +234,7 @@ class Channel:
         of = self._of
         if self._writing:
             now = self._enter(1, now, of.queue - run[2])
-            self._serve(now, (run,), 1)
+            self._serve(now, 0, (run,), 1)
             return now
         self._waiting[1] += (run,)
         self._offered = now
@@ -254,12 +256,7 @@ class Channel:
 
     def _enter(self, write: int, now: int, room: int) -> int:
         """Return when no more than ``room`` bursts are in a queue."""
-        leaving, held = self._leaving[write], self._held[write]
-        while leaving and (held > room or leaving[0][0] <= now):
-            left = heappop(leaving)
-            held -= left[2]
-            now = left[0] if left[0] > now else now
-        self._held[write] = held
+        now, self._held[write] = _leave(self._leaving[write], self._held[write], room, now)
         return now
 
     def _turn(self, writing: int, now: int) -> None:
@@ -274,7 +271,7 @@ class Channel:
         (bursts, rows), opened = self._counted[writing], self._done[1]
         self._counted[writing] = 0, 0
         if again:
-            self._serve(now, again, writing)
+            self._serve(now, 0, again, writing)
             self._done[0] -= bursts
             self._done[1] = max(opened, self._done[1] - rows)
 
@@ -286,102 +283,93 @@ class Channel:
         self._leaving[write].clear()
         self._held[write] = 0
         runs: list[RowRun] = []
-        before, bursts, rows = -1, 0, 0
-        for _, number, n, bank, row, opens in left:
-            bursts, rows = bursts + n, rows + opens
-            if number == before:
-                n += runs.pop()[2]
-            runs.append((bank, row, n))
+        before = -1
+        for _, number, n, bank, row in left:
+            others = runs.pop()[2] if number == before else 0
+            runs.append((bank, row, others + n))
             before = number
-        self._waiting[write], self._counted[write] = tuple(runs), (bursts, rows)
-        if self.end_ps <= now:
-            return
-        closing = now + of.closing[write]
-        for bank, opened in enumerate(self._rows):
-            if opened:
-                self._next[bank], self._rows[bank] = self._begun_rows(self._next[bank], opened, now, closing)
+        self._waiting[write] = tuple(runs)
+        bursts, opened = sum([run[2] for run in runs]), 0
+        if self.end_ps > now:
+            opened = self._cut(now, now + of.closing[write])
+        self._counted[write] = bursts, opened
+
+    def _cut(self, now: int, closing: int) -> int:
+        """Undo what begins after ``now``; a bank closes its row by ``closing``. Return the rows that are not opened."""
+        of, opened = self._of, 0
+        for bank, rows in enumerate(self._rows):
+            if rows:
+                begun = [row for row in rows if row[1] <= now]
+                opened += len(rows) - len(begun)
+                free = self._next[bank]
+                if begun:
+                    row, opens, ready, _ = begun[0]
+                    self._rows[bank] = ((row, opens, ready, FAR),)
+                    self._next[bank] = max(opens + of.cycle, min(free, closing))
+                else:
+                    self._rows[bank], self._next[bank] = (), min(free, now + of.precharge)
         self._row_bus = min(self._row_bus, now)
         self._acts = [min(free, now + of.act) for free in self._acts]
         begun = (1 << max(0, (now - self._origin) // of.unit + 1)) - 1
-        self._commands &= begun
-        self._pcs, self._groups = [taken & begun for taken in self._pcs], [taken & begun for taken in self._groups]
-        self._turns = [taken & begun for taken in self._turns]
+        for each in (self._pcs, self._groups, self._turns):
+            each[:] = [taken & begun for taken in each]
         self._grid_end, self.end_ps = min(self._grid_end, now + of.burst), now + of.burst
         self._ends = [min(end, now + of.burst) for end in self._ends]
+        return opened
 
-    def _begun_rows(self, free: int, rows: Rows, now: int, closing: int) -> tuple[int, Rows]:
-        """Return when a bank takes its next ACT, and its rows, if what has not begun at ``now`` does not begin."""
-        begun = [row for row in rows if row[1] <= now]
-        if not begun:
-            return min(free, now + self._of.precharge), ()
-        row, opens, ready, _ = begun[-1]
-        return max(opens + self._of.cycle, min(free, closing)), ((row, opens, ready, FAR),)
-
-    def _serve(self, now: int, runs: tuple[RowRun, ...], write: int) -> tuple[int, int, int]:
+    def _serve(self, now: int, base: int, runs: tuple[RowRun, ...], write: int) -> tuple[int, int, int]:
         """Serve runs in the direction of the buses: when the last has entered its queue, first byte, last.
 
         A simulation spends much of its time here, so what each run does is hardly in functions of its own.
         """
-        of, done, first, last = self._of, self._done, FAR, now
-        all_rows, next_at, held, leaving = self._rows, self._next, self._held, self._leaving[write]
-        used, used_at, other_at, ends = self._used, self._used_at, self._other_at, self._ends
-        room, column, closing, places = of.rooms[write], of.column[write], of.closing[write], of.places
-        stacked, bus_from, serial, number = of.stacked and not write, self._bus_from, self._serial, self._runs
-        for bank, row, bursts in runs:
+        of, first, last, serial, number = self._of, FAR, now, self._serial, self._runs
+        leaving, held, room = self._leaving[write], self._held[write], of.rooms[write]
+        all_rows, next_at, ends, bus_from = self._rows, self._next, self._ends, self._bus_from
+        closing, places, burst, stacked = of.closing[write], of.places, of.burst, of.stacked and not write
+        for bank, above, n in runs:
             pc, stack, group = places[bank]
+            row = base + above
             number += 1
-            while bursts:
-                n = bursts if bursts <= MOST_AT_ONCE else MOST_AT_ONCE
-                bursts -= n
-                serial += n
-                if held[write] >= room:
-                    now = self._enter(write, now, room - 1)
-                at, waits, newest = now, n, True
-                for open_row, _, ready, closes in reversed(all_rows[bank]):
-                    if open_row == row and at < closes:
-                        newest = closes == FAR
-                        break
-                else:
-                    opens = self._open(pc, bank, row, at, column)
-                    ready = opens + column
-                    heappush(leaving, (opens, number, 1, bank, row, True))
-                    held[write] += 1
-                    waits -= 1
-                    late = ready - (ends[pc] if ends[pc] > at else at)
-                    if late > 0:
-                        done[2 + of.pcs + pc] += late
-                if waits and held[write] + waits > room:
-                    now = self._enter(write, now, room - waits)
-                start = ready if ready > at else at
-                start = bus_from if bus_from > start else start
-                in_turn = False
-                if stacked:
-                    if used[stack] != group:
-                        used[stack] = group
-                        other_at[stack] = used_at[stack]
-                    used_at[stack] = serial
-                    in_turn = serial - other_at[stack] > of.queue
-                start, end = self._command(pc, group, start, at, n, in_turn)
-                # The last burst comes after it has entered.
-                end = now + of.burst if end < now + of.burst else end
-                if newest:
-                    closes = end + closing
-                    next_at[bank] = closes if closes > next_at[bank] else next_at[bank]
-                if waits:
-                    # They leave one after another: all at half of their time comes to the same for those that follow.
-                    heappush(leaving, ((start + end) // 2, number, waits, bank, row, False))
-                    held[write] += waits
-                ends[pc] = end if end > ends[pc] else ends[pc]
-                first = start if start < first else first
-                last = end if end > last else last
-        done[0] += serial - self._serial
-        self._serial, self._runs = serial, number
+            serial += n
+            if held >= room:
+                now, held = _leave(leaving, held, room - 1, now)
+            at, waits, newest = now, n, True
+            for open_row, _, ready, closes in all_rows[bank]:
+                if open_row == row and at < closes:
+                    newest = closes == FAR
+                    break
+            else:
+                opens, ready = self._open(pc, bank, row, at, write)
+                heappush(leaving, (opens, number, 1, bank, row))
+                held += 1
+                waits -= 1
+            if waits and held + waits > room:
+                now, held = _leave(leaving, held, room - waits, now)
+            start = ready if ready > at else at
+            start = self._command(
+                pc, group, bus_from if bus_from > start else start, at, n, stacked and self._is_alone(stack, group, serial)
+            )
+            end = start + of.lengths[n]
+            # The last burst comes after it has entered.
+            end = now + burst if end < now + burst else end
+            if newest and end + closing > next_at[bank]:
+                next_at[bank] = end + closing
+            if waits:
+                # They leave one after another: all at half of their time comes to the same for those that follow.
+                heappush(leaving, ((start + end) // 2, number, waits, bank, row))
+                held += waits
+            if end > ends[pc]:
+                ends[pc] = end
+            first = start if start < first else first
+            last = end if end > last else last
+        self._done[0] += serial - self._serial
+        self._serial, self._runs, self._held[write] = serial, number, held
         self._first = first if first < self._first else self._first
         self.end_ps = last if last > self.end_ps else self.end_ps
         return now, first, last
 
-    def _open(self, pc: int, bank: int, row: int, now: int, column: int) -> int:
-        """Open a row of a bank after those that it is going to open: when ACT comes."""
+    def _open(self, pc: int, bank: int, row: int, now: int, write: int) -> tuple[int, int]:
+        """Open a row of a bank after those that it is going to open: when ACT comes, and when the row is ready."""
         of, bus, acts, opens = self._of, self._row_bus, self._acts[pc], self._next[bank]
         rows = self._rows[bank]
         at = now + of.precharge if rows else now
@@ -390,58 +378,69 @@ class Channel:
         opens = acts if acts > opens else opens
         self._row_bus = (bus if bus > now else now) + of.command
         self._acts[pc] = (acts if acts > now else now) + of.act
-        self._done[1] += 1
         self._next[bank] = opens + of.cycle
-        kept = [open_row for open_row in rows if open_row[3] > now]
-        if kept and kept[-1][3] == FAR:
-            kept[-1] = (*kept[-1][:3], opens - of.precharge)
-        self._rows[bank] = (*kept, (row, opens, opens + column, FAR))
-        return opens
+        ready = opens + of.column[write]
+        opened = (row, opens, ready, FAR)
+        if not rows:
+            self._rows[bank] = (opened,)
+        else:
+            row, opens_before, ready_before, closes = rows[0]
+            if closes == FAR:
+                closes = opens - of.precharge
+            before = ((row, opens_before, ready_before, closes),) if closes > now else ()
+            self._rows[bank] = (opened, *before, *[each for each in rows[1:] if each[3] > now])
+        done, free = self._done, self._ends[pc]
+        done[1] += 1
+        late = ready - (free if free > now else now)
+        if late > 0:
+            done[2 + of.pcs + pc] += late
+        return opens, ready
 
-    def _command(self, pc: int, group: int, ready: int, now: int, n: int, in_turn: bool) -> tuple[int, int]:
-        """Take places of the grid from ``ready`` on for ``n`` bursts: when the first begins and the last is over.
+    def _is_alone(self, stack: int, group: int, serial: int) -> bool:
+        """Note that reads up to number ``serial`` are of a group; True if the queue has no other of its stack."""
+        if self._used[stack] != group:
+            self._used[stack] = group
+            self._other_at[stack] = self._used_at[stack]
+        self._used_at[stack] = serial
+        return serial - self._other_at[stack] > self._of.queue
 
-        The run has places that are tCCD_L apart if they are free; if not, each burst has the first that is. ``in_turn``
-        with the other stack, it waits until there is room for all of it, tCCD_R apart.
+    def _command(self, pc: int, group: int, ready: int, now: int, n: int, in_turn: bool) -> int:
+        """Take the first places of the grid from ``ready`` on that a run of ``n`` bursts can have: when it begins.
+
+        They are tCCD_L apart. ``in_turn`` with the other stack, it waits until there is room for all of it, tCCD_R
+        apart.
         """
-        of, unit, origin = self._of, self._of.unit, self._origin
+        of, origin, pcs, groups = self._of, self._origin, self._pcs, self._groups
+        unit = of.unit
         if self._grid_end <= now:
             # All is over: the grid begins anew, with a place at ``ready``.
             origin = self._origin = ready - (ready - now) // unit * unit - of.margin * unit
-            self._commands, self._pcs, self._groups = 0, [0] * of.pcs, [0] * of.groups
-            self._turns = [0] * of.pcs
-        elif now - origin > (GRID_KEPT + of.margin) * unit:
+            for each in (pcs, groups, self._turns):
+                each[:] = [0] * len(each)
+        elif now - origin > of.kept_ps:
             over = (now - origin) // unit - of.margin
             origin = self._origin = origin + over * unit
-            self._commands >>= over
-            self._pcs, self._groups = [taken >> over for taken in self._pcs], [taken >> over for taken in self._groups]
-            self._turns = [taken >> over for taken in self._turns]
+            for each in (pcs, groups, self._turns):
+                each[:] = [taken >> over for taken in each]
         place = (ready - origin + unit - 1) // unit
         if in_turn:
             room = (1 << n * of.in_turn) - 1
             while taken := self._turns[pc] >> place & room:
                 place += taken.bit_length()
             self._turns[pc] |= room << place
-        taken = (self._pcs[pc] | self._groups[group]) >> place
+        taken = (pcs[pc] | groups[group]) >> place
         if taken:
-            # The first place from which none of the run's is taken.
-            done, step = 1, of.in_group
-            while done < n:
-                more = done if done + done <= n else n - done
-                taken |= taken >> more * step
-                done += more
-            free = ~taken
-            place += (free & -free).bit_length() - 1
+            for by in of.first_fits[n]:
+                taken |= taken >> by
+            place += (~taken & (taken + 1)).bit_length() - 1
+        before = place - of.margin
+        for other, near in enumerate(of.near[pc][n]):
+            pcs[other] |= near << before
+        groups[group] |= of.near_in_group[n] << before
         start = origin + place * unit
-        end = start + of.lengths[n]
-        shape, before = of.shapes[n], place - of.margin
-        pcs = self._pcs
-        for other in range(of.pcs):
-            pcs[other] |= shape.commands << place
-        pcs[pc] |= shape.near_in_pc << before
-        self._groups[group] |= shape.near_in_group << before
-        self._grid_end = end if end > self._grid_end else self._grid_end
-        return start, end
+        if start + of.lengths[n] > self._grid_end:
+            self._grid_end = start + of.lengths[n]
+        return start
 
     # -- the state as a whole --
 
@@ -487,19 +486,26 @@ class Channel:
             ])
 
         pc_fold, stack_fold, group_fold = of.places[fold]
-        over = max(0, (since - self._origin) // of.unit - of.margin)
-        grid = (self._origin + over * of.unit - since, self._commands >> over) if self._grid_end > since else ()
-        pcs = [self._pcs[pc ^ pc_fold] >> over for pc in range(of.pcs)] if grid else ()
-        turns = [self._turns[pc ^ pc_fold] >> over for pc in range(of.pcs)] if grid else ()
-        groups = [self._groups[group ^ group_fold] >> over for group in range(of.groups)] if grid else ()
+        grid: tuple[object, ...] = ()
+        if self._grid_end > since:
+            over = max(0, (since - self._origin) // of.unit - of.margin)
+            grid = (
+                self._origin + over * of.unit - since,
+                *[self._pcs[pc ^ pc_fold] >> over for pc in range(of.pcs)],
+                *[self._groups[group ^ group_fold] >> over for group in range(of.groups)],
+                *[self._turns[pc ^ pc_fold] >> over for pc in range(of.pcs)],
+            )
         leaving = [
-            sorted((when - now, number - self._runs, n, bank ^ fold, row - base, opens) for when, number, n, bank, row, opens in each if when > now)
+            sorted(
+                (when - now, number - self._runs, n, bank ^ fold, row - base)
+                for when, number, n, bank, row in each
+                if when > now
+            )
             for each in self._leaving
         ]
         waiting = [[(bank ^ fold, row - base, n) for bank, row, n in each] for each in self._waiting]
         return (
-            *(grid, tuple(pcs), tuple(groups), tuple(turns)),
-            *(times(self._ends, pc_fold), times(self._acts, pc_fold), times(self._next, fold)),
+            *(grid, times(self._ends, pc_fold), times(self._acts, pc_fold), times(self._next, fold)),
             tuple([rows_of(self._rows[bank ^ fold]) for bank in range(len(self._rows))]),
             times([self._row_bus, self._bus_from, self.end_ps, self._grid_end]),
             self._first - since if since <= self._first < FAR else self._first == FAR,
@@ -540,12 +546,21 @@ class Channel:
         self._used_at = [self._used_at[stack ^ stack_fold] for stack in range(of.stacks)]
         self._other_at = [self._other_at[stack ^ stack_fold] for stack in range(of.stacks)]
         reads, writes = (
-            [(when + ps, number, n, bank ^ fold, row + rows, opens) for when, number, n, bank, row, opens in each]
+            [(when + ps, number, n, bank ^ fold, row + rows) for when, number, n, bank, row in each]
             for each in self._leaving
         )
         self._leaving = reads, writes
         self._waiting = [tuple([(bank ^ fold, row + rows, n) for bank, row, n in each]) for each in self._waiting]
         self._done = [new + (new - old) * times for new, old in zip(self._done, since.done, strict=True)]
+
+
+def _leave(leaving: list[InQueue], held: int, room: int, now: int) -> tuple[int, int]:
+    """Return when no more than ``room`` of the ``held`` bursts are in a queue, and how many are."""
+    while leaving and (held > room or leaving[0][0] <= now):
+        left = heappop(leaving)
+        held -= left[2]
+        now = left[0] if left[0] > now else now
+    return now, held
 
 
 def _number_of(each: InQueue) -> int:

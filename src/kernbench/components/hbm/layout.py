@@ -75,6 +75,8 @@ class Layout:
 
 
 RowRun = tuple[int, int, int]
+RUN_BURSTS = 8
+"""Bursts of a run: those in a row beyond it are another, as they enter queues when places become free"""
 Parts = tuple[tuple[tuple[int, ...], tuple[RowRun, ...]], ...]
 """Channels, and the runs that each of them has"""
 MOST_KEPT = 1 << 15
@@ -138,11 +140,12 @@ class Planner:
         runs: dict[int, list[RowRun]] = {}
         for (bank, row), n in counts.items():
             channel, place = divmod(bank, layout.banks_per_channel)
-            runs.setdefault(channel, []).append((place, row, n))
+            own = runs.setdefault(channel, [])
+            own += [(place, row, min(n - before, RUN_BURSTS)) for before in range(0, n, RUN_BURSTS)]
         channels: dict[tuple[RowRun, ...], list[int]] = {}
-        for channel, own in runs.items():
-            channels.setdefault(tuple(own), []).append(channel)
-        return tuple((tuple(alike), own) for own, alike in channels.items())
+        for channel, each in runs.items():
+            channels.setdefault(tuple(each), []).append(channel)
+        return tuple((tuple(alike), each) for each, alike in channels.items())
 
 
 def _pieces(access: Access, first: int, nbytes: int) -> Iterator[tuple[int, int]]:
