@@ -15,7 +15,7 @@ from kernbench.cli.steps import show_steps
 from kernbench.common.errors import InputError
 from kernbench.common.units import parse_size
 from kernbench.probe.cases import ProbeCase, cases_of, find_case
-from kernbench.probe.measure import probe_case
+from kernbench.probe.measure import probe_case, refreshed_evenly
 from kernbench.probe.memory_case import NAME as MEMORY
 from kernbench.probe.report import NotHere, ProbeReport
 from kernbench.topology.builder import Topology, resolve_topology
@@ -53,7 +53,8 @@ def command(
     if picture is not None:
         draw_memory(memory, picture)
         say(f"wrote {picture}")
-    reports, code = _probe(machine, cases, nbytes, details=bool(names)) if cases else ([], 0)
+    measured = refreshed_evenly(machine)
+    reports, code = _probe(measured, cases, nbytes, details=bool(names)) if cases else ([], 0)
     if as_json:
         document = probe_document(machine, nbytes, reports, complete=not code)
         print_json({**document, "memory": memory_document(memory)} if memory else document)

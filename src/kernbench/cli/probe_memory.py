@@ -12,7 +12,15 @@ from kernbench.cli.console import Json, number, show, table, text
 from kernbench.cli.steps import show_steps
 from kernbench.common.files import replacing, writable
 from kernbench.common.late import late
-from kernbench.probe.memory_case import NAME, Latency, PatternRow, SliceReport, probe_slice, slices_of
+from kernbench.probe.memory_case import (
+    NAME,
+    Latency,
+    LatencyFigures,
+    PatternRow,
+    SliceReport,
+    probe_slice,
+    slices_of,
+)
 from kernbench.topology.builder import Topology
 
 PICTURE = "kernbench.probe.memory_figure"
@@ -43,7 +51,7 @@ def print_memory(console: Console, machine: Topology, reports: Sequence[SliceRep
     if machine.spec.cube.hbm.banks is None:
         console.print("This machine has timing: ideal, without banks. This is a channel of HBM3 with two mappings.\n")
     for report in reports:
-        show(console, _patterns(report), _requesters(report), _latencies(report))
+        show(console, _patterns(report), _requesters(report), _latencies(report), _compared(report))
     errors = [error for report in reports for error in report.errors]
     if errors:
         close = sum(error <= CLOSE for error in errors)
@@ -52,10 +60,16 @@ def print_memory(console: Console, machine: Topology, reports: Sequence[SliceRep
             f"beside the reference: {close} of {len(errors)} within {CLOSE:g} points of peak, "
             f"mean {mean:.1f}, largest {max(errors):.1f}"
         )
+    off = [abs(each.error_pct) for report in reports for each in report.compared if each.error_pct is not None]
+    if off:
+        console.print(f"mean latency: off by {sum(off) / len(off):.1f} % in the mean, {max(off):.1f} % at most")
 
 
 def _title(report: SliceReport) -> str:
-    return f"{report.memory}, {report.mapping}, {report.num_pcs} pseudo-channels, peak {report.peak_gbs:.1f} GB/s"
+    return (
+        f"{report.memory}, {report.mapping}, {report.num_pcs} pseudo-channels, refresh {report.refresh}, "
+        f"peak {report.peak_gbs:.1f} GB/s"
+    )
 
 
 def _patterns(report: SliceReport) -> Table:
@@ -96,22 +110,43 @@ def _latencies(report: SliceReport) -> Table:
         *(number(f"{load:g} %") for load in loads),
     )
     for pattern in dict.fromkeys(each.pattern for each in report.latencies):
-        found = {each.load_pct: each.mean_ns for each in report.latencies if each.pattern == pattern}
+        found = {each.load_pct: each.found.mean_ns for each in report.latencies if each.pattern == pattern}
         made.add_row(pattern, *(f"{found[load]:.1f}" for load in loads))
     return made
 
 
+def _compared(report: SliceReport) -> Table:
+    made = table(
+        "Latency in ns beside the reference, at the loads that it has run",
+        text("pattern"),
+        *(number(name) for name in ("GB/s", "mean", "reference", "%", "p50", "reference", "p99", "reference")),
+    )
+    for each in report.compared:
+        found, known = each.found, each.reference
+        if known is not None:
+            made.add_row(
+                each.pattern,
+                f"{each.gbs:g}",
+                *(f"{ns:.1f}" for ns in (found.mean_ns, known.mean_ns)),
+                f"{each.error_pct:+.1f}",
+                *(f"{ns:.1f}" for ns in (found.p50_ns, known.p50_ns, found.p99_ns, known.p99_ns)),
+            )
+    return made
+
+
 def memory_document(reports: Sequence[SliceReport]) -> Json:
-    """All reports: rows as those of the reference, and the mean latencies."""
+    """All reports: rows as those of the reference, latencies over load, and those at the reference's loads."""
     return [
         {
             "memory": report.timing,
             "assumed": report.assumed,
             "mapping": report.mapping,
             "num_pcs": report.num_pcs,
+            "refresh": report.refresh,
             "peak_gbs": report.peak_gbs,
             "rows": [_row(report, row) for row in report.rows],
             "latency": [_latency(each) for each in report.latencies],
+            "latency_compared": [_latency(each) for each in report.compared],
         }
         for report in reports
     ]
@@ -134,4 +169,14 @@ def _row(report: SliceReport, row: PatternRow) -> Json:
 
 
 def _latency(each: Latency) -> Json:
-    return {"pattern": each.pattern, "load_pct": each.load_pct, "mean_ns": each.mean_ns}
+    return {
+        "pattern": each.pattern,
+        "load_gbs": each.gbs,
+        "load_pct": each.load_pct,
+        **_latency_figures(each.found),
+        "reference": None if each.reference is None else _latency_figures(each.reference),
+    }
+
+
+def _latency_figures(found: LatencyFigures) -> dict[str, Json]:
+    return {"mean_ns": found.mean_ns, "p50_ns": found.p50_ns, "p99_ns": found.p99_ns}

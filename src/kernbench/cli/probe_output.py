@@ -13,6 +13,8 @@ from kernbench.common.units import format_size, ps_to_ns
 from kernbench.probe.report import Crowd, LinkLoad, NotHere, ProbeReport, Sustained, TraceRow, Transaction
 from kernbench.topology.builder import Topology
 
+EVENLY = "refresh: spread in these cases, so that closed forms are exact (the machine has all-bank)"
+
 
 def print_reports(console: Console, machine: Topology, nbytes: int, reports: Sequence[ProbeReport | NotHere]) -> None:
     """A row for each case; then the details of those that have them, and the cases that the machine cannot have."""
@@ -24,6 +26,8 @@ def print_reports(console: Console, machine: Topology, nbytes: int, reports: Seq
             _print_details(console, report)
     absent = ((each.case, f"{each.why} ({each.description})") for each in missing)
     show(console, facts("Not on this machine", absent))
+    if machine.spec.cube.hbm.refresh_mode == "all-bank":
+        console.print(EVENLY, style="dim", soft_wrap=True)
     console.print(f"machine: {machine.source}", style="dim", soft_wrap=True)
 
 
@@ -186,11 +190,14 @@ def probe_document(
     machine: Topology, nbytes: int, reports: Sequence[ProbeReport | NotHere], *, complete: bool
 ) -> dict[str, Json]:
     """All reports; ``complete`` is false when the work was interrupted."""
+    hbm = machine.spec.cube.hbm
+    mode = None if hbm.banks is None else hbm.refresh_mode
     return {
         "topology": machine.source,
         "digest": machine.digest,
         "nbytes": nbytes,
         "complete": complete,
+        "refresh": {"machine": mode, "cases": "spread" if mode == "all-bank" else mode},
         "cases": [_report(each) if isinstance(each, ProbeReport) else _absent(each) for each in reports],
     }
 

@@ -98,9 +98,10 @@ LONG_IDLE_PS = 10**15
 
 def memory_times_ps(machine: Machine, flow: ProbeFlow, nbytes: int, since_ps: int) -> tuple[int, int]:
     """Return the times in ps of an access from ``since_ps`` on to a flow's memory, otherwise idle: access, and M."""
-    attrs = machine.graph.node(flow.memory).attrs
+    node = machine.graph.node(flow.memory)
+    attrs = node.attrs
     if isinstance(attrs, HbmCtrlAttrs):
-        alone = idle_memory(machine).serve(Access(flow.pa, nbytes), not flow.reading, 0, nbytes, since_ps)
+        alone = idle_memory(machine, node).serve(Access(flow.pa, nbytes), not flow.reading, 0, nbytes, since_ps)
         access_ps = ns_to_ps(machine.spec.cube.hbm.access_ns(attrs))
         return access_ps + alone.first_ps - since_ps, alone.last_ps - alone.first_ps
     assert isinstance(attrs, SramAttrs), "flows are to HBM and SRAMs"

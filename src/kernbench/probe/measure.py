@@ -16,6 +16,7 @@ from kernbench.probe.cases import Absent, ProbeCase, ProbeFlow, Site, StreamPlan
 from kernbench.probe.closed_form import compute_closed_form, fair_rates_gbs, is_exact
 from kernbench.probe.report import Crowd, LinkLoad, NotHere, ProbeReport, Sustained, TraceRow, Transaction, trace_rows
 from kernbench.topology.builder import Topology
+from kernbench.topology.elaborate import elaborate
 
 DEFAULT_BYTES = 4096
 SWEEP_BYTES = tuple(4096 << step for step in range(9))
@@ -39,10 +40,24 @@ class Span:
         return self.end_ps - self.start_ps
 
 
+def refreshed_evenly(topology: Topology) -> Topology:
+    """Return a machine with ``refresh: spread`` in place of all-bank; it is what cases are measured on.
+
+    With outages a transaction takes longer by what it meets of them, and its closed form is no longer exact.
+    """
+    spec = topology.spec
+    if spec.cube.hbm.refresh_mode != "all-bank":
+        return topology
+    hbm = spec.cube.hbm.model_copy(update={"refresh": "spread"})
+    cube = spec.cube.model_copy(update={"hbm": hbm})
+    return Topology(elaborate(spec.model_copy(update={"cube": cube})), topology.source)
+
+
 def probe_cases(
     topology: Topology, cases: Iterable[ProbeCase], nbytes: int = DEFAULT_BYTES, *, details: bool = False
 ) -> Iterator[ProbeReport | NotHere]:
     """Probe cases one after another; see ``probe_case``."""
+    topology = refreshed_evenly(topology)
     site = Site(topology.topology_obj)
     for case in cases:
         yield probe_case(topology, case, nbytes, details=details, site=site)
@@ -58,8 +73,9 @@ def probe_case(
 ) -> ProbeReport | NotHere:
     """Measure a case with transactions of ``nbytes``; with ``details`` also the sweep over sizes and the hops.
 
-    InputError for a size that its memory has no room for.
+    The machine is as ``refreshed_evenly`` has it. InputError for a size that its memory has no room for.
     """
+    topology = refreshed_evenly(topology)
     flows = case.place(site or Site(topology.topology_obj))
     if isinstance(flows, Absent):
         return NotHere(case=case.name, description=case.description, why=flows.why)

@@ -1,40 +1,45 @@
 """The case ``memory``: patterns of accesses to one slice with banks, alone, without a machine around it.
 
-A source always has a next access, or sends accesses at random times at a share of the bandwidth that it had then. The
-results are, by pattern, the part of the peak bandwidth, the row hits, and the mean latency over load. Beside them stand
-the figures of a cycle-accurate simulator of DRAM, for the patterns that it has run.
+A source always has a next access, or sends accesses at random times (Poisson) at a rate. The results are, by pattern,
+the part of the peak bandwidth, the row hits, and the latency over load. Beside them stand the figures of a
+cycle-accurate simulator of DRAM, for the patterns and rates that it has run.
+
+Latency is from the arrival of an access to its last byte at the controller: on a bus, and CL.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from itertools import islice
+from itertools import count
 from math import prod
 
-from kernbench.common.units import ps_to_ns
+from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
-from kernbench.components.hbm.banks import BankedMemory, Stretch
-from kernbench.components.hbm.controller import Request, Slice
+from kernbench.components.hbm.banks import BankedMemory, Grant
+from kernbench.components.hbm.controller import Request, SliceArbiter
+from kernbench.components.hbm.layout import Layout
 from kernbench.core.clock import Clock
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_spec import HBM3, PRESETS, AddressMapping, HbmSpec, HbmTiming, marked
+from kernbench.topology.hbm_spec import HBM3, PRESETS, AddressMapping, HbmSpec, HbmTiming, Refresh, interleave, marked
 
 PATTERNS = (
     *("seq", "seq_write"),
-    *(f"random_{size}" for size in ("32B", "64B", "256B", "1KB", "4KB")),
-    *("random_64B_5050", "random_1KB_5050"),
+    *(f"random_{size}" for size in ("32B", "64B", "128B", "256B", "1KB", "4KB")),
+    *("random_64B_5050", "random_256B_6733", "random_1KB_5050"),
     *(f"stride_{step}B_64B" for step in (128, 256, 512, 1024, 4096, 16384)),
-    "stride_1024B_64B_5050",
+    *("stride_1024B_64B_5050", "stride_3072B_512B"),
     *(f"seq_copy_{size}_alt{off}" for size in ("64B", "1KB", "4KB") for off in ("", "_bankoff")),
+    *("streams_3_256B_16MB", "streams_4_1KB_16781568B_2write", "one_group_256B"),
 )
 """``seq`` and ``seq_write``: sequential reads, writes. ``random_SIZE``: accesses of SIZE at random places.
-``stride_STEP_SIZE``: accesses of SIZE, STEP apart. With ``_5050`` half of them are writes.
+``stride_STEP_SIZE``: accesses of SIZE, STEP apart. Of these, ``_5050`` and ``_6733`` are percent of reads and writes.
 ``seq_copy_SIZE_alt``: reads of SIZE in turn with writes of as many bytes far away; with ``_bankoff`` half of all banks
-further.
+further. ``streams_N_SIZE_GAP``: N sequential ones that begin GAP apart, SIZE of each in turn; with ``_Kwrite`` the last
+K of them write. ``one_group_SIZE``: sequential, but only accesses whose first burst lies in group 1.
 """
 SMALL = 64
 """Bytes of an access of a sequential pattern"""
@@ -44,16 +49,20 @@ AccessStep = tuple[Access, bool]
 
 
 def accesses(pattern: str, room: int, bank_off: int, seed: int) -> Iterator[AccessStep]:
-    """Return the accesses of a pattern in ``room`` bytes of memory, without end."""
+    """Return the accesses of a pattern in ``room`` bytes of memory, without end; of ``one_group_SIZE`` in any group."""
     name, *rest = pattern.split("_")
-    mixed = rest[-1:] == ["5050"]
     if name == "random":
-        return _random(_bytes(rest[0]), room, mixed, random.Random(seed))
+        return _random(_bytes(rest[0]), room, _written(rest[1:]), random.Random(seed))
     if name == "stride":
-        return _stride(_bytes(rest[0]), _bytes(rest[1]), room, mixed, random.Random(seed))
+        return _stride(_bytes(rest[0]), _bytes(rest[1]), room, _written(rest[2:]), random.Random(seed))
+    if name == "streams":
+        writers = int(rest[3].removesuffix("write")) if rest[3:] else 0
+        return _streams(int(rest[0]), _bytes(rest[1]), _bytes(rest[2]), room, writers)
+    if name == "one":
+        return _sequential(_bytes(rest[1]), room, write=False)
     if rest[:1] == ["copy"]:
         return _copy(_bytes(rest[1]), room, bank_off if rest[-1] == "bankoff" else 0)
-    return _sequential(room, write=rest == ["write"])
+    return _sequential(SMALL, room, write=rest == ["write"])
 
 
 def half_of_banks(banks: HbmTiming, num_pcs: int, mapping: AddressMapping) -> int:
@@ -65,24 +74,38 @@ def half_of_banks(banks: HbmTiming, num_pcs: int, mapping: AddressMapping) -> in
 
 
 def _bytes(text: str) -> int:
-    return int(text[:-2]) * 1024 if text.endswith("KB") else int(text[:-1])
+    for unit, factor in (("KB", 1 << 10), ("MB", 1 << 20)):
+        if text.endswith(unit):
+            return int(text[:-2]) * factor
+    return int(text[:-1])
 
 
-def _sequential(room: int, *, write: bool) -> Iterator[AccessStep]:
+def _written(rest: Sequence[str]) -> float:
+    """The part of the accesses that write: percent of reads and of writes, two digits each, or none."""
+    return int(rest[0][2:]) / 100 if rest else 0.0
+
+
+def _sequential(size: int, room: int, *, write: bool) -> Iterator[AccessStep]:
     while True:
-        for pa in range(0, room - SMALL + 1, SMALL):
-            yield Access(pa, SMALL), write
+        for pa in range(0, room - size + 1, size):
+            yield Access(pa, size), write
 
 
-def _random(size: int, room: int, mixed: bool, rng: random.Random) -> Iterator[AccessStep]:
+def _random(size: int, room: int, written: float, rng: random.Random) -> Iterator[AccessStep]:
     while True:
-        yield Access(rng.randrange(room // size) * size, size), mixed and rng.random() < 0.5
+        yield Access(rng.randrange(room // size) * size, size), written > 0 and rng.random() < written
 
 
-def _stride(step: int, size: int, room: int, mixed: bool, rng: random.Random) -> Iterator[AccessStep]:
+def _stride(step: int, size: int, room: int, written: float, rng: random.Random) -> Iterator[AccessStep]:
     while True:
         for pa in range(0, room - size + 1, step):
-            yield Access(pa, size), mixed and rng.random() < 0.5
+            yield Access(pa, size), written > 0 and rng.random() < written
+
+
+def _streams(n: int, size: int, gap: int, room: int, writers: int) -> Iterator[AccessStep]:
+    for at in count(0, size):
+        for stream in range(n):
+            yield Access((stream * gap + at) % (room - size + SMALL), size), stream >= n - writers
 
 
 def _copy(size: int, room: int, bank_off: int) -> Iterator[AccessStep]:
@@ -96,14 +119,18 @@ def _copy(size: int, room: int, bank_off: int) -> Iterator[AccessStep]:
 NAME = "memory"
 DESCRIPTION = "patterns of accesses to one HBM slice, beside a cycle-accurate simulator's figures"
 BURSTS = 8000
+PERIODS = 2
+"""An open load lasts at least so many periods of refresh, if all banks are refreshed at once."""
 REQUESTERS = (1, 2, 4, 8)
 SHARED = ("seq", "random_64B", "random_1KB")
 """Patterns of which several requesters run one each, and whose latency is measured over load"""
 LOADS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+LATENCY_BURSTS = 16_384
+"""Bursts of an open load that is compared: as many as the reference has"""
 ROOM = 512 << 20
 """Bytes of a slice that patterns go through"""
 COMPARED = ("MOP4CLXOR", "RoBaRaCoCh")
-"""Mappings that the reference has figures for"""
+"""Mappings that the reference has figures for, beside ``interleave``"""
 REFERENCE = "memory_reference.json"
 
 
@@ -132,25 +159,43 @@ class PatternRow:
 
 
 @value
+class LatencyFigures:
+    """Of the latencies of all accesses: the mean, that which half of them have at most, and 99 of 100."""
+
+    mean_ns: float
+    p50_ns: float
+    p99_ns: float
+
+
+@value
 class Latency:
-    """Mean time from an access to its last byte on a bus, at a load: percent of what the pattern got at saturation."""
+    """The latencies of a pattern at ``gbs``, percent of what it got at saturation; of the reference, if it has them."""
 
     pattern: str
+    gbs: float
     load_pct: float
-    mean_ns: float
+    found: LatencyFigures
+    reference: LatencyFigures | None = None
+
+    @property
+    def error_pct(self) -> float | None:
+        """Percent of the reference's mean, beside it."""
+        return None if self.reference is None else 100 * (self.found.mean_ns / self.reference.mean_ns - 1)
 
 
 @value
 class SliceReport:
-    """A slice and its figures."""
+    """A slice and its figures. ``compared``: latencies at the loads that the reference has figures for."""
 
     timing: str
     assumed: bool
     mapping: str
     num_pcs: int
+    refresh: Refresh
     peak_gbs: float
     rows: tuple[PatternRow, ...]
     latencies: tuple[Latency, ...]
+    compared: tuple[Latency, ...]
 
     @property
     def memory(self) -> str:
@@ -172,6 +217,7 @@ class SliceUnderTest:
     mapping: str
     num_pcs: int
     banks: HbmTiming
+    refresh: Refresh
     fields: AddressMapping
     queue: int
     quantum: int
@@ -184,7 +230,14 @@ class SliceUnderTest:
 
     def make(self) -> BankedMemory:
         """Make such a slice, idle."""
-        return BankedMemory(self.banks, self.num_pcs, self.fields, self.queue, self.quantum)
+        return BankedMemory(self.banks, self.num_pcs, self.fields, self.queue, self.quantum, refresh=self.refresh)
+
+    @property
+    def is_compared(self) -> bool:
+        """True when the simulator's figures are of such a slice."""
+        if self.mapping == "interleave" and self.fields != interleave(8, xor=True):
+            return False
+        return self.banks == PRESETS[_reference().memory].timing and self.num_pcs == 2 and self.queue == 64
 
     @property
     def peak_gbs(self) -> float:
@@ -199,20 +252,31 @@ class SliceUnderTest:
         off = half_of_banks(self.banks, self.num_pcs, self.fields)
         # Each begins an eighth of the banks further: none follows another from bank to bank.
         start = requester * (room + off // 4)
+        layout = Layout(self.banks, self.num_pcs, self.fields) if pattern.startswith("one_group") else None
         for access, write in accesses(pattern, room, off, requester + 1):
-            yield Access((start + access.pa) % self.room, access.row_bytes), write
+            pa = (start + access.pa) % self.room
+            if layout is None or self._group_of(layout, pa) == 1:
+                yield Access(pa, access.row_bytes), write
+
+    def _group_of(self, layout: Layout, pa: int) -> int:
+        """The bank group of a byte."""
+        row, place = divmod(pa, layout.sweep_bytes)
+        bank = layout.banks[place // layout.block_bytes] ^ layout.fold_of(row)
+        return bank // self.banks.banks % self.banks.groups
 
 
 def slices_of(hbm: HbmSpec) -> tuple[SliceUnderTest, ...]:
     """Return the slice of a machine, and with the reference's mappings too, unless it has a mapping of its choice.
 
-    Under ``timing: ideal``, which has no banks: HBM3's channel with those mappings.
+    Under ``timing: ideal``, which has no banks: HBM3's channel with those mappings, refreshed as the reference is.
     """
     compared = [
         hbm.model_copy(update={"mapping": name, "burst_bytes": None, "channel_hash": None}) for name in COMPARED
     ]
     if hbm.banks is None:
-        compared = [each.model_copy(update={"timing": "hbm3", "num_pcs": 2}) for each in compared]
+        compared = [
+            each.model_copy(update={"timing": "hbm3", "num_pcs": 2, "refresh": "all-bank"}) for each in compared
+        ]
         return tuple(_slice_of(each, HBM3) for each in compared)
     found = [hbm, *compared] if hbm.interleaves else [hbm]
     return tuple(_slice_of(each, hbm.banks) for each in found)
@@ -226,6 +290,7 @@ def _slice_of(hbm: HbmSpec, banks: HbmTiming) -> SliceUnderTest:
         mapping=mapping if isinstance(mapping, str) else "fields",
         num_pcs=hbm.num_pcs,
         banks=banks,
+        refresh=hbm.refresh_mode,
         fields=hbm.fields(banks),
         queue=hbm.queue,
         quantum=hbm.quantum_bytes,
@@ -236,22 +301,37 @@ def _slice_of(hbm: HbmSpec, banks: HbmTiming) -> SliceUnderTest:
 def probe_slice(slice_: SliceUnderTest, patterns: Sequence[str] = PATTERNS, bursts: int = BURSTS) -> SliceReport:
     """Probe all patterns with one requester, some with more, and those over load."""
     rows = [saturate(slice_, pattern, 1, bursts) for pattern in patterns]
+    most_gbs = {row.pattern: row.gbs for row in rows}
     shared = [pattern for pattern in patterns if pattern in SHARED]
     rows += [saturate(slice_, pattern, n, bursts) for n in REQUESTERS[1:] for pattern in shared]
     latencies = [
-        Latency(row.pattern, 100 * load, mean_latency_ns(slice_, row.pattern, load * row.gbs, bursts))
-        for row in rows
-        if row.pattern in shared and row.requesters == 1
+        Latency(
+            pattern, load * most_gbs[pattern], 100 * load, latency(slice_, pattern, load * most_gbs[pattern], bursts)
+        )
+        for pattern in shared
         for load in LOADS
+    ]
+    compared = [
+        Latency(
+            known.pattern,
+            known.gbs,
+            100 * known.gbs / most_gbs[known.pattern],
+            _figures(slice_, _open_load(slice_, known.pattern, known.gbs, LATENCY_BURSTS)),
+            known.figures,
+        )
+        for known in _reference().latencies
+        if known.mapping == slice_.mapping and known.pattern in most_gbs and slice_.is_compared
     ]
     return SliceReport(
         timing=slice_.timing,
         assumed=slice_.assumed,
         mapping=slice_.mapping,
         num_pcs=slice_.num_pcs,
+        refresh=slice_.refresh,
         peak_gbs=slice_.peak_gbs,
         rows=tuple(rows),
         latencies=tuple(latencies),
+        compared=tuple(compared),
     )
 
 
@@ -265,61 +345,100 @@ class _Served(Request):
         self.asked_ps = asked_ps
         self.ended_ps = 0
 
-    def begin(self, first: int, stretch: Stretch) -> None:
-        self.ended_ps = stretch.last_ps
+    def begin(self, first: int, grant: Grant) -> None:
+        self.ended_ps = grant.last_ps
 
     def cut(self, end: int) -> None:
         """Do nothing: a later part tells when the access ends."""
 
 
 def saturate(slice_: SliceUnderTest, pattern: str, requesters: int, bursts: int) -> PatternRow:
-    """Measure a pattern with requesters that always have a next access, of ``bursts`` in all."""
+    """Measure a pattern with requesters that always have a next access, of ``bursts`` in all.
+
+    These may be over before a refresh: the time is that of the banks, and refresh takes its share as in a long run.
+    """
     memory, clock = slice_.make(), Clock()
-    turns = Slice(memory, clock)
+    arbiter = SliceArbiter(memory, clock)
     sources = [slice_.steps(pattern, requester) for requester in range(requesters)]
     left = bursts * slice_.banks.burst_bytes
     while left > 0:
         for requester, source in enumerate(sources):
             access, write = next(source)
             left -= access.nbytes
-            turns.submit(_Served(requester, access, write, 0))
+            arbiter.submit(_Served(requester, access, write, 0))
     clock.advance()
-    counts, end_ps = memory.counts, memory.banks.end_ps
-    gbs = counts.bursts * slice_.banks.burst_bytes / ps_to_ns(end_ps)
-    found = SliceFigures(100 * gbs / slice_.peak_gbs, 100 * counts.hits / counts.bursts)
-    return PatternRow(pattern, requesters, gbs, found, _reference(slice_, pattern) if requesters == 1 else None)
+    done, of_time = memory.counters.done, memory.clock
+    gbs = done[0] * slice_.banks.burst_bytes / ps_to_ns(of_time.into(memory.end_ps)) * of_time.used
+    found = SliceFigures(100 * gbs / slice_.peak_gbs, 100 * (done[0] - done[1]) / done[0])
+    is_known = requesters == 1 and slice_.is_compared
+    return PatternRow(
+        pattern, requesters, gbs, found, _reference().rows.get((slice_.mapping, pattern)) if is_known else None
+    )
 
 
-def mean_latency_ns(slice_: SliceUnderTest, pattern: str, gbs: float, bursts: int) -> float:
-    """Measure the mean latency when four requesters in turn ask at random times, ``gbs`` in the mean."""
-    memory, clock, rng = slice_.make(), Clock(), random.Random(0)
-    turns = Slice(memory, clock)
-    steps = list(islice(slice_.steps(pattern), bursts))
-    asked, when, left = [], 0.0, bursts * slice_.banks.burst_bytes
-    for number, (access, write) in enumerate(steps):
-        when += rng.expovariate(gbs / access.nbytes) * 1000
-        request = _Served(number % 4, access, write, round(when))
-        asked.append(request)
-        clock.call_at(request.asked_ps, turns.submit, request)
+def latency(slice_: SliceUnderTest, pattern: str, gbs: float, bursts: int) -> LatencyFigures:
+    """Measure the latencies when a requester asks at random times, for ``gbs`` in the mean and ``bursts`` or more."""
+    period_ns = slice_.banks.refi_ns if slice_.refresh == "all-bank" else 0.0
+    periods = round(PERIODS * period_ns * gbs / slice_.banks.burst_bytes)
+    # From half a period on: so much of the time is lost as in a long run.
+    return _figures(slice_, _open_load(slice_, pattern, gbs, max(bursts, periods), period_ns / 2))
+
+
+def _open_load(slice_: SliceUnderTest, pattern: str, gbs: float, bursts: int, since_ns: float = 0.0) -> list[_Served]:
+    """Serve accesses of one requester that come at random times, and in their order."""
+    clock, rng = Clock(), random.Random(0)
+    arbiter = SliceArbiter(slice_.make(), clock)
+    asked: list[_Served] = []
+    when, left = since_ns, bursts * slice_.banks.burst_bytes
+    for access, write in slice_.steps(pattern):
+        when += rng.expovariate(gbs / access.nbytes)
+        asked.append(_Served(0, access, write, ns_to_ps(when)))
+        clock.call_at(asked[-1].asked_ps, arbiter.submit, asked[-1])
         left -= access.nbytes
         if left <= 0:
             break
     clock.advance()
-    return ps_to_ns(sum(request.ended_ps - request.asked_ps for request in asked)) / len(asked)
+    return asked
+
+
+def _figures(slice_: SliceUnderTest, asked: Sequence[_Served]) -> LatencyFigures:
+    found = sorted(ps_to_ns(each.ended_ps - each.asked_ps) + slice_.banks.cl_ns for each in asked)
+    return LatencyFigures(sum(found) / len(found), found[len(found) // 2], found[len(found) * 99 // 100])
+
+
+@value
+class _KnownLatency:
+    """The simulator's latencies of a pattern at ``gbs``."""
+
+    mapping: str
+    pattern: str
+    gbs: float
+    figures: LatencyFigures
+
+
+@value
+class _Reference:
+    """The simulator's figures, which are of one channel of a certain timing: by mapping and pattern; latencies."""
+
+    memory: str
+    rows: Mapping[tuple[str, str], SliceFigures]
+    latencies: tuple[_KnownLatency, ...]
 
 
 @cache
-def _reference_rows() -> tuple[str, dict[tuple[str, str], SliceFigures]]:
+def _reference() -> _Reference:
     data = json.loads(resources.files("kernbench.probe").joinpath(REFERENCE).read_text(encoding="utf-8"))
     rows = {
         (row["mapping"], row["pattern"]): SliceFigures(row["efficiency_pct"], row["row_hit_pct"])
         for row in data["rows"]
     }
-    return data["memory"], rows
-
-
-def _reference(slice_: SliceUnderTest, pattern: str) -> SliceFigures | None:
-    """Return the simulator's figures, which are of one channel of a certain timing."""
-    memory, rows = _reference_rows()
-    alike = slice_.banks == PRESETS[memory].timing and slice_.num_pcs == 2 and slice_.queue == 64
-    return rows.get((slice_.mapping, pattern)) if alike else None
+    latencies = tuple(
+        _KnownLatency(
+            row["mapping"],
+            row["pattern"],
+            row["load_gbs"],
+            LatencyFigures(row["mean_ns"], row["p50_ns"], row["p99_ns"]),
+        )
+        for row in data["latency"]
+    )
+    return _Reference(data["memory"], rows, latencies)

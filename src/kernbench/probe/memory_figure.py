@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -12,7 +13,8 @@ from matplotlib.figure import Figure
 from kernbench.probe.memory_case import SliceReport
 
 WIDTH, HEIGHT = 13.0, 4.6
-FOUND, KNOWN = "#2f6f9f", "#c9772b"
+FOUND = "#2f6f9f"
+REFERENCE: dict[str, Any] = {"color": "#c9772b", "markersize": 14, "markeredgewidth": 2.5}
 
 
 def draw(reports: Sequence[SliceReport], form: str) -> bytes:
@@ -37,7 +39,7 @@ def _draw_patterns(axes: Axes, report: SliceReport) -> None:
     known = [(at, row.reference.efficiency_pct) for at, row in enumerate(rows) if row.reference is not None]
     if known:
         at, values = zip(*known, strict=True)
-        axes.plot(at, values, "_", color=KNOWN, markersize=14, markeredgewidth=2.5, label="cycle-accurate reference")
+        axes.plot(at, values, "_", **REFERENCE, label="cycle-accurate reference")
     axes.set_xticks(list(places), [row.pattern for row in rows], rotation=60, ha="right")
     axes.set_ylim(0, 100)
     axes.set_ylabel("% of peak")
@@ -46,11 +48,19 @@ def _draw_patterns(axes: Axes, report: SliceReport) -> None:
 
 
 def _draw_latencies(axes: Axes, report: SliceReport) -> None:
-    for pattern in dict.fromkeys(each.pattern for each in report.latencies):
-        found = [each for each in report.latencies if each.pattern == pattern]
-        axes.plot([each.load_pct for each in found], [each.mean_ns for each in found], "o-", label=pattern)
+    every = (*report.latencies, *report.compared)
+    for pattern in dict.fromkeys(each.pattern for each in every):
+        found = sorted((each.load_pct, each.found.mean_ns) for each in every if each.pattern == pattern)
+        (line,) = axes.plot(*zip(*found, strict=True), "o-", markersize=4, label=pattern)
+        for each in report.compared:
+            if each.pattern == pattern and each.reference is not None:
+                axes.plot(each.load_pct, each.found.p99_ns, "^", markersize=5, color=line.get_color())
+                axes.plot([each.load_pct] * 2, [each.reference.mean_ns, each.reference.p99_ns], "_", **REFERENCE)
+    if report.compared:
+        axes.plot([], [], "^", color="0.4", label="99 of 100 are faster")
+        axes.plot([], [], "_", **REFERENCE, label="cycle-accurate reference")
     axes.set_xlabel("load, % of what the pattern gets at most")
-    axes.set_ylabel("mean latency, ns")
+    axes.set_ylabel("latency, ns (mean, but where marked)")
     axes.set_xlim(0, 100)
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))

@@ -63,6 +63,11 @@ class RefreshClock:
     period_ps: int
     outage_ps: int
 
+    @property
+    def used(self) -> float:
+        """The part of a long time that is not lost."""
+        return 1 - self.outage_ps / self.period_ps
+
     def into(self, ps: int) -> int:
         """Return the bank time of a real time."""
         periods, rest = divmod(ps, self.period_ps)
