@@ -176,12 +176,16 @@ class Ways:
         return max(nbytes / way_gbs, rounds * min(nbytes, hbm.interleave_bytes) / self.spec.cube.pc_bw_gbs)
 
     def read_and_write_ns(self, nbytes: int) -> float:
-        """A slice is read and written by turns, ``nbytes`` of each: its buses turn twice for each drain of writes."""
+        """A slice is read and written by turns, ``nbytes`` of each: its buses turn twice for each drain of writes.
+
+        At a turn the rows of the other direction are opened again, which takes longer than the turn of the buses.
+        """
         banks, hbm = self._banks, self.spec.cube.hbm
         if banks is None:
             return 2 * self.piece_ns(nbytes)
         drained = (banks.high - banks.low) * hbm.queue * hbm.num_pcs * banks.burst_bytes
-        turning = (banks.wtr_ns + banks.rtw_ns + 2 * banks.turn_ns) / (1 - banks.refresh_share)
+        to_read, to_write = banks.rp_ns + banks.rcd_ns, banks.rp_ns + banks.rcd_write_ns
+        turning = max(banks.wtr_ns, to_read) + max(banks.rtw_ns, to_write)
         return 2 * self.piece_ns(nbytes) + turning * nbytes / max(drained, banks.burst_bytes)
 
     def _way(self, hop: PeHop, users: Counter[Link]) -> QueueWay:

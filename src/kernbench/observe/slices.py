@@ -6,10 +6,11 @@ import numpy as np
 
 from kernbench.common.units import PS_PER_NS
 from kernbench.common.values import value
+from kernbench.components.hbm.banks import refresh_clock
 from kernbench.core.observed import Column, TurnColumns
 from kernbench.observe.critical_path_model import CriticalPath
 from kernbench.observe.trace_log import TraceLog
-from kernbench.topology.hbm_spec import HbmTiming
+from kernbench.topology.hbm_spec import HbmSpec, HbmTiming
 
 
 @value(kw_only=True)
@@ -17,8 +18,8 @@ class SliceTime:
     """The work of a slice: bursts, of which ``hits`` found their row open, and how long its buses took, each, for what.
 
     ``rows_ps``: nothing was on the bus, as a row was not open yet. ``turnarounds_ps``: between reads and writes.
-    ``refresh_ps``: what data and turnarounds took longer for it. ``groups_ps``: bursts of one bank group came one after
-    another. The rest of the time the buses had nothing to do.
+    ``refresh_ps``: outages that came in a turn, or what data and turnarounds took longer if refresh is spread.
+    ``groups_ps``: bursts of one bank group came one after another. The rest of the time the buses had nothing to do.
     """
 
     where: str
@@ -56,8 +57,7 @@ def slice_times(log: TraceLog, path: CriticalPath) -> tuple[SliceTime, ...]:
             seen.columns.parts[memory],
             turns,
             np.flatnonzero(worked & (turns.memory == memory)),
-            banks,
-            hbm.num_pcs,
+            hbm,
             path.ps,
         )
         for memory in np.unique(turns.memory[worked]).tolist()
@@ -65,23 +65,25 @@ def slice_times(log: TraceLog, path: CriticalPath) -> tuple[SliceTime, ...]:
     return tuple(sorted(found, key=lambda each: -each.busy_ps))
 
 
-def _slice_time(
-    where: str, turns: TurnColumns, mine: Column, banks: HbmTiming, buses: int, interval_ps: int
-) -> SliceTime:
+def _slice_time(where: str, turns: TurnColumns, mine: Column, hbm: HbmSpec, interval_ps: int) -> SliceTime:
     """Return what turns within an interval took. While one waited for its row others may have used the bus: ``opened``
     is the most that it lost.
 
     Writes are drained after the turns that brought them, and in idle time before others. So buses may have been given
     a little more than the interval has; no more than all of it was spent there, on each part alike.
     """
+    banks, buses = hbm.banks, hbm.num_pcs
+    assert banks is not None, "turns of banks are of slices that have some"
+    share = banks.refresh_share if hbm.refresh_mode == "spread" else 0.0
     bursts, hits, taken, opened, turned = (
         int(column[mine].sum()) for column in (turns.bursts, turns.hits, turns.taken, turns.opened, turns.turned)
     )
     data = bursts * banks.ccd_s_ns * PS_PER_NS
-    work = bursts * banks.burst_work_ns * PS_PER_NS
+    work = data / (1 - share)
     lost = max(0.0, taken - work - turned)
-    rows, refresh = min(opened, lost), work - data + turned * banks.refresh_share
-    given = work + turned + lost
+    outages = _outages_ps(banks, turns.start[mine], turns.end[mine]) if hbm.refresh_mode == "all-bank" else 0
+    rows, refresh = min(opened, lost), work - data + turned * share + buses * outages
+    given = work + turned + lost + buses * outages
 
     def per_bus(ps: float) -> int:
         return round(ps / buses) if given < interval_ps * buses else int(ps * interval_ps / given)
@@ -92,7 +94,15 @@ def _slice_time(
         hits=hits,
         data_ps=per_bus(data),
         rows_ps=per_bus(rows),
-        turnarounds_ps=per_bus(turned * (1 - banks.refresh_share)),
+        turnarounds_ps=per_bus(turned * (1 - share)),
         refresh_ps=per_bus(refresh),
         groups_ps=per_bus(lost - rows),
     )
+
+
+def _outages_ps(banks: HbmTiming, starts: Column, ends: Column) -> int:
+    """Return the time of the refreshes that began in any of some turns."""
+    clock = refresh_clock(banks)
+    first, last = -(-starts // clock.period_ps), (ends - 1) // clock.period_ps
+    met = {number for begin, end in zip(first.tolist(), last.tolist(), strict=True) for number in range(begin, end + 1)}
+    return len(met - {0}) * clock.outage_ps

@@ -39,7 +39,6 @@ _ABOUT_TIMINGS = {
     "wr_ns": "tWR: from the last byte of a write to PRE",
     "rtw_ns": "from a read to a write",
     "wtr_ns": "from a write to a read: CWL, burst and tWTR_L",
-    "turn_ns": "beside these at a turn, fitted to hbm3",
     "rfc_ns": "tRFC: a refresh",
     "refi_ns": "tREFI: between refreshes",
     "drain": "of tRC, lost at a refresh, fitted to hbm3",

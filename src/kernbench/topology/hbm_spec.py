@@ -24,9 +24,9 @@ class HbmTiming(ConfigModel):
 
     ``act_ns``: between activations of a PC, the larger of tFAW/4 and tRRD. ``row_bus_ns``: PRE and ACT on the row bus
     of a channel, which has ``pcs_per_channel`` PCs. ``cl_ns``: from a read command to its first byte. ``ccd_s_ns``: a
-    burst; ``ccd_l_ns``: a burst in the same group; ``ccd_r_ns``: one of a stack whose reads are all in one group.
-    ``drain`` (part of tRC lost at a refresh) and ``turn_ns`` (beside tRTW and tWTR) were fitted. Writes wait until they
-    are ``high`` of the queue, then go until they are ``low`` of it.
+    burst; ``ccd_l_ns``: a burst in the same group; ``ccd_r_ns``: a burst of the other stack, when both stacks read one
+    group only. ``drain`` (part of tRC lost at a refresh) was fitted. Writes wait until they are ``high`` of the queue,
+    then go until they are ``low`` of it.
     """
 
     stacks: Few = 2
@@ -50,7 +50,6 @@ class HbmTiming(ConfigModel):
     wr_ns: Duration = 20.6
     rtw_ns: Duration = 12.5
     wtr_ns: Duration = 13.8
-    turn_ns: Duration = 15.0
     rfc_ns: Duration = 350.0
     refi_ns: float = Field(default=3900.0, gt=0, le=1e12)
     drain: float = Field(default=0.7, ge=0, le=1)
@@ -353,8 +352,8 @@ class HbmSpec(ConfigModel):
 
     @property
     def refresh_mode(self) -> Refresh:
-        """``refresh``: how banks lose time to it."""
-        return self.refresh or "spread"
+        """``refresh``: how banks lose time to it; ``all-bank`` unless given."""
+        return self.refresh or "all-bank"
 
     @property
     def interleaves(self) -> bool:

@@ -98,11 +98,18 @@ class ChannelHistory:
     It has the channel as it is then (``live``), or a copy that stays, or a parent to go on from.
     """
 
-    __slots__ = ("_counters", "copy", "depth", "end_ps", "entered_ps", "first_ps", "last_ps", "live", "now_ps", "parent")
-    __slots__ += ("settled_ps", "step")
+    __slots__ = (
+        *("_counters", "copy", "depth", "end_ps", "entered_ps", "first_ps"),
+        *("last_ps", "live", "now_ps", "parent", "settled_ps", "step"),
+    )
 
     def __init__(
-        self, channel: Channel, now_ps: int, answer: tuple[int, int, int], parent: ChannelHistory | None, step: Step | None
+        self,
+        channel: Channel,
+        now_ps: int,
+        answer: tuple[int, int, int],
+        parent: ChannelHistory | None,
+        step: Step | None,
     ) -> None:
         self.live: Channel | None = channel
         self.copy: Channel | None = None
@@ -367,7 +374,10 @@ class BankedMemory:
         if self.observed:
             self.took = BanksTurnCost(before, self._at, bank_now, write, self._timing, self._share, clock)
         return Grant(
-            grant.end, clock.out(grant.over_ps + began), clock.out_after(grant.first_ps + began), clock.out(grant.last_ps + began)
+            grant.end,
+            clock.out(grant.over_ps + began),
+            clock.out_after(grant.first_ps + began),
+            clock.out(grant.last_ps + began),
         )
 
     def _serve(
@@ -401,7 +411,7 @@ class BankedMemory:
             base, parts = planner.parts(access, at, min(quantum, end - at))
             entered = over
             for numbers, runs in parts:
-                old = new = None
+                old, old_by, new = None, 0, None
                 for number in numbers:
                     by = behind[number]
                     if channels[number] is not old or new is None or by != old_by or refreshed[number]:

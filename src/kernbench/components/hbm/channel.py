@@ -132,32 +132,10 @@ class Channel:
     """What a channel is busy with."""
 
     __slots__ = (
-        "_acts",
-        "_bus_from",
-        "_counted",
-        "_done",
-        "_ends",
-        "_first",
-        "_grid",
-        "_grid_end",
-        "_held",
-        "_idle",
-        "_idle_ps",
-        "_leaving",
-        "_next",
-        "_of",
-        "_offered",
-        "_origin",
-        "_other_at",
-        "_row_bus",
-        "_rows",
-        "_runs",
-        "_serial",
-        "_used",
-        "_used_at",
-        "_waiting",
-        "_writing",
-        "end_ps",
+        *("_acts", "_bus_from", "_counted", "_done", "_ends", "_first", "_grid", "_grid_end"),
+        *("_held", "_idle", "_idle_ps", "_leaving", "_next", "_of", "_offered", "_origin"),
+        *("_other_at", "_row_bus", "_rows", "_runs", "_serial", "_used", "_used_at", "_waiting"),
+        *("_writing", "end_ps"),
     )
 
     def __init__(self, timing: ChannelTiming) -> None:
@@ -275,7 +253,6 @@ class Channel:
 
     def _send_back(self, write: int, now: int) -> None:
         """Have all accesses of a direction wait that have not begun at ``now``."""
-        of = self._of
         self._enter(write, now, FAR)
         left = sorted(self._leaving[write], key=_number_of)
         self._leaving[write].clear()
@@ -283,13 +260,14 @@ class Channel:
         runs: list[RowRun] = []
         before = -1
         for _, number, n, bank, row in left:
+            # One burst of a run may have its place for itself: the one that opens the row.
             others = runs.pop()[2] if number == before else 0
             runs.append((bank, row, others + n))
             before = number
         self._waiting[write] = tuple(runs)
         bursts, opened = sum([run[2] for run in runs]), 0
         if self.end_ps > now:
-            opened = self._cut(now, now + of.closing[write])
+            opened = self._cut(now, now + self._of.closing[write])
         self._counted[write] = bursts, opened
 
     def _cut(self, now: int, closing: int) -> int:
@@ -297,11 +275,11 @@ class Channel:
         of, opened = self._of, 0
         for bank, rows in enumerate(self._rows):
             if rows:
-                begun = [row for row in rows if row[1] <= now]
-                opened += len(rows) - len(begun)
+                open_rows = [row for row in rows if row[1] <= now]
+                opened += len(rows) - len(open_rows)
                 free = self._next[bank]
-                if begun:
-                    row, opens, ready, _ = begun[0]
+                if open_rows:
+                    row, opens, ready, _ = open_rows[0]
                     self._rows[bank] = ((row, opens, ready, FAR),)
                     self._next[bank] = max(opens + of.cycle, min(free, closing))
                 else:
@@ -338,9 +316,9 @@ class Channel:
                     now, held = _leave(leaving, held, now)
             held += n
             waits, newest = n, True
-            for open_row, _, ready, closes in all_rows[bank]:
-                if open_row == row and at < closes:
-                    newest = closes == FAR
+            for each in all_rows[bank]:
+                if each[0] == row and at < each[3]:
+                    newest, ready = each[3] == FAR, each[2]
                     break
             else:
                 opens, ready = self._open(pc, bank, row, at, write)
@@ -362,8 +340,7 @@ class Channel:
             if waits:
                 # They leave one after another: all at half of their time comes to the same for those that follow.
                 heappush(leaving, ((start + end) // 2, number, waits, bank, row))
-            if end > ends[pc]:
-                ends[pc] = end
+            ends[pc] = end if end > ends[pc] else ends[pc]
             first = start if start < first else first
             last = end if end > last else last
         self._done[0] += serial - self._serial
@@ -433,8 +410,7 @@ class Channel:
         grid[lane] |= in_pc << before
         grid[group] |= in_group << before
         start = origin + place * unit
-        if start + of.lengths[n] > self._grid_end:
-            self._grid_end = start + of.lengths[n]
+        self._grid_end = max(self._grid_end, start + of.lengths[n])
         return start
 
     # -- the state as a whole --
@@ -473,11 +449,13 @@ class Channel:
             return tuple([max(array[i ^ fold] - self._serial, -of.queue - 1) for i in range(len(array))])
 
         def rows_of(rows: Rows) -> tuple[tuple[int, ...], ...]:
-            return tuple([
-                (row - base, ahead(opens), ahead(ready), closes if closes == FAR else ahead(closes))
-                for row, opens, ready, closes in rows
-                if closes > since
-            ])
+            return tuple(
+                [
+                    (row - base, ahead(opens), ahead(ready), closes if closes == FAR else ahead(closes))
+                    for row, opens, ready, closes in rows
+                    if closes > since
+                ]
+            )
 
         pc_fold, stack_fold, group_fold = of.places[fold]
         grid: tuple[object, ...] = ()
@@ -533,10 +511,12 @@ class Channel:
         self._ends, self._acts = later(self._ends, pc_fold), later(self._acts, pc_fold)
         self._next = later(self._next, fold)
         self._rows = [
-            tuple([
-                (row + rows, opens + ps, ready + ps, closes if closes == FAR else closes + ps)
-                for row, opens, ready, closes in self._rows[bank ^ fold]
-            ])
+            tuple(
+                [
+                    (row + rows, opens + ps, ready + ps, closes if closes == FAR else closes + ps)
+                    for row, opens, ready, closes in self._rows[bank ^ fold]
+                ]
+            )
             for bank in range(len(self._rows))
         ]
         self._row_bus, self._bus_from, self._offered = self._row_bus + ps, self._bus_from + ps, self._offered + ps
