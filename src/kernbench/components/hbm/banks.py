@@ -114,7 +114,7 @@ class ChannelHistory:
         self.live: Channel | None = channel
         self.copy: Channel | None = None
         self.parent, self.step = parent, step
-        self.depth = 0 if parent is None else parent.depth + 1  # steps since a copy
+        self.depth: int = 0 if parent is None else parent.depth + 1  # steps since a copy
         self.now_ps = now_ps
         self.entered_ps, self.first_ps, self.last_ps = answer
         self.end_ps, self.settled_ps = channel.end_ps, channel.settled_ps

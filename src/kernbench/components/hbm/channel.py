@@ -64,9 +64,10 @@ class ChannelTiming:
         self.pcs, self.banks_per_pc = pcs, timing.banks_per_pc
         self.stacks, self.groups = pcs * timing.stacks, pcs * timing.stacks * timing.groups
         self.stacked = timing.stacks > 1
-        # Of banks: PC, stack, group.
+        # Lanes of the grid: of PCs, of groups, of the whole channel. Of banks: PC, stack, and the lane of the group.
+        self.lane = self.pcs + self.groups
         self.places = [
-            (bank // timing.banks_per_pc, bank // timing.banks // timing.groups, bank // timing.banks)
+            (bank // timing.banks_per_pc, bank // timing.banks // timing.groups, pcs + bank // timing.banks)
             for bank in range(pcs * timing.banks_per_pc)
         ]
         # PCs share the bus of column commands, so each has one place of the grid in a burst.
@@ -76,36 +77,37 @@ class ChannelTiming:
         self.in_turn = max(self.in_pc, round(timing.ccd_r_ns / timing.ccd_s_ns * self.in_pc))
         self.unit = max(1, round(work(timing.ccd_s_ns) / self.in_pc))
         self.burst, self.margin = self.in_pc * self.unit, self.in_group
-        runs = [self._commands(n) for n in range(RUN_BURSTS + 1)]
-        # Of runs by their bursts, from ``margin`` places before their first command on: the places of commands, those
-        # that others of their PC cannot have, and others of their group.
-        self.near = [tuple([self._near(each, places) for places in (1, self.in_pc, self.in_group)]) for each in runs]
-        self.first_fits = [self._first_fits(n) for n in range(RUN_BURSTS + 1)]
         self.kept_ps = (GRID_KEPT + self.margin) * self.unit
-        # From the first command to the end of the last byte.
-        self.lengths = [((n - 1) * self.in_group + self.in_pc) * self.unit for n in range(RUN_BURSTS + 1)]
+        self.shapes = [self._shape(n) for n in range(RUN_BURSTS + 1)]
         # After the last byte: when nothing of the past matters; and when writes wait, which are served first.
         settling = max(self.cycle, *self.closing) + self.precharge
         self.settling = settling, settling + sum(self.turning) + queue_entries * (self.cycle + self.closing[1])
 
-    def _commands(self, bursts: int) -> int:
-        return sum(1 << i * self.in_group for i in range(bursts))
+    def _shape(self, bursts: int) -> tuple[int, int, int, int, list[int]]:
+        """Return what a run takes of the grid, from ``margin`` places before its first command on.
 
-    def _near(self, commands: int, places: int) -> int:
-        """Return the places that are fewer than so many from a command."""
-        found = 0
-        for by in range(1 - places, places):
-            found |= commands << self.margin + by
-        return found
+        That is its places, those that others of its PC cannot have, and others of its group; then the time to the end
+        of the last byte, and by how much to shift taken places, one time after another, to have those of whole runs.
+        """
+        commands = sum(1 << i * self.in_group for i in range(bursts))
 
-    def _first_fits(self, bursts: int) -> list[int]:
-        """Return by how much to shift taken places, one time after another, to have those taken for a whole run."""
+        def near(places: int) -> int:
+            found = 0
+            for by in range(1 - places, places):
+                found |= commands << self.margin + by
+            return found
+
         shifts, done = [], 1
         while done < bursts:
-            more = min(done, bursts - done)
-            shifts.append(more * self.in_group)
-            done += more
-        return shifts
+            shifts.append(min(done, bursts - done) * self.in_group)
+            done += min(done, bursts - done)
+        return (
+            near(1),
+            near(self.in_pc),
+            near(self.in_group),
+            ((bursts - 1) * self.in_group + self.in_pc) * self.unit,
+            shifts,
+        )
 
 
 class Counters(NamedTuple):
@@ -141,10 +143,10 @@ class Channel:
     def __init__(self, timing: ChannelTiming) -> None:
         self._of = of = timing
         banks = len(of.places)
-        # The grid of column commands: where it begins and ends; the places that are taken, in the channel, then those
-        # that each PC cannot have, then each group, and at the end those that each PC has given to stacks in turn.
+        # The grid of column commands: where it begins and ends; the places that are taken in each lane, and behind them
+        # those that PCs have given to stacks in turn, the last one's first.
         self._origin = self._grid_end = 0
-        self._grid = [0] * (1 + of.pcs + of.groups + of.pcs)
+        self._grid = [0] * (of.lane + 1 + of.pcs)
         self._ends = [0] * of.pcs
         # The counters of rows; when a bank takes its next ACT, and its rows.
         self._row_bus, self._acts = 0, [0] * of.pcs
@@ -292,28 +294,32 @@ class Channel:
         self._ends = [min(end, now + of.burst) for end in self._ends]
         return opened
 
-    def _serve(self, now: int, base: int, runs: tuple[RowRun, ...], write: int) -> tuple[int, int, int]:
-        """Serve runs in the direction of the buses: when the last has entered its queue, first byte, last.
-
-        A simulation spends much of its time here, so what each run does is hardly in functions of its own.
-        """
+    def _serve(  # noqa: PLR0912, PLR0915 - a simulation spends much of its time here: it calls hardly anything
+        self, now: int, base: int, runs: tuple[RowRun, ...], write: int
+    ) -> tuple[int, int, int]:
+        """Serve runs in the direction of the buses: when the last has entered its queue, first byte, last."""
         of, first, last, serial, number = self._of, FAR, now, self._serial, self._runs
-        leaving, held, room = self._leaving[write], self._held[write], of.rooms[write]
+        leaving, held, room, places = self._leaving[write], self._held[write], of.rooms[write], of.places
+        shapes, channel = of.shapes, of.lane
         all_rows, next_at, ends, bus_from = self._rows, self._next, self._ends, self._bus_from
-        closing, places, burst, stacked = of.closing[write], of.places, of.burst, of.stacked and not write
+        closing, burst, stacked = of.closing[write], of.burst, of.stacked and not write
         used, used_at, other_at = self._used, self._used_at, self._other_at
+        grid, origin, grid_end, unit, margin = self._grid, self._kept_grid(now), self._grid_end, of.unit, of.margin
         for bank, above, n in runs:
             pc, stack, group = places[bank]
+            commands, near_in_pc, near_in_group, length, fits = shapes[n]
             row, at = base + above, now
             number += 1
             serial += n
             if held + n > room:
                 # The first burst enters at ``at``, the last at ``now``.
                 while leaving and held >= room:
-                    now, held = _leave(leaving, held, now)
+                    left = heappop(leaving)
+                    now, held = left[0] if left[0] > now else now, held - left[2]
                 at = now
                 while leaving and held + n > room:
-                    now, held = _leave(leaving, held, now)
+                    left = heappop(leaving)
+                    now, held = left[0] if left[0] > now else now, held - left[2]
             held += n
             waits, newest = n, True
             for each in all_rows[bank]:
@@ -325,14 +331,29 @@ class Channel:
                 heappush(leaving, (opens, number, 1, bank, row))
                 waits -= 1
             start = ready if ready > at else at
-            in_turn = False
+            start = bus_from if bus_from > start else start
+            if grid_end <= at:
+                origin = self._begin_grid(at, start)
+            place = (start - origin + unit - 1) // unit
             if stacked:
                 if used[stack] != group:
                     used[stack], other_at[stack] = group, used_at[stack]
                 used_at[stack] = serial
-                in_turn = serial - other_at[stack] > room
-            start = self._command(pc, group, bus_from if bus_from > start else start, at, n, in_turn)
-            end = start + of.lengths[n]
+                if serial - other_at[stack] > room:
+                    place = self._take_turn(pc, place, n)
+            # The first place from ``start`` on at which all places of the run are free.
+            taken = (grid[channel] | grid[pc] | grid[group]) >> place
+            if taken:
+                for by in fits:
+                    taken |= taken >> by
+                place += (~taken & (taken + 1)).bit_length() - 1
+            before = place - margin
+            grid[channel] |= commands << before
+            grid[pc] |= near_in_pc << before
+            grid[group] |= near_in_group << before
+            start = origin + place * unit
+            end = start + length
+            grid_end = end if end > grid_end else grid_end
             # The last burst comes after it has entered.
             end = now + burst if end < now + burst else end
             if newest and end + closing > next_at[bank]:
@@ -344,9 +365,8 @@ class Channel:
             first = start if start < first else first
             last = end if end > last else last
         self._done[0] += serial - self._serial
-        self._serial, self._runs, self._held[write] = serial, number, held
-        self._first = first if first < self._first else self._first
-        self.end_ps = last if last > self.end_ps else self.end_ps
+        self._serial, self._runs, self._held[write], self._grid_end = serial, number, held, grid_end
+        self._first, self.end_ps = min(first, self._first), max(last, self.end_ps)
         return now, first, last
 
     def _open(self, pc: int, bank: int, row: int, now: int, write: int) -> tuple[int, int]:
@@ -377,41 +397,29 @@ class Channel:
             done[2 + of.pcs + pc] += late
         return opens, ready
 
-    def _command(self, pc: int, group: int, ready: int, now: int, n: int, in_turn: bool) -> int:
-        """Take the first places of the grid from ``ready`` on that a run of ``n`` bursts can have: when it begins.
+    def _begin_grid(self, now: int, start: int) -> int:
+        """Begin the grid anew, as all of it is over at ``now``, with a place at ``start``: return its begin."""
+        unit = self._of.unit
+        self._origin = start - (start - now) // unit * unit - self._of.margin * unit
+        self._grid[:] = [0] * len(self._grid)
+        return self._origin
 
-        They are tCCD_L apart. ``in_turn`` with the other stack, it waits until there is room for all of it, tCCD_R
-        apart.
-        """
-        of, origin, grid, unit = self._of, self._origin, self._grid, self._of.unit
-        if self._grid_end <= now:
-            # All is over: the grid begins anew, with a place at ``ready``.
-            origin = self._origin = ready - (ready - now) // unit * unit - of.margin * unit
-            grid[:] = [0] * len(grid)
-        elif now - origin > of.kept_ps:
-            over = (now - origin) // unit - of.margin
-            origin = self._origin = origin + over * unit
-            grid[:] = [taken >> over for taken in grid]
-        place, lane = (ready - origin + unit - 1) // unit, 1 + pc
-        group += 1 + of.pcs
-        if in_turn:
-            room = (1 << n * of.in_turn) - 1
-            while taken := grid[-lane] >> place & room:
-                place += taken.bit_length()
-            grid[-lane] |= room << place
-        taken = (grid[0] | grid[lane] | grid[group]) >> place
-        if taken:
-            for by in of.first_fits[n]:
-                taken |= taken >> by
-            place += (~taken & (taken + 1)).bit_length() - 1
-        before = place - of.margin
-        commands, in_pc, in_group = of.near[n]
-        grid[0] |= commands << before
-        grid[lane] |= in_pc << before
-        grid[group] |= in_group << before
-        start = origin + place * unit
-        self._grid_end = max(self._grid_end, start + of.lengths[n])
-        return start
+    def _kept_grid(self, now: int) -> int:
+        """Return the begin of the grid, without much that is over at ``now``."""
+        of = self._of
+        if now - self._origin > of.kept_ps:
+            over = (now - self._origin) // of.unit - of.margin
+            self._origin += over * of.unit
+            self._grid[:] = [taken >> over for taken in self._grid]
+        return self._origin
+
+    def _take_turn(self, pc: int, place: int, n: int) -> int:
+        """Take the first room for ``n`` bursts that are tCCD_R apart, in turn with the other stack."""
+        room = (1 << n * self._of.in_turn) - 1
+        while taken := self._grid[~pc] >> place & room:
+            place += taken.bit_length()
+        self._grid[~pc] |= room << place
+        return place
 
     # -- the state as a whole --
 
@@ -458,16 +466,12 @@ class Channel:
             )
 
         pc_fold, stack_fold, group_fold = of.places[fold]
+        group_fold -= of.pcs
         grid: tuple[object, ...] = ()
         if self._grid_end > since:
             over = max(0, (since - self._origin) // of.unit - of.margin)
-            lanes = [
-                0,
-                *[1 + (pc ^ pc_fold) for pc in range(of.pcs)],
-                *[1 + of.pcs + (group ^ group_fold) for group in range(of.groups)],
-                *[-1 - (pc ^ pc_fold) for pc in range(of.pcs)],
-            ]
-            grid = (self._origin + over * of.unit - since, *[self._grid[lane] >> over for lane in lanes])
+            lanes = [self._grid[i] >> over for i in self._lanes(pc_fold, group_fold)]
+            grid = (self._origin + over * of.unit - since, *lanes)
         leaving = [
             sorted(
                 (when - now, number - self._runs, n, bank ^ fold, row - base)
@@ -483,11 +487,24 @@ class Channel:
             times([self._row_bus, self._bus_from, self.end_ps, self._grid_end]),
             self._first - since if since <= self._first < FAR else self._first == FAR,
             self._offered - since if self._waiting[1] else 0,
-            tuple([self._used[stack ^ stack_fold] ^ group_fold for stack in range(of.stacks)]),
+            tuple(self._folded_groups(stack_fold, group_fold)),
             *(bursts(self._used_at, stack_fold), bursts(self._other_at, stack_fold), self._writing),
             *map(tuple, leaving),
             *map(tuple, waiting),
         )
+
+    def _lanes(self, pc_fold: int, group_fold: int) -> list[int]:
+        """Return the lanes of the grid in the order of folded PCs and groups."""
+        of = self._of
+        pcs = [pc ^ pc_fold for pc in range(of.pcs)]
+        groups = [of.pcs + (group ^ group_fold) for group in range(of.groups)]
+        return [*pcs, *groups, of.lane, *[~pc for pc in reversed(pcs)]]
+
+    def _folded_groups(self, stack_fold: int, group_fold: int) -> list[int]:
+        """Return the group that each stack used last, in the order and by the numbers of folded ones."""
+        of = self._of
+        used = [self._used[stack ^ stack_fold] for stack in range(of.stacks)]
+        return [each if each < 0 else of.pcs + ((each - of.pcs) ^ group_fold) for each in used]
 
     def repeat(self, since: Counters, times: int, ps: int, rows: int, fold: int) -> None:
         """Be as if what was done since then were done ``times`` more, ``ps`` later in all.
@@ -496,18 +513,13 @@ class Channel:
         """
         of = self._of
         pc_fold, stack_fold, group_fold = of.places[fold]
+        group_fold -= of.pcs
 
         def later(array: list[int], fold: int) -> list[int]:
             return [array[i ^ fold] + ps for i in range(len(array))]
 
         self._origin, self._grid_end, self.end_ps = self._origin + ps, self._grid_end + ps, self.end_ps + ps
-        groups, turns = self._grid[1 + of.pcs :], self._grid[-of.pcs :]
-        self._grid = [
-            self._grid[0],
-            *[self._grid[1 + (pc ^ pc_fold)] for pc in range(of.pcs)],
-            *[groups[group ^ group_fold] for group in range(of.groups)],
-            *[turns[pc ^ pc_fold] for pc in range(of.pcs)],
-        ]
+        self._grid = [self._grid[i] for i in self._lanes(pc_fold, group_fold)]
         self._ends, self._acts = later(self._ends, pc_fold), later(self._acts, pc_fold)
         self._next = later(self._next, fold)
         self._rows = [
@@ -521,7 +533,7 @@ class Channel:
         ]
         self._row_bus, self._bus_from, self._offered = self._row_bus + ps, self._bus_from + ps, self._offered + ps
         self._first += ps if self._first < FAR else 0
-        self._used = [self._used[stack ^ stack_fold] ^ group_fold for stack in range(of.stacks)]
+        self._used = self._folded_groups(stack_fold, group_fold)
         self._used_at = [self._used_at[stack ^ stack_fold] for stack in range(of.stacks)]
         self._other_at = [self._other_at[stack ^ stack_fold] for stack in range(of.stacks)]
         reads, writes = (
