@@ -32,6 +32,7 @@ PLAN = "scheduler"
 PE_ENGINES = tuple(dict.fromkeys(ENGINE_OF.values()))
 """Each once, in the order of the pipeline."""
 ENGINES = (*PE_ENGINES, PLAN)
+_STAGES = (Kind.FETCH, Kind.GEMM, Kind.MATH, Kind.STORE)
 _ENGINE_OF_KIND = np.array([ENGINES.index(ENGINE_OF[kind.label]) for kind in Kind if kind.label in ENGINE_OF])
 
 
@@ -77,7 +78,8 @@ class Works:
         """Look up the amounts of work of stages on tiles, in the rows of the tiles' issues."""
         columns = self.columns
         issued = np.flatnonzero(columns.kind == Kind.TILE_ISSUE)
-        staged = np.flatnonzero((columns.tile[self.rows] >= 0) & (columns.parent[self.rows] >= 0))
+        stages = np.isin(columns.kind[self.rows], _STAGES) & (columns.tile[self.rows] >= 0)
+        staged = np.flatnonzero(stages & (columns.parent[self.rows] >= 0))
         keys, wanted = self._tile_keys(issued), self._tile_keys(self.rows[staged])
         order = np.argsort(keys)
         self.about[staged] = columns.what[issued[order[np.searchsorted(keys, wanted, sorter=order)]]]
@@ -105,7 +107,7 @@ class Works:
             pe, name = pes[part], name_of(log.whats[what])
             assert pe is not None
             if ENGINES[engine] == PLAN:
-                name = "dot" if name == "dot" else "gemm composite" if kind == Kind.GEMM else f"{name} composite"
+                name = "dot" if name == "dot" else f"gemm {name}" if kind == Kind.GEMM else f"{name} composite"
             elif name == "stage":
                 name = "tile"
             yield EngineWork(

@@ -1,9 +1,13 @@
-"""Tile plans: how a dot or a composite falls into tiles, and what each tile needs. Pure generators."""
+"""Tile plans: how a dot or a composite falls into tiles, and what each tile needs. Pure generators.
+
+A product may go by *blocks* of its result. K then goes in *panels*: a panel of A and one of B are read at once, and all
+tiles of the block fetch from there, while their sums stay in the matrix unit. ``BlockedProduct`` chooses the sizes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import prod
+from collections.abc import Iterable, Iterator
+from math import inf, prod
 from typing import TypeAlias
 
 from kernbench.common.values import value
@@ -13,6 +17,8 @@ TileSizes: TypeAlias = tuple[int, int, int]
 """(m, k, n)"""
 TileIndex: TypeAlias = tuple[int, int, int]
 """(row, column, step along K)"""
+PanelIndex: TypeAlias = tuple[int, int, int, int, int, int]
+"""The index of the first tile that uses a panel, and how many tiles do along each axis: of the result, and of K"""
 
 
 @value(eq=False, guarded=False)
@@ -25,6 +31,18 @@ class OperandWindow:
     itemsize: int
     strides: tuple[int, ...]
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements."""
+        return prod(self.shape) * self.itemsize
+
+
+Panel: TypeAlias = tuple[PanelIndex, OperandWindow]
+"""A part of an operand that is moved for several tiles"""
+Windows: TypeAlias = tuple[OperandWindow, ...]
+Span: TypeAlias = tuple[int, int]
+"""Tiles along an axis: the first, and how many"""
+
 
 @value(eq=False, guarded=False)
 class Tile:
@@ -32,7 +50,8 @@ class Tile:
 
     ``reads`` are streamed in; ``fetch_bytes`` go from TCM to the engine; ``macs`` of the matrix unit;
     ``math_bytes`` has an entry per MATH operation; ``store_bytes`` come back to TCM and ``write`` is streamed out, both
-    only for a tile that completes an output tile.
+    only for a tile that completes an output tile. By blocks nothing is read or written for a tile by itself; it may be
+    the last to fetch from its panels (``ends_step``), or to complete what is written of the ``result`` at once.
     """
 
     index: TileIndex
@@ -42,6 +61,21 @@ class Tile:
     math_bytes: tuple[int, ...]
     store_bytes: int
     write: OperandWindow | None
+    ends_step: bool = False
+    result: Panel | None = None
+
+
+@value(eq=False, guarded=False)
+class BlockStep:
+    """A part of a product by blocks: the panels that are read for it, and the tiles that work on them.
+
+    ``nbytes`` are those of ``reads``; ``freed`` of the bytes that are there nobody uses behind this step.
+    """
+
+    reads: tuple[Panel, ...]
+    nbytes: int
+    freed: int
+    tiles: Iterable[Tile]
 
 
 @value(eq=False, guarded=False)
@@ -88,29 +122,53 @@ def dot_tiles(command: Command, sizes: TileSizes, use: AccumulatorUse) -> Iterat
 
 def gemm_tiles(command: Command, sizes: TileSizes) -> Iterator[Tile]:
     """The tiles of a composite GEMM, K innermost: operands in memory are streamed, those in TCM are fetched only."""
-    a, b, out, epilogue = command.a, command.b, command.out, command.params.epilogue
-    m, k = a.shape
-    n = b.shape[1]
-    tm, tk, tn = sizes
+    (m, k), n = command.a.shape, command.b.shape[1]
     for index, (rows, steps, columns), last in _gemm_grid(m, k, n, sizes):
-        row, column, step = index[0] * tm, index[1] * tn, index[2] * tk
-        reads = _streamed("a", a, (row, step), (rows, steps))
-        reads += _streamed("b", b, (step, column), (steps, columns))
-        fetch, macs = (rows * steps + steps * columns) * a.dtype.itemsize, rows * steps * columns
+        row, column, step = index[0] * sizes[0], index[1] * sizes[2], index[2] * sizes[1]
+        reads = _streamed("a", command.a, (row, step), (rows, steps))
+        reads += _streamed("b", command.b, (step, column), (steps, columns))
         if not last:
-            yield Tile(index, reads, fetch, macs, (), 0, None)
+            yield _gemm_tile(command, index, (rows, steps, columns), reads)
             continue
         place = (row, column), (rows, columns)
-        more, extra = _epilogue_operands(epilogue, *place)
-        yield Tile(
-            index,
-            reads + more,
-            fetch + extra,
-            macs,
-            _epilogue_math(epilogue, out, rows * columns),
-            rows * columns * out.dtype.itemsize,
-            window("out", out, *place),
-        )
+        reads += _epilogue_operands(command.params.epilogue, *place)[0]
+        yield _output_tile(command, index, (rows, steps, columns), reads, window("out", command.out, *place))
+
+
+def _gemm_tile(
+    command: Command, index: TileIndex, extents: tuple[int, int, int], reads: Windows = (), *, ends_step: bool = False
+) -> Tile:
+    """Make a tile of (rows, steps, columns) that other tiles along K follow."""
+    rows, steps, columns = extents
+    fetched = (rows * steps + steps * columns) * command.a.dtype.itemsize
+    return Tile(index, reads, fetched, rows * steps * columns, (), 0, None, ends_step)
+
+
+def _output_tile(
+    command: Command,
+    index: TileIndex,
+    extents: tuple[int, int, int],
+    reads: Windows,
+    write: OperandWindow | None,
+    *,
+    ends_step: bool = False,
+    result: Panel | None = None,
+) -> Tile:
+    """Make a tile that completes an output tile, which its epilogue works on."""
+    (rows, steps, columns), out, epilogue = extents, command.out, command.params.epilogue
+    fetched = (rows * steps + steps * columns) * command.a.dtype.itemsize
+    _, extra = _epilogue_operands(epilogue, (0, 0), (rows, columns))
+    return Tile(
+        index,
+        reads,
+        fetched + extra,
+        rows * steps * columns,
+        _epilogue_math(epilogue, out, rows * columns),
+        rows * columns * out.dtype.itemsize,
+        write,
+        ends_step,
+        result,
+    )
 
 
 def math_tiles(command: Command, sizes: TileSizes) -> Iterator[Tile]:
@@ -184,3 +242,238 @@ def _epilogue_math(steps: tuple[Epilogue, ...], out: MemoryRef, elements: int) -
         )
         for step in steps
     )
+
+
+SUM_BYTES = 4
+"""What the matrix unit takes for the sum of an element of a block."""
+ROW_BYTES = 512
+"""A memory gives rows of so many bytes at its sustained rate."""
+SLACK = 1.3
+"""How much faster than the matrix unit works through them a block's operands are read."""
+
+
+@value
+class OperandReads:
+    """How an operand of a product is read: at ``gbs`` (infinite: it is in TCM), after ``latency_ns``.
+
+    ``by_rows``: elements of a row lie side by side; else those of a column do.
+    """
+
+    gbs: float = inf
+    latency_ns: float = 0.0
+    by_rows: bool = True
+
+    def row_bytes(self, rows: int, columns: int, itemsize: int) -> int:
+        """Return the bytes of a panel that lie side by side."""
+        return (columns if self.by_rows else rows) * itemsize
+
+
+@value
+class BlockRoom:
+    """The bytes that a matrix unit has for ``sums``, and its scheduler for ``panels``."""
+
+    sums: int
+    panels: int
+
+
+@value
+class BlockedProduct:
+    """A product (m, k) by (k, n) and the machine, as far as they decide the sizes of its blocks.
+
+    ``shape`` and ``tile`` are (m, k, n). ``column_bytes`` and ``element_bytes``: what the epilogue reads from memory for
+    a column, and for an element, of the result.
+    """
+
+    shape: TileSizes
+    tile: TileSizes
+    itemsize: int
+    macs_per_ns: float
+    a: OperandReads
+    b: OperandReads
+    column_bytes: int = 0
+    element_bytes: int = 0
+
+    @property
+    def reads_nothing(self) -> bool:
+        """Whether both operands are in TCM, which are panels already."""
+        return self.a.gbs == self.b.gbs == inf
+
+    @property
+    def keeps_a(self) -> bool:
+        """Whether blocks go along the rows of the result, so that A, which is dearer to read, stays as long as it can."""
+        m, k, n = self.shape
+        return m * k / self.a.gbs >= k * n / self.b.gbs
+
+    def can_block(self, room: BlockRoom) -> bool:
+        """Tell whether the smallest blocks fit: two panels of a tile each, and its sums."""
+        return not self.reads_nothing and self.fits(self.tile, room)
+
+    def fits(self, sizes: TileSizes, room: BlockRoom) -> bool:
+        """Tell whether there is room for the sums of a block, and for its panels twice."""
+        return self.sum_bytes(sizes) <= room.sums and self.panel_bytes(sizes) <= room.panels
+
+    def sum_bytes(self, sizes: TileSizes) -> int:
+        """Return the bytes of the sums of a block."""
+        return sizes[0] * sizes[2] * SUM_BYTES
+
+    def panel_bytes(self, sizes: TileSizes) -> int:
+        """Return the bytes of two panels of each operand that is read, and of what the epilogue reads for a block."""
+        bm, bk, bn = sizes
+        side = bm * (self.a.gbs < inf) + bn * (self.b.gbs < inf)
+        return 2 * side * bk * self.itemsize + bn * self.column_bytes + bm * bn * self.element_bytes
+
+    def whole_tiles(self, sizes: TileSizes) -> TileSizes:
+        """Return sizes in whole tiles, and no larger than the product."""
+        bm, bk, bn = (
+            -(-min(size, extent) // tile) * tile
+            for size, extent, tile in zip(sizes, self.shape, self.tile, strict=True)
+        )
+        return bm, bk, bn
+
+    def choose(self, room: BlockRoom) -> TileSizes | None:
+        """Choose the sizes for ``auto``; None when not even the smallest blocks fit.
+
+        Of those whose panels are read faster than the matrix unit works on them, by ``SLACK``, the smallest; else those
+        for which least is read.
+        """
+        if not self.can_block(room):
+            return None
+        (m, _, n), (tm, tk, tn) = self.shape, self.tile
+        fitting = [(bm, bn) for bm in _sizes(m, tm) for bn in _sizes(n, tn) if self.fits((bm, tk, bn), room)]
+        compute_ns = -(-m // tm) * tm * -(-n // tn) * tn / self.macs_per_ns
+        bm, bn = min(
+            fitting, key=lambda each: (max(SLACK * self._read_ns(*each), compute_ns), sum(each), abs(each[0] - each[1]))
+        )
+        return bm, self._panel_size(bm, bn, room), bn
+
+    def _read_ns(self, bm: int, bn: int) -> float:
+        """Return the time to read what all blocks take of A and B, for a step along K."""
+        m, _, n = self.shape
+        return (m * -(-n // bn) / self.a.gbs + n * -(-m // bm) / self.b.gbs) * self.itemsize
+
+    def _panel_size(self, bm: int, bn: int, room: BlockRoom) -> int:
+        """Return the length of the shortest panels that are read well, or of the longest that there is room for.
+
+        Rows of the operand that is dearer to read have ``ROW_BYTES``, and while a panel comes another is on its way.
+        """
+        (_, k, _), (_, tk, _), size = self.shape, self.tile, self.itemsize
+        a_ns, b_ns = bm * size / self.a.gbs, bn * size / self.b.gbs
+        dearer = self.a if a_ns >= b_ns else self.b
+        bk = tk
+        while bk < k and self.fits((bm, bk + tk, bn), room):
+            row = dearer.row_bytes(*((bm, bk) if a_ns >= b_ns else (bk, bn)), size)
+            if row >= ROW_BYTES and bk * (a_ns + b_ns) >= dearer.latency_ns:
+                break
+            bk += tk
+        return bk
+
+
+def _sizes(extent: int, tile: int) -> Iterator[int]:
+    """Yield the sizes in whole tiles that cut an axis into 1, 2, … as equal parts as there are, the smallest first."""
+    tiles = -(-extent // tile)
+    yield from sorted({-(-tiles // parts) * tile for parts in range(1, tiles + 1)})
+
+
+def _cut(extent: int, size: int, tile: int) -> list[tuple[int, int]]:
+    """Cut an axis into parts of ``size`` at most, as equal as whole tiles allow: first tile and number of tiles."""
+    tiles, most = -(-extent // tile), size // tile
+    parts = -(-tiles // most)
+    each, more = divmod(tiles, parts)
+    return [(at * each + min(at, more), each + (at < more)) for at in range(parts)]
+
+
+def block_steps(command: Command, tile: TileSizes, sizes: TileSizes, *, keep_a: bool) -> Iterator[BlockStep]:
+    """The steps of a composite GEMM by blocks of ``sizes``: blocks along rows of the result (``keep_a``) or columns.
+
+    Where one panel is all of K, that of the operand which the next block has in common with this one stays.
+    """
+    (m, k), n = command.a.shape, command.b.shape[1]
+    rows, steps, columns = (_cut(*each) for each in zip((m, k, n), sizes, tile, strict=True))
+    kept, other = ("a", "b") if keep_a else ("b", "a")
+    for first in rows if keep_a else columns:
+        inner = columns if keep_a else rows
+        for number, second in enumerate(inner):
+            row, column = (first, second) if keep_a else (second, first)
+            for step in steps:
+                panels, ends = _Panels(command, tile, row, step, column), step == steps[-1]
+                own = panels.read(other) + (panels.read_epilogue() if ends else ())
+                if len(steps) > 1:
+                    shared, comes, goes = panels.read(kept), True, True
+                else:
+                    along = (0, inner[-1][0] + inner[-1][1])
+                    whole = (first, step, along) if keep_a else (along, step, first)
+                    shared = _Panels(command, tile, *whole).read(kept)
+                    comes, goes = number == 0, number == len(inner) - 1
+                reads, leaves = shared * comes + own, shared * goes + own
+                yield BlockStep(reads, _nbytes(reads), _nbytes(leaves), panels.tiles(ends))
+
+
+def _nbytes(panels: tuple[Panel, ...]) -> int:
+    return sum(each.nbytes for _, each in panels)
+
+
+@value(eq=False, guarded=False)
+class _Panels:
+    """What a step works on: tiles along rows, K and columns, each as first tile and number of tiles."""
+
+    command: Command
+    tile: TileSizes
+    rows: Span
+    steps: Span
+    columns: Span
+
+    def read(self, name: str) -> tuple[Panel, ...]:
+        """Return the panel of operand ``name``; nothing when that is in TCM."""
+        operand = self.command.a if name == "a" else self.command.b
+        if not isinstance(operand, MemoryRef):
+            return ()
+        axes = ((self.rows, self.tile[0]), (self.steps, self.tile[1]), (self.columns, self.tile[2]))
+        spans = axes[:2] if name == "a" else axes[1:]
+        first, shape = zip(*(_elements(*each, n) for each, n in zip(spans, operand.shape, strict=True)), strict=True)
+        (row, rows), (step, steps), (column, columns) = self.rows, self.steps, self.columns
+        return (((row, column, step, rows, columns, steps), window(name, operand, first, shape)),)
+
+    def read_epilogue(self) -> tuple[Panel, ...]:
+        """Return what the epilogue reads for the block."""
+        (row, rows), (step, steps), (column, columns) = self.rows, self.steps, self.columns
+        index = row, column, step + steps - 1, rows, columns, 1  # it is for tiles of the last step along K
+        reads, _ = _epilogue_operands(self.command.params.epilogue, *self._elements_of_result(self.rows))
+        return tuple([(index, each) for each in reads])
+
+    def tiles(self, last: bool) -> Iterator[Tile]:
+        """The tiles, K innermost; ``last``: K ends here, and the result is written a row of tiles at a time."""
+        (row, rows), (step, steps), (column, columns) = self.rows, self.steps, self.columns
+        for i in range(row, row + rows):
+            for j in range(column, column + columns):
+                for s in range(step, step + steps):
+                    ends_row = j == column + columns - 1 and s == step + steps - 1
+                    ends = ends_row and i == row + rows - 1
+                    index, extents = (i, j, s), self._extents(i, j, s)
+                    if last and s == step + steps - 1:
+                        result = self._result(i) if ends_row else None
+                        yield _output_tile(self.command, index, extents, (), None, ends_step=ends, result=result)
+                    else:
+                        yield _gemm_tile(self.command, index, extents, ends_step=ends)
+
+    def _extents(self, i: int, j: int, s: int) -> tuple[int, int, int]:
+        """Rows, steps along K and columns of a tile."""
+        (m, k), n, (tm, tk, tn) = self.command.a.shape, self.command.b.shape[1], self.tile
+        return min(tm, m - i * tm), min(tk, k - s * tk), min(tn, n - j * tn)
+
+    def _result(self, i: int) -> Panel:
+        """Row ``i`` of the tiles of the result."""
+        (step, steps), (column, columns) = self.steps, self.columns
+        first, shape = self._elements_of_result((i, 1))
+        return (i, column, step + steps - 1, 1, columns, 1), window("out", self.command.out, first, shape)
+
+    def _elements_of_result(self, rows: Span) -> tuple[tuple[int, int], tuple[int, int]]:
+        """First element and shape of some rows of tiles of the block of the result."""
+        m, n = self.command.out.shape
+        (row, count), (column, columns) = _elements(rows, self.tile[0], m), _elements(self.columns, self.tile[2], n)
+        return (row, column), (count, columns)
+
+
+def _elements(span: Span, size: int, extent: int) -> tuple[int, int]:
+    """Return the first element of some tiles, and how many elements they hold."""
+    first = span[0] * size
+    return first, min(span[1] * size, extent - first)
