@@ -177,9 +177,10 @@ class Addressing:
         segments = (*(ranges for ranges, _ in sources), target)
         product = None
         if command.params.block is not None:
+            refs = (*command.reads_of_memory, command.out)
             found = {
                 ref: tuple(dict.fromkeys(node for node, _ in self._addresses.by_node(ranges)))
-                for ref, (ranges, _) in zip(command.reads_of_memory, sources, strict=True)
+                for ref, ranges in zip(refs, segments, strict=True)
             }
             product = self._parts.scheduler.product_of(command, found)
         touched = AccessFootprint(tuple(each for _, touched in sources for each in touched), written)

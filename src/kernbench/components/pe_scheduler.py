@@ -293,19 +293,22 @@ class PeScheduler(Component):
         self._inject(cause)
 
     def product_of(self, command: Command, nodes: Mapping[MemoryRef, Sequence[str]]) -> BlockedProduct:
-        """Return what decides the blocks of ``command``, whose operands in memory lie in ``nodes``.
+        """Return what decides the blocks of ``command``, whose arrays in memory lie in ``nodes``.
 
         KernelError for sizes that do not fit.
         """
-        a, b, pe = command.a, command.b, self.machine.spec.pe
+        a, b, out = command.a, command.b, command.out
         steps = [step.operand for step in command.params.epilogue if isinstance(step.operand, MemoryRef)]
+        factors = [x for x in (a, b) if isinstance(x, MemoryRef)]
+        beside = {node for x in factors for node in nodes[x]} & {*nodes[out]}
         product = BlockedProduct(
             shape=(a.shape[0], a.shape[1], b.shape[1]),
             tile=self._sizes,
             itemsize=a.dtype.itemsize,
-            macs_per_ns=pe.gemm.rate(a.dtype),
+            macs_per_ns=self.machine.spec.pe.gemm.rate(a.dtype),
             a=self._reads(a, nodes),
             b=self._reads(b, nodes),
+            write_ns=out.dtype.itemsize / min(map(self._sustained_gbs, nodes[out])) if beside else 0.0,
             column_bytes=sum(x.dtype.itemsize for x in steps if len(x.shape) == 1),
             element_bytes=sum(x.dtype.itemsize for x in steps if len(x.shape) > 1),
         )
@@ -316,15 +319,18 @@ class PeScheduler(Component):
         """Return how an operand is read: as the slowest of its memories, and the way from it, allow."""
         if not isinstance(operand, MemoryRef):
             return OperandReads()
-        machine, cube = self.machine, self.machine.spec.cube
-        memories = {"hbm_ctrl": cube.slice_bw_gbs, "sram": cube.sram_bw_gbs}
-        gbs, latency_ps = inf, 0
+        machine, gbs, latency_ps = self.machine, inf, 0
         for node in nodes[operand]:
             there, back = machine.route(self._dma_id, node), machine.route(node, self._dma_id)
-            gbs = min(gbs, back.bottleneck_gbs, memories.get(machine.graph.node(node).kind, inf))
+            gbs = min(gbs, back.bottleneck_gbs, self._sustained_gbs(node))
             latency_ps = max(latency_ps, there.latency_ps(machine.header_bytes) + back.total_overhead_ps)
         strides = row_strides(operand)
         return OperandReads(gbs, ps_to_ns(latency_ps), by_rows=abs(strides[1]) <= abs(strides[0]))
+
+    def _sustained_gbs(self, node: str) -> float:
+        """Return the rate of a memory; infinite for one that says nothing of it."""
+        cube, kind = self.machine.spec.cube, self.machine.graph.node(node).kind
+        return {"hbm_ctrl": cube.slice_bw_gbs, "sram": cube.sram_bw_gbs}.get(kind, inf)
 
     def _check(self, product: BlockedProduct, block: Block) -> None:
         """Raise KernelError for sizes that a kernel gives and that do not fit, where others would."""

@@ -248,6 +248,10 @@ SUM_BYTES = 4
 """What the matrix unit takes for the sum of an element of a block."""
 ROW_BYTES = 512
 """A memory gives rows of so many bytes at its sustained rate."""
+FEW = 0.25
+"""Of what is read, so much may have short rows."""
+SHARE = 1 / 16
+"""Of the room for panels, what those of one step take at most for the sake of long rows."""
 SLACK = 1.3
 """How much faster than the matrix unit works through them a block's operands are read."""
 
@@ -263,10 +267,6 @@ class OperandReads:
     latency_ns: float = 0.0
     by_rows: bool = True
 
-    def row_bytes(self, rows: int, columns: int, itemsize: int) -> int:
-        """Return the bytes of a panel that lie side by side."""
-        return (columns if self.by_rows else rows) * itemsize
-
 
 @value
 class BlockRoom:
@@ -280,7 +280,8 @@ class BlockRoom:
 class BlockedProduct:
     """A product (m, k) by (k, n) and the machine, as far as they decide the sizes of its blocks.
 
-    ``shape`` and ``tile`` are (m, k, n). ``column_bytes`` and ``element_bytes``: what the epilogue reads from memory for
+    ``shape`` and ``tile`` are (m, k, n). ``write_ns``: the time of an element of the result in a memory that gives
+    operands meanwhile; 0: another takes it. ``column_bytes`` and ``element_bytes``: what the epilogue reads from memory for
     a column, and for an element, of the result.
     """
 
@@ -290,6 +291,7 @@ class BlockedProduct:
     macs_per_ns: float
     a: OperandReads
     b: OperandReads
+    write_ns: float = 0.0
     column_bytes: int = 0
     element_bytes: int = 0
 
@@ -333,39 +335,50 @@ class BlockedProduct:
     def choose(self, room: BlockRoom) -> TileSizes | None:
         """Choose the sizes for ``auto``; None when not even the smallest blocks fit.
 
-        Of those whose panels are read faster than the matrix unit works on them, by ``SLACK``, the smallest; else those
-        for which least is read.
+        Of those whose panels are read faster than the matrix unit works on them, by ``SLACK``, and that leave the memory
+        the time to take the result, the smallest; else those for which least is read.
         """
         if not self.can_block(room):
             return None
-        (m, _, n), (tm, tk, tn) = self.shape, self.tile
-        fitting = [(bm, bn) for bm in _sizes(m, tm) for bn in _sizes(n, tn) if self.fits((bm, tk, bn), room)]
-        compute_ns = -(-m // tm) * tm * -(-n // tn) * tn / self.macs_per_ns
-        bm, bn = min(
-            fitting, key=lambda each: (max(SLACK * self._read_ns(*each), compute_ns), sum(each), abs(each[0] - each[1]))
-        )
-        return bm, self._panel_size(bm, bn, room), bn
+        (m, k, n), (tm, tk, tn) = self.shape, self.tile
+        m, n = -(-m // tm) * tm, -(-n // tn) * tn  # edge tiles take the matrix unit as long as whole ones
+        compute_ns, write_ns = m * k * n / self.macs_per_ns, m * n * self.write_ns
+        a, b = self.a.gbs, self.b.gbs
 
-    def _read_ns(self, bm: int, bn: int) -> float:
-        """Return the time to read what all blocks take of A and B, for a step along K."""
-        m, _, n = self.shape
-        return (m * -(-n // bn) / self.a.gbs + n * -(-m // bm) / self.b.gbs) * self.itemsize
+        # One that is in TCM counts as well: its block of rows or columns is as long.
+        a_gbs, b_gbs = (mine if mine < inf else other for mine, other in ((a, b), (b, a)))
+
+        def rank(block: tuple[int, int]) -> tuple[float, ...]:
+            bm, bn = block
+            read_ns = (m * -(-n // bn) / a_gbs + n * -(-m // bm) / b_gbs) * k * self.itemsize
+            enough = max(SLACK * read_ns, read_ns + write_ns) <= compute_ns
+            return (0, bm + bn, abs(bm - bn)) if enough else (1, max(SLACK * read_ns, read_ns + write_ns), -bm - bn)
+
+        found = ((bm, bn) for bm in _sizes(m, tm) for bn in _sizes(n, tn) if self.fits((bm, tk, bn), room))
+        bm, bn = min(found, key=rank)
+        return bm, self._panel_size(bm, bn, room), bn
 
     def _panel_size(self, bm: int, bn: int, room: BlockRoom) -> int:
         """Return the length of the shortest panels that are read well, or of the longest that there is room for.
 
-        Rows of the operand that is dearer to read have ``ROW_BYTES``, and while a panel comes another is on its way.
+        Rows along K have ``ROW_BYTES``, unless they are few or panels would take more than their ``SHARE`` of the room,
+        and while a panel comes another is on its way.
         """
-        (_, k, _), (_, tk, _), size = self.shape, self.tile, self.itemsize
-        a_ns, b_ns = bm * size / self.a.gbs, bn * size / self.b.gbs
-        dearer = self.a if a_ns >= b_ns else self.b
+        (_, k, _), (_, tk, _) = self.shape, self.tile
+        a_ns, b_ns = bm * self.itemsize / self.a.gbs, bn * self.itemsize / self.b.gbs
+        along_k = a_ns * self.a.by_rows + b_ns * (not self.b.by_rows)
+        least = ROW_BYTES / self.itemsize if along_k > FEW * (a_ns + b_ns) else 0
+        latency_ns = max(self.a.latency_ns, self.b.latency_ns)
         bk = tk
         while bk < k and self.fits((bm, bk + tk, bn), room):
-            row = dearer.row_bytes(*((bm, bk) if a_ns >= b_ns else (bk, bn)), size)
-            if row >= ROW_BYTES and bk * (a_ns + b_ns) >= dearer.latency_ns:
+            short = bk < least and self.panel_bytes((bm, bk + tk, bn)) <= 2 * SHARE * room.panels
+            if not short and bk * (a_ns + b_ns) >= latency_ns:
                 break
             bk += tk
-        return bk
+        tiles = -(-k // tk)
+        parts = max(1, tiles // (bk // tk))  # K is cut evenly: no panel is shorter than that
+        even = -(-tiles // parts) * tk
+        return even if self.fits((bm, even, bn), room) else bk
 
 
 def _sizes(extent: int, tile: int) -> Iterator[int]:
