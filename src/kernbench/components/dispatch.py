@@ -23,6 +23,7 @@ from kernbench.engine.hooks import Inverted, Printed, TookPlace
 from kernbench.engine.machine import Machine
 from kernbench.engine.recorder import OpStarted, Recorded
 from kernbench.messages.commands import (
+    BY_BLOCKS,
     DOT,
     LOAD,
     MATH,
@@ -42,7 +43,7 @@ from kernbench.triton_emu.handles import Slot
 from kernbench.triton_emu.kernel_run import begin_run
 from kernbench.triton_emu.schedules import ScheduledKernel
 from kernbench.triton_emu.source import KernelSite, ProgramText, program_file
-from kernbench.triton_emu.tile_plans import AccumulatorUse, block_steps
+from kernbench.triton_emu.tile_plans import STORED, AccumulatorUse, block_steps
 
 
 class Accumulators:
@@ -76,8 +77,6 @@ class Accumulators:
         return AccumulatorUse(fetched=acc is not None and not is_here, stored=not stays)
 
 
-BY_BLOCKS = "by blocks of"
-"""Stands in the name of the record of a product by blocks, before their (m, k, n)"""
 Claim: TypeAlias = tuple[Queue, int]
 """The queue that a message goes by, and its number there"""
 What: TypeAlias = Recorded | Command
@@ -304,9 +303,9 @@ class Dispatcher:
             sizes = scheduler.block_sizes(work.product, command.params.block, self._accumulators.free)
             if sizes is not None:
                 steps = block_steps(command, work.product.tile, sizes, keep_a=work.product.keeps_a)
-                shown = replace(command, name=f"{command.name} {BY_BLOCKS} {'×'.join(map(str, sizes))}")
+                shown = replace(command, name=f"{command.name} {BY_BLOCKS}{'×'.join(map(str, sizes))}")
         begun = partial(self._composite_begun, op, scheduler.node.id, Recorded(shown, work.segments), command.serial)
-        scheduler.submit(op, command, begun, partial(self._retire_composite, command, op), cause, steps=steps)
+        scheduler.submit(op, command, begun, partial(self._retire_composite, command, op), cause, STORED, steps)
 
     def _composite_begun(
         self, op: int, component: str, what: Recorded, serial: int, start_ps: int, cause: Cause

@@ -1,7 +1,7 @@
 """The tile scheduler of a PE: it turns dots and composites into tiles and lets them into the pipeline.
 
-One stage of the pipeline is the DMA, which streams tiles between memory and TCM. A product by blocks has its operands read
-by panels instead, into the part of the TCM that the scheduler keeps for itself.
+One stage of the pipeline is the DMA, which streams tiles between memory and TCM. Operands of a product by blocks are
+read by panels instead, into the part of the TCM that the scheduler keeps for itself.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ class TileDma:
 class PipelinedCommand:
     """A command in the pipeline: tiles that have not been injected, how many are inside, whom to tell.
 
-    By blocks, ``tiles`` are those of a step, and ``steps`` those for which nothing was read yet. The panels of ``held``,
-    of which ``there`` have come whole, are in TCM or on their way; the first may have tiles inside.
+    By blocks, ``tiles`` are those of one step, and ``steps`` are those for which nothing has been read. The panels of
+    ``held`` are in TCM, or on their way there.
     """
 
     op: int
@@ -151,7 +151,7 @@ class PipelinedCommand:
 
 @state(eq=False)
 class HeldStep:
-    """A step whose panels are in TCM, when ``missing`` of its reads have ended; ``begun``: its tiles are injected."""
+    """A step for which panels are read: ``missing`` of them have not come. ``begun``: its tiles are being injected."""
 
     step: BlockStep
     missing: int
@@ -162,7 +162,7 @@ class PanelBuffers:
     """The TCM of a scheduler, with the panels of products by blocks; they are read in the order of their use.
 
     A product has the panels of two steps at most: those that tiles fetch from, and the next. Behind its last ones come
-    those of the next product, as far as there is room. ``on_ready(cause)`` is called when the panels of a step are there.
+    those of the next product, as far as there is room. ``on_ready(cause)`` is called when all of a step are there.
     """
 
     def __init__(self, clock: Clock, nbytes: int, dma: TileDma, on_ready: Callable[[Cause], None]) -> None:
@@ -323,9 +323,14 @@ class PeScheduler(Component):
         for node in nodes[operand]:
             there, back = machine.route(self._dma_id, node), machine.route(node, self._dma_id)
             gbs = min(gbs, back.bottleneck_gbs, self._sustained_gbs(node))
-            latency_ps = max(latency_ps, there.latency_ps(machine.header_bytes) + back.total_overhead_ps)
+            way_ps = there.latency_ps(machine.header_bytes) + back.total_overhead_ps
+            latency_ps = max(latency_ps, machine.spec.pe.dma.setup_ps + way_ps + self._access_ps(node))
         strides = row_strides(operand)
         return OperandReads(gbs, ps_to_ns(latency_ps), by_rows=abs(strides[1]) <= abs(strides[0]))
+
+    def _access_ps(self, node: str) -> int:
+        cube, kind = self.machine.spec.cube.components, self.machine.graph.node(node).kind
+        return {"hbm_ctrl": cube.hbm_ctrl.attrs.access_ps, "sram": cube.sram.attrs.access_ps}.get(kind, 0)
 
     def _sustained_gbs(self, node: str) -> float:
         """Return the rate of a memory; infinite for one that says nothing of it."""

@@ -81,6 +81,9 @@ CommandSource: TypeAlias = Operand | MemoryRef | float | str
 Block: TypeAlias = tuple[int, int, int] | Literal["auto"] | None
 """The (m, k, n) of the blocks by which a product goes; None: it is streamed tile by tile"""
 
+BY_BLOCKS = "by blocks of "
+"""Stands in the name of the record of a product by blocks, before their m×k×n"""
+
 
 class Epilogue(NamedTuple):
     """A step on each output tile.

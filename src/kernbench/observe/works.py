@@ -13,6 +13,7 @@ from kernbench.core import op_log
 from kernbench.core.clock import NEVER
 from kernbench.core.log import WIDTH, Columns, Kind, Log, Row
 from kernbench.engine.recorder import name_of
+from kernbench.messages.commands import BY_BLOCKS
 from kernbench.messages.requests import PeCoord
 
 ENGINE_OF: dict[op_log.Kind, str] = {
@@ -98,6 +99,16 @@ class Works:
         """Find the works of a launch, by their places here, in order."""
         low, high = np.searchsorted(self.launch, (launch_id, launch_id + 1), sorter=self._by_launch)
         return self._by_launch[low:high]
+
+    def blocks_of(self, launch_id: int) -> dict[int, tuple[str, ...]]:
+        """Find the blocks, as m×k×n, by which the products of a launch went, by the lines of its kernel."""
+        found: dict[int, dict[str, None]] = {}
+        mine = self.of_launch(launch_id)
+        for at in mine[self.done_by(PLAN)[mine]].tolist():
+            _, by_blocks, sizes = name_of(self.log.whats[self.about[at]]).partition(BY_BLOCKS)
+            if by_blocks:
+                found.setdefault(int(self.columns.line[self.rows[at]]), {})[sizes] = None
+        return {line: tuple(each) for line, each in found.items()}
 
     def each(self, pes: list[PeCoord | None]) -> Iterator[EngineWork]:
         """One after another; ``pes``: whose each part of the log is."""

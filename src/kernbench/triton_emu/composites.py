@@ -232,9 +232,9 @@ class CompositeCalls(Issuer):
         ``"gemm"``: (m, k) by (k, n), each a handle or a ref. The name of an elementwise operator: handles and refs of
         one shape of one or two axes, and numbers. The ``epilogue`` steps work on each tile before it is rounded to
         ``out_dtype`` and written, at ``out_strides`` bytes per axis. Without ``out_dtype`` the result has the type
-        that ``dot`` or the operator gives. ``block``: the (m, k, n) of the blocks by which a gemm goes, ``"auto"`` for
-        those that suit the machine; without it, or where there is no room for panels, operands are streamed. KernelError
-        for what does not fit.
+        that ``dot`` or the operator gives. ``block``: the (m, k, n) of the blocks by which a gemm goes, ``"auto"``:
+        those that suit the machine; without it, or where there is no room for panels, operands are streamed.
+        KernelError for what does not fit.
         """
         line, blocks = self._line(), block_sizes(op, block)
         inputs, place, trailing = split_output(op, (*given(a), *operands, *given(b)), out_ptr)

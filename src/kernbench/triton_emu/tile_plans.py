@@ -281,8 +281,8 @@ class BlockedProduct:
     """A product (m, k) by (k, n) and the machine, as far as they decide the sizes of its blocks.
 
     ``shape`` and ``tile`` are (m, k, n). ``write_ns``: the time of an element of the result in a memory that gives
-    operands meanwhile; 0: another takes it. ``column_bytes`` and ``element_bytes``: what the epilogue reads from memory for
-    a column, and for an element, of the result.
+    operands meanwhile; 0: another takes it. ``column_bytes`` and ``element_bytes``: what the epilogue reads from memory
+    for a column, and for an element, of the result.
     """
 
     shape: TileSizes
@@ -302,7 +302,7 @@ class BlockedProduct:
 
     @property
     def keeps_a(self) -> bool:
-        """Whether blocks go along the rows of the result, so that A, which is dearer to read, stays as long as it can."""
+        """Whether blocks go along rows of the result, so that A, which is dearer to read, stays as long as it can."""
         m, k, n = self.shape
         return m * k / self.a.gbs >= k * n / self.b.gbs
 
@@ -335,8 +335,8 @@ class BlockedProduct:
     def choose(self, room: BlockRoom) -> TileSizes | None:
         """Choose the sizes for ``auto``; None when not even the smallest blocks fit.
 
-        Of those whose panels are read faster than the matrix unit works on them, by ``SLACK``, and that leave the memory
-        the time to take the result, the smallest; else those for which least is read.
+        Of those whose panels are read faster than the matrix unit works on them, by ``SLACK``, and that leave the
+        memory time to take the result, the smallest; else those for which least is read.
         """
         if not self.can_block(room):
             return None
@@ -361,18 +361,21 @@ class BlockedProduct:
     def _panel_size(self, bm: int, bn: int, room: BlockRoom) -> int:
         """Return the length of the shortest panels that are read well, or of the longest that there is room for.
 
-        Rows along K have ``ROW_BYTES``, unless they are few or panels would take more than their ``SHARE`` of the room,
-        and while a panel comes another is on its way.
+        A panel takes at least the latency of a read. Unless panels would take more than their ``SHARE`` of the room,
+        rows along K have ``ROW_BYTES``, if they are not few, and between the ends of reading and of working on a step,
+        whichever is later, a read can begin.
         """
         (_, k, _), (_, tk, _) = self.shape, self.tile
         a_ns, b_ns = bm * self.itemsize / self.a.gbs, bn * self.itemsize / self.b.gbs
+        read_ns, compute_ns = a_ns + b_ns, bm * bn / self.macs_per_ns
         along_k = a_ns * self.a.by_rows + b_ns * (not self.b.by_rows)
-        least = ROW_BYTES / self.itemsize if along_k > FEW * (a_ns + b_ns) else 0
+        least = ROW_BYTES / self.itemsize if along_k > FEW * read_ns else 0
         latency_ns = max(self.a.latency_ns, self.b.latency_ns)
         bk = tk
         while bk < k and self.fits((bm, bk + tk, bn), room):
-            short = bk < least and self.panel_bytes((bm, bk + tk, bn)) <= 2 * SHARE * room.panels
-            if not short and bk * (a_ns + b_ns) >= latency_ns:
+            short = bk < least or bk * abs(read_ns - compute_ns) < latency_ns
+            modest = self.panel_bytes((bm, bk + tk, bn)) <= 2 * SHARE * room.panels
+            if bk * read_ns >= latency_ns and not (short and modest):
                 break
             bk += tk
         tiles = -(-k // tk)
