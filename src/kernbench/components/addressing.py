@@ -170,8 +170,7 @@ class Addressing:
         return Descriptor(tuple(segments), targets, reads_or_writes if touched else NOTHING)
 
     def of_composite(self, command: Command) -> Streams:
-        """Everything that a composite streams. AddressFaultError for what nothing maps, KernelError for blocks that do
-        not fit."""
+        """Everything that a composite streams. AddressFaultError for what nothing maps,"""
         sources = [self._locate_stream(ref) for ref in command.reads_of_memory]
         target, written = self._locate_stream(command.out)
         segments = (*(ranges for ranges, _ in sources), target)

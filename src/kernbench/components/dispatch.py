@@ -43,7 +43,7 @@ from kernbench.triton_emu.handles import Slot
 from kernbench.triton_emu.kernel_run import begin_run
 from kernbench.triton_emu.schedules import ScheduledKernel
 from kernbench.triton_emu.source import KernelSite, ProgramText, program_file
-from kernbench.triton_emu.tile_plans import STORED, AccumulatorUse, block_steps
+from kernbench.triton_emu.tile_plans import STORED, AccumulatorUse, BlockLimits, BlockRoom, block_steps
 
 
 class Accumulators:
@@ -160,6 +160,7 @@ class Dispatcher:
 
     def _site(self, grid: tuple[int, int, int]) -> KernelSite:
         sip, cube, pe = self.coord
+        gemm, reserved = self.machine.spec.pe.gemm, self.machine.spec.pe.tcm.scheduler_reserved_bytes
         tcm = PhysAddr.pe_tcm_addr(0, sip, cube, pe, 0, self.machine.addresses.format).encode()
         return KernelSite(
             sip=sip,
@@ -171,7 +172,8 @@ class Dispatcher:
             kernel=self.launch.kernel.name,
             file=program_file(self.launch.kernel),
             tcm=range(tcm, tcm + self.machine.spec.pe.tcm.bytes),
-            dot_dtypes=self.machine.spec.pe.gemm.operand_dtypes,
+            dot_dtypes=gemm.operand_dtypes,
+            blocks=BlockLimits(gemm.tile_sizes, BlockRoom(gemm.acc_bytes, reserved)),
         )
 
     def _make_order(self) -> MemoryOrder | None:

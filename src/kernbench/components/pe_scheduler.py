@@ -13,7 +13,6 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from kernbench.common.errors import KernelError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import state
@@ -293,27 +292,17 @@ class PeScheduler(Component):
         self._inject(cause)
 
     def product_of(self, command: Command, nodes: Mapping[MemoryRef, Sequence[str]]) -> BlockedProduct:
-        """Return what decides the blocks of ``command``, whose arrays in memory lie in ``nodes``.
-
-        KernelError for sizes that do not fit.
-        """
+        """Return what decides the blocks of ``command``, whose arrays in memory lie in ``nodes``."""
         a, b, out = command.a, command.b, command.out
-        steps = [step.operand for step in command.params.epilogue if isinstance(step.operand, MemoryRef)]
-        factors = [x for x in (a, b) if isinstance(x, MemoryRef)]
-        beside = {node for x in factors for node in nodes[x]} & {*nodes[out]}
-        product = BlockedProduct(
-            shape=(a.shape[0], a.shape[1], b.shape[1]),
-            tile=self._sizes,
-            itemsize=a.dtype.itemsize,
+        beside = {node for x in (a, b) if isinstance(x, MemoryRef) for node in nodes[x]} & {*nodes[out]}
+        return BlockedProduct.of(
+            (a, b),
+            command.params.epilogue,
+            self._sizes,
+            (self._reads(a, nodes), self._reads(b, nodes)),
             macs_per_ns=self.machine.spec.pe.gemm.rate(a.dtype),
-            a=self._reads(a, nodes),
-            b=self._reads(b, nodes),
             write_ns=out.dtype.itemsize / min(map(self._sustained_gbs, nodes[out])) if beside else 0.0,
-            column_bytes=sum(x.dtype.itemsize for x in steps if len(x.shape) == 1),
-            element_bytes=sum(x.dtype.itemsize for x in steps if len(x.shape) > 1),
         )
-        self._check(product, command.params.block)
-        return product
 
     def _reads(self, operand: ArrayPlace, nodes: Mapping[MemoryRef, Sequence[str]]) -> OperandReads:
         """Return how an operand is read: as the slowest of its memories, and the way from it, allow."""
@@ -336,23 +325,6 @@ class PeScheduler(Component):
         """Return the rate of a memory; infinite for one that says nothing of it."""
         cube, kind = self.machine.spec.cube, self.machine.graph.node(node).kind
         return {"hbm_ctrl": cube.slice_bw_gbs, "sram": cube.sram_bw_gbs}.get(kind, inf)
-
-    def _check(self, product: BlockedProduct, block: Block) -> None:
-        """Raise KernelError for sizes that a kernel gives and that do not fit, where others would."""
-        room = self._room
-        if (
-            not isinstance(block, tuple)
-            or not product.can_block(room)
-            or product.fits(product.whole_tiles(block), room)
-        ):
-            return
-        sizes = product.whole_tiles(block)
-        raise KernelError(
-            f"block={block}: in whole tiles {' x '.join(map(str, sizes))}, whose sums take "
-            f"{product.sum_bytes(sizes)} bytes of pe.gemm.acc_bytes={room.sums}, and panels "
-            f"{product.panel_bytes(sizes)} of pe.tcm.scheduler_reserved_bytes={room.panels}; "
-            f"smaller ones fit, such as {product.choose(room)}"
-        )
 
     def block_sizes(self, product: BlockedProduct, block: Block, sums: int) -> TileSizes | None:
         """Return the sizes of the blocks of a product that begins, with ``sums`` bytes for them; None: it streams."""

@@ -32,6 +32,7 @@ from kernbench.triton_emu.checks import (
 from kernbench.triton_emu.handles import Handle, Number, Ref
 from kernbench.triton_emu.issuer import Issuer
 from kernbench.triton_emu.source import kernel_error
+from kernbench.triton_emu.tile_plans import BlockLimits, TileSizes
 
 Input: TypeAlias = Handle | Ref | Number
 Stream: TypeAlias = ArrayPlace | Number
@@ -152,6 +153,14 @@ def block_sizes(op: str, block: object) -> Block:
     return m, k, n
 
 
+def check_blocks(limits: BlockLimits, form: Form, epilogue: tuple[Epilogue, ...], block: TileSizes) -> None:
+    """Blocks for which there is room."""
+    a, b = form.arrays
+    problem = limits.problem((a, b), epilogue, block)
+    if problem:
+        raise kernel_error(problem)
+
+
 def listed(epilogue: Sequence[Step]) -> tuple[Step, ...]:
     """The steps, each a tuple that begins with its name."""
     if isinstance(epilogue, str) or not all(isinstance(step, tuple) and step for step in epilogue):
@@ -243,6 +252,8 @@ class CompositeCalls(Issuer):
         out = output(op, form, pointer(place), out_dtype, out_strides)
         steps = listed(epilogue or trailing)
         after_tile = tuple([self._step(step, form) for step in steps])
+        if isinstance(blocks, tuple) and self._site.blocks is not None:
+            check_blocks(self._site.blocks, form, after_tile, blocks)
         reads = tuple([x for x in (*inputs, *(x for _, *more in steps for x in more)) if isinstance(x, Handle)])
         serial, after = self._maker.order(reads)
         opcode, name = (Opcode.GEMM, "composite") if op == GEMM else (Opcode.TILED_MATH, op)

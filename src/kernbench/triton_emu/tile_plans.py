@@ -277,6 +277,27 @@ class BlockRoom:
 
 
 @value
+class BlockLimits:
+    """What kernels are told of blocks: the tile (m, k, n) that they consist of, and the room that there is."""
+
+    tile: TileSizes
+    room: BlockRoom
+
+    def problem(self, factors: tuple[ArrayPlace, ArrayPlace], epilogue: tuple[Epilogue, ...], block: TileSizes) -> str:
+        """Say why a product can not go by blocks of this size; empty when it can, or when no blocks have room."""
+        reads = [OperandReads(gbs=1.0) if isinstance(x, MemoryRef) else OperandReads() for x in factors]
+        product = BlockedProduct.of(factors, epilogue, self.tile, (reads[0], reads[1]), macs_per_ns=1.0, write_ns=0.0)
+        sizes, room = product.whole_tiles(block), self.room
+        if not product.can_block(room) or product.fits(sizes, room):
+            return ""
+        return (
+            f"block={block} is {' x '.join(map(str, sizes))} in whole tiles: sums of {product.sum_bytes(sizes)} bytes "
+            f"(pe.gemm.acc_bytes: {room.sums}), and panels of {product.panel_bytes(sizes)}, two of each operand "
+            f"(pe.tcm.scheduler_reserved_bytes: {room.panels}); give smaller sizes, or 'auto'"
+        )
+
+
+@value
 class BlockedProduct:
     """A product (m, k) by (k, n) and the machine, as far as they decide the sizes of its blocks.
 
@@ -294,6 +315,32 @@ class BlockedProduct:
     write_ns: float = 0.0
     column_bytes: int = 0
     element_bytes: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        factors: tuple[ArrayPlace, ArrayPlace],
+        epilogue: tuple[Epilogue, ...],
+        tile: TileSizes,
+        reads: tuple[OperandReads, OperandReads],
+        *,
+        macs_per_ns: float,
+        write_ns: float,
+    ) -> BlockedProduct:
+        """Return the product of two arrays that are read as ``reads`` say, with an epilogue."""
+        a, b = factors
+        extra = [step.operand for step in epilogue if isinstance(step.operand, MemoryRef)]
+        return cls(
+            shape=(a.shape[0], a.shape[1], b.shape[1]),
+            tile=tile,
+            itemsize=a.dtype.itemsize,
+            macs_per_ns=macs_per_ns,
+            a=reads[0],
+            b=reads[1],
+            write_ns=write_ns,
+            column_bytes=sum(x.dtype.itemsize for x in extra if len(x.shape) == 1),
+            element_bytes=sum(x.dtype.itemsize for x in extra if len(x.shape) > 1),
+        )
 
     @property
     def reads_nothing(self) -> bool:
