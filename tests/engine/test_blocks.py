@@ -46,9 +46,7 @@ class Product:
         sizes = {0: (m, k), 1: (k, n)}
 
         def kernel(a: int, b: int, x: int, c: int, *, tl: Tl) -> None:
-            left, right = (
-                (tl.load if staged[at] else tl.ref)(ptr, sizes[at], of) for at, ptr in enumerate((a, b))
-            )
+            left, right = ((tl.load if staged[at] else tl.ref)(ptr, sizes[at], of) for at, ptr in enumerate((a, b)))
             for at in range(times):
                 out = c + at * m * n * dtype(of).itemsize
                 tl.composite("gemm", left, right, out, epilogue=epilogue(tl, x), block=block)
@@ -86,9 +84,7 @@ def test_a_product_by_blocks_by_hand() -> None:
     assert done.ns == pytest.approx(6 + panels + 1 + 16 + 4 * TILE_NS + last, abs=0.01)
     assert [r.tile for r in done.moves("dma_read", "a")] == [(0, 0, 0, 2, 2, 1)]
     assert [r.tile for r in done.moves("dma_read", "b")] == [(0, 0, 0, 2, 1, 1), (0, 1, 0, 2, 1, 1)]
-    assert [r.tile for r in done.moves("dma_write", "out")] == [
-        (i, j, 0, 1, 1, 1) for j in range(2) for i in range(2)
-    ]
+    assert [r.tile for r in done.moves("dma_write", "out")] == [(i, j, 0, 1, 1, 1) for j in range(2) for i in range(2)]
 
 
 def test_a_block_waits_for_the_panels_two_steps_before() -> None:
@@ -125,7 +121,9 @@ def test_descriptors_are_counted_by_panel_and_stages_by_tile() -> None:
 
 def test_sizes_in_the_log_name_the_plan() -> None:
     assert Product((64, 64, 64), (32, 64, 32)).blocks == ["by blocks of 32×64×32"]
-    assert Product((72, 200, 72), (100, 200, 100)).blocks == ["by blocks of 96×256×96"]  # whole tiles, no more than that
+    assert Product((72, 200, 72), (100, 200, 100)).blocks == [
+        "by blocks of 96×256×96"
+    ]  # whole tiles, no more than that
     assert Product((64, 64, 64), None).blocks == [""]
 
 

@@ -138,7 +138,7 @@ def draw_utilisation(sweep: GemmSweep, path: Path) -> None:
             write_share(axes, slot.x, slot.run.mac_utilisation)
         _shape_axis(axes, sweep)
         percent_axis(axes, "share of the kernel's time (%)")
-        style.legend_above(figure, [*variant_handles(sweep), *utilisation_handles()], columns=5)
+        style.legend_above(figure, [*variant_handles(sweep), *utilisation_handles()], columns=6)
 
 
 def draw_theory(sweep: GemmSweep, path: Path) -> None:
@@ -155,7 +155,7 @@ def draw_theory(sweep: GemmSweep, path: Path) -> None:
         percent_axis(upper, "MAC utilisation (%)")
         most = max(run.beyond_ideal for run in sweep.runs)
         percent_axis(lower, "kernel's time beyond\nthe ideal (%)", max(1.25 * most, LEAST_BEYOND))
-        style.legend_above(figure, [*variant_handles(sweep), *theory_handles()], columns=5)
+        style.legend_above(figure, [*variant_handles(sweep), *theory_handles()], columns=6)
 
 
 def utilisation_bar(axes: Axes, slot: BarPlace) -> None:
@@ -233,7 +233,7 @@ def write_above(axes: Axes, x: float, y: float, text: str, size: float) -> None:
 
 
 NS_PER_US = 1000
-LARGE_LABEL_SIZE = 8.5
+LARGE_LABEL_SIZE = 7
 LEGEND: dict[str, Any] = {
     "frameon": True,
     "framealpha": 1.0,

@@ -151,41 +151,41 @@ class IdealPipeline:
         command, product = self._product(shape)
         issue, gemm = self._pe.components.pe_scheduler.attrs.issue_ps, self._gemm_ps
         ahead = (self._pe.components.pe_scheduler.attrs.stage_slots + 1) * gemm
-        given = gemmed = fetched = freed = freed_before = 0
-        read = memory = total_fetch = count = 0
-        first, last = None, None
+        busy = dict.fromkeys(("DMA in", "fetch", "GEMM", "store", "DMA out", MEMORY), 0)
+        given = gemmed = fetched = freed = freed_before = end = 0
         for step in block_steps(command, self._pe.gemm.tile_sizes, sizes, keep_a=product.keeps_a):
             panels, tiles = self._read(step.nbytes), list(step.tiles)
             if step.reads:
                 given = max(given, freed_before + panels.before) + panels.busy
             there = given + self._back_ps + issue
-            first = first or self._tcm_ps(tiles[0])
-            fetch = sum(map(self._tcm_ps, tiles))
-            gemmed = max(gemmed, there + self._tcm_ps(tiles[0])) + len(tiles) * gemm
-            fetched = max(fetched, there) + fetch
+            fetches, stores = ([port(each) for each in tiles] for port in (self._fetch_ps, self._store_ps))
+            writes = [self._write(tile.result[1].nbytes) for tile in tiles if tile.result is not None]
+            gemmed = max(gemmed, there + fetches[0]) + len(tiles) * gemm
+            fetched = max(fetched, there) + sum(fetches)
             freed_before, freed = freed, max(fetched, gemmed - ahead)
-            read, total_fetch, count, last = read + panels.busy, total_fetch + fetch, count + len(tiles), tiles[-1]
-            memory += panels.memory
-        assert last is not None
-        assert last.result is not None
-        store = self._pe.tcm.write_ps(last.store_bytes)
-        write = self._write(last.result[1].nbytes)
-        pipeline = max(gemmed, fetched + gemm) + store + write.alone
-        memory += 0 if self._keeps_writes else transfer_ps(shape.m * shape.n * self._item, self._slice_gbs)
-        busy = {"DMA in": read, "fetch": total_fetch, "GEMM": count * gemm, MEMORY: memory}
-        around = pipeline - max(busy.values())
+            end = max(gemmed, fetched + gemm) + stores[-1] + (writes[-1].alone if writes else 0)
+            busy["DMA in"] += panels.busy
+            busy["fetch"] += sum(fetches)
+            busy["GEMM"] += len(tiles) * gemm
+            busy["store"] += sum(stores)
+            busy["DMA out"] += sum(each.busy for each in writes)
+            busy[MEMORY] += panels.memory + sum(each.memory for each in writes)
+        around = end - max(busy.values())
         floors = [Floor(stage, ps_to_ns(ps + around), ps_to_ns(ps)) for stage, ps in busy.items()]
         start = self._pe.components.pe_cpu.attrs.first_issue_ps
         return Ideal(
-            ns=ps_to_ns(start + pipeline),
+            ns=ps_to_ns(start + end),
             start_ns=ps_to_ns(start),
             load_ns=0.0,
-            gemm_ns=ps_to_ns(count * gemm),
+            gemm_ns=ps_to_ns(busy["GEMM"]),
             floors=tuple(sorted(floors, key=lambda floor: -floor.ns)),
         )
 
-    def _tcm_ps(self, tile: Tile) -> int:
+    def _fetch_ps(self, tile: Tile) -> int:
         return self._pe.tcm.read_ps(tile.fetch_bytes)
+
+    def _store_ps(self, tile: Tile) -> int:
+        return self._pe.tcm.write_ps(tile.store_bytes)
 
     def _steps(self, tile: GemmTile, stream_a: bool, stream_b: bool) -> TileSteps:
         """The stages of one tile: page 02's times of a tile in each."""
