@@ -88,7 +88,7 @@ def test_a_product_by_blocks_by_hand() -> None:
 
 
 def test_a_block_waits_for_the_panels_two_steps_before() -> None:
-    """Panels that take longer to read than to work on: reading goes on all the time, two steps of it at once at most."""
+    """Panels that take longer to read than to work on: reading goes on all the time, of two steps at once at most."""
     done = Product((32, 1024, 32), (32, 64, 32))
     reads = sorted(done.moves("dma_read", "b"), key=lambda r: r.t_start)
     fetches = {r.tile[2]: r.t_end for r in done.log if r.kind == "fetch"}
