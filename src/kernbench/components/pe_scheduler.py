@@ -157,6 +157,9 @@ class HeldStep:
     begun: bool = False
 
 
+_STEPS_HELD = 2
+
+
 class PanelBuffers:
     """The TCM of a scheduler, with the panels of products by blocks; they are read in the order of their use.
 
@@ -177,7 +180,7 @@ class PanelBuffers:
         self._plans.append(plan)
         self._read(cause)
 
-    def free(self, token: Token, done: Callable[[Row], None]) -> None:
+    def release(self, token: Token, done: Callable[[Row], None]) -> None:
         """Give up what nobody needs behind the step of ``token``, its last tile, which has been fetched."""
         plan = token.work.plan
         self._free += plan.held.popleft().step.freed
@@ -206,7 +209,7 @@ class PanelBuffers:
                 plan.steps = None
                 self._plans.popleft()
                 continue
-            if len(plan.held) == _PANELS or step.nbytes > self._free:
+            if len(plan.held) == _STEPS_HELD or step.nbytes > self._free:
                 return
             self._next = None
             self._free -= step.nbytes
@@ -221,9 +224,6 @@ class PanelBuffers:
         held.missing -= 1
         if not held.missing:
             self._on_ready((row, By.OPERAND))
-
-
-_PANELS = 2
 
 
 class _ChosenSizes:
@@ -266,7 +266,7 @@ class PeScheduler(Component):
         self._dma_id = pe_part(*here, "pe_dma")
         self._room = BlockRoom(machine.spec.pe.gemm.acc_bytes, machine.spec.pe.tcm.scheduler_reserved_bytes)
         self._panels = PanelBuffers(self.clock, self._room.panels, dma, self._inject)
-        self._panels_end = OverlappingStage("panels_end", attrs.tiles_in_flight, self._panels.free)
+        self._panels_end = OverlappingStage("panels_end", attrs.tiles_in_flight, self._panels.release)
         self._log_stages()
 
     def submit(

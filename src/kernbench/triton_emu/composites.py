@@ -144,7 +144,7 @@ def block_sizes(op: str, block: object) -> Block:
         return None
     if op != GEMM:
         raise kernel_error(f"composite {op!r} has no blocks: block= is for 'gemm'")
-    if block == AUTO:
+    if isinstance(block, str) and block == AUTO:
         return AUTO
     sizes = tuple(block) if isinstance(block, tuple | list) else ()
     if len(sizes) != 3 or any(isinstance(x, bool) or not isinstance(x, int | np.integer) or x < 1 for x in sizes):
