@@ -32,7 +32,9 @@ def test_the_machine_reaches_the_simulations_and_json_is_one_document(kernbench,
     assert ran.code == 0
     document = json.loads(ran.out)
     assert document["digest"] == document["results"]["topology_hash"]
-    assert [run["pe"]["end_ns"] for run in document["results"]["runs"]] == pytest.approx([214.399, 248.595, 214.399, 214.399])
+    assert [run["pe"]["end_ns"] for run in document["results"]["runs"]] == pytest.approx(
+        [214.399, 248.595, 214.399, 214.399]
+    )
     assert set(document["files"]) == {path.name for path in (tmp_path / "here").iterdir()}
     config = tmp_path / "here" / "topology.resolved.yaml"
     compiled = kernbench("topology", "--topology", str(config), "--format", "json")
