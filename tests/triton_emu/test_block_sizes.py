@@ -61,6 +61,16 @@ def test_a_slow_memory_takes_larger_blocks_and_a_far_one_longer_panels() -> None
     assert product(512, 512, 512, a=OperandReads(), b=OperandReads()).choose(ROOM) is None
 
 
+def test_a_memory_that_gives_short_rows_slowly_takes_whole_ones() -> None:
+    """Rows of 2 KiB use all channels: wider blocks where the memory has hardly the time, the usual ones elsewhere."""
+    banks = replace(HBM, stripe=2048, piece_share=0.8)
+    few = replace(product(64, 256, 4096, a=banks, b=banks), write_ns=2 / 182.9)
+    assert few.choose(ROOM) == (64, 64, 1024)
+    assert product(512, 512, 512, a=banks, b=banks).choose(ROOM) == (128, 256, 128)
+    ragged = replace(banks, piece_share=0.64)
+    assert product(319, 481, 462, a=ragged, b=ragged).choose(ROOM) == (160, 256, 160)
+
+
 # --- steps ------------------------------------------------------------------------------------------------------------
 
 

@@ -34,6 +34,8 @@ from kernbench.messages.requests import PeCoord
 from kernbench.topology.graph import Node
 from kernbench.topology.pe_spec import PeSchedulerAttrs
 from kernbench.triton_emu.tile_plans import (
+    RAGGED_ROWS,
+    SHORT_ROWS,
     STORED,
     AccumulatorUse,
     BlockedProduct,
@@ -314,17 +316,25 @@ class PeScheduler(Component):
             gbs = min(gbs, back.bottleneck_gbs, self._sustained_gbs(node))
             way_ps = there.latency_ps(machine.header_bytes) + back.total_overhead_ps
             latency_ps = max(latency_ps, machine.spec.pe.dma.setup_ps + way_ps + self._access_ps(node))
-        strides = row_strides(operand)
-        return OperandReads(gbs, ps_to_ns(latency_ps), by_rows=abs(strides[1]) <= abs(strides[0]))
+        step, pitch = sorted(map(abs, row_strides(operand)))
+        found = OperandReads(gbs, ps_to_ns(latency_ps), by_rows=abs(row_strides(operand)[1]) == step)
+        hbm = machine.spec.cube.hbm
+        if hbm.banks is None or not any(self._kind(node) == "hbm_ctrl" for node in nodes[operand]):
+            return found
+        share = RAGGED_ROWS if pitch % hbm.banks.burst_bytes else SHORT_ROWS
+        return replace(found, stripe=hbm.round_bytes, piece_share=share)
+
+    def _kind(self, node: str) -> str:
+        return self.machine.graph.node(node).kind
 
     def _access_ps(self, node: str) -> int:
-        cube, kind = self.machine.spec.cube.components, self.machine.graph.node(node).kind
-        return {"hbm_ctrl": cube.hbm_ctrl.attrs.access_ps, "sram": cube.sram.attrs.access_ps}.get(kind, 0)
+        parts = self.machine.spec.cube.components
+        return {"hbm_ctrl": parts.hbm_ctrl.attrs.access_ps, "sram": parts.sram.attrs.access_ps}.get(self._kind(node), 0)
 
     def _sustained_gbs(self, node: str) -> float:
         """Return the rate of a memory; infinite for one that says nothing of it."""
-        cube, kind = self.machine.spec.cube, self.machine.graph.node(node).kind
-        return {"hbm_ctrl": cube.slice_bw_gbs, "sram": cube.sram_bw_gbs}.get(kind, inf)
+        cube = self.machine.spec.cube
+        return {"hbm_ctrl": cube.slice_bw_gbs, "sram": cube.sram_bw_gbs}.get(self._kind(node), inf)
 
     def block_sizes(self, product: BlockedProduct, block: Block, sums: int) -> TileSizes | None:
         """Return the sizes of the blocks of a product that begins, with ``sums`` bytes for them; None: it streams."""

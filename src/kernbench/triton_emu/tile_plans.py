@@ -254,18 +254,29 @@ SHARE = 1 / 16
 """Of the room for panels, what those of one step take at most for the sake of long rows."""
 SLACK = 1.3
 """How much faster than the matrix unit works through them a block's operands are read."""
+SHORT_ROWS = 0.8
+"""Of its sustained rate, what a memory with banks gives of rows that do not use all its channels alike."""
+RAGGED_ROWS = 0.64
+"""The same, of rows that do not begin with a burst either."""
 
 
 @value
 class OperandReads:
     """How an operand of a product is read: at ``gbs`` (infinite: it is in TCM), after ``latency_ns``.
 
-    ``by_rows``: elements of a row lie side by side; else those of a column do.
+    ``by_rows``: elements of a row lie side by side; else those of a column do. ``stripe``: the bytes that lie on all
+    channels of the memory alike; of pieces that are no multiples of it, it gives ``piece_share`` of its rate.
     """
 
     gbs: float = inf
     latency_ns: float = 0.0
     by_rows: bool = True
+    stripe: int = 1
+    piece_share: float = 1.0
+
+    def share_of_rate(self, side_by_side: int, of: int, itemsize: int) -> float:
+        """Return the part of the rate at which pieces are moved that have some elements of a row ``of`` so many."""
+        return 1.0 if side_by_side >= of or not side_by_side * itemsize % self.stripe else self.piece_share
 
 
 @value
@@ -389,7 +400,7 @@ class BlockedProduct:
             return None
         (m, k, n), (tm, tk, tn) = self.shape, self.tile
         m, n = -(-m // tm) * tm, -(-n // tn) * tn  # edge tiles take the matrix unit as long as whole ones
-        compute_ns, write_ns = m * k * n / self.macs_per_ns, m * n * self.write_ns
+        compute_ns = m * k * n / self.macs_per_ns
         a, b = self.a.gbs, self.b.gbs
 
         # One that is in TCM counts as well: its block of rows or columns is as long.
@@ -398,12 +409,24 @@ class BlockedProduct:
         def rank(block: tuple[int, int]) -> tuple[float, ...]:
             bm, bn = block
             read_ns = (m * -(-n // bn) / a_gbs + n * -(-m // bm) / b_gbs) * k * self.itemsize
-            enough = max(SLACK * read_ns, read_ns + write_ns) <= compute_ns
-            return (0, bm + bn, abs(bm - bn)) if enough else (1, max(SLACK * read_ns, read_ns + write_ns), -bm - bn)
+            needed = max(SLACK * read_ns, self._memory_ns(bm, bn, room))
+            return (0, bm + bn, abs(bm - bn)) if needed <= compute_ns else (1, needed, -bm - bn)
 
         found = ((bm, bn) for bm in _sizes(m, tm) for bn in _sizes(n, tn) if self.fits((bm, tk, bn), room))
         bm, bn = min(found, key=rank)
         return bm, self._panel_size(bm, bn, room), bn
+
+    def _memory_ns(self, bm: int, bn: int, room: BlockRoom) -> float:
+        """Return the time that the memory takes for all panels, and for the result if that goes there."""
+        (m, k, n), bk = self.shape, self._panel_size(bm, bn, room)
+        columns, rows = -(-n // bn), -(-m // bm)  # of blocks, for each of which A, or B, is read
+        if bk >= k:
+            columns, rows = (1, rows) if self.keeps_a else (columns, 1)
+        a_row, b_row = (bk, k) if self.a.by_rows else (bm, m), (bn, n) if self.b.by_rows else (bk, k)
+        a_gbs = self.a.gbs * self.a.share_of_rate(*a_row, self.itemsize)
+        b_gbs = self.b.gbs * self.b.share_of_rate(*b_row, self.itemsize)
+        out = min(self.a, self.b, key=lambda each: each.piece_share).share_of_rate(bn, n, self.itemsize)
+        return (m * columns / a_gbs + n * rows / b_gbs) * k * self.itemsize + m * n * self.write_ns / out
 
     def _panel_size(self, bm: int, bn: int, room: BlockRoom) -> int:
         """Return the length of the shortest panels that are read well, or of the longest that there is room for.
