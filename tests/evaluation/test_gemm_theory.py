@@ -148,6 +148,34 @@ def test_products_by_blocks_are_near_the_closed_form(shape, overrides):
     assert least <= measured <= 1.1 * least
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "shape",
+    [
+        GemmShape(*extents)
+        for extents in (
+            (64, 256, 4096),
+            (256, 64, 4096),
+            (4096, 256, 64),
+            (1024, 64, 1024),
+            (1024, 1024, 64),
+            (160, 1600, 160),
+            (319, 481, 462),
+            (179, 1841, 246),
+            (1000, 65, 1000),
+            (194, 187, 1865),
+            (512, 512, 512),
+        )
+    ],
+    ids=str,
+)
+def test_products_by_blocks_are_near_what_no_machine_avoids(shape):
+    """Of 10 µs and more: the matrix unit's time for whole tiles, or that of reading and writing everything once."""
+    compute = shape.tile_count(TILE) * 16
+    traffic = (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n) * 2 / 182.9
+    assert kernel_ns(shape, "blocked") <= 1.15 * max(compute, traffic)
+
+
 def test_without_room_for_blocks_the_ideal_is_that_of_streaming():
     no_room = "pe.tcm.scheduler_reserved_bytes=1"
     shape = GemmShape(128, 256, 128)
