@@ -16,6 +16,7 @@ from kernbench.evaluation.timeline_figure import draw_timeline, read_bars
 
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "trace_gemm64.png"
 SIZES = [text for axis in "mkn" for text in ("--set", f"bench.{axis}=64")]
+STREAMED = ("--set", "bench.variant=ref_ref")
 
 
 def main() -> int:
@@ -30,7 +31,7 @@ def main() -> int:
         trace = asked.trace
         if trace is None:
             trace = Path(folder) / "trace.json"
-            command = ["run", "--bench", "matmul-composite", "--topology", "default", *SIZES, "--json"]
+            command = ["run", "--bench", "matmul-composite", "--topology", "default", *SIZES, *STREAMED, "--json"]
             if code := kernbench([*command, "--trace", str(trace), "--trace-filter", "pes,memory"]):
                 return code
         try:

@@ -14,7 +14,7 @@ def test_a_summary_and_files_that_are_drawn_again(kernbench, tmp_path):
     ran = kernbench(*GEMM, *SMALL)
     assert ran.code == 0
     rows = [line.split() for line in ran.out.splitlines() if line.startswith("32×32×32 *")]
-    assert [row[2] for row in rows] == ["ref_ref", "load_ref", "load_load"]
+    assert [row[2] for row in rows] == ["ref_ref", "load_ref", "load_load", "blocked"]
     assert all(row[-1] == "PASS" for row in rows)
     assert "in results/milestone-1h-gemm: gemm_sweep.json" in ran.out
     figure = tmp_path / "results" / "milestone-1h-gemm" / "gemm_theory.png"
@@ -32,7 +32,9 @@ def test_the_machine_reaches_the_simulations_and_json_is_one_document(kernbench,
     assert ran.code == 0
     document = json.loads(ran.out)
     assert document["digest"] == document["results"]["topology_hash"]
-    assert [run["pe"]["end_ns"] for run in document["results"]["runs"]] == pytest.approx([214.399, 248.595, 214.399])
+    assert [run["pe"]["end_ns"] for run in document["results"]["runs"]] == pytest.approx(
+        [214.399, 248.595, 214.399, 214.399]
+    )
     assert set(document["files"]) == {path.name for path in (tmp_path / "here").iterdir()}
     config = tmp_path / "here" / "topology.resolved.yaml"
     compiled = kernbench("topology", "--topology", str(config), "--format", "json")

@@ -96,6 +96,12 @@ def never_comes(t_ptr: int, *, tl: Any) -> None:
     tl.recv("E", 16, "f32")
 
 
+def by_blocks(torch: RuntimeContext[Any]) -> None:
+    """A product by blocks."""
+    x, y = torch.ones(64, 64, dtype="f32"), torch.empty(64, 64, dtype="f32")
+    torch.launch("product", "gemm_composite", x, x, y, 64, 64, 64, "f32", "blocked")
+
+
 def launch_what_never_ends(engine: GraphEngine) -> None:
     with RuntimeContext(engine) as torch:
         torch.install_ipcq("ring_allreduce_tcm")
@@ -107,7 +113,7 @@ def test_places_call_what_the_table_says(mine: ModuleType, monkeypatch: pytest.M
     calls: dict[str, set[str]] = defaultdict(set)
     engine = GraphEngine(machine_with(mine, **{kind: counting(kind, calls) for kind in PLACES}))
     with RuntimeContext(engine) as torch:
-        for step in (host_copies, partial(products, dtype="f32"), queues, traffic, *ALL_REDUCE):
+        for step in (host_copies, partial(products, dtype="f32"), by_blocks, queues, traffic, *ALL_REDUCE):
             step(torch)
     with pytest.raises(IpcqDeadlock):  # it gives up what is under way
         launch_what_never_ends(engine)

@@ -21,7 +21,7 @@ from kernbench.observe.critical_path_model import PathPart
 
 GRID = """\
 bench: matmul-composite
-set: { bench.k: 128, bench.n: 64, sip.cube_mesh.w: 1, sip.cube_mesh.h: 1, system.sips.count: 1 }
+set: { bench.k: 128, bench.n: 64, bench.variant: ref_ref, sip.cube_mesh.w: 1, sip.cube_mesh.h: 1, system.sips.count: 1 }
 grid: { bench.m: [32, 64] }
 plots: []
 """

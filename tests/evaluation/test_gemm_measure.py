@@ -55,7 +55,7 @@ def test_every_shape_and_variant_once_and_right(sweep):
         (shape, variant) for shape in ("40×130×20", "64×64×32") for variant in VARIANTS
     ]
     assert all(run.verified.passed and run.verified.elements == run.shape.m * run.shape.n for run in sweep.runs)
-    assert [run.under_tile for run in sweep.runs] == [True] * 3 + [False] * 3
+    assert [run.under_tile for run in sweep.runs] == [True] * 4 + [False] * 4
 
 
 def test_records_of_each_stage(runs):
@@ -124,7 +124,7 @@ def test_no_results_to_draw(tmp_path, text, problem):
 def test_wrong_numbers_are_named(sweep):
     first, *others = sweep.runs
     wrong = replace(first, verified=replace(first.verified, passed=False))
-    with pytest.raises(VerificationError, match="1 of 6 products are wrong: 40×130×20 ref_ref"):
+    with pytest.raises(VerificationError, match="1 of 8 products are wrong: 40×130×20 ref_ref"):
         check_numbers(replace(sweep, runs=(wrong, *others)))
 
 
@@ -138,7 +138,7 @@ def test_everything_is_written_and_drawn_again_the_same(tmp_path):
     summary = evaluate_gemm(study, str(tmp_path / "a" / "b"), "a command", {"dtype": "bf16"})
     folder = tmp_path / "a" / "b"
     assert set(summary.files) == {path.name for path in folder.iterdir()}
-    assert [row[0] for row in summary.rows] == ["32×32×32 *"] * 3
+    assert [row[0] for row in summary.rows] == ["32×32×32 *"] * 4
     provenance = json.loads((folder / "provenance.json").read_text())
     assert provenance["topology_hash"] == machine().digest
     assert provenance["parameters"] == {"dtype": "bf16"}

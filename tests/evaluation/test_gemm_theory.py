@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ideal_memory import IDEAL
 from kernbench.common.dtypes import BF16, F32
-from kernbench.evaluation.gemm_shapes import SHAPES, VARIANTS, GemmShape
+from kernbench.evaluation.gemm_shapes import LARGEST, SHAPES, VARIANTS, GemmShape
 
 TILE = (32, 64, 32)
 ONE_TILE = GemmShape(*TILE)
@@ -26,7 +26,7 @@ def test_one_whole_tile_alone_takes_exactly_that(variant):
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 64])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", ["ref_ref", "load_ref", "load_load"])
 def test_equal_tiles_take_the_longest_stage_each_and_one_tile_alone(variant, count):
     # K is that of a tile, so that every tile passes every stage: DMA in, fetch, GEMM, store, DMA out.
     streamed = {"ref_ref": 8192, "load_ref": 4096, "load_load": 0}[variant]
@@ -106,6 +106,80 @@ def test_no_kernel_of_the_evaluation_is_faster(shape, variant):
 @pytest.mark.parametrize("shape", [GemmShape(8, 256, 256), GemmShape(128, 256, 128), ONE_TILE], ids=str)
 def test_staged_operands_leave_nothing_to_wait_for(shape):
     assert kernel_ns(shape, "load_load", *IDEAL) == ideal(shape, "load_load", *IDEAL).ns
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [ONE_TILE, GemmShape(8, 256, 256), GemmShape(128, 256, 128), GemmShape(256, 512, 256), LARGEST],
+    ids=str,
+)
+def test_whole_blocks_take_exactly_the_closed_form(shape):
+    assert kernel_ns(shape, "blocked", *IDEAL) == ideal(shape, "blocked", *IDEAL).ns
+
+
+def test_blocks_by_hand():
+    """256³ in 2 × 2 blocks of 128, K in one panel of 64 KiB, of which A's stays: panels, first and last block."""
+    found = ideal(GemmShape(256, 256, 256), "blocked", *FAST_MEMORY)
+    way, header, panel = 2.039, 32 / 256, 128 * 256 * 2 / 204.8
+    first = way + header + 2 * panel + way + 1 + 16  # both panels, issue, fetch
+    last = 4 + way + 32 * 256 / 204.8 + way + header  # store; the last row of tiles, 256 bytes long
+    assert found.ns == pytest.approx(6 + first + 4 * 4 * 4 * 4 * 16 + last, abs=0.01)
+    assert {each.stage: each.busy_ns for each in found.floors} == pytest.approx(
+        {
+            "GEMM": 4096,
+            "fetch": 4096,
+            "store": 256,
+            "DMA in": 6 * panel,
+            "DMA out": 256 * 256 * 2 / 204.8,
+            "HBM slice": 6 * panel + 256 * 256 * 2 / 204.8,
+        },
+        abs=0.01,
+    )
+
+
+@pytest.mark.parametrize("overrides", [(), IDEAL], ids=["banks", "ideal"])
+@pytest.mark.parametrize(
+    "shape",
+    [*SHAPES, GemmShape(64, 512, 2048), GemmShape(1024, 64, 1024), GemmShape(500, 300, 700), GemmShape(416, 512, 416)],
+    ids=str,
+)
+def test_products_by_blocks_are_near_the_closed_form(shape, overrides):
+    least, measured = ideal(shape, "blocked", *overrides).ns, kernel_ns(shape, "blocked", *overrides)
+    assert least <= measured <= 1.1 * least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "shape",
+    [
+        GemmShape(*extents)
+        for extents in (
+            (64, 256, 4096),
+            (256, 64, 4096),
+            (4096, 256, 64),
+            (1024, 64, 1024),
+            (1024, 1024, 64),
+            (160, 1600, 160),
+            (319, 481, 462),
+            (179, 1841, 246),
+            (1000, 65, 1000),
+            (194, 187, 1865),
+            (512, 512, 512),
+        )
+    ],
+    ids=str,
+)
+def test_products_by_blocks_are_near_what_no_machine_avoids(shape):
+    """Of 10 µs and more: the matrix unit's time for whole tiles, or that of reading and writing everything once."""
+    compute = shape.tile_count(TILE) * 16
+    traffic = (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n) * 2 / 182.9
+    assert kernel_ns(shape, "blocked") <= 1.15 * max(compute, traffic)
+
+
+def test_without_room_for_blocks_the_ideal_is_that_of_streaming():
+    no_room = "pe.tcm.scheduler_reserved_bytes=1"
+    shape = GemmShape(128, 256, 128)
+    assert ideal(shape, "blocked", no_room) == ideal(shape, "ref_ref", no_room)
 
 
 EXTENTS = st.integers(1, 150)

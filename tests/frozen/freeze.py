@@ -301,6 +301,10 @@ BENCHES = {
     "va-offset-verify": (),
     "gemm-single-pe small": ("bench.m=130", "bench.k=300", "bench.n=70"),
     "qkv-gemm-multi-pe small": ("bench.m=5", "bench.width=160", *SMALL),
+    "gemm-single-pe small, streamed": ("bench.m=130", "bench.k=300", "bench.n=70", "bench.variant=ref_ref"),
+    "matmul-composite ref_ref": ("bench.variant=ref_ref",),
+    "matmul-composite load_ref": ("bench.variant=load_ref",),
+    "matmul-composite load_load": ("bench.variant=load_load",),
 }
 """Benches and what is set; the evaluations run benches and have tests of their own."""
 SLOW_BENCHES = ("qkv-gemm-multi-pe", "gemm-single-pe", "tp-block", "tp-mlp", "va-offset-verify")

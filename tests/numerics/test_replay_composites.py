@@ -52,6 +52,40 @@ def test_an_output_that_is_an_input(engine: GraphEngine) -> None:
     assert (fetch(engine, c) != small(96, 192) @ small(192, 192, seed=1)).any()
 
 
+@pytest.mark.parametrize("block", [(64, 64, 64), (32, 256, 64), (96, 64, 32)])
+def test_panels_of_an_output_that_is_an_input(engine: GraphEngine, block: tuple[int, int, int]) -> None:
+    """C = C B + C by blocks: later panels read what earlier blocks have written, or not, as time has it."""
+    c, b = place(engine, small(96, 192)), place(engine, small(192, 192, seed=1))
+
+    def kernel(c: int, b: int, *, tl: Tl) -> None:
+        x = tl.ref(c, (96, 192), "f32")
+        tl.composite("gemm", x, tl.ref(b, (192, 192), "f32"), out_ptr=c, epilogue=(("add", x),), block=block)
+
+    launch(engine, kernel, c, b)
+    agrees(engine, c, b)
+    assert tiled(engine) == 1
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_writes_of_others_beside_a_product_by_blocks(engine: GraphEngine, staged: bool) -> None:
+    """PE 1 writes an operand of PE 0's product while that reads its panels."""
+    m, k, n = 128, 256, 128
+    a, b, c = place(engine, small(m, k)), place(engine, small(k, n, seed=1)), place(engine, small(m, n, seed=2))
+
+    def kernel(a: int, b: int, c: int, *, tl: Tl) -> None:
+        if tl.program_id(0) == 0:
+            left = tl.load(a, (m, k), "f32") if staged else tl.ref(a, (m, k), "f32")
+            tl.composite("gemm", left, tl.ref(b, (k, n), "f32"), out_ptr=c, block=(64, 64, 64))
+            return
+        for at in range(12):
+            tl.store(b + at * 16 * n * 4, tl.full((16, n), at, "f32"))
+            tl.store(a + at * 8 * k * 4, tl.load(a + at * 8 * k * 4, (8, k), "f32") + 1)
+
+    launch(engine, kernel, a, b, c, targets=((0, 0, 0), (0, 0, 1)))
+    agrees(engine, a, b, c)
+    assert tiled(engine) == 1
+
+
 def test_an_output_shifted_along_an_input(engine: GraphEngine) -> None:
     x = place(engine, small(97, 64))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 import pytest
@@ -22,6 +23,12 @@ Array = np.ndarray
 PAGE = 4096
 COPIED_IN: dict[int, Array] = {}
 """What the engine of the test was given, by physical address: the log lets go of it when it is replayed."""
+
+
+def tiles_of(r: OpRecord) -> list[tuple[int, ...]]:
+    """The tiles of a record; that of a panel has the first and how many along each axis."""
+    first, counts = r.tile[:3], r.tile[3:] or (1, 1, 1)
+    return list(product(*(range(at, at + n) for at, n in zip(first, counts, strict=True))))
 
 
 @dataclass
@@ -96,9 +103,10 @@ class Oracle:
             self.memory.put(r.output.space, addresses(r.output), self.values[r.seq])
         elif r.kind == "dma_write":
             whole = self.log[r.parent]
-            value = self.tile_value(r.tile, whole)
-            at = addresses(whole.output)[self.cut(whole, r.tile, "mn")]
-            self.memory.put(whole.output.space, at, value.astype(whole.output.dtype.numpy))
+            for tile in tiles_of(r):
+                value = self.tile_value(tile, whole)
+                at = addresses(whole.output)[self.cut(whole, tile, "mn")]
+                self.memory.put(whole.output.space, at, value.astype(whole.output.dtype.numpy))
 
     def cut(self, whole: OpRecord, tile: tuple[int, ...], axes: str) -> tuple[slice, ...]:
         size = dict(zip("mkn", whole.params.tile_sizes, strict=True))
@@ -118,7 +126,8 @@ class Oracle:
     def read_tile(self, r: OpRecord, whole: OpRecord) -> None:
         for name, (x, axes) in self.operands(whole).items():
             if r.name == name or (r.kind == "fetch" and x.space == "tcm"):
-                self.seen[whole.seq, name, r.tile] = self.load(x, self.cut(whole, r.tile, axes)).astype(np.float32)
+                for tile in tiles_of(r):
+                    self.seen[whole.seq, name, tile] = self.load(x, self.cut(whole, tile, axes)).astype(np.float32)
 
     def tile_value(self, tile: tuple[int, ...], whole: OpRecord) -> Array:
         i, j, last = tile

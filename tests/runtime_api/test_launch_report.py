@@ -99,3 +99,10 @@ def test_lines_of_a_kernel(small: Topology) -> None:
     assert busy["GEMM"] == 4 * 16
     assert set(busy) == {"DMA in", "fetch", "GEMM", "store", "DMA out"}
     assert line.path_ns * 1000 == sum(part.ps for part in line.parts)
+
+
+def test_the_sizes_of_blocks_stand_in_report_and_explanation(small: Topology) -> None:
+    engine, found = explained(small)
+    assert {split.name: split.blocks for split in report_run(engine).launches} == {"product": ("64×64×64",), "copy": ()}
+    product, *_ = [each for each in found.launches if each.name == "product"]
+    assert [line.blocks for line in product.lines if line.blocks] == [("64×64×64",)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from kernbench.benches.shared import FloatName, make_later_data, multiply_f32, product_atol
+from kernbench.benches.shared import FloatName, Variant, make_later_data, multiply_f32, product_atol
 from kernbench.common.config import ConfigModel
 from kernbench.kernels.gemm import gemm_composite, gemm_simple
 from kernbench.runtime_api.bench_registry import bench
@@ -12,16 +12,18 @@ from kernbench.runtime_api.context import RuntimeContext
 
 
 class GemmParams(ConfigModel):
-    """An (m, k) by (k, n) product: ``streamed`` tile by tile, or by blocks that are loaded, multiplied and stored."""
+    """An (m, k) by (k, n) product: by the tile scheduler, as ``variant`` says, or by blocks that are loaded, multiplied
+    and stored (``streamed: false``)."""
 
     m: PositiveInt = 512
     k: PositiveInt = 512
     n: PositiveInt = 512
     dtype: FloatName = "f16"
     streamed: bool = True
+    variant: Variant = "blocked"
 
 
-@bench("gemm-single-pe", "full host-to-PE path, one PE, both operands streamed", params=GemmParams)
+@bench("gemm-single-pe", "full host-to-PE path, one PE, operands by panels", params=GemmParams)
 def run(torch: RuntimeContext[GemmParams]) -> None:
     """Compute C = A B on PE 0 of cube 0."""
     p = torch.params
@@ -31,7 +33,7 @@ def run(torch: RuntimeContext[GemmParams]) -> None:
     b = torch.empty(p.k, p.n, dtype=p.dtype, name="B").copy_(b_host)
     c = torch.empty(p.m, p.n, dtype=p.dtype, name="C")
     if p.streamed:
-        torch.launch("gemm", gemm_composite, a, b, c, p.m, p.k, p.n, p.dtype)
+        torch.launch("gemm", gemm_composite, a, b, c, p.m, p.k, p.n, p.dtype, p.variant)
     else:
         torch.launch("gemm", gemm_simple, a, b, c, p.m, p.k, p.n, p.dtype, acc_dtype="f32", out_dtype=p.dtype)
     torch.testing.assert_close(c, lambda: multiply_f32(a_host, b_host), atol=product_atol(p.dtype))

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from pydantic import PositiveInt
 
-from kernbench.benches.shared import FloatName, make_later_data, product_atol
+from kernbench.benches.shared import FloatName, Variant, make_later_data, product_atol
 from kernbench.common.config import ConfigModel
 from kernbench.common.dtypes import Array
 from kernbench.common.dtypes import dtype as dtype_of
@@ -16,17 +16,17 @@ from kernbench.kernels.gemm import gemm_composite
 from kernbench.runtime_api.bench_registry import bench
 from kernbench.runtime_api.context import RuntimeContext
 
-Variant: TypeAlias = Literal["ref_ref", "load_ref", "load_load"]
 EpilogueName: TypeAlias = Literal["none", "bias", "relu", "gelu", "silu", "bias_gelu"]
 
 
 class CompositeParams(ConfigModel):
-    """An (m, k) by (k, n) product; ``variant`` says which operands are streamed (ref) and which staged (load)."""
+    """An (m, k) by (k, n) product; ``variant`` says which operands are streamed (ref) and which staged (load), or
+    that they come by panels for blocks of the result (blocked)."""
 
     m: PositiveInt = 128
     k: PositiveInt = 256
     n: PositiveInt = 128
-    variant: Variant = "ref_ref"
+    variant: Variant = "blocked"
     epilogue: EpilogueName = "none"
     dtype: FloatName = "f16"
 

@@ -1,4 +1,4 @@
-"""The GEMM evaluation: 8 shapes in 3 staging variants, each a simulation of its own, with results and figures."""
+"""The GEMM evaluation: 8 shapes in 4 variants, each a simulation of its own, with results and figures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GemmEvaluationParams(ConfigModel):
 
 @bench(
     NAME,
-    "evaluation: 8 GEMMs × 3 stagings, measured and ideal, with figures",
+    "evaluation: 8 GEMMs in 4 variants, measured and ideal, with figures",
     params=GemmEvaluationParams,
     evaluation=True,
 )

@@ -13,7 +13,7 @@ import numpy as np
 from kernbench.common.dtypes import Array
 from kernbench.common.dtypes import dtype as dtype_of
 from kernbench.common.values import value
-from kernbench.kernels.qkv import qkv_projection
+from kernbench.kernels.qkv import qkv_composite
 from kernbench.messages.requests import PeCoord
 from kernbench.messages.steps import ReduceName
 from kernbench.policy.placement.dp import DPPolicy
@@ -24,6 +24,7 @@ from kernbench.tp.block import MlpWeights
 from kernbench.tp.parallel_state import initialize_model_parallel
 
 FloatName: TypeAlias = Literal["f32", "f16", "bf16"]
+Variant: TypeAlias = Literal["ref_ref", "load_ref", "load_load", "blocked"]
 # A prime, so that no row length makes rows repeat: data that is read at a wrong offset is wrong.
 _PERIOD = 1_048_573
 _COLUMNS_AT_ONCE = 2048
@@ -141,7 +142,7 @@ def project(
     x = torch.empty(m, k, dtype=dtype, dp=inputs, name="X").copy_(x_host)
     placed = [torch.empty(k, n, dtype=dtype, dp=weights, name=f"W_{which}").copy_(w_host[which]) for which in "QKV"]
     results = [torch.empty(m, n, dtype=dtype, dp=weights, name=which) for which in "QKV"]
-    torch.launch("qkv", qkv_projection, x, *placed, *results, m, k, n, dtype, acc_dtype="f32", out_dtype=dtype)
+    torch.launch("qkv", qkv_composite, x, *placed, *results, m, k, n, dtype, out_dtype=dtype)
     for which, result in zip("QKV", results, strict=True):
         torch.testing.assert_close(result, partial(multiply_f32, x_host, w_host[which]), atol=product_atol(dtype))
 

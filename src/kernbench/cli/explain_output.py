@@ -11,6 +11,7 @@ from rich.table import Table
 from kernbench.cli.console import Json, bar, number, show, table, text
 from kernbench.common.ids import pe_name
 from kernbench.common.units import format_size
+from kernbench.messages.commands import BY_BLOCKS
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Spent
 from kernbench.observe.roofline import Bound, Roofline
@@ -66,7 +67,8 @@ def _lines(launch: LaunchExplanation) -> Table:
 
 
 def _busy(line: LineUse) -> str:
-    return ", ".join(f"{each.engine} {each.ns:,.0f}" for each in line.busy)
+    engines = ", ".join(f"{each.engine} {each.ns:,.0f}" for each in line.busy)
+    return f"{engines}; {BY_BLOCKS}{', '.join(line.blocks)}" if line.blocks else engines
 
 
 def _waits(launch: LaunchExplanation) -> Table | None:
@@ -291,6 +293,7 @@ def _line_json(each: LineUse, program: ProgramText) -> Json:
         "path_ns": each.path_ns,
         "parts": _parts_json(each.parts),
         "busy": [{"engine": time.engine, "ns": time.ns} for time in each.busy],
+        **({"blocks": list(each.blocks)} if each.blocks else {}),
     }
 
 

@@ -80,6 +80,7 @@ def _launch(launch: LaunchSplit) -> Json:
         "slowest_pe": list(launch.slowest),
         "slowest_ns": launch.slowest_ns,
         "shares": [{"what": share.what, "ns": share.ns} for share in launch.shares],
+        "blocks": list(launch.blocks),
     }
 
 

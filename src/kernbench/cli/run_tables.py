@@ -16,6 +16,7 @@ from kernbench.common.program_line import ErrorPlace
 from kernbench.common.units import format_ns, format_size
 from kernbench.common.values import value
 from kernbench.engine.keeping import DataReport
+from kernbench.messages.commands import BY_BLOCKS
 from kernbench.observe.statistics import TimeShare
 from kernbench.runtime_api.bench_runner import BenchSummary
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
@@ -144,6 +145,8 @@ def _launch(launch: LaunchSplit) -> Table:
         made.add_row(f"    {share.what}", *_part(share.ns, launch.slowest_ns), style="cyan")
     made.add_row("control path: PEs to host", *_part(launch.after_ns, whole))
     made.add_row("launch", f"{whole:,.3f}", "", "", style="bold")
+    if launch.blocks:
+        made.add_row(f"products {BY_BLOCKS}{', '.join(launch.blocks)}", "", "", "")
     if launch.late_pes:
         made.add_row(f"PEs that got the order after the common start: {launch.late_pes}", "", "", "")
     return made

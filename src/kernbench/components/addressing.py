@@ -23,6 +23,7 @@ from kernbench.engine.machine import Machine
 from kernbench.messages.commands import LOAD, NOWHERE, Command, MemoryRef
 from kernbench.messages.fabric import Access
 from kernbench.messages.requests import PeCoord
+from kernbench.triton_emu.tile_plans import BlockedProduct
 
 
 class PeParts:
@@ -78,10 +79,14 @@ class Descriptor:
 
 @value
 class Streams:
-    """The physical ranges of everything that a composite streams, and the bytes that it touches."""
+    """The physical ranges of everything that a composite streams, and the bytes that it touches.
+
+    ``product``: of one that is to go by blocks.
+    """
 
     segments: tuple[tuple[Segment, ...], ...]
     touched: AccessFootprint
+    product: BlockedProduct | None = None
 
 
 class Addressing:
@@ -165,11 +170,20 @@ class Addressing:
         return Descriptor(tuple(segments), targets, reads_or_writes if touched else NOTHING)
 
     def of_composite(self, command: Command) -> Streams:
-        """Everything that a composite streams. AddressFaultError for what nothing maps."""
+        """Everything that a composite streams. AddressFaultError for what nothing maps,"""
         sources = [self._locate_stream(ref) for ref in command.reads_of_memory]
         target, written = self._locate_stream(command.out)
         segments = (*(ranges for ranges, _ in sources), target)
-        return Streams(segments, AccessFootprint(tuple(each for _, touched in sources for each in touched), written))
+        product = None
+        if command.params.block is not None:
+            refs = (*command.reads_of_memory, command.out)
+            found = {
+                ref: tuple(dict.fromkeys(node for node, _ in self._addresses.by_node(ranges)))
+                for ref, ranges in zip(refs, segments, strict=True)
+            }
+            product = self._parts.scheduler.product_of(command, found)
+        touched = AccessFootprint(tuple(each for _, touched in sources for each in touched), written)
+        return Streams(segments, touched, product)
 
     def _locate_stream(self, ref: MemoryRef) -> tuple[tuple[Segment, ...], Footprints]:
         """Translate an operand that stays in memory; return its physical segments and the bytes it touches."""

@@ -9,6 +9,7 @@ others go. The dispatcher also holds what the kernel has of its PE: the program,
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
@@ -22,6 +23,7 @@ from kernbench.engine.hooks import Inverted, Printed, TookPlace
 from kernbench.engine.machine import Machine
 from kernbench.engine.recorder import OpStarted, Recorded
 from kernbench.messages.commands import (
+    BY_BLOCKS,
     DOT,
     LOAD,
     MATH,
@@ -41,20 +43,21 @@ from kernbench.triton_emu.handles import Slot
 from kernbench.triton_emu.kernel_run import begin_run
 from kernbench.triton_emu.schedules import ScheduledKernel
 from kernbench.triton_emu.source import KernelSite, ProgramText, program_file
-from kernbench.triton_emu.tile_plans import AccumulatorUse
+from kernbench.triton_emu.tile_plans import STORED, AccumulatorUse, BlockLimits, BlockRoom, block_steps
 
 
 class Accumulators:
     """The accumulators of a matrix unit while a kernel runs: ``capacity`` bytes, for whole results.
 
     A dot takes the place of the result that it adds to. If its own result does not stay, the place is free as the dot
-    begins: the tiles of dots pass the unit in their order, so that those of another come behind its own.
+    begins: the tiles of dots pass the unit in their order, so that those of another come behind its own. So do those of
+    a product by blocks, whose sums have what is ``free`` when it begins.
     """
 
-    __slots__ = ("_free", "_results")
+    __slots__ = ("_results", "free")
 
     def __init__(self, capacity: int) -> None:
-        self._free = capacity
+        self.free = capacity
         self._results: set[int] = set()  # by the addresses that the results have in TCM
 
     def enter(self, dot: Command, only_accumulated: bool) -> AccumulatorUse:
@@ -66,11 +69,11 @@ class Accumulators:
         is_here = acc is not None and acc.address in self._results
         if acc is not None and is_here:
             self._results.remove(acc.address)
-            self._free += acc.nbytes
-        stays = only_accumulated and result.nbytes <= self._free
+            self.free += acc.nbytes
+        stays = only_accumulated and result.nbytes <= self.free
         if stays:
             self._results.add(result.address)
-            self._free -= result.nbytes
+            self.free -= result.nbytes
         return AccumulatorUse(fetched=acc is not None and not is_here, stored=not stays)
 
 
@@ -157,6 +160,7 @@ class Dispatcher:
 
     def _site(self, grid: tuple[int, int, int]) -> KernelSite:
         sip, cube, pe = self.coord
+        gemm, reserved = self.machine.spec.pe.gemm, self.machine.spec.pe.tcm.scheduler_reserved_bytes
         tcm = PhysAddr.pe_tcm_addr(0, sip, cube, pe, 0, self.machine.addresses.format).encode()
         return KernelSite(
             sip=sip,
@@ -168,7 +172,8 @@ class Dispatcher:
             kernel=self.launch.kernel.name,
             file=program_file(self.launch.kernel),
             tcm=range(tcm, tcm + self.machine.spec.pe.tcm.bytes),
-            dot_dtypes=self.machine.spec.pe.gemm.operand_dtypes,
+            dot_dtypes=gemm.operand_dtypes,
+            blocks=BlockLimits(gemm.tile_sizes, BlockRoom(gemm.acc_bytes, reserved)),
         )
 
     def _make_order(self) -> MemoryOrder | None:
@@ -295,9 +300,14 @@ class Dispatcher:
 
     def _start_composite(self, command: Command, work: Streams, cause: Cause) -> None:
         op = self.machine.next_op()
-        scheduler = self.parts.scheduler
-        begun = partial(self._composite_begun, op, scheduler.node.id, Recorded(command, work.segments), command.serial)
-        scheduler.submit(op, command, begun, partial(self._retire_composite, command, op), cause)
+        scheduler, steps, shown = self.parts.scheduler, None, command
+        if work.product is not None:
+            sizes = scheduler.block_sizes(work.product, command.params.block, self._accumulators.free)
+            if sizes is not None:
+                steps = block_steps(command, work.product.tile, sizes, keep_a=work.product.keeps_a)
+                shown = replace(command, name=f"{command.name} {BY_BLOCKS}{'×'.join(map(str, sizes))}")
+        begun = partial(self._composite_begun, op, scheduler.node.id, Recorded(shown, work.segments), command.serial)
+        scheduler.submit(op, command, begun, partial(self._retire_composite, command, op), cause, STORED, steps)
 
     def _composite_begun(
         self, op: int, component: str, what: Recorded, serial: int, start_ps: int, cause: Cause

@@ -1,16 +1,20 @@
 """The tile scheduler of a PE: it turns dots and composites into tiles and lets them into the pipeline.
 
-One stage of the pipeline is the DMA, which streams tiles between memory and TCM.
+One stage of the pipeline is the DMA, which streams tiles between memory and TCM. Operands of a product by blocks are
+read by panels instead, into the part of the TCM that the scheduler keeps for itself.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from functools import partial
+from math import inf
 from typing import Any
 
 from kernbench.common.ids import pe_part
+from kernbench.common.units import ps_to_ns
 from kernbench.common.values import state
 from kernbench.components.access_plan import extent, plan
 from kernbench.components.pe_dma import PeDma
@@ -19,23 +23,33 @@ from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.components.stage import OverlappingStage, Stage, StageUnit, Token
+from kernbench.core.clock import Clock
 from kernbench.core.log import LAUNCH, LINE, NONE, By, Cause, Kind, Log, Row, pack_row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.engine.part import Component
 from kernbench.engine.recorder import OpStarted, TileAmounts, TileMove
-from kernbench.messages.commands import DOT, GEMM, Command
+from kernbench.messages.commands import DOT, GEMM, ArrayPlace, Block, Command, MemoryRef
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.graph import Node
 from kernbench.topology.pe_spec import PeSchedulerAttrs
 from kernbench.triton_emu.tile_plans import (
+    RAGGED_ROWS,
+    SHORT_ROWS,
     STORED,
     AccumulatorUse,
+    BlockedProduct,
+    BlockRoom,
+    BlockStep,
+    OperandReads,
     OperandWindow,
+    Panel,
     Tile,
+    TileSizes,
     dot_tiles,
     gemm_tiles,
     math_tiles,
+    row_strides,
 )
 
 
@@ -69,15 +83,27 @@ class TileDma:
                 done(row)
 
         for window in work.tile.reads:
-            self._move(work, window, True, on_window, token.cause)
+            self._move(work.plan, work.tile.index, window, True, on_window, token.cause)
+
+    def move_panel(
+        self, plan: PipelinedCommand, panel: Panel, reading: bool, done: Callable[[Row], None], cause: Cause
+    ) -> None:
+        """Read a panel, or write a part of the result; call ``done(row)`` when it is there."""
+        self._move(plan, *panel, reading, done, cause)
 
     def write(self, token: Token, done: Callable[[Row], None]) -> None:
         """Stream out the output tile; call ``done(row)`` when it is acknowledged."""
         work = token.work
-        self._move(work, work.tile.write, False, done, token.cause)
+        self._move(work.plan, work.tile.index, work.tile.write, False, done, token.cause)
 
     def _move(
-        self, work: TileWork, window: OperandWindow, reading: bool, done: Callable[[Row], None], cause: Cause
+        self,
+        whole: PipelinedCommand,
+        index: tuple[int, ...],
+        window: OperandWindow,
+        reading: bool,
+        done: Callable[[Row], None],
+        cause: Cause,
     ) -> None:
         machine = self._machine
         low, span = extent(window.shape, window.itemsize, window.strides)
@@ -85,21 +111,18 @@ class TileDma:
         segments = tuple((pa.encode(), nbytes) for pa, nbytes in found)
         targets = plan(machine.addresses, segments, window.shape, window.itemsize, window.strides)
         op = machine.next_op()
-        begun = partial(self._open_row, op, work, window, reading, len(targets))
+        begun = partial(self._open_row, op, TileMove(whole.op, window.name, index, reading), len(targets))
         descriptor = op, reading, targets, begun, partial(self._on_end, op, done)
         pages = self._mmu.pages(window.va, window.shape, window.itemsize, window.strides)
         if pages:
-            whole, rows = work.plan.row, machine.log.rows
-            launch, line = rows[whole + LAUNCH], rows[whole + LINE]
+            row, rows = whole.row, machine.log.rows
+            launch, line = rows[row + LAUNCH], rows[row + LINE]
             self._mmu.walk(pages, launch, line, cause, partial(self._dma.start, *descriptor))
         else:
             self._dma.start(*descriptor, cause)
 
-    def _open_row(
-        self, op: int, work: TileWork, window: OperandWindow, reading: bool, accesses: int, start_ps: int, cause: Cause
-    ) -> Row:
-        what = TileMove(work.plan.op, window.name, work.tile.index, reading)
-        reads, writes = (accesses, 0) if reading else (0, accesses)
+    def _open_row(self, op: int, what: TileMove, accesses: int, start_ps: int, cause: Cause) -> Row:
+        reads, writes = (accesses, 0) if what.reading else (0, accesses)
         started = OpStarted(op, self._dma.node.id, what, start_ps, reads, writes, -1)
         return self._machine.begin_op(started, cause)
 
@@ -107,9 +130,13 @@ class TileDma:
         done(self._machine.end_op(op))
 
 
-@state
+@state(eq=False)
 class PipelinedCommand:
-    """A command in the pipeline: tiles that have not been injected, how many are inside, whom to tell."""
+    """A command in the pipeline: tiles that have not been injected, how many are inside, whom to tell.
+
+    By blocks, ``tiles`` are those of one step, and ``steps`` are those for which nothing has been read. The panels of
+    ``held`` are in TCM, or on their way there.
+    """
 
     op: int
     command: Command
@@ -119,6 +146,99 @@ class PipelinedCommand:
     row: Row = NONE
     inside: int = 0
     exhausted: bool = False
+    steps: Iterator[BlockStep] | None = None
+    held: deque[HeldStep] = field(default_factory=deque)
+
+
+@state(eq=False)
+class HeldStep:
+    """A step for which panels are read: ``missing`` of them have not come. ``begun``: its tiles are being injected."""
+
+    step: BlockStep
+    missing: int
+    begun: bool = False
+
+
+_STEPS_HELD = 2
+
+
+class PanelBuffers:
+    """The TCM of a scheduler, with the panels of products by blocks; they are read in the order of their use.
+
+    A product has the panels of two steps at most: those that tiles fetch from, and the next. Behind its last ones come
+    those of the next product, as far as there is room. ``on_ready(cause)`` is called when all of a step are there.
+    """
+
+    def __init__(self, clock: Clock, nbytes: int, dma: TileDma, on_ready: Callable[[Cause], None]) -> None:
+        self._clock = clock
+        self._free = nbytes
+        self._dma = dma
+        self._on_ready = on_ready
+        self._plans: deque[PipelinedCommand] = deque()  # those that have steps left to read for
+        self._next: BlockStep | None = None
+
+    def add(self, plan: PipelinedCommand, cause: Cause) -> None:
+        """Read for ``plan`` behind all others."""
+        self._plans.append(plan)
+        self._read(cause)
+
+    def release(self, token: Token, done: Callable[[Row], None]) -> None:
+        """Give up what nobody needs behind the step of ``token``, its last tile, which has been fetched."""
+        plan = token.work.plan
+        self._free += plan.held.popleft().step.freed
+        self._read((token.row, By.SLOT))
+        done(token.row)
+
+    def write(self, plan: PipelinedCommand, result: Panel, done: Callable[[Row], None], cause: Cause) -> None:
+        """Write a part of the result, which has its place here until it is in memory; then call ``done(row)``."""
+        nbytes = result[1].nbytes
+        self._free -= nbytes
+
+        def on_written(row: Row) -> None:
+            self._free += nbytes
+            self._read((row, By.SLOT))
+            done(row)
+
+        self._dma.move_panel(plan, result, False, on_written, cause)
+
+    def _read(self, cause: Cause) -> None:
+        """Read the panels of the next steps, after ``cause``, as far as there is room."""
+        while self._plans:
+            plan = self._plans[0]
+            assert plan.steps is not None
+            step = self._next = self._next or next(plan.steps, None)
+            if step is None:
+                plan.steps = None
+                self._plans.popleft()
+                continue
+            if len(plan.held) == _STEPS_HELD or step.nbytes > self._free:
+                return
+            self._next = None
+            self._free -= step.nbytes
+            held = HeldStep(step, len(step.reads))
+            plan.held.append(held)
+            if plan.row < 0:
+                plan.row = plan.begun(self._clock.time, cause)
+            for read in step.reads:
+                self._dma.move_panel(plan, read, True, partial(self._on_read, held), cause)
+
+    def _on_read(self, held: HeldStep, row: Row) -> None:
+        held.missing -= 1
+        if not held.missing:
+            self._on_ready((row, By.OPERAND))
+
+
+class _ChosenSizes:
+    """The sizes that have been chosen on a machine: most PEs of a launch want the same."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[BlockedProduct, BlockRoom], TileSizes | None] = {}
+
+    def of(self, product: BlockedProduct, room: BlockRoom) -> TileSizes | None:
+        key = product, room
+        if key not in self._found:
+            self._found[key] = product.choose(room)
+        return self._found[key]
 
 
 @register("builtin.pe_scheduler", kind="pe_scheduler")
@@ -145,6 +265,10 @@ class PeScheduler(Component):
         self._dma_in = OverlappingStage("dma_in", attrs.tiles_in_flight, dma.read)
         self._dma_out = OverlappingStage("dma_out", attrs.tiles_in_flight, dma.write)
         self._plans: deque[PipelinedCommand] = deque()
+        self._dma_id = pe_part(*here, "pe_dma")
+        self._room = BlockRoom(machine.spec.pe.gemm.acc_bytes, machine.spec.pe.tcm.scheduler_reserved_bytes)
+        self._panels = PanelBuffers(self.clock, self._room.panels, dma, self._inject)
+        self._panels_end = OverlappingStage("panels_end", attrs.tiles_in_flight, self._panels.release)
         self._log_stages()
 
     def submit(
@@ -155,14 +279,70 @@ class PeScheduler(Component):
         done: Callable[[Row], None],
         cause: Cause,
         use: AccumulatorUse = STORED,
+        steps: Iterator[BlockStep] | None = None,
     ) -> None:
-        """Run ``command`` after ``cause``. ``use``: where a dot accumulates.
+        """Run ``command`` after ``cause``. ``use``: where a dot accumulates; ``steps``: of a product by blocks.
 
         ``begun(now, cause)`` is called when its first tile is issued, and returns its row; ``done(row)`` when its last
         tile is over, whose last stage has that row.
         """
-        self._plans.append(PipelinedCommand(op, command, self._tiles(command, use), begun, done))
+        tiles = self._tiles(command, use) if steps is None else iter(())
+        plan = PipelinedCommand(op, command, tiles, begun, done, steps=steps)
+        self._plans.append(plan)
+        if steps is not None:
+            self._panels.add(plan, cause)
         self._inject(cause)
+
+    def product_of(self, command: Command, nodes: Mapping[MemoryRef, Sequence[str]]) -> BlockedProduct:
+        """Return what decides the blocks of ``command``, whose arrays in memory lie in ``nodes``."""
+        a, b, out = command.a, command.b, command.out
+        beside = {node for x in (a, b) if isinstance(x, MemoryRef) for node in nodes[x]} & {*nodes[out]}
+        return BlockedProduct.of(
+            (a, b),
+            command.params.epilogue,
+            self._sizes,
+            (self._reads(a, nodes), self._reads(b, nodes)),
+            macs_per_ns=self.machine.spec.pe.gemm.rate(a.dtype),
+            write_ns=out.dtype.itemsize / min(map(self._sustained_gbs, nodes[out])) if beside else 0.0,
+        )
+
+    def _reads(self, operand: ArrayPlace, nodes: Mapping[MemoryRef, Sequence[str]]) -> OperandReads:
+        """Return how an operand is read: as the slowest of its memories, and the way from it, allow."""
+        if not isinstance(operand, MemoryRef):
+            return OperandReads()
+        machine, gbs, latency_ps = self.machine, inf, 0
+        for node in nodes[operand]:
+            there, back = machine.route(self._dma_id, node), machine.route(node, self._dma_id)
+            gbs = min(gbs, back.bottleneck_gbs, self._sustained_gbs(node))
+            way_ps = there.latency_ps(machine.header_bytes) + back.total_overhead_ps
+            latency_ps = max(latency_ps, machine.spec.pe.dma.setup_ps + way_ps + self._access_ps(node))
+        step, pitch = sorted(map(abs, row_strides(operand)))
+        found = OperandReads(gbs, ps_to_ns(latency_ps), by_rows=abs(row_strides(operand)[1]) == step)
+        hbm = machine.spec.cube.hbm
+        if hbm.banks is None or not any(self._kind(node) == "hbm_ctrl" for node in nodes[operand]):
+            return found
+        share = RAGGED_ROWS if pitch % hbm.banks.burst_bytes else SHORT_ROWS
+        return replace(found, stripe=hbm.round_bytes, piece_share=share)
+
+    def _kind(self, node: str) -> str:
+        return self.machine.graph.node(node).kind
+
+    def _access_ps(self, node: str) -> int:
+        parts = self.machine.spec.cube.components
+        return {"hbm_ctrl": parts.hbm_ctrl.attrs.access_ps, "sram": parts.sram.attrs.access_ps}.get(self._kind(node), 0)
+
+    def _sustained_gbs(self, node: str) -> float:
+        """Return the rate of a memory; infinite for one that says nothing of it."""
+        cube = self.machine.spec.cube
+        return {"hbm_ctrl": cube.slice_bw_gbs, "sram": cube.sram_bw_gbs}.get(self._kind(node), inf)
+
+    def block_sizes(self, product: BlockedProduct, block: Block, sums: int) -> TileSizes | None:
+        """Return the sizes of the blocks of a product that begins, with ``sums`` bytes for them; None: it streams."""
+        room = replace(self._room, sums=sums)
+        if isinstance(block, tuple):
+            sizes = product.whole_tiles(block)
+            return sizes if product.can_block(room) and product.fits(sizes, room) else None
+        return self.machine.shared(_ChosenSizes).of(product, room)
 
     def _tiles(self, command: Command, use: AccumulatorUse) -> Iterator[Tile]:
         if command.op is DOT:
@@ -175,12 +355,27 @@ class PeScheduler(Component):
             plan = self._plans[0]
             tile = next(plan.tiles, None)
             if tile is None:
-                plan.exhausted = True
-                self._plans.popleft()
+                if not self._begin_step(plan):
+                    break
                 continue
             plan.inside += 1
             self._in_flight -= 1
             self._issue.put(self._token(plan, tile, cause))
+
+    def _begin_step(self, plan: PipelinedCommand) -> bool:
+        """Go on to the next tiles of the first plan, or to the next plan; False: they wait for their panels."""
+        following = next((held for held in plan.held if not held.begun), None)
+        if following is None:
+            if plan.steps is not None:
+                return False
+            plan.exhausted = True
+            self._plans.popleft()
+            return True
+        if following.missing:
+            return False
+        following.begun = True
+        plan.tiles = iter(following.step.tiles)
+        return True
 
     def _token(self, plan: PipelinedCommand, tile: Tile, cause: Cause) -> Token:
         """Make the token of a tile: its way, and its time in each timed stage; both are read from the end."""
@@ -190,6 +385,8 @@ class PeScheduler(Component):
             route.append(self._dma_in)
         route.append(self._fetch_store.fetch)
         times.append(self._fetch_store.fetch_ps(tile.fetch_bytes))
+        if tile.ends_step:
+            route.append(self._panels_end)
         if tile.macs:
             route.append(self._gemm.unit)
             times.append(self._gemm.tile_ps(plan.command.a.dtype))
@@ -207,10 +404,20 @@ class PeScheduler(Component):
         return Token(TileWork(plan, tile, number), route, len(route), times, len(times), self._retire, None, cause)
 
     def _retire(self, token: Token) -> None:
-        plan, row = token.work.plan, token.row
-        plan.inside -= 1
+        work, row = token.work, token.row
         self._in_flight += 1
+        if work.tile.result is None:
+            work.plan.inside -= 1
+        else:  # what it completes is written as a part of the plan
+            self._panels.write(work.plan, work.tile.result, partial(self._on_written, work.plan), (row, By.OPERAND))
         self._inject((row, By.SLOT))
+        self._end(work.plan, row)
+
+    def _on_written(self, plan: PipelinedCommand, row: Row) -> None:
+        plan.inside -= 1
+        self._end(plan, row)
+
+    def _end(self, plan: PipelinedCommand, row: Row) -> None:
         if plan.exhausted and not plan.inside:
             plan.done(row)
 

@@ -223,7 +223,7 @@ CALLED: dict[str, tuple[str, ...]] = {
     "m_cpu": _CONTROL_CPU,
     "sram": _MEMORY,
     "pe_cpu": _CPU,
-    "pe_scheduler": ("submit",),
+    "pe_scheduler": ("block_sizes", "product_of", "submit"),
     "pe_dma": (*_ENTERED, "accept", "receive", "start", "write"),
     "pe_fetch_store": ("fetch_ps", "store_ps"),
     "pe_gemm": ("tile_ps",),

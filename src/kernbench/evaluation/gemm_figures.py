@@ -1,4 +1,4 @@
-"""Figures of GEMMs over shapes and staging variants: stages of the pipeline beside the time of the kernel, utilisation
+"""Figures of GEMMs over shapes and variants: stages of the pipeline beside the time of the kernel, utilisation
 of the matrix unit, the ideal pipeline; the largest shape, beside which the others would be invisible, by itself."""
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def draw_stages(sweep: GemmSweep, path: Path) -> None:
             axes.set_axis_off()
         panels[len(shapes)].legend(handles=stage_legend(sweep.runs), loc="center left", borderaxespad=0)
         figure.supylabel("busy time (ns)", fontsize=10)
-        figure.supxlabel("operands: A over B, streamed (ref) or staged (load)", fontsize=10)
+        figure.supxlabel(
+            "operands: A over B, streamed (ref) or staged (load); or panels of both for blocks", fontsize=10
+        )
 
 
 def stage_panel(axes: Axes, runs: Sequence[GemmRun], unit_ns: float = 1) -> None:
@@ -108,8 +110,8 @@ def _draw_bar(axes: Axes, bar: StageBar, left: float, width: float, unit_ns: flo
         axes.hlines(level, left, left + inside, color=style.BLACK, linewidth=1, path_effects=style.halo())
 
 
-COLOURS = (style.BLUE, style.ORANGE, style.GREEN)
-"""Of the staging variants, in order."""
+COLOURS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE)
+"""Of the variants, in order."""
 PALE = 0.32
 LABEL_SIZE = 7.5
 HATCH = "//////"
@@ -136,7 +138,7 @@ def draw_utilisation(sweep: GemmSweep, path: Path) -> None:
             write_share(axes, slot.x, slot.run.mac_utilisation)
         _shape_axis(axes, sweep)
         percent_axis(axes, "share of the kernel's time (%)")
-        style.legend_above(figure, [*variant_handles(sweep), *utilisation_handles()], columns=5)
+        style.legend_above(figure, [*variant_handles(sweep), *utilisation_handles()], columns=6)
 
 
 def draw_theory(sweep: GemmSweep, path: Path) -> None:
@@ -153,7 +155,7 @@ def draw_theory(sweep: GemmSweep, path: Path) -> None:
         percent_axis(upper, "MAC utilisation (%)")
         most = max(run.beyond_ideal for run in sweep.runs)
         percent_axis(lower, "kernel's time beyond\nthe ideal (%)", max(1.25 * most, LEAST_BEYOND))
-        style.legend_above(figure, [*variant_handles(sweep), *theory_handles()], columns=5)
+        style.legend_above(figure, [*variant_handles(sweep), *theory_handles()], columns=6)
 
 
 def utilisation_bar(axes: Axes, slot: BarPlace) -> None:
@@ -231,7 +233,7 @@ def write_above(axes: Axes, x: float, y: float, text: str, size: float) -> None:
 
 
 NS_PER_US = 1000
-LARGE_LABEL_SIZE = 8.5
+LARGE_LABEL_SIZE = 7
 LEGEND: dict[str, Any] = {
     "frameon": True,
     "framealpha": 1.0,
@@ -262,7 +264,9 @@ def draw_large(runs: Sequence[GemmRun], path: Path) -> None:
         percent_axis(shares, "MAC utilisation (%)")
         for axes in (times, shares):
             _variant_axis(axes, runs)
-        figure.supxlabel("operands: A over B, streamed (ref) or staged (load)", fontsize=10)
+        figure.supxlabel(
+            "operands: A over B, streamed (ref) or staged (load); or panels of both for blocks", fontsize=10
+        )
         style.legend_above(figure, theory_handles(style.SLATE), columns=2)
 
 

@@ -17,6 +17,7 @@ from kernbench.evaluation.gemm_results import LOAD, STAGES, GemmRun, GemmSweep, 
 from kernbench.evaluation.gemm_shapes import VARIANTS, GemmShape
 from kernbench.evaluation.gemm_theory import IdealPipeline
 from kernbench.kernels.composite import Matmul
+from kernbench.messages.commands import BY_BLOCKS
 from kernbench.messages.control import PeReport
 from kernbench.observe.statistics import union_ps
 from kernbench.observe.works import ENGINE_OF
@@ -30,7 +31,7 @@ BENCH = "matmul-composite"
 
 @value(kw_only=True)
 class GemmStudy:
-    """The simulations to run: every shape in every staging variant, on one PE of SIP ``sip``."""
+    """The simulations to run: every shape in every variant, on one PE of SIP ``sip``."""
 
     topology: Topology
     shapes: tuple[GemmShape, ...]
@@ -99,6 +100,7 @@ class _Measurement:
             dtype=dtype.name,
             tile=gemm.tile_sizes,
             tiles=shape.tile_count(gemm.tile_sizes),
+            blocks=next(each.name.partition(BY_BLOCKS)[2] for each in self._records if _is_whole(each)),
             under_tile=shape.under_tile(gemm.tile_sizes),
             sim_ns=self.result.sim_ns,
             launch_ns=ps_to_ns(self._launch.ended_ps - self._launch.submitted_ps),
@@ -150,5 +152,5 @@ def _engine(record: OpRecord) -> str:
 
 
 def _stage(record: OpRecord) -> str:
-    """A descriptor that belongs to no tile stages an operand."""
+    """A descriptor that belongs to no tile, and to no panel, stages an operand."""
     return LOAD if record.kind == "dma_read" and record.tile is None else _engine(record)

@@ -35,7 +35,8 @@ STAGES_FIGURE, LARGE_FIGURE = "gemm_stages.png", "gemm_512.png"
 UTILISATION_FIGURE, THEORY_FIGURE = "gemm_utilisation.png", "gemm_theory.png"
 COLUMNS = (
     TableColumn("shape M×K×N", figures=False),
-    TableColumn("staging", figures=False),
+    TableColumn("variant", figures=False),
+    TableColumn("blocks", figures=False),
     TableColumn("tiles"),
     TableColumn("measured ns"),
     TableColumn("ideal ns"),
@@ -98,6 +99,7 @@ def _summary(sweep: GemmSweep, folder: Path, files: tuple[str, ...]) -> Summary:
         rows=tuple(_row(run) for run in sweep.runs),
         notes=(
             "* under-tile: M, K or N is below the tile, so that every tile is partly empty",
+            "blocks: M×K×N of the blocks that a product went by; without, operands are streamed or staged",
             "beyond: how much longer than the ideal the kernel took",
             "MACs busy: the part of the kernel's time in which the matrix unit worked (MAC utilisation)",
             "useful: the MACs of the product over what the unit could have done in the kernel's time",
@@ -113,6 +115,7 @@ def _row(run: GemmRun) -> tuple[str, ...]:
     return (
         f"{run.shape}{' *' if run.under_tile else ''}",
         run.variant,
+        run.blocks,
         f"{run.tiles:,}",
         f"{run.pe.ns:,.3f}",
         f"{run.ideal.ns:,.3f}",

@@ -56,8 +56,8 @@ class Verified:
 
 @value(kw_only=True)
 class GemmRun:
-    """One simulation. ``tile``: its sizes along (m, k, n); ``launch_ns``: control path included; ``sim_ns``: with the
-    copies of the operands.
+    """One simulation. ``tile``: its sizes along (m, k, n); ``blocks``: of a product by blocks their sizes, as m×k×n;
+    ``launch_ns``: control path included; ``sim_ns``: with the copies of the operands.
 
     ``pe``: the kernel; ``composite``: from the issue of the first tile to the end of the last.
     ``mac_utilisation``: the share of the kernel's time in which the matrix unit was busy; ``useful_efficiency``: the
@@ -69,6 +69,7 @@ class GemmRun:
     dtype: str
     tile: TileSizes
     tiles: int
+    blocks: str
     under_tile: bool
     sim_ns: float
     launch_ns: float
@@ -149,7 +150,7 @@ def table_rows(runs: Iterable[GemmRun]) -> list[dict[str, TableValue]]:
 def _row(run: GemmRun) -> dict[str, TableValue]:
     row: dict[str, TableValue] = {"m": run.shape.m, "k": run.shape.k, "n": run.shape.n, "variant": run.variant}
     row |= dict(zip(("tile_m", "tile_k", "tile_n"), run.tile, strict=True))
-    row |= {"dtype": run.dtype, "tiles": run.tiles, "under_tile": run.under_tile}
+    row |= {"dtype": run.dtype, "tiles": run.tiles, "blocks": run.blocks, "under_tile": run.under_tile}
     row |= {"sim_ns": run.sim_ns, "launch_ns": run.launch_ns, "pe_ns": run.pe.ns}
     row |= {"composite_start_ns": run.composite.start_ns, "composite_end_ns": run.composite.end_ns}
     row |= {"ideal_ns": run.ideal.ns, "ideal_longest": run.ideal.longest, "ideal_utilisation": run.ideal.utilisation}

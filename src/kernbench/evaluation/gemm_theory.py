@@ -9,6 +9,17 @@ an edge hold less, and only the last along K is stored and written, so here the 
 works for the sum of its tiles, after what comes before it in the first tile and before what comes after it in the last.
 Reads and writes share the HBM slice, which thereby counts as a stage too. The longest of these is the pipeline's time.
 
+By blocks (``blocked``) panels come instead of tiles, two steps ahead at most. With R the time in which the memory gives
+the panels of a step, and G, F that of its tiles in the matrix unit and at the TCM's port,
+
+    given(s) = max(given(s - 1), way there + freed(s - 2)) + R(s)
+    there(s) = given(s) + way back
+    gemm(s)  = max(gemm(s - 1), there(s) + issue + first fetch) + G(s)      fetch(s) likewise, with F
+    freed(s) = when the last tile of s has been fetched: at most ``stage_slots`` tiles before it is multiplied
+
+and behind gemm of the last step the last tile is stored and its row of tiles written. Steps, edges, and what
+stays in TCM between blocks, are those of the plan itself.
+
 What is ideal: any number of tiles in flight, buffers without bounds, all channels of the memory evenly used.
 """
 
@@ -17,11 +28,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kernbench.common.dtypes import DType
-from kernbench.common.ids import hbm_id, pe_dma_id
+from kernbench.common.ids import hbm_id, pe_dma_id, pe_part
 from kernbench.common.units import ns_to_ps, ps_to_ns, transfer_ps
 from kernbench.common.values import value
+from kernbench.components.pe_scheduler import PeScheduler
 from kernbench.engine.machine import Machine
 from kernbench.evaluation.gemm_shapes import GemmShape, GemmTile
+from kernbench.kernels.composite import BLOCKED, STAGED
+from kernbench.messages.commands import Command, MemoryRef, Opcode, Params
+from kernbench.triton_emu.composites import AUTO
+from kernbench.triton_emu.tile_plans import BlockedProduct, Tile, TileSizes, block_steps
 
 MEMORY = "HBM slice"
 
@@ -86,12 +102,13 @@ class IdealPipeline:
     """The ideal pipeline of PE 0 of cube 0 of ``sip`` on operands of a ``dtype`` in the PE's own HBM slice."""
 
     def __init__(self, machine: Machine, dtype: DType, sip: int = 0) -> None:
-        self._item = dtype.itemsize
+        self._item, self._dtype = dtype.itemsize, dtype
         self._pe, self._slice_gbs = machine.spec.pe, machine.spec.cube.slice_bw_gbs
         self._keeps_writes = machine.spec.cube.hbm.banks is not None
         self._gemm_ps = self._pe.gemm.tile_ps(dtype)
         self._access_ps = ns_to_ps(machine.spec.cube.hbm_access_ns)
         dma, memory = pe_dma_id(sip, 0, 0), hbm_id(sip, 0, machine.spec.cube.local_slice(0))
+        self._memory, self._scheduler = memory, machine.part(pe_part(sip, 0, 0, "pe_scheduler"), PeScheduler)
         there, back = machine.route(dma, memory), machine.route(memory, dma)
         self._there_ps, self._back_ps = there.total_overhead_ps, back.total_overhead_ps
         self._there_gbs, self._back_gbs = there.bottleneck_gbs, back.bottleneck_gbs
@@ -99,7 +116,10 @@ class IdealPipeline:
 
     def ideal(self, shape: GemmShape, variant: str) -> Ideal:
         """The ideal time of a product; ``variant`` says of A and B whether they are loaded before the pipeline."""
-        load_a, load_b = (each == "load" for each in variant.split("_"))
+        sizes = self.block_sizes(shape) if variant == BLOCKED else None
+        if sizes is not None:
+            return self._blocked(shape, sizes)
+        load_a, load_b = STAGED[variant]
         loaded = (shape.m * shape.k * load_a + shape.k * shape.n * load_b) * self._item
         start = self._pe.components.pe_cpu.attrs.first_issue_ps
         load = self._read(loaded).alone if loaded else 0
@@ -113,6 +133,59 @@ class IdealPipeline:
             gemm_ns=ps_to_ns(len(tiles) * self._gemm_ps),
             floors=tuple(floors),
         )
+
+    def block_sizes(self, shape: GemmShape) -> TileSizes | None:
+        """Return the sizes of the blocks by which the machine does a product; None: it streams it."""
+        return self._scheduler.block_sizes(self._product(shape)[1], AUTO, self._pe.gemm.acc_bytes)
+
+    def _product(self, shape: GemmShape) -> tuple[Command, BlockedProduct]:
+        a, b, out = (
+            MemoryRef(va, extents, self._dtype)
+            for va, extents in enumerate(((shape.m, shape.k), (shape.k, shape.n), (shape.m, shape.n)))
+        )
+        command = Command(Opcode.GEMM, "composite", 0, 0, (), (a, b), out, Params(block=AUTO))
+        return command, self._scheduler.product_of(command, dict.fromkeys((a, b, out), (self._memory,)))
+
+    def _blocked(self, shape: GemmShape, sizes: TileSizes) -> Ideal:
+        """The ideal time of a product by blocks."""
+        command, product = self._product(shape)
+        issue, gemm = self._pe.components.pe_scheduler.attrs.issue_ps, self._gemm_ps
+        ahead = (self._pe.components.pe_scheduler.attrs.stage_slots + 1) * gemm
+        busy = dict.fromkeys(("DMA in", "fetch", "GEMM", "store", "DMA out", MEMORY), 0)
+        given = gemmed = fetched = freed = freed_before = end = 0
+        for step in block_steps(command, self._pe.gemm.tile_sizes, sizes, keep_a=product.keeps_a):
+            panels, tiles = self._read(step.nbytes), list(step.tiles)
+            if step.reads:
+                given = max(given, freed_before + panels.before) + panels.busy
+            there = given + self._back_ps + issue
+            fetches, stores = ([port(each) for each in tiles] for port in (self._fetch_ps, self._store_ps))
+            writes = [self._write(tile.result[1].nbytes) for tile in tiles if tile.result is not None]
+            gemmed = max(gemmed, there + fetches[0]) + len(tiles) * gemm
+            fetched = max(fetched, there) + sum(fetches)
+            freed_before, freed = freed, max(fetched, gemmed - ahead)
+            end = max(gemmed, fetched + gemm) + stores[-1] + (writes[-1].alone if writes else 0)
+            busy["DMA in"] += panels.busy
+            busy["fetch"] += sum(fetches)
+            busy["GEMM"] += len(tiles) * gemm
+            busy["store"] += sum(stores)
+            busy["DMA out"] += sum(each.busy for each in writes)
+            busy[MEMORY] += panels.memory + sum(each.memory for each in writes)
+        around = end - max(busy.values())
+        floors = [Floor(stage, ps_to_ns(ps + around), ps_to_ns(ps)) for stage, ps in busy.items()]
+        start = self._pe.components.pe_cpu.attrs.first_issue_ps
+        return Ideal(
+            ns=ps_to_ns(start + end),
+            start_ns=ps_to_ns(start),
+            load_ns=0.0,
+            gemm_ns=ps_to_ns(busy["GEMM"]),
+            floors=tuple(sorted(floors, key=lambda floor: -floor.ns)),
+        )
+
+    def _fetch_ps(self, tile: Tile) -> int:
+        return self._pe.tcm.read_ps(tile.fetch_bytes)
+
+    def _store_ps(self, tile: Tile) -> int:
+        return self._pe.tcm.write_ps(tile.store_bytes)
 
     def _steps(self, tile: GemmTile, stream_a: bool, stream_b: bool) -> TileSteps:
         """The stages of one tile: page 02's times of a tile in each."""

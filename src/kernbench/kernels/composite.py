@@ -5,8 +5,10 @@ from typing import Any, NamedTuple
 
 from kernbench.kernels.shares import blocks
 
-VARIANTS = ("ref_ref", "load_ref", "load_load")
-"""Which operands are staged with ``tl.load``: none, A, both; the others are streamed."""
+BLOCKED = "blocked"
+STAGED = {"ref_ref": (False, False), "load_ref": (True, False), "load_load": (True, True), BLOCKED: (False, False)}
+"""Whether A is staged with ``tl.load``, and B, by variant; what is not is streamed, or read by panels of blocks."""
+VARIANTS = tuple(STAGED)
 
 
 class Matmul(NamedTuple):
@@ -20,7 +22,7 @@ class Matmul(NamedTuple):
     k: int
     n: int
     dtype: Any
-    variant: str = "ref_ref"
+    variant: str = BLOCKED
     epilogue: str | Sequence[str] = ()
     bias_ptr: int | None = None
     add_ptr: int | None = None
@@ -49,6 +51,7 @@ def matmul(a_ptr: int, b_ptr: int, c_ptr: int, product: Matmul, tl: Any) -> None
                 epilogue=_make_steps(product, (i, j), (rows, columns), tl),
                 out_dtype=out,
                 out_strides=(n * wide, wide),
+                block="auto" if variant == BLOCKED else None,
             )
 
 
@@ -60,7 +63,7 @@ def product_dtype(factor: Any, out_dtype: Any) -> Any:
 def _parse_variant(variant: str) -> tuple[bool, bool]:
     if variant not in VARIANTS:
         raise ValueError(f"variant {variant!r} is none of {', '.join(VARIANTS)}")
-    return variant != "ref_ref", variant == "load_load"
+    return STAGED[variant]
 
 
 def _make_operand(staged: bool, ptr: int, shape: tuple[int, int], dtype: Any, row_bytes: int, tl: Any) -> Any:

@@ -110,7 +110,7 @@ def gemm_composite(
     k: int,
     n: int,
     dtype: Any,
-    variant: str = "ref_ref",
+    variant: str = "blocked",
     epilogue_ops: str | Sequence[str] = (),
     bias_ptr: int | None = None,
     add_ptr: int | None = None,
@@ -122,8 +122,9 @@ def gemm_composite(
 ) -> None:
     """Compute C = epilogue(A B) by the tile scheduler, A (m, k), B (k, n): every program computes all of it.
 
-    ``variant``: ``ref_ref`` streams both operands, ``load_ref`` loads A first, ``load_load`` both; a loaded one goes in
-    blocks of ``stage_bytes`` at most. ``epilogue_ops``: names of steps in order, ``"bias,gelu"`` or a sequence;
+    ``variant``: ``blocked`` reads panels of both operands for blocks of the result, as suits the machine; ``ref_ref``
+    streams both tile by tile, ``load_ref`` loads A first, ``load_load`` both; a loaded one goes in blocks of
+    ``stage_bytes`` at most. ``epilogue_ops``: names of steps in order, ``"bias,gelu"`` or a sequence;
     ``bias`` (n,) and ``add`` (m, n) have type ``dtype``.
     """
     product = Matmul(m, k, n, dtype, variant, epilogue_ops, bias_ptr, add_ptr, scale, out_dtype, stage_bytes)

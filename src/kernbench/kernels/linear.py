@@ -24,7 +24,7 @@ def linear(
 
     W (k, n) lies on the first ``weight_grid`` = (cubes, PEs of each); the other programs have nothing to do. Along an
     axis of the grid W is split by columns where ``by_column`` says 1, and then each program computes its columns; where
-    it says 0 there are copies, and rows of x are split instead. x is staged, ``stage_bytes`` at a time; W is streamed.
+    it says 0 there are copies, and rows of x are split instead. x is staged, ``stage_bytes`` at a time; W in panels.
     """
     place = tl.program_id(1), tl.program_id(0)
     if any(at >= size for at, size in zip(place, weight_grid, strict=True)):
@@ -39,7 +39,7 @@ def linear(
     for at, count in blocks(rows, max(1, stage_bytes // (k * item)), row):
         x = tl.load(x_ptr + at * k * item, (count, k), dtype)
         out = y_ptr + (at * n + column) * item
-        tl.composite("gemm", x, weight, out_ptr=out, epilogue=steps, out_strides=(n * item, item))
+        tl.composite("gemm", x, weight, out_ptr=out, epilogue=steps, out_strides=(n * item, item), block="auto")
 
 
 def _own_part(

@@ -19,7 +19,7 @@ def mlp(
     hidden: int,
     n: int,
     dtype: Any,
-    variant: str = "ref_ref",
+    variant: str = "blocked",
     split: bool = True,
     stage_bytes: int = 4 << 20,
     *,

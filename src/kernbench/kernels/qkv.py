@@ -55,8 +55,8 @@ def qkv_composite(
 ) -> None:
     """Compute ``qkv_projection`` by the tile scheduler.
 
-    X is loaded once, in blocks of rows of ``stage_bytes`` at most. This program's columns of W_Q, W_K and W_V are
-    streamed.
+    X is loaded once, in blocks of rows of ``stage_bytes`` at most. This program's columns of W_Q, W_K and W_V are read
+    by panels.
     """
     first, columns = share(n, tl)
     item = tl.itemsize(dtype)
@@ -68,4 +68,4 @@ def qkv_composite(
         wide = tl.itemsize(out)
         for w_ptr, y_ptr in ((wq_ptr, q_ptr), (wk_ptr, k_ptr), (wv_ptr, v_ptr)):
             w = tl.ref(w_ptr + first * k * item, (k, columns), dtype)
-            tl.composite("gemm", x, w, y_ptr + (first * m + i * columns) * wide, out_dtype=out)
+            tl.composite("gemm", x, w, y_ptr + (first * m + i * columns) * wide, out_dtype=out, block="auto")

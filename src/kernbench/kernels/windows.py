@@ -86,7 +86,7 @@ def gemm_windows(
     """Compute windows of C = A B; A (m, k) and B (k, n) are row-major in virtual addresses, wherever they lie.
 
     ``lines``: (cube, pe, first row, rows, first column, columns, offset in bytes of the window in C, bytes from row to
-    row there). A is staged, ``stage_bytes`` at a time; B is streamed.
+    row there). A is staged, ``stage_bytes`` at a time; B is read by panels.
     """
     item = tl.itemsize(dtype)
     for row, rows, column, columns, offset, row_bytes in own_lines(lines, 8, tl):
@@ -95,4 +95,4 @@ def gemm_windows(
             a = tl.load(a_ptr + (row + at) * k * item, (count, k), dtype)
             out = product_dtype(a, out_dtype)
             where, strides = c_ptr + offset + at * row_bytes, (row_bytes, tl.itemsize(out))
-            tl.composite("gemm", a, b, out_ptr=where, out_dtype=out, out_strides=strides)
+            tl.composite("gemm", a, b, out_ptr=where, out_dtype=out, out_strides=strides, block="auto")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import field
 from enum import IntEnum
 from math import prod
-from typing import NamedTuple, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias, cast
 
 from kernbench.common.dtypes import DType, row_major
 from kernbench.common.operators import Attributes
@@ -78,6 +78,13 @@ ArrayPlace: TypeAlias = Operand | MemoryRef
 CommandSource: TypeAlias = Operand | MemoryRef | float | str
 
 
+Block: TypeAlias = tuple[int, int, int] | Literal["auto"] | None
+"""The (m, k, n) of the blocks by which a product goes; None: it is streamed tile by tile"""
+
+BY_BLOCKS = "by blocks of "
+"""Stands in the name of the record of a product by blocks, before their m×k×n"""
+
+
 class Epilogue(NamedTuple):
     """A step on each output tile.
 
@@ -92,11 +99,12 @@ class Epilogue(NamedTuple):
 class Params(Attributes):
     """The parameters of a command beside its arrays: the attributes of its operator, and the fields below.
 
-    ``epilogue``: of a composite. ``tile_sizes``: (m, k, n) of a composite that has been recorded. ``old``: where an
-    atomic puts the elements that it finds.
+    ``epilogue``: of a composite. ``block``: of a product, as ``Block`` says. ``tile_sizes``: (m, k, n) of a composite
+    that has been recorded. ``old``: where an atomic puts the elements that it finds.
     """
 
     epilogue: tuple[Epilogue, ...] = ()
+    block: Block = None
     tile_sizes: tuple[int, int, int] | None = None
     old: Operand | None = None
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
@@ -27,7 +28,7 @@ from kernbench.numerics.memory import SPACES
 from kernbench.numerics.operands import OperandMemory, window
 
 TileIndex: TypeAlias = tuple[int, ...]
-"""(row, column, step along K)"""
+"""(row, column, step along K); of a panel, of its first tile, and then the number of tiles along each"""
 NEVER = 1 << 128
 """Behind every event."""
 _SEQ_BITS = 40
@@ -35,6 +36,8 @@ _READ = 1 << _SEQ_BITS
 _PS_SHIFT = _SEQ_BITS + 1
 _M, _K, _N = 0, 1, 2
 _PLACE = (0, 2, 1)  # where a tile's index of m, k, n stands in (row, column, step)
+_AXIS = (_M, _N, _K)  # and which of m, k, n stands there
+_ONE = (1, 1, 1)
 _FIRST = itemgetter(0)
 
 
@@ -62,11 +65,20 @@ class Part:
     at_end: bool = False
 
     def window(self, tile: TileIndex, sizes: tuple[int, int, int]) -> Operand:
-        """Return what ``tile`` uses of it, where tiles are of ``sizes`` (m, k, n)."""
+        """Return what ``tile``, or all tiles of a panel, use of it, where tiles are of ``sizes`` (m, k, n)."""
+        count = tile[len(_PLACE) :] or _ONE
         first = tuple([tile[_PLACE[a]] * sizes[a] for a in self.axes])
         counts = zip(self.axes, first, self.operand.shape, strict=True)
-        shape = tuple([min(sizes[a], n - at) for a, at, n in counts])
+        shape = tuple([min(count[_PLACE[a]] * sizes[a], n - at) for a, at, n in counts])
         return window(self.operand, first, shape)
+
+    def tiles(self, panel: TileIndex) -> Iterator[tuple[TileIndex, list[TileIndex]]]:
+        """Yield a tile for each window of a panel, and all tiles of the panel that use that window."""
+        spans = [range(at, at + n) for at, n in zip(panel[: len(_PLACE)], panel[len(_PLACE) :] or _ONE, strict=True)]
+        own = [span if _AXIS[place] in self.axes else span[:1] for place, span in enumerate(spans)]
+        for tile in product(*own):
+            shared = [span if _AXIS[place] not in self.axes else (tile[place],) for place, span in enumerate(spans)]
+            yield tile, list(product(*shared))
 
 
 def parts_of(work: Work) -> tuple[Part, ...]:
@@ -301,14 +313,22 @@ class TiledReplay:
         """Carry out one event of a tile of the composite, which is ``work``."""
         self.begun = True
         if tile.kind == "dma_write":
-            memory.deposit(self._out.window(tile.tile, self._sizes), self._result(work, tile.tile))
+            for each, _ in self._out.tiles(tile.tile):
+                memory.deposit(self._out.window(each, self._sizes), self._result(work, each))
         elif tile.kind == "dma_read":
-            self._sample(self._inputs[tile.name], tile.tile, memory)
+            self._sample_all(self._inputs[tile.name], tile.tile, memory)
         else:
             self._fetch(tile.tile, memory)
 
     def _sample(self, part: Part, tile: TileIndex, memory: OperandMemory) -> None:
         self._samples[part.name, tile] = memory.load(part.window(tile, self._sizes), private=True)
+
+    def _sample_all(self, part: Part, panel: TileIndex, memory: OperandMemory) -> None:
+        """Sample what all tiles of a panel use."""
+        for tile, others in part.tiles(panel):
+            self._sample(part, tile, memory)
+            for other in others:
+                self._samples[part.name, other] = self._samples[part.name, tile]
 
     def _fetch(self, tile: TileIndex, memory: OperandMemory) -> None:
         """Sample what lies in TCM."""

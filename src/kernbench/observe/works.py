@@ -13,6 +13,7 @@ from kernbench.core import op_log
 from kernbench.core.clock import NEVER
 from kernbench.core.log import WIDTH, Columns, Kind, Log, Row
 from kernbench.engine.recorder import name_of
+from kernbench.messages.commands import BY_BLOCKS
 from kernbench.messages.requests import PeCoord
 
 ENGINE_OF: dict[op_log.Kind, str] = {
@@ -32,6 +33,7 @@ PLAN = "scheduler"
 PE_ENGINES = tuple(dict.fromkeys(ENGINE_OF.values()))
 """Each once, in the order of the pipeline."""
 ENGINES = (*PE_ENGINES, PLAN)
+_STAGES = (Kind.FETCH, Kind.GEMM, Kind.MATH, Kind.STORE)
 _ENGINE_OF_KIND = np.array([ENGINES.index(ENGINE_OF[kind.label]) for kind in Kind if kind.label in ENGINE_OF])
 
 
@@ -77,7 +79,8 @@ class Works:
         """Look up the amounts of work of stages on tiles, in the rows of the tiles' issues."""
         columns = self.columns
         issued = np.flatnonzero(columns.kind == Kind.TILE_ISSUE)
-        staged = np.flatnonzero((columns.tile[self.rows] >= 0) & (columns.parent[self.rows] >= 0))
+        stages = np.isin(columns.kind[self.rows], _STAGES) & (columns.tile[self.rows] >= 0)
+        staged = np.flatnonzero(stages & (columns.parent[self.rows] >= 0))
         keys, wanted = self._tile_keys(issued), self._tile_keys(self.rows[staged])
         order = np.argsort(keys)
         self.about[staged] = columns.what[issued[order[np.searchsorted(keys, wanted, sorter=order)]]]
@@ -97,6 +100,16 @@ class Works:
         low, high = np.searchsorted(self.launch, (launch_id, launch_id + 1), sorter=self._by_launch)
         return self._by_launch[low:high]
 
+    def blocks_of(self, launch_id: int) -> dict[int, tuple[str, ...]]:
+        """Find the blocks, as m×k×n, by which the products of a launch went, by the lines of its kernel."""
+        found: dict[int, dict[str, None]] = {}
+        mine = self.of_launch(launch_id)
+        for at in mine[self.done_by(PLAN)[mine]].tolist():
+            _, by_blocks, sizes = name_of(self.log.whats[self.about[at]]).partition(BY_BLOCKS)
+            if by_blocks:
+                found.setdefault(int(self.columns.line[self.rows[at]]), {})[sizes] = None
+        return {line: tuple(each) for line, each in found.items()}
+
     def each(self, pes: list[PeCoord | None]) -> Iterator[EngineWork]:
         """One after another; ``pes``: whose each part of the log is."""
         log, rows = self.log, self.log.rows
@@ -105,7 +118,7 @@ class Works:
             pe, name = pes[part], name_of(log.whats[what])
             assert pe is not None
             if ENGINES[engine] == PLAN:
-                name = "dot" if name == "dot" else "gemm composite" if kind == Kind.GEMM else f"{name} composite"
+                name = "dot" if name == "dot" else f"gemm {name}" if kind == Kind.GEMM else f"{name} composite"
             elif name == "stage":
                 name = "tile"
             yield EngineWork(

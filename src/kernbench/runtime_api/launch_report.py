@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from kernbench.common.errors import AbandonedError
 from kernbench.common.ids import pe_part
@@ -35,7 +36,8 @@ class LaunchSplit:
     """A launch: control path before the first kernel starts, kernels, control path after the last has ended.
 
     ``title`` is its name, and of a collective what carried it out, which is ``algorithm``. ``shares`` split the time of
-    ``slowest``, the PE whose kernel ran longest; they add up to ``slowest_ns``.
+    ``slowest``, the PE whose kernel ran longest; they add up to ``slowest_ns``. ``blocks``: those by which
+    products went, as m×k×n.
     """
 
     name: str
@@ -50,6 +52,7 @@ class LaunchSplit:
     slowest: PeCoord
     slowest_ns: float
     shares: tuple[TimeShare, ...]
+    blocks: tuple[str, ...] = ()
 
     @property
     def total_ns(self) -> float:
@@ -148,6 +151,7 @@ def _split(works: Works, handle: RequestHandle, launches: int) -> LaunchSplit:
         slowest=slowest.pe,
         slowest_ns=ps_to_ns(slowest.end_ps - slowest.start_ps),
         shares=engine_shares(works, parts, slowest.start_ps, slowest.end_ps),
+        blocks=tuple(dict.fromkeys(chain.from_iterable(works.blocks_of(handle.msg.request_id).values()))),
     )
 
 

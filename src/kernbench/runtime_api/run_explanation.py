@@ -34,7 +34,7 @@ class LineUse:
     """A line of a kernel.
 
     ``says`` is its text, ``path_ns`` its time on the critical path, ``parts`` the same by part; ``busy``: how long
-    engines worked for it.
+    engines worked for it; ``blocks``: those by which its products went, as m×k×n.
     """
 
     line: int
@@ -42,6 +42,7 @@ class LineUse:
     path_ns: float
     parts: tuple[Spent, ...]
     busy: tuple[EngineTime, ...]
+    blocks: tuple[str, ...] = ()
 
 
 _WAITED_FOR: Mapping[WaitedFor, str] = {
@@ -248,7 +249,7 @@ def _sum_lines(log: TraceLog, launch_id: int, path: CriticalPath, texts: _Texts)
     for group in dict.fromkeys(of_line.tolist()):
         line, engine = divmod(group, n_engines)
         times.setdefault(line, []).append(EngineTime(ENGINES[engine], ps_to_ns(busy[group])))
-    on_path = {each.line: each for each in path.lines}
+    on_path, blocks = {each.line: each for each in path.lines}, works.blocks_of(launch_id)
     return tuple(
         LineUse(
             line,
@@ -256,6 +257,7 @@ def _sum_lines(log: TraceLog, launch_id: int, path: CriticalPath, texts: _Texts)
             on_path[line].ns if line in on_path else 0.0,
             on_path[line].parts if line in on_path else (),
             tuple(times.get(line, ())),
+            blocks.get(line, ()),
         )
         for line in sorted({*times, *on_path})
     )

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
 
 from kernbench.common.dtypes import F32, I32, DType, Shape
 from kernbench.common.errors import there_are
 from kernbench.common.operators import EPILOGUE, OPERATORS
 from kernbench.common.values import value
-from kernbench.messages.commands import ArrayPlace, Command, Epilogue, MemoryRef, Opcode, Operand, Params
+from kernbench.messages.commands import ArrayPlace, Block, Command, Epilogue, MemoryRef, Opcode, Operand, Params
 from kernbench.triton_emu.checks import (
     ELEMENTWISE,
     Ints,
@@ -30,12 +32,14 @@ from kernbench.triton_emu.checks import (
 from kernbench.triton_emu.handles import Handle, Number, Ref
 from kernbench.triton_emu.issuer import Issuer
 from kernbench.triton_emu.source import kernel_error
+from kernbench.triton_emu.tile_plans import BlockLimits, TileSizes
 
 Input: TypeAlias = Handle | Ref | Number
 Stream: TypeAlias = ArrayPlace | Number
 Step: TypeAlias = tuple[str] | tuple[str, Input]
 
 GEMM = "gemm"
+AUTO: Literal["auto"] = "auto"
 _ARRAY_STEPS = ("bias", "add")
 
 
@@ -134,6 +138,29 @@ def output(op: str, form: Form, va: int, out_dtype: object, out_strides: Ints | 
     return out
 
 
+def block_sizes(op: str, block: object) -> Block:
+    """The blocks of a gemm as they are given."""
+    if block is None:
+        return None
+    if op != GEMM:
+        raise kernel_error(f"composite {op!r} has no blocks: block= is for 'gemm'")
+    if isinstance(block, str) and block == AUTO:
+        return AUTO
+    sizes = tuple(block) if isinstance(block, tuple | list) else ()
+    if len(sizes) != 3 or any(isinstance(x, bool) or not isinstance(x, int | np.integer) or x < 1 for x in sizes):
+        raise kernel_error(f"block={block!r}: allowed are None, 'auto' and three whole numbers above 0, (m, k, n)")
+    m, k, n = map(int, sizes)
+    return m, k, n
+
+
+def check_blocks(limits: BlockLimits, form: Form, epilogue: tuple[Epilogue, ...], block: TileSizes) -> None:
+    """Blocks for which there is room."""
+    a, b = form.arrays
+    problem = limits.problem((a, b), epilogue, block)
+    if problem:
+        raise kernel_error(problem)
+
+
 def listed(epilogue: Sequence[Step]) -> tuple[Step, ...]:
     """Return the steps, each a tuple that begins with its name."""
     if isinstance(epilogue, str) or not all(isinstance(step, tuple) and step for step in epilogue):
@@ -206,6 +233,7 @@ class CompositeCalls(Issuer):
         epilogue: Sequence[Step] = (),
         out_dtype: object = None,
         out_strides: Ints | None = None,
+        block: object = None,
     ) -> None:
         """``op`` of ``operands``, tile by tile, written to memory at ``out_ptr``: a keyword, or behind the operands.
 
@@ -213,19 +241,25 @@ class CompositeCalls(Issuer):
         ``"gemm"``: (m, k) by (k, n), each a handle or a ref. The name of an elementwise operator: handles and refs of
         one shape of one or two axes, and numbers. The ``epilogue`` steps work on each tile before it is rounded to
         ``out_dtype`` and written, at ``out_strides`` bytes per axis. Without ``out_dtype`` the result has the type
-        that ``dot`` or the operator gives. KernelError for what does not fit.
+        that ``dot`` or the operator gives. ``block``: the (m, k, n) of the blocks by which a gemm goes, ``"auto"``:
+        those that suit the machine; without it, or where there is no room for panels, operands are streamed.
+        KernelError for what does not fit.
         """
-        line = self._line()
+        line, blocks = self._line(), block_sizes(op, block)
         inputs, place, trailing = split_output(op, (*given(a), *operands, *given(b)), out_ptr)
         streams = [self._stream(x) for x in inputs]
         form = gemm_form(streams, self._site.dot_dtypes) if op == GEMM else elementwise_form(op, streams)
         out = output(op, form, pointer(place), out_dtype, out_strides)
         steps = listed(epilogue or trailing)
         after_tile = tuple([self._step(step, form) for step in steps])
+        if isinstance(blocks, tuple) and self._site.blocks is not None:
+            check_blocks(self._site.blocks, form, after_tile, blocks)
         reads = tuple([x for x in (*inputs, *(x for _, *more in steps for x in more)) if isinstance(x, Handle)])
         serial, after = self._maker.order(reads)
         opcode, name = (Opcode.GEMM, "composite") if op == GEMM else (Opcode.TILED_MATH, op)
-        command = Command(opcode, name, serial, line, after, form.inputs, out, Params(epilogue=after_tile))
+        command = Command(
+            opcode, name, serial, line, after, form.inputs, out, Params(epilogue=after_tile, block=blocks)
+        )
         self._issue(command, reads)
 
     def _stream(self, x: Input) -> Stream:

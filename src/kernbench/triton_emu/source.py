@@ -17,6 +17,7 @@ from kernbench.common.errors import KernelError
 from kernbench.common.values import value
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, PeCoord
 from kernbench.triton_emu.schedules import Op, ScheduledKernel, text_of_step
+from kernbench.triton_emu.tile_plans import BlockLimits
 
 
 @value(kw_only=True)
@@ -25,6 +26,7 @@ class KernelSite:
 
     ``file`` is the kernel's source file (``program_file(kernel)``); ``dot_dtypes`` are the operand types that
     the machine's GEMM unit has a rate for; ``tcm``: the physical addresses of its own TCM, None: any will do.
+    ``blocks``: of products that go by blocks, None: no bounds.
     """
 
     sip: int
@@ -37,6 +39,7 @@ class KernelSite:
     file: str
     dot_dtypes: tuple[DType, ...]
     tcm: range | None = None
+    blocks: BlockLimits | None = None
 
     @property
     def ids(self) -> tuple[int, int, int]:
