@@ -14,7 +14,7 @@ from math import inf
 from typing import Any
 
 from kernbench.common.ids import pe_part
-from kernbench.common.units import ps_to_ns
+from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import state
 from kernbench.components.access_plan import extent, plan
 from kernbench.components.pe_dma import PeDma
@@ -31,7 +31,9 @@ from kernbench.engine.part import Component
 from kernbench.engine.recorder import OpStarted, TileAmounts, TileMove
 from kernbench.messages.commands import DOT, GEMM, ArrayPlace, Block, Command, MemoryRef
 from kernbench.messages.requests import PeCoord
+from kernbench.topology.cube_spec import SramAttrs
 from kernbench.topology.graph import Node
+from kernbench.topology.hbm_spec import HbmCtrlAttrs
 from kernbench.topology.pe_spec import PeSchedulerAttrs
 from kernbench.triton_emu.tile_plans import (
     RAGGED_ROWS,
@@ -319,22 +321,24 @@ class PeScheduler(Component):
         step, pitch = sorted(map(abs, row_strides(operand)))
         found = OperandReads(gbs, ps_to_ns(latency_ps), by_rows=abs(row_strides(operand)[1]) == step)
         hbm = machine.spec.cube.hbm
-        if hbm.banks is None or not any(self._kind(node) == "hbm_ctrl" for node in nodes[operand]):
+        attrs = [machine.graph.node(node).attrs for node in nodes[operand]]
+        if hbm.banks is None or not any(isinstance(each, HbmCtrlAttrs) for each in attrs):
             return found
         share = RAGGED_ROWS if pitch % hbm.banks.burst_bytes else SHORT_ROWS
         return replace(found, stripe=hbm.round_bytes, piece_share=share)
 
-    def _kind(self, node: str) -> str:
-        return self.machine.graph.node(node).kind
-
     def _access_ps(self, node: str) -> int:
-        parts = self.machine.spec.cube.components
-        return {"hbm_ctrl": parts.hbm_ctrl.attrs.access_ps, "sram": parts.sram.attrs.access_ps}.get(self._kind(node), 0)
+        attrs, cube = self.machine.graph.node(node).attrs, self.machine.spec.cube
+        if isinstance(attrs, HbmCtrlAttrs):
+            return ns_to_ps(cube.hbm.access_ns(attrs))
+        return attrs.access_ps if isinstance(attrs, SramAttrs) else 0
 
     def _sustained_gbs(self, node: str) -> float:
         """Return the rate of a memory; infinite for one that says nothing of it."""
-        cube = self.machine.spec.cube
-        return {"hbm_ctrl": cube.slice_bw_gbs, "sram": cube.sram_bw_gbs}.get(self._kind(node), inf)
+        attrs = self.machine.graph.node(node).attrs
+        if isinstance(attrs, HbmCtrlAttrs):
+            return self.machine.spec.cube.slice_bw_gbs
+        return self.machine.graph.sram_bw_gbs(node) if isinstance(attrs, SramAttrs) else inf
 
     def block_sizes(self, product: BlockedProduct, block: Block, sums: int) -> TileSizes | None:
         """Return the sizes of the blocks of a product that begins, with ``sums`` bytes for them; None: it streams."""
