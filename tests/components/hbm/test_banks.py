@@ -1,4 +1,4 @@
-"""What runs take, by hand: HBM3 with 1 / (1 - 0.1070 of refresh) on work, so a burst takes 1.4 ns, in a group 2.799."""
+"""A slice of HBM3: histories that are found again, sweeps that are repeated, and what must not change either."""
 
 from __future__ import annotations
 
@@ -6,219 +6,342 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.components.hbm.banks import BankedMemory, Banks
-from kernbench.components.hbm.channel import ChannelBanks
+from kernbench.components.hbm import banks as banks_module
+from kernbench.components.hbm.banks import BankedMemory, Grant, Histories
+from kernbench.components.hbm.channel import FAR, Counters
+from kernbench.components.hbm.layout import Layout, Planner
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_spec import HBM2, HBM3, MAPPINGS, interleave
+from kernbench.topology.hbm_spec import HBM2, HBM3, MAPPINGS, AddressMapping, HbmTiming, Refresh, interleave
 
-RCD, RP = 19_400, 16_300
-BURST, IN_GROUP = 1400, 2799
+QUANTUM = 2048
+RCD = 19_400
 LATER = 1_000_000
-Run = tuple[int, int, int]
+ALL = {
+    **MAPPINGS,
+    "interleave": interleave(8, xor=True),
+    "hash": interleave(8, xor=True, fold_row=True),
+}
+each_mapping = pytest.mark.parametrize("mapping", ALL.values(), ids=ALL)
 
 
-def banks() -> Banks:
-    return Banks(HBM3, 2, 64)
+class Kind:
+    """Slices of one kind, with histories in common or of their own."""
+
+    def __init__(
+        self, mapping: AddressMapping, pcs: int = 8, refresh: Refresh = "all-bank", timing: HbmTiming = HBM3
+    ) -> None:
+        self.mapping, self.pcs, self.refresh, self.timing = mapping, pcs, refresh, timing
+        self.planner = Planner(Layout(timing, pcs, mapping))
+        self.histories = Histories(timing, pcs, 64, refresh)
+
+    def make(self, *, shared: bool, base: int = 0) -> BankedMemory:
+        histories = self.histories if shared else None
+        return BankedMemory(
+            self.timing,
+            self.pcs,
+            self.mapping,
+            64,
+            QUANTUM,
+            refresh=self.refresh,
+            base=base,
+            planner=self.planner,
+            histories=histories,
+        )
 
 
-def serve(made: Banks, now: int, base: int, runs: tuple[Run, ...], write: bool) -> tuple[int, int, int]:
-    """Runs of the only channel."""
-    return made.serve(now, base, (((0,), runs),), write)
+def serve(made: BankedMemory, access: Access, write: bool, at: int, until: int = FAR) -> Grant:
+    return made.serve(access, write, 0, access.nbytes, at, until)
 
 
-def test_refresh_takes_a_tenth():
-    assert HBM3.refresh_share == pytest.approx((350 + 16.3 + 19.4 + 0.7 * 45) / 3900)
+def seen(made: BankedMemory) -> tuple[Counters, int, int]:
+    return made.counters, made.pending_bursts, made.end_ps
 
 
-def test_an_idle_bank_answers_after_trcd():
-    assert serve(banks(), 0, 0, ((0, 0, 1),), False) == (0, RCD, RCD + BURST)
-
-
-def test_an_open_row_answers_at_once():
-    made = banks()
-    serve(made, 0, 0, ((0, 3, 1),), False)
-    assert serve(made, LATER, 0, ((0, 3, 4),), False) == (LATER, LATER, LATER + 3 * IN_GROUP + BURST)
-    assert made.counts[:2] == (5, 4)
-
-
-def test_another_row_is_closed_first():
-    made = banks()
-    serve(made, 0, 0, ((0, 3, 1),), False)
-    assert serve(made, LATER, 0, ((0, 4, 1),), False)[1] == LATER + RP + RCD
-
-
-def test_a_bank_is_activated_every_trc():
-    # tRC of 45 ns with refresh is 50,390 ps; the row before was opened at 0.
-    made = banks()
-    serve(made, 0, 0, ((0, 3, 1),), False)
-    serve(made, 0, 0, ((0, 4, 1),), False)
-    assert serve(made, 0, 0, ((0, 5, 1),), False)[1] == 2 * 50_390 + RCD
+# -- an access --
 
 
 @pytest.mark.parametrize("pcs", [1, 2, 3, 8])
 def test_the_pcs_of_a_channel_open_rows_one_after_another(pcs):
-    timing = HBM3.without_refresh.model_copy(update={"pcs_per_channel": pcs})
-    memory = BankedMemory(timing, 8, interleave(8, xor=True), 64, 2048)
+    timing = HBM3.model_copy(update={"pcs_per_channel": pcs})
+    memory = BankedMemory(timing, 8, interleave(8, xor=True), 64, QUANTUM, refresh="none")
     # All PCs at once: a row of each, of which eight bursts are read in one group.
-    assert memory.serve(Access(0, 2048), False, 0, 2048, 0).last_ps == (pcs - 1) * 1250 + RCD + 7 * 2500 + 1250
+    last = serve(memory, Access(0, 2048), False, 0).last_ps
+    assert last == pytest.approx((pcs - 1) * 1250 + RCD + 7 * 2500 + 1250, abs=1250)
 
 
-def test_a_row_that_was_just_open_is_still_served():
-    made = banks()
-    for row in (3, 4, 3):
-        serve(made, 0, 0, ((0, row, 1),), False)
-    assert made.counts.hits == 1
+def test_addresses_count_from_the_base_of_the_slice():
+    kind = Kind(ALL["hash"])
+    here, there = kind.make(shared=False), kind.make(shared=False, base=6 << 30)
+    for pa in (0, 4096, 1 << 20):
+        access, moved = Access(pa, 512), Access(pa + (6 << 30), 512)
+        assert serve(here, access, False, 0) == serve(there, moved, False, 0)
 
 
-def test_banks_of_other_groups_share_the_bus():
-    # The second row opens an activation's 4.199 ns later, and its bursts go between those of the first.
-    made = banks()
-    _, _, last = serve(made, 0, 0, ((0, 0, 8), (4, 0, 8)), False)
-    assert last == RCD + 4199 + 7 * IN_GROUP + BURST
+def test_nothing_begins_after_until_but_what_has_left():
+    memory = Kind(ALL["interleave"]).make(shared=False)
+    access = Access(0, 1 << 20)
+    saved = memory.save()
+    whole = serve(memory, access, False, 0)
+    memory.restore(saved)
+    cut = serve(memory, access, False, 0, whole.over_ps // 2)
+    assert 0 < cut.end < whole.end
+    assert cut.end % QUANTUM == 0
+    assert cut.over_ps > whole.over_ps // 2
+    memory.restore(saved)
+    assert memory.serve(access, False, 0, access.nbytes, 0, 0, 100_000).end == 100_352  # the end of its quantum
 
 
-def test_a_bus_that_is_full_has_its_own_pace():
-    # 4 groups of 8 bursts, the last row 3 activations later: 32 bursts on the bus take longer.
-    _, _, last = serve(banks(), 0, 0, tuple((4 * i, 0, 8) for i in range(4)), False)
-    assert last == RCD + 32 * BURST
+# -- what an access in pieces comes to --
 
-
-def test_pseudo_channels_have_buses_of_their_own():
-    # The second waits for the row bus of the channel, 1.4 ns.
-    assert serve(banks(), 0, 0, ((0, 0, 8), (32, 0, 8)), False)[2] == RCD + 1400 + 7 * IN_GROUP + BURST
-
-
-def test_a_late_row_does_not_block_those_that_are_open():
-    made = banks()
-    serve(made, 0, 0, ((0, 3, 1), (4, 3, 1)), False)
-    serve(made, LATER, 0, ((0, 4, 8),), False)
-    assert serve(made, LATER, 0, ((4, 3, 1),), False)[1] == LATER
-
-
-def test_the_queue_takes_64_bursts():
-    # 64 are in; the 65th enters when half of the first run's data are over.
-    made = banks()
-    serve(made, 0, 0, tuple((4 * i, 0, 8) for i in range(8)), False)
-    over, _, _ = serve(made, 0, 0, ((0, 0, 1),), False)
-    assert over == (2 * RCD + 7 * IN_GROUP + BURST) // 2
-
-
-def test_writes_are_kept_back_until_the_high_mark():
-    made = banks()
-    serve(made, 0, 0, tuple((4 * i, 0, 8) for i in range(6)), True)
-    assert (made.pending_bursts, made.counts.bursts) == (48, 0)
-    # 56 are more than 51: the oldest go until no more than 13 are left.
-    serve(made, 0, 0, ((24, 0, 8),), True)
-    assert (made.pending_bursts, made.counts.bursts) == (8, 48)
-
-
-def test_reads_wait_for_buses_that_turn():
-    made = banks()
-    serve(made, 0, 0, tuple((4 * i, 0, 8) for i in range(7)), True)
-    end = made.end_ps
-    assert serve(made, 0, 0, ((0, 0, 1),), False)[1] > end
-    # There and back: 12.5 + 15 and 13.8 + 15 ns, with refresh; both buses of the channel turn.
-    assert made.counts.turn_ps == (30_794 + 32_250,) * 2
-
-
-def test_idle_time_is_filled_with_writes():
-    made = banks()
-    serve(made, 0, 0, ((0, 0, 8),), True)
-    assert serve(made, LATER, 0, ((4, 0, 1),), False) == (LATER, LATER + RCD, LATER + RCD + BURST)
-    assert made.pending_bursts == 0
-
-
-def test_too_short_a_pause_is_left():
-    made = banks()
-    serve(made, 0, 0, ((0, 0, 8),), True)
-    serve(made, 50_000, 0, ((4, 0, 1),), False)
-    assert made.pending_bursts == 8
-
-
-def test_restored_banks_serve_as_before():
-    made = banks()
-    serve(made, 0, 0, ((0, 3, 4), (7, 1, 8)), False)
-    serve(made, 0, 0, ((9, 3, 4),), True)
-    saved = made.save()
-    runs = tuple((bank, 2, 8) for bank in range(16))
-    first = serve(made, 10, 0, runs, False), made.counts
-    made.restore(saved)
-    assert (serve(made, 10, 0, runs, False), made.counts) == first
-
-
-MAPPINGS_OF_SLICES = {**MAPPINGS, "interleave": interleave(8, xor=True)}
-
-
-@pytest.mark.parametrize("timing", [HBM3, HBM2], ids=["hbm3", "hbm2"])
-@pytest.mark.parametrize("mapping", MAPPINGS_OF_SLICES.values(), ids=MAPPINGS_OF_SLICES)
-@pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
-def test_sweeps_are_repeated_not_gone_through(timing, mapping, write):
-    memory, through = (BankedMemory(timing, 2, mapping, 64, 2048) for _ in range(2))
-    nbytes = 9 * memory.sweep_bytes + 5000
-    access = Access(4096, nbytes)
-    stretch = memory.serve(access, write, 0, nbytes, 0)
-    assert memory.quanta <= 2 * memory.sweep_bytes // 2048 + 3
-    over = 0
-    for begin in range(0, nbytes, 2048):
-        over = through.serve(access, write, begin, min(begin + 2048, nbytes), over).over_ps
-    assert stretch.over_ps == pytest.approx(over, rel=0.012)
-    assert memory.counts.bursts + memory.banks.pending_bursts == nbytes // 32 + 1
-    assert memory.counts.bursts == pytest.approx(through.counts.bursts, abs=64)
-
-
-class Strangers(Banks):
-    """Channels that never come together again."""
-
-    __slots__ = ()
-
-    def meet(self, now: int) -> None:
-        pass
-
-
-@pytest.mark.parametrize("mapping", MAPPINGS_OF_SLICES.values(), ids=MAPPINGS_OF_SLICES)
-@given(
-    accesses=st.lists(
-        st.tuples(
-            st.sampled_from([(32, 1), (1024, 1), (128, 64), (65_536, 1), (98_304, 1)]),
-            st.integers(0, 1 << 10),
-            st.sampled_from([0, 32, 256]),
-            st.sampled_from([0, 100, 5_000, 200_000, 3_000_000]),
-            st.booleans(),
-        ),
-        min_size=10,
-        max_size=30,
-    )
+ACCESSES = st.tuples(
+    st.sampled_from([(32, 1), (64, 1), (1024, 1), (128, 64), (2048, 1), (16_384, 1), (65_536, 1)]),
+    st.integers(0, 1 << 9),
+    st.sampled_from([0, 32, 256]),
+    st.sampled_from([0, 0, 100, 5_000, 200_000, 3_900_000, 10**8]),
+    st.booleans(),
 )
-def test_channels_in_step_are_as_each_alone(mapping, accesses):
-    together, apart = (BankedMemory(HBM3, 8, mapping, 64, 2048) for _ in range(2))
-    apart.banks = Strangers(HBM3, 8, 64)
-    now = 0
-    for (nbytes, rows), place, offset, pause, write in accesses:
-        access = Access(2048 * place + offset, nbytes, rows, 1024)
+
+
+def access_of(drawn: tuple[tuple[int, int], int, int, int, bool]) -> tuple[Access, int, bool]:
+    (nbytes, rows), place, offset, pause, write = drawn
+    return Access(2048 * place + offset, nbytes, rows, 1024), pause, write
+
+
+@each_mapping
+@given(st.lists(ACCESSES, min_size=1, max_size=15), st.sampled_from(["all-bank", "spread", "none"]))
+def test_pieces_are_as_the_whole(mapping, accesses, refresh):
+    """An access whose quanta are asked for one by one, each when the one before has entered."""
+    kind = Kind(mapping, 4, refresh)
+    whole, pieces, now = kind.make(shared=False), kind.make(shared=False), 0
+    for access, pause, write in map(access_of, accesses):
         now += pause
-        found = together.serve(access, write, 0, access.nbytes, now)
-        assert found == apart.serve(access, write, 0, access.nbytes, now)
-        assert together.counts == apart.counts
-        now = max(now, found.over_ps)
+        found = serve(whole, access, write, now)
+        over, ends = now, []
+        for begin in range(0, access.nbytes, QUANTUM):
+            end = min(begin + QUANTUM, access.nbytes)
+            grant = pieces.serve(access, write, begin, end, over)
+            over = grant.over_ps
+            ends.append(grant.last_ps)
+        assert (found.over_ps, found.last_ps) == (over, max(ends))
+        assert seen(whole) == seen(pieces)
+        now = over
 
 
-def test_a_stream_over_all_channels_is_gone_through_once(monkeypatch):
-    # 64 KiB are 32 quanta, each with a run in both PCs of every channel.
-    memory, runs_of, taken = BankedMemory(HBM3, 8, interleave(8, xor=True), 64, 2048), ChannelBanks.serve, []
+@each_mapping
+@given(st.lists(ACCESSES, min_size=1, max_size=20))
+def test_grants_make_sense(mapping, accesses):
+    made, now, bursts = Kind(mapping, 4).make(shared=False), 0, 0
+    for access, pause, write in map(access_of, accesses):
+        now += pause
+        before = made.counters
+        grant = serve(made, access, write, now)
+        assert now <= grant.first_ps <= grant.last_ps
+        assert now <= grant.over_ps
+        assert grant.end == access.nbytes
+        done = made.counters
+        assert all(new >= old for old, new in zip(before.done, done.done, strict=True))
+        assert made.end_ps >= 0
+        if not write:
+            assert done.done[0] > before.done[0]
+        now = grant.over_ps
+    # Everything is served once all is idle.
+    bursts = sum(_bursts(access) for access, _, _ in map(access_of, accesses))
+    for pa in range(0, 8192, 256):
+        serve(made, Access(pa, 32), False, now + 10**9)
+    assert made.pending_bursts == 0
+    assert made.counters.done[0] == bursts + 32
 
-    def serve(self, now, base, runs, write):
-        taken.append(len(runs))
-        return runs_of(self, now, base, runs, write)
 
-    monkeypatch.setattr(ChannelBanks, "serve", serve)
-    memory.serve(Access(0, 65_536), False, 0, 65_536, 0)
-    assert sum(taken) == 64
-    # One channel is asked for something of its own: two are gone through, until a stream finds them alike again.
-    memory.serve(Access(0, 64), False, 0, 64, LATER)
-    taken.clear()
-    memory.serve(Access(0, 8192), False, 0, 8192, 2 * LATER)
-    assert sum(taken) == 16
-    memory.serve(Access(1 << 20, 1 << 19), False, 0, 1 << 19, 3 * LATER)
-    taken.clear()
-    memory.serve(Access(1 << 21, 65_536), False, 0, 65_536, 5 * LATER)
-    assert sum(taken) == 64
+def _bursts(access: Access) -> int:
+    """Bursts of an access: those that rows share inside a quantum count once."""
+    found = 0
+    for begin in range(0, access.nbytes, QUANTUM):
+        touched = set()
+        for at in range(begin, min(begin + QUANTUM, access.nbytes), 32):
+            row, column = divmod(at, access.row_bytes)
+            start = access.pa + row * access.stride + column
+            touched |= {start // 32, (start + min(32, access.row_bytes - column) - 1) // 32}
+        found += len(touched)
+    return found
+
+
+# -- histories in common --
+
+OPERATIONS = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from(["serve", "cut", "look"]), ACCESSES), min_size=5, max_size=40
+)
+
+
+@each_mapping
+@pytest.mark.parametrize("most", [1 << 14, 6, 1], ids=["kept", "few kept", "none kept"])
+@given(OPERATIONS)
+def test_histories_in_common_are_as_ones_own(mapping, most, operations):
+    """Three slices whose histories are one tree, and three each with its own: in any order, with cuts."""
+    kind = Kind(mapping, 4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(banks_module, "MOST_STEPS", most)
+        together = [kind.make(shared=True) for _ in range(3)]
+        alone = [kind.make(shared=False) for _ in range(3)]
+        now = [0, 0, 0]
+        for number, what, drawn in operations:
+            access, pause, write = access_of(drawn)
+            # Few different accesses, so that slices do the same.
+            access = Access(access.pa % 8192, access.row_bytes, access.rows, access.stride if access.rows > 1 else 0)
+            now[number] += pause
+            if what == "look":
+                assert seen(together[number]) == seen(alone[number])
+                continue
+            found = [_do(each[number], what, access, write, now[number]) for each in (together, alone)]
+            assert found[0] == found[1]
+            now[number] = found[0].over_ps
+        assert [seen(each) for each in together] == [seen(each) for each in alone]
+
+
+def _do(made: BankedMemory, what: str, access: Access, write: bool, now: int) -> Grant:
+    if what == "serve":
+        return serve(made, access, write, now)
+    saved = made.save()
+    whole = serve(made, access, write, now)
+    made.restore(saved)
+    return serve(made, access, write, now, (now + whole.over_ps) // 2)
+
+
+@given(OPERATIONS)
+def test_who_looks_changes_nothing(operations):
+    kind = Kind(ALL["interleave"], 4)
+    looked_at, left_alone, now = kind.make(shared=True), kind.make(shared=True), 0
+    looked_at.observed = True
+    for _, what, drawn in operations:
+        access, pause, write = access_of(drawn)
+        now += pause
+        first = _do(looked_at, what, access, write, now)
+        seen(looked_at)
+        if looked_at.took is not None:
+            looked_at.took.split(now, max(first.last_ps, now))
+        assert first == _do(left_alone, what, access, write, now)
+        now = first.over_ps
+    assert left_alone.took is None
+    assert seen(looked_at) == seen(left_alone)
+
+
+def test_what_was_saved_is_as_it_was():
+    made = Kind(ALL["MOP4CLXOR"]).make(shared=False)
+    serve(made, Access(0, 100_000), False, 0)
+    serve(made, Access(1 << 20, 5000), True, 0)
+    saved, before = made.save(), seen(made)
+    answers = []
+    for _ in range(3):
+        answers.append(
+            (serve(made, Access(64, 300_000), False, LATER), serve(made, Access(0, 4096), True, 2 * LATER), seen(made))
+        )
+        made.restore(saved)
+        assert seen(made) == before
+    assert answers[0] == answers[1] == answers[2]
+
+
+@pytest.mark.parametrize("refresh", ["spread", "none"])
+@given(st.lists(ACCESSES, min_size=1, max_size=10), st.lists(ACCESSES, min_size=1, max_size=5), st.integers(1, 10**9))
+def test_idle_time_is_forgotten(refresh, accesses, more, longer):
+    """Once all is settled, what comes is served as if it had come at any later time. Histories are of each its own."""
+    kind = Kind(ALL["interleave"], 4, refresh)
+    short, long = kind.make(shared=False), kind.make(shared=False)
+    now = 0
+    for access, pause, write in map(access_of, accesses):
+        now += pause
+        grant = serve(short, access, write, now)
+        assert serve(long, access, write, now) == grant
+        now = grant.over_ps
+    settled = max(now, short.save().history.settled_ps + short.save().began)
+    at = settled
+    for access, pause, write in map(access_of, more):
+        at += pause
+        one, other = serve(short, access, write, at), serve(long, access, write, at + longer)
+        moved = [ps + longer for ps in (one.over_ps, one.first_ps, one.last_ps)]
+        assert moved == [other.over_ps, other.first_ps, other.last_ps]
+        assert short.counters.done == long.counters.done
+        at = one.over_ps
+
+
+# -- sweeps that repeat --
+
+
+class GoesThrough(BankedMemory):
+    """Never repeats a sweep."""
+
+    def _first_mark(self, access: Access, begin: int, end: int) -> int:
+        return FAR
+
+
+def both(
+    mapping: AddressMapping, refresh: Refresh = "all-bank", pcs: int = 2, timing: HbmTiming = HBM3
+) -> tuple[BankedMemory, BankedMemory]:
+    """One that repeats, and one that does not."""
+    repeats, through = (
+        kind(timing, pcs, mapping, 64, QUANTUM, refresh=refresh) for kind in (BankedMemory, GoesThrough)
+    )
+    return repeats, through
+
+
+AFTER = (
+    (Access(0, 64), False, 0),
+    (Access(40_960, 20_000), True, 0),
+    (Access(8192, 128, 40, 1024), False, 700),
+    (Access(70_000, 3000), False, 50_000),
+    (Access(1 << 19, 40_000), True, 0),
+    (Access(0, 4096), False, LATER),
+)
+
+
+@each_mapping
+@pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
+@pytest.mark.parametrize("pa", [0, 2048, 4096 + 32, 3 * 65_536 + 5 * 2048 + 7])
+@pytest.mark.parametrize(("refresh", "timing"), [("all-bank", HBM3), ("spread", HBM2)], ids=["hbm3", "hbm2"])
+def test_repeated_sweeps_are_exact(mapping, write, pa, refresh, timing):
+    repeats, through = both(mapping, refresh, timing=timing)
+    sweep = 2 * timing.banks_per_pc * timing.row_bytes
+    access, now = Access(pa, 12 * sweep + 5000), 0
+    for first in (Access(1 << 18, 3000), access):
+        found = serve(repeats, first, write, now)
+        assert found == serve(through, first, write, now)
+        now = found.over_ps
+    assert seen(repeats) == seen(through)
+    for other, writes, pause in AFTER:
+        now += pause
+        found = serve(repeats, other, writes, now)
+        assert found == serve(through, other, writes, now)
+        now = found.over_ps
+        assert seen(repeats) == seen(through)
+
+
+@each_mapping
+@given(
+    st.integers(0, 200_000),
+    st.integers(3, 9),
+    st.integers(0, 70_000),
+    st.booleans(),
+    st.lists(ACCESSES, min_size=1, max_size=6),
+    st.lists(ACCESSES, min_size=1, max_size=6),
+)
+def test_repeated_sweeps_are_exact_whatever_was_before(mapping, pa, sweeps, rest, write, before, after):
+    repeats, through = both(mapping)
+    long = (Access(pa, sweeps * 65_536 + rest), 0, write)
+    now = 0
+    for access, pause, writes in (*map(access_of, before), long, *map(access_of, after)):
+        now += pause
+        found = serve(repeats, access, writes, now)
+        assert found == serve(through, access, writes, now)
+        assert seen(repeats) == seen(through)
+        now = found.over_ps
+
+
+@pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("name", ["interleave", "hash"])
+def test_a_cut_in_repeated_sweeps_is_exact(name, part):
+    found = []
+    for made in both(ALL[name]):
+        access, saved = Access(0, 1 << 20), made.save()
+        whole = serve(made, access, False, 0)
+        made.restore(saved)
+        cut = serve(made, access, False, 0, int(whole.over_ps * part))
+        found.append((whole, cut, seen(made), serve(made, Access(64, 4096), True, cut.over_ps), seen(made)))
+    assert found[0] == found[1]

@@ -383,11 +383,13 @@ class BankedMemory:
         self._at = Position(after, began)
         if self.observed:
             self.took = BanksTurnCost(before, self._at, bank_now, write, self._timing, self._share, clock)
+        # Queues are open in an outage: who writes then has written, and what begins then is data on a bus.
+        out_first = clock.out if write else clock.out_after
         return Grant(
             grant.end,
-            clock.out(grant.over_ps + began),
-            clock.out_after(grant.first_ps + began),
-            clock.out(grant.last_ps + began),
+            max(now, clock.out(grant.over_ps + began)),
+            max(now, out_first(grant.first_ps + began)),
+            max(now, clock.out(grant.last_ps + began)),
         )
 
     def _serve(
