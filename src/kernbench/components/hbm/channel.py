@@ -185,7 +185,9 @@ class Channel:
     @property
     def settled_ps(self) -> int:
         """When nothing of its past matters any more, but rows and writes that wait."""
-        return self.end_ps + self._of.settling[bool(self._waiting[1])]
+        if self._waiting[1]:
+            return max(self.end_ps, self._offered) + self._of.settling[1]
+        return self.end_ps + self._of.settling[0]
 
     def serve(
         self, now: int, base: int, runs: tuple[RowRun, ...], write: bool, refreshed: bool = False
