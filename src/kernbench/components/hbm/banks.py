@@ -127,6 +127,10 @@ class ChannelHistory:
             self._counters = self.channel().counters
         return self._counters
 
+    def has_uniform_banks(self, now: int, *, refreshed: bool) -> bool:
+        """Return True if banks may have other labels from ``now`` on: all is over, and they have the same row open."""
+        return now >= self.settled_ps and (refreshed or self.channel().has_uniform_banks)
+
     def channel(self) -> Channel:
         """Return the channel as it is then. It is not to be changed."""
         if self.live is None:
@@ -162,13 +166,15 @@ class ChannelHistory:
 class SliceHistory:
     """The histories of the channels of a slice at ``now_ps``, and by how much the times of each are ``behind`` its own.
 
-    ``ends``: when the last byte of each channel is over. All is over at ``settled_ps``.
+    ``labels``: of bank 0 of each channel. ``ends``: when the last byte of each is over. All is over at ``settled_ps``.
     """
 
-    __slots__ = ("behind", "channels", "ends", "now_ps", "settled_ps")
+    __slots__ = ("behind", "channels", "ends", "labels", "now_ps", "settled_ps")
 
-    def __init__(self, channels: Sequence[ChannelHistory], behind: Sequence[int], now_ps: int) -> None:
-        self.channels, self.behind, self.now_ps = tuple(channels), tuple(behind), now_ps
+    def __init__(
+        self, channels: Sequence[ChannelHistory], behind: Sequence[int], labels: Sequence[int], now_ps: int
+    ) -> None:
+        self.channels, self.behind, self.labels, self.now_ps = tuple(channels), tuple(behind), tuple(labels), now_ps
         self.ends = tuple([each.end_ps + by for each, by in zip(channels, behind, strict=True)])
         self.settled_ps = max([each.settled_ps + by for each, by in zip(channels, behind, strict=True)])
 
@@ -181,7 +187,7 @@ class Histories:
         sizes = [min(most, num_pcs - first) for first in range(0, num_pcs, most)]
         share = timing.refresh_share if refresh == "spread" else 0.0
         roots = {size: _begin(ChannelTiming(timing, size, queue_entries, share)) for size in set(sizes)}
-        self.root = SliceHistory([roots[size] for size in sizes], [0] * len(sizes), 0)
+        self.root = SliceHistory([roots[size] for size in sizes], [0] * len(sizes), [0] * len(sizes), 0)
         self.served = 0
         self._steps: dict[tuple[ChannelHistory, int, int, int, bool, bool], ChannelHistory] = {}
         self.grants: dict[Hashable, tuple[SliceHistory, Grant]] = {}
@@ -283,6 +289,10 @@ def _ends_at(at: Position) -> list[int]:
         for each, by in zip(history.channels, history.behind, strict=True)
         for end in each.counters.ends
     ]
+
+
+_Channels = tuple[list[ChannelHistory], list[int], list[int]]
+"""Of each channel of a slice: its history, by how much it is behind, the label of its bank 0"""
 
 
 class _Sweep(NamedTuple):
@@ -394,31 +404,34 @@ class BankedMemory:
     ) -> tuple[SliceHistory, Grant]:
         """Go through the quanta of a grant, at times of the slice's history."""
         planner, quantum, step = self._planner, self.quantum, self._histories.step
-        channels, behind = list(history.channels), list(history.behind)
+        channels, behind, labels = list(history.channels), list(history.behind), list(history.labels)
         (at, end), (until, least) = span, limits
         first, last, over = FAR, now, now
         mark_at, mark = self._first_mark(access, at, end), None
         while at < end and (over <= until or at < least):
             if at == mark_at:
                 sweep, row = planner.layout.sweep_bytes, (access.pa + at) // planner.layout.sweep_bytes
-                found = self._mark(channels, behind, over, row)
+                found = self._mark((channels, behind, labels), over, row)
                 times = 0
                 if mark is not None and mark.state == found.state:
                     took = over - mark.over
                     times = min((end - at) // sweep, max(0, (until - over) // took))
-                    channels, behind = self._repeat(channels, behind, mark, times, took, row)
+                    channels, behind, labels = self._repeat((channels, behind, labels), mark, times, took, row)
                     at, over, last = at + times * sweep, over + times * took, last + times * took
                 mark, mark_at = found, FAR if times else at + sweep
                 continue
             base, parts = planner.parts(access, at, min(quantum, end - at))
             entered = over
-            for numbers, runs in parts:
-                old, old_by, new = None, 0, None
-                for number in numbers:
-                    by = behind[number]
-                    if channels[number] is not old or new is None or by != old_by or refreshed[number]:
-                        old, old_by = channels[number], by
-                        new = step(old, over - by, base, runs, write, refreshed[number])
+            for alike, runs in parts:
+                old, old_by, own, new = None, 0, runs, None
+                for number, label in alike:
+                    its, by = channels[number], behind[number]
+                    if labels[number] != label and its.has_uniform_banks(over - by, refreshed=refreshed[number]):
+                        labels[number] = label
+                    given = runs if labels[number] == label else planner.relabelled(runs, labels[number] ^ label)
+                    if its is not old or by != old_by or given is not own or refreshed[number] or new is None:
+                        old, old_by, own = its, by, given
+                        new = step(its, over - by, base, given, write, refreshed[number])
                         refreshed[number] = False
                         by = over - new.now_ps
                         entered = new.entered_ps + by if new.entered_ps + by > entered else entered
@@ -428,7 +441,7 @@ class BankedMemory:
             over = entered
             at += quantum
             self.quanta += 1
-        return SliceHistory(channels, behind, now), Grant(min(at, end), over, first, last)
+        return SliceHistory(channels, behind, labels, now), Grant(min(at, end), over, first, last)
 
     def _first_mark(self, access: Access, begin: int, end: int) -> int:
         """Return the byte with which the first sweep begins that others may repeat; FAR if there are not three."""
@@ -438,35 +451,34 @@ class BankedMemory:
         fits = access.rows == 1 and not layout.sweep_bytes % quantum and not (first - begin) % quantum
         return first if fits and end - first >= 3 * layout.sweep_bytes else FAR
 
-    def _mark(self, channels: list[ChannelHistory], behind: list[int], over: int, row: int) -> _Sweep:
+    def _mark(self, slices: _Channels, over: int, row: int) -> _Sweep:
         """Return the state of the channels between two sweeps, of which the second begins with ``row``."""
+        channels, behind, labels = slices
         high, low = divmod(self._planner.layout.fold_of(row), self._planner.layout.banks_per_channel)
-        states: dict[tuple[int, int], ChannelState] = {}
+        states: dict[tuple[ChannelHistory, int, int], ChannelState] = {}
         found = []
         for i in range(len(channels)):
-            history, by = channels[i ^ high], behind[i ^ high]
-            if (id(history), by) not in states:
-                states[id(history), by] = history.channel().state(over - by, row, low)
-            found.append(states[id(history), by])
+            key = history, by, label = channels[i ^ high], behind[i ^ high], labels[i ^ high] ^ low
+            if key not in states:
+                states[key] = history.channel().state(over - by, row, label)
+            found.append(states[key])
         return _Sweep(tuple(found), over, tuple([each.counters for each in channels]))
 
-    def _repeat(
-        self, channels: list[ChannelHistory], behind: list[int], since: _Sweep, times: int, took: int, row: int
-    ) -> tuple[list[ChannelHistory], list[int]]:
+    def _repeat(self, slices: _Channels, since: _Sweep, times: int, took: int, row: int) -> _Channels:
         """Return the channels after ``times`` more of the sweep before ``row``, each of which takes ``took``."""
-        layout = self._planner.layout
+        layout, (channels, behind, labels) = self._planner.layout, slices
         high, low = divmod(layout.fold_of(row) ^ layout.fold_of(row + times), layout.banks_per_channel)
         made: dict[tuple[ChannelHistory, Counters], ChannelHistory] = {}
         for history, before in zip(channels, since.counters, strict=True):
             if (history, before) not in made:
                 channel = history.channel().copy()
-                channel.repeat(before, times, times * took, times, low)
+                channel.repeat(before, times, times * took)
                 later = ChannelHistory(channel, history.now_ps + times * took, (0, 0, 0), None, None)
                 later.keep_copy(channel)
                 made[history, before] = later
         after = [made[each] for each in zip(channels, since.counters, strict=True)]
         order = [i ^ high for i in range(len(channels))]
-        return [after[i] for i in order], [behind[i] for i in order]
+        return [after[i] for i in order], [behind[i] for i in order], [labels[i] ^ low for i in order]
 
 
 def refresh_clock(timing: HbmTiming) -> RefreshClock:

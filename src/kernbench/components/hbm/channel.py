@@ -178,6 +178,11 @@ class Channel:
         return sum(n for _, _, n in self._waiting[1])
 
     @property
+    def has_uniform_banks(self) -> bool:
+        """True if all banks have the same row open, or none has one, and no access waits."""
+        return not any(self._waiting) and len({rows[0][0] if rows else -1 for rows in self._rows}) == 1
+
+    @property
     def settled_ps(self) -> int:
         """When nothing of its past matters any more, but rows and writes that wait."""
         return self.end_ps + self._of.settling[bool(self._waiting[1])]
@@ -189,6 +194,9 @@ class Channel:
 
         For who writes, a byte has been served when it has entered. ``refreshed``: it was idle when a refresh came.
         """
+        if now >= self.settled_ps:
+            # The queues are empty: it is no matter any more which groups they had.
+            self._used_at, self._other_at = [LONG_AGO] * len(self._used), [LONG_AGO] * len(self._used)
         if self._waiting[1] and not self._writing:
             self._use_idle_time(now)
         if refreshed:
@@ -438,11 +446,10 @@ class Channel:
         self._waiting, self._counted = self._waiting[:], self._counted[:]
         self._done, self._idle = self._done[:], self._idle[:]
 
-    def state(self, now: int, base: int, fold: int) -> ChannelState:
+    def state(self, now: int, base: int, label: int) -> ChannelState:
         """Return all that decides what it makes of what comes from ``now`` on: equal states behave alike.
 
-        Times and bursts count from now, rows from ``base``, banks from the one at 0 of a row that is folded by
-        ``fold``.
+        Times and bursts count from now, rows from ``base``, banks from the one that has ``label``.
         """
         of = self._of
         since = min(now, max(self.end_ps, self._offered)) if self._waiting[1] else now
@@ -450,11 +457,11 @@ class Channel:
         def ahead(time: int) -> int:
             return time - since if time > since else 0
 
-        def times(array: list[int], fold: int = 0) -> tuple[int, ...]:
-            return tuple([ahead(array[i ^ fold]) for i in range(len(array))])
+        def times(array: list[int], label: int = 0) -> tuple[int, ...]:
+            return tuple([ahead(array[i ^ label]) for i in range(len(array))])
 
-        def bursts(array: list[int], fold: int) -> tuple[int, ...]:
-            return tuple([max(array[i ^ fold] - self._serial, -of.queue - 1) for i in range(len(array))])
+        def bursts(array: list[int], label: int) -> tuple[int, ...]:
+            return tuple([max(array[i ^ label] - self._serial, -of.queue - 1) for i in range(len(array))])
 
         def rows_of(rows: Rows) -> tuple[tuple[int, ...], ...]:
             return tuple(
@@ -465,83 +472,62 @@ class Channel:
                 ]
             )
 
-        pc_fold, stack_fold, group_fold = of.places[fold]
-        group_fold -= of.pcs
+        pc_label, stack_label, group_label = of.places[label]
+        group_label -= of.pcs
         grid: tuple[object, ...] = ()
         if self._grid_end > since:
             over = max(0, (since - self._origin) // of.unit - of.margin)
-            lanes = [self._grid[i] >> over for i in self._lanes(pc_fold, group_fold)]
-            grid = (self._origin + over * of.unit - since, *lanes)
+            lanes = [
+                *[pc ^ pc_label for pc in range(of.pcs)],
+                *[of.pcs + (group ^ group_label) for group in range(of.groups)],
+                *[of.lane, *[~(pc ^ pc_label) for pc in range(of.pcs)]],
+            ]
+            grid = (self._origin + over * of.unit - since, *[self._grid[lane] >> over for lane in lanes])
         leaving = [
             sorted(
-                (when - now, number - self._runs, n, bank ^ fold, row - base)
+                (when - now, number - self._runs, n, bank ^ label, row - base)
                 for when, number, n, bank, row in each
                 if when > now
             )
             for each in self._leaving
         ]
-        waiting = [[(bank ^ fold, row - base, n) for bank, row, n in each] for each in self._waiting]
+        waiting = [[(bank ^ label, row - base, n) for bank, row, n in each] for each in self._waiting]
         return (
-            *(grid, times(self._ends, pc_fold), times(self._acts, pc_fold), times(self._next, fold)),
-            tuple([rows_of(self._rows[bank ^ fold]) for bank in range(len(self._rows))]),
+            *(grid, times(self._ends, pc_label), times(self._acts, pc_label), times(self._next, label)),
+            tuple([rows_of(self._rows[bank ^ label]) for bank in range(len(self._rows))]),
             times([self._row_bus, self._bus_from, self.end_ps, self._grid_end]),
             self._first - since if since <= self._first < FAR else self._first == FAR,
             self._offered - since if self._waiting[1] else 0,
-            tuple(self._folded_groups(stack_fold, group_fold)),
-            *(bursts(self._used_at, stack_fold), bursts(self._other_at, stack_fold), self._writing),
+            tuple(
+                [
+                    each if each < 0 else (each - of.pcs) ^ group_label
+                    for each in (self._used[stack ^ stack_label] for stack in range(of.stacks))
+                ]
+            ),
+            *(bursts(self._used_at, stack_label), bursts(self._other_at, stack_label), self._writing),
             *map(tuple, leaving),
             *map(tuple, waiting),
         )
 
-    def _lanes(self, pc_fold: int, group_fold: int) -> list[int]:
-        """Return the lanes of the grid in the order of folded PCs and groups."""
-        of = self._of
-        pcs = [pc ^ pc_fold for pc in range(of.pcs)]
-        groups = [of.pcs + (group ^ group_fold) for group in range(of.groups)]
-        return [*pcs, *groups, of.lane, *[~pc for pc in reversed(pcs)]]
-
-    def _folded_groups(self, stack_fold: int, group_fold: int) -> list[int]:
-        """Return the group that each stack used last, in the order and by the numbers of folded ones."""
-        of = self._of
-        used = [self._used[stack ^ stack_fold] for stack in range(of.stacks)]
-        return [each if each < 0 else of.pcs + ((each - of.pcs) ^ group_fold) for each in used]
-
-    def repeat(self, since: Counters, times: int, ps: int, rows: int, fold: int) -> None:
-        """Be as if what was done since then were done ``times`` more, ``ps`` later in all.
-
-        Rows are ``rows`` further then, banks folded by ``fold`` more.
-        """
-        of = self._of
-        pc_fold, stack_fold, group_fold = of.places[fold]
-        group_fold -= of.pcs
-
-        def later(array: list[int], fold: int) -> list[int]:
-            return [array[i ^ fold] + ps for i in range(len(array))]
-
+    def repeat(self, since: Counters, times: int, ps: int) -> None:
+        """Be as if what was done since then were done ``times`` more, each in the next row, ``ps`` in all."""
         self._origin, self._grid_end, self.end_ps = self._origin + ps, self._grid_end + ps, self.end_ps + ps
-        self._grid = [self._grid[i] for i in self._lanes(pc_fold, group_fold)]
-        self._ends, self._acts = later(self._ends, pc_fold), later(self._acts, pc_fold)
-        self._next = later(self._next, fold)
+        for array in (self._ends, self._acts, self._next):
+            array[:] = [time + ps for time in array]
         self._rows = [
             tuple(
                 [
-                    (row + rows, opens + ps, ready + ps, closes if closes == FAR else closes + ps)
-                    for row, opens, ready, closes in self._rows[bank ^ fold]
+                    (row + times, opens + ps, ready + ps, closes if closes == FAR else closes + ps)
+                    for row, opens, ready, closes in rows
                 ]
             )
-            for bank in range(len(self._rows))
+            for rows in self._rows
         ]
         self._row_bus, self._bus_from, self._offered = self._row_bus + ps, self._bus_from + ps, self._offered + ps
         self._first += ps if self._first < FAR else 0
-        self._used = self._folded_groups(stack_fold, group_fold)
-        self._used_at = [self._used_at[stack ^ stack_fold] for stack in range(of.stacks)]
-        self._other_at = [self._other_at[stack ^ stack_fold] for stack in range(of.stacks)]
-        reads, writes = (
-            [(when + ps, number, n, bank ^ fold, row + rows) for when, number, n, bank, row in each]
-            for each in self._leaving
-        )
-        self._leaving = reads, writes
-        self._waiting = [tuple([(bank ^ fold, row + rows, n) for bank, row, n in each]) for each in self._waiting]
+        for each in self._leaving:
+            each[:] = [(when + ps, number, n, bank, row + times) for when, number, n, bank, row in each]
+        self._waiting = [tuple([(bank, row + times, n) for bank, row, n in each]) for each in self._waiting]
         self._done = [new + (new - old) * times for new, old in zip(self._done, since.done, strict=True)]
 
 

@@ -5,13 +5,14 @@ of all banks of all pseudo-channels, after which the same places come again in t
 of a block is that of its place in the sweep XOR what is folded of its row.
 
 A plan takes an access to its quanta, and a quantum to the runs its banks serve. A *run* is what a quantum has in one
-row of one bank, side by side or not: ``(bank, row, bursts)``, with banks counted in each channel. A *part* is the runs
-of a quantum that some channels have alike.
+row of one bank, side by side or not: ``(bank, row, bursts)``. A *part* is the runs of a quantum that some channels have
+alike. The *label* of a bank is its number in the channel XOR that of another bank: channels that do the same, but in other
+banks, have the same runs by labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -32,6 +33,8 @@ class Layout:
         "block_bytes",
         "burst_bytes",
         "folds_rows",
+        "labels",
+        "order",
         "sweep_bytes",
     )
 
@@ -54,6 +57,11 @@ class Layout:
         self.banks: list[int] = self._banks(blocks * in_block).tolist()
         self.folds_rows = any(entry.fold in ("above", "row") for entry in mapping)
         self._folds = {0: 0}
+        # Labels need powers of two. They are in the order of banks, stacks, groups, then PCs.
+        shape = timing.pcs_per_channel, timing.stacks, timing.groups, timing.banks
+        self.labels = not num_pcs % timing.pcs_per_channel and all(not n & n - 1 for n in shape)
+        by_bank = np.arange(self.banks_per_channel).reshape(shape).transpose(3, 1, 2, 0).ravel()
+        self.order: list[int] = by_bank.argsort().tolist()
 
     def fold_of(self, row: int) -> int:
         """What is XORed into the bank of every block of ``row``."""
@@ -77,8 +85,8 @@ class Layout:
 RowRun = tuple[int, int, int]
 RUN_BURSTS = 8
 """Bursts of a run: those in a row beyond it are another, as they enter queues when places become free"""
-Parts = tuple[tuple[tuple[int, ...], tuple[RowRun, ...]], ...]
-"""Channels, and the runs that each of them has"""
+Parts = tuple[tuple[tuple[tuple[int, int], ...], tuple[RowRun, ...]], ...]
+"""Channels with the label of their bank 0, and the runs that each of them has, by labels"""
 MOST_KEPT = 1 << 15
 """Quanta whose runs are kept: a sweep of small ones, with every fold of its rows."""
 
@@ -86,11 +94,12 @@ MOST_KEPT = 1 << 15
 class Planner:
     """The runs of the quanta of one kind of slice. They are kept by place in the sweep, fold of the row, and shape."""
 
-    __slots__ = ("_kept", "layout")
+    __slots__ = ("_kept", "_relabelled", "layout")
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self._kept: dict[tuple[int, int, int, int, int], Parts] = {}
+        self._relabelled: dict[tuple[int, int], tuple[tuple[RowRun, ...], tuple[RowRun, ...]]] = {}
 
     def parts(self, access: Access, first: int, nbytes: int) -> tuple[int, Parts]:
         """The row that the runs of bytes ``first`` … ``first + nbytes - 1`` of an access count from, and the runs."""
@@ -142,10 +151,25 @@ class Planner:
             channel, place = divmod(bank, layout.banks_per_channel)
             own = runs.setdefault(channel, [])
             own += [(place, row, min(n - before, RUN_BURSTS)) for before in range(0, n, RUN_BURSTS)]
-        channels: dict[tuple[RowRun, ...], list[int]] = {}
+        channels: dict[tuple[RowRun, ...], list[tuple[int, int]]] = {}
         for channel, each in runs.items():
-            channels.setdefault(tuple(each), []).append(channel)
+            label = each[0][0] if layout.labels else 0
+            channels.setdefault(self._labelled(each, label), []).append((channel, label))
         return tuple((tuple(alike), each) for each, alike in channels.items())
+
+    def relabelled(self, runs: tuple[RowRun, ...], label: int) -> tuple[RowRun, ...]:
+        """Return runs with other labels of their banks: the same object for the same runs."""
+        found = self._relabelled.get((id(runs), label))
+        if found is None:
+            if len(self._relabelled) == MOST_KEPT:
+                self._relabelled.clear()
+            found = self._relabelled[id(runs), label] = runs, self._labelled(runs, label)
+        return found[1]
+
+    def _labelled(self, runs: Iterable[RowRun], label: int) -> tuple[RowRun, ...]:
+        """Return runs with other labels, in the order of these."""
+        order = self.layout.order
+        return tuple(sorted([(bank ^ label, row, n) for bank, row, n in runs], key=lambda run: (order[run[0]], run[1])))
 
 
 def _pieces(access: Access, first: int, nbytes: int) -> Iterator[tuple[int, int]]:
