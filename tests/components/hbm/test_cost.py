@@ -162,8 +162,10 @@ def test_bursts_of_a_row_are_runs(mapping, access):
     for at in range(access.nbytes):
         row, column = divmod(at, access.row_bytes)
         burst = (access.pa + row * access.stride + column) // BURST
-        base, (((channel,), ((bank, above, _),)),) = slices.planner.parts(Access(burst * BURST, BURST), 0, BURST)
-        touched.setdefault((at // QUANTUM, channel, bank, base + above), set()).add(burst)
+        base, ((((channel, label),), ((bank, above, _),)),) = slices.planner.parts(
+            Access(burst * BURST, BURST), 0, BURST
+        )
+        touched.setdefault((at // QUANTUM, channel, bank ^ label, base + above), set()).add(burst)
     assert runs_of(slices.planner, access) == sum(-(-len(bursts) // RUN_BURSTS) for bursts in touched.values())
     memory = slices.one()
     memory.serve(access, False, 0, access.nbytes, 0)

@@ -103,7 +103,7 @@ def part_of_peak(mapping: AddressMapping, streams: int, apart: int) -> float:
 @pytest.mark.parametrize("apart", [256 << 10, 1 << 20, 64 << 20, 512 << 20, SLICE // 8])
 def test_aligned_streams_spread(apart):
     plain, folded = (part_of_peak(mapping, 8, apart) for mapping in (interleave(8, xor=True), HASH))
-    assert plain < 0.3
+    assert plain < 0.35
     assert folded > 0.55
 
 
