@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kernbench.components.hbm.banks import BankedMemory, Stretch
-from kernbench.components.hbm.controller import Memory, Request, Slice
+from kernbench.components.hbm.banks import BankedMemory, Grant
+from kernbench.components.hbm.controller import Request, SliceArbiter, SliceMemory
 from kernbench.components.hbm.ideal import Channels, IdealMemory
 from kernbench.core.clock import Clock
 from kernbench.messages.fabric import Access
@@ -20,8 +20,8 @@ class Asked(Request):
         super().__init__(requester, Access(pa, nbytes), write, since)
         self.turns: list[tuple[int, int, int, int]] = []
 
-    def begin(self, first: int, stretch: Stretch) -> None:
-        self.turns.append((first, stretch.end, stretch.first_ps, stretch.last_ps))
+    def begin(self, first: int, grant: Grant) -> None:
+        self.turns.append((first, grant.end, grant.first_ps, grant.last_ps))
 
     def cut(self, end: int) -> None:
         first, promised, start, last = self.turns.pop()
@@ -37,7 +37,13 @@ class Asked(Request):
 
 
 def banked() -> BankedMemory:
-    return BankedMemory(HBM3, 8, interleave(8, xor=True), 64, QUANTUM)
+    """All work takes longer by what refresh takes: there is no outage."""
+    return BankedMemory(HBM3, 8, interleave(8, xor=True), 64, QUANTUM, refresh="spread")
+
+
+def refreshed() -> BankedMemory:
+    """All banks are refreshed at once."""
+    return BankedMemory(HBM3, 8, interleave(8, xor=True), 64, QUANTUM, refresh="all-bank")
 
 
 def ideal() -> IdealMemory:
@@ -46,10 +52,10 @@ def ideal() -> IdealMemory:
     return IdealMemory(Channels(hbm), QUANTUM, 1000 / 25.6)
 
 
-def run(memory: Memory, *asked: tuple[int, Asked]) -> Clock:
+def run(memory: SliceMemory, *asked: tuple[int, Asked]) -> Clock:
     """Each request at its time."""
     clock = Clock()
-    slice_ = Slice(memory, clock)
+    slice_ = SliceArbiter(memory, clock)
     for when, request in asked:
         clock.call_at(when, slice_.submit, request)
     clock.advance()

@@ -19,6 +19,7 @@ from kernbench.topology.builder import compile_topology, topology_file
 BANKED = (
     "cube.hbm.timing=hbm3",
     "cube.hbm.access_bytes=null",
+    "cube.hbm.refresh=all-bank",
     "cube.components.hbm_ctrl.attrs={access_ns: 2.5}",
 )
 ACCESS = "cube.components.hbm_ctrl.attrs.access_ns"
@@ -48,12 +49,12 @@ def read(pe: int, offset: int, nbytes: int) -> PeDmaMsg:
 
 
 def test_an_idle_bank_by_hand():
-    # Set-up 2, header 0.125, controller and tCL 15, tRCD 19.4; two bursts of a group come in 2.799 + 1.4.
+    # Set-up 2, header 0.125, controller and tCL 15, tRCD 19.4; two bursts of a group come in 2.5 + 1.25.
     made = engine()
     there = made.machine.route("sip0.cube0.pe0.pe_dma", "sip0.cube0.hbm0")
     back = made.machine.route("sip0.cube0.hbm0", "sip0.cube0.pe0.pe_dma")
     ways = (there.total_overhead_ps + back.total_overhead_ps) / 1000
-    assert ends_ns(made, read(0, 0, 64)) == [pytest.approx(2 + ways + 0.125 + 15 + 19.4 + 4.199)]
+    assert ends_ns(made, read(0, 0, 64)) == [pytest.approx(2 + ways + 0.125 + 15 + 19.4 + 3.75)]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,37 @@ def test_a_small_access_beside_a_stream_waits_for_queues_and_a_quantum():
     alone = ends_ns(engine(), read(1, 16 * MIB, 64))[0]
     big = PeDmaMsg(pe=PES[0], pa=slice_pa(), nbytes=MIB, op="read")
     together = ends_ns(engine(), big, read(1, 16 * MIB, 64))[1]
-    assert together - alone <= (32 + 8) * 1.4 + 16.3 + 50.4
+    assert together - alone <= (32 + 8) * 1.25 + 16.3 + 45
+
+
+@pytest.mark.parametrize("after_ns", [0, 100, 417.2])
+def test_an_access_in_an_outage_waits_for_its_end(after_ns):
+    """All slices are refreshed at the same instants: 3.9 us after the start, for tRFC, tRP, tRCD and 0.7 of tRC."""
+    made = engine()
+    alone = ends_ns(made, read(0, 0, 64))[0]
+    there = made.machine.route("sip0.cube0.pe0.pe_dma", "sip0.cube0.hbm0").total_overhead_ps / 1000
+    # It comes to the banks after set-up, the way, the header, and the controller's time with CL.
+    made.run_until(3900 + after_ns - 2 - there - 0.125 - 15)
+    begun = made.now
+    assert ends_ns(made, read(0, 16 * MIB, 64))[0] - begun == pytest.approx(alone + 417.2 - after_ns)
+
+
+def test_an_access_before_an_outage_and_one_after_it_meet_none():
+    made = engine()
+    alone = ends_ns(made, read(0, 0, 64))[0]
+    for at in (3900 - alone, 3900 + 417.2, 7800 - 2 * alone):
+        made.run_until(at)
+        begun = made.now
+        assert ends_ns(made, read(0, round(at / 8) * MIB, 64))[0] - begun <= alone + 16.301
+
+
+def test_spread_and_no_refresh_have_no_outage():
+    for mode in ("spread", "none"):
+        made = engine(f"cube.hbm.refresh={mode}")
+        alone = ends_ns(made, read(0, 0, 64))[0]
+        made.run_until(3950)
+        begun = made.now
+        assert ends_ns(made, read(0, 0, 64))[0] - begun == pytest.approx(alone - 19.4)
 
 
 def test_loads_of_a_pe_end_one_after_the_other():
@@ -114,8 +145,13 @@ def test_pes_share_a_slice():
     assert max(ends) <= 1.05 * min(ends)
 
 
-def test_express_or_not_takes_the_same_time():
-    document = apply_overrides(load_document(topology_file("default")), (*SMALL, *BANKED))
+@pytest.mark.parametrize(
+    "refresh",
+    ["all-bank", pytest.param("spread", marks=pytest.mark.slow), pytest.param("none", marks=pytest.mark.slow)],
+)
+def test_express_or_not_takes_the_same_time(refresh):
+    changes = (*SMALL, *BANKED, f"cube.hbm.refresh={refresh}")
+    document = apply_overrides(load_document(topology_file("default")), changes)
     ccl = ccl_config_of(load_document(packaged_file()))
     found = [
         list(outcomes(compile_topology(apply_overrides(document, [f"transport.express={express}"])), ccl))

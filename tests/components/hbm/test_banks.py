@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kernbench.components.hbm import banks as banks_module
 from kernbench.components.hbm.banks import BankedMemory, Grant, Histories
-from kernbench.components.hbm.channel import FAR, Counters
+from kernbench.components.hbm.channel import FAR
 from kernbench.components.hbm.layout import Layout, Planner
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_spec import HBM2, HBM3, MAPPINGS, AddressMapping, HbmTiming, Refresh, interleave
@@ -53,8 +53,10 @@ def serve(made: BankedMemory, access: Access, write: bool, at: int, until: int =
     return made.serve(access, write, 0, access.nbytes, at, until)
 
 
-def seen(made: BankedMemory) -> tuple[Counters, int, int]:
-    return made.counters, made.pending_bursts, made.end_ps
+def seen(made: BankedMemory) -> tuple[object, ...]:
+    """What was done, and what is to be; the ends in ``counters`` are times of histories, which begin at any time."""
+    counters = made.counters
+    return counters.done, counters.idle, counters.idle_ps, made.pending_bursts, made.end_ps
 
 
 # -- an access --

@@ -1,19 +1,149 @@
-"""What an access costs: steps of the banks of a channel, counted by wrapping the step."""
+"""What an access costs: quanta that are gone through, and steps of channels that are worked out. Counts, no clocks."""
 
 from __future__ import annotations
 
 import pytest
 
-from kernbench.components.hbm.banks import BankedMemory
-from kernbench.components.hbm.channel import ChannelBanks
-from kernbench.components.hbm.layout import Layout, Planner
+from kernbench.components.hbm.banks import BankedMemory, Histories
+from kernbench.components.hbm.layout import RUN_BURSTS, Layout, Planner
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_spec import HBM3, MAPPINGS, interleave
+from kernbench.topology.hbm_spec import HBM3, MAPPINGS, AddressMapping, interleave
 
-ALL = {**MAPPINGS, "interleave": interleave(8, xor=True)}
+ALL = {**MAPPINGS, "interleave": interleave(8, xor=True), "hash": interleave(8, xor=True, fold_row=True)}
 QUANTUM, BURST = 2048, 32
-BURST_PS = 1400  # 1.25 ns and what refresh takes of it
-SWEEP = 2 * HBM3.banks_per_pc * HBM3.row_bytes
+LATER = 1_000_000
+PCS, CHANNELS = 8, 4
+SWEEP = PCS * HBM3.banks_per_pc * HBM3.row_bytes
+
+
+class Slices:
+    """Slices of a machine: what is known of one is known of all."""
+
+    def __init__(self, mapping: AddressMapping) -> None:
+        self.mapping = mapping
+        self.planner = Planner(Layout(HBM3, PCS, mapping))
+        self.histories = Histories(HBM3, PCS, 64, "all-bank")
+
+    def one(self, base: int = 0) -> BankedMemory:
+        return BankedMemory(
+            HBM3,
+            PCS,
+            self.mapping,
+            64,
+            QUANTUM,
+            refresh="all-bank",
+            base=base,
+            planner=self.planner,
+            histories=self.histories,
+        )
+
+
+def read(made: BankedMemory, pa: int, nbytes: int, at: int) -> int:
+    return made.serve(Access(pa, nbytes), False, 0, nbytes, at).over_ps
+
+
+def programme(made: BankedMemory, base: int, begin: int) -> None:
+    """Reads and writes of a slice, some of them after idle time."""
+    at = begin
+    for pa, nbytes, write, pause in (
+        (0, 65_536, False, 0),
+        (1 << 20, 4096, True, 0),
+        (4096, 100, False, 700),
+        (1 << 19, 20_000, True, 50_000),
+        (0, 300_000, False, 0),
+        (64, 64, False, 9_000_000),
+    ):
+        at = made.serve(Access(base + pa, nbytes), write, 0, nbytes, at + pause).over_ps
+
+
+@pytest.mark.parametrize("mapping", ALL.values(), ids=ALL)
+def test_a_second_slice_that_does_the_same_costs_nothing(mapping):
+    slices = Slices(mapping)
+    first, others = slices.one(), [slices.one(k << 33) for k in range(1, 4)]
+    programme(first, 0, 0)
+    served, quanta = slices.histories.served, first.quanta
+    assert served > 0
+    for k, other in enumerate(others, 1):
+        programme(other, k << 33, 0)
+        assert other.counters == first.counters
+        assert other.quanta == 0
+    assert slices.histories.served == served
+    assert first.quanta == quanta
+
+
+def test_the_same_at_another_time_costs_nothing():
+    """Times count from what was before: a slice that begins later finds it all."""
+    slices = Slices(ALL["interleave"])
+    first, later = slices.one(), slices.one()
+    read(first, 0, 65_536, LATER)
+    served = slices.histories.served
+    read(later, 0, 65_536, 2 * LATER + 12_345)
+    assert slices.histories.served == served
+    assert later.quanta == 0
+
+
+def test_the_same_after_any_idle_time_costs_nothing():
+    slices = Slices(ALL["interleave"])
+    first, later = slices.one(), slices.one()
+    for made, pause in ((first, LATER), (later, 2 * LATER + 12_345)):
+        read(made, 0, 4096, 0)
+        read(made, 8192, 4096, pause)
+    assert slices.histories.served == 4  # a quantum of 2 KiB is a step
+
+
+def test_only_what_differs_is_worked_out():
+    """A second slice has one access more: its channel has a history of its own from then on, the others have not."""
+    slices = Slices(ALL["interleave"])
+    first, second = slices.one(), slices.one()
+    for made in (first, second):
+        read(made, 0, 2048, 0)
+    read(second, 0, 64, LATER)
+    served = slices.histories.served
+    for made in (first, second):
+        read(made, 65_536, 2048, 2 * LATER)
+    # Channels that have the same runs are one step; then the one that has had one access more is a second.
+    assert slices.histories.served - served == 2
+
+
+def test_a_stream_over_all_channels_is_the_work_of_one():
+    """64 KiB are 32 quanta, and each has runs in all four channels: they are alike, so it is a step a quantum."""
+    slices = Slices(ALL["interleave"])
+    read(slices.one(), 0, 65_536, 0)
+    assert slices.histories.served == 32
+
+
+def test_many_accesses_of_one_place_are_found_again():
+    """Polling: an access that comes again when all is settled has one history, whatever it has been before."""
+    slices = Slices(ALL["interleave"])
+    one = slices.one()
+    for k in range(50):
+        read(one, 64, 64, k * LATER)
+    other = slices.one()
+    served = slices.histories.served
+    for k in range(50):
+        read(other, 64, 64, k * LATER)
+    assert slices.histories.served == served <= 50
+
+
+@pytest.mark.parametrize("mapping", [ALL["MOP4CLXOR"], ALL["interleave"]], ids=["MOP4CLXOR", "interleave"])
+@pytest.mark.parametrize("sweeps", [3, 10, 1000])
+@pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
+def test_a_long_access_goes_through_a_few_sweeps(mapping, sweeps, write):
+    memory = Slices(mapping).one()
+    memory.serve(Access(0, sweeps * SWEEP), write, 0, sweeps * SWEEP, 0)
+    assert memory.quanta <= min(sweeps, 8) * SWEEP // QUANTUM
+    assert memory.counters.done[0] + memory.pending_bursts >= sweeps * SWEEP // BURST
+
+
+def runs_of(planner: Planner, access: Access) -> int:
+    """Runs of an access, of all channels: rows of banks that each quantum touches, eight bursts at most."""
+    found = 0
+    for begin in range(0, access.nbytes, QUANTUM):
+        _, parts = planner.parts(access, begin, min(QUANTUM, access.nbytes - begin))
+        found += sum(len(channels) * len(runs) for channels, runs in parts)
+    return found
+
+
 ACCESSES = {
     "contiguous": Access(4096, 20_000),
     "a tile": Access(3 * SWEEP + 512, 128, 32, 1024),
@@ -23,55 +153,21 @@ ACCESSES = {
 }
 
 
-@pytest.fixture
-def steps(monkeypatch):
-    """The bursts of every run that was on a bus: lanes 0 and 1 are the buses."""
-    found = []
-    step = ChannelBanks._reserve  # noqa: SLF001 - what is counted
-
-    def counted(self, lane, start, now, work):
-        if lane < 2:
-            found.append(work // BURST_PS)
-        return step(self, lane, start, now, work)
-
-    monkeypatch.setattr(ChannelBanks, "_reserve", counted)
-    return found
-
-
-def touched(mapping, access) -> int:
-    """Rows of banks that an access touches, counted for each quantum, burst by burst."""
-    planner, found = Planner(Layout(HBM3, 2, mapping)), set()
+@pytest.mark.parametrize("mapping", ALL.values(), ids=ALL)
+@pytest.mark.parametrize("access", ACCESSES.values(), ids=ACCESSES)
+def test_bursts_of_a_row_are_runs(mapping, access):
+    """Rows of banks that an access touches, counted burst by burst, are as many runs, and steps of a channel."""
+    slices = Slices(mapping)
+    touched: dict[tuple[int, int, int, int], set[int]] = {}
     for at in range(access.nbytes):
         row, column = divmod(at, access.row_bytes)
         burst = (access.pa + row * access.stride + column) // BURST
-        base, ((_, ((bank, above, _),)),) = planner.parts(Access(burst * BURST, BURST), 0, BURST)
-        found.add((at // QUANTUM, bank, base + above))
-    return len(found)
-
-
-@pytest.mark.parametrize("mapping", ALL.values(), ids=ALL)
-@pytest.mark.parametrize("access", ACCESSES.values(), ids=ACCESSES)
-def test_a_run_is_one_step(steps, mapping, access):
-    memory = BankedMemory(HBM3, 2, mapping, 64, QUANTUM)
+        base, ((((channel, label),), ((bank, above, _),)),) = slices.planner.parts(
+            Access(burst * BURST, BURST), 0, BURST
+        )
+        touched.setdefault((at // QUANTUM, channel, bank ^ label, base + above), set()).add(burst)
+    assert runs_of(slices.planner, access) == sum(-(-len(bursts) // RUN_BURSTS) for bursts in touched.values())
+    memory = slices.one()
     memory.serve(access, False, 0, access.nbytes, 0)
-    assert 0 < len(steps) <= touched(mapping, access)
-    assert sum(steps) == memory.counts.bursts
-
-
-def test_a_run_that_is_written_is_one_step(steps):
-    access = ACCESSES["a tile"]
-    memory = BankedMemory(HBM3, 2, ALL["interleave"], 64, QUANTUM)
-    memory.serve(access, True, 0, access.nbytes, 0)
-    # The pause before a read of 2 KiB is filled with what is pending. It has a run in each of 4 rows of a PC.
-    memory.serve(Access(0, QUANTUM), False, 0, QUANTUM, 10**9)
-    assert memory.banks.pending_bursts == 0
-    assert len(steps) == touched(ALL["interleave"], access) + 8
-
-
-@pytest.mark.parametrize("sweeps", [3, 10, 1000])
-def test_a_long_access_goes_through_two_sweeps(steps, sweeps):
-    memory = BankedMemory(HBM3, 2, ALL["interleave"], 64, QUANTUM)
-    memory.serve(Access(0, sweeps * SWEEP), False, 0, sweeps * SWEEP, 0)
-    # A run has 256 B here, which lie side by side.
-    assert len(steps) <= 2 * SWEEP // 256
-    assert memory.counts.bursts == sweeps * SWEEP // BURST
+    assert memory.counters.done[0] == sum(len(bursts) for bursts in touched.values())
+    assert slices.histories.served <= len({(quantum, channel) for quantum, channel, _, _ in touched})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.components.hbm.layout import Layout, Planner
+from kernbench.components.hbm.layout import RUN_BURSTS, Layout, Planner
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_spec import HBM2, HBM3, MAPPINGS, AddressMapping, interleave
 
@@ -25,7 +25,19 @@ def runs_of(planned: Planner, access: Access, first: int, nbytes: int) -> tuple[
     """The base of the rows, and the runs of all channels with the numbers of banks in the slice."""
     base, parts = planned.parts(access, first, nbytes)
     each = planned.layout.banks_per_channel
-    return base, [(c * each + bank, row, n) for channels, runs in parts for c in channels for bank, row, n in runs]
+    found = [
+        (c * each + (bank ^ label), row, n) for alike, runs in parts for c, label in alike for bank, row, n in runs
+    ]
+    assert all(1 <= n <= RUN_BURSTS for _, _, n in found)
+    return base, found
+
+
+def joined(runs: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Bursts of each row of a bank, whatever the runs."""
+    found: Counter[tuple[int, int]] = Counter()
+    for bank, row, n in runs:
+        found[bank, row] += n
+    return sorted((bank, row, n) for (bank, row), n in found.items())
 
 
 @pytest.mark.parametrize("timing", [HBM3, HBM2], ids=["hbm3", "hbm2"])
@@ -34,7 +46,7 @@ def runs_of(planned: Planner, access: Access, first: int, nbytes: int) -> tuple[
 def test_a_sweep_has_every_row_of_every_bank_once(timing, mapping, row):
     layout = Layout(timing, 4, mapping)
     base, runs = runs_of(Planner(layout), Access(row * layout.sweep_bytes, layout.sweep_bytes), 0, layout.sweep_bytes)
-    assert sorted((bank, base + above, n) for bank, above, n in runs) == [
+    assert joined([(bank, base + above, n) for bank, above, n in runs]) == [
         (bank, row, timing.columns) for bank in range(4 * timing.banks_per_pc)
     ]
 
@@ -53,7 +65,8 @@ def test_mop4clxor_folds_columns():
 
 def test_robaracoch_fills_a_row_first():
     _, runs = runs_of(planner(ALL["RoBaRaCoCh"]), Access(0, 2048), 0, 2048)
-    assert runs == [(0, 0, 32), (32, 0, 32)]
+    assert joined(runs) == [(0, 0, 32), (32, 0, 32)]
+    assert [n for _, _, n in runs] == [8] * 8
 
 
 def test_bursts_that_rows_share_are_read_once():

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slice_support import MIB, QUANTUM, Asked, banked, ideal
+from slice_support import MIB, QUANTUM, Asked, banked, ideal, refreshed
 from slice_support import run as run_at
 
 from covering import covering
-from kernbench.components.hbm.controller import Slice
+from kernbench.components.hbm.controller import SliceArbiter
 from kernbench.core.clock import Clock
 
 RCD, BURST = 19_400, 1400
-MEMORIES = {"banks": banked, "ideal": ideal}
+MEMORIES = {"banks": banked, "refreshed": refreshed, "ideal": ideal}
 
 
 def run(*asked: tuple[int, Asked]) -> Clock:
@@ -23,7 +23,7 @@ def run(*asked: tuple[int, Asked]) -> Clock:
 
 def test_an_access_alone_is_one_promise():
     clock = Clock()
-    slice_ = Slice(banked(), clock)
+    slice_ = SliceArbiter(banked(), clock)
     assert slice_.access(5000, "pe0", 0, 32, False) == (5000 + RCD, 5000 + RCD + BURST)
     assert slice_.access(900_000, "pe0", 32, 32, False) == (900_000, 900_000 + BURST)
 
@@ -71,7 +71,7 @@ class Leaving(Asked):
 
     left = 100_000
 
-    def gone(self, now: int) -> int:
+    def bytes_left_port(self, now: int) -> int:
         return self.left
 
 
@@ -119,6 +119,7 @@ ACCESSES = st.tuples(
     [
         # Of 4 channels, each with 64 bursts of reads and as many of writes.
         (banked, 8 * 32 / 1.25, 2 * 4 * 64 * 32),
+        (refreshed, 8 * 32 / 1.25, 2 * 4 * 64 * 32),
         (ideal, 204.8, 0),
     ],
     ids=MEMORIES,
