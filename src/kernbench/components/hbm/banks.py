@@ -9,8 +9,7 @@ of its channels. A step that begins after all of the past is over is the same fo
 A channel that has been worked out goes on from node to node. To go on from a node that it has left, one is made from
 the last copy on the way there, and goes through the steps since then: a copy is kept every ``STEPS_BETWEEN_COPIES``.
 
-A long stretch of memory comes to the same places again, sweep after sweep, a row further each time. When a sweep leaves
-the state of the one before plus a constant, the sweeps that are left do the same, and are not gone through.
+A long stretch of memory comes to the same places again, sweep after sweep, a row further each time (``Sweeps``).
 
 Refresh is an *outage* of all banks of all slices at once (``RefreshClock``). The time of the banks stands still then:
 what is said here in ps is bank time, but for what ``BankedMemory`` takes and answers.
@@ -20,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import chain
+from operator import add, sub
 from typing import NamedTuple, Protocol
 
 from kernbench.common.units import PS_PER_NS, ns_to_ps
@@ -291,16 +291,22 @@ def _ends_at(at: Position) -> list[int]:
     ]
 
 
-_Channels = tuple[list[ChannelHistory], list[int], list[int]]
-"""Of each channel of a slice: its history, by how much it is behind, the label of its bank 0"""
+class Channels(NamedTuple):
+    """The channels of a slice in the middle of a grant: histories, by how much each is behind, labels of banks 0."""
+
+    histories: list[ChannelHistory]
+    behind: list[int]
+    labels: list[int]
 
 
-class _Sweep(NamedTuple):
-    """A slice between two sweeps: its state, when, and what its channels have done."""
+class Sweep(NamedTuple):
+    """A sweep that was gone through: ``row`` began it, ``over`` ended it, it took so long and did so much."""
 
-    state: tuple[ChannelState, ...]
+    end: Channels
+    row: int
     over: int
-    counters: tuple[Counters, ...]
+    took: int
+    done: tuple[tuple[int, ...], ...]
 
 
 class BankedMemory:
@@ -404,22 +410,20 @@ class BankedMemory:
     ) -> tuple[SliceHistory, Grant]:
         """Go through the quanta of a grant, at times of the slice's history."""
         planner, quantum, step = self._planner, self.quantum, self._histories.step
-        channels, behind, labels = list(history.channels), list(history.behind), list(history.labels)
+        channels, behind, labels = now_has = Channels(
+            list(history.channels), list(history.behind), list(history.labels)
+        )
         (at, end), (until, least) = span, limits
         first, last, over = FAR, now, now
-        mark_at, mark = self._first_mark(access, at, end), None
+        mark_at, sweeps = self._first_mark(access, at, end), Sweeps(planner.layout)
         while at < end and (over <= until or at < least):
             if at == mark_at:
-                sweep, row = planner.layout.sweep_bytes, (access.pa + at) // planner.layout.sweep_bytes
-                found = self._mark((channels, behind, labels), over, row)
-                times = 0
-                if mark is not None and mark.state == found.state:
-                    took = over - mark.over
-                    times = min((end - at) // sweep, max(0, (until - over) // took))
-                    channels, behind, labels = self._repeat((channels, behind, labels), mark, times, took, row)
-                    at, over, last = at + times * sweep, over + times * took, last + times * took
-                mark, mark_at = found, FAR if times else at + sweep
-                continue
+                sweep = planner.layout.sweep_bytes
+                most = (end - at) // sweep
+                found, times, took = sweeps.skip(now_has, over, (access.pa + at) // sweep, most, until)
+                channels, behind, labels = now_has = found
+                at, over, last = at + times * sweep, over + took, last + took
+                mark_at = at + sweep if end - at >= sweep else FAR
             base, parts = planner.parts(access, at, min(quantum, end - at))
             entered = over
             for alike, runs in parts:
@@ -451,34 +455,78 @@ class BankedMemory:
         fits = access.rows == 1 and not layout.sweep_bytes % quantum and not (first - begin) % quantum
         return first if fits and end - first >= 3 * layout.sweep_bytes else FAR
 
-    def _mark(self, slices: _Channels, over: int, row: int) -> _Sweep:
-        """Return the state of the channels between two sweeps, of which the second begins with ``row``."""
-        channels, behind, labels = slices
-        high, low = divmod(self._planner.layout.fold_of(row), self._planner.layout.banks_per_channel)
-        states: dict[tuple[ChannelHistory, int, int], ChannelState] = {}
+
+class Sweeps:
+    """The sweeps of a grant, by the state of the channels when they begin.
+
+    A state counts banks from where the first block of the sweep lies, and rows from its own. The same state makes the
+    same of a sweep, in as much time; so a sweep that begins as one that was gone through is not gone through again.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._known: dict[Hashable, Sweep] = {}
+        self._begun: tuple[Hashable, int, list[tuple[int, ...]]] | None = None  # the last: its state, when, counters
+
+    def skip(self, channels: Channels, over: int, row: int, most: int, until: int) -> tuple[Channels, int, int]:
+        """Return the channels after all sweeps from ``row`` on that are known, how many, and how long they take.
+
+        No more than ``most``, and none that ends after ``until``. The next one is to be gone through.
+        """
+        layout, began, times, last = self._layout, over, 0, None
+        done = [each.counters.done for each in channels.histories]
+        if self._begun is not None:
+            state, when, before = self._begun
+            made = tuple([tuple(map(sub, *each)) for each in zip(done, before, strict=True)])
+            end = Channels(channels.histories[:], channels.behind[:], channels.labels[:])
+            self._known[state] = Sweep(end, row - 1, over, over - when, made)
+        state = self._state(channels, over, row, layout.fold_of(row))
+        while times < most and (known := self._known.get(state)) and over + known.took <= until:
+            fold = layout.fold_of(row) ^ layout.fold_of(known.row)
+            high = fold // layout.banks_per_channel
+            done = [tuple(map(add, each, known.done[i ^ high])) for i, each in enumerate(done)]
+            last, times, row, over = (known, fold), times + 1, row + 1, over + known.took
+            state = self._state(known.end, known.over, known.row + 1, fold ^ layout.fold_of(row))
+        if last is not None:
+            channels = self._moved(*last, row - last[0].row - 1, over - last[0].over, done)
+        self._begun = state, over, [each.counters.done for each in channels.histories]
+        return channels, times, over - began
+
+    def _state(self, channels: Channels, over: int, row: int, fold: int) -> Hashable:
+        """Return the state of channels at ``over``; rows count from ``row``, banks from where ``fold`` puts the first."""
+        high, low = divmod(fold, self._layout.banks_per_channel)
+        states: dict[Hashable, ChannelState] = {}
         found = []
-        for i in range(len(channels)):
-            key = history, by, label = channels[i ^ high], behind[i ^ high], labels[i ^ high] ^ low
+        for i in range(len(channels.histories)):
+            history, by, label = (
+                channels.histories[i ^ high],
+                channels.behind[i ^ high],
+                channels.labels[i ^ high] ^ low,
+            )
+            key = history, by, label
             if key not in states:
                 states[key] = history.channel().state(over - by, row, label)
-            found.append(states[key])
-        return _Sweep(tuple(found), over, tuple([each.counters for each in channels]))
+            found.append((label, states[key]))
+        return tuple(found)
 
-    def _repeat(self, slices: _Channels, since: _Sweep, times: int, took: int, row: int) -> _Channels:
-        """Return the channels after ``times`` more of the sweep before ``row``, each of which takes ``took``."""
-        layout, (channels, behind, labels) = self._planner.layout, slices
-        high, low = divmod(layout.fold_of(row) ^ layout.fold_of(row + times), layout.banks_per_channel)
-        made: dict[tuple[ChannelHistory, Counters], ChannelHistory] = {}
-        for history, before in zip(channels, since.counters, strict=True):
-            if (history, before) not in made:
+    def _moved(self, sweep: Sweep, fold: int, rows: int, ps: int, done: list[tuple[int, ...]]) -> Channels:
+        """Return the channels at the end of a sweep, so many rows and so long later, in banks that ``fold`` gives.
+
+        ``done``: what each has done by then.
+        """
+        high, low = divmod(fold, self._layout.banks_per_channel)
+        made: dict[Hashable, ChannelHistory] = {}
+        moved = []
+        for i, its in enumerate(done):
+            history = sweep.end.histories[i ^ high]
+            if (history, its) not in made:
                 channel = history.channel().copy()
-                channel.repeat(before, times, times * took)
-                later = ChannelHistory(channel, history.now_ps + times * took, (0, 0, 0), None, None)
+                channel.move(rows, ps, its)
+                made[history, its] = later = ChannelHistory(channel, history.now_ps + ps, (0, 0, 0), None, None)
                 later.keep_copy(channel)
-                made[history, before] = later
-        after = [made[each] for each in zip(channels, since.counters, strict=True)]
-        order = [i ^ high for i in range(len(channels))]
-        return [after[i] for i in order], [behind[i] for i in order], [labels[i] ^ low for i in order]
+            moved.append(made[history, its])
+        order = [i ^ high for i in range(len(done))]
+        return Channels(moved, [sweep.end.behind[i] for i in order], [sweep.end.labels[i] ^ low for i in order])
 
 
 def refresh_clock(timing: HbmTiming) -> RefreshClock:
@@ -490,14 +538,14 @@ def refresh_clock(timing: HbmTiming) -> RefreshClock:
 def _added(each: Sequence[Counters]) -> Counters:
     """Return the counters of several channels as one of all their PCs."""
 
-    def add(arrays: list[tuple[int, ...]]) -> tuple[int, ...]:
+    def join(arrays: list[tuple[int, ...]]) -> tuple[int, ...]:
         half = len(arrays[0]) // 2 + 1
         turns, rows = [array[2:half] for array in arrays], [array[half:] for array in arrays]
         return (*map(sum, zip(*[array[:2] for array in arrays], strict=True)), *chain(*turns), *chain(*rows))
 
     return Counters(
-        add([one.done for one in each]),
-        add([one.idle for one in each]),
+        join([one.done for one in each]),
+        join([one.idle for one in each]),
         sum(one.idle_ps for one in each),
         tuple(chain(*[one.ends for one in each])),
     )

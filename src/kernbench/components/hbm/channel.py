@@ -185,7 +185,9 @@ class Channel:
     @property
     def settled_ps(self) -> int:
         """When nothing of its past matters any more, but rows and writes that wait."""
-        return self.end_ps + self._of.settling[bool(self._waiting[1])]
+        if self._waiting[1]:
+            return max(self.end_ps, self._offered) + self._of.settling[1]
+        return self.end_ps + self._of.settling[0]
 
     def serve(
         self, now: int, base: int, runs: tuple[RowRun, ...], write: bool, refreshed: bool = False
@@ -509,26 +511,26 @@ class Channel:
             *map(tuple, waiting),
         )
 
-    def repeat(self, since: Counters, times: int, ps: int) -> None:
-        """Be as if what was done since then were done ``times`` more, each in the next row, ``ps`` in all."""
+    def move(self, rows: int, ps: int, done: tuple[int, ...]) -> None:
+        """Be as if all had been so many rows further and ``ps`` later, having ``done`` so much."""
         self._origin, self._grid_end, self.end_ps = self._origin + ps, self._grid_end + ps, self.end_ps + ps
         for array in (self._ends, self._acts, self._next):
             array[:] = [time + ps for time in array]
         self._rows = [
             tuple(
                 [
-                    (row + times, opens + ps, ready + ps, closes if closes == FAR else closes + ps)
-                    for row, opens, ready, closes in rows
+                    (row + rows, opens + ps, ready + ps, closes if closes == FAR else closes + ps)
+                    for row, opens, ready, closes in each
                 ]
             )
-            for rows in self._rows
+            for each in self._rows
         ]
         self._row_bus, self._bus_from, self._offered = self._row_bus + ps, self._bus_from + ps, self._offered + ps
         self._first += ps if self._first < FAR else 0
         for each in self._leaving:
-            each[:] = [(when + ps, number, n, bank, row + times) for when, number, n, bank, row in each]
-        self._waiting = [tuple([(bank, row + times, n) for bank, row, n in each]) for each in self._waiting]
-        self._done = [new + (new - old) * times for new, old in zip(self._done, since.done, strict=True)]
+            each[:] = [(when + ps, number, n, bank, row + rows) for when, number, n, bank, row in each]
+        self._waiting = [tuple([(bank, row + rows, n) for bank, row, n in each]) for each in self._waiting]
+        self._done = list(done)
 
 
 def _leave(leaving: list[InQueue], held: int, now: int) -> tuple[int, int]:

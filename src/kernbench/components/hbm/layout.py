@@ -6,8 +6,8 @@ of a block is that of its place in the sweep XOR what is folded of its row.
 
 A plan takes an access to its quanta, and a quantum to the runs its banks serve. A *run* is what a quantum has in one
 row of one bank, side by side or not: ``(bank, row, bursts)``. A *part* is the runs of a quantum that some channels have
-alike. The *label* of a bank is its number in the channel XOR that of another bank: channels that do the same, but in other
-banks, have the same runs by labels.
+alike. The *label* of a bank is its number in the channel XOR that of another bank: channels that do the same, but in
+other banks, have the same runs by labels.
 """
 
 from __future__ import annotations
