@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import chain
-from operator import add, sub
+from operator import add, attrgetter, sub
 from typing import NamedTuple, Protocol
 
 from kernbench.common.units import PS_PER_NS, ns_to_ps
@@ -86,6 +86,10 @@ class RefreshClock:
         periods = (ps - self.outage_ps) // (self.period_ps - self.outage_ps)
         return periods * (self.period_ps - self.outage_ps) + self.outage_ps if periods > 0 else -1
 
+    def next_after(self, ps: int) -> int:
+        """Return the bank time of the outage after the one at ``ps``, or -1: the first."""
+        return self.period_ps if ps < 0 else ps + self.period_ps - self.outage_ps
+
 
 NO_REFRESH = RefreshClock(FAR, 0)
 Step = tuple[int, int, tuple[RowRun, ...], bool, bool]
@@ -139,7 +143,7 @@ class ChannelHistory:
 
     def take_channel(self) -> Channel:
         """Return the channel, to go on with; this history keeps a copy if the last one is some steps ago."""
-        channel, self.live = self.channel(), None
+        channel, self.live = self.live or self._made_again(), None
         if self.copy is None and self.depth >= STEPS_BETWEEN_COPIES:
             self.keep_copy(channel)
         return channel
@@ -163,6 +167,9 @@ class ChannelHistory:
         return channel
 
 
+_END_PS, _SETTLED_PS = attrgetter("end_ps"), attrgetter("settled_ps")
+
+
 class SliceHistory:
     """The histories of the channels of a slice at ``now_ps``, and by how much the times of each are ``behind`` its own.
 
@@ -175,8 +182,8 @@ class SliceHistory:
         self, channels: Sequence[ChannelHistory], behind: Sequence[int], labels: Sequence[int], now_ps: int
     ) -> None:
         self.channels, self.behind, self.labels, self.now_ps = tuple(channels), tuple(behind), tuple(labels), now_ps
-        self.ends = tuple([each.end_ps + by for each, by in zip(channels, behind, strict=True)])
-        self.settled_ps = max([each.settled_ps + by for each, by in zip(channels, behind, strict=True)])
+        self.ends = tuple(map(add, map(_END_PS, channels), behind))
+        self.settled_ps = max(map(add, map(_SETTLED_PS, channels), behind))
 
 
 class Histories:
@@ -375,8 +382,9 @@ class BankedMemory:
         bank_now = clock.into(now)
         here = bank_now - began
         until = clock.into(until) - bank_now if until < FAR else FAR
-        closed_ps = clock.last_before(bank_now) - began
-        refreshed = tuple([each <= closed_ps for each in history.ends]) if closed_ps > 0 else self._not_refreshed
+        outage = clock.last_before(bank_now)
+        closed_ps = outage - began
+        refreshed = tuple(map(closed_ps.__ge__, history.ends)) if closed_ps > 0 else self._not_refreshed
         idle = here - history.now_ps if here < history.settled_ps else -1
         local = Access(access.pa - self._base, access.row_bytes, access.rows, access.stride if access.rows > 1 else 0)
         key = history, idle, local, write, begin, end, until, least, refreshed
@@ -389,6 +397,9 @@ class BankedMemory:
         self._at = Position(after, began)
         if self.observed:
             self.took = BanksTurnCost(before, self._at, bank_now, write, self._timing, self._share, clock)
+        if outage < bank_now and max(grant.over_ps, grant.last_ps) + began < clock.next_after(outage):
+            began += now - bank_now
+            return Grant(grant.end, grant.over_ps + began, grant.first_ps + began, grant.last_ps + began)
         # Queues are open in an outage: who writes then has written, and what begins then is data on a bus.
         out_first = clock.out if write else clock.out_after
         return Grant(
@@ -415,11 +426,13 @@ class BankedMemory:
         )
         (at, end), (until, least) = span, limits
         first, last, over = FAR, now, now
-        mark_at, sweeps = self._first_mark(access, at, end), Sweeps(planner.layout)
+        least_sweeps = 3 * planner.layout.sweep_bytes
+        mark_at, sweeps = self._first_mark(access, at, end) if end - at >= least_sweeps else FAR, None
         while at < end and (over <= until or at < least):
             if at == mark_at:
                 sweep = planner.layout.sweep_bytes
                 most = (end - at) // sweep
+                sweeps = sweeps or Sweeps(planner.layout)
                 found, times, took = sweeps.skip(now_has, over, (access.pa + at) // sweep, most, until)
                 channels, behind, labels = now_has = found
                 at, over, last = at + times * sweep, over + took, last + took

@@ -196,7 +196,7 @@ class Channel:
 
         For who writes, a byte has been served when it has entered. ``refreshed``: it was idle when a refresh came.
         """
-        if now >= self.settled_ps:
+        if now >= self.end_ps + self._of.settling[0]:
             # The queues are empty: it is no matter any more which groups they had.
             self._used_at, self._other_at = [LONG_AGO] * len(self._used), [LONG_AGO] * len(self._used)
         if self._waiting[1] and not self._writing:
@@ -314,7 +314,9 @@ class Channel:
         all_rows, next_at, ends, bus_from = self._rows, self._next, self._ends, self._bus_from
         closing, burst, stacked = of.closing[write], of.burst, of.stacked and not write
         used, used_at, other_at = self._used, self._used_at, self._other_at
-        grid, origin, grid_end, unit, margin = self._grid, self._kept_grid(now), self._grid_end, of.unit, of.margin
+        grid, origin, grid_end, unit, margin = self._grid, self._origin, self._grid_end, of.unit, of.margin
+        if now - origin > of.kept_ps:
+            origin = self._forget_grid(now)
         for bank, above, n in runs:
             pc, stack, group = places[bank]
             commands, near_in_pc, near_in_group, length, fits = shapes[n]
@@ -414,13 +416,12 @@ class Channel:
         self._grid[:] = [0] * len(self._grid)
         return self._origin
 
-    def _kept_grid(self, now: int) -> int:
-        """Return the begin of the grid, without much that is over at ``now``."""
+    def _forget_grid(self, now: int) -> int:
+        """Forget most of the grid that is over at ``now``: return its begin."""
         of = self._of
-        if now - self._origin > of.kept_ps:
-            over = (now - self._origin) // of.unit - of.margin
-            self._origin += over * of.unit
-            self._grid[:] = [taken >> over for taken in self._grid]
+        over = (now - self._origin) // of.unit - of.margin
+        self._origin += over * of.unit
+        self._grid[:] = [taken >> over for taken in self._grid]
         return self._origin
 
     def _take_turn(self, pc: int, place: int, n: int) -> int:

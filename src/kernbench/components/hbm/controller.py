@@ -141,7 +141,7 @@ class SliceArbiter:
         request = line[0]
         access, begin = request.access, request.served
         memory, now = self._memory, self._clock.time
-        nbytes, quantum = access.nbytes, memory.quantum
+        nbytes, quantum = access.rows * access.row_bytes, memory.quantum
         alone = not self._ring
         end = nbytes if alone else min(begin + quantum, nbytes)
         start = max(self.over_ps, request.since) if request.write else now
