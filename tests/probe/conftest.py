@@ -30,9 +30,9 @@ def make_machine() -> MakeMachine:
 
 @pytest.fixture(scope="session")
 def machine(make_machine: MakeMachine) -> Topology:
-    """Two SIPs of four cubes of four PEs."""
+    """Two SIPs of four cubes of four PEs, refreshed as they are measured."""
     few_pes = "cube.pe_layout={pe_per_corner: 2, corners: [NW, SE]}", "cube.hbm.slices=4"
-    return make_machine("sip.cube_mesh={w: 2, h: 2}", *few_pes)
+    return make_machine("sip.cube_mesh={w: 2, h: 2}", "cube.hbm.refresh=spread", *few_pes)
 
 
 @pytest.fixture(scope="session")

