@@ -24,7 +24,7 @@ def print_reports(console: Console, machine: Topology, nbytes: int, reports: Seq
             _print_details(console, report)
     absent = ((each.case, f"{each.why} ({each.description})") for each in missing)
     show(console, facts("Not on this machine", absent))
-    console.print(f"machine: {machine.source}", style="dim", soft_wrap=True)
+    console.print(f"machine: {machine.name}", style="dim", soft_wrap=True)
 
 
 def _summary(nbytes: int, reports: Sequence[ProbeReport]) -> Table:

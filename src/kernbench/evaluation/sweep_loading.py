@@ -38,7 +38,7 @@ from kernbench.evaluation.sweep_spec import (
 )
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.types import DeviceSelector
-from kernbench.topology.builder import DEFAULT_NAME, compile_topology, topology_file
+from kernbench.topology.builder import compile_topology, packaged_machines, topology_file
 from kernbench.topology.spec import TopologySpec
 
 
@@ -152,8 +152,8 @@ def plan_sweep(
     loading.complain(*draft_complaints(draft))
     draft = draft.without({complaint.path[:2] for complaint in loading.complaints})
     bench_name, bench = loading.bench(draft.bench)
-    if topology is None and draft.topology == DEFAULT_NAME:
-        topology = DEFAULT_NAME
+    if topology is None and draft.topology in packaged_machines():
+        topology = draft.topology
     base = loading.file("topology", draft.topology, topology, lambda file: load_document(topology_file(file)))
     machine = None if base is None else loading.attempt(base.source, partial(compile_topology, base))
     collectives = loading.file("ccl", draft.ccl, ccl, _load_ccl)

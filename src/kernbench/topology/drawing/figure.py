@@ -154,18 +154,17 @@ def _heading(figure: Figure, layout: PageLayout, topology: Topology) -> None:
     sips, mesh, hbm = spec.system.sips, spec.sip.cube_mesh, spec.cube.hbm
     shape = f"{sips.topology} {sips.grid.w} × {sips.grid.h}" if sips.two_dimensional else sips.topology
     words = (
-        f"{_format_count(spec.num_sips, 'SIP')} ({shape})",
+        _format_count(spec.num_sips, "SIP") + (f" ({shape})" if spec.num_sips > 1 else ""),
         f"{_format_count(spec.cubes_per_sip, 'cube')} ({mesh.w} × {mesh.h}) a SIP",
         f"{_format_count(spec.pes_per_cube, 'PE')} a cube",
         f"{_format_count(spec.num_pes, 'PE')} in all",
-        f"HBM {hbm.slices} × {format_size(hbm.bytes_per_slice)} a cube",
-        f"{spec.cube.slice_bw_gbs:g} GB/s a slice",
+        f"{spec.cube.hbm.timing_text} {hbm.slices} × {format_size(hbm.bytes_per_slice)} a cube, {spec.cube.slice_text}",
     )
     left, top = MARGIN_INCHES / layout.size[0], layout.size[1]
     figure.text(
         left,
         (top - 0.35) / top,
-        f"kernbench · {PurePath(topology.source).name}",
+        f"kernbench · {PurePath(topology.name).name}",
         fontsize=16,
         fontweight="bold",
         color=style.INK,
