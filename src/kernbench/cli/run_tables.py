@@ -93,7 +93,7 @@ def _about(machine: Topology, head: RunHead) -> Iterator[tuple[str, str]]:
     if params:
         yield "parameters", params
     counts = f"{spec.num_sips} SIPs × {spec.cubes_per_sip} cubes × {spec.pes_per_cube} PEs"
-    yield "machine", f"{machine.source} ({counts}, {machine.digest[:12]})"
+    yield "machine", f"{machine.name} ({counts}, {machine.digest[:12]})"
     if spec.cube.hbm.is_assumed:
         yield "memory", spec.cube.hbm.timing_text
     yield "device", head.device

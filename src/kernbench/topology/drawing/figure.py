@@ -26,6 +26,8 @@ CUBE_INCHES, MARGIN_INCHES = 6.2, 0.35
 HEAD_INCHES, FOOT_INCHES = 0.95, 1.75
 PAGE_INCHES, LARGEST_INCHES, READABLE_PT_PER_MM = 9.6, 20.0, 3.2
 BOARD_MARGIN_MM = 9.0
+FONT = "DejaVu Sans"
+"""Of the same width as Verdana, which a browser takes where there is none"""
 
 
 @value
@@ -68,16 +70,16 @@ def draw(topology: Topology) -> Figure:
 
 def to_svg(topology: Topology) -> str:
     """Return the drawing as SVG; the same machine gives the same text."""
-    with rc_context({"svg.hashsalt": "kernbench", "svg.fonttype": "none", "font.family": "DejaVu Sans"}):
+    with rc_context({"svg.hashsalt": "kernbench", "svg.fonttype": "none", "font.family": FONT}):
         figure, text = draw(topology), io.StringIO()
         FigureCanvasSVG(figure)
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": "kernbench"})
-    return text.getvalue()
+    return text.getvalue().replace(f"'{FONT}'", f"'{FONT}', Verdana, sans-serif")
 
 
 def to_png(topology: Topology, dpi: int = 150) -> bytes:
     """Return the drawing as PNG."""
-    with rc_context({"font.family": "DejaVu Sans"}):
+    with rc_context({"font.family": FONT}):
         figure, data = draw(topology), io.BytesIO()
         FigureCanvasAgg(figure)
         figure.savefig(data, format="png", dpi=dpi, metadata={"Software": "kernbench"})
