@@ -68,7 +68,7 @@ def test_a_warning_comes_once(kernbench: Run) -> None:
 def test_list_as_json(kernbench: Run) -> None:
     ran = kernbench("list", "--json")
     document = json.loads(ran.out)
-    assert list(document) == ["benches", "algorithms", "components", "probe_cases"]
+    assert list(document) == ["benches", "machines", "algorithms", "components", "probe_cases"]
     assert {"kind": "io_noc", "impl": "builtin.noc_router"}.items() <= document["components"][4].items()
     assert all(entry["description"] for entries in document.values() for entry in entries)
 
