@@ -76,6 +76,22 @@ def test_a_sweep_names_a_machine(kernbench: Run) -> None:
     assert "one-cube" in ran.out
 
 
+def test_a_slip_in_a_sweep(kernbench: Run) -> None:
+    Path("s.yaml").write_text(SWEEP.format("one-cub"))
+    ran = kernbench("sweep", "s.yaml")
+    assert (ran.code, ran.out) == (2, "")
+    assert "s.yaml:2:11: topology: unknown machine 'one-cub'; there are: default, " in ran.err
+    assert "did you mean 'one-cube'?" in ran.err
+
+
+def test_a_file_beside_a_sweep_is_no_slip(kernbench: Run) -> None:
+    Path("beside").mkdir()
+    Path("beside/mine").write_text(Path(packaged_machines()["one-cube"]).read_text())
+    sizes = "".join(f"  bench.{axis}: 64\n" for axis in "mkn")
+    Path("beside/s.yaml").write_text(SWEEP.format("mine") + f"set:\n{sizes}")
+    assert kernbench("sweep", "beside/s.yaml", "--jobs", "1").code == 0
+
+
 def test_a_machine_says_what_it_has(kernbench: Run) -> None:
     ran = kernbench("topology", "--topology", "edge")
     assert ran.code == 0

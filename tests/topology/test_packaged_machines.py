@@ -100,7 +100,9 @@ def test_the_edge_part_has_the_memory_of_an_orin() -> None:
 )
 def test_a_slip_in_a_name(text: str, near: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UnknownNameError, match=f"unknown machine '{text}'; there are: default, .*did you mean '{near}'"):
+    with pytest.raises(
+        UnknownNameError, match=f"unknown machine '{text}'; there are: default, .*did you mean '{near}'"
+    ):
         resolve_topology(text)
 
 

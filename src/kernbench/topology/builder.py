@@ -83,9 +83,20 @@ def list_machines() -> Iterator[tuple[str, str]]:
         yield name, line.removeprefix("# ").partition(". ")[0].removesuffix(".")
 
 
-def is_machine_name(text: str) -> bool:
-    """Return True for a text that can only be meant as the name of a packaged machine, right or wrong."""
-    return text in packaged_machines() or (_BARE_NAME.fullmatch(text) is not None and not Path(text).exists())
+def is_machine_name(text: str, beside: Path = Path()) -> bool:
+    """Return True for a text that can only be meant as the name of a packaged machine, right or wrong.
+
+    A word without a suffix is one, unless there is such a file in the folder ``beside``.
+    """
+    return text in packaged_machines() or (_BARE_NAME.fullmatch(text) is not None and not (beside / text).exists())
+
+
+def machine_file(name: str, beside: Path = Path()) -> str:
+    """Return the file of a packaged machine. Raises UnknownNameError with those there are, and the nearest."""
+    files = packaged_machines()
+    if name not in files:
+        raise UnknownNameError("machine", name, tuple(files), f"no such file either (looked from {beside.absolute()})")
+    return files[name]
 
 
 @dataclass(frozen=True)
@@ -134,10 +145,8 @@ def topology_file(path_or_name: str | os.PathLike[str] | None = None) -> str:
     """Return the file that a ``--topology`` argument means. Raises UnknownNameError for a name without a machine."""
     if path_or_name is None:
         path_or_name = LOCAL_FILE if Path(LOCAL_FILE).exists() else DEFAULT_NAME
-    text, files = os.fspath(path_or_name), packaged_machines()
-    if text not in files and is_machine_name(text):
-        raise UnknownNameError("machine", text, tuple(files), f"no such file either (looked from {os.getcwd()})")
-    return files.get(text, text)
+    text = os.fspath(path_or_name)
+    return machine_file(text) if is_machine_name(text) else text
 
 
 def compile_topology(document: Document, registry: Registry | None = None) -> Topology:
