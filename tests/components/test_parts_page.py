@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_all_of_its_code_is_in_files() -> None:
     assert PAGE.read_text().count("```python") + PAGE.read_text().count("```yaml") == len(FILES)
-    assert PROGRAMS == ["try_coffee.py", "try_scratch.py", "my_monitor.py"]
+    assert PROGRAMS == ["try_coffee.py", "try_limiter.py", "try_scratch.py", "my_monitor.py"]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -47,7 +47,7 @@ def test_a_program_runs(
     [
         "cube.components.m_cpu.impl=my_parts.CoffeeCpu",
         "cube.extra.echo={impl: my_echo.Echo, links: [{to: m_cpu, bw_gbs: 64}]}",
-        "cube.components.noc_router.impl=my_routers.TokenBucket",
+        *(f"cube.components.noc_router.impl=my_routers.{each}" for each in ("Limiter", "Throttle", "Budget")),
     ],
 )
 def test_a_class_fits_its_place(folder: Path, override: str) -> None:
@@ -60,6 +60,14 @@ def test_its_yaml_is_a_part_of_a_machine(folder: Path) -> None:
     Path("topology.yaml").write_text(Path(default).read_text().replace("\npe:\n", f"\n{section}\npe:\n"))
     node = resolve_topology().topology_obj.node("sip0.cube0.scratch")
     assert (node.impl, node.window.nbytes if node.window else 0) == ("my_memory.Scratch", 1 << 20)
+
+
+def test_a_second_sram_is_a_part_of_a_machine(folder: Path) -> None:
+    default = resolve_topology("default").source
+    section = FILES["sram2.yaml"].removeprefix("cube:\n")
+    Path("topology.yaml").write_text(Path(default).read_text().replace("\npe:\n", f"\n{section}\npe:\n"))
+    node = resolve_topology().topology_obj.node("sip0.cube0.sram2")
+    assert (node.impl, node.window.nbytes if node.window else 0) == ("builtin.sram", 4 << 20)
 
 
 COMMANDS = dict.fromkeys(re.findall(r"^kernbench (.*)$", PAGE.read_text(), re.MULTILINE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from pathlib import Path
@@ -18,7 +19,8 @@ from kernbench.components.passive import NocRouter
 from kernbench.core.log import Kind
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.thinking import ThinkingPart
-from kernbench.probe.part_suite import CHECKS, check_part
+from kernbench.probe import part_suite
+from kernbench.probe.part_suite import CHECKS, PACES, Subject, check_part
 from kernbench.topology.cube_spec import MCpuAttrs
 
 REGISTERED = [(impl, kind) for impl in REGISTRY.known_impls() for kind in REGISTRY.kinds_of(REGISTRY.lookup(impl))]
@@ -131,6 +133,148 @@ def test_kinds_are_those_of_its_base_unless_given(mine: ModuleType) -> None:
     vars(mine)["Part"] = Silent
     with pytest.raises(InputError, match="mine:Part does not say which kind of part it is: give --kind, one of host"):
         next(check_part("mine:Part"))
+
+
+# --- parts that pace --------------------------------------------------------------------------------------------------
+
+
+class BucketAttrs(NocRouter.Attrs):  # type: ignore[name-defined,misc]
+    rate_gbs: float = 16.0
+
+
+class HoldsHeads(NocRouter):
+    """A token bucket of heads: it holds all bytes of a transfer, and so does the next."""
+
+    Attrs = BucketAttrs
+    free_ns = 0.0
+
+    def reset(self) -> None:
+        super().reset()
+        self.free_ns = self.now_ns
+
+    def hold_ns(self, transfer: Any) -> float:
+        begin = max(self.now_ns, self.free_ns)
+        self.free_ns = begin + transfer.nbytes / 16
+        return self.free_ns - self.now_ns
+
+
+class HoldsNothing(NocRouter):
+    Attrs = BucketAttrs
+
+    def hold_ns(self, transfer: Any) -> float:
+        return 0.0
+
+
+class HalfAsFast(NocRouter):
+    Attrs = BucketAttrs
+
+    def hold_packet_ns(self, packet: Any) -> float:
+        return float(packet.nbytes / 8)
+
+
+class HoldsPackets(NocRouter):
+    Attrs = BucketAttrs
+
+    def hold_packet_ns(self, packet: Any) -> float:
+        return float(packet.nbytes / 16)
+
+
+class Number(NocRouter):
+    rate_gbs = 16.0
+
+
+class Alternates(NocRouter):
+    """Nothing for 500 ns, 16 GB/s for 500."""
+
+    def rate_gbs(self, now_ns: float) -> tuple[float, float]:  # type: ignore[override]
+        turn = now_ns // 500
+        return 16.0 * (turn % 2), 500 * (turn + 1)
+
+
+class LaterThanItSays(Alternates):
+    def hold_packet_ns(self, packet: Any) -> float:
+        return 200.0
+
+
+class Delays(NocRouter):
+    """It says no rate, and delays."""
+
+    def hold_ns(self, transfer: Any) -> float:
+        return 30.0
+
+
+SAYS_16 = "it says 16 GB/s"
+
+
+@pytest.mark.parametrize(
+    ("cls", "problem", "note"),
+    [
+        (Number, None, f"4 in series: 64 B 16 GB/s, 4 KiB 16 GB/s, 1 MiB 16 GB/s; {SAYS_16}"),
+        (HoldsPackets, None, f"1 MiB 16 GB/s; {SAYS_16}"),
+        (Alternates, None, "1 MiB 8 GB/s; it says a rate that changes"),
+        (Delays, None, "1 MiB 129 GB/s; it says no rate"),
+        (NocRouter, None, "1 MiB 128 GB/s; it says no rate"),
+        (
+            HoldsHeads,
+            f"4 KiB through 4 in series took 1,123.846 ns, beside the way 3.94 GB/s; {SAYS_16}, which is ",
+            "",
+        ),
+        (HoldsNothing, f"1 MiB through 4 in series took 8,275.846 ns, beside the way 128 GB/s; {SAYS_16}, which", ""),
+        (HalfAsFast, f"{SAYS_16}, which is", ""),
+        (LaterThanItSays, "it says a rate that changes, which is", ""),
+    ],
+    ids=lambda each: each.__name__ if isinstance(each, type) else "",
+)
+def test_streams_run_at_the_rate_that_a_part_says(mine: ModuleType, cls: type, problem: str | None, note: str) -> None:
+    vars(mine)["Part"] = cls
+    subject = Subject("mine.Part", "noc_router")
+    found = next(CHECKS[PACES](subject), None)
+    assert (found is None) == (problem is None), found
+    assert (problem or "") in (found or "")
+    assert note in subject.notes[PACES]
+
+
+@pytest.mark.parametrize(
+    ("impl", "kind", "count"),
+    [
+        ("builtin.xbar", "xbar", 2),
+        ("builtin.ucie", "sip_port", 2),
+        ("builtin.ucie", "ucie", 4),
+        ("builtin.pcie_ep", "pcie_ep", 2),
+        ("builtin.noc_router", "io_noc", 2),
+        ("builtin.switch", "switch", 1),
+        ("builtin.sram", "sram", 1),
+        ("builtin.sram", "cube.extra", 1),
+        ("builtin.pe_dma", "pe_dma", 1),
+        ("builtin.host", "host", 1),
+    ],
+)
+def test_parts_stand_in_series_where_a_machine_has_them_so(impl: str, kind: str, count: int) -> None:
+    subject = Subject(impl, kind)
+    assert next(CHECKS[PACES](subject), None) is None
+    assert subject.notes[PACES].startswith(f"{count} in series: 64 B ")
+
+
+def test_engines_of_a_pe_have_no_links_to_pace() -> None:
+    subject = Subject("builtin.pe_gemm", "pe_gemm")
+    assert next(CHECKS[PACES](subject), None) is None
+    assert not subject.notes
+
+
+@pytest.mark.parametrize(("cls", "code"), [(Number, 0), (HoldsHeads, 1)])
+def test_the_command_says_how_fast_it_is(
+    mine: ModuleType, cls: type, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vars(mine)["Part"] = cls
+    monkeypatch.setattr(part_suite, "CHECKS", {PACES: CHECKS[PACES]})
+    assert main(["check-part", "mine:Part", "--kind", "noc_router"]) == code
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{('ok  ', 'FAIL')[code]}  noc_router  paces as it says: 4")
+    assert line.endswith("it says 16 GB/s") == (code == 0)
+    assert main(["check-part", "mine:Part", "--kind", "noc_router", "--json"]) == code
+    (check,) = json.loads(capsys.readouterr().out)["checks"]
+    assert (check["ok"], check["problem"] is None) == (code == 0, code == 0)
+    assert check["note"].startswith("4 in series: ")
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

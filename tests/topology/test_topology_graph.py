@@ -62,7 +62,8 @@ def test_the_default_machine_has_the_parts_of_the_specification(graph: Graph) ->
 
 def test_times_of_a_pe_follow_from_its_numbers(compiled: Compile) -> None:
     changes = ("pe.dma.setup_ns=1.3", "pe.tcm.write_bw_gbs=256", "pe.math.startup_ns=0.5")
-    spec = compiled(*changes).topology_obj.spec
+    graph = compiled(*changes).topology_obj
+    spec = graph.spec
     pe, cube = spec.pe, spec.cube
     assert pe.dma.setup_ps == 1300
     assert (pe.tcm.read_ps(1024), pe.tcm.write_ps(1024)) == (2000, 4000)
@@ -70,7 +71,7 @@ def test_times_of_a_pe_follow_from_its_numbers(compiled: Compile) -> None:
     assert (pe.math.operation_ns(64), pe.math.operation_ps(64)) == (0.75, 750)
     assert pe.components.pe_cpu.attrs.first_issue_ps == 6000
     assert pe.components.pe_scheduler.attrs.issue_ps == 1000
-    assert (cube.sram_ps(256), cube.hbm.round_bytes) == (1000, 2048)
+    assert (graph.sram_bw_gbs("sip0.cube0.sram"), cube.hbm.round_bytes) == (256, 2048)
     assert (spec.quantum_packets, spec.wire_ns(3.0)) == (2, pytest.approx(0.03))
 
 

@@ -18,6 +18,7 @@ from transport_scenarios import (
     Wire,
     build,
     link_figures,
+    random_disturbances,
     random_messages,
     random_scenario,
     run,
@@ -35,6 +36,7 @@ KINDS: dict[str, Make] = {
     "messages-fed": partial(random_messages, fed=0.2),
     "incast": incast,
     "mesh": crowded_mesh,
+    "disturbances": random_disturbances,
 }
 SEEDS = {"incast": 30, "mesh": 10}
 EACH_KIND = pytest.mark.parametrize("kind", list(KINDS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 
 from kernbench.core.observed import Observed
@@ -84,6 +85,7 @@ class Run:
     events: int
     admitted: int
     revoked: int
+    resumed: int
 
 
 def carried(net: Network, tables: Observed) -> dict[tuple[str, str, int], tuple[int, int, int]]:
@@ -153,7 +155,8 @@ def run(scenario: Scenario, *, express: bool) -> Run:
         tuple(stops),
         carried(net, tables),
     )
-    return Run(outcome, net.clock.n_events - calls, net.express.n_admitted, net.express.n_revoked)
+    path = net.express
+    return Run(outcome, net.clock.n_events - calls, path.n_admitted, path.n_revoked, path.n_resumed)
 
 
 def random_scenario(rng: Random, *, cyclic: bool = False, fed: float = 0.0) -> Scenario:
@@ -226,6 +229,69 @@ def random_messages(rng: Random, *, fed: float = 0.0) -> Scenario:
         sends.append(Send(rng.choice(ways), nbytes, at, rng.choice(["", "", "b"]), feeds))
     stops = tuple(sorted(round(rng.uniform(0, 1.2 * at / 1000 + 10), 3) for _ in range(rng.choice([0, 3]))))
     return Scenario(packet_bytes, wires, tuple(sends), stops)
+
+
+def random_disturbances(rng: Random) -> Scenario:
+    """Streams of 30 to 400 packets down a chain, in one transfer or in many, and small transfers that come in between.
+
+    Those come to any part of the chain and leave it anywhere, alone or in groups. Most of the time the way is free.
+    """
+    n, packet_bytes = rng.randint(1, 7), rng.choice(PACKET_BYTES)
+    rates = rng.sample(BANDWIDTHS, rng.randint(1, 3))
+    overheads_ns = rng.sample(OVERHEADS_NS, rng.randint(1, 3))
+    fifos = rng.choice([(None,), (None, 8 * packet_bytes, 30 * packet_bytes), (2 * packet_bytes, 4 * packet_bytes)])
+    nodes = [f"n{i}" for i in range(n + 1)]
+    chain = [Wire(a, b, rng.choice(rates), rng.choice(overheads_ns), rng.choice(fifos)) for a, b in pairwise(nodes)]
+    sides = [
+        Wire(f"in{i}", a, rng.choice(rates), rng.choice(overheads_ns), rng.choice(fifos)) for i, a in enumerate(nodes)
+    ]
+    sides += [Wire(a, f"out{i}", rng.choice(rates), rng.choice(overheads_ns)) for i, a in enumerate(nodes)]
+    packet_ps = round(1000 * packet_bytes / min(rates))
+    sends: list[Send] = []
+    end_ps = 0
+    for channel in ("", "b")[: rng.choice([1, 1, 2])]:
+        begin, packets = rng.randint(0, 20 * packet_ps), rng.randint(30, 400)
+        sends += _random_stream(rng, tuple(nodes), packets, packet_bytes, begin, packet_ps, channel)
+        end_ps = max(end_ps, begin + packets * packet_ps)
+    for _ in range(rng.randint(1, 12)):
+        at, first, last = rng.randint(0, end_ps), rng.randint(0, n), rng.randint(0, n)
+        first, last = min(first, last), max(first, last)
+        way = (f"in{first}", *nodes[first : last + 1], f"out{last}")
+        way = way[rng.choice([0, 0, 1]) :]
+        for _ in range(rng.choice([1, 1, 4])):
+            nbytes = rng.choice([1, packet_bytes, rng.randint(1, 8 * packet_bytes)])
+            sends.append(Send(way, nbytes, at + rng.choice([0, rng.randint(0, 4 * packet_ps)]), rng.choice(["", "c"])))
+    stops = tuple(round(rng.uniform(0, end_ps / 1000), 3) for _ in range(rng.choice([0, 4])))
+    return Scenario(
+        packet_bytes, (*chain, *sides), tuple(sorted(sends, key=lambda send: send.at_ps)), tuple(sorted(stops))
+    )
+
+
+def _random_stream(
+    rng: Random, nodes: tuple[str, ...], packets: int, packet_bytes: int, at_ps: int, packet_ps: int, channel: str
+) -> list[Send]:
+    """Return ``packets`` in one transfer, or in many of 1 to 8; all there at once, or supplied one after another."""
+    of = packets if rng.random() < 0.5 else rng.randint(1, 8)
+    pace = Pace(round(packet_ps * rng.choice([0.3, 1.0, 1.4, 3.0])), 0) if rng.random() < 0.7 else AT_ONCE
+    pace = Pace(pace.packet_ps, rng.choice([pace.packet_ps, pace.packet_ps // 3]))
+    sends: list[Send] = []
+    ready = at_ps
+    while packets > 0:
+        count = min(of, packets)
+        nbytes = count * packet_bytes - rng.choice([0, 0, rng.randrange(packet_bytes)])
+        called = at_ps if rng.random() < 0.5 else max(at_ps, ready - rng.randint(0, 8 * packet_ps))
+        at_ps = called
+        if pace == AT_ONCE:
+            feeds: tuple[Feed, ...] = ()
+        elif rng.random() < 0.1:
+            feeds = random_feeds(rng, nbytes, packet_bytes, called, packet_ps / 100)
+            ready = max(ready, *(each.supply.start_ps for each in feeds if each.supply))
+        else:
+            feeds = (Feed(called, Supply(0, -(-nbytes // packet_bytes), max(called, ready), pace)),)
+            ready = max(called, ready) + (count - 1) * pace.packet_ps + pace.last_ps
+        sends.append(Send(nodes, nbytes, called, channel, feeds))
+        packets -= count
+    return sends
 
 
 def _random_walk(rng: Random, followers: dict[str, list[str]]) -> tuple[str, ...]:

@@ -25,7 +25,8 @@ def command(part: str, kinds: tuple[str, ...], as_json: bool) -> int:
             console.print(_line(checked), soft_wrap=True)
     if as_json:
         rows: list[Json] = [
-            {"kind": each.kind, "check": each.name, "ok": each.ok, "problem": each.problem} for each in found
+            {"kind": each.kind, "check": each.name, "ok": each.ok, "problem": each.problem, "note": each.note}
+            for each in found
         ]
         print_json({"part": part, "checks": rows})
     return 0 if all(each.ok for each in found) else FAILED
@@ -33,5 +34,5 @@ def command(part: str, kinds: tuple[str, ...], as_json: bool) -> int:
 
 def _line(checked: PartCheck) -> str:
     verdict = "ok  " if checked.ok else "FAIL"
-    problem = f": {checked.problem}" if checked.problem else ""
-    return f"{verdict}  {checked.kind}  {checked.name}{problem}"
+    about = checked.problem or checked.note
+    return f"{verdict}  {checked.kind}  {checked.name}{f': {about}' if about else ''}"

@@ -14,7 +14,7 @@ from kernbench.cli.session import INTERRUPTED
 from kernbench.cli.steps import show_steps
 from kernbench.common.errors import InputError
 from kernbench.common.units import parse_size
-from kernbench.probe.cases import CASES, ProbeCase, find_case
+from kernbench.probe.cases import ProbeCase, cases_of, find_case
 from kernbench.probe.measure import probe_case
 from kernbench.probe.memory_case import NAME as MEMORY
 from kernbench.probe.report import NotHere, ProbeReport
@@ -43,12 +43,12 @@ def command(
 
     The case memory, by name only: patterns of accesses to one HBM slice, and latency over load.
     """
-    traffic = tuple(name for name in names if name != MEMORY)
-    cases = tuple(dict.fromkeys(find_case(name) for name in traffic)) if names else CASES
     nbytes = _size(size)
     if picture is not None:
         _check_picture(picture, names)
     machine = resolve_topology(topology, overrides)
+    traffic, known = (name for name in names if name != MEMORY), cases_of(machine.topology_obj)
+    cases = tuple(dict.fromkeys(find_case(name, known) for name in traffic)) if names else known
     memory = probe_memory(machine) if MEMORY in names else ()
     if picture is not None:
         draw_memory(memory, picture)

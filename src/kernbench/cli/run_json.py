@@ -22,7 +22,7 @@ def run_document(machine: Topology, head: RunHead, report: RunReport, extras: Ex
         "params": head.params.model_dump(mode="json"),
         "topology": machine.source,
         "digest": machine.digest,
-        "configuration": machine.spec.model_dump(mode="json"),
+        "configuration": machine.configuration,
         "device": head.device,
         "status": head.status,
         "error": error_document(head.failure),

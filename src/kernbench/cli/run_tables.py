@@ -94,6 +94,9 @@ def _about(machine: Topology, head: RunHead) -> Iterator[tuple[str, str]]:
         yield "parameters", params
     counts = f"{spec.num_sips} SIPs × {spec.cubes_per_sip} cubes × {spec.pes_per_cube} PEs"
     yield "machine", f"{machine.name} ({counts}, {machine.digest[:12]})"
+    clocks = machine.configured.clocks
+    if clocks.changed:
+        yield "clocks", str(clocks)
     if spec.cube.hbm.is_assumed:
         yield "memory", spec.cube.hbm.timing_text
     yield "device", head.device

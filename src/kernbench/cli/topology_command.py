@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import rich_click as click
 from rich.console import Console
+from rich.table import Table
 
 from kernbench.cli.console import facts, number, print_document, say, show, stdout, table, text
 from kernbench.cli.options import debug_option, json_option, set_option, topology_option
@@ -16,7 +17,7 @@ from kernbench.common.files import replacing, writable
 from kernbench.common.late import late
 from kernbench.common.units import format_size
 from kernbench.topology.builder import Topology, resolve_topology
-from kernbench.topology.export import LinkRow, link_rows, machine_rows, part_rows, to_dot, to_json
+from kernbench.topology.export import LinkRow, clock_rows, link_rows, machine_rows, part_rows, to_dot, to_json
 from kernbench.topology.hbm_export import preset_facts, preset_json, preset_named, timing_rows
 from kernbench.topology.hbm_spec import marked
 
@@ -92,7 +93,17 @@ def print_tables(console: Console, machine: Topology) -> None:
     )
     for link in link_rows(graph):
         links.add_row(*_link_cells(link))
-    show(console, facts("Machine", machine_rows(machine)), parts, links)
+    show(console, facts("Machine", machine_rows(machine)), parts, links, *_clocks(machine))
+
+
+def _clocks(machine: Topology) -> Iterator[Table]:
+    """The numbers that clocks change, where there are clocks."""
+    rows = clock_rows(machine)
+    if rows:
+        clocks = table("Clocks", text("key"), text("clock"), number("in the file"), number("at the clock"))
+        for row in rows:
+            clocks.add_row(row.path, row.clock, f"{row.given:g}", f"{row.clocked:.6g}")
+        yield clocks
 
 
 def _value(value: object) -> str:

@@ -56,6 +56,7 @@ def _check_not_vanishing(value: float) -> float:
 Bandwidth = Annotated[float, Field(gt=0, le=1e9), AfterValidator(_check_not_vanishing)]
 Rate = Annotated[float, Field(gt=0, le=1e12), AfterValidator(_check_not_vanishing)]
 Share = Annotated[float, Field(gt=0, le=1), AfterValidator(_check_not_vanishing)]
+Factor = Annotated[float, Field(gt=0, le=1e6), AfterValidator(_check_not_vanishing)]
 Length = Annotated[float, Field(ge=0, le=1e9)]
 Duration = Annotated[float, Field(ge=0, le=1e12)]
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=1 << 50)]

@@ -13,14 +13,15 @@ from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.engine.part import Component, sound_ns
 from kernbench.topology.graph import Node
-from kernbench.transport import Junction, Transfer, Way
+from kernbench.transport import Junction, Packet, Transfer, Way
 
 
 class TransitPart(Component):
     """A part that packets pass through. What it costs them is ``overhead_ns``; what else it does is up to a subclass.
 
     A class that overrides ``forward`` or ``hold_ns`` is asked once for each transfer that enters the part, when its
-    head does (``overhead_ns`` is over by then); its packets follow the head. Such transfers never go express.
+    head does (``overhead_ns`` is over by then); its packets follow the head. One that overrides ``hold_packet_ns`` is
+    asked for each packet. Such transfers never go express.
     """
 
     def __init__(self, node: Node, machine: Machine) -> None:
@@ -28,8 +29,18 @@ class TransitPart(Component):
         cls = type(self)
         self._asks_way = cls.forward is not TransitPart.forward
         self._asks_hold = cls.hold_ns is not TransitPart.hold_ns
-        if self._asks_way or self._asks_hold:
-            self.junction = Junction(self._forward_head, divides=self._asks_way)
+        self._asks_packets = cls.hold_packet_ns is not TransitPart.hold_packet_ns
+        if self._asks_way or self._asks_hold or self._asks_packets:
+            hold_packet = self._hold_packet_ps if self._asks_packets else None
+            self.junction = Junction(self._forward_head, divides=self._asks_way, hold_packet=hold_packet)
+
+    @property
+    def rate_gbs(self) -> float | None:
+        """The bandwidth of each link out of this part, as of every part.
+
+        A class that holds heads or packets paces by itself: what ``attrs.rate_gbs`` is to it, its links have their own.
+        """
+        return None if self._asks_hold or self._asks_packets else super().rate_gbs
 
     def forward(self, transfer: Transfer, ways: Sequence[Way]) -> Way:
         """Choose the way by which ``transfer`` goes on, one of ``ways``.
@@ -46,6 +57,14 @@ class TransitPart(Component):
         """
         return 0.0
 
+    def hold_packet_ns(self, packet: Packet) -> float:
+        """Return how long ``packet`` waits here, from when its turn has come until it asks for its link.
+
+        Its turn comes when its head is here, and all that came before it by the same link has gone on. What comes by
+        other links does not wait for it.
+        """
+        return 0.0
+
     def reset(self) -> None:
         """Begin anew, with the same numbers by chance."""
         if self.junction is not None:
@@ -56,6 +75,9 @@ class TransitPart(Component):
         if self._asks_way:
             self._ask_way(transfer, hop)
         return ns_to_ps(sound_ns("hold_ns()", self.hold_ns(transfer))) if self._asks_hold else 0
+
+    def _hold_packet_ps(self, packet: Packet) -> int:
+        return ns_to_ps(sound_ns("hold_packet_ns()", self.hold_packet_ns(packet)))
 
     def _ask_way(self, transfer: Transfer, hop: int) -> None:
         links = transfer.route.links

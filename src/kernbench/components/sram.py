@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from kernbench.common.units import transfer_ps
 from kernbench.components.memory import Memory
 from kernbench.components.memory_server import Responder, make_server
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.messages.fabric import Access
 from kernbench.topology.cube_spec import SramAttrs
+from kernbench.topology.fields import BankedSpec
 from kernbench.topology.graph import Node
 
 
 @register("builtin.sram", kind="sram")
 class Sram(Memory):
-    """Reads and writes share its banks, each with the bandwidth; it has its own access time."""
+    """Reads and writes share its banks, each with the bandwidth; it has its own access time.
+
+    At ``cube.extra`` and ``pe.extra`` it is another one, with one bank.
+    """
 
     Attrs = SramAttrs
+    stands_alone = True
 
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
         if not self.serves_as_built:
             return
-        self.server = make_server(machine, machine.spec.cube.sram)
+        self.server = make_server(machine, BankedSpec() if node.is_extra else machine.spec.cube.sram)
+        self._bw_gbs = machine.graph.sram_bw_gbs(node.id)
         self._responder = Responder(
             self,
             reads=self.server,
@@ -33,4 +40,4 @@ class Sram(Memory):
 
     def _server_ps(self, access: Access) -> int:
         """Return the time of an access alone."""
-        return self.machine.spec.cube.sram_ps(access.nbytes)
+        return transfer_ps(access.nbytes, self._bw_gbs)

@@ -5,9 +5,11 @@ A kind is a place in the machine; an implementation is a class for it.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from kernbench.common.config import ConfigModel, Duration
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
+from kernbench.common.config import Bandwidth, ConfigModel, Duration
 
 SYSTEM_KINDS = ("host", "switch")
 SIP_KINDS = ("pcie_ep", "io_cpu", "io_noc", "ucie", "sip_port")
@@ -37,15 +39,27 @@ class InnerAttrs(ConfigModel):
 
 
 class PartAttrs(InnerAttrs):
-    """The ``attrs`` of a part in YAML. A class that wants more keys declares a subclass of its kind's model."""
+    """The ``attrs`` of a part in YAML. A class that wants more keys declares a subclass of its kind's model.
+
+    ``overhead_ns``: what entering the part costs. ``rate_gbs``: the bandwidth of each link out of it, if it limits
+    them; parts that limit nothing look as if there were no such key.
+    """
 
     overhead_ns: Duration = 0.0
+    rate_gbs: Bandwidth | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_no_rate(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = plain(self)
+        return {name: value for name, value in found.items() if name != "rate_gbs" or value is not None}
 
 
 class Part:
     """Base of every component class; ``COMPONENT`` names the one to derive from.
 
     ``Attrs`` is the model that checks the ``attrs`` of the class in YAML; left as it is, that of the kind does.
+    ``stands_alone``: a class of a builtin kind that may also stand at ``cube.extra`` and ``pe.extra``, as a memory.
     """
 
     Attrs: ClassVar[type[InnerAttrs]] = PartAttrs
+    stands_alone: ClassVar[bool] = False

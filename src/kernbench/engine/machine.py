@@ -26,7 +26,7 @@ from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.policy.routing.planner import RouteChoices, RoutePlanner
 from kernbench.topology.graph import Graph, Node
 from kernbench.topology.spec import TopologySpec
-from kernbench.transport import Link, Network, Port, Route, Transfer, Way
+from kernbench.transport import Link, Network, Port, Route, Transfer, VaryingRate, Way
 
 
 class Memories:
@@ -208,14 +208,22 @@ class Machine:
         with _named(self.graph.node(dst)):
             serial = "handles_serially" in called_at(entered.node.kind) and entered.handles_serially
             entry_ns = 0.0 if serial else sound_overhead_ns(entered)
+            entered_gbs = _constant(entered.link_rate)
+        with _named(self.graph.node(src)):
+            rate = left.link_rate
+        bw_gbs = min(edge.bw_gbs, _constant(rate) or edge.bw_gbs)
+        # A part that is slower than the link into it keeps what waits, so a stream meets no full FIFO. With turns of
+        # any kind, full FIFOs could wait in a cycle.
+        unbounded = divided or (entered_gbs is not None and entered_gbs < bw_gbs)
         self.network.link(
             src,
             dst,
-            bw_gbs=edge.bw_gbs,
+            bw_gbs=bw_gbs,
             overhead_ns=entry_ns + self.spec.wire_ns(edge.length_mm) + edge.overhead_ns,
-            fifo_bytes=None if divided else edge.fifo_bytes,  # with turns of any kind, full FIFOs could wait in a cycle
+            fifo_bytes=None if unbounded else edge.fifo_bytes,
             index=self._link_index[src, dst],
             junction=entered.junction,
+            rate=rate if isinstance(rate, VaryingRate) else None,
         )
 
     def make(
@@ -262,6 +270,11 @@ class Machine:
     def _deliver(self, transfer: Transfer) -> None:
         there = transfer.route.links[-1].dst
         (self._components.get(there) or self.component(there)).receive(transfer.arg, transfer)
+
+
+def _constant(rate: float | VaryingRate | None) -> float | None:
+    """The rate that never changes, if it is one."""
+    return None if isinstance(rate, VaryingRate) else rate
 
 
 @contextmanager

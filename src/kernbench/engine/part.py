@@ -17,12 +17,13 @@ import numpy as np
 from kernbench.common.errors import KernbenchError, UnsupportedError
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
+from kernbench.core.clock import NEVER
 from kernbench.core.log import NONE, Row
 from kernbench.di.part import InnerAttrs, Part
 from kernbench.messages.control import PeReport
 from kernbench.messages.requests import HostMsg
 from kernbench.topology.graph import Node
-from kernbench.transport import Junction, Transfer
+from kernbench.transport import Junction, RateStretch, Transfer, VaryingRate
 
 if TYPE_CHECKING:
     from kernbench.engine.machine import Machine
@@ -79,6 +80,37 @@ class Component(Part):
     def overhead_ps(self) -> int:
         """``overhead_ns`` in ps."""
         return ns_to_ps(sound_overhead_ns(self))
+
+    @property
+    def rate_gbs(self) -> float | None:
+        """The bandwidth of each link out of this part, each alone: ``attrs.rate_gbs``; None: that of the link.
+
+        Override it to model a limiter: a number is read once, when the links out of this part are made, and is a part
+        of routes and their closed forms. A method ``rate_gbs(self, now_ns)`` returns the rate at ``now_ns`` and until
+        which ns it holds (``inf``: for ever); packets of such a part never go express. No link is faster than itself.
+        """
+        return self.node.rate_gbs
+
+    @cached_property
+    def link_rate(self) -> float | VaryingRate | None:
+        """``rate_gbs`` as links need it. UnsupportedError for what is no rate."""
+        rate: object = self.rate_gbs
+        if callable(rate):
+            return VaryingRate(self.rate_at)
+        return None if rate is None else _sound_rate(f"{self.node.id}: rate_gbs of {self.node.impl}", rate)
+
+    @property
+    def says_rate(self) -> bool:
+        """True for a part that says what passes it: by ``rate_gbs``, or by an attribute of that name."""
+        return self.link_rate is not None or self.node.rate_gbs is not None
+
+    def rate_at(self, now_ps: int) -> RateStretch:
+        """What the part says of its rate at ``now_ps``, and until when. UnsupportedError for what is no rate."""
+        rate: object = self.rate_gbs
+        if callable(rate):
+            return _ask_rate(rate, now_ps)
+        said = self.node.rate_gbs if rate is None else rate
+        return RateStretch(_sound_rate(f"{self.node.id}: rate_gbs of {self.node.impl}", said), NEVER)
 
     @property
     def handles_serially(self) -> bool:
@@ -141,9 +173,37 @@ def sound_ns(what: str, found: object) -> float:
     return float(found)
 
 
+LONGEST_NS = 1e12
+"""A rate that holds beyond this holds for ever: no run comes so far"""
+
+
+def _sound_rate(what: str, found: object, *, may_stop: bool = False) -> float:
+    """``found`` as GB/s. UnsupportedError if it is none, and for 0 unless the links ``may_stop``."""
+    sound = isinstance(found, int | float | np.number) and not isinstance(found, bool) and 0 <= found < inf
+    if not sound or not (found or may_stop):
+        limit = "at least 0" if may_stop else "more than 0"
+        raise UnsupportedError(f"{what} is {found!r}, must be a number of GB/s, {limit}")
+    return float(found)  # type: ignore[arg-type]  # it is a number
+
+
+def _ask_rate(rate_gbs: Callable[[float], object], now_ps: int) -> RateStretch:
+    """What a part says of its rate at ``now_ps``. UnsupportedError for what is no rate, or no later time."""
+    now_ns = ps_to_ns(now_ps)
+    found = rate_gbs(now_ns)
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise UnsupportedError(f"rate_gbs({now_ns:.12g}) is {found!r}, must be a rate in GB/s, and until which ns")
+    gbs, until_ns = found
+    gbs = _sound_rate(f"the rate of rate_gbs({now_ns:.12g})", gbs, may_stop=True)
+    if not isinstance(until_ns, int | float | np.number) or not until_ns > now_ns:
+        raise UnsupportedError(f"rate_gbs({now_ns:.12g}) holds until {until_ns!r}, must be ns later than it is")
+    if not gbs and until_ns >= LONGEST_NS:
+        raise UnsupportedError(f"rate_gbs({now_ns:.12g}) is 0 GB/s until {until_ns:g} ns: nothing would ever pass")
+    return RateStretch(gbs, max(now_ps + 1, ns_to_ps(float(until_ns))) if until_ns < LONGEST_NS else NEVER)
+
+
 _MADE = ("abandon", "blocked", "failures", "reset")  # of every part, once it has been made
-_PASSED = ("overhead_ns",)  # when a link into the part is made
-_TRANSIT = (*_PASSED, "forward", "hold_ns")  # when the head of a transfer enters it
+_PASSED = ("overhead_ns", "rate_gbs")  # when a link into the part, or out of it, is made
+_TRANSIT = (*_PASSED, "forward", "hold_ns", "hold_packet_ns")  # when the head of a transfer, or a packet, enters it
 _ENTERED = (*_PASSED, "handles_serially")  # the same, where messages end
 _MEMORY = (*_ENTERED, "receive", "run", "serve")
 _CPU = (*_ENTERED, "overhead_ps", "receive", "handle")
@@ -179,10 +239,10 @@ EXTRA = (*_ENTERED, "overhead_ps", "receive")
 
 COMPONENT_CALLS = frozenset((*_MADE, *_ENTERED, "overhead_ps", "receive", "accept"))
 """What the base class has."""
-CALLED_BY_BASE = frozenset(("forward", "hold_ns", "serve"))
+CALLED_BY_BASE = frozenset(("forward", "hold_ns", "hold_packet_ns", "serve"))
 """What the builtin class of a kind calls of itself: a class that is not derived from it has to go without."""
-LOOK_ALIKES = ("hold", "time_ps")
-"""What is not called, but looks like it: ``hold_ns`` and a memory's ``serve`` are."""
+LOOK_ALIKES = ("hold", "hold_packet", "time_ps")
+"""What is not called, but looks like it: ``hold_ns``, ``hold_packet_ns`` and a memory's ``serve`` are."""
 OTHER_CALLS = frozenset((*LOOK_ALIKES, *(name for names in CALLED.values() for name in names))) - COMPONENT_CALLS
 """What the builtin classes of some kinds have beside it, or users may take for that."""
 

@@ -64,6 +64,10 @@ def _slice(c: Configuration) -> str:
     return f"{channels} channels of {name}{peak}"
 
 
+def _clocks(c: Configuration) -> str:
+    return ", ".join(f"{c[f'clocks.{domain}']:g}" for domain in ("pe", "noc", "io"))
+
+
 def _rate(dtype: str) -> Callable[[Configuration], str]:
     return lambda c: f"{c[f'pe.gemm.macs_per_ns.{dtype}']:g}"
 
@@ -97,5 +101,6 @@ _HEADLINES: tuple[tuple[str, Callable[[Configuration], str]], ...] = (
     ("a router", _time("cube.components.noc_router.attrs.overhead_ns")),
     ("from cube to cube", _between("sip.links.cube_to_cube.bw_gbs", "sip.cube_mesh.w", "sip.cube_mesh.h")),
     ("from SIP to SIP", _between("system.links.sip_to_sip.bw_gbs", "system.sips.count")),
+    ("clocks of PEs, NoC, IO", _clocks),
     ("the host's link", _bandwidth("system.links.host_to_switch.bw_gbs")),
 )

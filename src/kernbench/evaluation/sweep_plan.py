@@ -83,7 +83,7 @@ class SweepPlan:
 
     def configuration(self) -> dict[str, Any]:
         """The resolved base machine by path."""
-        return flat_configuration(self.machine.spec.model_dump(mode="json"))
+        return flat_configuration(self.machine.configuration)
 
     def identity(self) -> dict[str, Any]:
         """Everything that a row depends on: rows of equal identities may stand in one table.

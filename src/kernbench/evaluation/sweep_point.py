@@ -155,7 +155,7 @@ def _run(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> Poi
 
 def _machine(job: SweepJob, machine: Topology) -> PointRow:
     """Identify the machine: its digest, and its differences from the base."""
-    configuration = flat_configuration(machine.spec.model_dump(mode="json"))
+    configuration = flat_configuration(machine.configuration)
     base = job.configuration
     changed = {
         path: configuration.get(path) for path in sorted({*configuration, *base}) if _differs(configuration, base, path)

@@ -23,6 +23,8 @@ from kernbench.messages.commands import Command, Opcode
 from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.observe.trace_log import TraceLog
 from kernbench.observe.works import Times
+from kernbench.topology.cube_spec import SramAttrs
+from kernbench.topology.hbm_spec import HbmCtrlAttrs
 from kernbench.transport import Link
 
 HOST_LINKS = frozenset(("host_to_switch", "switch_to_sip"))
@@ -240,12 +242,13 @@ class _Gatherer:
         reading = transfers.what[asks] == Carries.REQUEST
         nbytes = transfers.nbytes[np.where(reading, seen.answers[asks], asks)]
         served = np.isin(seen.turns.of, asks)
-        rates = {"hbm_ctrl": ("HBM", cube.slice_bw_gbs, cube.write_queue_bytes), "sram": ("SRAM", cube.sram_bw_gbs, 0)}
         for part in dict.fromkeys(transfers.dst[asks].tolist()):
             node = seen.columns.parts[part]
-            found = rates.get(machine.graph.node(node).kind)
-            if found is not None:
-                resource, rate, kept = found
+            attrs = machine.graph.node(node).attrs
+            if isinstance(attrs, HbmCtrlAttrs | SramAttrs):
+                in_hbm = isinstance(attrs, HbmCtrlAttrs)
+                resource, kept = ("HBM", cube.write_queue_bytes) if in_hbm else ("SRAM", 0)
+                rate = cube.slice_bw_gbs if in_hbm else machine.graph.sram_bw_gbs(node)
                 here = transfers.dst[asks] == part
                 written = int(nbytes[here & ~reading].sum())
                 amount = int(nbytes[here & reading].sum()) + max(0, written - kept)

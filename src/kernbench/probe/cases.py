@@ -11,10 +11,13 @@ from typing import TypeAlias
 from kernbench.common.errors import UnknownNameError
 from kernbench.common.ids import HOST, cube_part, hbm_id, pe_dma_id
 from kernbench.common.values import value
+from kernbench.engine.address_map import AddressMap
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeCoord, PeDmaMsg
 from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.probe.memory_case import NAME as MEMORY
+from kernbench.topology.cube_spec import SramAttrs
+from kernbench.topology.fields import AddressWindow
 from kernbench.topology.graph import Graph
 
 
@@ -118,6 +121,11 @@ class Site:
         room = self.spec.cube.sram.bytes
         return self._flow(pe, cube_part(sip, cube, "sram"), pa, room, True)
 
+    def pe_read_extra(self, pe: PeCoord, memory: str) -> ProbeFlow:
+        """Make the flow of a PE that reads an extra memory, by its node id."""
+        pa, room = AddressMap(self.spec).range_of(self.graph.node(memory))
+        return ProbeFlow(initiator=_initiator(pe), memory=memory, pa=pa, room_bytes=room, reading=True, pe=pe)
+
     def local_slice(self, pe: PeCoord) -> HbmSlice:
         """Return the slice next to a PE."""
         return HbmSlice(pe[0], pe[1], self.graph.local_slice(pe[2]))
@@ -178,14 +186,6 @@ class ProbeCase:
     name: str
     description: str
     place: Callable[[Site], PlacedFlows]
-
-
-def find_case(name: str) -> ProbeCase:
-    """Return the case called ``name``. UnknownNameError lists all, and ``memory``, which is no traffic of a machine."""
-    found = next((case for case in CASES if case.name == name), None)
-    if found is None:
-        raise UnknownNameError("probe case", name, (*(case.name for case in CASES), MEMORY))
-    return found
 
 
 def _host_near(site: Site) -> HbmSlice:
@@ -277,3 +277,32 @@ CASES: tuple[ProbeCase, ...] = (
     ProbeCase("pe-hotspot", "all PEs of a cube read one slice", _pe_hotspot),
     ProbeCase("pe-all-local", "all PEs of a cube read their own slices", _pe_all_local),
 )
+
+
+def cases_of(graph: Graph) -> tuple[ProbeCase, ...]:
+    """Return the cases of a machine: those of every machine, and one for each further SRAM that the first PE has."""
+    sip, cube, pe = FIRST_PE
+    further = (
+        node
+        for node in graph.nodes.values()
+        if node.window is not None
+        and isinstance(node.attrs, SramAttrs)
+        and (node.sip, node.cube) == (sip, cube)
+        and node.pe in (None, pe)
+    )
+    return (*CASES, *(_of_sram(node.id, node.window) for node in further if node.window is not None))
+
+
+def _of_sram(memory: str, window: AddressWindow) -> ProbeCase:
+    def place(site: Site) -> PlacedFlows:
+        return (site.pe_read_extra(FIRST_PE, memory),)
+
+    return ProbeCase(f"pe-{window.name}", f"a PE reads the extra memory {window.name}", place)
+
+
+def find_case(name: str, cases: Iterable[ProbeCase] = CASES) -> ProbeCase:
+    """Return the case called ``name``. UnknownNameError lists all, and ``memory``, which is no traffic of a machine."""
+    known = {case.name: case for case in cases}
+    if name not in known:
+        raise UnknownNameError("probe case", name, (*known, MEMORY))
+    return known[name]

@@ -103,7 +103,8 @@ def memory_times_ps(machine: Machine, flow: ProbeFlow, nbytes: int, since_ps: in
         alone = idle_memory(machine).serve(Access(flow.pa, nbytes), not flow.reading, 0, nbytes, since_ps)
         access_ps = ns_to_ps(machine.spec.cube.hbm.access_ns(attrs))
         return access_ps + alone.first_ps - since_ps, alone.last_ps - alone.first_ps
-    return attrs.access_ps if isinstance(attrs, SramAttrs) else 0, machine.spec.cube.sram_ps(nbytes)
+    assert isinstance(attrs, SramAttrs), "flows are to HBM and SRAMs"
+    return attrs.access_ps, transfer_ps(nbytes, machine.graph.sram_bw_gbs(flow.memory))
 
 
 def is_exact(machine: Machine, flow: ProbeFlow) -> bool:
@@ -152,6 +153,6 @@ def _capacities(machine: Machine, flow: ProbeFlow) -> dict[tuple[str, str], floa
     """Return the links that the data takes, and the memory, with their bandwidths."""
     links = machine.route(*flow.data_ends).links
     found = {(link.src, link.dst): link.bw_gbs for link in links}
-    cube, in_hbm = machine.spec.cube, isinstance(machine.graph.node(flow.memory).attrs, HbmCtrlAttrs)
-    found[flow.memory, ""] = cube.slice_bw_gbs if in_hbm else cube.sram_bw_gbs
+    in_hbm = isinstance(machine.graph.node(flow.memory).attrs, HbmCtrlAttrs)
+    found[flow.memory, ""] = machine.spec.cube.slice_bw_gbs if in_hbm else machine.graph.sram_bw_gbs(flow.memory)
     return found

@@ -23,12 +23,15 @@ from kernbench.common.errors import (
     UnknownNameError,
     text_of,
 )
+from kernbench.common.units import PS_PER_NS, format_size, ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.components.memory import Memory
+from kernbench.core.clock import NEVER
 from kernbench.di.part import CUBE_KINDS, KINDS, PE_KINDS, SIP_KINDS, SYSTEM_KINDS, Part
 from kernbench.di.registry import REGISTRY
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.part import Component
+from kernbench.engine.machine import Machine
+from kernbench.engine.part import Component, called_at
 from kernbench.engine.requests import Limits
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MemoryWriteMsg, PeDmaMsg
 from kernbench.observe.statistics import link_traffic
@@ -36,7 +39,8 @@ from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import Topology, resolve_topology
-from kernbench.transport import Transfer
+from kernbench.topology.graph import Node
+from kernbench.transport import RateStretch, Route, Transfer, VaryingRate
 
 SMALL_MACHINE = (
     "sip.cube_mesh={w: 2, h: 1}",
@@ -188,11 +192,15 @@ _SECTIONS = {"system": SYSTEM_KINDS, "sip": SIP_KINDS, "cube": (*CUBE_KINDS, "uc
 
 @value
 class PartCheck:
-    """A check of a part at a place of one kind; ``problem``: why it does not hold, or None."""
+    """A check of a part at a place of one kind.
+
+    ``problem``: why it does not hold, or None; ``note``: what was measured.
+    """
 
     kind: str
     name: str
     problem: str | None
+    note: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -221,6 +229,7 @@ class Subject:
     def __init__(self, impl: str, kind: str) -> None:
         self.impl = impl
         self.kind = kind
+        self.notes: dict[str, str] = {}  # by check
 
     @cached_property
     def trial(self) -> Trial:
@@ -232,6 +241,19 @@ class Subject:
         places = [f"{section}.components.{self.kind}" for section, kinds in _SECTIONS.items() if self.kind in kinds]
         own = [f"{place}.{each}" for place in places for each in (f"impl={self.impl}", *sets)]
         return resolve_topology("default", [*SMALL_MACHINE, *(own or self._extra(sets))])
+
+    def includes(self, node: Node) -> bool:
+        """Return True for a place of the part: at an extra place its kind is its own."""
+        at_kind = node.is_extra if self.kind in EXTRA else node.kind == self.kind
+        return node.impl == self.impl and at_kind
+
+    def series_machine(self) -> Topology:
+        """Make the machine on which a stream goes from SIP to SIP."""
+        if self.kind not in _BY_SWITCH:
+            return self.machine()
+        places = [f"{section}.components.{self.kind}" for section, kinds in _SECTIONS.items() if self.kind in kinds]
+        by_switch = [*SMALL_MACHINE, "system.sips.topology=switch", *(f"{each}.impl={self.impl}" for each in places)]
+        return resolve_topology("default", by_switch)
 
     def _extra(self, sets: Sequence[str]) -> list[str]:
         """Do the same for a part of no builtin kind: give it a link, and addresses if it is a memory."""
@@ -268,7 +290,7 @@ def _checks(subject: Subject) -> Iterator[PartCheck]:
     """Make one check after another; after the first that fails the others would only repeat it."""
     for name, check in CHECKS.items():
         problem = _problem(check, subject)
-        yield PartCheck(subject.kind, name, problem)
+        yield PartCheck(subject.kind, name, problem, subject.notes.get(name))
         if problem is not None:
             return
 
@@ -394,6 +416,112 @@ def abandon_launch(torch: RuntimeContext[Any]) -> None:
     raise _PlannedError
 
 
+STREAMS = (64, 4 << 10, 1 << 20)
+"""Bytes of the streams that go through parts in series"""
+BURST_BYTES = 16 << 10
+"""What a part may let pass at once after a pause, whatever its rate"""
+TOLERANCE = 1.05
+_BY_SWITCH = ("switch", "pcie_ep")
+"""Kinds that lie in series on the way from SIP to SIP where that is the host's switch"""
+PACES = "paces as it says"
+
+
+def paces(subject: Subject) -> Iterator[str]:
+    """Check that streams through parts of the kind, two or more in series, run at the slowest rate that these say.
+
+    What one byte takes is the way. Each part may keep a packet back for as long as it takes at its rate, and may let
+    ``BURST_BYTES`` pass at once. Parts that say no rate are measured only.
+    """
+    if "rate_gbs" not in called_at(subject.kind):
+        return
+    way_ps = _stream_ps(subject, 1)
+    took = {nbytes: _stream_ps(subject, nbytes) for nbytes in STREAMS}
+    series = SeriesOfParts(subject)
+    rates = ", ".join(f"{format_size(nbytes)} {_show_gbs(nbytes, ps - way_ps)}" for nbytes, ps in took.items())
+    subject.notes[PACES] = f"{series.count} in series: {rates}; it says {series.said}"
+    if not series.pacing:
+        return
+    for nbytes, ps in took.items():
+        least_ps, most_ps = series.least_ps(nbytes), series.most_ps(nbytes) + way_ps
+        if not least_ps <= ps <= most_ps:
+            bounds = " to ".join(f"{ps_to_ns(each):,.12g}" for each in (least_ps, most_ps))
+            yield (
+                f"{format_size(nbytes)} through {series.count} in series took {ps_to_ns(ps):,.12g} ns, beside the way "
+                f"{_show_gbs(nbytes, ps - way_ps)}; it says {series.said}, which is {bounds} ns"
+            )
+
+
+def _show_gbs(nbytes: int, ps: int) -> str:
+    """Show the rate of all but the first of ``nbytes``, which took ``ps`` more than that one."""
+    return f"{(nbytes - 1) * PS_PER_NS / ps:.3g} GB/s" if ps > 0 else "at once"
+
+
+class SeriesOfParts:
+    """The parts of the kind on the way of a stream, on a machine of their own.
+
+    ``count``: all of them; ``pacing``: those that say a rate, with the times in ps when a head is there.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        machine, self._route = _series(subject)
+        parts = zip(self._route.offsets, (machine.component(link.src) for link in self._route.links), strict=True)
+        mine = [each for each in parts if subject.includes(each[1].node)]
+        self.count = len(mine)
+        self.pacing = [(offset, part) for offset, part in mine if part.says_rate]
+
+    @property
+    def said(self) -> str:
+        """What the parts say, in words."""
+        said = [part.rate_at(0) for _, part in self.pacing]
+        if not said:
+            return "no rate"
+        constant = all(each.until_ps == NEVER for each in said)
+        return f"{min(each.gbs for each in said):g} GB/s" if constant else "a rate that changes"
+
+    def least_ps(self, nbytes: int) -> int:
+        """Return the least time of a stream: each part lets all of it pass at its rate, but for a burst."""
+        route, paced = self._route, max(1, round((nbytes - BURST_BYTES) / TOLERANCE))
+        return max(
+            VaryingRate(part.rate_at).end_ps(paced, offset, route.bottleneck_gbs) + route.total_overhead_ps - offset
+            for offset, part in self.pacing
+        )
+
+    def most_ps(self, nbytes: int) -> int:
+        """Return the most time beside the way: the slowest part of each moment lets it pass, and a packet a part."""
+        more = self.count * min(nbytes, self._route.packet_bytes)
+        end = VaryingRate(self._slowest_at).end_ps(nbytes + more, 0, self._route.bottleneck_gbs)
+        return round(end * TOLERANCE) + PS_PER_NS
+
+    def _slowest_at(self, now_ps: int) -> RateStretch:
+        said = [part.rate_at(now_ps) for _, part in self.pacing]
+        return RateStretch(min(each.gbs for each in said), min(each.until_ps for each in said))
+
+
+def _series(subject: Subject) -> tuple[Machine, Route]:
+    """Make a machine, and find a way in it with parts of the kind in series: from one, if nothing passes them."""
+    machine = GraphEngine(subject.series_machine(), enable_data=False, limits=LIMITS).machine
+    first = next(node.id for node in machine.graph.nodes.values() if node.kind == "pe_dma")
+    last = [node.id for node in machine.graph.nodes.values() if node.kind == "hbm_ctrl"][-1]
+    if "hold_packet_ns" in called_at(subject.kind):
+        return machine, machine.route(first, last)
+    mine = next(node.id for node in machine.graph.nodes.values() if subject.includes(node))
+    return machine, machine.route(mine, last if mine != last else first)
+
+
+def _stream_ps(subject: Subject, nbytes: int) -> int:
+    """Send ``nbytes`` through parts of the kind, on a new machine; return how long they took."""
+    machine, route = _series(subject)
+    delivered: list[Transfer] = []
+    machine.network.post(machine.network.port(route.links[0].src), route, nbytes, delivered.append, "a stream")
+    machine.clock.advance(ns_to_ps(LIMIT_NS))
+    if not delivered:
+        raise InputError(f"a stream of {format_size(nbytes)} was not delivered in {LIMIT_NS:,.0f} ns")
+    return delivered[0].delivered_ps
+
+
+LIMIT_NS = 1e9
+"""A stream that takes longer has stopped"""
+
 CHECKS: dict[str, Callable[[Subject], Iterator[str]]] = {
     "is wired": is_wired,
     "typed attributes": has_typed_attributes,
@@ -402,4 +530,5 @@ CHECKS: dict[str, Callable[[Subject], Iterator[str]]] = {
     "keeps time": keeps_time,
     "deterministic": is_deterministic,
     "resets": resets,
+    PACES: paces,
 }

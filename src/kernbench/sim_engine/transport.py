@@ -1,6 +1,22 @@
 """The transport by itself: links, routes and transfers on a clock."""
 
-from kernbench.transport import AT_ONCE, Hop, Junction, Link, Network, Pace, Port, Profile, Route, Supply, Transfer, Way
+from kernbench.transport import (
+    AT_ONCE,
+    Hop,
+    Junction,
+    Link,
+    Network,
+    Pace,
+    Packet,
+    Port,
+    Profile,
+    RateStretch,
+    Route,
+    Supply,
+    Transfer,
+    VaryingRate,
+    Way,
+)
 
 __all__ = [
     "AT_ONCE",
@@ -9,10 +25,13 @@ __all__ = [
     "Link",
     "Network",
     "Pace",
+    "Packet",
     "Port",
     "Profile",
+    "RateStretch",
     "Route",
     "Supply",
     "Transfer",
+    "VaryingRate",
     "Way",
 ]

@@ -1,6 +1,6 @@
-"""The passes from ``topology.yaml`` to a compiled machine, by name: load, validate, elaborate.
+"""The passes from ``topology.yaml`` to a compiled machine, by name: load, validate, clock, elaborate.
 
-The fourth, ``wire``, belongs to the simulation engine and is the only one that knows it.
+The fifth, ``wire``, belongs to the simulation engine and is the only one that knows it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from kernbench.common.config import Complaint, Document, apply_overrides, check,
 from kernbench.common.errors import UnknownNameError
 from kernbench.di.registry import REGISTRY, Registry
 from kernbench.topology.advice import advise
+from kernbench.topology.clocks import apply_clocks, check_clocks
 from kernbench.topology.elaborate import elaborate
 from kernbench.topology.graph import Graph
 from kernbench.topology.rules import check_rules
@@ -32,13 +33,19 @@ from kernbench.topology.spec import TopologySpec
 
 
 def validate_topology(document: Document, registry: Registry) -> TopologySpec:
-    """Return the spec of a machine. Raises ConfigError with everything wrong with the file, in file order."""
+    """Return the spec of a machine as its file has it. Raises ConfigError with everything wrong, in file order."""
     checked = check(document, TopologySpec, context=registry)
     spec = checked.value
-    found = _check_sound_sections(document, registry) if spec is None else list(check_rules(partial(_section_of, spec)))
+    found = _check_sound_sections(document, registry) if spec is None else _check_spec(spec)
     report(document, [*checked.complaints, *found])
     assert spec is not None, "a document without complaints has a spec"
     return spec
+
+
+def _check_spec(spec: TopologySpec) -> list[Complaint]:
+    """Return the complaints about a machine at its clocks: it is that one which is simulated."""
+    found = list(check_clocks(spec, spec.clocks))
+    return found or list(check_rules(partial(_section_of, apply_clocks(spec, spec.clocks))))
 
 
 def _section_of(spec: TopologySpec, path: str) -> Any:
@@ -101,20 +108,32 @@ def machine_file(name: str, beside: Path = Path()) -> str:
 
 @dataclass(frozen=True)
 class Topology:
-    """A compiled machine and its source."""
+    """A compiled machine and its source; ``given``: the configuration of its file, where clocks make another of it."""
 
     topology_obj: Graph
     source: str
+    given: TopologySpec | None = None
 
     @property
     def spec(self) -> TopologySpec:
-        """The typed configuration."""
+        """The typed configuration of the machine at its clocks."""
         return self.topology_obj.spec
 
     @property
     def name(self) -> str:
         """The name of a packaged machine; else the path of its file."""
         return next((name for name, file in packaged_machines().items() if file == self.source), self.source)
+
+    @property
+    def configured(self) -> TopologySpec:
+        """The typed configuration as its file has it, with its clocks."""
+        return self.given or self.spec
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """``configured`` as plain data with all of its clocks, for those who compare machines."""
+        found: dict[str, Any] = self.configured.model_dump(mode="json")
+        return found | {"clocks": dict(self.configured.clocks)}
 
     @cached_property
     def digest(self) -> str:
@@ -124,7 +143,8 @@ class Topology:
 
     def resolved_yaml(self) -> str:
         """Return the full configuration as YAML that compiles to the same machine."""
-        return yaml.safe_dump(self.spec.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=120)
+        content = self.configured.model_dump(mode="json")
+        return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120)
 
 
 def resolve_topology(
@@ -154,7 +174,8 @@ def compile_topology(document: Document, registry: Registry | None = None) -> To
 
     Raises ConfigError with every problem, in file order.
     """
-    spec = validate_topology(document, registry or REGISTRY)
-    for complaint in advise(spec):
+    given = validate_topology(document, registry or REGISTRY)
+    for complaint in advise(given):
         warnings.warn(str(document.problem(complaint)), stacklevel=3)
-    return Topology(elaborate(spec), document.source)
+    spec = apply_clocks(given, given.clocks)
+    return Topology(elaborate(spec), document.source, given if given.clocks.changed else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from kernbench.common.config import Bandwidth, ConfigModel, Duration, Size
-from kernbench.common.units import PS_PER_NS, ns_to_ps, transfer_ps
+from kernbench.common.units import PS_PER_NS, ns_to_ps
 from kernbench.di.part import PartAttrs
 from kernbench.topology.fields import (
     AddressWindow,
@@ -63,7 +63,7 @@ class SramSpec(BankedSpec):
 
 
 class SramAttrs(PartAttrs):
-    """The SRAM of a cube: the time before the first byte. Without ``bw_gbs`` it is as fast as the link to it."""
+    """An SRAM: the time before the first byte. Without ``bw_gbs`` it is as fast as the fastest link to it."""
 
     access_ns: Duration = 0.0
     bw_gbs: Bandwidth | None = None
@@ -177,12 +177,3 @@ class CubeSpec(WithExtras):
         if banks is None:
             return 0
         return -(-self.hbm.num_pcs // banks.pcs_per_channel) * self.hbm.queue * banks.burst_bytes
-
-    @property
-    def sram_bw_gbs(self) -> float:
-        """The bandwidth that the SRAM sustains."""
-        return self.components.sram.attrs.bw_gbs or self.links.router_to_sram.bw_gbs
-
-    def sram_ps(self, nbytes: int) -> int:
-        """Return the time that the SRAM takes for an access."""
-        return transfer_ps(nbytes, self.sram_bw_gbs)

@@ -9,7 +9,9 @@ from typing import Any
 from kernbench.common.files import json_text
 from kernbench.common.units import format_size
 from kernbench.common.values import value
+from kernbench.common.yaml_document import path_text
 from kernbench.topology.builder import Topology
+from kernbench.topology.clocks import ClocksSpec, clocked_entries
 from kernbench.topology.cube_spec import CubeSpec
 from kernbench.topology.graph import Edge, Graph, Node
 from kernbench.topology.hbm_spec import HbmSpec, HbmTiming
@@ -56,6 +58,16 @@ class PartRow:
     attrs: dict[str, Any]
 
 
+@value
+class ClockRow:
+    """A number of the file, the clock that drives it, and what it is at that clock."""
+
+    path: str
+    clock: str
+    given: float
+    clocked: float
+
+
 def machine_rows(topology: Topology) -> list[tuple[str, str]]:
     """Describe the machine in a few words: names and values to print side by side."""
     spec = topology.spec
@@ -66,6 +78,7 @@ def machine_rows(topology: Topology) -> list[tuple[str, str]]:
         *([] if topology.name == topology.source else [("machine", topology.name)]),
         ("source", topology.source),
         ("digest", topology.digest[:12]),
+        *_clock_rows(topology.configured.clocks),
         ("SIPs", f"{spec.num_sips}, {shape}"),
         ("cubes", f"{spec.num_cubes}, {mesh.w} x {mesh.h} a SIP, IO chiplet {spec.sip.io_chiplet.edge}"),
         ("PEs", f"{spec.num_pes}, {spec.pes_per_cube} a cube"),
@@ -78,6 +91,21 @@ def machine_rows(topology: Topology) -> list[tuple[str, str]]:
         ("GEMM", f"tiles of {m} x {k} x {n}, {format_size(spec.pe.gemm.acc_bytes)} of accumulators a PE"),
         *_extra_rows(spec),
         ("graph", f"{len(topology.topology_obj.nodes)} nodes, {len(topology.topology_obj.edges)} directed links"),
+    ]
+
+
+def _clock_rows(clocks: ClocksSpec) -> Iterator[tuple[str, str]]:
+    if clocks.changed:
+        yield "clocks", f"{clocks} times those of the file; all figures here are at these clocks"
+
+
+def clock_rows(topology: Topology) -> list[ClockRow]:
+    """Return a row for every number of the file that a clock changes; none where all clocks are 1."""
+    given = topology.configured
+    return [
+        ClockRow(path_text(each.path), each.clock, each.given, each.clocked)
+        for each in clocked_entries(given, given.clocks)
+        if each.given != each.clocked
     ]
 
 
@@ -157,13 +185,16 @@ def _link_row(graph: Graph, edges: list[Edge]) -> LinkRow:
 def to_json(topology: Topology) -> str:
     """Return the machine as one JSON document: ``source``, ``digest``, ``config``, ``nodes``, ``edges``.
 
-    ``assumed``: paths of values that no public table has, if there are any.
+    ``config`` is that of the file. If it has clocks, ``clocked_config`` is what they make of it; nodes and edges are at
+    these clocks. ``assumed``: paths of values that no public table has, if there are any.
     """
-    graph = topology.topology_obj
+    graph, given = topology.topology_obj, topology.configured
+    clocked = {"clocked_config": topology.spec.model_dump(mode="json")} if given.clocks.changed else {}
     document = {
         "source": topology.source,
         "digest": topology.digest,
-        "config": topology.spec.model_dump(mode="json"),
+        "config": given.model_dump(mode="json"),
+        **clocked,
         **({"assumed": ["cube.hbm.timing"]} if topology.spec.cube.hbm.is_assumed else {}),
         "nodes": [_node_fields(node) for node in graph.nodes.values()],
         "edges": [asdict(edge) for edge in graph.edges],

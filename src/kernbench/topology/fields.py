@@ -191,16 +191,21 @@ def _of_kinds(parts: dict[str, ExtraPart], info: ValidationInfo) -> dict[str, Ex
     """Return the parts with their kinds. The kinds a class was registered for bind it, not those of its base."""
     registry, complaints = registry_of(info), []
     for name, part in parts.items():
-        kind = part.kind or name
-        registered = registry.kinds_of(implementation_of(registry, part.impl))
+        kind, cls = part.kind or name, implementation_of(registry, part.impl)
+        registered = registry.kinds_of(cls)
         kinds = [each for each in registered if each not in KINDS]
         if kind in KINDS:
             message = f"{kind!r} is a builtin kind; an extra part has another name, or a kind of its own"
             complaints.append(Complaint((name, "kind"), message))
+        elif cls.stands_alone and part.impl in registry.known_impls():
+            if part.bytes is None:
+                complaints.append(Complaint((name, "bytes"), f"{part.impl!r} is a memory: give it bytes, like 1MiB"))
         elif part.impl in registry.known_impls() and not kinds:
+            alone = [each for each in registry.known_impls() if registry.lookup(each).stands_alone]
             message = (
                 f"{part.impl!r} implements {one_of(registered)}, a builtin kind; derive a class of your own from it"
             )
+            message += f", or take {one_of(alone)}" if alone else ""
             complaints.append(Complaint((name, "impl"), message))
         elif kinds and kind not in kinds:
             message = f"{part.impl!r} implements {one_of(kinds)}, not {kind}; write kind: {kinds[0]}"

@@ -14,6 +14,7 @@ from itertools import pairwise
 from kernbench.common.errors import UnknownNameError, UnsupportedError
 from kernbench.common.values import value
 from kernbench.di.part import KINDS, InnerAttrs, PartAttrs
+from kernbench.topology.cube_spec import SramAttrs
 from kernbench.topology.fields import AddressWindow
 from kernbench.topology.spec import TopologySpec
 
@@ -50,6 +51,11 @@ class Node:
     def overhead_ns(self) -> float:
         """The time that a packet takes to enter; 0 for a part that none enters."""
         return self.attrs.overhead_ns if isinstance(self.attrs, PartAttrs) else 0.0
+
+    @property
+    def rate_gbs(self) -> float | None:
+        """The bandwidth of each link out of it; None when it limits none."""
+        return self.attrs.rate_gbs if isinstance(self.attrs, PartAttrs) else None
 
     @property
     def cube_coord(self) -> tuple[int, int]:
@@ -131,6 +137,16 @@ class Graph:
     def head_ns(self, route: tuple[str, ...]) -> float:
         """Return the time of a head along a route with nothing in its way."""
         return sum(self.hop_overhead_ns(edge) for edge in self.edges_along(route))
+
+    def sram_bw_gbs(self, node_id: str) -> float:
+        """Return the bandwidth that an SRAM sustains: its own or, if it says none, that of the fastest link to it.
+
+        Raises UnsupportedError for what is no SRAM.
+        """
+        attrs = self.node(node_id).attrs
+        if not isinstance(attrs, SramAttrs):
+            raise UnsupportedError(f"{node_id} is no SRAM")
+        return attrs.bw_gbs or max(edge.bw_gbs for edge in self.in_edges(node_id))
 
     def count_of_kinds(self) -> dict[str, int]:
         """Count the nodes of each kind."""

@@ -30,7 +30,7 @@ from kernbench.topology.fields import (
 from kernbench.topology.geometry import PE_FLOORPLAN
 from kernbench.topology.grid import Grid
 from kernbench.topology.hbm_spec import AddressMapping, HbmCtrlAttrs, HbmSpec, HbmTiming
-from kernbench.topology.pe_spec import GemmSpec, MmuSpec, PeSpec, TcmSpec
+from kernbench.topology.pe_spec import GemmSpec, MmuSpec, PeComponents, PeSpec, TcmSpec
 from kernbench.topology.spec import (
     PACKETS_PER_FIFO,
     TWO_DIMENSIONAL,
@@ -345,6 +345,12 @@ def _page_is_a_power_of_two(mmu: MmuSpec) -> Iterator[Complaint]:
         yield _at("pe.mmu.page_bytes", f"found {mmu.page_bytes}, must be a power of two")
 
 
+def queues_pace_nothing(parts: PeComponents) -> Iterator[Complaint]:
+    """Complain about a rate of ``pe_ipcq``, which links neither enter nor leave."""
+    if parts.pe_ipcq.attrs.rate_gbs is not None:
+        yield _at("pe.components.pe_ipcq.attrs.rate_gbs", "no link leaves this part: what it sends, pe_dma does")
+
+
 def _banks_hold_packets(path: str) -> Callable[[BankedSpec, TransportSpec], Iterator[Complaint]]:
     """Make a check: banks serve whole packets, and their size is a power of two, as addresses are aligned."""
 
@@ -575,6 +581,7 @@ RULES: tuple[TopologyRule, ...] = (
     TopologyRule(("cube.sram",), _sram_has_addresses),
     TopologyRule(("pe.tcm",), _tcm_fits),
     TopologyRule(("pe.gemm",), _tile_takes_no_age),
+    TopologyRule(("pe.components",), queues_pace_nothing),
     TopologyRule(("pe.mmu",), _page_is_a_power_of_two),
     *(TopologyRule((path, "transport"), _banks_hold_packets(path)) for path in ("cube.sram", "pe.tcm")),
     TopologyRule(("transport",), _transport_fifos_hold_packets),

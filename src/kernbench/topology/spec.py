@@ -12,11 +12,12 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from kernbench.common.config import ConfigModel, Size
 from kernbench.common.values import value
 from kernbench.di.part import PartAttrs
+from kernbench.topology.clocks import ClocksSpec
 from kernbench.topology.cube_spec import CubeSpec
 from kernbench.topology.fields import Components, ComponentSpec, LinkSpec, PositiveCount, SizeMm
 from kernbench.topology.grid import OPPOSITE, Grid, Side
@@ -177,8 +178,9 @@ class SipSpec(ConfigModel):
 
 
 class TopologySpec(ConfigModel):
-    """A whole machine."""
+    """A whole machine. The spec of a compiled one is at its clocks: its own are 1."""
 
+    clocks: ClocksSpec = Field(default_factory=ClocksSpec)
     ns_per_mm: Annotated[float, Field(ge=0, le=1e3)]
     address: AddressSpec
     transport: TransportSpec
@@ -186,6 +188,11 @@ class TopologySpec(ConfigModel):
     sip: SipSpec
     cube: CubeSpec
     pe: PeSpec
+
+    @model_serializer(mode="wrap")
+    def _without_clocks(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = plain(self)
+        return found if self.clocks.changed else {name: value for name, value in found.items() if name != "clocks"}
 
     @property
     def with_sip_grid(self) -> Self:

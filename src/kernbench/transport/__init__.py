@@ -1,7 +1,8 @@
 """Transport: packets with credits over directed links. Links own time; see docs/transport.md."""
 
 from kernbench.transport.network import Junction, Network
-from kernbench.transport.state import Hop, Link, Port, Route, Transfer, Way
+from kernbench.transport.pacing import RateStretch, VaryingRate
+from kernbench.transport.state import Hop, Link, Packet, Port, Route, Transfer, Way
 from kernbench.transport.timing import AT_ONCE, Pace, Profile, Supply
 
 __all__ = [
@@ -11,10 +12,13 @@ __all__ = [
     "Link",
     "Network",
     "Pace",
+    "Packet",
     "Port",
     "Profile",
+    "RateStretch",
     "Route",
     "Supply",
     "Transfer",
+    "VaryingRate",
     "Way",
 ]

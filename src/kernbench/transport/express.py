@@ -13,12 +13,13 @@ when somebody wants to know who is there; once delivered they are only counted.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kernbench.core.clock import NEVER, Clock
-from kernbench.transport.packets import collect, deliver, offer, refill, resume
+from kernbench.transport.packets import arrive, collect, deliver, join_queue, offer, refill, resume
+from kernbench.transport.probe import Course, Probe
 from kernbench.transport.state import Input, Link, LinkUse, Packet, Port, Route, Transfer
-from kernbench.transport.timing import AT_ONCE, Profile
+from kernbench.transport.timing import AT_ONCE, LinkFigures, Profile
 from kernbench.transport.watch import Watch
 
 
@@ -48,8 +49,8 @@ class Claim:
 
     def unstarted_bytes(self, now: int) -> int:
         """Bytes that have not been granted the link by ``now``."""
-        transfer = self.transfer
-        return transfer.nbytes - transfer.profile.started_bytes(self.hop, now - transfer.start_ps)
+        transfer, profile = self.transfer, self.transfer.profile
+        return profile.nbytes - profile.started_bytes(self.hop, now - transfer.start_ps)
 
     def unstarted_ps(self, now: int) -> int:
         """Serialisation time of those bytes: full packets, and the last one."""
@@ -165,22 +166,27 @@ class Claims:
         self.occupied_bytes = self.streams = 0
 
 
-def tell_course(transfer: Transfer, watch: Watch, now: int) -> None:
-    """Tell who observes it what express ``transfer`` has done by ``now``: its hops, an interval per link."""
-    profile, times, after = transfer.profile, transfer.hop_times, now - transfer.start_ps
+def tell_course(transfer: Transfer, watch: Watch, now: int, told: Sequence[int] = ()) -> None:
+    """Tell who observes it what express ``transfer`` has done by ``now``: its hops, an interval per link.
+
+    ``told``: how many packets of its profile each link is known to have carried, if any.
+    """
+    profile, times, begin = transfer.profile, transfer.hop_times, transfer.start_ps
     for hop, link in enumerate(transfer.route.links):
-        nbytes = profile.started_bytes(hop, after)
+        nbytes = profile.started_bytes(hop, now - begin)
         if not nbytes:
             continue
-        start = transfer.start_ps + profile.offsets[hop]
         last = (nbytes - 1) // profile.packet_bytes
         if times is not None:
-            times.starts[hop] = start
+            if times.starts[hop] < 0:
+                times.starts[hop] = begin + profile.offsets[hop]
             if last == profile.n_full:
-                times.tails[hop] = transfer.start_ps + profile.tail(last, hop)
-        if watch.keeps_links:
-            end = transfer.start_ps + profile.start(last, hop) + link.serialise_ps(transfer.size_of(last))
-            watch.carried(transfer, link, start, end, nbytes)
+                times.tails[hop] = begin + profile.tail(last, hop)
+        known = told[hop] if told else 0
+        if watch.keeps_links and known <= last:
+            start, end = begin + profile.start(known, hop), begin + profile.start(last, hop)
+            end += link.serialise_ps(transfer.size_of(transfer.resumed_at + last))
+            watch.carried(transfer, link, start, end, nbytes - known * profile.packet_bytes)
 
 
 class Express:
@@ -191,10 +197,14 @@ class Express:
         self.watch = watch
         self.n_admitted = 0
         self.n_revoked = 0
+        self.n_resumed = 0
         self._arrived = self._arrive
         self._unclaimed: dict[Transfer, Profile] = {}  # under way, with no claims yet, in the order of their admission
         self._carried: list[Route] = []  # what delivered ones took on these is not yet in the figures of the links
         self._claims: defaultdict[Input, Claims] = defaultdict(Claims)
+        self._told: dict[Transfer, list[int]] = {}  # of those that were packets: how many were granted each link then
+        self._nowhere = Link(clock, -1, ("", ""), LinkFigures(1.0, 0, NEVER, 1), watch, self.measure, arrive)
+        self._nowhere.fifo = deque(maxlen=0)
 
     def admit(self, transfer: Transfer) -> bool:
         """Send ``transfer`` express if it is certain to meet nobody."""
@@ -235,8 +245,9 @@ class Express:
         return True
 
     def _arrive(self, transfer: Transfer) -> None:
-        if not transfer.express:  # it goes by packets since
-            return
+        now = self.clock.time
+        if not transfer.express or transfer.start_ps + transfer.profile.latency_ps != now:
+            return  # it goes by packets since, or has gone so for a time
         profile = self._unclaimed.pop(transfer, None)
         if profile is not None:
             route = transfer.route
@@ -244,9 +255,8 @@ class Express:
             if not carried:
                 self._carried.append(route)
             carried[profile] = carried.get(profile, 0) + 1
-        now = self.clock.time
         if transfer.hop_times is not None or self.watch.keeps_links:
-            tell_course(transfer, self.watch, now)
+            tell_course(transfer, self.watch, now, self._told.pop(transfer, ()))
         transfer.express = False
         transfer.deliver(now)
 
@@ -440,21 +450,21 @@ class Express:
         transfer.express = False
         if profile.offsets[final] > after:
             transfer.head_ps = NEVER
-        tell_course(transfer, self.watch, now)
+        tell_course(transfer, self.watch, now, self._told.pop(transfer, ()))
         for hop, link in enumerate(links):
             link.users += profile.start(profile.n_full, min(hop + 1, final)) > after
-        transfer.next_packet = profile.n_full + 1
+        transfer.next_packet = transfer.packets
         for number in range(profile.gone_packets(final, after), profile.n_full + 1):
             if profile.start(number, 0) > after:
-                transfer.next_packet = number
-                transfer.port.queue.append(transfer)
+                transfer.next_packet = transfer.resumed_at + number
+                join_queue(transfer)
                 return
             self._place(transfer, number, now)
 
     def _place(self, transfer: Transfer, number: int, now: int) -> None:
         """Account for the links that packet ``number`` has been granted, and put it where its head is."""
         profile, links, begin = transfer.profile, transfer.route.links, transfer.start_ps
-        size = transfer.size_of(number)
+        size = transfer.size_of(transfer.resumed_at + number)
         here: Input = transfer.port
         hop = tail = 0
         start = begin
@@ -483,6 +493,60 @@ class Express:
             self.clock.call_at(start + link.hop_ps, link.arrive, packet, link.arrive_rank)
         else:
             link.fifo.append(packet)
+
+    def resume(self, probe: Probe) -> None:
+        """Let what ``probe`` has followed go on express, if its course is certain."""
+        if probe.port.probe is not probe:
+            return
+        now = self.clock.time
+        courses = probe.find_courses(now)
+        if not courses:
+            probe.end()
+            return
+        links = courses[0].transfer.route.links
+        for hop, link in enumerate(links):
+            self._take_off(link, hop, courses, final=link is links[-1])
+        port = probe.port
+        port.probe = None
+        port.queue.clear()
+        port.fifo.clear()
+        port.ready_at = port.express_free_at = probe.starts[0]
+        for packet in probe.packets:  # its head may be on its way to a FIFO
+            packet.links, packet.hop = (self._nowhere,), 1
+        for course in courses:
+            self._readmit(course, now)
+        self.n_resumed += len(courses)
+
+    def _take_off(self, link: Link, hop: int, courses: list[Course], *, final: bool) -> None:
+        """Set a link to what it was before all that is taken off it, and was granted it first at ``offsets[hop]``."""
+        first = courses[0]
+        at = first.start_ps + first.profile.offsets[hop]
+        link.users = 0
+        link.requests.clear()
+        link.free_at = at
+        if not final:  # the FIFO behind the last is of others
+            link.ready_at = at + link.hop_ps
+            link.used = 0
+            link.credits.clear()
+            link.fifo.clear()
+        for course in courses:
+            link.granted_bytes -= course.granted_bytes(hop)
+            link.busy_ps -= course.granted_ps(hop)
+        resume(link)
+
+    def _readmit(self, course: Course, now: int) -> None:
+        """Send a transfer express that has been under way by packets."""
+        transfer, profile, start = course.transfer, course.profile, course.start_ps
+        transfer.probe = None
+        transfer.profile, transfer.start_ps, transfer.resumed_at = profile, start, course.first
+        if transfer.head_ps == NEVER:
+            transfer.head_ps = start + profile.offsets[-1] + transfer.route.links[-1].overhead_ps
+        if self.watch.keeps_links:
+            self._told[transfer] = course.granted
+        transfer.express = True
+        self.n_admitted = transfer.admission = self.n_admitted + 1
+        self._claim(transfer, now)
+        self.clock.call_at(start + profile.latency_ps, self._arrived, transfer, transfer.route.deliver_rank)
 
 
 def _carries_express(place: Input, now: int) -> bool:

@@ -1,19 +1,23 @@
 """The network: links by name, routes, ports, nodes that decide, and the two ways a transfer can take through them.
 
 A node that decides is asked once for a transfer, when its head is there; its packets follow its head. A head that is
-held waits before it enters the FIFO, and so does all that comes behind it by the same link.
+held waits before it enters the FIFO, and so does all that comes behind it by the same link. A node may hold packets,
+too, one after another.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from kernbench.common.errors import TransportError
 from kernbench.common.units import ns_to_ps, ps_to_ns
+from kernbench.common.values import state
 from kernbench.core.clock import NEVER, Clock
 from kernbench.transport import packets
 from kernbench.transport.express import Express
+from kernbench.transport.pacing import PacedLink, VaryingRate
 from kernbench.transport.state import HopTimes, Link, Packet, Port, Route, Transfer
 from kernbench.transport.timing import LinkFigures, Supply, Timing
 from kernbench.transport.watch import Watch
@@ -24,15 +28,26 @@ class Junction:
 
     ``decide(transfer, hop)`` returns for how many ps the head of a transfer is held. If the node ``divides`` what
     comes, it may also send it another way from link number ``hop`` of its route on (``Network.redirect``).
+    ``hold_packet(packet)`` returns for how many ps a packet is held when its turn has come: its head is there, and all
+    that came before it by the same link has gone on.
     """
 
-    __slots__ = ("_decide", "_entered_at", "_under_way", "divides")
+    __slots__ = ("_decide", "_entered_at", "_hold_packet", "_under_way", "_waiting", "divides")
 
-    def __init__(self, decide: Callable[[Transfer, int], int], *, divides: bool) -> None:
+    def __init__(
+        self,
+        decide: Callable[[Transfer, int], int],
+        *,
+        divides: bool,
+        hold_packet: Callable[[Packet], int] | None = None,
+    ) -> None:
         self.divides = divides
         self._decide = decide
+        self._hold_packet = hold_packet
         self._under_way: set[Transfer] = set()  # their heads have come, and their last packets have not
         self._entered_at: dict[Link, int] = {}  # when the last packet enters, or has entered, the FIFO behind a link
+        # Packets that came by a link and whose turn has not come, or not ended.
+        self._waiting: defaultdict[Link, deque[_WaitingPacket]] = defaultdict(deque)
 
     def arrive(self, packet: Packet) -> None:
         """Take the head of ``packet`` at the node."""
@@ -43,15 +58,21 @@ class Junction:
                 self._under_way.add(transfer)
                 held_ps = self._decide(transfer, packet.hop)
         finally:  # where a decision fails the packet goes on all the same, so that nothing is stuck behind it
-            self._enter(packet, link, held_ps)
+            if packet.last:
+                self._under_way.remove(transfer)
+            packet.follow()
+            if self._hold_packet is None:
+                self._enter(packet, link, held_ps)
+            else:
+                waiting = self._waiting[link]
+                waiting.append(_WaitingPacket(packet, link.clock.time + held_ps))
+                if len(waiting) == 1:
+                    self._let_in(link)
 
     def _enter(self, packet: Packet, link: Link, held_ps: int) -> None:
         """Let ``packet`` into the FIFO, ``held_ps`` from now."""
         now = link.clock.time
         when = now + held_ps
-        if packet.last:
-            self._under_way.remove(packet.transfer)
-        packet.follow()
         # Behind what came before it by this link, which may enter at this very instant, or later.
         before = self._entered_at.get(link, -1)
         self._entered_at[link] = when = max(when, before)
@@ -59,6 +80,38 @@ class Junction:
             packets.arrive(packet)
         else:
             link.clock.call_at(when, packets.arrive, packet, link.arrive_rank)
+
+    def _let_in(self, link: Link) -> None:
+        """Let packets that came by ``link`` into the FIFO behind it, each when its turn is over."""
+        waiting, now = self._waiting[link], link.clock.time
+        while waiting:
+            first = waiting[0]
+            if first.ready_ps > now:
+                link.clock.call_at(first.ready_ps, self._let_in, link, link.arrive_rank)
+                return
+            if not first.had_turn:
+                first.had_turn = True
+                first.ready_ps = now + self._hold(first.packet, link)
+            else:
+                packets.arrive(waiting.popleft().packet)
+
+    def _hold(self, packet: Packet, link: Link) -> int:
+        """Ask for how many ps ``packet`` is held; where that fails, let the next one have its turn all the same."""
+        assert self._hold_packet is not None
+        try:
+            return self._hold_packet(packet)
+        except Exception:
+            link.clock.call_at(link.clock.time, self._let_in, link, link.arrive_rank)
+            raise
+
+
+@state
+class _WaitingPacket:
+    """A packet at a node that holds packets: until ``ready_ps`` for its turn or, if it ``had_turn``, to go on."""
+
+    packet: Packet
+    ready_ps: int
+    had_turn: bool = False
 
 
 PORT_INDEX_BASE = 1 << 24
@@ -108,11 +161,13 @@ class Network:
         fifo_bytes: int | None = None,
         index: int | None = None,
         junction: Junction | None = None,
+        rate: VaryingRate | None = None,
     ) -> Link:
         """Add a directed link. ``fifo_bytes`` bounds the FIFO at its far end (None: unbounded).
 
         ``index`` orders links (and the inputs they feed) at equal times; by default the order of the calls.
-        ``junction`` decides at its far end; whatever takes such a link goes by packets.
+        ``junction`` decides at its far end; ``rate`` is what its near end lets pass, of ``bw_gbs`` at most. Whatever
+        takes a link that has one of them goes by packets.
         """
         if (src, dst) in self.links:
             raise TransportError(f"link {src} -> {dst} exists already")
@@ -131,8 +186,12 @@ class Network:
         capacity = NEVER if fifo_bytes is None else fifo_bytes
         figures = LinkFigures(bw_gbs, ns_to_ps(overhead_ns), capacity, self.packet_bytes)
         arrive = packets.arrive if junction is None else junction.arrive
-        made = Link(self.clock, index, (src, dst), figures, self.watch, self.express.measure, arrive)
-        if junction is not None:  # as if some packet were always to come
+        made = (Link if rate is None else PacedLink)(
+            self.clock, index, (src, dst), figures, self.watch, self.express.measure, arrive
+        )
+        if isinstance(made, PacedLink) and rate is not None:
+            made.rate = rate
+        if junction is not None or rate is not None:  # as if some packet were always to come
             made.users, made.express_free_at = 1, NEVER
         self.links[src, dst] = made
         return made
@@ -141,7 +200,8 @@ class Network:
         """Return the source port of ``node`` for ``channel`` (a DMA queue, a virtual channel), made on first use."""
         found = self._ports.get((node, channel))
         if found is None:
-            found = self._ports[node, channel] = Port(PORT_INDEX_BASE + len(self._ports), node)
+            index, resume = PORT_INDEX_BASE + len(self._ports), self.express.resume
+            found = self._ports[node, channel] = Port(index, node, resume, looks=self.express_enabled)
         return found
 
     def route(self, nodes: Sequence[str]) -> Route:

@@ -20,7 +20,8 @@ from __future__ import annotations
 from bisect import insort
 
 from kernbench.core.clock import NEVER, RANK_ARBITRATE
-from kernbench.transport.state import HopTimes, Input, Link, Packet, Port, Transfer
+from kernbench.transport.probe import begin_probe
+from kernbench.transport.state import Input, Link, Packet, Port, Transfer
 from kernbench.transport.timing import Supply
 
 
@@ -29,8 +30,16 @@ def enqueue(transfer: Transfer, now: int) -> None:
     for link in transfer.route.links:
         link.users += 1
         link.express_free_at = NEVER
-    transfer.port.queue.append(transfer)
+    join_queue(transfer)
     refill(transfer.port, now)
+
+
+def join_queue(transfer: Transfer) -> None:
+    """Wait at the port behind those before it, to be cut into packets."""
+    port = transfer.port
+    if not port.queue:
+        port.look_after(len(transfer.route.links))
+    port.queue.append(transfer)
 
 
 def supply(transfer: Transfer, more: Supply, now: int) -> None:
@@ -41,9 +50,11 @@ def supply(transfer: Transfer, more: Supply, now: int) -> None:
 
 def curtail(transfer: Transfer, count: int) -> None:
     """Only the first ``count`` packets of ``transfer`` are available after all; none beyond has been granted."""
+    port = transfer.port
     transfer.curtail_supplies(count)
+    if port.probe is not None:
+        port.probe.end()
     if transfer.next_packet > count:
-        port = transfer.port
         link = port.fifo.popleft().links[0]
         link.requests = [each for each in link.requests if each[2] is not port]
         transfer.next_packet -= 1
@@ -65,6 +76,12 @@ def refill(port: Port, now: int) -> None:
     size = transfer.last_bytes if last else transfer.route.packet_bytes
     packet = Packet(transfer, size, last, 0, tail)
     port.fifo.append(packet)
+    if port.patience:
+        port.patience -= 1
+    elif port.probe is not None:
+        port.probe.follow(packet)
+    else:
+        begin_probe(port, packet, number)
     request(packet.links[0], port, when)
 
 
@@ -119,7 +136,7 @@ def grant(link: Link, source: Input, now: int) -> None:
     """Send the front packet of ``source``."""
     packet = source.fifo.popleft()
     size = packet.size
-    free = now + (link.times_ps.get(size) or link.serialise_ps(size))
+    free = now + (link.times_ps.get(size) or link.occupy_ps(size))
     transfer, watch = packet.transfer, link.watch
     if watch.on:
         if link.had != transfer.number or source.left != transfer.number:
@@ -130,8 +147,8 @@ def grant(link: Link, source: Input, now: int) -> None:
     link.granted_bytes += size
     link.busy_ps += free - now
     tail = packet.tail if packet.tail > free else free
-    if transfer.hop_times is not None:
-        _note_hop(transfer.hop_times, packet, now, tail)
+    if transfer.hop_times is not None or transfer.probe is not None:
+        _note_grant(packet, now, tail)
     hop = packet.hop = packet.hop + 1
     if hop == len(packet.links):
         if transfer.head_ps == NEVER:
@@ -154,12 +171,16 @@ def grant(link: Link, source: Input, now: int) -> None:
         _leave_port(source, packet, tail, now)
 
 
-def _note_hop(times: HopTimes, packet: Packet, start: int, tail: int) -> None:
-    """Remember a grant of a traced transfer: the first packet's start and the last one's tail."""
-    if times.starts[packet.hop] < 0:
-        times.starts[packet.hop] = start
-    if packet.last:
-        times.tails[packet.hop] = tail
+def _note_grant(packet: Packet, start: int, tail: int) -> None:
+    """Remember a grant of a transfer that is traced or followed; of the former, the first start and the last tail."""
+    times, probe = packet.transfer.hop_times, packet.transfer.probe
+    if times is not None:
+        if times.starts[packet.hop] < 0:
+            times.starts[packet.hop] = start
+        if packet.last:
+            times.tails[packet.hop] = tail
+    if probe is not None:
+        probe.note(packet, start)
 
 
 def _leave_port(port: Port, packet: Packet, tail: int, now: int) -> None:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from kernbench.common.errors import TransportError
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
 from kernbench.core.clock import NEVER, RANK_ARRIVE, RANK_DELIVER, Clock
 from kernbench.transport.timing import AT_ONCE, LinkFigures, Pace, Profile, Supply, Timing
+
+if TYPE_CHECKING:
+    from kernbench.transport.probe import Probe
 
 
 class LinkUse(NamedTuple):
@@ -62,6 +65,16 @@ class Packet:
         self.hop = hop  # the link it wants next
         self.need = size if hop + 1 < len(self.links) else 0  # FIFO space it needs there: a destination takes all
         self.tail = tail  # when its last byte is where its head waits
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        return self.size
+
+    @property
+    def link(self) -> Link:
+        """The link that it takes next."""
+        return self.links[self.hop]
 
     def follow(self) -> None:
         """Go on as its transfer does by now: its head may have been sent another way."""
@@ -187,6 +200,10 @@ class Link(Waiting):
         waiting = (packet for _, _, source in self.requests for packet in source.fifo)
         return sum(packet.size for packet in waiting if packet.links[packet.hop] is self)
 
+    def occupy_ps(self, nbytes: int) -> int:
+        """Time that a packet of ``nbytes``, which is granted the link now, occupies it, in ps."""
+        return self.serialise_ps(nbytes)
+
     def serialise_ps(self, nbytes: int) -> int:
         """Time that a packet of ``nbytes`` occupies the link, in ps."""
         found = self.times_ps.get(nbytes)
@@ -195,16 +212,32 @@ class Link(Waiting):
         return found
 
 
+_ENDLESS = 1 << 29
+
+
 class Port(Waiting):
-    """A source: one DMA queue, virtual channel or memory output. It cuts its transfers into packets one at a time."""
+    """A source: one DMA queue, virtual channel or memory output. It cuts its transfers into packets one at a time.
 
-    __slots__ = ("name", "queue", "undelivered")
+    It ``looks`` if its way is free (``probe.py``), unless nothing goes express: after ``patience`` more packets, of
+    ``interval`` in all. ``resume`` is called with a ``probe`` that has come through.
+    """
 
-    def __init__(self, index: int, name: str) -> None:
+    __slots__ = ("interval", "looks", "name", "patience", "probe", "queue", "resume", "undelivered")
+
+    def __init__(self, index: int, name: str, resume: Callable[[Probe], None], *, looks: bool) -> None:
         super().__init__(index)
         self.name = name
         self.queue: deque[Transfer] = deque()  # those that go by packets
         self.undelivered = 0  # of the transfers made for it
+        self.resume = resume
+        self.looks = looks
+        self.probe: Probe | None = None
+        self.patience = self.interval = _ENDLESS
+
+    def look_after(self, packets: int) -> None:
+        """Look whether the way is free when ``packets`` have been cut; what was followed is followed no more."""
+        self.probe = None
+        self.patience = self.interval = packets if self.looks else _ENDLESS
 
 
 Input: TypeAlias = Link | Port
@@ -273,9 +306,10 @@ class Transfer:
     """S bytes from a port along a route.
 
     Times in ps: ``injected_ps``, ``delivered_ps`` (NEVER until then), ``head_ps`` (first byte at the destination).
-    While it is ``express`` it has no packets and follows its ``profile`` from ``start_ps`` on; ``admission``
-    numbers express transfers in the order they were admitted, which is the order they use a link in. ``row``: of the
-    log, if it is one. Where transport is watched it has a ``number``, and that of the one sent ``ahead`` of it.
+    While it is ``express`` it has no packets and follows its ``profile`` from ``start_ps`` on; it counts from packet
+    ``resumed_at``; ``admission`` numbers express transfers in the order they were admitted, which is the order they use
+    a link in. It has a ``probe`` while its packets are followed to see if the way is free. ``row``: of the log, if it
+    is one. Where transport is watched it has a ``number``, and that of the one sent ``ahead`` of it.
     """
 
     __slots__ = (
@@ -294,7 +328,9 @@ class Transfer:
         "next_packet",
         "number",
         "port",
+        "probe",
         "profile",
+        "resumed_at",
         "route",
         "row",
         "serial",
@@ -337,6 +373,8 @@ class Transfer:
         self.start_ps = 0
         self.admission = -1
         self.express = False
+        self.resumed_at = 0
+        self.probe: Probe | None = None
         self.hop_times: HopTimes | None = None
         self.row = -1
 

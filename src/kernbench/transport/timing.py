@@ -9,7 +9,11 @@ Packet k of a transfer of n equal packets (the last may be smaller), alone on li
                                                              ends[j] = max(n·pace[j] + its time, ends[j-1])
 
 They follow by induction from the rules of a hop (``packets.py``) as long as no packet waits for a credit, and they are
-exact in integer picoseconds.
+exact in integer picoseconds. The same holds behind a backlog: packet 0 is granted link j ``slack[j]`` after its head is
+there, and if link j is as slow as all before it, the others keep that distance:
+
+    offset[j] = offset[j-1] + overhead of link j-1 + slack[j]
+    ends[j]   = max(n·pace[j] + its time, ends[j-1] - slack[j])
 """
 
 from __future__ import annotations
@@ -136,45 +140,49 @@ class Timing:
         """Return the course of ``nbytes`` supplied at ``pace``, made on first use."""
         found = self.profiles.get((nbytes, pace))
         if found is None:
-            found = self.profiles[nbytes, pace] = self._make_profile(nbytes, pace)
+            found = self.profiles[nbytes, pace] = self.make_profile(nbytes, pace, self.offsets)
         return found
 
-    def _make_profile(self, nbytes: int, pace: Pace) -> Profile:
+    def make_profile(self, nbytes: int, pace: Pace, offsets: tuple[int, ...]) -> Profile:
+        """Make the course of ``nbytes`` supplied at ``pace`` whose first packet is granted the links at ``offsets``."""
         n_full = (nbytes - 1) // self._packet_bytes
         last_bytes = nbytes - n_full * self._packet_bytes
         step = pace.packet_ps
         end = n_full * step + pace.last_ps
+        late = 0
         steps: list[int] = []
         ends: list[int] = []
         busy: list[int] = []
-        for link in self._links:
+        for link, offset, alone in zip(self._links, offsets, self.offsets, strict=True):
             packet_ps, last_ps = link.serialise_ps(self._packet_bytes), link.serialise_ps(last_bytes)
             step = max(step, packet_ps)
-            end = max(end, n_full * step + last_ps)
+            late, before = offset - alone, late
+            end = max(end + before - late, n_full * step + last_ps)
             steps.append(step)
             ends.append(end)
             busy.append(n_full * packet_ps + last_ps)
-        peaks = self._own_peaks(nbytes, n_full, steps, ends) if n_full else [nbytes] * (len(self._links) - 1)
-        over = [offset + end for offset, end in zip(self.offsets, ends, strict=True)]
+        own = self._own_peaks(nbytes, steps, ends, offsets) if n_full else [nbytes] * (len(self._links) - 1)
+        over = [offset + end for offset, end in zip(offsets, ends, strict=True)]
         return Profile(
             nbytes=nbytes,
             packet_bytes=self._packet_bytes,
             n_full=n_full,
             pace=tuple(steps),
             ends=tuple(ends),
-            peaks=tuple(peaks),
+            peaks=tuple(own),
             busy=tuple(busy),
-            offsets=self.offsets,
+            offsets=offsets,
             gone=(*over[1:], over[-1]),
-            latency_ps=self.total_overhead_ps + ends[-1],
+            latency_ps=over[-1] + self._links[-1].overhead_ps,
             leaves_port_ps=ends[0],
-            fits=all(peak <= link.capacity for link, peak in zip(self._links, peaks, strict=False)),
+            fits=all(peak <= link.capacity for link, peak in zip(self._links, own, strict=False)),
         )
 
-    def _own_peaks(self, nbytes: int, n_full: int, pace: list[int], ends: list[int]) -> list[int]:
+    def _own_peaks(self, nbytes: int, pace: list[int], ends: list[int], offsets: tuple[int, ...]) -> list[int]:
         """Most bytes in the FIFO behind each link but the last: occupancy grows with grants, so at the last two."""
         peaks: list[int] = []
-        offsets, size = self.offsets, self._packet_bytes
+        size = self._packet_bytes
+        n_full = (nbytes - 1) // size
         for hop in range(len(pace) - 1):
             there = offsets[hop] - offsets[hop + 1]
             peak = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from itertools import chain
 
@@ -12,6 +13,7 @@ from kernbench.topology.drawing.shapes import CubeShapes, host_cables, lead_wire
 from kernbench.topology.export import machine_rows
 from kernbench.topology.geometry import HOST_MM, PE_FLOORPLAN, SWITCH_MM, MachineGeometry, PointMm, Rect
 from kernbench.topology.graph import Edge, Graph, Node
+from kernbench.transport import Link
 from kernbench.web.activity import is_memory
 from kernbench.web.packing import PageJson
 
@@ -87,10 +89,11 @@ PORT_MM = (1.3, 1.3)
 DIGITS = 4
 
 
-def machine_view(topology: Topology) -> dict[str, PageJson]:
+def machine_view(topology: Topology, wired: Mapping[tuple[str, str], Link] | None = None) -> dict[str, PageJson]:
     """The machine for the page; lengths in mm, bandwidths in GB/s, times in ns.
 
-    ``nodes`` and ``edges`` are in the order of the graph, ``pes`` in that of ``Graph.pes``.
+    ``nodes`` and ``edges`` are in the order of the graph, ``pes`` in that of ``Graph.pes``. ``wired``: the links that a
+    run has used, whose parts may have limited them.
     """
     graph = topology.topology_obj
     kinds = list(graph.count_of_kinds())
@@ -103,7 +106,7 @@ def machine_view(topology: Topology) -> dict[str, PageJson]:
         "sips": _sips(graph),
         "nodes": _nodes(graph, kinds),
         "pes": _pes(graph),
-        "edges": _edges(graph),
+        "edges": _edges(graph, wired or {}),
     }
 
 
@@ -199,14 +202,14 @@ def _pes(graph: Graph) -> PageJson:
     return found
 
 
-def _edges(graph: Graph) -> PageJson:
+def _edges(graph: Graph, wired: Mapping[tuple[str, str], Link]) -> PageJson:
     wires, edges = Wires(graph), graph.edges
     number = {node: at for at, node in enumerate(graph.nodes)}
     return {
         "src": [number[edge.src] for edge in edges],
         "dst": [number[edge.dst] for edge in edges],
         "class": _index([edge.link_class for edge in edges]),
-        "bw_gbs": [edge.bw_gbs for edge in edges],
+        "bw_gbs": [wired.get((edge.src, edge.dst), edge).bw_gbs for edge in edges],
         "length_mm": [round(edge.length_mm, DIGITS) for edge in edges],
         "hop_ns": [round(graph.hop_overhead_ns(edge), 6) for edge in edges],
         "fifo_bytes": [edge.fifo_bytes for edge in edges],

@@ -76,7 +76,8 @@ def make_page(machine: Topology, run: ObservedRun | None = None) -> Page:
     view = None if run is None or not run.end_ps else run_view(run, pack)
     title = one_line(source_name(machine) if run is None else f"{run.result.bench} on {source_name(machine)}")
     notice = "" if run is None else notice_of(run)
-    data = pack.text({"version": __version__, "machine": machine_view(machine), "run": view, "notice": notice})
+    wired = {} if run is None else run.engine.machine.network.links
+    data = pack.text({"version": __version__, "machine": machine_view(machine, wired), "run": view, "notice": notice})
     return Page(_fill(title, data), title, machine.resolved_yaml())
 
 
