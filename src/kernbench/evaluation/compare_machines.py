@@ -34,10 +34,10 @@ def _headlines(ours: Iterable[Configuration], theirs: Iterable[Configuration]) -
 
 
 def _described(describe: Callable[[Configuration], str], configuration: Configuration) -> str:
-    """Return a headline; nothing for a result that does not have its keys, as of another version."""
+    """Return a headline; nothing for a result without its keys, as of another version, or without such values."""
     try:
         return describe(configuration)
-    except KeyError:
+    except (KeyError, TypeError, ValueError):
         return ""
 
 
@@ -51,10 +51,7 @@ def _cubes(c: Configuration) -> str:
 
 
 def _pes(c: Configuration) -> str:
-    """Return the PEs of a cube: its corners are a list, which may be written whole or entry by entry."""
-    corners = c.get("cube.pe_layout.corners")
-    count = sum(path.startswith("cube.pe_layout.corners") for path in c) if corners is None else len(corners)
-    return f"{c['cube.pe_layout.pe_per_corner'] * count}"
+    return f"{c['cube.pe_layout.pe_per_corner'] * len(c['cube.pe_layout.corners'])}"
 
 
 def _slice(c: Configuration) -> str:

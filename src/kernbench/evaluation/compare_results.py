@@ -14,6 +14,7 @@ from kernbench.common.values import value
 from kernbench.evaluation.compare_inputs import CCL_PREFIX, ResultFigures, ResultFile
 from kernbench.evaluation.compare_machines import MOST_NAMED, say_machines
 from kernbench.evaluation.sweep_measure import part_column, slug
+from kernbench.evaluation.sweep_plan import BENCH_PREFIX
 from kernbench.observe.critical_path_model import PathPart
 from kernbench.observe.works import PE_ENGINES
 from kernbench.runtime_api.requests import PHASES
@@ -156,7 +157,7 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
         stages=_stages(good) if _both_say(good, _PATH) else (),
         busy=_busy(good),
         unsaid=tuple(_unsaid(good)),
-        machines=say_machines(*zip(*matched, strict=True)) if len(differing) > MOST_NAMED else "",
+        machines=say_machines(*zip(*matched, strict=True)) if len(_of_machines(differing)) > MOST_NAMED else "",
     )
 
 
@@ -217,6 +218,10 @@ def _differing(matched: Sequence[tuple[ResultFigures, ResultFigures]]) -> Iterat
         if any(_value(one, path) != _value(other, path) for one, other in matched):
             ours, theirs = (_values(side, path) for side in zip(*matched, strict=True))
             yield Differing(path, ours, theirs)
+
+
+def _of_machines(differing: Iterable[Differing]) -> list[Differing]:
+    return [each for each in differing if not f"{each.path}.".startswith((BENCH_PREFIX, CCL_PREFIX))]
 
 
 def _value(result: ResultFigures, path: str) -> str:
@@ -298,7 +303,9 @@ def _sentences(found: ResultComparison) -> Iterator[str]:
     count = f" over {len(found.pairs)} points" if len(found.pairs) > 1 else ""
     yield f"B takes {found.time.ns:+,.3f} ns ({found.time.share:+.1%}){count}"
     if found.machines:
-        yield f"what differs: {found.machines}; {len(found.differing)} parameters in all"
+        of_machines = _of_machines(found.differing)
+        others = [_say(each) for each in found.differing if each not in of_machines]
+        yield "what differs: " + "; ".join([*others, found.machines, f"{len(of_machines)} of the machines' parameters"])
     elif found.differing:
         yield "what differs: " + "; ".join(_say(each) for each in found.differing)
     else:

@@ -92,7 +92,7 @@ DIRECT_LANE, COLUMN_WRAP_LANE, ROW_WRAP_LANE, CLOSING_LANE = 1.6, 3.2, 5.6, 3.6
 BELOW_LANE, WRAP_BELOW_LANE, BUS_LANE, SIDE_LANE = 2.4, 4.0, 5.4, 6.8
 BESIDE_OTHERS = 0.8
 # Cables of a fully connected machine lie side by side between these distances.
-LEVELS, LEVEL_COUNT = (1.2, 5.0), 6
+LEVELS, LEVEL_COUNT = (1.6, 5.0), 6
 
 
 @value
