@@ -36,6 +36,17 @@ def test_benches(kernbench: Run, machine: str, bench: str) -> None:
     _check_run(kernbench("run", "--bench", bench, "--topology", machine, "--verify-data"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("machine", "bench", "parameter"),
+    [("edge", "ipcq-allreduce", "bench.world_size=4"), ("ring16", "tp-block", "bench.heads=16")],
+)
+def test_benches_that_need_a_parameter(kernbench: Run, machine: str, bench: str, parameter: str) -> None:
+    """docs/machines.md names it."""
+    assert kernbench("run", "--bench", bench, "--topology", machine).code == 2
+    _check_run(kernbench("run", "--bench", bench, "--topology", machine, "--set", parameter, "--verify-data"))
+
+
 def _idle_read_ns(kernbench: Run, machine: str, size: str) -> float:
     ran = kernbench("probe", "--case", "pe-local-hbm", "--topology", machine, "--size", size, "--json")
     return float(json.loads(ran.out)["cases"][0]["transaction"]["latency_ns"])
