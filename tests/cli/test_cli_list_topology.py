@@ -68,7 +68,7 @@ def test_a_warning_comes_once(kernbench: Run) -> None:
 def test_list_as_json(kernbench: Run) -> None:
     ran = kernbench("list", "--json")
     document = json.loads(ran.out)
-    assert list(document) == ["benches", "algorithms", "components", "probe_cases"]
+    assert list(document) == ["benches", "machines", "algorithms", "components", "probe_cases"]
     assert {"kind": "io_noc", "impl": "builtin.noc_router"}.items() <= document["components"][4].items()
     assert all(entry["description"] for entries in document.values() for entry in entries)
 
@@ -83,7 +83,7 @@ def test_the_table(kernbench: Run) -> None:
         "1,536",
         "unbounded",
         "15 ns to the first byte",
-        "182.892 GB/s",
+        "a slice: peak 204.8, sustained 182.9 GB/s",
     ):
         assert text in ran.out
     assert "…" not in ran.out

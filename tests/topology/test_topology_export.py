@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
@@ -88,6 +88,46 @@ def test_cables_run_between_the_sips(compiled: Compile, sips: str, edge: str) ->
         for a, b in pairwise(path):
             assert a[0] == pytest.approx(b[0]) or a[1] == pytest.approx(b[1])
             assert not any(_crosses(rect, a, b) for rect in cubes)
+
+
+RINGS_AND_TORI = [
+    "{count: 2, topology: ring_1d}",
+    "{count: 16, topology: ring_1d}",
+    "{count: 5, topology: ring_1d_unidir}",
+    "{count: 16, topology: torus_2d}",
+    "{count: 6, topology: torus_2d, w: 2, h: 3}",
+]
+LEAST_GAP_MM = 0.3
+"""Between the middles of cables side by side: a millimetre is 3 points or more, a cable 2 points wide or less."""
+
+
+@pytest.mark.parametrize("edge", "NSWE")
+@pytest.mark.parametrize("sips", RINGS_AND_TORI)
+def test_no_two_cables_merge(compiled: Compile, sips: str, edge: str) -> None:
+    """Cables may cross; none runs along another, nor along one to the host."""
+    graph = compiled(f"system.sips={sips}", "sip.cube_mesh={w: 2, h: 1}", f"sip.io_chiplet.edge={edge}").topology_obj
+    between = [cable.path for cable in scale_up_cables(graph)]
+    lines = [[tuple(_straight(path)) for path in paths] for paths in (between, list(host_cables(graph)))]
+    for number, one in enumerate(lines[0]):
+        for other in [*lines[0][:number], *lines[1]]:
+            assert not [(a, b) for a in one for b in other if _runs_along(a, b)]
+
+
+Straight = tuple[bool, float, float, float]
+
+
+def _straight(path: tuple[tuple[float, float], ...]) -> Iterator[Straight]:
+    """Yield the pieces of a path: whether upright, where, from where to where."""
+    for (x0, y0), (x1, y1) in pairwise(path):
+        if abs(y1 - y0) > abs(x1 - x0):
+            yield True, x0, min(y0, y1), max(y0, y1)
+        else:
+            yield False, y0, min(x0, x1), max(x0, x1)
+
+
+def _runs_along(a: Straight, b: Straight) -> bool:
+    shared = min(a[3], b[3]) - max(a[2], b[2])
+    return a[0] == b[0] and abs(a[1] - b[1]) < LEAST_GAP_MM and shared > LEAST_GAP_MM
 
 
 def _crosses(rect: Rect, a: tuple[float, float], b: tuple[float, float]) -> bool:

@@ -52,7 +52,7 @@ class LazyGroup(click.RichGroup):
     cls=LazyGroup,
     commands_at={
         "run": ("kernbench.cli.run_command", "Run a bench and say what it took."),
-        "list": ("kernbench.cli.list_command", "Benches, parts and probe cases, one line each."),
+        "list": ("kernbench.cli.list_command", "Benches, machines, parts and probe cases, one line each."),
         "probe": ("kernbench.cli.probe_command", "Predefined traffic: latency, its parts, bandwidth."),
         "check-part": ("kernbench.cli.check_part_command", "What a part of yours owes the machine, a line a check."),
         "topology": ("kernbench.cli.topology_command", "The machine: counts, links, a drawing to scale."),

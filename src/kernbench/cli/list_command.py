@@ -16,6 +16,7 @@ from kernbench.di.registry import REGISTRY, known_kinds
 from kernbench.probe import memory_case
 from kernbench.probe.cases import CASES
 from kernbench.runtime_api.bench_registry import known_benches
+from kernbench.topology.builder import list_machines
 
 __all__ = ["command"]
 # Importing the package is what makes its benches known.
@@ -28,9 +29,10 @@ ListRow: TypeAlias = tuple[str, ...]
 @json_option
 @debug_option
 def command(ccl: str | None, as_json: bool) -> int:
-    """Benches, algorithms, parts and probe cases, one line each."""
+    """Benches, machines, algorithms, parts and probe cases, one line each."""
     sections: dict[str, list[ListRow]] = {
         "benches": [(each.name, each.description) for each in known_benches()],
+        "machines": list(list_machines()),
         "algorithms": [(name, line.removesuffix(".")) for name, line in algorithms(load_ccl_config(ccl))],
         "components": list(_components()),
         "probe_cases": [
@@ -67,12 +69,13 @@ def _first_sentence(cls: type) -> str:
 
 def _print(sections: dict[str, list[ListRow]]) -> None:
     benches = table("Benches  (kernbench run --bench NAME)", text("bench"), text("what it is"))
+    machines = table("Machines  (--topology NAME)", text("machine"), text("what it is"))
     parts = table(
         "Parts of a machine  (topology.yaml: kind, impl)", text("kind"), text("implementation"), text("what it is")
     )
     collectives = table("Collective algorithms  (ccl.yaml: defaults.algorithm)", text("algorithm"), text("what it is"))
     cases = table("Probe cases  (kernbench probe --case NAME)", text("case"), text("what it is"))
-    for made, rows in zip((benches, collectives, parts, cases), sections.values(), strict=True):
+    for made, rows in zip((benches, machines, collectives, parts, cases), sections.values(), strict=True):
         for row in rows:
             made.add_row(*row)
-    show(stdout(), benches, collectives, parts, cases)
+    show(stdout(), benches, machines, collectives, parts, cases)

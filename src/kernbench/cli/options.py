@@ -64,8 +64,8 @@ def data_options(command: Callable[..., int]) -> Callable[..., int]:
 verify_option = click.option("--verify-data", "verify", is_flag=True, help="Compute numbers too, and check them.")
 topology_option = click.option(
     "--topology",
-    metavar="FILE",
-    help="The machine: a YAML file, or 'default'.  [default: ./topology.yaml, else the packaged one]",
+    metavar="NAME|FILE",
+    help="The machine: a name of 'kernbench list', or a YAML file.  [default: ./topology.yaml, else 'default']",
 )
 set_option = click.option(
     "--set",

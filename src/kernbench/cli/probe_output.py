@@ -28,7 +28,7 @@ def print_reports(console: Console, machine: Topology, nbytes: int, reports: Seq
     show(console, facts("Not on this machine", absent))
     if machine.spec.cube.hbm.refresh_mode == "all-bank":
         console.print(EVENLY, style="dim", soft_wrap=True)
-    console.print(f"machine: {machine.source}", style="dim", soft_wrap=True)
+    console.print(f"machine: {machine.name}", style="dim", soft_wrap=True)
 
 
 def _summary(nbytes: int, reports: Sequence[ProbeReport]) -> Table:

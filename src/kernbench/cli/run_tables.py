@@ -94,7 +94,7 @@ def _about(machine: Topology, head: RunHead) -> Iterator[tuple[str, str]]:
     if params:
         yield "parameters", params
     counts = f"{spec.num_sips} SIPs × {spec.cubes_per_sip} cubes × {spec.pes_per_cube} PEs"
-    yield "machine", f"{machine.source} ({counts}, {machine.digest[:12]})"
+    yield "machine", f"{machine.name} ({counts}, {machine.digest[:12]})"
     clocks = machine.configured.clocks
     if clocks.changed:
         yield "clocks", str(clocks)

@@ -79,7 +79,7 @@ def _failure(found: SweepTable, group: FailureGroup) -> Json:
 
 def _about(plan: SweepPlan) -> list[tuple[str, str]]:
     axes = [(path, f"{len(values)}: {_ends(values)}") for path, values in plan.axes.items()]
-    return [("bench", plan.bench.name), ("machine", plan.machine.source), *axes]
+    return [("bench", plan.bench.name), ("machine", plan.machine.name), *axes]
 
 
 def _ends(values: Sequence[object]) -> str:

@@ -12,7 +12,9 @@ from typing import Any
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.evaluation.compare_inputs import CCL_PREFIX, ResultFigures, ResultFile
+from kernbench.evaluation.compare_machines import MOST_NAMED, say_machines
 from kernbench.evaluation.sweep_measure import part_column, slug
+from kernbench.evaluation.sweep_plan import BENCH_PREFIX
 from kernbench.observe.critical_path_model import PathPart
 from kernbench.observe.works import PE_ENGINES
 from kernbench.runtime_api.requests import PHASES
@@ -122,6 +124,7 @@ class ResultComparison:
     """Everything about two results. ``stages`` are sums over all pairs; without critical paths ``busy`` are, of phases
     and engines, which overlap. ``unmatched``: results of each side without a partner or without figures. ``unsaid``:
     what one side does not say, such as one of an earlier version, so that it is not compared; in sentences.
+    ``machines``: what the machines differ in, where that is much.
     """
 
     differing: tuple[Differing, ...]
@@ -133,6 +136,7 @@ class ResultComparison:
     stages: tuple[Change, ...]
     busy: tuple[Change, ...]
     unsaid: tuple[str, ...]
+    machines: str
 
 
 def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
@@ -142,8 +146,9 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
     if not good:
         raise InputError(f"{a.name} and {b.name}: every point that both have failed on one side")
     pairs = tuple(_pair(axes, one, other) for one, other in good)
+    differing = tuple(_differing(matched))
     return ResultComparison(
-        differing=tuple(_differing(matched)),
+        differing=differing,
         pairs=pairs,
         unmatched=(len(a.results) - len(good), len(b.results) - len(good)),
         time=_sum("all", (pair.time for pair in pairs)),
@@ -152,6 +157,7 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
         stages=_stages(good) if _both_say(good, _PATH) else (),
         busy=_busy(good),
         unsaid=tuple(_unsaid(good)),
+        machines=say_machines(*zip(*matched, strict=True)) if len(_of_machines(differing)) > MOST_NAMED else "",
     )
 
 
@@ -212,6 +218,10 @@ def _differing(matched: Sequence[tuple[ResultFigures, ResultFigures]]) -> Iterat
         if any(_value(one, path) != _value(other, path) for one, other in matched):
             ours, theirs = (_values(side, path) for side in zip(*matched, strict=True))
             yield Differing(path, ours, theirs)
+
+
+def _of_machines(differing: Iterable[Differing]) -> list[Differing]:
+    return [each for each in differing if not f"{each.path}.".startswith((BENCH_PREFIX, CCL_PREFIX))]
 
 
 def _value(result: ResultFigures, path: str) -> str:
@@ -292,7 +302,11 @@ def verdict(found: ResultComparison) -> tuple[str, ...]:
 def _sentences(found: ResultComparison) -> Iterator[str]:
     count = f" over {len(found.pairs)} points" if len(found.pairs) > 1 else ""
     yield f"B takes {found.time.ns:+,.3f} ns ({found.time.share:+.1%}){count}"
-    if found.differing:
+    if found.machines:
+        of_machines = _of_machines(found.differing)
+        others = [_say(each) for each in found.differing if each not in of_machines]
+        yield "what differs: " + "; ".join([*others, found.machines, f"{len(of_machines)} of the machines' parameters"])
+    elif found.differing:
         yield "what differs: " + "; ".join(_say(each) for each in found.differing)
     else:
         yield "no parameter differs"

@@ -20,7 +20,15 @@ from kernbench.ccl.loading import load_ccl_config
 from kernbench.common.complaints import Complaint, one_of
 from kernbench.common.config import Document, apply_overrides, check, load_document, path_of, problems_of, report
 from kernbench.common.data_policy import UNSAID, DataOptions
-from kernbench.common.errors import BenchError, ConfigError, InputError, KernbenchError, Problem, close_to
+from kernbench.common.errors import (
+    BenchError,
+    ConfigError,
+    InputError,
+    KernbenchError,
+    Problem,
+    UnknownNameError,
+    close_to,
+)
 from kernbench.common.values import state, value
 from kernbench.common.yaml_document import YamlPlace
 from kernbench.di.registry import REGISTRY
@@ -38,7 +46,7 @@ from kernbench.evaluation.sweep_spec import (
 )
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.types import DeviceSelector
-from kernbench.topology.builder import DEFAULT_NAME, compile_topology, topology_file
+from kernbench.topology.builder import compile_topology, is_machine_name, machine_file, topology_file
 from kernbench.topology.spec import TopologySpec
 
 
@@ -152,9 +160,7 @@ def plan_sweep(
     loading.complain(*draft_complaints(draft))
     draft = draft.without({complaint.path[:2] for complaint in loading.complaints})
     bench_name, bench = loading.bench(draft.bench)
-    if topology is None and draft.topology == DEFAULT_NAME:
-        topology = DEFAULT_NAME
-    base = loading.file("topology", draft.topology, topology, lambda file: load_document(topology_file(file)))
+    base = loading.machine(draft.topology, topology)
     machine = None if base is None else loading.attempt(base.source, partial(compile_topology, base))
     collectives = loading.file("ccl", draft.ccl, ccl, _load_ccl)
     loading.complain(*plan_complaints(draft, bench, base))
@@ -229,6 +235,16 @@ class _Loading:
             self.complain(Complaint(("bench",), str(error)))
             return name, None
         return name, bench
+
+    def machine(self, named: str | None, asked: str | None) -> Document | None:
+        """Load the machine that the command line asks for, else the one named in the file: packaged, or beside it."""
+        if asked is None and named is not None and is_machine_name(named, self.beside):
+            try:
+                asked = machine_file(named, self.beside)
+            except UnknownNameError as error:
+                self.complain(Complaint(("topology",), str(error)))
+                return None
+        return self.file("topology", named, asked, lambda file: load_document(topology_file(file)))
 
     def file(self, key: str, named: str | None, asked: str | None, load: Callable[[str | None], T]) -> T | None:
         """Load the file that the command line asks for, else the one named at ``key``, with ``load``."""

@@ -8,18 +8,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
 
 from kernbench.common.complaints import model_at
 from kernbench.common.config import Complaint, Document, apply_overrides, check, load_document, path_of, report
+from kernbench.common.errors import UnknownNameError
 from kernbench.di.registry import REGISTRY, Registry
 from kernbench.topology.advice import advise
 from kernbench.topology.clocks import apply_clocks, check_clocks
@@ -66,6 +69,41 @@ def _check_sound_sections(document: Document, registry: Registry) -> list[Compla
 
 DEFAULT_NAME = "default"
 LOCAL_FILE = "topology.yaml"
+_DEFAULTS = resources.files("kernbench") / "defaults"
+_SUFFIX = ".yaml"
+_BARE_NAME = re.compile(r"[\w-]+")
+
+
+@cache
+def packaged_machines() -> Mapping[str, str]:
+    """Return the files of the machines that come with kernbench, by name: ``default``, then the others by alphabet."""
+    folder = _DEFAULTS / "machines"
+    others = sorted(file.name for file in folder.iterdir() if file.name.endswith(_SUFFIX))
+    files = {name.removesuffix(_SUFFIX): str(folder / name) for name in others}
+    return MappingProxyType({DEFAULT_NAME: str(_DEFAULTS / LOCAL_FILE), **files})
+
+
+def list_machines() -> Iterator[tuple[str, str]]:
+    """Yield name and description of each packaged machine: the first sentence of its file."""
+    for name, file in packaged_machines().items():
+        line = Path(file).read_text(encoding="utf-8").partition("\n")[0]
+        yield name, line.removeprefix("# ").partition(". ")[0].removesuffix(".")
+
+
+def is_machine_name(text: str, beside: Path = Path()) -> bool:
+    """Return True for a text that can only be meant as the name of a packaged machine, right or wrong.
+
+    A word without a suffix is one, unless there is such a file in the folder ``beside``.
+    """
+    return text in packaged_machines() or (_BARE_NAME.fullmatch(text) is not None and not (beside / text).exists())
+
+
+def machine_file(name: str, beside: Path = Path()) -> str:
+    """Return the file of a packaged machine. Raises UnknownNameError with those there are, and the nearest."""
+    files = packaged_machines()
+    if name not in files:
+        raise UnknownNameError("machine", name, tuple(files), f"no such file either (looked from {beside.absolute()})")
+    return files[name]
 
 
 @dataclass(frozen=True)
@@ -80,6 +118,11 @@ class Topology:
     def spec(self) -> TopologySpec:
         """The typed configuration of the machine at its clocks."""
         return self.topology_obj.spec
+
+    @property
+    def name(self) -> str:
+        """The name of a packaged machine; else the path of its file."""
+        return next((name for name, file in packaged_machines().items() if file == self.source), self.source)
 
     @property
     def configured(self) -> TopologySpec:
@@ -109,21 +152,21 @@ def resolve_topology(
     overrides: Iterable[str] = (),
     registry: Registry | None = None,
 ) -> Topology:
-    """Compile a machine: from a file, ``default`` (the packaged one), or None (./topology.yaml, else the packaged one).
+    """Compile a machine: a packaged one by its name, one of a file, or None: ./topology.yaml, else ``default``.
 
-    ``overrides`` are ``path=value`` texts, as ``--set`` takes them. Raises ConfigError with every problem.
+    ``overrides`` are ``path=value`` texts, as ``--set`` takes them. Raises ConfigError with every problem, and
+    UnknownNameError for a name that no packaged machine has.
     """
     document = apply_overrides(load_document(topology_file(path_or_name)), overrides)
     return compile_topology(document, registry)
 
 
 def topology_file(path_or_name: str | os.PathLike[str] | None = None) -> str:
-    """Return the file that a ``--topology`` argument means."""
+    """Return the file that a ``--topology`` argument means. Raises UnknownNameError for a name without a machine."""
     if path_or_name is None:
         path_or_name = LOCAL_FILE if Path(LOCAL_FILE).exists() else DEFAULT_NAME
-    if path_or_name == DEFAULT_NAME:
-        return str(resources.files("kernbench") / "defaults" / LOCAL_FILE)
-    return os.fspath(path_or_name)
+    text = os.fspath(path_or_name)
+    return machine_file(text) if is_machine_name(text) else text
 
 
 def compile_topology(document: Document, registry: Registry | None = None) -> Topology:

@@ -155,6 +155,17 @@ class CubeSpec(WithExtras):
         return self.links.xbar_to_hbm.bw_gbs * self.components.hbm_ctrl.attrs.usable
 
     @property
+    def slice_peak_gbs(self) -> float:
+        """The bandwidth of a slice while nothing keeps its channels from moving data."""
+        banks = self.hbm.banks
+        return self.links.xbar_to_hbm.bw_gbs if banks is None else self.hbm.num_pcs * banks.pc_gbs
+
+    @property
+    def slice_text(self) -> str:
+        """The bandwidths of a slice in words."""
+        return f"a slice: peak {self.slice_peak_gbs:.5g}, sustained {self.slice_bw_gbs:.4g} GB/s"
+
+    @property
     def hbm_access_ns(self) -> float:
         """The time of an access to a slice beside its bytes and opening a row."""
         return self.hbm.access_ns(self.components.hbm_ctrl.attrs)

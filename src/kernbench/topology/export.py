@@ -75,6 +75,7 @@ def machine_rows(topology: Topology) -> list[tuple[str, str]]:
     shape = f"{sips.topology} {sips.grid.w} x {sips.grid.h}" if sips.two_dimensional else sips.topology
     m, k, n = spec.pe.gemm.tile_sizes
     return [
+        *([] if topology.name == topology.source else [("machine", topology.name)]),
         ("source", topology.source),
         ("digest", topology.digest[:12]),
         *_clock_rows(topology.configured.clocks),
@@ -82,7 +83,7 @@ def machine_rows(topology: Topology) -> list[tuple[str, str]]:
         ("cubes", f"{spec.num_cubes}, {mesh.w} x {mesh.h} a SIP, IO chiplet {spec.sip.io_chiplet.edge}"),
         ("PEs", f"{spec.num_pes}, {spec.pes_per_cube} a cube"),
         ("NoC", f"{noc.w} x {noc.h} routers a cube, {noc.link_bw_gbs:g} GB/s a link"),
-        ("HBM", f"{hbm.slices} x {format_size(hbm.bytes_per_slice)} a cube, {spec.cube.slice_bw_gbs:g} GB/s a slice"),
+        ("HBM", f"{hbm.slices} x {format_size(hbm.bytes_per_slice)} a cube; {spec.cube.slice_text}"),
         ("HBM access", _access_text(spec.cube)),
         *([] if hbm.banks is None else _bank_rows(hbm, hbm.banks)),
         ("SRAM", f"{format_size(spec.cube.sram.bytes)} a cube"),

@@ -8,7 +8,7 @@ from itertools import chain
 
 from kernbench.common.ids import pe_part
 from kernbench.common.values import state
-from kernbench.topology.builder import DEFAULT_NAME, Topology, topology_file
+from kernbench.topology.builder import DEFAULT_NAME, Topology
 from kernbench.topology.drawing.shapes import CubeShapes, host_cables, lead_wire, scale_up_cables, shapes_of
 from kernbench.topology.export import machine_rows
 from kernbench.topology.geometry import HOST_MM, PE_FLOORPLAN, SWITCH_MM, MachineGeometry, PointMm, Rect
@@ -112,8 +112,9 @@ def machine_view(topology: Topology, wired: Mapping[tuple[str, str], Link] | Non
 
 def source_name(topology: Topology) -> str:
     """Name the file of the machine; where the package lies on this computer is nobody's business."""
-    packaged = topology.source == topology_file(DEFAULT_NAME)
-    return "the packaged machine" if packaged else topology.source
+    if topology.name == DEFAULT_NAME:
+        return "the packaged machine"
+    return topology.name
 
 
 def _sips(graph: Graph) -> PageJson:

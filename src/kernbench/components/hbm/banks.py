@@ -92,7 +92,7 @@ class RefreshClock:
 
 
 NO_REFRESH = RefreshClock(FAR, 0)
-Step = tuple[int, int, tuple[RowRun, ...], bool, bool]
+ChannelStep = tuple[int, int, tuple[RowRun, ...], bool, bool]
 """What ``Channel.serve`` is given"""
 
 
@@ -113,7 +113,7 @@ class ChannelHistory:
         now_ps: int,
         answer: tuple[int, int, int],
         parent: ChannelHistory | None,
-        step: Step | None,
+        step: ChannelStep | None,
     ) -> None:
         self.live: Channel | None = channel
         self.copy: Channel | None = None
@@ -298,7 +298,7 @@ def _ends_at(at: Position) -> list[int]:
     ]
 
 
-class Channels(NamedTuple):
+class SliceChannels(NamedTuple):
     """The channels of a slice in the middle of a grant: histories, by how much each is behind, labels of banks 0."""
 
     histories: list[ChannelHistory]
@@ -306,10 +306,10 @@ class Channels(NamedTuple):
     labels: list[int]
 
 
-class Sweep(NamedTuple):
+class KnownSweep(NamedTuple):
     """A sweep that was gone through: ``row`` began it, ``over`` ended it, it took so long and did so much."""
 
-    end: Channels
+    end: SliceChannels
     row: int
     over: int
     took: int
@@ -421,7 +421,7 @@ class BankedMemory:
     ) -> tuple[SliceHistory, Grant]:
         """Go through the quanta of a grant, at times of the slice's history."""
         planner, quantum, step = self._planner, self.quantum, self._histories.step
-        channels, behind, labels = now_has = Channels(
+        channels, behind, labels = now_has = SliceChannels(
             list(history.channels), list(history.behind), list(history.labels)
         )
         (at, end), (until, least) = span, limits
@@ -478,10 +478,12 @@ class Sweeps:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._known: dict[Hashable, Sweep] = {}
+        self._known: dict[Hashable, KnownSweep] = {}
         self._begun: tuple[Hashable, int, list[tuple[int, ...]]] | None = None  # the last: its state, when, counters
 
-    def skip(self, channels: Channels, over: int, row: int, most: int, until: int) -> tuple[Channels, int, int]:
+    def skip(
+        self, channels: SliceChannels, over: int, row: int, most: int, until: int
+    ) -> tuple[SliceChannels, int, int]:
         """Return the channels after all sweeps from ``row`` on that are known, how many, and how long they take.
 
         No more than ``most``, and none that ends after ``until``. The next one is to be gone through.
@@ -491,8 +493,8 @@ class Sweeps:
         if self._begun is not None:
             state, when, before = self._begun
             made = tuple([tuple(map(sub, *each)) for each in zip(done, before, strict=True)])
-            end = Channels(channels.histories[:], channels.behind[:], channels.labels[:])
-            self._known[state] = Sweep(end, row - 1, over, over - when, made)
+            end = SliceChannels(channels.histories[:], channels.behind[:], channels.labels[:])
+            self._known[state] = KnownSweep(end, row - 1, over, over - when, made)
         state = self._state(channels, over, row, layout.fold_of(row))
         while times < most and (known := self._known.get(state)) and over + known.took <= until:
             fold = layout.fold_of(row) ^ layout.fold_of(known.row)
@@ -505,8 +507,8 @@ class Sweeps:
         self._begun = state, over, [each.counters.done for each in channels.histories]
         return channels, times, over - began
 
-    def _state(self, channels: Channels, over: int, row: int, fold: int) -> Hashable:
-        """Return the state of channels at ``over``; rows count from ``row``, banks from where ``fold`` puts the first."""
+    def _state(self, channels: SliceChannels, over: int, row: int, fold: int) -> Hashable:
+        """Return the state of channels at ``over``; rows count from ``row``, banks as ``fold`` has them."""
         high, low = divmod(fold, self._layout.banks_per_channel)
         states: dict[Hashable, ChannelState] = {}
         found = []
@@ -522,7 +524,7 @@ class Sweeps:
             found.append((label, states[key]))
         return tuple(found)
 
-    def _moved(self, sweep: Sweep, fold: int, rows: int, ps: int, done: list[tuple[int, ...]]) -> Channels:
+    def _moved(self, sweep: KnownSweep, fold: int, rows: int, ps: int, done: list[tuple[int, ...]]) -> SliceChannels:
         """Return the channels at the end of a sweep, so many rows and so long later, in banks that ``fold`` gives.
 
         ``done``: what each has done by then.
@@ -539,7 +541,7 @@ class Sweeps:
                 later.keep_copy(channel)
             moved.append(made[history, its])
         order = [i ^ high for i in range(len(done))]
-        return Channels(moved, [sweep.end.behind[i] for i in order], [sweep.end.labels[i] ^ low for i in order])
+        return SliceChannels(moved, [sweep.end.behind[i] for i in order], [sweep.end.labels[i] ^ low for i in order])
 
 
 def refresh_clock(timing: HbmTiming) -> RefreshClock:

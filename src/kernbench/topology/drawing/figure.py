@@ -26,6 +26,8 @@ CUBE_INCHES, MARGIN_INCHES = 6.2, 0.35
 HEAD_INCHES, FOOT_INCHES = 0.95, 1.75
 PAGE_INCHES, LARGEST_INCHES, READABLE_PT_PER_MM = 9.6, 20.0, 3.2
 BOARD_MARGIN_MM = 9.0
+FONT = "DejaVu Sans"
+"""Of the same width as Verdana, which a browser takes where there is none"""
 
 
 @value
@@ -68,16 +70,16 @@ def draw(topology: Topology) -> Figure:
 
 def to_svg(topology: Topology) -> str:
     """Return the drawing as SVG; the same machine gives the same text."""
-    with rc_context({"svg.hashsalt": "kernbench", "svg.fonttype": "none", "font.family": "DejaVu Sans"}):
+    with rc_context({"svg.hashsalt": "kernbench", "svg.fonttype": "none", "font.family": FONT}):
         figure, text = draw(topology), io.StringIO()
         FigureCanvasSVG(figure)
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": "kernbench"})
-    return text.getvalue()
+    return text.getvalue().replace(f"'{FONT}'", f"'{FONT}', Verdana, sans-serif")
 
 
 def to_png(topology: Topology, dpi: int = 150) -> bytes:
     """Return the drawing as PNG."""
-    with rc_context({"font.family": "DejaVu Sans"}):
+    with rc_context({"font.family": FONT}):
         figure, data = draw(topology), io.BytesIO()
         FigureCanvasAgg(figure)
         figure.savefig(data, format="png", dpi=dpi, metadata={"Software": "kernbench"})
@@ -154,18 +156,17 @@ def _heading(figure: Figure, layout: PageLayout, topology: Topology) -> None:
     sips, mesh, hbm = spec.system.sips, spec.sip.cube_mesh, spec.cube.hbm
     shape = f"{sips.topology} {sips.grid.w} × {sips.grid.h}" if sips.two_dimensional else sips.topology
     words = (
-        f"{_format_count(spec.num_sips, 'SIP')} ({shape})",
+        _format_count(spec.num_sips, "SIP") + (f" ({shape})" if spec.num_sips > 1 else ""),
         f"{_format_count(spec.cubes_per_sip, 'cube')} ({mesh.w} × {mesh.h}) a SIP",
         f"{_format_count(spec.pes_per_cube, 'PE')} a cube",
         f"{_format_count(spec.num_pes, 'PE')} in all",
-        f"HBM {hbm.slices} × {format_size(hbm.bytes_per_slice)} a cube",
-        f"{spec.cube.slice_bw_gbs:g} GB/s a slice",
+        f"{spec.cube.hbm.timing_text} {hbm.slices} × {format_size(hbm.bytes_per_slice)} a cube, {spec.cube.slice_text}",
     )
     left, top = MARGIN_INCHES / layout.size[0], layout.size[1]
     figure.text(
         left,
         (top - 0.35) / top,
-        f"kernbench · {PurePath(topology.source).name}",
+        f"kernbench · {PurePath(topology.name).name}",
         fontsize=16,
         fontweight="bold",
         color=style.INK,

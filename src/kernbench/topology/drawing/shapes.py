@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from kernbench.common.ids import sip_part, sip_port_id
 from kernbench.common.values import value
 from kernbench.topology.cube_spec import CubeSpec
-from kernbench.topology.geometry import CubeGeometry, MachineGeometry, PointMm, Rect, manhattan_mm
+from kernbench.topology.geometry import CubeGeometry, MachineGeometry, PointMm, Rect, board_grid, manhattan_mm
 from kernbench.topology.graph import Graph, Node
 from kernbench.topology.grid import STEP, Side
 from kernbench.topology.spec import FabricLink, SipPort, fabric_links
@@ -88,10 +88,11 @@ def lead_wire(hub: Node, part: Node) -> list[PointMm]:
 
 
 # How far from the SIP's outline a cable runs, so that cables side by side stay apart.
-DIRECT_LANE, COLUMN_WRAP_LANE, ROW_WRAP_LANE = 1.6, 3.2, 4.8
-BELOW_LANE, BUS_LANE, SIDE_LANE = 2.4, 5.4, 6.6
+DIRECT_LANE, COLUMN_WRAP_LANE, ROW_WRAP_LANE, CLOSING_LANE = 1.6, 3.2, 5.6, 3.6
+BELOW_LANE, WRAP_BELOW_LANE, BUS_LANE, SIDE_LANE = 2.4, 4.0, 5.4, 6.8
+BESIDE_OTHERS = 0.8
 # Cables of a fully connected machine lie side by side between these distances.
-LEVELS, LEVEL_COUNT = (1.2, 5.0), 6
+LEVELS, LEVEL_COUNT = (1.6, 5.0), 6
 
 
 @value
@@ -165,11 +166,34 @@ def _lead_cable(geometry: MachineGeometry, graph: Graph, link: FabricLink, numbe
         yield from _lead_in_mesh(src, dst, number)
         return
     along_row, forward = link.src.side == "E", _goes_forward(src, dst, link.src.side)
-    lane = DIRECT_LANE if forward else ROW_WRAP_LANE if along_row else COLUMN_WRAP_LANE
-    a, b = src.out(lane), dst.out(lane if not along_row else DIRECT_LANE if dst.side in {"E", "W"} else BELOW_LANE)
+    if along_row:
+        below = BELOW_LANE if forward else WRAP_BELOW_LANE
+        odd_row = board_grid(graph.spec.system.sips).xy(link.src.sip)[1] % 2 == 1
+        leaves, enters = _lanes_along_row(src, dst, below, forward=forward, odd_row=odd_row)
+    else:
+        below, leaves = BELOW_LANE, DIRECT_LANE if forward else COLUMN_WRAP_LANE
+        enters = leaves
     yield src.at
-    yield from _between(src, dst, a, b, facing=forward and along_row)
+    yield from _between(src, dst, src.out(leaves), dst.out(enters), below, facing=forward and along_row)
     yield dst.at
+
+
+def _lanes_along_row(src: _End, dst: _End, below: float, *, forward: bool, odd_row: bool) -> tuple[float, float]:
+    """Return how far outside its two SIPs a cable runs.
+
+    The one that closes a ring passes the others of all rows, and one to the next row those of the rows beside it.
+    """
+    upwards, downwards = dst.outline.y < src.outline.y, dst.outline.y > src.outline.y
+    if src.side not in {"E", "W"}:
+        leaves = below
+    elif forward:
+        leaves = DIRECT_LANE
+    elif upwards:
+        leaves = CLOSING_LANE
+    else:
+        leaves = ROW_WRAP_LANE + (BESIDE_OTHERS if downwards and odd_row else 0.0)
+    beside = CLOSING_LANE if upwards else DIRECT_LANE
+    return leaves, beside if dst.side in {"E", "W"} else below
 
 
 def _goes_forward(src: _End, dst: _End, side: Side) -> bool:
@@ -179,13 +203,16 @@ def _goes_forward(src: _End, dst: _End, side: Side) -> bool:
     return dst.outline.y > src.outline.y
 
 
-def _between(src: _End, dst: _End, a: PointMm, b: PointMm, *, facing: bool) -> tuple[PointMm, ...]:
-    """Return the corners from ``a``, in front of one end, to ``b``, in front of the other."""
+def _between(src: _End, dst: _End, a: PointMm, b: PointMm, below: float, *, facing: bool) -> tuple[PointMm, ...]:
+    """Return the corners from ``a``, in front of one end, to ``b``, in front of the other.
+
+    ``below``: how far below the row of ``a`` a cable runs that has to pass its SIPs.
+    """
     if src.side in {"E", "W"} and dst.side in {"E", "W"}:
         if facing and src.side != dst.side:
             return (a, (a[0], b[1]), b)
-        below = src.outline.y + src.outline.h + BELOW_LANE
-        return (a, (a[0], below), (b[0], below), b)
+        y = src.outline.y + src.outline.h + below
+        return (a, (a[0], y), (b[0], y), b)
     if src.side in {"E", "W"}:
         return (a, (a[0], b[1]), b)
     if dst.side in {"E", "W"}:

@@ -1,0 +1,92 @@
+"""docs/machines.md: what it has of the packaged machines, made anew from them.
+
+A section of the page between ``<!-- NAME -->`` and ``<!-- end -->`` is made by kernbench; the rest is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kernbench.common.errors import InputError
+from kernbench.common.units import format_size
+from kernbench.topology.builder import Topology, packaged_machines, resolve_topology
+from kernbench.topology.drawing.figure import to_svg
+from kernbench.topology.spec import TopologySpec
+
+OPS_PER_MAC = 2
+_COLUMNS = (
+    "machine",
+    "SIPs × cubes × PEs",
+    "peak, TFLOPS (TOPS of i8)",
+    "memory, GiB",
+    "of a slice, GB/s: peak; sustained",
+    "of all slices, TB/s: peak; sustained",
+    "TCM of a PE",
+    "links, GB/s: NoC; between cubes; between SIPs; to the host",
+)
+
+
+def figure_name(machine: str) -> str:
+    """Return the file of a machine's drawing, in docs/figures."""
+    return f"machine_{machine}.svg"
+
+
+def draw_machines() -> Iterator[tuple[str, str]]:
+    """Yield file and SVG of the drawing of each packaged machine."""
+    for name in packaged_machines():
+        yield figure_name(name), to_svg(resolve_topology(name))
+
+
+def tabulate_machines() -> str:
+    """Return the packaged machines as a table in Markdown, a row each."""
+    rows = [_COLUMNS, ("---",) * len(_COLUMNS), *(_row(resolve_topology(name)) for name in packaged_machines())]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _row(machine: Topology) -> tuple[str, ...]:
+    spec, cube = machine.spec, machine.spec.cube
+    slices = spec.num_cubes * cube.hbm.slices / 1000
+    links, system = spec.sip.links, spec.system.links
+    between_cubes = f"{links.cube_to_cube.bw_gbs:g}" if spec.cubes_per_sip > 1 else "–"
+    between_sips = f"{system.sip_to_sip.bw_gbs:g}" if spec.num_sips > 1 else "–"
+    return (
+        f"`{machine.name}`",
+        f"{spec.num_sips} × {spec.cubes_per_sip} × {spec.pes_per_cube} = {spec.num_pes}",
+        _peaks(spec),
+        f"{cube.hbm.timing_text} {spec.num_sips * spec.hbm_bytes_per_sip / 2**30:,.0f}",
+        f"{cube.slice_peak_gbs:.4g}; {cube.slice_bw_gbs:.4g}",
+        f"{slices * cube.slice_peak_gbs:.3g}; {slices * cube.slice_bw_gbs:.3g}",
+        format_size(spec.pe.tcm.bytes),
+        f"{cube.noc.link_bw_gbs:g}; {between_cubes}; {between_sips}; {system.host_to_switch.bw_gbs:g}",
+    )
+
+
+def _peaks(spec: TopologySpec) -> str:
+    """Describe the peak of all PEs: types of one rate together."""
+    by_rate: dict[float, list[str]] = {}
+    for dtype, rate in spec.pe.gemm.macs_per_ns.items():
+        by_rate.setdefault(rate, []).append("f8" if dtype.startswith("f8") else dtype)
+    peaks = ((dict.fromkeys(names), OPS_PER_MAC * rate * spec.num_pes / 1000) for rate, names in by_rate.items())
+    return "; ".join(f"{', '.join(names)} {tera:,.0f}" for names, tera in peaks)
+
+
+def fill_page(page: str, sections: Mapping[str, str]) -> str:
+    """Return the page with these sections made anew. InputError when it lacks one."""
+    for name, content in sections.items():
+        begin, end = f"<!-- {name} -->\n", "<!-- end -->"
+        before, found, behind = page.partition(begin)
+        _, ended, after = behind.partition(end)
+        if not found or not ended:
+            raise InputError(f"the page has no section <!-- {name} --> … {end}")
+        page = f"{before}{begin}{content}\n{end}{after}"
+    return page
+
+
+def write_drawings(folder: Path) -> list[Path]:
+    """Write the drawings of all packaged machines into a folder; return their files."""
+    written = []
+    for name, drawing in draw_machines():
+        written.append(folder / name)
+        written[-1].write_text(drawing, encoding="utf-8")
+    return written
