@@ -352,3 +352,14 @@ def test_a_cut_in_repeated_sweeps_is_exact(mapping, part, pcs):
         cut = serve(made, access, False, 0, int(whole.over_ps * part))
         found.append((whole, cut, seen(made), serve(made, Access(64, 4096), True, cut.over_ps), seen(made)))
     assert found[0] == found[1]
+
+
+@each_mapping
+@pytest.mark.parametrize(("pa", "sweeps"), [(1, 4), (129, 5), (2049, 6)])
+def test_sweeps_that_leave_nothing_over_are_exact(mapping, pa, sweeps):
+    """They begin and end within a burst, and nothing is left to go through."""
+    found = []
+    for made in both(mapping):
+        grant = serve(made, Access(pa, sweeps * 65_536), False, 0)
+        found.append((grant, seen(made)))
+    assert found[0] == found[1]

@@ -441,6 +441,7 @@ class BankedMemory:
                 channels, behind, labels = now_has = found
                 at, over, last = at + times * sweep, over + took, last + took
                 mark_at = at + sweep if end - at >= sweep else FAR
+                continue
             base, parts = planner.parts(access, at, min(quantum, end - at))
             entered = over
             for alike, runs in parts:
