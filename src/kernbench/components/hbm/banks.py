@@ -439,7 +439,9 @@ class BankedMemory:
                 sweeps = sweeps or Sweeps(planner.layout)
                 found, times, took = sweeps.skip(now_has, over, (access.pa + at) // sweep, most, until)
                 channels, behind, labels = now_has = found
-                at, over, last = at + times * sweep, over + took, last + took
+                at, over = at + times * sweep, over + took
+                if times:
+                    last = over if write else max(map(add, map(_END_PS, channels), behind))
                 mark_at = at + sweep if end - at >= sweep else FAR
                 continue
             base, parts = planner.parts(access, at, min(quantum, end - at))
