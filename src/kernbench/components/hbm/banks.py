@@ -254,10 +254,14 @@ def _begin(timing: ChannelTiming) -> ChannelHistory:
 
 
 class Position(NamedTuple):
-    """Where a slice is: its history, and the bank time at which that began."""
+    """Where a slice is: its history, the bank time at which that began, and when the last byte of each channel is over.
+
+    Of channels that were idle the history may have other ends: those of the slice that went through it first.
+    """
 
     history: SliceHistory
     began: int
+    ends: tuple[int, ...]
 
 
 @value
@@ -349,7 +353,7 @@ class BankedMemory:
         self._share = timing.refresh_share if refresh == "spread" else 0.0
         self._planner = planner or Planner(Layout(timing, num_pcs, mapping))
         self._histories = histories or Histories(timing, num_pcs, queue_entries, refresh)
-        self._at = Position(self._histories.root, 0)
+        self._at = Position(self._histories.root, 0, self._histories.root.ends)
         self._not_refreshed = (False,) * len(self._histories.root.channels)
         self.clock = refresh_clock(timing) if refresh == "all-bank" else NO_REFRESH
 
@@ -366,7 +370,7 @@ class BankedMemory:
     @property
     def end_ps(self) -> int:
         """When the last byte on a bus is over."""
-        return self.clock.out(max(self._at.history.ends) + self._at.began)
+        return self.clock.out(max(self._at.ends))
 
     def save(self) -> Position:
         """Return the state, to ``restore``."""
@@ -384,13 +388,12 @@ class BankedMemory:
         No further one begins after ``until``, unless it has bytes before ``least``.
         """
         clock, before = self.clock, self._at
-        history, began = before
+        history, began, ends = before
         bank_now = clock.into(now)
         here = bank_now - began
         until = clock.into(until) - bank_now if until < FAR else FAR
         outage = clock.last_before(bank_now)
-        closed_ps = outage - began
-        refreshed = tuple(map(closed_ps.__ge__, history.ends)) if closed_ps > 0 else self._not_refreshed
+        refreshed = tuple(map(outage.__ge__, ends)) if outage > 0 else self._not_refreshed
         idle = here - history.now_ps if here < history.settled_ps else -1
         local = Access(access.pa - self._base, access.row_bytes, access.rows, access.stride if access.rows > 1 else 0)
         key = history, idle, local, write, begin, end, until, least, refreshed
@@ -400,7 +403,8 @@ class BankedMemory:
             self._histories.keep(key, *known)
         after, grant = known
         began = bank_now - after.now_ps
-        self._at = Position(after, began)
+        ends = tuple([its + began if its > after.now_ps else end for end, its in zip(ends, after.ends, strict=True)])
+        self._at = Position(after, began, ends)
         if self.observed:
             self.took = BanksTurnCost(before, self._at, bank_now, write, self._timing, self._share, clock)
         if outage < bank_now and max(grant.over_ps, grant.last_ps) + began < clock.next_after(outage):
@@ -446,6 +450,7 @@ class BankedMemory:
                 at, over = at + skipped.end * sweep, skipped.over_ps
                 sweep_first, sweep_last = FAR, 0
                 mark_at = at + sweep if end - at >= sweep else FAR
+                continue
             base, parts = planner.parts(access, at, min(quantum, end - at))
             entered = over
             for alike, runs in parts:
