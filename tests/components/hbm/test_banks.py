@@ -297,10 +297,14 @@ AFTER = (
 @each_mapping
 @pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
 @pytest.mark.parametrize("pa", [0, 2048, 4096 + 32, 3 * 65_536 + 5 * 2048 + 7])
-@pytest.mark.parametrize(("refresh", "timing"), [("all-bank", HBM3), ("spread", HBM2)], ids=["hbm3", "hbm2"])
-def test_repeated_sweeps_are_exact(mapping, write, pa, refresh, timing):
-    repeats, through = both(mapping, refresh, timing=timing)
-    sweep = 2 * timing.banks_per_pc * timing.row_bytes
+@pytest.mark.parametrize(
+    ("refresh", "timing", "pcs"),
+    [("all-bank", HBM3, 2), ("spread", HBM2, 2), ("none", HBM3, 8)],
+    ids=["hbm3", "hbm2", "hbm3 of 8"],
+)
+def test_repeated_sweeps_are_exact(mapping, write, pa, refresh, timing, pcs):
+    repeats, through = both(mapping, refresh, pcs, timing)
+    sweep = pcs * timing.banks_per_pc * timing.row_bytes
     access, now = Access(pa, 12 * sweep + 5000), 0
     for first in (Access(1 << 18, 3000), access):
         found = serve(repeats, first, write, now)
@@ -337,13 +341,25 @@ def test_repeated_sweeps_are_exact_whatever_was_before(mapping, pa, sweeps, rest
 
 
 @pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
-@pytest.mark.parametrize("name", ["interleave", "hash"])
-def test_a_cut_in_repeated_sweeps_is_exact(name, part):
+@pytest.mark.parametrize("pcs", [2, 8])
+@each_mapping
+def test_a_cut_in_repeated_sweeps_is_exact(mapping, part, pcs):
     found = []
-    for made in both(ALL[name]):
-        access, saved = Access(0, 1 << 20), made.save()
+    for made in both(mapping, pcs=pcs):
+        access, saved = Access(0, 20 * made.quantum * 32 * pcs // 2), made.save()
         whole = serve(made, access, False, 0)
         made.restore(saved)
         cut = serve(made, access, False, 0, int(whole.over_ps * part))
         found.append((whole, cut, seen(made), serve(made, Access(64, 4096), True, cut.over_ps), seen(made)))
+    assert found[0] == found[1]
+
+
+@each_mapping
+@pytest.mark.parametrize(("pa", "sweeps"), [(1, 4), (129, 5), (2049, 6)])
+def test_sweeps_that_leave_nothing_over_are_exact(mapping, pa, sweeps):
+    """They begin and end within a burst, and nothing is left to go through."""
+    found = []
+    for made in both(mapping):
+        grant = serve(made, Access(pa, sweeps * 65_536), False, 0)
+        found.append((grant, seen(made)))
     assert found[0] == found[1]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.components.hbm.banks import NO_REFRESH, BankedMemory, RefreshClock, refresh_clock
+from kernbench.components.hbm.banks import NO_REFRESH, BankedMemory, Histories, RefreshClock, refresh_clock
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_spec import HBM3, PRESETS, Refresh, interleave
 
@@ -195,3 +195,17 @@ def test_spread_takes_all_work_longer():
     first, last = read(made, 0, nbytes=256)
     assert first == RCD
     assert last - first == pytest.approx((7 * IN_GROUP + BURST) / (1 - HBM3.refresh_share), abs=20)
+
+
+def test_rows_do_not_depend_on_what_another_slice_has_done():
+    """Slices with histories in common do the same after other idle times: each knows which refresh found it idle."""
+    histories = Histories(HBM3, 4, 64, "all-bank")
+
+    def third_access(pause: int) -> tuple[int, int]:
+        made = BankedMemory(HBM3, 4, interleave(8, xor=False), 64, 2048, refresh="all-bank", histories=histories)
+        read(made, PERIOD - RCD // 2)  # over the outage
+        read(made, PERIOD + OUTAGE + pause, 512)  # the other channel
+        at = PERIOD + OUTAGE + pause + 100_000
+        return read(made, at)[0] - at, made.end_ps - at
+
+    assert third_access(3_000_000) == third_access(300_000) == (0, BURST)

@@ -32,8 +32,8 @@ from kernbench.topology.cube_spec import CubeSpec
 from kernbench.topology.hbm_spec import AddressMapping, HbmTiming, Refresh
 
 STEPS_BETWEEN_COPIES = 16
-MOST_STEPS = 1 << 14
-"""Steps that are kept of channels, and as many of slices; beyond, all are forgotten, and what goes on begins a tree"""
+MOST_STEPS, MOST_SWEEPS = 1 << 14, 1 << 10
+"""Steps that are kept of channels, and as many of slices; and sweeps. Beyond, all are forgotten and begin anew"""
 
 
 @value
@@ -187,6 +187,29 @@ class SliceHistory:
         self.settled_ps = max(map(add, map(_SETTLED_PS, channels), behind))
 
 
+class SliceChannels(NamedTuple):
+    """The channels of a slice in the middle of a grant: histories, by how much each is behind, labels of banks 0."""
+
+    histories: list[ChannelHistory]
+    behind: list[int]
+    labels: list[int]
+
+
+class KnownSweep(NamedTuple):
+    """A sweep that was gone through: ``row`` began it, ``over`` ended it, it took so long and did so much.
+
+    Its first byte was on a bus ``first`` after its begin, its last one had been ``last`` after that.
+    """
+
+    end: SliceChannels
+    row: int
+    over: int
+    took: int
+    first: int
+    last: int
+    done: tuple[tuple[int, ...], ...]
+
+
 class Histories:
     """The trees of histories of slices with ``num_pcs`` pseudo-channels (PCs). ``served``: steps worked out so far."""
 
@@ -199,6 +222,7 @@ class Histories:
         self.served = 0
         self._steps: dict[tuple[ChannelHistory, int, int, int, bool, bool], ChannelHistory] = {}
         self.grants: dict[Hashable, tuple[SliceHistory, Grant]] = {}
+        self.sweeps: dict[Hashable, KnownSweep] = {}
 
     def step(
         self, history: ChannelHistory, now: int, base: int, runs: tuple[RowRun, ...], write: bool, refreshed: bool
@@ -231,10 +255,14 @@ def _begin(timing: ChannelTiming) -> ChannelHistory:
 
 
 class Position(NamedTuple):
-    """Where a slice is: its history, and the bank time at which that began."""
+    """Where a slice is: its history, the bank time at which that began, and when the last byte of each channel is over.
+
+    Of channels that were idle the history may have other ends: those of the slice that went through it first.
+    """
 
     history: SliceHistory
     began: int
+    ends: tuple[int, ...]
 
 
 @value
@@ -299,24 +327,6 @@ def _ends_at(at: Position) -> list[int]:
     ]
 
 
-class SliceChannels(NamedTuple):
-    """The channels of a slice in the middle of a grant: histories, by how much each is behind, labels of banks 0."""
-
-    histories: list[ChannelHistory]
-    behind: list[int]
-    labels: list[int]
-
-
-class KnownSweep(NamedTuple):
-    """A sweep that was gone through: ``row`` began it, ``over`` ended it, it took so long and did so much."""
-
-    end: SliceChannels
-    row: int
-    over: int
-    took: int
-    done: tuple[tuple[int, ...], ...]
-
-
 class BankedMemory:
     """The banks of a slice whose bytes begin at address ``base``. ``quantum``: in bytes.
 
@@ -344,7 +354,7 @@ class BankedMemory:
         self._share = timing.refresh_share if refresh == "spread" else 0.0
         self._planner = planner or Planner(Layout(timing, num_pcs, mapping))
         self._histories = histories or Histories(timing, num_pcs, queue_entries, refresh)
-        self._at = Position(self._histories.root, 0)
+        self._at = Position(self._histories.root, 0, self._histories.root.ends)
         self._not_refreshed = (False,) * len(self._histories.root.channels)
         self.clock = refresh_clock(timing) if refresh == "all-bank" else NO_REFRESH
 
@@ -361,7 +371,7 @@ class BankedMemory:
     @property
     def end_ps(self) -> int:
         """When the last byte on a bus is over."""
-        return self.clock.out(max(self._at.history.ends) + self._at.began)
+        return self.clock.out(max(self._at.ends))
 
     def save(self) -> Position:
         """Return the state, to ``restore``."""
@@ -379,13 +389,12 @@ class BankedMemory:
         No further one begins after ``until``, unless it has bytes before ``least``.
         """
         clock, before = self.clock, self._at
-        history, began = before
+        history, began, ends = before
         bank_now = clock.into(now)
         here = bank_now - began
         until = clock.into(until) - bank_now if until < FAR else FAR
         outage = clock.last_before(bank_now)
-        closed_ps = outage - began
-        refreshed = tuple(map(closed_ps.__ge__, history.ends)) if closed_ps > 0 else self._not_refreshed
+        refreshed = tuple(map(outage.__ge__, ends)) if outage > 0 else self._not_refreshed
         idle = here - history.now_ps if here < history.settled_ps else -1
         local = Access(access.pa - self._base, access.row_bytes, access.rows, access.stride if access.rows > 1 else 0)
         key = history, idle, local, write, begin, end, until, least, refreshed
@@ -395,7 +404,8 @@ class BankedMemory:
             self._histories.keep(key, *known)
         after, grant = known
         began = bank_now - after.now_ps
-        self._at = Position(after, began)
+        ends = tuple([its + began if its > after.now_ps else end for end, its in zip(ends, after.ends, strict=True)])
+        self._at = Position(after, began, ends)
         if self.observed:
             self.took = BanksTurnCost(before, self._at, bank_now, write, self._timing, self._share, clock)
         if outage < bank_now and max(grant.over_ps, grant.last_ps) + began < clock.next_after(outage):
@@ -427,17 +437,21 @@ class BankedMemory:
         )
         (at, end), (until, least) = span, limits
         first, last, over = FAR, now, now
-        least_sweeps = 3 * planner.layout.sweep_bytes
-        mark_at, sweeps = self._first_mark(access, at, end) if end - at >= least_sweeps else FAR, None
+        sweep_first, sweep_last = FAR, 0
+        two_sweeps = 2 * planner.layout.sweep_bytes
+        mark_at, sweeps = self._first_mark(access, at, end) if end - at >= two_sweeps else FAR, None
         while at < end and (over <= until or at < least):
             if at == mark_at:
                 sweep = planner.layout.sweep_bytes
-                most = (end - at) // sweep
-                sweeps = sweeps or Sweeps(planner.layout)
-                found, times, took = sweeps.skip(now_has, over, (access.pa + at) // sweep, most, until)
+                sweeps = sweeps or Sweeps(planner.layout, self._histories.sweeps, write, (access.pa + at) % sweep)
+                most, row = (end - at) // sweep, (access.pa + at) // sweep
+                found, skipped = sweeps.skip(now_has, Grant(at, over, sweep_first, sweep_last), row, most, until)
                 channels, behind, labels = now_has = found
-                at, over, last = at + times * sweep, over + took, last + took
+                first, last = min(first, sweep_first, skipped.first_ps), max(last, sweep_last, skipped.last_ps)
+                at, over = at + skipped.end * sweep, skipped.over_ps
+                sweep_first, sweep_last = FAR, 0
                 mark_at = at + sweep if end - at >= sweep else FAR
+                continue
             base, parts = planner.parts(access, at, min(quantum, end - at))
             entered = over
             for alike, runs in parts:
@@ -453,60 +467,66 @@ class BankedMemory:
                         refreshed[number] = False
                         by = over - new.now_ps
                         entered = new.entered_ps + by if new.entered_ps + by > entered else entered
-                        first = new.first_ps + by if new.first_ps + by < first else first
-                        last = new.last_ps + by if new.last_ps + by > last else last
+                        sweep_first = new.first_ps + by if new.first_ps + by < sweep_first else sweep_first
+                        sweep_last = new.last_ps + by if new.last_ps + by > sweep_last else sweep_last
                     channels[number], behind[number] = new, over - new.now_ps
             over = entered
             at += quantum
             self.quanta += 1
+        first, last = min(first, sweep_first), max(last, sweep_last)
         return SliceHistory(channels, behind, labels, now), Grant(min(at, end), over, first, last)
 
     def _first_mark(self, access: Access, begin: int, end: int) -> int:
-        """Return the byte with which the first sweep begins that others may repeat; FAR if there are not three."""
+        """Return the byte with which the first whole sweep begins; FAR if there is none, or it cannot be known."""
         layout, quantum = self._planner.layout, self.quantum
         # Rows that are folded begin with a sweep: from there on all that is folded changes at once.
         first = begin + (-(access.pa + begin) % layout.sweep_bytes if layout.folds_rows else 0)
         fits = access.rows == 1 and not layout.sweep_bytes % quantum and not (first - begin) % quantum
-        return first if fits and end - first >= 3 * layout.sweep_bytes else FAR
+        return first if fits and end - first >= layout.sweep_bytes else FAR
 
 
 class Sweeps:
-    """The sweeps of a grant, by the state of the channels when they begin.
+    """The sweeps of a grant, which begins them at ``place`` of each, among those that are ``known``.
 
-    A state counts banks from where the first block of the sweep lies, and rows from its own. The same state makes the
-    same of a sweep, in as much time; so a sweep that begins as one that was gone through is not gone through again.
+    A sweep is known by the state of the channels when it begins, which counts banks from where its first block lies,
+    and rows from its own. The same state makes the same of a sweep, in as much time; so a sweep that begins as one that
+    was gone through is not gone through again.
     """
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._known: dict[Hashable, KnownSweep] = {}
+    def __init__(self, layout: Layout, known: dict[Hashable, KnownSweep], write: bool, place: int) -> None:
+        self._layout, self._known, self._kind = layout, known, (write, place)
         self._begun: tuple[Hashable, int, list[tuple[int, ...]]] | None = None  # the last: its state, when, counters
 
     def skip(
-        self, channels: SliceChannels, over: int, row: int, most: int, until: int
-    ) -> tuple[SliceChannels, int, int]:
-        """Return the channels after all sweeps from ``row`` on that are known, how many, and how long they take.
+        self, channels: SliceChannels, grant: Grant, row: int, most: int, until: int
+    ) -> tuple[SliceChannels, Grant]:
+        """Return the channels after all sweeps from ``row`` on that are known; and the grant of these: how many, when.
 
-        No more than ``most``, and none that ends after ``until``. The next one is to be gone through.
+        ``grant``: of the sweep before. No more than ``most``, and none that ends after ``until``.
         """
-        layout, began, times, last = self._layout, over, 0, None
+        layout, over, times, last = self._layout, grant.over_ps, 0, None
         done = [each.counters.done for each in channels.histories]
         if self._begun is not None:
             state, when, before = self._begun
             made = tuple([tuple(map(sub, *each)) for each in zip(done, before, strict=True)])
             end = SliceChannels(channels.histories[:], channels.behind[:], channels.labels[:])
-            self._known[state] = KnownSweep(end, row - 1, over, over - when, made)
+            if len(self._known) == MOST_SWEEPS:
+                self._known.clear()
+            first, took = grant.first_ps - when, over - when
+            self._known[state] = KnownSweep(end, row - 1, over, took, first, grant.last_ps - when, made)
+        first_ps, last_ps = FAR, 0
         state = self._state(channels, over, row, layout.fold_of(row))
         while times < most and (known := self._known.get(state)) and over + known.took <= until:
             fold = layout.fold_of(row) ^ layout.fold_of(known.row)
             high = fold // layout.banks_per_channel
             done = [tuple(map(add, each, known.done[i ^ high])) for i, each in enumerate(done)]
+            first_ps, last_ps = min(first_ps, over + known.first), max(last_ps, over + known.last)
             last, times, row, over = (known, fold), times + 1, row + 1, over + known.took
             state = self._state(known.end, known.over, known.row + 1, fold ^ layout.fold_of(row))
         if last is not None:
             channels = self._moved(*last, row - last[0].row - 1, over - last[0].over, done)
         self._begun = state, over, [each.counters.done for each in channels.histories]
-        return channels, times, over - began
+        return channels, Grant(times, over, first_ps, last_ps)
 
     def _state(self, channels: SliceChannels, over: int, row: int, fold: int) -> Hashable:
         """Return the state of channels at ``over``; rows count from ``row``, banks as ``fold`` has them."""
@@ -523,7 +543,7 @@ class Sweeps:
             if key not in states:
                 states[key] = history.channel().state(over - by, row, label)
             found.append((label, states[key]))
-        return tuple(found)
+        return *self._kind, *found
 
     def _moved(self, sweep: KnownSweep, fold: int, rows: int, ps: int, done: list[tuple[int, ...]]) -> SliceChannels:
         """Return the channels at the end of a sweep, so many rows and so long later, in banks that ``fold`` gives.

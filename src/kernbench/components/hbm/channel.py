@@ -1,7 +1,7 @@
 """A channel of a slice: what its banks, buses and queues make of a run of bursts, in integer ps.
 
-A channel has pseudo-channels (PCs), mostly two, with data buses of their own. They share the bus for column commands,
-the bus for row commands, the queues, and the direction: all read, or all write.
+A channel has pseudo-channels (PCs), mostly two, with data buses of their own. They share the bus for row commands, the
+queues, and the direction: all read, or all write.
 
 Runs are served in the order they come, each at once, with times ahead of now. A later run may use what an earlier one
 left free. That is what a scheduler comes to that serves first what is ready first.
@@ -11,8 +11,8 @@ left free. That is what a scheduler comes to that serves first what is ready fir
     hit    the row is open, or is going to be, and is not closed before the run enters: data when the row is ready
     miss   a = max(bank, row bus, ACT of the PC, now + tRP if a row is open);  ready = a + tRCD;  bank = a + tRC;
            the row that was open closes at a - tRP
-    data   column commands on a grid, the first that are free from ``ready`` on: one at a time in the channel, a burst
-           apart in a PC, tCCD_L apart in a group;  bank = max(bank, end + tRTP + tRP), of writes tCWL + tWR + tRP
+    data   column commands on a grid, the first places that are free from ``ready`` on: a burst apart in a PC, tCCD_L
+           apart in a group;  bank = max(bank, end + tRTP + tRP), of writes tCWL + tWR + tRP
 
 The row bus and ACT are counters that conserve work: free = max(free, now) + work, and a run starts at max(ready, free
 before), so a late row holds up no other. Reads of a stack with one group in the queue take turns with the other
@@ -64,17 +64,17 @@ class ChannelTiming:
         self.pcs, self.banks_per_pc = pcs, timing.banks_per_pc
         self.stacks, self.groups = pcs * timing.stacks, pcs * timing.stacks * timing.groups
         self.stacked = timing.stacks > 1
-        # Lanes of the grid: of PCs, of groups, of the whole channel. Of banks: PC, stack, and the lane of the group.
-        self.lane = self.pcs + self.groups
+        # Lanes of the grid are of PCs and then of groups. Of banks: PC, stack, and the lane of the group.
         self.places = [
             (bank // timing.banks_per_pc, bank // timing.banks // timing.groups, pcs + bank // timing.banks)
             for bank in range(pcs * timing.banks_per_pc)
         ]
-        # PCs share the bus of column commands, so each has one place of the grid in a burst.
+        # A burst has so many places of the grid that tCCD_L is a whole number of them, if few will do.
         ratio = timing.ccd_l_ns / timing.ccd_s_ns
-        self.in_pc = min(range(max(2, pcs), 4 * max(2, pcs), pcs), key=lambda n: abs(ratio * n - round(ratio * n)))
+        self.in_pc = min(range(1, 5), key=lambda n: round(abs(ratio * n - round(ratio * n)), 3))
         self.in_group = max(self.in_pc, round(ratio * self.in_pc))
-        self.in_turn = max(self.in_pc, round(timing.ccd_r_ns / timing.ccd_s_ns * self.in_pc))
+        turn = max(timing.ccd_r_ns / timing.ccd_s_ns, 1) * self.in_pc
+        self.turns = [(1 << round(n * turn)) - 1 for n in range(RUN_BURSTS + 1)]
         self.unit = max(1, round(work(timing.ccd_s_ns) / self.in_pc))
         self.burst, self.margin = self.in_pc * self.unit, self.in_group
         self.kept_ps = (GRID_KEPT + self.margin) * self.unit
@@ -83,11 +83,11 @@ class ChannelTiming:
         settling = max(self.cycle, *self.closing) + self.precharge
         self.settling = settling, settling + sum(self.turning) + queue_entries * (self.cycle + self.closing[1])
 
-    def _shape(self, bursts: int) -> tuple[int, int, int, int, list[int]]:
+    def _shape(self, bursts: int) -> tuple[int, int, int, list[int]]:
         """Return what a run takes of the grid, from ``margin`` places before its first command on.
 
-        That is its places, those that others of its PC cannot have, and others of its group; then the time to the end
-        of the last byte, and by how much to shift taken places, one time after another, to have those of whole runs.
+        That is the places that others of its PC cannot have, and others of its group; then the time to the end of the
+        last byte, and by how much to shift taken places, one time after another, to have those of whole runs.
         """
         commands = sum(1 << i * self.in_group for i in range(bursts))
 
@@ -101,13 +101,8 @@ class ChannelTiming:
         while done < bursts:
             shifts.append(min(done, bursts - done) * self.in_group)
             done += min(done, bursts - done)
-        return (
-            near(1),
-            near(self.in_pc),
-            near(self.in_group),
-            ((bursts - 1) * self.in_group + self.in_pc) * self.unit,
-            shifts,
-        )
+        length = ((bursts - 1) * self.in_group + self.in_pc) * self.unit
+        return near(self.in_pc), near(self.in_group), length, shifts
 
 
 class Counters(NamedTuple):
@@ -146,7 +141,7 @@ class Channel:
         # The grid of column commands: where it begins and ends; the places that are taken in each lane, and behind them
         # those that PCs have given to stacks in turn, the last one's first.
         self._origin = self._grid_end = 0
-        self._grid = [0] * (of.lane + 1 + of.pcs)
+        self._grid = [0] * (of.pcs + of.groups + of.pcs)
         self._ends = [0] * of.pcs
         # The counters of rows; when a bank takes its next ACT, and its rows.
         self._row_bus, self._acts = 0, [0] * of.pcs
@@ -310,7 +305,7 @@ class Channel:
         """Serve runs in the direction of the buses: when the last has entered its queue, first byte, last."""
         of, first, last, serial, number = self._of, FAR, now, self._serial, self._runs
         leaving, held, room, places = self._leaving[write], self._held[write], of.rooms[write], of.places
-        shapes, channel = of.shapes, of.lane
+        shapes = of.shapes
         all_rows, next_at, ends, bus_from = self._rows, self._next, self._ends, self._bus_from
         closing, burst, stacked = of.closing[write], of.burst, of.stacked and not write
         used, used_at, other_at = self._used, self._used_at, self._other_at
@@ -319,7 +314,7 @@ class Channel:
             origin = self._forget_grid(now)
         for bank, above, n in runs:
             pc, stack, group = places[bank]
-            commands, near_in_pc, near_in_group, length, fits = shapes[n]
+            near_in_pc, near_in_group, length, fits = shapes[n]
             row, at = base + above, now
             number += 1
             serial += n
@@ -354,13 +349,12 @@ class Channel:
                 if serial - other_at[stack] > room:
                     place = self._take_turn(pc, place, n)
             # The first place from ``start`` on at which all places of the run are free.
-            taken = (grid[channel] | grid[pc] | grid[group]) >> place
+            taken = (grid[pc] | grid[group]) >> place
             if taken:
                 for by in fits:
                     taken |= taken >> by
                 place += (~taken & (taken + 1)).bit_length() - 1
             before = place - margin
-            grid[channel] |= commands << before
             grid[pc] |= near_in_pc << before
             grid[group] |= near_in_group << before
             start = origin + place * unit
@@ -426,7 +420,7 @@ class Channel:
 
     def _take_turn(self, pc: int, place: int, n: int) -> int:
         """Take the first room for ``n`` bursts that are tCCD_R apart, in turn with the other stack."""
-        room = (1 << n * self._of.in_turn) - 1
+        room = self._of.turns[n]
         while taken := self._grid[~pc] >> place & room:
             place += taken.bit_length()
         self._grid[~pc] |= room << place
@@ -483,7 +477,7 @@ class Channel:
             lanes = [
                 *[pc ^ pc_label for pc in range(of.pcs)],
                 *[of.pcs + (group ^ group_label) for group in range(of.groups)],
-                *[of.lane, *[~(pc ^ pc_label) for pc in range(of.pcs)]],
+                *[~(pc ^ pc_label) for pc in range(of.pcs)],
             ]
             grid = (self._origin + over * of.unit - since, *[self._grid[lane] >> over for lane in lanes])
         leaving = [
