@@ -40,8 +40,15 @@ NUMPY = {"sum": np.sum, "avg": np.mean, "max": np.max, "min": np.min}
 ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
-def small(sips: int = 1, cubes: str = "2x1", per_corner: int = 2, fabric: str = "ring_1d", grid: str = "") -> Topology:
-    """A small machine; ``cubes`` and ``grid`` (of SIPs): columns x rows."""
+def small(
+    sips: int = 1,
+    cubes: str = "2x1",
+    per_corner: int = 2,
+    fabric: str = "ring_1d",
+    grid: str = "",
+    changes: Sequence[str] = (),
+) -> Topology:
+    """A small machine, changed as asked; ``cubes`` and ``grid`` (of SIPs): columns x rows."""
     w, _, h = cubes.partition("x")
     overrides = [f"sip.cube_mesh.w={w}", f"sip.cube_mesh.h={h}", f"system.sips.count={sips}"]
     overrides += [f"cube.pe_layout.pe_per_corner={per_corner}", f"cube.hbm.slices={4 * per_corner}"]
@@ -49,7 +56,7 @@ def small(sips: int = 1, cubes: str = "2x1", per_corner: int = 2, fabric: str = 
     if grid:
         columns, _, rows = grid.partition("x")
         overrides += [f"system.sips.w={columns}", f"system.sips.h={rows}"]
-    return compiled(*overrides)
+    return compiled(*overrides, *changes)
 
 
 def values(rng: np.random.Generator, shape: Any, name: str) -> Array:

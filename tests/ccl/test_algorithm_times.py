@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import algorithm_support
 import numpy as np
 import pytest
-from algorithm_support import Collective, algorithm, all_reduce, longest_kernel_ns, over_sips, shards_of, small
+from algorithm_support import Collective, algorithm, all_reduce, longest_kernel_ns, over_sips, shards_of
 
+from compiled import SPREAD
 from covering import covering, sample, slow
 from kernbench.ccl.loading import Algorithm
 from kernbench.engine.hooks import QueueEvent
@@ -15,6 +19,7 @@ RANKS = 8
 LINK_GBS = 256.0
 MATH_GBS = 256.0
 HBM_GBS = 204.8
+small = partial(algorithm_support.small, changes=(SPREAD,))
 
 
 def collective(nbytes: int, name: str) -> Collective:

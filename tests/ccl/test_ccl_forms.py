@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from algorithm_support import algorithm, all_reduce, longest_kernel_ns, over_sips, shards_of
 
-from compiled import compiled
+from compiled import SPREAD, compiled
 from covering import covering, sample, slow
 from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.ccl_bounds import CollectiveBounds
@@ -104,7 +104,7 @@ MORE = {
 
 
 def _check(name: str, neighbours: str, sips: int, kind: str, ranks: int, nbytes: int, changes: tuple[str, ...]) -> None:
-    machine = _machine(sips, kind, *changes)
+    machine = _machine(sips, kind, *changes, SPREAD)
     simulated = _simulated(name, neighbours, machine, ranks, nbytes)
     assert simulated == pytest.approx(_form(name, machine, ranks, nbytes), rel=0.15)
 

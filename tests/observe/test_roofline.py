@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compiled import SPREAD
 from engine_support import Placed, hbm, machine, place
 from ideal_memory import IDEAL
 from kernbench.common.errors import LimitReached
@@ -144,6 +145,32 @@ def test_reads_are_never_kept_back() -> None:
     engine = watched()
     handle = run(engine, small, place(engine, np.zeros(64, np.float16)))
     assert bound_of(roofline_of(engine, handle), "HBM").amount == 128  # the store of as many bytes is not
+
+
+# --- a slice with outages ---------------------------------------------------------------------------------------------
+
+
+def read_of(nbytes: int, *overrides: str) -> Roofline:
+    log = TraceLog()
+    engine = GraphEngine(machine(*SMALL, *overrides), enable_data=False, observers=[log])
+    engine.wait(engine.submit(PeDmaMsg(pe=(0, 0, 0), pa=hbm(0, 0, 0), nbytes=nbytes, op="read")))
+    return explain_run(log, engine.handles, 0, engine.now).roofline
+
+
+def test_a_read_that_is_over_before_an_outage_may_be_faster_than_what_is_sustained() -> None:
+    found = read_of(MIB // 2)
+    bound = bound_of(found, "HBM")
+    assert bound.rate == pytest.approx(204.8)
+    assert bound.ps <= found.measured_ps < (MIB // 2) * 1000 / 182.9
+    assert bound_of(read_of(MIB // 2, SPREAD), "HBM").rate == pytest.approx(182.892, abs=0.001)
+
+
+def test_a_long_read_is_bound_by_the_outages_that_it_meets() -> None:
+    """16 MiB at peak have 23 whole periods; it begins 100 ns late, so it meets no other ones."""
+    found = read_of(16 * MIB)
+    bound = bound_of(found, "HBM")
+    assert bound.ns == pytest.approx(16 * MIB / 204.8 + 23 * 417.2, abs=0.002)
+    assert bound.ps <= found.measured_ps <= 1.05 * bound.ps
 
 
 # --- no share above all of it -----------------------------------------------------------------------------------------

@@ -20,6 +20,9 @@ the panels of a step, and G, F that of its tiles in the matrix unit and at the T
 and behind gemm of the last step the last tile is stored and its row of tiles written. Steps, edges, and what
 stays in TCM between blocks, are those of the plan itself.
 
+With ``refresh: spread`` the memory moves what it sustains. With outages (``all-bank``) it moves its peak, and what it
+gives in one go takes longer by the outages that come meanwhile, whenever it begins: none in the first period.
+
 What is ideal: any number of tiles in flight, buffers without bounds, all channels of the memory evenly used.
 """
 
@@ -31,6 +34,7 @@ from kernbench.common.dtypes import DType
 from kernbench.common.ids import hbm_id, pe_dma_id, pe_part
 from kernbench.common.units import ns_to_ps, ps_to_ns, transfer_ps
 from kernbench.common.values import value
+from kernbench.components.hbm.banks import RefreshClock, slice_pace
 from kernbench.components.pe_scheduler import PeScheduler
 from kernbench.engine.machine import Machine
 from kernbench.evaluation.gemm_shapes import GemmShape, GemmTile
@@ -57,6 +61,21 @@ class TileStep:
     def alone(self) -> int:
         """All of it, when nothing else is there."""
         return self.before + self.busy + self.after
+
+
+@value
+class _Go:
+    """Reads in one go from ``begin`` on: so long for their bytes, and so much of that in the memory."""
+
+    begin: int = 0
+    busy: int = 0
+    memory: int = 0
+
+    def then(self, step: TileStep) -> _Go:
+        return _Go(self.begin, self.busy + step.busy, self.memory + step.memory)
+
+    def end_ps(self, outages: RefreshClock) -> int:
+        return self.begin + max(self.busy, outages.out(self.memory))
 
 
 TileSteps = Sequence[TileStep]
@@ -103,7 +122,7 @@ class IdealPipeline:
 
     def __init__(self, machine: Machine, dtype: DType, sip: int = 0) -> None:
         self._item, self._dtype = dtype.itemsize, dtype
-        self._pe, self._slice_gbs = machine.spec.pe, machine.spec.cube.slice_bw_gbs
+        self._pe, self._pace = machine.spec.pe, slice_pace(machine.spec.cube)
         self._keeps_writes = machine.spec.cube.hbm.banks is not None
         self._gemm_ps = self._pe.gemm.tile_ps(dtype)
         self._access_ps = ns_to_ps(machine.spec.cube.hbm_access_ns)
@@ -124,7 +143,7 @@ class IdealPipeline:
         start = self._pe.components.pe_cpu.attrs.first_issue_ps
         load = self._read(loaded).alone if loaded else 0
         tiles = [self._steps(tile, not load_a, not load_b) for tile in shape.tiles(self._pe.gemm.tile_sizes)]
-        floors = sorted(_floors(tiles), key=lambda floor: (-floor.ns, -floor.busy_ns))
+        floors = sorted(_floors(tiles, self._pace.clock), key=lambda floor: (-floor.ns, -floor.busy_ns))
         pipeline = ns_to_ps(floors[0].ns)
         return Ideal(
             ns=ps_to_ns(start + load + pipeline),
@@ -153,10 +172,14 @@ class IdealPipeline:
         ahead = (self._pe.components.pe_scheduler.attrs.stage_slots + 1) * gemm
         busy = dict.fromkeys(("DMA in", "fetch", "GEMM", "store", "DMA out", MEMORY), 0)
         given = gemmed = fetched = freed = freed_before = end = 0
+        reading = reads = _Go()
+        memory, outages = 0, self._pace.clock
         for step in block_steps(command, self._pe.gemm.tile_sizes, sizes, keep_a=product.keeps_a):
             panels, tiles = self._read(step.nbytes), list(step.tiles)
             if step.reads:
-                given = max(given, freed_before + panels.before) + panels.busy
+                asked = freed_before + panels.before
+                reading = (reading if given >= asked else _Go(asked)).then(panels)
+                given = reading.end_ps(outages)
             there = given + self._back_ps + issue
             fetches, stores = ([port(each) for each in tiles] for port in (self._fetch_ps, self._store_ps))
             writes = [self._write(tile.result[1].nbytes) for tile in tiles if tile.result is not None]
@@ -164,12 +187,13 @@ class IdealPipeline:
             fetched = max(fetched, there) + sum(fetches)
             freed_before, freed = freed, max(fetched, gemmed - ahead)
             end = max(gemmed, fetched + gemm) + stores[-1] + (writes[-1].alone if writes else 0)
-            busy["DMA in"] += panels.busy
+            reads = reads.then(panels)
             busy["fetch"] += sum(fetches)
             busy["GEMM"] += len(tiles) * gemm
             busy["store"] += sum(stores)
             busy["DMA out"] += sum(each.busy for each in writes)
-            busy[MEMORY] += panels.memory + sum(each.memory for each in writes)
+            memory += panels.memory + sum(each.memory for each in writes)
+        busy["DMA in"], busy[MEMORY] = reads.end_ps(outages), outages.out(memory)
         around = end - max(busy.values())
         floors = [Floor(stage, ps_to_ns(ps + around), ps_to_ns(ps)) for stage, ps in busy.items()]
         start = self._pe.components.pe_cpu.attrs.first_issue_ps
@@ -202,23 +226,24 @@ class IdealPipeline:
 
     def _read(self, nbytes: int) -> TileStep:
         """Set-up and request there, access; the data, as the memory gives them or the way takes them; back."""
-        memory = transfer_ps(nbytes, self._slice_gbs)
+        memory = transfer_ps(nbytes, self._pace.gbs)
         request = self._there_ps + transfer_ps(self._header_bytes, self._there_gbs)
         before = self._pe.dma.setup_ps + request + self._access_ps
-        return TileStep("DMA in", max(memory, transfer_ps(nbytes, self._back_gbs)), before, self._back_ps, memory)
+        busy = max(self._pace.clock.out(memory), transfer_ps(nbytes, self._back_gbs))
+        return TileStep("DMA in", busy, before, self._back_ps, memory)
 
     def _write(self, nbytes: int) -> TileStep:
         """Set-up and there; the data; access, acknowledgement back. Banks keep writes for later: none is waited for."""
-        memory = 0 if self._keeps_writes else transfer_ps(nbytes, self._slice_gbs)
+        memory = 0 if self._keeps_writes else transfer_ps(nbytes, self._pace.gbs)
         before = self._pe.dma.setup_ps + self._there_ps
         after = self._access_ps + self._back_ps + transfer_ps(self._header_bytes, self._back_gbs)
         return TileStep("DMA out", max(memory, transfer_ps(nbytes, self._there_gbs)), before, after, memory)
 
 
-def _floors(tiles: Sequence[TileSteps]) -> list[Floor]:
+def _floors(tiles: Sequence[TileSteps], outages: RefreshClock) -> list[Floor]:
     """Compute the least time of the pipeline by each stage, and by the memory that some stages share."""
-    stages = [_floor(step.stage, tiles, _work_at(step.stage)) for step in tiles[-1]]
-    memory = _floor(MEMORY, tiles, lambda step: step.memory)
+    stages = [_floor(step.stage, tiles, _work_at(step.stage), outages) for step in tiles[-1]]
+    memory = _floor(MEMORY, tiles, lambda step: step.memory, outages)
     return [*stages, memory] if memory.busy_ns else stages
 
 
@@ -226,9 +251,13 @@ def _work_at(stage: str) -> StepWork:
     return lambda step: step.busy if step.stage == stage else 0
 
 
-def _floor(stage: str, tiles: Sequence[TileSteps], work: StepWork) -> Floor:
-    """All ``work``, behind what is before it in the first tile and before what is behind it in the last."""
-    busy = sum(work(step) for tile in tiles for step in tile)
+def _floor(stage: str, tiles: Sequence[TileSteps], work: StepWork, outages: RefreshClock) -> Floor:
+    """All ``work``, behind what is before it in the first tile and before what is behind it in the last.
+
+    What the memory does for it takes its outages too.
+    """
+    working = [step for tile in tiles for step in tile if work(step)]
+    busy = max(sum(map(work, working)), outages.out(sum(step.memory for step in working)))
     before, after = _before(tiles[0], work), _after(tiles[-1], work)
     return Floor(stage, ps_to_ns(before + busy + after), ps_to_ns(busy))
 

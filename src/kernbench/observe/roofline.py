@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
+from kernbench.components.hbm.banks import slice_pace
 from kernbench.core.log import NONE
 from kernbench.core.observed import Carries, Column
 from kernbench.engine.recorder import MathSize, TileAmounts
@@ -233,6 +234,7 @@ class _Gatherer:
         """Bytes of the accesses of the launch, or of all, by memory; without writes that a slice may have kept back."""
         seen, machine = self._seen, self._machine
         transfers, cube = seen.transfers, machine.spec.cube
+        pace = slice_pace(cube)
         answers = seen.answers[seen.asks]
         answered = np.where(answers >= 0, transfers.end[answers], NONE)
         asks = seen.asks[self._path.encloses(transfers.start[seen.asks], answered)]
@@ -248,10 +250,10 @@ class _Gatherer:
             if isinstance(attrs, HbmCtrlAttrs | SramAttrs):
                 in_hbm = isinstance(attrs, HbmCtrlAttrs)
                 resource, kept = ("HBM", cube.write_queue_bytes) if in_hbm else ("SRAM", 0)
-                rate = cube.slice_bw_gbs if in_hbm else machine.graph.sram_bw_gbs(node)
                 here = transfers.dst[asks] == part
                 written = int(nbytes[here & ~reading].sum())
                 amount = int(nbytes[here & reading].sum()) + max(0, written - kept)
+                rate = pace.most_gbs(amount) if in_hbm else machine.graph.sram_bw_gbs(node)
                 yield Load(Bound(resource, node, amount, "bytes", rate), partial(self._turns, part, served))
 
     def _turns(self, memory: int, served: NDArray[np.bool_]) -> Iterator[Interval]:

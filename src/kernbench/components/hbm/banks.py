@@ -22,12 +22,13 @@ from itertools import chain
 from operator import add, attrgetter, sub
 from typing import NamedTuple, Protocol
 
-from kernbench.common.units import PS_PER_NS, ns_to_ps
+from kernbench.common.units import PS_PER_NS, ns_to_ps, transfer_ps
 from kernbench.common.values import value
 from kernbench.components.hbm.channel import FAR, Channel, ChannelState, ChannelTiming, Counters
 from kernbench.components.hbm.layout import Layout, Planner, RowRun
 from kernbench.core.observed import BankTime
 from kernbench.messages.fabric import Access
+from kernbench.topology.cube_spec import CubeSpec
 from kernbench.topology.hbm_spec import AddressMapping, HbmTiming, Refresh
 
 STEPS_BETWEEN_COPIES = 16
@@ -568,6 +569,31 @@ def refresh_clock(timing: HbmTiming) -> RefreshClock:
     """Return the time of banks with ``refresh: all-bank``."""
     period_ps = ns_to_ps(timing.refi_ns)
     return RefreshClock(period_ps, round(period_ps * timing.refresh_share))
+
+
+@value
+class SlicePace:
+    """The most that a slice moves: ``gbs`` while no outage of ``clock`` comes, and these as late as they can come."""
+
+    gbs: float
+    clock: RefreshClock
+
+    def least_ps(self, nbytes: int) -> int:
+        """Return the least time in which it moves so many bytes."""
+        return self.clock.out(transfer_ps(nbytes, self.gbs))
+
+    def most_gbs(self, nbytes: int) -> float:
+        """Return the bandwidth with which so many bytes take their least time."""
+        working = transfer_ps(nbytes, self.gbs)
+        return self.gbs * working / self.clock.out(working) if nbytes else self.gbs
+
+
+def slice_pace(cube: CubeSpec) -> SlicePace:
+    """Return the pace of a slice. A run that is over before an outage moves bytes at peak, not at what is sustained."""
+    banks = cube.hbm.banks
+    if banks is None or cube.hbm.refresh_mode != "all-bank":
+        return SlicePace(cube.slice_bw_gbs, NO_REFRESH)
+    return SlicePace(cube.slice_peak_gbs, refresh_clock(banks))
 
 
 def _added(each: Sequence[Counters]) -> Counters:
