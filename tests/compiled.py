@@ -7,6 +7,9 @@ from functools import cache, lru_cache
 from kernbench.common.config import Document, apply_overrides, load_document
 from kernbench.topology.builder import Topology, compile_topology, topology_file
 
+SPREAD = "cube.hbm.refresh=spread"
+"""For tests that compare times: with refresh of all banks they depend on when something begins."""
+
 
 @cache
 def packaged_topology() -> Document:
