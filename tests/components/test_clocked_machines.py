@@ -10,13 +10,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from compiled import SPREAD
 from engine_support import hbm
 from ideal_memory import IDEAL
 from kernbench.cli.main import main
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import MemoryReadMsg, PeDmaMsg
 from kernbench.probe.cases import CASES, Site
-from kernbench.probe.closed_form import compute_closed_form, is_exact
+from kernbench.probe.closed_form import compute_closed_form
 from kernbench.probe.measure import run_once
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import resolve_topology
@@ -97,7 +98,7 @@ def test_a_read_of_the_host_by_hand() -> None:
 @pytest.mark.parametrize("file", ["default", str(SKEWED)])
 @pytest.mark.parametrize("clocks", ["{pe: 2}", "{noc: 0.5}", "{io: 3}", "{pe: 0.7, noc: 1.9, io: 1.3}"])
 def test_closed_forms_of_the_probe_hold_at_any_clock(clocks: str, file: str) -> None:
-    topology = resolve_topology(file, [f"clocks={clocks}", "sip.cube_mesh={w: 2, h: 2}"])
+    topology = resolve_topology(file, [f"clocks={clocks}", "sip.cube_mesh={w: 2, h: 2}", SPREAD])
     found = {}
     for case in CASES[:10]:  # those of one initiator
         (flow,) = case.place(Site(topology.topology_obj))  # type: ignore[misc]
@@ -105,7 +106,7 @@ def test_closed_forms_of_the_probe_hold_at_any_clock(clocks: str, file: str) -> 
         (span,) = run_once(GraphEngine(topology, enable_data=False), [flow], 4096)
         found[case.name] = span.ps - compute_closed_form(machine, flow, 4096).total_ps
         # 1 ps a packet and link, where the narrowest link is not the slowest of every packet
-        assert abs(found[case.name]) <= (20 if is_exact(machine, flow) else 10**6), case.name
+        assert abs(found[case.name]) <= 20, case.name
     assert len(found) == 10
     if file == "default":
         assert set(found.values()) <= {-1, 0, 1}

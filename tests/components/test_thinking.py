@@ -13,6 +13,7 @@ import simpy
 from one_program import SMALL, host_copies, products
 
 from causes import check_causes
+from compiled import SPREAD
 from kernbench.cli.main import main
 from kernbench.common.errors import (
     KernbenchError,
@@ -53,7 +54,7 @@ def engine_with(monkeypatch: pytest.MonkeyPatch) -> Callable[..., GraphEngine]:
         for kind, cls in classes.items():
             setattr(module, f"My_{kind}", cls)
         impls = [f"{SECTIONS[kind]}.components.{kind}.impl=my_cpus.My_{kind}" for kind in classes]
-        return GraphEngine(resolve_topology("default", [*SMALL, *impls]), limits=limits)
+        return GraphEngine(resolve_topology("default", [*SMALL, SPREAD, *impls]), limits=limits)
 
     return make
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_support import fetch, launch, place, two_cubes
+from ideal_memory import IDEAL
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.common.errors import KernbenchError
 from kernbench.core.op_log import OpRecord
@@ -82,7 +83,8 @@ def run(kernel: Callable[..., object], engine: GraphEngine | None = None) -> tup
 def test_every_run_has_a_request_of_its_own(n: int) -> None:
     """There is one set-up; then an event each for the request, the access and the data.
 
-    Data of several channels come at once, and meet on the way: an event each for the links.
+    Data of several channels come at once, and meet on the way: an event each for the links. There are no banks, which
+    would have more of them come at times of their own.
     """
 
     def kernel(x: int, *, tl: Tl) -> None:
@@ -95,9 +97,9 @@ def test_every_run_has_a_request_of_its_own(n: int) -> None:
         for i in range(n):
             tl.load([(x + 2048 * i, 64 + 4 * i)], 16 + i, "f32")
 
-    (read,), engine = run(kernel)
-    _, other = run(alone)
-    singles, _ = run(listed)
+    (read,), engine = run(kernel, GraphEngine(two_cubes(*IDEAL)))
+    _, other = run(alone, GraphEngine(two_cubes(*IDEAL)))
+    singles, _ = run(listed, GraphEngine(two_cubes(*IDEAL)))
     assert 3 * (n - 1) <= engine.n_events - other.n_events <= 6 * (n - 1)
     assert read.inputs[0].segments == tuple((read.inputs[0].address + 2048 * i, 64 + 4 * i) for i in range(n))
     assert read.t_end_ps <= singles[-1].t_end_ps

@@ -64,7 +64,7 @@ def test_most_patterns_are_close_to_the_reference(rows):
 def test_the_packaged_mapping_is_close_to_the_reference(rows):
     own = [row for row in rows if row.pattern in ONLY_INTERLEAVE]
     assert len(own) == 6
-    assert max(abs(row.error) for row in own) <= 6
+    assert max(abs(row.error) for row in own) <= 10
 
 
 def test_row_hits_are_close_to_the_reference(rows):

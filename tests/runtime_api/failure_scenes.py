@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from machines import run_ranks, working_machine
 
+from compiled import SPREAD
 from kernbench.ccl.install import IpcqPlan
 from kernbench.engine.engine import GraphEngine
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 
-MACHINE = working_machine(2, "sip.cube_mesh.w=1")
+MACHINE = working_machine(2, "sip.cube_mesh.w=1", SPREAD)
 PES = DPPolicy(pe="row_wise", num_cubes=1)
 N = 4
 

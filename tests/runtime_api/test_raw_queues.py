@@ -7,6 +7,7 @@ import pytest
 from fake_engine import LAUNCH_NS, MAP_NS, no_kernel
 from machines import RING, context_on, run_ranks, working_machine
 
+from compiled import SPREAD
 from kernbench.ccl.loading import load_algorithm
 from kernbench.common.errors import InputError, IpcqDeadlock, IpcqError
 from kernbench.policy.placement.dp import DPPolicy
@@ -47,7 +48,7 @@ def test_lists_name_the_same_sips(torch):
 
 def test_a_direct_launch_does_what_ranks_do(tmp_path):
     values = np.arange(3000, dtype=np.float32)
-    with context_on(working_machine(), tmp_path, RING) as torch:
+    with context_on(working_machine(2, SPREAD), tmp_path, RING) as torch:
 
         def program(rank):
             tensor = torch.tensor(values + rank)

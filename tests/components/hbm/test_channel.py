@@ -13,7 +13,7 @@ Run = tuple[int, int, int]
 RCD, RCD_WRITE, RP, RC = 19_400, 9_400, 16_300, 45_000
 ACT, ROW_BUS = 3_750, 1_250
 BURST, IN_GROUP, IN_TURN = 1_250, 2_500, 1_875
-PLACE = BURST // 2  # two PCs: each has every other place of the grid of column commands
+PLACE = BURST  # of the grid
 TO_WRITE, TO_READ = 12_500, 13_800
 LATER = 1_000_000
 GROUP = 4  # banks
@@ -164,7 +164,7 @@ def test_pseudo_channels_activate_apart():
     made = channel()
     firsts = [read(made, 0, (bank, 0, 1))[1] for bank in (0, GROUP, OTHER_PC, OTHER_PC + GROUP)]
     # The rows of the second and the fourth are ready at once, but there is one column command at a time.
-    assert firsts == [RCD, RCD + ACT, RCD + 2 * ROW_BUS, RCD + ACT + PLACE]
+    assert firsts == [RCD, RCD + ACT, RCD + 2 * ROW_BUS, RCD + ACT]
 
 
 def test_a_late_row_does_not_block_those_that_are_open():

@@ -131,7 +131,7 @@ def test_many_accesses_of_one_place_are_found_again():
 def test_a_long_access_goes_through_a_few_sweeps(mapping, sweeps, write):
     memory = Slices(mapping).one()
     memory.serve(Access(0, sweeps * SWEEP), write, 0, sweeps * SWEEP, 0)
-    assert memory.quanta <= min(sweeps, 8) * SWEEP // QUANTUM
+    assert memory.quanta <= min(sweeps, 12) * SWEEP // QUANTUM
     assert memory.counters.done[0] + memory.pending_bursts >= sweeps * SWEEP // BURST
 
 

@@ -24,7 +24,7 @@ from path_support import BANKS, SMALL, check_request, path_of, run
 RCD, RP, RC = 19_400, 16_300, 45_000
 BURST, IN_GROUP = 1250, 2500
 TO_WRITE, TO_READ = 12_500, 13_800
-PLACE = BURST // 2  # of the grid of column commands
+PLACE = BURST  # of the grid of column commands
 ROW_OF_ALL = 2 * 32 * 1024  # bytes of a row of all banks of two PCs
 LATER = 1_000_000
 KIB = 1024

@@ -69,15 +69,12 @@ class ChannelTiming:
             (bank // timing.banks_per_pc, bank // timing.banks // timing.groups, pcs + bank // timing.banks)
             for bank in range(pcs * timing.banks_per_pc)
         ]
-        # A burst has so many places of the grid that tCCD_L is a whole number of them, if few will do.
-        ratio = timing.ccd_l_ns / timing.ccd_s_ns
-        self.in_pc = min(range(1, 5), key=lambda n: round(abs(ratio * n - round(ratio * n)), 3))
-        self.in_group = max(self.in_pc, round(ratio * self.in_pc))
-        turn = max(timing.ccd_r_ns / timing.ccd_s_ns, 1) * self.in_pc
+        # A place of the grid is a burst. So tCCD_L is rounded to whole bursts.
+        self.in_group = max(1, round(timing.ccd_l_ns / timing.ccd_s_ns))
+        self.burst, self.margin = max(1, work(timing.ccd_s_ns)), self.in_group
+        turn = max(1.0, timing.ccd_r_ns / timing.ccd_s_ns)
         self.turns = [(1 << round(n * turn)) - 1 for n in range(RUN_BURSTS + 1)]
-        self.unit = max(1, round(work(timing.ccd_s_ns) / self.in_pc))
-        self.burst, self.margin = self.in_pc * self.unit, self.in_group
-        self.kept_ps = (GRID_KEPT + self.margin) * self.unit
+        self.kept_ps = (GRID_KEPT + self.margin) * self.burst
         self.shapes = [self._shape(n) for n in range(RUN_BURSTS + 1)]
         # After the last byte: when nothing of the past matters; and when writes wait, which are served first.
         settling = max(self.cycle, *self.closing) + self.precharge
@@ -101,8 +98,7 @@ class ChannelTiming:
         while done < bursts:
             shifts.append(min(done, bursts - done) * self.in_group)
             done += min(done, bursts - done)
-        length = ((bursts - 1) * self.in_group + self.in_pc) * self.unit
-        return near(self.in_pc), near(self.in_group), length, shifts
+        return near(1), near(self.in_group), ((bursts - 1) * self.in_group + 1) * self.burst, shifts
 
 
 class Counters(NamedTuple):
@@ -293,7 +289,7 @@ class Channel:
                     self._rows[bank], self._next[bank] = (), min(free, now + of.precharge)
         self._row_bus = min(self._row_bus, now)
         self._acts = [min(free, now + of.act) for free in self._acts]
-        begun = (1 << max(0, (now - self._origin) // of.unit + 1)) - 1
+        begun = (1 << max(0, (now - self._origin) // of.burst + 1)) - 1
         self._grid = [taken & begun for taken in self._grid]
         self._grid_end, self.end_ps = min(self._grid_end, now + of.burst), now + of.burst
         self._ends = [min(end, now + of.burst) for end in self._ends]
@@ -309,7 +305,7 @@ class Channel:
         all_rows, next_at, ends, bus_from = self._rows, self._next, self._ends, self._bus_from
         closing, burst, stacked = of.closing[write], of.burst, of.stacked and not write
         used, used_at, other_at = self._used, self._used_at, self._other_at
-        grid, origin, grid_end, unit, margin = self._grid, self._origin, self._grid_end, of.unit, of.margin
+        grid, origin, grid_end, unit, margin = self._grid, self._origin, self._grid_end, of.burst, of.margin
         if now - origin > of.kept_ps:
             origin = self._forget_grid(now)
         for bank, above, n in runs:
@@ -405,7 +401,7 @@ class Channel:
 
     def _begin_grid(self, now: int, start: int) -> int:
         """Begin the grid anew, as all of it is over at ``now``, with a place at ``start``: return its begin."""
-        unit = self._of.unit
+        unit = self._of.burst
         self._origin = start - (start - now) // unit * unit - self._of.margin * unit
         self._grid[:] = [0] * len(self._grid)
         return self._origin
@@ -413,8 +409,8 @@ class Channel:
     def _forget_grid(self, now: int) -> int:
         """Forget most of the grid that is over at ``now``: return its begin."""
         of = self._of
-        over = (now - self._origin) // of.unit - of.margin
-        self._origin += over * of.unit
+        over = (now - self._origin) // of.burst - of.margin
+        self._origin += over * of.burst
         self._grid[:] = [taken >> over for taken in self._grid]
         return self._origin
 
@@ -473,13 +469,13 @@ class Channel:
         group_label -= of.pcs
         grid: tuple[object, ...] = ()
         if self._grid_end > since:
-            over = max(0, (since - self._origin) // of.unit - of.margin)
+            over = max(0, (since - self._origin) // of.burst - of.margin)
             lanes = [
                 *[pc ^ pc_label for pc in range(of.pcs)],
                 *[of.pcs + (group ^ group_label) for group in range(of.groups)],
                 *[~(pc ^ pc_label) for pc in range(of.pcs)],
             ]
-            grid = (self._origin + over * of.unit - since, *[self._grid[lane] >> over for lane in lanes])
+            grid = (self._origin + over * of.burst - since, *[self._grid[lane] >> over for lane in lanes])
         leaving = [
             sorted(
                 (when - now, number - self._runs, n, bank ^ label, row - base)
