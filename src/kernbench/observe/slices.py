@@ -6,10 +6,10 @@ import numpy as np
 
 from kernbench.common.units import PS_PER_NS
 from kernbench.common.values import value
-from kernbench.components.hbm.banks import refresh_clock
 from kernbench.core.observed import Column, TurnColumns
 from kernbench.observe.critical_path_model import CriticalPath
 from kernbench.observe.trace_log import TraceLog
+from kernbench.topology.hbm_refresh import refresh_clock
 from kernbench.topology.hbm_spec import HbmSpec, HbmTiming
 
 

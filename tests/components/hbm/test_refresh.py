@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.components.hbm.banks import NO_REFRESH, BankedMemory, Histories, RefreshClock, refresh_clock
+from kernbench.components.hbm.banks import BankedMemory, Histories
 from kernbench.messages.fabric import Access
+from kernbench.topology.hbm_refresh import NO_REFRESH, RefreshClock, refresh_clock
 from kernbench.topology.hbm_spec import HBM3, PRESETS, Refresh, interleave
 
 RCD, RP, BURST, IN_GROUP = 19_400, 16_300, 1_250, 2_500

@@ -22,13 +22,13 @@ from itertools import chain
 from operator import add, attrgetter, sub
 from typing import NamedTuple, Protocol
 
-from kernbench.common.units import PS_PER_NS, ns_to_ps, transfer_ps
+from kernbench.common.units import PS_PER_NS
 from kernbench.common.values import value
 from kernbench.components.hbm.channel import FAR, Channel, ChannelState, ChannelTiming, Counters
 from kernbench.components.hbm.layout import Layout, Planner, RowRun
 from kernbench.core.observed import BankTime
 from kernbench.messages.fabric import Access
-from kernbench.topology.cube_spec import CubeSpec
+from kernbench.topology.hbm_refresh import NO_REFRESH, RefreshClock, refresh_clock
 from kernbench.topology.hbm_spec import AddressMapping, HbmTiming, Refresh
 
 STEPS_BETWEEN_COPIES = 16
@@ -53,46 +53,6 @@ class TurnCost(Protocol):
         """Return when a turn began that its requester waited for from ``since`` to ``end``, and what it took then."""
 
 
-@value
-class RefreshClock:
-    """The time of banks: it stands still for ``outage_ps`` every ``period_ps`` of real time, from the first period on.
-
-    Of a stretch of bank time that begins or ends with an outage, ``out`` gives the end before it, ``out_after`` the
-    begin after it.
-    """
-
-    period_ps: int
-    outage_ps: int
-
-    @property
-    def used(self) -> float:
-        """The part of a long time that is not lost."""
-        return 1 - self.outage_ps / self.period_ps
-
-    def into(self, ps: int) -> int:
-        """Return the bank time of a real time."""
-        periods, rest = divmod(ps, self.period_ps)
-        return ps if periods <= 0 else ps - periods * self.outage_ps + max(0, self.outage_ps - rest)
-
-    def out(self, ps: int) -> int:
-        """Return the first real time of a bank time."""
-        return ps + max(0, (ps - self.outage_ps - 1) // (self.period_ps - self.outage_ps)) * self.outage_ps
-
-    def out_after(self, ps: int) -> int:
-        """Return the last real time of a bank time."""
-        return ps + max(0, (ps - self.outage_ps) // (self.period_ps - self.outage_ps)) * self.outage_ps
-
-    def last_before(self, ps: int) -> int:
-        """Return the bank time of the last outage that began up to a bank time; -1 if there was none."""
-        periods = (ps - self.outage_ps) // (self.period_ps - self.outage_ps)
-        return periods * (self.period_ps - self.outage_ps) + self.outage_ps if periods > 0 else -1
-
-    def next_after(self, ps: int) -> int:
-        """Return the bank time of the outage after the one at ``ps``, or -1: the first."""
-        return self.period_ps if ps < 0 else ps + self.period_ps - self.outage_ps
-
-
-NO_REFRESH = RefreshClock(FAR, 0)
 ChannelStep = tuple[int, int, tuple[RowRun, ...], bool, bool]
 """What ``Channel.serve`` is given"""
 
@@ -563,37 +523,6 @@ class Sweeps:
             moved.append(made[history, its])
         order = [i ^ high for i in range(len(done))]
         return SliceChannels(moved, [sweep.end.behind[i] for i in order], [sweep.end.labels[i] ^ low for i in order])
-
-
-def refresh_clock(timing: HbmTiming) -> RefreshClock:
-    """Return the time of banks with ``refresh: all-bank``."""
-    period_ps = ns_to_ps(timing.refi_ns)
-    return RefreshClock(period_ps, round(period_ps * timing.refresh_share))
-
-
-@value
-class SlicePace:
-    """The most that a slice moves: ``gbs`` while no outage of ``clock`` comes, and these as late as they can come."""
-
-    gbs: float
-    clock: RefreshClock
-
-    def least_ps(self, nbytes: int) -> int:
-        """Return the least time in which it moves so many bytes."""
-        return self.clock.out(transfer_ps(nbytes, self.gbs))
-
-    def most_gbs(self, nbytes: int) -> float:
-        """Return the bandwidth with which so many bytes take their least time."""
-        working = transfer_ps(nbytes, self.gbs)
-        return self.gbs * working / self.clock.out(working) if nbytes else self.gbs
-
-
-def slice_pace(cube: CubeSpec) -> SlicePace:
-    """Return the pace of a slice. A run that is over before an outage moves bytes at peak, not at what is sustained."""
-    banks = cube.hbm.banks
-    if banks is None or cube.hbm.refresh_mode != "all-bank":
-        return SlicePace(cube.slice_bw_gbs, NO_REFRESH)
-    return SlicePace(cube.slice_peak_gbs, refresh_clock(banks))
 
 
 def _added(each: Sequence[Counters]) -> Counters:
