@@ -126,11 +126,11 @@ def test_writes_in_idle_time_are_no_time_of_the_access_that_finds_it():
     made = memory()
     turn(made, 0, 0, 64, write=True)
     start, end, took = turn(made, LATER, 64, 64)
-    # The row is open now; the buses turn back for it.
-    assert (start, end) == (LATER, LATER + TO_READ + IN_GROUP + BURST)
-    assert (took.rows, took.turning) == (0, TO_READ)
+    # The row is open now, and the last write long over.
+    assert (start, end) == (LATER, LATER + IN_GROUP + BURST)
+    assert (took.rows, took.turning) == (0, 0)
     assert (took.bursts, took.hits) == (4, 3)
-    assert took.turned == 2 * TO_READ
+    assert took.turned == 0
 
 
 @pytest.mark.parametrize("refresh", ["all-bank", "spread", "none"])

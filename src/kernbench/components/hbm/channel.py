@@ -242,7 +242,9 @@ class Channel:
         """Turn the buses: what has not begun waits, what has waited is served."""
         self._writing = writing
         self._send_back(1 - writing, now)
-        until = now + (self._of.turning[writing] if self._first < now else 0)
+        # From the last command of the old direction: what comes long after it does not wait.
+        last = min(now, self.end_ps - self._of.burst)
+        until = max(now, last + self._of.turning[writing]) if self._first < now else now
         for pc in range(self._of.pcs):
             self._done[2 + pc] += until - now
         self._bus_from, self._first = until, FAR
