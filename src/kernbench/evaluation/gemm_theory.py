@@ -34,13 +34,12 @@ from kernbench.common.dtypes import DType
 from kernbench.common.ids import hbm_id, pe_dma_id, pe_part
 from kernbench.common.units import ns_to_ps, ps_to_ns, transfer_ps
 from kernbench.common.values import value
-from kernbench.components.hbm.banks import slice_pace
 from kernbench.components.pe_scheduler import PeScheduler
 from kernbench.engine.machine import Machine
 from kernbench.evaluation.gemm_shapes import GemmShape, GemmTile
 from kernbench.kernels.composite import BLOCKED, STAGED
 from kernbench.messages.commands import Command, MemoryRef, Opcode, Params
-from kernbench.topology.hbm_refresh import RefreshClock
+from kernbench.topology.hbm_refresh import RefreshClock, slice_pace
 from kernbench.triton_emu.composites import AUTO
 from kernbench.triton_emu.tile_plans import BlockedProduct, Tile, TileSizes, block_steps
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
-from kernbench.components.hbm.banks import slice_pace
 from kernbench.core.log import NONE
 from kernbench.core.observed import Carries, Column
 from kernbench.engine.recorder import MathSize, TileAmounts
@@ -25,6 +24,7 @@ from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.observe.trace_log import TraceLog
 from kernbench.observe.works import Times
 from kernbench.topology.cube_spec import SramAttrs
+from kernbench.topology.hbm_refresh import slice_pace
 from kernbench.topology.hbm_spec import HbmCtrlAttrs
 from kernbench.transport import Link
 

@@ -1,9 +1,10 @@
-"""Refresh of all banks at once: an outage, in which their time stands still."""
+"""Refresh of all banks at once: an outage, in which their time stands still; and the pace of slices with outages."""
 
 from __future__ import annotations
 
-from kernbench.common.units import ns_to_ps
+from kernbench.common.units import ns_to_ps, transfer_ps
 from kernbench.common.values import value
+from kernbench.topology.cube_spec import CubeSpec
 from kernbench.topology.hbm_spec import HbmTiming
 
 
