@@ -10,7 +10,7 @@ from kernbench.common.imports import import_file
 
 FIGURES = import_file(Path(__file__).parents[1] / "scripts" / "core_figures.py", "the figures")
 MOST = {
-    FIGURES.LOAD: (118, 29),
+    FIGURES.LOAD: (118, 30),
     FIGURES.MESSAGES: (167, 25),
     FIGURES.TILE: (1184, 47),
 }

@@ -323,7 +323,7 @@ def test_outputs_of_a_run_that_was_stopped(kernbench: Run, limit: str) -> None:
 
 
 def test_an_explanation(kernbench: Run) -> None:
-    ran = kernbench(*GEMM, "--explain", *SMALL)
+    ran = kernbench(*GEMM, "--explain", *SMALL, "--set", "cube.hbm.refresh=spread")
     assert ran.code == 0
     for text in (
         "Launch 'gemm': critical path",

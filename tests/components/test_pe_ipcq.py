@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from queue_support import assert_settled, held, install, launch, line_of, pairs, ring_of, share
 
-from compiled import compiled
+from compiled import SPREAD, compiled
 from kernbench.common.errors import AllocationError, IpcqDeadlock, IpcqError, IpcqInvalidDirection, KernelError
 from kernbench.core.clock import Clock
 from kernbench.engine.engine import GraphEngine
@@ -91,9 +91,11 @@ def test_more_slots_are_never_slower_and_polling_never_faster(topology: Topology
     assert time(n_slots=1, backpressure="poll", poll_ns=50.0) >= times[0]
 
 
-def test_a_memory_at_a_time_tcm_is_fastest_and_hbm_slowest(topology: Topology) -> None:
+def test_a_memory_at_a_time_tcm_is_fastest_and_hbm_slowest() -> None:
+    machine = compiled("sip.cube_mesh.w=2", "sip.cube_mesh.h=1", SPREAD)
+
     def time(kind: Any) -> float:
-        engine = GraphEngine(topology)
+        engine = GraphEngine(machine)
         install(engine, line_of(A, B), kind=kind)
         data = numbers(engine, A, B, n=1024)
         return launch(engine, pour, data, 1024, 1, 0, pes=(A, B))[0].pe_exec_ns[B]

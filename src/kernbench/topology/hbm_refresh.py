@@ -37,14 +37,14 @@ class RefreshClock:
         """Return the last real time of a bank time."""
         return ps + max(0, (ps - self.outage_ps) // (self.period_ps - self.outage_ps)) * self.outage_ps
 
-    def last_before(self, ps: int) -> int:
-        """Return the bank time of the last outage that began up to a bank time; -1 if there was none."""
-        periods = (ps - self.outage_ps) // (self.period_ps - self.outage_ps)
-        return periods * (self.period_ps - self.outage_ps) + self.outage_ps if periods > 0 else -1
-
-    def next_after(self, ps: int) -> int:
-        """Return the bank time of the outage after the one at ``ps``, or -1: the first."""
-        return self.period_ps if ps < 0 else ps + self.period_ps - self.outage_ps
+    def outages_around(self, ps: int) -> tuple[int, int]:
+        """Return the bank times of the last outage that began up to a bank time, or -1, and of the next one."""
+        work_ps = self.period_ps - self.outage_ps
+        periods = (ps - self.outage_ps) // work_ps
+        if periods <= 0:
+            return -1, self.period_ps
+        last = periods * work_ps + self.outage_ps
+        return last, last + work_ps
 
 
 NO_REFRESH = RefreshClock(1 << 62, 0)

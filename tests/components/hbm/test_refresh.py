@@ -48,7 +48,7 @@ def test_time_stands_still_from_every_period_on():
     # What ends when the outage begins, and what begins when it is over.
     assert [clock.out(ps) for ps in (0, 99, 100, 101, 170, 171)] == [0, 99, 100, 131, 200, 231]
     assert [clock.out_after(ps) for ps in (0, 99, 100, 101, 170, 171)] == [0, 99, 130, 131, 230, 231]
-    assert [clock.last_before(ps) for ps in (0, 99, 100, 169, 170, 240)] == [-1, -1, 100, 100, 170, 240]
+    assert [clock.outages_around(ps)[0] for ps in (0, 99, 100, 169, 170, 240)] == [-1, -1, 100, 100, 170, 240]
 
 
 @given(CLOCKS, TIMES)
@@ -75,15 +75,15 @@ def test_an_outage_is_as_long_as_it_is_said(lengths, number):
     begin = number * clock.period_ps
     assert clock.into(begin) == clock.into(begin + clock.outage_ps) == clock.into(begin - 1) + 1
     assert clock.into(begin + clock.outage_ps + 1) == clock.into(begin) + 1
-    assert clock.last_before(clock.into(begin)) == clock.into(begin)
-    before = clock.last_before(clock.into(begin) - 1)
+    assert clock.outages_around(clock.into(begin))[0] == clock.into(begin)
+    before = clock.outages_around(clock.into(begin) - 1)[0]
     assert before == (clock.into(begin - clock.period_ps) if number > 1 else -1)
 
 
 @given(TIMES)
 def test_without_refresh_time_is_time(ps):
     assert NO_REFRESH.into(ps) == NO_REFRESH.out(ps) == NO_REFRESH.out_after(ps) == ps
-    assert NO_REFRESH.last_before(ps) == -1
+    assert NO_REFRESH.outages_around(ps)[0] == -1
 
 
 # -- an access that meets an outage --

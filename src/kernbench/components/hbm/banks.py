@@ -353,7 +353,7 @@ class BankedMemory:
         bank_now = clock.into(now)
         here = bank_now - began
         until = clock.into(until) - bank_now if until < FAR else FAR
-        outage = clock.last_before(bank_now)
+        outage, next_outage = clock.outages_around(bank_now)
         refreshed = tuple(map(outage.__ge__, ends)) if outage > 0 else self._not_refreshed
         idle = here - history.now_ps if here < history.settled_ps else -1
         local = Access(access.pa - self._base, access.row_bytes, access.rows, access.stride if access.rows > 1 else 0)
@@ -368,7 +368,7 @@ class BankedMemory:
         self._at = Position(after, began, ends)
         if self.observed:
             self.took = BanksTurnCost(before, self._at, bank_now, write, self._timing, self._share, clock)
-        if outage < bank_now and max(grant.over_ps, grant.last_ps) + began < clock.next_after(outage):
+        if outage < bank_now and max(grant.over_ps, grant.last_ps) + began < next_outage:
             began += now - bank_now
             return Grant(grant.end, grant.over_ps + began, grant.first_ps + began, grant.last_ps + began)
         # Queues are open in an outage: who writes then has written, and what begins then is data on a bus.
