@@ -77,7 +77,9 @@ def bytes_kept(kernel: Callable[..., object], n: int) -> int:
     return before - tracemalloc.get_traced_memory()[0]
 
 
-@pytest.mark.parametrize("kernel", [chain, held, along_axes, loads, stores, dots, atomics])
+@pytest.mark.parametrize(
+    "kernel", [chain, held, along_axes, loads, stores, dots, pytest.param(atomics, marks=pytest.mark.slow)]
+)
 def test_a_command_takes_at_most_400_bytes(kernel: Callable[..., object]) -> None:
     tracemalloc.start()
     try:

@@ -56,6 +56,7 @@ def test_the_table_is_up_to_date() -> None:
     assert _section("table") == tabulate_machines()
 
 
+@pytest.mark.slow
 def test_the_idle_reads_are_up_to_date() -> None:
     assert _section("idle reads") == SCRIPT.time_idle_reads()
 

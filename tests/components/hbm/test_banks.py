@@ -110,9 +110,12 @@ def access_of(drawn: tuple[tuple[int, int], int, int, int, bool]) -> tuple[Acces
 
 
 @each_mapping
-@given(st.lists(ACCESSES, min_size=1, max_size=15), st.sampled_from(["all-bank", "spread", "none"]))
+@given(st.lists(ACCESSES, min_size=1, max_size=15), st.sampled_from(["spread", "none"]))
 def test_pieces_are_as_the_whole(mapping, accesses, refresh):
-    """An access whose quanta are asked for one by one, each when the one before has entered."""
+    """An access whose quanta are asked for one by one, each when the one before has entered.
+
+    Without outages: a channel that idles in one keeps its rows in the middle of a grant, but not between two.
+    """
     kind = Kind(mapping, 4, refresh)
     whole, pieces, now = kind.make(shared=False), kind.make(shared=False), 0
     for access, pause, write in map(access_of, accesses):
