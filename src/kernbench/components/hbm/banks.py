@@ -47,7 +47,7 @@ class Grant:
 
 
 class TurnCost(Protocol):
-    """What a grant took of a memory."""
+    """The cost of a grant: what it took of a memory."""
 
     def split(self, since: int, end: int) -> tuple[int, BankTime]:
         """Return when a turn began that its requester waited for from ``since`` to ``end``, and what it took then."""
@@ -58,7 +58,7 @@ ChannelStep = tuple[int, int, tuple[RowRun, ...], bool, bool]
 
 
 class ChannelHistory:
-    """What a channel was given up to ``now_ps``, and what it answered to the last step.
+    """The past of a channel up to ``now_ps``: its last step, and what it answered to that.
 
     It has the channel as it is then (``live``), or a copy that stays, or a parent to go on from.
     """
@@ -87,7 +87,7 @@ class ChannelHistory:
 
     @property
     def counters(self) -> Counters:
-        """What the channel has done by then. Cheap if it was asked for before the channel went on."""
+        """Return what the channel has done by then. Cheap if it was asked for before the channel went on."""
         if self._counters is None:
             self._counters = self.channel().counters
         return self._counters
@@ -215,7 +215,7 @@ def _begin(timing: ChannelTiming) -> ChannelHistory:
 
 
 class Position(NamedTuple):
-    """Where a slice is: its history, the bank time at which that began, and when the last byte of each channel is over.
+    """The present of a slice: its history, the bank time at which that began, and when the last byte of each channel is.
 
     Of channels that were idle the history may have other ends: those of the slice that went through it first.
     """
@@ -330,7 +330,7 @@ class BankedMemory:
 
     @property
     def end_ps(self) -> int:
-        """When the last byte on a bus is over."""
+        """Return when the last byte on a bus is over."""
         return self.clock.out(max(self._at.ends))
 
     def save(self) -> Position:

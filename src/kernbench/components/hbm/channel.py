@@ -102,7 +102,7 @@ class ChannelTiming:
 
 
 class Counters(NamedTuple):
-    """What a channel has done. ``done``: bursts, rows opened, and of each PC, in ps, bus time for turns and for rows.
+    """The counters of a channel. ``done``: bursts, rows opened, and of each PC, in ps, bus time for turns and for rows.
 
     ``idle``: all that of what was done in idle time, which gave buses ``idle_ps`` of work. ``ends``: when the last byte
     of each PC is over.
@@ -122,7 +122,7 @@ ChannelState = tuple[object, ...]
 
 
 class Channel:
-    """What a channel is busy with."""
+    """The state of a channel: what its banks, buses and queues are busy with."""
 
     __slots__ = (
         *("_acts", "_bus_from", "_counted", "_done", "_ends", "_first", "_grid", "_grid_end"),
@@ -160,7 +160,7 @@ class Channel:
 
     @property
     def counters(self) -> Counters:
-        """What it has done so far."""
+        """Return what it has done so far."""
         return Counters(tuple(self._done), tuple(self._idle), self._idle_ps, tuple(self._ends))
 
     @property
@@ -175,7 +175,7 @@ class Channel:
 
     @property
     def settled_ps(self) -> int:
-        """When nothing of its past matters any more, but rows and writes that wait."""
+        """Return when nothing of its past matters any more, but rows and writes that wait."""
         if self._waiting[1]:
             return max(self.end_ps, self._offered) + self._of.settling[1]
         return self.end_ps + self._of.settling[0]
