@@ -215,7 +215,7 @@ def _begin(timing: ChannelTiming) -> ChannelHistory:
 
 
 class Position(NamedTuple):
-    """The present of a slice: its history, the bank time at which that began, and when the last byte of each channel is.
+    """The present of a slice: its history, the bank time at which that began, and the end of each channel's last byte.
 
     Of channels that were idle the history may have other ends: those of the slice that went through it first.
     """
