@@ -148,9 +148,8 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
         for handle in handles
         if handle.request_id in stopped and handle.submitted_ps < path.end_ps
     ]
-    return RunExplanation(
-        path=path, roofline=roofline(log, path), launches=tuple(launches), slices=slice_times(log, path)
-    )
+    slices = slice_times(log, path)
+    return RunExplanation(path=path, roofline=roofline(log, path, slices), launches=tuple(launches), slices=slices)
 
 
 def _explain_launch(
@@ -164,7 +163,7 @@ def _explain_launch(
 ) -> LaunchExplanation:
     msg = handle.msg
     assert isinstance(msg, KernelLaunchMsg)
-    program, shares = programs[handle.request_id], _sum_shares(path, names)
+    program, shares, slices = programs[handle.request_id], _sum_shares(path, names), slice_times(log, path)
     texts = _Texts(program, path, dict.fromkeys([*(each.pe for each in shares), *msg.targets]))
     return LaunchExplanation(
         name=msg.title,
@@ -175,10 +174,10 @@ def _explain_launch(
         programs=programs,
         path=path,
         lines=_sum_lines(log, handle.request_id, path, texts),
-        roofline=roofline(log, path, handle.request_id),
+        roofline=roofline(log, path, slices, handle.request_id),
         waits=_sum_waits(path, names),
         pes=shares,
-        slices=slice_times(log, path),
+        slices=slices,
     )
 
 

@@ -22,7 +22,8 @@ import yaml
 
 from kernbench.common.complaints import model_at
 from kernbench.common.config import Complaint, Document, apply_overrides, check, load_document, path_of, report
-from kernbench.common.errors import UnknownNameError
+from kernbench.common.errors import ConfigError, Problem, UnknownNameError
+from kernbench.common.yaml_document import path_text
 from kernbench.di.registry import REGISTRY, Registry
 from kernbench.topology.advice import advise
 from kernbench.topology.clocks import apply_clocks, check_clocks
@@ -177,5 +178,22 @@ def compile_topology(document: Document, registry: Registry | None = None) -> To
     given = validate_topology(document, registry or REGISTRY)
     for complaint in advise(given):
         warnings.warn(str(document.problem(complaint)), stacklevel=3)
-    spec = apply_clocks(given, given.clocks)
-    return Topology(elaborate(spec), document.source, given if given.clocks.changed else None)
+    return _compile(given, document.source)
+
+
+def compile_variant(machine: Topology, given: TopologySpec) -> Topology:
+    """Compile a machine that differs from another by its configuration; ``source`` stays.
+
+    Raises ConfigError with what that configuration breaks.
+    """
+    complaints = _check_spec(given)
+    if complaints:
+        found = ((path_text(each.path), each.message) for each in complaints)
+        raise ConfigError(
+            tuple(Problem(source=machine.source, line=0, column=0, path=path, message=text) for path, text in found)
+        )
+    return _compile(given, machine.source)
+
+
+def _compile(given: TopologySpec, source: str) -> Topology:
+    return Topology(elaborate(apply_clocks(given, given.clocks)), source, given if given.clocks.changed else None)
