@@ -14,8 +14,11 @@ from kernbench.common.units import format_size
 from kernbench.messages.commands import BY_BLOCKS
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Spent
-from kernbench.observe.roofline import Bound, Roofline
+from kernbench.observe.path_resources import PathShare, sum_resources
+from kernbench.observe.roofline import BUSY, Bound, Roofline
+from kernbench.observe.run_verdict import RunVerdict
 from kernbench.observe.slices import SliceTime
+from kernbench.observe.verdict import Verdict
 from kernbench.runtime_api.run_explanation import KernelShare, LaunchExplanation, LineUse, LineWait, RunExplanation
 from kernbench.triton_emu.source import ProgramText
 
@@ -26,25 +29,37 @@ MOST_SLICES = 8
 
 
 def print_explanation(console: Console, found: RunExplanation) -> None:
-    """The longest launch of each name, then the run."""
+    """Print the longest launch of each name, then the run, each with its verdict first."""
     for launch in found.longest_of_each_name():
-        far = "" if launch.ended else ", as far as it got"
-        show(console, _path(f"Launch {launch.name!r}{far}", launch.path), _lines(launch))
-        show(console, _waits(launch), _kernels(launch))
-        show(console, _bounds(f"Launch {launch.name!r}", launch.roofline), _differences(launch.roofline))
-        show(console, _slices(f"Launch {launch.name!r}", launch.slices, launch.path.ps))
-        _verdict(console, f"launch {launch.name!r}", launch.roofline)
-    show(console, _path("Run", found.path), _bounds("Run", found.roofline), _differences(found.roofline))
+        what = f"Launch {launch.name!r}{'' if launch.ended else ', as far as it got'}"
+        console.print(f"{what}: {launch.verdict.sentence}", style="bold", soft_wrap=True, markup=False)
+        show(console, _path(what, launch.path, launch.shares), _resources(what, launch.shares, launch.path.ps))
+        show(console, _lines(launch), _waits(launch), _kernels(launch))
+        show(console, _bounds(what, launch.roofline), _differences(launch.roofline))
+        show(console, _slices(what, launch.slices, launch.path.ps))
+    console.print(f"Run: {found.verdict.sentence}", style="bold", soft_wrap=True, markup=False)
+    show(console, _path("Run", found.path, found.shares), _resources("Run", found.shares, found.path.ps))
+    show(console, _bounds("Run", found.roofline), _differences(found.roofline))
     show(console, _slices("Run", found.slices, found.path.ps))
-    _verdict(console, "run", found.roofline)
 
 
-def _path(what: str, path: CriticalPath) -> Table:
+def _path(what: str, path: CriticalPath, shares: Sequence[PathShare]) -> Table:
     made = table(f"{what}: critical path", text("spent on"), number("ns"), number("share"), text(""))
-    for each in path.parts:
+    for each in shares:
         share = each.ps / path.ps
-        made.add_row(each.part, f"{each.ns:,.3f}", f"{share:.1%}", bar(share))
+        made.add_row(each.says, f"{each.ns:,.3f}", f"{share:.1%}", bar(share))
     made.add_row("all", f"{path.ps / 1000:,.3f}", "", "", style="bold")
+    return made
+
+
+def _resources(what: str, shares: Sequence[PathShare], total_ps: int) -> Table:
+    """Tabulate the resources on a path, with their queues: a faster one gives at most its share."""
+    name = f"{what}: resources on the path"
+    made = table(name, text("resource"), number("ns"), number("share"), number("of it in queues"), text(""))
+    for each in sum_resources(shares):
+        share = each.ps / total_ps
+        queued = f"{each.queued_ps / 1000:,.3f}" if each.queued_ps else ""
+        made.add_row(each.resource, f"{each.ns:,.3f}", f"{share:.1%}", queued, bar(share))
     return made
 
 
@@ -156,6 +171,8 @@ def _bounds(what: str, found: Roofline) -> Table:
 def _work(bound: Bound) -> tuple[str, str]:
     if bound.unit == "bytes":
         return format_size(bound.amount), f"{bound.rate:g} GB/s"
+    if bound.unit == BUSY:
+        return "", "measured"
     return f"{bound.amount:,} {bound.unit}", f"{bound.rate:g}/ns"
 
 
@@ -210,28 +227,13 @@ def _slices(what: str, found: Sequence[SliceTime], total_ps: int) -> Table | Non
     return made
 
 
-def _verdict(console: Console, what: str, found: Roofline) -> None:
-    for line in _sentences(what, found):
-        console.print(line, style="bold", soft_wrap=True)
-    console.print()
-
-
-def _sentences(what: str, found: Roofline) -> Iterable[str]:
-    binding = found.binding
-    if binding is None:
-        return (f"{what}: nothing was computed or moved",)
-    useful = f"; {found.useful:.1%} of the MACs are useful, the rest is at the edges of tiles"
-    return (
-        f"{what}: {binding.resource} binds, at {binding.where}: {binding.ns:,.3f} ns; "
-        f"measured {found.beyond:.1%} more{useful if found.useful < 1 else ''}",
-    )
-
-
 def explanation_document(found: RunExplanation) -> Json:
     """All launches, and the run. Whole ps, so that sums are exact."""
     return {
-        "critical_path": _path_json(found.path),
+        "verdict": run_verdict_document(found.verdict),
+        "critical_path": _path_json(found.path, found.shares),
         "roofline": _roofline_json(found.roofline),
+        "main_launch": None if found.main_launch is None else found.main_launch.request_id,
         "launches": [_launch_json(launch) for launch in found.launches],
         **_slices_json(found.slices),
     }
@@ -244,7 +246,8 @@ def _launch_json(launch: LaunchExplanation) -> Json:
         "pe_count": launch.pe_count,
         "file": launch.program.file,
         **({"schedule": launch.program.schedule} if launch.program.schedule else {}),
-        "critical_path": _path_json(launch.path),
+        "verdict": verdict_document(launch.verdict),
+        "critical_path": _path_json(launch.path, launch.shares),
         "lines": [_line_json(each, launch.program) for each in launch.lines],
         "waits": [_wait_json(each) for each in launch.waits],
         "kernels": [_share_json(each) for each in launch.pes],
@@ -278,8 +281,23 @@ def _share_json(each: KernelShare) -> Json:
     return {"pe": list(each.pe), "request_id": each.launch_id, "kernel": each.kernel, "ns": each.ns}
 
 
-def _path_json(path: CriticalPath) -> Json:
-    return {"total_ps": path.ps, "parts": _parts_json(path.parts)}
+def verdict_document(found: Verdict) -> Json:
+    """Return the verdict on a launch as a part of a document."""
+    return {"sentence": found.sentence, "label": found.label, **asdict(found)}
+
+
+def run_verdict_document(found: RunVerdict) -> Json:
+    """Return the verdict on a run as a part of a document."""
+    return {"sentence": found.sentence, **asdict(found)}
+
+
+def _path_json(path: CriticalPath, shares: Sequence[PathShare]) -> Json:
+    return {
+        "total_ps": path.ps,
+        "parts": _parts_json(path.parts),
+        "shares": [{"part": str(each.part), "resource": each.resource, "ps": each.ps} for each in shares],
+        "resources": [asdict(each) for each in sum_resources(shares)],
+    }
 
 
 def _parts_json(parts: Iterable[Spent]) -> Json:
@@ -302,6 +320,7 @@ def _roofline_json(found: Roofline) -> Json:
     return {
         "measured_ps": found.measured_ps,
         "binding": None if binding is None else binding.resource,
+        "tied": list(found.tied),
         "beyond": found.beyond,
         "useful_macs": found.useful,
         "bounds": [

@@ -206,7 +206,7 @@ class _Walk:
     # What rows take their own time for.
 
     def _inside(self, row: Row, kind: int, place: _PathPlace) -> Row:
-        """Go to the begin of a row; return the row that what carried it out was busy with until then, NONE: no other."""
+        """Go to the begin of a row; return the row that came before it at the CPU that did it, or NONE."""
         pe, line, start = self._pe(row), self._rows[row + LINE], self._rows[row + START]
         if kind in _DMA:
             self._dma.walk(row, pe, line, accessed=place.at == "accessed")

@@ -114,7 +114,7 @@ class InsideDma:
         supplied_ps = self._tables.turn(turn).end if turn >= 0 else reply.start
         if reply.held_by < 0:  # nobody or a link: not what lies beyond both
             self._to(self._chain.at_ps - overhead_ps, PathPart.RESPONSE, route)
-            self._to(max(supplied_ps, alone_ps - overhead_ps), PathPart.NETWORK_QUEUE, self._held_by(reply))
+            self._queue(reply, max(supplied_ps, alone_ps - overhead_ps))
         if reply.held_by >= 0 or supplied_ps + overhead_ps > alone_ps:
             self._to(supplied_ps, PathPart.RESPONSE, route)
             self._follow_served(turn, reply.start)
@@ -167,6 +167,20 @@ class InsideDma:
     def _route(self, transfer: TransferFields[int]) -> Route:
         return self._seen.machine.network.watch.routes[transfer.route]
 
+    def _queue(self, transfer: TransferFields[int], since_ps: int) -> None:
+        """Back to ``since_ps`` over time in which a transfer waited for links: behind others, each at its own pace."""
+        tables, chain = self._tables, self._chain
+        ahead = transfer
+        while chain.at_ps > since_ps and link_of(ahead.held_by) >= 0 and ahead.behind >= 0:
+            ahead = tables.transfer(ahead.behind)
+            route = self._route(ahead)
+            took_ps = ahead.zero_load - route.total_overhead_ps
+            if took_ps <= 0:
+                break
+            slowest = min(route.links, key=lambda link: link.bw_gbs)
+            self._to(max(since_ps, chain.at_ps - took_ps), PathPart.NETWORK_QUEUE, slowest)
+        self._to(since_ps, PathPart.NETWORK_QUEUE, self._held_by(transfer))
+
     def _held_by(self, transfer: TransferFields[int]) -> Via:
         """Return the link that the last byte of a transfer waited for, else its way."""
         link, machine = link_of(transfer.held_by), self._seen.machine
@@ -180,7 +194,7 @@ class InsideDma:
         known = transfer.end - self._chain.at_ps
         since = max(transfer.start, self._chain.at_ps - max(0, transfer.zero_load - known))
         self._to(since, part, self._route(transfer))
-        self._to(transfer.start, PathPart.NETWORK_QUEUE, self._held_by(transfer))
+        self._queue(transfer, transfer.start)
 
     def _to(self, when: int, part: PathPart, via: Via) -> None:
         if self._host and part in (PathPart.REQUEST, PathPart.RESPONSE):

@@ -33,7 +33,7 @@ from kernbench.topology.hbm_refresh import slice_pace
 from kernbench.transport import Link
 
 Interval = tuple[int, int]
-BUSY = "ns busy"
+BUSY = "ps busy"
 """The unit of what says no rate: its time is measured, and no bound"""
 
 

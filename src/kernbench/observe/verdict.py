@@ -11,14 +11,11 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from kernbench.common.values import value
-from kernbench.observe.critical_path_model import CriticalPath
 from kernbench.observe.path_resources import PathShare, ResourceShare, sum_resources
 from kernbench.observe.roofline import Bound, Roofline
 
 BINDS = 0.5
 """The share of the time from which a bound is what binds"""
-MENTIONED = 0.25
-"""The share of the time from which waits for others are told of"""
 
 
 class VerdictKind(StrEnum):
@@ -67,16 +64,21 @@ class Verdict:
 
     @property
     def label(self) -> str:
-        """The verdict in a few words, for a table or a sum."""
+        """What binds in a few words, for a table."""
         match self.kind:
             case VerdictKind.BOUND:
-                return f"bound by {self.resources[0]}"
+                return self.resources[0]
             case VerdictKind.TIE:
-                return f"tie of {join_words(self.resources)}"
+                return f"a tie of {join_words(self.resources)}"
             case VerdictKind.LATENCY:
                 return f"latency: {self.resources[0]}"
             case VerdictKind.NOTHING:
-                return "nothing done"
+                return "nothing"
+
+    @property
+    def phrase(self) -> str:
+        """The label as a part of a sentence."""
+        return f"bound by {self.label}" if self.kind in (VerdictKind.BOUND, VerdictKind.TIE) else self.label
 
     def _says(self) -> str:
         following = f"; next: {self.next}" if self.next else ""
@@ -95,7 +97,7 @@ class Verdict:
                 return "nothing was computed or moved"
 
 
-def judge(path: CriticalPath, found: Roofline, shares: Sequence[PathShare], waits: Iterable[str] = ()) -> Verdict:
+def judge(found: Roofline, shares: Sequence[PathShare], waits: Iterable[str] = ()) -> Verdict:
     """Return the verdict on a launch, or on anything that has a path, from its bounds and the shares of its path."""
     time_ps, said = found.measured_ps, tuple(waits)
     if not time_ps:
@@ -112,7 +114,7 @@ def judge(path: CriticalPath, found: Roofline, shares: Sequence[PathShare], wait
         kind=VerdictKind.LATENCY,
         time_ps=time_ps,
         resources=(longest.resource,),
-        share=longest.ps / path.ps,
+        share=longest.ps / time_ps,
         next=None if first is None else Busy(first.resource, first.ps / time_ps),
         waits=said,
     )

@@ -9,13 +9,16 @@ from kernbench.common.collector import patient_collector
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.engine.requests import RequestHandle
-from kernbench.messages.requests import KernelLaunchMsg, PeCoord
+from kernbench.messages.requests import KernelLaunchMsg, MemoryReadMsg, MemoryWriteMsg, PeCoord
 from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathHop, Spent, WaitedFor
+from kernbench.observe.path_resources import PathShare, share_path
 from kernbench.observe.roofline import Roofline, roofline
+from kernbench.observe.run_verdict import RunVerdict, judge_run, say_waits
 from kernbench.observe.slices import SliceTime, slice_times
 from kernbench.observe.statistics import unions_ps
 from kernbench.observe.trace_log import TraceLog
+from kernbench.observe.verdict import Verdict, judge
 from kernbench.observe.works import ENGINES, PLAN
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.triton_emu.source import ProgramText
@@ -106,6 +109,8 @@ class LaunchExplanation:
     program: ProgramText
     programs: Mapping[int, ProgramText]
     path: CriticalPath
+    shares: tuple[PathShare, ...]
+    verdict: Verdict
     lines: tuple[LineUse, ...]
     roofline: Roofline
     waits: tuple[LineWait, ...]
@@ -118,9 +123,19 @@ class RunExplanation:
     """The time of a run and of each of its launches, explained."""
 
     path: CriticalPath
+    shares: tuple[PathShare, ...]
+    verdict: RunVerdict
     roofline: Roofline
     launches: tuple[LaunchExplanation, ...]
     slices: tuple[SliceTime, ...]
+
+    @property
+    def main_launch(self) -> LaunchExplanation | None:
+        """The launch that has most of the run's critical path; None where there was none."""
+        spent: dict[int, int] = {}
+        for step in self.path.steps:
+            spent[step.request_id] = spent.get(step.request_id, 0) + step.ps
+        return max(self.launches, key=lambda each: (spent.get(each.request_id, 0), each.path.ps), default=None)
 
     def longest_of_each_name(self) -> tuple[LaunchExplanation, ...]:
         """Return the launch of each name that took longest."""
@@ -149,7 +164,16 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
         if handle.request_id in stopped and handle.submitted_ps < path.end_ps
     ]
     slices = slice_times(log, path)
-    return RunExplanation(path=path, roofline=roofline(log, path, slices), launches=tuple(launches), slices=slices)
+    longest = sorted(launches, key=lambda launch: launch.path.ps)
+    copies = {each.request_id for each in handles if isinstance(each.msg, MemoryWriteMsg | MemoryReadMsg)}
+    return RunExplanation(
+        path=path,
+        shares=share_path(path, log.machine.graph),
+        verdict=judge_run(path, names, {launch.name: launch.verdict for launch in longest}, copies),
+        roofline=roofline(log, path, slices),
+        launches=tuple(launches),
+        slices=slices,
+    )
 
 
 def _explain_launch(
@@ -165,6 +189,7 @@ def _explain_launch(
     assert isinstance(msg, KernelLaunchMsg)
     program, shares, slices = programs[handle.request_id], _sum_shares(path, names), slice_times(log, path)
     texts = _Texts(program, path, dict.fromkeys([*(each.pe for each in shares), *msg.targets]))
+    spent, found = share_path(path, log.machine.graph), roofline(log, path, slices, handle.request_id)
     return LaunchExplanation(
         name=msg.title,
         request_id=handle.request_id,
@@ -173,8 +198,10 @@ def _explain_launch(
         program=program,
         programs=programs,
         path=path,
+        shares=spent,
+        verdict=judge(found, spent, say_waits(path, names)),
         lines=_sum_lines(log, handle.request_id, path, texts),
-        roofline=roofline(log, path, slices, handle.request_id),
+        roofline=found,
         waits=_sum_waits(path, names),
         pes=shares,
         slices=slices,

@@ -102,6 +102,8 @@ _ENTERED = {
     "sram": SRAM_ACCESS,
     **dict.fromkeys(("host", "io_cpu", "m_cpu", "pe_cpu"), CONTROL),
 }
+BUILTIN_RESOURCES = (*_PLACES, *(f"{name} {what}" for name, _ in _PASSED.values() for what in ("overhead", "rate")))
+"""The names of resources that every machine has"""
 _BUILTIN = "builtin."
 
 

@@ -77,6 +77,8 @@
     "host transfer": "#5f6770",
     "host program": "#a9afb6",
     "control path down": "#8d6fae",
+    "control path queue": "#a58bc2",
+    "control path CPUs": "#7a5a9c",
     "device fill": "#b79ad1",
     "wait for the common start": "#cfc3dd",
     "an earlier kernel on the PE": "#ded6e8",
