@@ -320,7 +320,7 @@ def _roofline_json(found: Roofline) -> Json:
     return {
         "measured_ps": found.measured_ps,
         "binding": None if binding is None else binding.resource,
-        "tied": list(found.tied),
+        "ties": [list(group) for group in found.ties],
         "beyond": found.beyond,
         "useful_macs": found.useful,
         "bounds": [

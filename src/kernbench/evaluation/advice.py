@@ -168,8 +168,8 @@ def _candidates(machine: Topology, found: RunExplanation) -> list[tuple[str, ...
         for name, share in _potentials(shares, roofline):
             most[name] = max(most.get(name, 0.0), share)
     ordered = sorted((name for name in most if name in known), key=lambda name: -most[name])[:MOST_RESOURCES]
-    ties = [roofline.tied for roofline in (found.roofline, *([main.roofline] if main else [])) if roofline.tied]
-    groups = [pair for tied in ties for pair in (*combinations(tied, 2), tied)]
+    ties = [group for roofline in (found.roofline, *([main.roofline] if main else [])) for group in roofline.ties]
+    groups = [pair for group in ties for pair in (*combinations(group, 2), group)]
     return list(dict.fromkeys([*((name,) for name in ordered), *groups]))
 
 

@@ -1,4 +1,4 @@
-"""Review what a program makes of its machine: what it could do differently, with the evidence, and the most it can give.
+"""Review what a program makes of its machine: what it could do differently, why, and the most that can give.
 
 Nothing here is simulated: how much of it another program gets is for its author to find out.
 """
@@ -24,7 +24,6 @@ SMALLEST_SHARE = 0.02
 """Of the launch's time: what can give less is not told"""
 _ROUND_TRIP = frozenset((PathPart.REQUEST, PathPart.ACCESS, PathPart.RESPONSE))
 _BETWEEN = frozenset((PathPart.REQUEST, PathPart.RESPONSE, PathPart.NETWORK_QUEUE))
-_FEW_BYTES = 4096
 
 
 @value(kw_only=True)

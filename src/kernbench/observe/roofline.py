@@ -80,14 +80,18 @@ class Difference:
 @value
 class Roofline:
     """Bounds, the largest first, and what lies between it and the measured time; ``useful``: the part of the MACs that
-    are of the matrices, not of the edges of tiles. ``tied``: the resources that took as long as the first one, of which
-    none waits for another."""
+    are of the matrices, not of the edges of tiles. ``ties``: groups of resources that took as long as each other, at
+    the same time."""
 
     measured_ps: int
     bounds: tuple[Bound, ...]
     differences: tuple[Difference, ...]
     useful: float
-    tied: tuple[str, ...] = ()
+    ties: tuple[tuple[str, ...], ...] = ()
+
+    def tied_with(self, resource: str) -> tuple[str, ...]:
+        """Return the resources that tie, with this one among them; itself alone where none does."""
+        return next((group for group in self.ties if resource in group), (resource,))
 
     @property
     def binding(self) -> Bound | None:
@@ -129,18 +133,22 @@ TIE = 0.03
 """Bounds that differ by less tie"""
 
 
-def _find_ties(path: CriticalPath, busiest: Sequence[Load]) -> tuple[str, ...]:
-    """Return the resources that take as long as the busiest, and at the same time, with that one; none if none does.
+def _find_ties(path: CriticalPath, busiest: Sequence[Load]) -> tuple[tuple[str, ...], ...]:
+    """Return the groups of resources that take as long as each other, and at the same time; none if none do.
 
-    What takes as long before or after it does not tie: each of them gains alone. Where nothing is busy for half of the
-    time, only the stages of the tiles of a PE can.
+    What takes as long before or after another does not tie with it: each of them gains alone. What is busy for less
+    than half of the time can tie only as a stage of the tiles of a PE.
     """
-    first = busiest[0] if busiest else None
-    if first is None or (2 * first.bound.ps < path.ps and not first.bound.tiles):
-        return ()
-    as_long = [load for load in busiest[1:] if load.bound.ps >= (1 - TIE) * first.bound.ps]
-    tied = [load.bound.resource for load in as_long if 2 * _overlap_ps(path, first, load) >= load.bound.ps]
-    return (first.bound.resource, *tied) if tied else ()
+    left = [load for load in busiest if 2 * load.bound.ps >= path.ps or load.bound.tiles]
+    found = []
+    while left:
+        first, *left = left
+        as_long = [load for load in left if load.bound.ps >= (1 - TIE) * first.bound.ps]
+        tied = [load for load in as_long if 2 * _overlap_ps(path, first, load) >= load.bound.ps]
+        left = [load for load in left if load not in tied]
+        if tied:
+            found.append((first.bound.resource, *(load.bound.resource for load in tied)))
+    return tuple(found)
 
 
 def _overlap_ps(path: CriticalPath, one: Load, other: Load) -> int:

@@ -16,6 +16,8 @@ from kernbench.observe.roofline import Bound, Roofline
 
 BINDS = 0.5
 """The share of the time from which a bound is what binds"""
+ON_PATH = 0.5
+"""The share of a bound that the path has to have of its resource"""
 
 
 class VerdictKind(StrEnum):
@@ -98,35 +100,42 @@ class Verdict:
 
 
 def judge(found: Roofline, shares: Sequence[PathShare], waits: Iterable[str] = ()) -> Verdict:
-    """Return the verdict on a launch, or on anything that has a path, from its bounds and the shares of its path."""
+    """Return the verdict on a launch, or on anything that has a path, from its bounds and the shares of its path.
+
+    A bound binds if its resource, with those that tie with it, also has much of the path: else its work was done while
+    others held the launch up.
+    """
     time_ps, said = found.measured_ps, tuple(waits)
     if not time_ps:
         return Verdict(kind=VerdictKind.NOTHING, time_ps=0)
-    first = found.bounds[0] if found.bounds else None
-    if first is not None and first.ps >= BINDS * time_ps:
-        return _bind(found, first, said)
+    on_path = {each.resource: each.ps for each in sum_resources(shares)}
+    for bound in found.bounds:
+        group = found.tied_with(bound.resource)
+        if bound.ps >= BINDS * time_ps and sum(on_path.get(name, 0) for name in group) >= ON_PATH * bound.ps:
+            return _bind(found, bound, said)
     longest = _longest(shares)
     if longest is None:
         return Verdict(kind=VerdictKind.NOTHING, time_ps=time_ps, waits=said)
-    if longest.resource in found.tied:
+    if len(found.tied_with(longest.resource)) > 1:
         return _bind(found, next(each for each in found.bounds if each.resource == longest.resource), said)
+    busiest = found.bounds[0] if found.bounds else None
     return Verdict(
         kind=VerdictKind.LATENCY,
         time_ps=time_ps,
         resources=(longest.resource,),
         share=longest.ps / time_ps,
-        next=None if first is None else Busy(first.resource, first.ps / time_ps),
+        next=None if busiest is None else Busy(busiest.resource, busiest.ps / time_ps),
         waits=said,
     )
 
 
 def _bind(found: Roofline, bound: Bound, waits: tuple[str, ...]) -> Verdict:
-    tied = found.tied if bound.resource in found.tied else ()
-    other = next((each for each in found.bounds if each.resource not in (bound.resource, *tied)), None)
+    group = found.tied_with(bound.resource)
+    other = next((each for each in found.bounds if each.resource not in group), None)
     return Verdict(
-        kind=VerdictKind.TIE if tied else VerdictKind.BOUND,
+        kind=VerdictKind.TIE if len(group) > 1 else VerdictKind.BOUND,
         time_ps=found.measured_ps,
-        resources=tied or (bound.resource,),
+        resources=group,
         share=bound.ps / found.measured_ps,
         where=bound.where,
         next=None if other is None else Busy(other.resource, other.ps / found.measured_ps),
