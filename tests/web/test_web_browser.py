@@ -15,8 +15,9 @@ from kernbench.observe.statistics import union_ps
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
-from kernbench.web.observer import ObservedRun, observe_run
-from kernbench.web.page import Page, PageServer, Shelf, make_page
+from kernbench.web.activity import ObservedRun, observe_run
+from kernbench.web.page import Page, make_page
+from kernbench.web.server import PageServer, Shelf
 
 PICTURE = "document.getElementById('layer-heat').toDataURL()"
 DETAILS = "document.getElementById('details').innerText"

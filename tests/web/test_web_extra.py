@@ -13,9 +13,8 @@ from kernbench.runtime_api.types import DeviceSelector
 from kernbench.sim_engine.component import Memory, MemoryAccess
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.topology.drawing.shapes import shapes_of
-from kernbench.web.activity import busy_memories
+from kernbench.web.activity import ObservedRun, busy_memories, observe_run
 from kernbench.web.machine_view import machine_view
-from kernbench.web.observer import ObservedRun, observe_run
 from kernbench.web.page import make_page
 
 SCRATCH = "sip0.cube0.scratch"

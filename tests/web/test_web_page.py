@@ -15,8 +15,7 @@ from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.web import run_view
-from kernbench.web.activity import ROWS_OF_KIND
-from kernbench.web.observer import ObservedRun, observe_run
+from kernbench.web.activity import ROWS_OF_KIND, ObservedRun, observe_run
 from kernbench.web.page import Page, make_page
 
 

@@ -23,8 +23,7 @@ from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.runtime_api.requests import purpose_of
 from kernbench.runtime_api.run_explanation import LaunchExplanation, LineWait, RunExplanation, explain_run
-from kernbench.web.activity import ROWS_OF_KIND, WORK_ROWS, Activity, activity_of, busy_memories, busy_rows
-from kernbench.web.observer import ObservedRun
+from kernbench.web.activity import ROWS_OF_KIND, WORK_ROWS, Activity, ObservedRun, activity_of, busy_memories, busy_rows
 from kernbench.web.packing import Pack, PageJson, SpanRows, TimeWindow, sparse_rows, varints
 
 _PARTS = list(PathPart)
