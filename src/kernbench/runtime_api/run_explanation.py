@@ -122,6 +122,11 @@ class RunExplanation:
     launches: tuple[LaunchExplanation, ...]
     slices: tuple[SliceTime, ...]
 
+    @property
+    def rooflines(self) -> list[tuple[str, int, Roofline]]:
+        """The name, the request and the roofline of every launch."""
+        return [(each.name, each.request_id, each.roofline) for each in self.launches]
+
     def longest_of_each_name(self) -> tuple[LaunchExplanation, ...]:
         """Return the launch of each name that took longest."""
         found: dict[str, LaunchExplanation] = {}

@@ -1,0 +1,100 @@
+"""Rooflines of launches as a chart: arithmetic intensity against the rate achieved, under the roofs of the machine.
+
+Work and bytes are those of the busiest instances, as in ``Roofline``: a launch lies as far below a roof as its time is
+beyond that roof's bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kernbench.common.values import value
+from kernbench.observe.roofline import Bound, Roofline
+from kernbench.topology.cube_spec import SramAttrs
+from kernbench.topology.graph import Graph
+from kernbench.topology.hbm_refresh import slice_pace
+
+ENGINES = {"compute": "matrix unit", "MATH": "MATH"}
+"""Resources that do arithmetic, each with a chart of its own, and what the chart calls them"""
+
+
+@value
+class Roof:
+    """A rate that no launch exceeds: units of work a ns of an engine, or bytes a ns of a memory."""
+
+    resource: str
+    name: str
+    rate: float
+
+
+@value
+class ChartPoint:
+    """A launch beside a memory that it used; ``intensity``: work a byte, ``rate``: work a ns."""
+
+    launch: str
+    request_id: int
+    memory: str
+    intensity: float
+    rate: float
+
+
+@value
+class RooflineChart:
+    """The launches that used an engine; ``unit`` is that of its work."""
+
+    engine: str
+    unit: str
+    engine_roofs: tuple[Roof, ...]
+    memory_roofs: tuple[Roof, ...]
+    points: tuple[ChartPoint, ...]
+
+
+def roofline_charts(graph: Graph, launches: Sequence[tuple[str, int, Roofline]]) -> tuple[RooflineChart, ...]:
+    """Return a chart for each engine that any of ``launches`` (name, request, roofline) used; for none, empty ones."""
+    charts = [_chart(graph, resource, launches) for resource in ENGINES]
+    return tuple(chart for chart in charts if chart.points) or tuple(charts[:1])
+
+
+def _chart(graph: Graph, resource: str, launches: Iterable[tuple[str, int, Roofline]]) -> RooflineChart:
+    memories = _memory_roofs(graph)
+    points: list[ChartPoint] = []
+    rates: set[float] = set()
+    for name, request_id, roofline in launches:
+        bounds = {bound.resource: bound for bound in roofline.bounds}
+        work = bounds.get(resource)
+        if work is not None:
+            rates.add(work.rate)
+            used = [bounds[each.resource] for each in memories if each.resource in bounds]
+            points += [_point(name, request_id, roofline, work, memory) for memory in used]
+    unit = "MACs" if resource == "compute" else "bytes"
+    return RooflineChart(ENGINES[resource], unit, _engine_roofs(graph, resource, rates), memories, tuple(points))
+
+
+def _point(name: str, request_id: int, roofline: Roofline, work: Bound, memory: Bound) -> ChartPoint:
+    rate = work.amount * 1000 / roofline.measured_ps
+    return ChartPoint(name, request_id, memory.resource, work.amount / memory.amount, rate)
+
+
+def _engine_roofs(graph: Graph, resource: str, used: set[float]) -> tuple[Roof, ...]:
+    """Return the rates that launches ``used``, or all: those of the matrix unit differ by the type of operands."""
+    pe = graph.spec.pe
+    if resource == "MATH":
+        return (Roof(resource, "MATH", pe.math.bytes_per_ns),)
+    types: dict[float, list[str]] = {}
+    for element, rate in pe.gemm.macs_per_ns.items():
+        types.setdefault(rate, []).append(element)
+    return tuple(
+        Roof(resource, f"matrix unit, {', '.join(types[rate])}", rate)
+        for rate in sorted(types, reverse=True)
+        if rate in used or not used
+    )
+
+
+def _memory_roofs(graph: Graph) -> tuple[Roof, ...]:
+    """Return the rates of an HBM slice, of the fastest SRAM and of a PE's TCM."""
+    srams = [graph.sram_bw_gbs(node.id) for node in graph.nodes.values() if isinstance(node.attrs, SramAttrs)]
+    return (
+        Roof("HBM", "HBM slice", slice_pace(graph.spec.cube).gbs),
+        *(Roof("SRAM", "SRAM", rate) for rate in (max(srams, default=0.0),) if rate),
+        Roof("TCM fetch", "TCM reads", graph.spec.pe.tcm.read_bw_gbs),
+    )
