@@ -15,9 +15,9 @@ from kernbench.observe.roofline_chart import ChartPoint, RooflineChart
 
 COLOURS = {"HBM": BLUE, "SRAM": GREEN, "TCM fetch": ORANGE}
 """One for each memory"""
+SIZES = (10.0, 7.0, 4.5)
+"""Of marks, in points: of a launch with as many bytes from two memories both can be seen"""
 PANEL_IN = (6.4, 4.2)
-MARGIN = 2.0
-"""What the axes show beyond the outermost point or corner, as a factor"""
 LETTERS = 52
 """Those of a title that a panel is wide"""
 MOST_NAMES = 12
@@ -35,7 +35,7 @@ def draw_roofline(charts: Sequence[RooflineChart], title: str, path: Path) -> No
 
 
 def _draw_chart(axes: Axes, chart: RooflineChart) -> None:
-    left, right, low, high = chart_limits(chart)
+    left, right, low, high = chart.limits
     axes.set_title(f"{chart.engine}, busiest PE" if chart.points else "no launch did arithmetic")
     top = max(roof.rate for roof in chart.engine_roofs)
     for roof in chart.engine_roofs:
@@ -76,10 +76,10 @@ def _draw_launches(axes: Axes, points: Sequence[ChartPoint], marker: str) -> Non
         across.append(point.intensity)
         up.append(point.rate)
     axes.plot(across, up, color=MUTED, linewidth=0.8)
-    for memory in dict.fromkeys(point.memory for point in points):
+    for memory, size in zip(dict.fromkeys(point.memory for point in points), SIZES, strict=False):
         mine = [point for point in points if point.memory == memory]
         places = [each.intensity for each in mine], [each.rate for each in mine]
-        axes.plot(*places, marker, color=COLOURS.get(memory, PURPLE), markeredgecolor="white", markersize=7)
+        axes.plot(*places, marker, color=COLOURS.get(memory, PURPLE), markeredgecolor="white", markersize=size)
 
 
 def _name_launches(axes: Axes, points: Sequence[ChartPoint]) -> None:
@@ -97,15 +97,6 @@ def _name_launches(axes: Axes, points: Sequence[ChartPoint]) -> None:
         words = fill(", ".join(each.launch for each in mine), LETTERS // 2)
         at = mine[0].intensity, mine[0].rate
         axes.annotate(words, at, (6, -4), textcoords="offset points", va="top", fontsize=8.5)
-
-
-def chart_limits(chart: RooflineChart) -> tuple[float, float, float, float]:
-    """Return the least and the largest intensity and rate to show: all points, and where the roofs meet."""
-    flat = [roof.rate for roof in chart.engine_roofs]
-    corners = [rate / roof.rate for rate in flat for roof in chart.memory_roofs]
-    across = [*corners, *(point.intensity for point in chart.points)]
-    up = [max(flat) * 0.02, *flat, *(point.rate for point in chart.points)]
-    return min(across) / MARGIN / 2, max(across) * MARGIN * 2, min(up) / MARGIN, max(up) * MARGIN
 
 
 def _style(axes: Axes, chart: RooflineChart, across: tuple[float, float], up: tuple[float, float]) -> None:

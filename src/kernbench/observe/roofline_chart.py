@@ -17,6 +17,11 @@ from kernbench.topology.hbm_refresh import slice_pace
 ENGINES = {"compute": "matrix unit", "MATH": "MATH"}
 """Resources that do arithmetic, each with a chart of its own, and what the chart calls them"""
 
+MARGIN = 2.0
+"""What is shown beyond the outermost point or corner, as a factor"""
+LEAST_HEIGHT = 0.02
+"""Of the highest roof, what is shown below it at least"""
+
 
 @value
 class Roof:
@@ -47,6 +52,15 @@ class RooflineChart:
     engine_roofs: tuple[Roof, ...]
     memory_roofs: tuple[Roof, ...]
     points: tuple[ChartPoint, ...]
+
+    @property
+    def limits(self) -> tuple[float, float, float, float]:
+        """The least and the largest intensity and rate to show: all points, and where the roofs meet."""
+        flat = [roof.rate for roof in self.engine_roofs]
+        corners = [rate / roof.rate for rate in flat for roof in self.memory_roofs]
+        across = [*corners, *(point.intensity for point in self.points)]
+        up = [max(flat) * LEAST_HEIGHT, *flat, *(point.rate for point in self.points)]
+        return min(across) / MARGIN**2, max(across) * MARGIN**2, min(up) / MARGIN, max(up) * MARGIN
 
 
 def roofline_charts(graph: Graph, launches: Sequence[tuple[str, int, Roofline]]) -> tuple[RooflineChart, ...]:

@@ -26,10 +26,10 @@ from kernbench.web.run_view import notice_of, run_view
 # The page asks for news when it finds a version in its mark.
 MARK = '<meta name="kernbench-version" content="">'
 
+STYLES = ("style.css", "dock.css")
 # In the order in which they need each other.
 SCRIPTS = (
     "core.js",
-    "format.js",
     "colours.js",
     "data.js",
     "state.js",
@@ -37,13 +37,14 @@ SCRIPTS = (
     "scene.js",
     "heat.js",
     "map.js",
+    "head.js",
     "details.js",
     "timebar.js",
     "tracks.js",
     "timeline.js",
     "path.js",
+    "roofline.js",
     "tables.js",
-    "live.js",
     "main.js",
 )
 
@@ -92,7 +93,7 @@ def _fill(title: str, data: str) -> str:
     scripts = "\n".join(f"// ---- {name}\n{_asset(name)}" for name in SCRIPTS)
     parts = {
         "TITLE": html.escape(f"{title} · kernbench"),
-        "STYLE": _asset("style.css"),
+        "STYLE": "\n".join(map(_asset, STYLES)),
         "DATA": data,
         "SCRIPTS": scripts,
     }

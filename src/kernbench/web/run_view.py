@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import chain
+from pathlib import Path
 
 from kernbench.common.errors import text_of
-from kernbench.common.units import ns_to_ps
+from kernbench.common.ids import pe_name
+from kernbench.common.program_line import ErrorPlace
+from kernbench.common.units import format_ns, ns_to_ps, ps_to_ns
 from kernbench.common.values import state
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathPart
 from kernbench.observe.roofline import Bound, Roofline
+from kernbench.observe.roofline_chart import roofline_charts
 from kernbench.observe.slices import SliceTime
 from kernbench.observe.statistics import queue_traffic
 from kernbench.observe.trace import PE_ROWS
@@ -23,21 +27,78 @@ from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.runtime_api.requests import purpose_of
 from kernbench.runtime_api.run_explanation import LaunchExplanation, LineWait, RunExplanation, explain_run
+from kernbench.topology.graph import Graph
 from kernbench.web.activity import ROWS_OF_KIND, WORK_ROWS, Activity, ObservedRun, activity_of, busy_memories, busy_rows
 from kernbench.web.packing import Pack, PageJson, SpanRows, TimeWindow, sparse_rows, varints
 
 _PARTS = list(PathPart)
 MOST_SLICES = 8
 """The busiest of a path that the page shows"""
+LEAST_SHARE = 0.5
+"""Of the time for which a resource is busy that binds"""
 
 
-def paths_view(run: ObservedRun, pes: Mapping[PeCoord, int], requests: Sequence[int]) -> list[PageJson]:
-    """The critical path of the run, and of each launch that one of ``requests`` is; times in ps."""
-    engine = run.engine
-    found: RunExplanation = explain_run(run.log, engine.handles, 0.0, run.result.sim_ns)
+def sentence_of(path: CriticalPath, bounds: Roofline) -> str:
+    """Say what binds the time of a path: a resource that is busy for at least half of it, else latency."""
+    shares = [(bound.ps / path.ps, bound) for bound in bounds.bounds if path.ps]
+    if shares and shares[0][0] >= LEAST_SHARE:
+        share, bound = shares[0]
+        following = f"; next: {shares[1][1].resource} {shares[1][0]:.0%}" if shares[1:] else ""
+        return (
+            f"bound by {bound.resource} at {bound.where}: busy {share:.0%} of {format_ns(ps_to_ns(path.ps))}{following}"
+        )
+    if not path.parts:
+        return "nothing took any time"
+    largest = max(path.parts, key=lambda each: each.ps)
+    most = f"no resource is busy more than {shares[0][0]:.0%}" if shares else "no resource did anything"
+    return (
+        f"bound by latency: {largest.part} is {largest.ps / path.ps:.0%} of the {format_ns(ps_to_ns(path.ps))}; {most}"
+    )
+
+
+def heaviest_launch(found: RunExplanation) -> tuple[int, float]:
+    """Return the request that has most of the run's critical path in kernels, and that share of the path.
+
+    Launches of one name count together, and the longest of them stands for all. A wait is no part of the path, so no
+    launch that only waits is found. Without a kernel on the path: (-1, 0).
+    """
+    names = {each.request_id: each.name for each in found.launches if each.ended}
+    by_name: dict[str, int] = {}
+    by_request: dict[int, int] = {}
+    for step in found.path.steps:
+        if step.launch_id in names and step.part not in (PathPart.BARRIER, PathPart.WAIT):
+            name = names[step.launch_id]
+            by_name[name] = by_name.get(name, 0) + step.ps
+            by_request[step.launch_id] = by_request.get(step.launch_id, 0) + step.ps
+    if not by_name:
+        return -1, 0.0
+    name = max(by_name, key=lambda each: by_name[each])
+    request = max((each for each in by_request if names[each] == name), key=lambda each: by_request[each])
+    return request, by_name[name] / found.path.ps
+
+
+def paths_view(found: RunExplanation, pes: Mapping[PeCoord, int], requests: Sequence[int]) -> list[PageJson]:
+    """Return the critical path of the run, and of each launch that one of ``requests`` is; times in ps."""
     whole = _path("run", -1, found.path, found.roofline, found.slices, pes)
     launches = {each.request_id: each for each in found.launches}
     return [whole, *(_launch(launches[each], pes) for each in requests)]
+
+
+def charts_view(graph: Graph, found: RunExplanation, requests: Sequence[int]) -> list[PageJson]:
+    """Return the rooflines as charts; of a point: [window, memory, work a byte, work a ns]."""
+    windows = {request: at for at, request in enumerate(requests, start=1)}
+    launches = [each for each in found.rooflines if each[1] in windows]
+    return [
+        {
+            "engine": chart.engine,
+            "unit": chart.unit,
+            "limits": list(chart.limits),
+            "flat": [[roof.resource, roof.name, roof.rate] for roof in chart.engine_roofs],
+            "sloped": [[roof.resource, roof.name, roof.rate] for roof in chart.memory_roofs],
+            "points": [[windows[each.request_id], each.memory, each.intensity, each.rate] for each in chart.points],
+        }
+        for chart in roofline_charts(graph, launches)
+    ]
 
 
 def _launch(launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> PageJson:
@@ -79,6 +140,7 @@ def _path(
     return {
         "name": name,
         "request": request,
+        "verdict": sentence_of(path, bounds),
         "start_ps": path.start_ps,
         "end_ps": path.end_ps,
         "steps": steps,
@@ -112,12 +174,21 @@ def run_view(run: ObservedRun, pack: Pack) -> dict[str, PageJson]:
 
 
 def notice_of(run: ObservedRun) -> str:
-    """Tell what a reader has to know of a run that did not go well; empty when it did."""
+    """Tell what a reader has to know of a run that did not go well, and where; empty when it did."""
     result = run.result
     if result.ok:
         return ""
-    why = "" if result.error is None else f": {type(result.error).__name__}: {result.error}"
-    return f"{result.bench}: {result.status}{why}"
+    why = "" if result.error is None else f": {type(result.error).__name__}: {text_of(result.error)}"
+    return "\n".join([f"{result.bench}: {result.status}{why}", *_place_lines(result.place)])
+
+
+def _place_lines(place: ErrorPlace | None) -> Iterator[str]:
+    if place is None:
+        return
+    if place.pe is not None:
+        yield f"on {pe_name(place.pe)}" + (f", kernel {place.kernel!r}" if place.kernel else "")
+    if place.line is not None:
+        yield f"at {Path(place.line.file).name}:{place.line.line}"
 
 
 @state
@@ -156,7 +227,19 @@ class _RunView:
             "timeline": self._timeline(),
             "windows": [self._window(at, *each) for at, each in enumerate(self._windows())],
             "parts": [str(part) for part in PathPart],
-            "paths": paths_view(self.run, pes, [each.request_id for each in self.launches]),
+            **self._explain(pes),
+        }
+
+    def _explain(self, pes: Mapping[PeCoord, int]) -> dict[str, PageJson]:
+        """Explain where the time went; ``heaviest``: the window of the launch with most of it, and its share."""
+        engine = self.run.engine
+        found = explain_run(self.run.log, engine.handles, 0.0, self.run.result.sim_ns)
+        requests = [each.request_id for each in self.launches]
+        heaviest, share = heaviest_launch(found)
+        return {
+            "heaviest": [requests.index(heaviest) + 1 if heaviest in requests else 0, share],
+            "paths": paths_view(found, pes, requests),
+            "charts": charts_view(engine.machine.graph, found, requests),
         }
 
     def _about(self) -> dict[str, PageJson]:

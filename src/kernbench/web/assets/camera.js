@@ -12,7 +12,7 @@
     width: 1,
     height: 1,
     least: 0.1,
-    all: false, // everything is shown, and stays so when the map changes its size
+    kept: null, // what is shown, and stays so when the map changes its size
     toScreen(x, y) {
       return [(x - this.x) * this.scale + this.width / 2, (y - this.y) * this.scale + this.height / 2];
     },
@@ -41,9 +41,10 @@
       this.scale = KB.clamp(scale, this.least, MOST);
       KB.set({ camera: [this.x, this.y, this.scale] });
     },
-    showAll() {
-      this.all = true;
-      this.put(this.fitting(KB.machine.bounds));
+    /** Show a rectangle until the reader moves. */
+    keep(rect) {
+      this.kept = rect;
+      this.put(this.fitting(rect));
     },
     pan(dx, dy) {
       this.stop();
@@ -79,7 +80,7 @@
     },
     moving: 0,
     stop() {
-      this.all = false;
+      this.kept = null;
       cancelAnimationFrame(this.moving);
     },
   };
