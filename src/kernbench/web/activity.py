@@ -25,7 +25,7 @@ from kernbench.runtime_api.launch_report import launches_of
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Node
-from kernbench.web.packing import IntArray, TimeSpans, union
+from kernbench.web.packing import IntArray, TimeSpans, merge_spans
 
 
 @value
@@ -42,7 +42,7 @@ class ObservedRun:
         return ns_to_ps(self.result.sim_ns)
 
     def traffic(self) -> dict[int, TimeSpans]:
-        """The busy times of each link that carried something, by the link's place in the graph."""
+        """Return the busy times of each link that carried something, by the link's place in the graph."""
         carried = self.log.seen.tables.carried()
         order = np.lexsort((carried.start, carried.link))
         used, first = np.unique(carried.link[order], return_index=True)
@@ -121,17 +121,17 @@ class TimelineRow:
         return len(self.starts)
 
     def add(self, start_ps: int, end_ps: int, label: int) -> None:
-        """One more span."""
+        """Add a span."""
         self.starts.append(start_ps)
         self.ends.append(end_ps)
         self.labels.append(label)
 
     def busy(self) -> TimeSpans:
-        """The time that its spans cover."""
-        return union(_column(self.starts), _column(self.ends))
+        """Return the time that its spans cover."""
+        return merge_spans(_column(self.starts), _column(self.ends))
 
     def numbers(self) -> IntArray:
-        """Span by span, in the order of time: ps since the start of the one before, length in ps, label."""
+        """Return its spans as numbers, in the order of time: ps since the start of the one before, length in ps, label."""
         starts, ends = _column(self.starts), _column(self.ends)
         order = np.lexsort((ends, starts))
         starts = starts[order]
@@ -146,19 +146,19 @@ class Activity:
     labels: dict[Label, int] = field(default_factory=dict)
 
     def row(self, pe: PeCoord, row: int) -> TimelineRow:
-        """A row of a PE, made when it is first used."""
+        """Return a row of a PE; make it when it is first used."""
         found = self.rows.get(pe)
         if found is None:
             found = self.rows[pe] = [TimelineRow() for _ in PE_ROWS]
         return found[row]
 
     def label(self, name: str, kernel: str, line: int) -> int:
-        """The number of a label."""
+        """Return the number of a label."""
         return self.labels.setdefault((name, kernel, line), len(self.labels))
 
 
-def activity_of(log: TraceLog, handles: Sequence[RequestHandle], end_ps: int) -> Activity:
-    """The timelines of a run; what was still under way at its end is shown up to then. PEs are in the graph's order."""
+def collect_activity(log: TraceLog, handles: Sequence[RequestHandle], end_ps: int) -> Activity:
+    """Collect the timelines of a run; what was still under way at its end is shown up to then. PEs are in the graph's order."""
     found = Activity()
     rows = {name: at for at, name in enumerate(PE_ROWS)}
     for handle in launches_of(handles):
@@ -180,8 +180,8 @@ def is_memory(node: Node) -> bool:
     return node.kind in _MEMORY_KINDS or node.window is not None
 
 
-def busy_memories(log: TraceLog, end_ps: int) -> dict[int, TimeSpans]:
-    """The time up to ``end_ps`` in which memories worked on accesses, by their places in the graph."""
+def collect_memory_spans(log: TraceLog, end_ps: int) -> dict[int, TimeSpans]:
+    """Collect the time up to ``end_ps`` in which memories worked on accesses, by their places in the graph."""
     nodes = log.machine.graph.nodes
     rows = {node.id: TimelineRow() for node in nodes.values() if is_memory(node)}
     turns, parts = log.seen.turns, log.seen.columns.parts
@@ -191,8 +191,8 @@ def busy_memories(log: TraceLog, end_ps: int) -> dict[int, TimeSpans]:
     return {at: rows[node].busy() for at, node in enumerate(nodes) if node in rows}
 
 
-def busy_rows(rows: Sequence[TimelineRow]) -> Iterator[TimeSpans]:
-    """The busy time of each row of a PE, and last that of any engine."""
+def merge_rows(rows: Sequence[TimelineRow]) -> Iterator[TimeSpans]:
+    """Yield the busy time of each row of a PE, and last that of any engine."""
     busy = [row.busy() for row in rows]
     yield from busy
     yield _any_of([busy[row] for row in WORK_ROWS])
@@ -200,7 +200,7 @@ def busy_rows(rows: Sequence[TimelineRow]) -> Iterator[TimeSpans]:
 
 def _any_of(rows: Iterable[TimeSpans]) -> TimeSpans:
     given = list(rows)
-    return union(np.concatenate([each.starts for each in given]), np.concatenate([each.ends for each in given]))
+    return merge_spans(np.concatenate([each.starts for each in given]), np.concatenate([each.ends for each in given]))
 
 
 def _column(values: list[int]) -> IntArray:

@@ -19,9 +19,9 @@ from kernbench.runtime_api.bench_runner import BenchResult
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.topology.builder import Topology, resolve_topology, topology_file
 from kernbench.web.activity import ObservedRun, observe_run
-from kernbench.web.machine_view import machine_view, source_name
+from kernbench.web.machine_view import source_name, view_machine
 from kernbench.web.packing import Pack
-from kernbench.web.run_view import notice_of, run_view
+from kernbench.web.run_view import describe_failure, view_run
 
 # The page asks for news when it finds a version in its mark.
 MARK = '<meta name="kernbench-version" content="">'
@@ -72,24 +72,24 @@ class Page:
 
 
 def make_page(machine: Topology, run: ObservedRun | None = None) -> Page:
-    """The page of a machine, and of a run on it if there is one. Equal runs give equal pages."""
+    """Make the page of a machine, and of a run on it if there is one. Equal runs give equal pages."""
     pack = Pack()
     # A run that ended before any time had passed has nothing to show but its end.
-    view = None if run is None or not run.end_ps else run_view(run, pack)
-    title = one_line(source_name(machine) if run is None else f"{run.result.bench} on {source_name(machine)}")
-    notice = "" if run is None else notice_of(run)
+    view = None if run is None or not run.end_ps else view_run(run, pack)
+    title = escape_unseen(source_name(machine) if run is None else f"{run.result.bench} on {source_name(machine)}")
+    notice = "" if run is None else describe_failure(run)
     wired = {} if run is None else run.engine.machine.network.links
-    data = pack.text({"version": __version__, "machine": machine_view(machine, wired), "run": view, "notice": notice})
+    data = pack.text({"version": __version__, "machine": view_machine(machine, wired), "run": view, "notice": notice})
     return Page(_fill(title, data), title, machine.resolved_yaml())
 
 
-def one_line(text: str) -> str:
-    """A text with what cannot be seen in it, such as a line break, as an escape."""
+def escape_unseen(text: str) -> str:
+    """Write what cannot be seen in a text, such as a line break, as an escape."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _fill(title: str, data: str) -> str:
-    """The markup with everything in it. Neither base64 nor our own scripts can end a ``script`` element."""
+    """Put everything into the markup. Neither base64 nor our own scripts can end a ``script`` element."""
     scripts = "\n".join(f"// ---- {name}\n{_asset(name)}" for name in SCRIPTS)
     parts = {
         "TITLE": html.escape(f"{title} · kernbench"),
@@ -119,7 +119,7 @@ class PageSource(Protocol):
         """List the files to look at for changes."""
 
     def content(self) -> str:
-        """The page as it is now. KernbenchError when there is none."""
+        """Return the page as it is now. KernbenchError when there is none."""
 
 
 @value
@@ -175,7 +175,7 @@ class RunSource:
         return Made(make_page(machine, run), run.result)
 
     def content(self) -> str:
-        """The page of a new run."""
+        """Run, and return the page."""
         return self.make().page.content
 
 

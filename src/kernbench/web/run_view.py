@@ -28,8 +28,16 @@ from kernbench.runtime_api.launch_report import launches_of
 from kernbench.runtime_api.requests import purpose_of
 from kernbench.runtime_api.run_explanation import LaunchExplanation, LineWait, RunExplanation, explain_run
 from kernbench.topology.graph import Graph
-from kernbench.web.activity import ROWS_OF_KIND, WORK_ROWS, Activity, ObservedRun, activity_of, busy_memories, busy_rows
-from kernbench.web.packing import Pack, PageJson, SpanRows, TimeWindow, sparse_rows, varints
+from kernbench.web.activity import (
+    ROWS_OF_KIND,
+    WORK_ROWS,
+    Activity,
+    ObservedRun,
+    collect_activity,
+    collect_memory_spans,
+    merge_rows,
+)
+from kernbench.web.packing import Pack, PageJson, SpanRows, TimeWindow, encode_rows, encode_varints
 
 _PARTS = list(PathPart)
 MOST_SLICES = 8
@@ -38,7 +46,7 @@ LEAST_SHARE = 0.5
 """Of the time for which a resource is busy that binds"""
 
 
-def sentence_of(path: CriticalPath, bounds: Roofline) -> str:
+def say_verdict(path: CriticalPath, bounds: Roofline) -> str:
     """Say what binds the time of a path: a resource that is busy for at least half of it, else latency."""
     shares = [(bound.ps / path.ps, bound) for bound in bounds.bounds if path.ps]
     if shares and shares[0][0] >= LEAST_SHARE:
@@ -56,7 +64,7 @@ def sentence_of(path: CriticalPath, bounds: Roofline) -> str:
     )
 
 
-def heaviest_launch(found: RunExplanation) -> tuple[int, float]:
+def find_heaviest(found: RunExplanation) -> tuple[int, float]:
     """Return the request that has most of the run's critical path in kernels, and that share of the path.
 
     Launches of one name count together, and the longest of them stands for all. A wait is no part of the path, so no
@@ -77,14 +85,14 @@ def heaviest_launch(found: RunExplanation) -> tuple[int, float]:
     return request, by_name[name] / found.path.ps
 
 
-def paths_view(found: RunExplanation, pes: Mapping[PeCoord, int], requests: Sequence[int]) -> list[PageJson]:
+def view_paths(found: RunExplanation, pes: Mapping[PeCoord, int], requests: Sequence[int]) -> list[PageJson]:
     """Return the critical path of the run, and of each launch that one of ``requests`` is; times in ps."""
     whole = _path("run", -1, found.path, found.roofline, found.slices, pes)
     launches = {each.request_id: each for each in found.launches}
     return [whole, *(_launch(launches[each], pes) for each in requests)]
 
 
-def charts_view(graph: Graph, found: RunExplanation, requests: Sequence[int]) -> list[PageJson]:
+def view_charts(graph: Graph, found: RunExplanation, requests: Sequence[int]) -> list[PageJson]:
     """Return the rooflines as charts; of a point: [window, memory, work a byte, work a ns]."""
     windows = {request: at for at, request in enumerate(requests, start=1)}
     launches = [each for each in found.rooflines if each[1] in windows]
@@ -132,7 +140,7 @@ def _path(
     slices: Sequence[SliceTime],
     pes: Mapping[PeCoord, int],
 ) -> dict[str, PageJson]:
-    """Steps are [part, start ps, end ps, PE or -1, line or 0]."""
+    """Describe a path; steps are [part, start ps, end ps, PE or -1, line or 0]."""
     steps: list[PageJson] = [
         [_PARTS.index(step.part), step.start_ps, step.end_ps, -1 if step.pe is None else pes[step.pe], step.line]
         for step in path.steps
@@ -140,7 +148,7 @@ def _path(
     return {
         "name": name,
         "request": request,
-        "verdict": sentence_of(path, bounds),
+        "verdict": say_verdict(path, bounds),
         "start_ps": path.start_ps,
         "end_ps": path.end_ps,
         "steps": steps,
@@ -153,7 +161,7 @@ def _path(
 
 
 def _slice(each: SliceTime) -> PageJson:
-    """Its name, ps by what its buses were busy with, and the share of row hits."""
+    """Describe a slice: its name, ps by what its buses were busy with, and the share of row hits."""
     spent = each.data_ps, each.rows_ps, each.turnarounds_ps, each.refresh_ps, each.groups_ps
     return [each.where, [*spent], each.hit_share]
 
@@ -168,12 +176,12 @@ LEAST_BINS = 24
 BINS_OF_LAUNCHES = 100 * BINS
 
 
-def run_view(run: ObservedRun, pack: Pack) -> dict[str, PageJson]:
-    """The run for the page, times in ps; the long columns go into ``pack``."""
+def view_run(run: ObservedRun, pack: Pack) -> dict[str, PageJson]:
+    """Describe the run for the page, times in ps; the long columns go into ``pack``."""
     return _RunView(run, pack).make()
 
 
-def notice_of(run: ObservedRun) -> str:
+def describe_failure(run: ObservedRun) -> str:
     """Tell what a reader has to know of a run that did not go well, and where; empty when it did."""
     result = run.result
     if result.ok:
@@ -206,13 +214,13 @@ class _RunView:
     def __post_init__(self) -> None:
         engine = self.run.engine
         self.launches = [each for each in launches_of(engine.handles) if each.ended_ps > each.submitted_ps]
-        self.activity = activity_of(self.run.log, engine.handles, self.run.end_ps)
+        self.activity = collect_activity(self.run.log, engine.handles, self.run.end_ps)
         self.traffic = SpanRows(self.run.traffic())
-        self.busy = SpanRows(dict(enumerate(chain.from_iterable(map(busy_rows, self.activity.rows.values())))))
-        self.memories = SpanRows(busy_memories(self.run.log, self.run.end_ps))
+        self.busy = SpanRows(dict(enumerate(chain.from_iterable(map(merge_rows, self.activity.rows.values())))))
+        self.memories = SpanRows(collect_memory_spans(self.run.log, self.run.end_ps))
 
     def make(self) -> dict[str, PageJson]:
-        """Everything."""
+        """Make everything."""
         engine = self.run.engine
         pes = {pe: at for at, pe in enumerate(engine.machine.graph.pes())}
         return {
@@ -235,11 +243,11 @@ class _RunView:
         engine = self.run.engine
         found = explain_run(self.run.log, engine.handles, 0.0, self.run.result.sim_ns)
         requests = [each.request_id for each in self.launches]
-        heaviest, share = heaviest_launch(found)
+        heaviest, share = find_heaviest(found)
         return {
             "heaviest": [requests.index(heaviest) + 1 if heaviest in requests else 0, share],
-            "paths": paths_view(found, pes, requests),
-            "charts": charts_view(engine.machine.graph, found, requests),
+            "paths": view_paths(found, pes, requests),
+            "charts": view_charts(engine.machine.graph, found, requests),
         }
 
     def _about(self) -> dict[str, PageJson]:
@@ -255,7 +263,7 @@ class _RunView:
         }
 
     def _windows(self) -> Iterator[tuple[TimeWindow, int]]:
-        """The run, and each of its launches with its place among the requests."""
+        """Yield the run, and each of its launches with its place among the requests."""
         yield TimeWindow("run", 0, self.run.end_ps, min(BINS, self.run.end_ps)), -1
         bins = max(LEAST_BINS, min(BINS, BINS_OF_LAUNCHES // max(1, len(self.launches))))
         places = {handle.request_id: at for at, handle in enumerate(self.run.engine.handles)}
@@ -264,7 +272,7 @@ class _RunView:
             yield TimeWindow(each.msg.title, begin, end, min(bins, end - begin)), places[each.request_id]
 
     def _request(self, handle: RequestHandle) -> PageJson:
-        """[phase, name, SIP or -1, bytes, submitted ps, ended ps or -1, error]."""
+        """Describe a request: [phase, name, SIP or -1, bytes, submitted ps, ended ps or -1, error]."""
         purpose = purpose_of(handle.msg, AddressFormat(self.run.engine.spec.address.format))
         sip = -1 if purpose.sip is None else purpose.sip
         about: list[PageJson] = [purpose.phase, handle.msg.title, sip, purpose.nbytes, handle.submitted_ps]
@@ -274,7 +282,7 @@ class _RunView:
         return [*about, handle.ended_ps, "" if error is None else text_of(error)]
 
     def _links(self) -> PageJson:
-        """[number, bytes, busy ps, most bytes in its FIFO] of every link that carried something."""
+        """Describe links: [number, bytes, busy ps, most bytes in its FIFO] of every link that carried something."""
         number = {(edge.src, edge.dst): at for at, edge in enumerate(self.run.engine.machine.graph.edges)}
         return [
             [number[link.src, link.dst], link.nbytes, ns_to_ps(link.busy_ns), link.peak_fifo_bytes]
@@ -282,7 +290,7 @@ class _RunView:
         ]
 
     def _queues(self, pes: Mapping[PeCoord, int]) -> PageJson:
-        """[PE, busy ps, [direction, messages, bytes] of each of its queues that sent] of every PE that sent."""
+        """Describe queues: [PE, busy ps, [direction, messages, bytes] of each of its queues that sent] of every PE that sent."""
         engine = self.run.engine
         return [
             [pes[each.pe], ns_to_ps(each.busy_ns), [[use.direction, use.messages, use.nbytes] for use in each.sent]]
@@ -290,23 +298,23 @@ class _RunView:
         ]
 
     def _timeline(self) -> PageJson:
-        """PE by PE and row by row, how many spans there are and how many bytes they take in the section ``spans``."""
+        """Tell, PE by PE and row by row, how many spans there are and how many bytes they take in the section ``spans``."""
         content: list[bytes] = []
         index: list[PageJson] = []
         for rows in self.activity.rows.values():
             for row in rows:
-                content.append(varints(row.numbers()))
+                content.append(encode_varints(row.numbers()))
                 index.append([len(row), len(content[-1])])
         self.pack.add("spans", b"".join(content))
         return {"labels": [list(label) for label in self.activity.labels], "index": index}
 
     def _window(self, number: int, window: TimeWindow, request: int) -> PageJson:
-        """Its sections have bins: bytes by link; busy ps by PE and row (one more: any engine); busy ps by memory."""
+        """Describe a window; its sections have bins: bytes by link; busy ps by PE and row (one more: any engine); busy ps by memory."""
         traffic, busy, memories = (rows.within(window) for rows in (self.traffic, self.busy, self.memories))
         n_rows = len(self.activity.rows) * (len(PE_ROWS) + 1)
-        self.pack.add(f"traffic{number}", sparse_rows(traffic.values()))
-        self.pack.add(f"busy{number}", sparse_rows(busy.get(row) for row in range(n_rows)))
-        self.pack.add(f"memories{number}", sparse_rows(memories.values()))
+        self.pack.add(f"traffic{number}", encode_rows(traffic.values()))
+        self.pack.add(f"busy{number}", encode_rows(busy.get(row) for row in range(n_rows)))
+        self.pack.add(f"memories{number}", encode_rows(memories.values()))
         return {
             "name": window.name,
             "request": request,

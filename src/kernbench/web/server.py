@@ -94,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """The page, its version, or nothing of that name."""
+        """Answer with the page, its version, or nothing of that name."""
         self._answer(with_content=True)
 
     def do_HEAD(self) -> None:
@@ -102,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_content=False)
 
     def do_POST(self) -> None:
-        """Nothing can be changed here."""
+        """Refuse: nothing can be changed here."""
         self.send_response(HTTPStatus.METHOD_NOT_ALLOWED)
         self.send_header("Allow", "GET, HEAD")
         self.send_header("Content-Length", "0")
@@ -169,7 +169,7 @@ class Watcher:
         self._seen = self._stamps()
 
     def look(self) -> str | None:
-        """None when nothing has changed; else what came of making a new page: nothing to say, or an error."""
+        """Make a new page if a file has changed; return the error, empty without one, None when nothing has changed."""
         now = self._stamps()
         if now == self._seen:
             return None

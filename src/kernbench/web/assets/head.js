@@ -67,6 +67,7 @@
       KB.notice(KB.problem);
       drawVerdict();
       KB.watch(["window"], drawVerdict);
+      KB.watch(["window", "tab"], () => KB.tip(null)); // what it is about may be gone
     },
   };
 })();

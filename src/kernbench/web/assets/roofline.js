@@ -1,10 +1,13 @@
 /* The roofline: launches by arithmetic intensity and the rate achieved, under the roofs of the machine. */
 (() => {
   const { el, format } = KB;
-  const [WIDTH, HEIGHT] = [560, 330];
+  const [LEAST_WIDTH, MOST_WIDTH, LEAST_HEIGHT, MOST_HEIGHT] = [280, 680, 190, 420];
+  const BESIDE = 34; // pixels between charts
+  const BELOW = 108; // pixels of the panel that are not of the charts
   const PLOT = { left: 62, right: 12, top: 14, bottom: 40 };
   const MOST_NAMES = 12;
-  const NAME_PX = 15; // names closer than this lie on each other
+  const SAME_PX = 8; // marks closer than this have their names in one place
+  const [NAME_PX, LETTER_PX] = [12, 6];
   const SIZES = [6.5, 4.8, 3.2]; // of marks: of a launch with as many bytes from two memories both can be seen
 
   const svg = (tag, attributes, ...children) => {
@@ -19,18 +22,32 @@
 
   const number = (value) => Number(value.toPrecision(4)).toLocaleString("en-US", { maximumSignificantDigits: 4 });
 
-  /** Places of a chart in its picture. */
-  const placeIn = ({ limits: [left, right, low, high] }) => {
+  /** How large a chart can be, so that all are seen at once. */
+  const sizeOf = (panel) => {
+    const count = KB.run.charts.length;
+    const beside = panel.clientWidth >= count * (LEAST_WIDTH + BESIDE) ? count : 1;
+    return {
+      width: KB.clamp(panel.clientWidth / beside - BESIDE, LEAST_WIDTH, MOST_WIDTH),
+      height: KB.clamp(panel.clientHeight - BELOW, LEAST_HEIGHT, MOST_HEIGHT),
+    };
+  };
+
+  /** Places of a chart in a picture of some size. */
+  const placeIn = ({ limits: [left, right, low, high] }, { width, height }) => {
     const along = (value, from, to, length) => (Math.log(value / from) / Math.log(to / from)) * length;
     return {
-      x: (value) => PLOT.left + along(value, left, right, WIDTH - PLOT.left - PLOT.right),
-      y: (value) => HEIGHT - PLOT.bottom - along(value, low, high, HEIGHT - PLOT.top - PLOT.bottom),
+      width,
+      height,
+      end: width - PLOT.right,
+      bottom: height - PLOT.bottom,
+      x: (value) => PLOT.left + along(value, left, right, width - PLOT.left - PLOT.right),
+      y: (value) => height - PLOT.bottom - along(value, low, high, height - PLOT.top - PLOT.bottom),
     };
   };
 
   /** 1, 2, 5, 10 … between two numbers, or powers of ten where those are too many. */
-  const ticksOf = (from, to) => {
-    const steps = to / from > 1000 ? [1] : [1, 2, 5];
+  const ticksOf = (from, to, most) => {
+    const steps = to / from > most ? [1] : [1, 2, 5];
     const found = [];
     for (let power = Math.floor(Math.log10(from)); 10 ** power <= to; power++)
       found.push(...steps.map((step) => step * 10 ** power).filter((tick) => tick >= from && tick <= to));
@@ -39,12 +56,12 @@
 
   const axes = (chart, place) => {
     const [left, right, low, high] = chart.limits;
-    const [bottom, end] = [HEIGHT - PLOT.bottom, WIDTH - PLOT.right];
-    const across = ticksOf(left, right).flatMap((tick) => [
+    const { bottom, end } = place;
+    const across = ticksOf(left, right, 1000).flatMap((tick) => [
       svg("line", { class: "grid", x1: place.x(tick), x2: place.x(tick), y1: PLOT.top, y2: bottom }),
       svg("text", { x: place.x(tick), y: bottom + 15, "text-anchor": "middle" }, number(tick)),
     ]);
-    const up = ticksOf(low, high).flatMap((tick) => [
+    const up = ticksOf(low, high, place.height < 260 ? 100 : 1000).flatMap((tick) => [
       svg("line", { class: "grid", x1: PLOT.left, x2: end, y1: place.y(tick), y2: place.y(tick) }),
       svg("text", { x: PLOT.left - 6, y: place.y(tick) + 4, "text-anchor": "end" }, number(tick)),
     ]);
@@ -54,7 +71,7 @@
       ...up,
       svg(
         "text",
-        { x: (PLOT.left + end) / 2, y: HEIGHT - 6, "text-anchor": "middle" },
+        { x: (PLOT.left + end) / 2, y: place.height - 6, "text-anchor": "middle" },
         `${chart.unit} for each byte of the memory's busiest instance`,
       ),
       svg("text", { transform: `translate(12 ${middle}) rotate(-90)`, "text-anchor": "middle" }, `${chart.unit}/ns achieved`),
@@ -71,7 +88,7 @@
       line([Math.max(rate / fastest, left), rate], [right, rate], { class: "roof" }),
       svg(
         "text",
-        { class: "strong", x: WIDTH - PLOT.right - 2, y: place.y(rate) - 5, "text-anchor": "end" },
+        { class: "strong", x: place.end - 2, y: place.y(rate) - 5, "text-anchor": "end" },
         `${name}: ${number(rate)} ${chart.unit}/ns`,
       ),
     ]);
@@ -124,25 +141,28 @@
       const best = rightmost.get(name);
       if (!best || intensity > best.intensity) rightmost.set(name, { name, intensity, rate });
     }
-    const places = [];
+    const found = [];
     for (const { name, intensity, rate } of [...rightmost.values()].slice(0, MOST_NAMES)) {
       const [x, y] = [place.x(intensity), place.y(rate)];
-      const near = places.find((each) => Math.abs(each.x - x) < 4 * NAME_PX && Math.abs(each.y - y) < NAME_PX);
-      if (near) near.words.push(name);
-      else places.push({ x, y, words: [name] });
+      const same = found.find((each) => Math.abs(each.x - x) < SAME_PX && Math.abs(each.y - y) < SAME_PX);
+      if (same) same.words += `, ${name}`;
+      else found.push({ x, y, words: name });
     }
-    return places.map(({ x, y, words }) => {
-      const late = x > WIDTH * 0.75;
-      return svg(
-        "text",
-        { class: "strong", x: x + (late ? -9 : 9), y: y + 13, "text-anchor": late ? "end" : "start" },
-        words.join(", "),
-      );
+    const taken = [];
+    return found.map(({ x, y, words }) => {
+      const length = words.length * LETTER_PX;
+      const late = x + length > place.end;
+      const from = late ? x - length : x;
+      const free = (at) =>
+        at < place.bottom && taken.every(([x0, x1, y0]) => from > x1 || from + length < x0 || Math.abs(at - y0) >= NAME_PX);
+      const at = [13, -7, 26, -20, 39].map((by) => y + by).find(free) || y + 13;
+      taken.push([from, from + length, at]);
+      return svg("text", { class: "strong", x: late ? x - 9 : x + 9, y: at, "text-anchor": late ? "end" : "start" }, words);
     });
   };
 
-  const draw = (chart) => {
-    const place = placeIn(chart);
+  const draw = (chart, size) => {
+    const place = placeIn(chart, size);
     const count = new Set(chart.points.map(([window]) => window)).size;
     const title = count
       ? `${chart.engine}, busiest PE · ${format.count(count)} ${count > 1 ? "launches" : "launch"}`
@@ -153,7 +173,7 @@
       el("h3", { text: title }),
       svg(
         "svg",
-        { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Roofline: ${title}` },
+        { width: size.width, height: size.height, role: "img", "aria-label": `Roofline: ${title}` },
         ...axes(chart, place),
         ...roofs(chart, place),
         ...marks(chart, place),
@@ -170,15 +190,16 @@
     make(panel) {
       const fill = () => {
         if (panel.hidden) return;
+        const size = sizeOf(panel);
         panel.replaceChildren(
           el("div", {
             class: "controls",
             text: "A launch far below its roofs is bound by latency; one at a roof by what the roof is of. Click a launch to see it.",
           }),
-          el("div", { class: "charts" }, ...KB.run.charts.map(draw)),
+          el("div", { class: "charts" }, ...KB.run.charts.map((chart) => draw(chart, size))),
         );
       };
-      KB.watch(["window", "tab"], fill);
+      KB.watch(["window", "tab", "size", "dock"], fill);
       fill();
     },
   };
