@@ -164,14 +164,50 @@ def test_a_run_that_failed_is_shown_as_far_as_it_got(machine: Topology) -> None:
     head = read_page(
         make_page(machine, observe_run(machine, function(program), DeviceSelector("all"), ())).content
     ).head
-    assert head["notice"] == "bench: FAILED: ValueError: host trouble"
+    assert re.fullmatch(r"bench: FAILED: ValueError: host trouble\nat test_web_page\.py:\d+", head["notice"])
     assert head["run"]["requests"]
+
+
+def test_the_run_and_every_launch_have_a_verdict(data: PageData) -> None:
+    verdicts = [path["verdict"] for path in data.head["run"]["paths"]]
+    assert len(verdicts) == len(data.head["run"]["windows"])
+    assert [each for each in verdicts if not re.match(r"bound by \w+", each)] == []
+
+
+def test_the_heaviest_launch_has_most_of_the_path_in_kernels(machine: Topology) -> None:
+    """Launches of one name count together."""
+
+    def nap(p: int, *, tl: Any) -> None:
+        tl.program_id(0)
+
+    def work(p: int, times: int, *, tl: Any) -> None:
+        for _ in range(times):
+            tl.store(p, tl.load(p, (32,), "f16"))
+
+    def program(torch: Any) -> None:
+        x = torch.zeros(64, dtype="f16", name="x")
+        torch.launch("single", work, x, 6)
+        torch.launch("twice", work, x, 4)
+        torch.launch("nap", nap, x)
+        torch.launch("twice", work, x, 5)
+
+    run = read_page(make_page(machine, observe_run(machine, function(program), DeviceSelector("all"), ())).content)
+    window, share = run.head["run"]["heaviest"]
+    assert [each["name"] for each in run.head["run"]["windows"]] == ["run", "single", "twice", "nap", "twice"]
+    assert window == 4
+    assert 0 < share < 1
+
+
+def test_without_a_kernel_there_is_no_heaviest_launch(machine: Topology) -> None:
+    run = observe_run(machine, function(lambda torch: torch.zeros(64, dtype="f16")), DeviceSelector("all"), ())
+    assert read_page(make_page(machine, run).content).head["run"]["heaviest"] == [0, 0.0]
 
 
 def test_a_run_without_requests_is_no_run(machine: Topology) -> None:
     run = observe_run(machine, function(lambda torch: None), DeviceSelector("all"), ())
     head = read_page(make_page(machine, run).content).head
-    assert (head["run"], head["notice"]) == (None, "bench: NO_REQUESTS")
+    assert head["run"] is None
+    assert re.fullmatch(r"bench: NO_REQUESTS\nat test_web_page\.py:\d+", head["notice"])
 
 
 def test_a_bench_with_machines_of_its_own_is_refused(machine: Topology) -> None:

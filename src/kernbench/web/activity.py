@@ -131,7 +131,7 @@ class TimelineRow:
         return merge_spans(_column(self.starts), _column(self.ends))
 
     def numbers(self) -> IntArray:
-        """Return its spans as numbers, in the order of time: ps since the start of the one before, length in ps, label."""
+        """Return its spans in the order of time: ps since the start of the one before, length in ps, label."""
         starts, ends = _column(self.starts), _column(self.ends)
         order = np.lexsort((ends, starts))
         starts = starts[order]
@@ -158,7 +158,7 @@ class Activity:
 
 
 def collect_activity(log: TraceLog, handles: Sequence[RequestHandle], end_ps: int) -> Activity:
-    """Collect the timelines of a run; what was still under way at its end is shown up to then. PEs are in the graph's order."""
+    """Collect the timelines of a run, PEs in the graph's order; what was under way at its end counts up to then."""
     found = Activity()
     rows = {name: at for at, name in enumerate(PE_ROWS)}
     for handle in launches_of(handles):

@@ -24,7 +24,7 @@ _ZEROS = np.zeros(1, dtype=np.int64)
 
 
 def encode_varints(values: npt.ArrayLike) -> bytes:
-    """Encode whole numbers from 0 up as LEB128: seven bits a byte, the lowest first, the top bit says that more follow."""
+    """Encode whole numbers from 0 up as LEB128: seven bits a byte, the lowest first, the top bit: more follow."""
     rest = np.asarray(values, dtype=np.int64)
     if rest.size == 0:
         return b""
@@ -49,7 +49,7 @@ def encode_rows(rows: Iterable[IntArray | None]) -> bytes:
 
 
 def encode_row(row: IntArray) -> IntArray:
-    """Encode a row of counts as pairs (zeros skipped, value), for rows that are mostly zeros, after the number of pairs."""
+    """Encode a row of counts, mostly zeros: the number of pairs, then pairs (zeros skipped, value)."""
     at = np.flatnonzero(row)
     skipped = np.diff(at, prepend=-1) - 1
     return np.concatenate(([at.size], np.column_stack((skipped, row[at])).ravel()))

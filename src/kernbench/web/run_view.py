@@ -290,7 +290,7 @@ class _RunView:
         ]
 
     def _queues(self, pes: Mapping[PeCoord, int]) -> PageJson:
-        """Describe queues: [PE, busy ps, [direction, messages, bytes] of each of its queues that sent] of every PE that sent."""
+        """Describe queues: [PE, busy ps, [direction, messages, bytes] of each queue that sent] of each PE that sent."""
         engine = self.run.engine
         return [
             [pes[each.pe], ns_to_ps(each.busy_ns), [[use.direction, use.messages, use.nbytes] for use in each.sent]]
@@ -298,7 +298,7 @@ class _RunView:
         ]
 
     def _timeline(self) -> PageJson:
-        """Tell, PE by PE and row by row, how many spans there are and how many bytes they take in the section ``spans``."""
+        """Tell by PE and row how many spans there are and how many bytes they take in the section ``spans``."""
         content: list[bytes] = []
         index: list[PageJson] = []
         for rows in self.activity.rows.values():
@@ -309,7 +309,10 @@ class _RunView:
         return {"labels": [list(label) for label in self.activity.labels], "index": index}
 
     def _window(self, number: int, window: TimeWindow, request: int) -> PageJson:
-        """Describe a window; its sections have bins: bytes by link; busy ps by PE and row (one more: any engine); busy ps by memory."""
+        """Describe a window.
+
+        Its sections have bins: bytes by link; busy ps by PE and row (one more: any engine); busy ps by memory.
+        """
         traffic, busy, memories = (rows.within(window) for rows in (self.traffic, self.busy, self.memories))
         n_rows = len(self.activity.rows) * (len(PE_ROWS) + 1)
         self.pack.add(f"traffic{number}", encode_rows(traffic.values()))

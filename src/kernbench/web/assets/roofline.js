@@ -11,7 +11,7 @@
   const SIZES = [6.5, 4.8, 3.2]; // of marks: of a launch with as many bytes from two memories both can be seen
 
   const svg = (tag, attributes, ...children) => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    const made = document.createElementNS(document.querySelector("svg").namespaceURI, tag);
     for (const [name, value] of Object.entries(attributes)) {
       if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
       else made.setAttribute(name, value);
