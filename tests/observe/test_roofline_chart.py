@@ -37,8 +37,8 @@ def test_a_point_is_work_over_bytes_and_over_time(graph: Graph) -> None:
 def test_it_lies_as_far_below_a_roof_as_its_time_is_beyond_the_bound(graph: Graph, bound: Bound) -> None:
     """So a launch that takes no longer than a bound touches its roof."""
     ((point,),) = (chart.points for chart in charts_of(graph, BYTES, MACS, measured_ps=bound.ps))
-    roof = MACS.rate if bound is MACS else BYTES.rate * point.intensity
-    assert point.rate == pytest.approx(roof)
+    assert point.rate == pytest.approx(MACS.rate if bound is MACS else BYTES.rate * point.intensity)
+    assert (point.roof, point.most) == ("HBM slice", pytest.approx(BYTES.rate * point.intensity))
 
 
 def test_each_engine_has_a_chart(graph: Graph) -> None:

@@ -191,6 +191,7 @@ def test_a_tooltip_tells_what_the_pointer_is_on(opened: Tab) -> None:
 
 
 def test_a_click_on_an_idle_pe_says_that_it_did_nothing(opened: Tab) -> None:
+    opened.ask("KB.camera.keep(KB.machine.bounds)")
     opened.click(*place_of_pe(opened, 5))
     assert "did nothing" in opened.ask(DETAILS)
 

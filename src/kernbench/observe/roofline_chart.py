@@ -34,13 +34,18 @@ class Roof:
 
 @value
 class ChartPoint:
-    """A launch beside a memory that it used; ``intensity``: work a byte, ``rate``: work a ns."""
+    """A launch beside a memory that it used; ``intensity``: work a byte, ``rate``: work a ns.
+
+    ``roof``: the lower of the roofs of the engine and of the memory over it, and ``most``: its rate there.
+    """
 
     launch: str
     request_id: int
     memory: str
     intensity: float
     rate: float
+    roof: str
+    most: float
 
 
 @value
@@ -78,15 +83,19 @@ def _chart(graph: Graph, resource: str, launches: Iterable[tuple[str, int, Roofl
         work = bounds.get(resource)
         if work is not None:
             rates.add(work.rate)
-            used = [bounds[each.resource] for each in memories if each.resource in bounds]
-            points += [_point(name, request_id, roofline, work, memory) for memory in used]
+            points += [
+                _point(name, request_id, roofline, work, bounds[memory.resource], memory)
+                for memory in memories
+                if memory.resource in bounds
+            ]
     unit = "MACs" if resource == "compute" else "bytes"
     return RooflineChart(ENGINES[resource], unit, _engine_roofs(graph, resource, rates), memories, tuple(points))
 
 
-def _point(name: str, request_id: int, roofline: Roofline, work: Bound, memory: Bound) -> ChartPoint:
-    rate = work.amount * 1000 / roofline.measured_ps
-    return ChartPoint(name, request_id, memory.resource, work.amount / memory.amount, rate)
+def _point(name: str, request_id: int, roofline: Roofline, work: Bound, moved: Bound, memory: Roof) -> ChartPoint:
+    rate, intensity = work.amount * 1000 / roofline.measured_ps, work.amount / moved.amount
+    most, roof = min((work.rate, ENGINES[work.resource]), (intensity * memory.rate, memory.name))
+    return ChartPoint(name, request_id, memory.resource, intensity, rate, roof, most)
 
 
 def _engine_roofs(graph: Graph, resource: str, used: set[float]) -> tuple[Roof, ...]:

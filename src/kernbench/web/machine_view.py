@@ -20,6 +20,9 @@ from kernbench.web.packing import PageJson
 # Links that join two ports facing each other, or have no parts in their way.
 _STRAIGHT = frozenset(("cube_to_cube", "io_to_cube", "noc"))
 
+# Rows that say where the file of the machine lies.
+_NAMES = ("machine", "source")
+
 
 @state
 class Wires:
@@ -99,7 +102,7 @@ def view_machine(topology: Topology, wired: Mapping[tuple[str, str], Link] | Non
     kinds = list(graph.count_of_kinds())
     return {
         "digest": topology.digest,
-        "facts": [("source", source_name(topology)), *machine_rows(topology)[1:]],
+        "facts": [("source", source_name(topology)), *(row for row in machine_rows(topology) if row[0] not in _NAMES)],
         "ns_per_mm": graph.spec.ns_per_mm,
         "slice_bw_gbs": graph.spec.cube.slice_bw_gbs,
         "kinds": kinds,

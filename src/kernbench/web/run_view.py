@@ -19,7 +19,7 @@ from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathPart
 from kernbench.observe.roofline import Bound, Roofline
-from kernbench.observe.roofline_chart import roofline_charts
+from kernbench.observe.roofline_chart import ChartPoint, roofline_charts
 from kernbench.observe.slices import SliceTime
 from kernbench.observe.statistics import queue_traffic
 from kernbench.observe.trace import PE_ROWS
@@ -93,7 +93,7 @@ def view_paths(found: RunExplanation, pes: Mapping[PeCoord, int], requests: Sequ
 
 
 def view_charts(graph: Graph, found: RunExplanation, requests: Sequence[int]) -> list[PageJson]:
-    """Return the rooflines as charts; of a point: [window, memory, work a byte, work a ns]."""
+    """Return the rooflines as charts."""
     windows = {request: at for at, request in enumerate(requests, start=1)}
     launches = [each for each in found.rooflines if each[1] in windows]
     return [
@@ -103,10 +103,14 @@ def view_charts(graph: Graph, found: RunExplanation, requests: Sequence[int]) ->
             "limits": list(chart.limits),
             "flat": [[roof.resource, roof.name, roof.rate] for roof in chart.engine_roofs],
             "sloped": [[roof.resource, roof.name, roof.rate] for roof in chart.memory_roofs],
-            "points": [[windows[each.request_id], each.memory, each.intensity, each.rate] for each in chart.points],
+            "points": [_point(each, windows[each.request_id]) for each in chart.points],
         }
         for chart in roofline_charts(graph, launches)
     ]
+
+
+def _point(point: ChartPoint, window: int) -> PageJson:
+    return [window, point.memory, point.intensity, point.rate, point.roof, point.most]
 
 
 def _launch(launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> PageJson:

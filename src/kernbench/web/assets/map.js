@@ -65,15 +65,26 @@
     return [west - 0.3, north - 0.3, east - west + 0.6, south - north + 0.6];
   };
 
-  /** The cubes with a PE that worked; everything where none or nearly all did. */
+  /** What encloses some rectangles, with a margin in mm. */
+  const around = (rects, margin) => {
+    const [left, top] = [Math.min(...rects.map(([x]) => x)), Math.min(...rects.map(([, y]) => y))];
+    const [right, bottom] = [
+      Math.max(...rects.map(([x, , w]) => x + w)),
+      Math.max(...rects.map(([, y, , h]) => y + h)),
+    ];
+    return [left - margin, top - margin, right - left + 2 * margin, bottom - top + 2 * margin];
+  };
+
+  /** The PEs and slices that worked if they are of one cube, else the cubes; everything if that is half of them. */
   const workedRect = () => {
     const { machine, run } = KB;
-    const pes = run ? run.active.map((pe) => machine.pes[pe]) : [];
-    const cubes = [...new Set(pes.map(([sip, cube]) => `${sip}.${cube}`))].map((id) => KB.dieById.get(id).rect);
-    if (!cubes.length || cubes.length > KB.dieById.size / 2) return machine.bounds;
-    const [left, top] = [Math.min(...cubes.map(([x]) => x)), Math.min(...cubes.map(([, y]) => y))];
-    const [right, bottom] = [Math.max(...cubes.map(([x, , w]) => x + w)), Math.max(...cubes.map(([, y, , h]) => y + h))];
-    return [left - 0.5, top - 1, right - left + 1, bottom - top + 1.5];
+    const pes = run ? run.active : [];
+    const dies = [...new Set(pes.map((pe) => machine.pes[pe].slice(0, 2).join(".")))].map((id) => KB.dieById.get(id));
+    if (!dies.length || dies.length > KB.dieById.size / 2) return machine.bounds;
+    const rects = dies.map((die) => die.rect);
+    if (dies.length > 1) return around(rects, 1);
+    const slices = machine.hbm.filter((node) => dies[0].nodes.includes(node) && run.window(0).memoryShare(node, -1));
+    return around([...pes.map((pe) => machine.pes[pe].slice(3, 7)), ...slices.map(KB.scene.rectOf)], 0.9);
   };
 
   // ---- Marks: what is selected, what the pointer is on, where the critical path is

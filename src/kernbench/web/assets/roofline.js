@@ -101,15 +101,9 @@
     return [...sloped, ...flat];
   };
 
-  /** The largest rate that a launch of this intensity can have at a memory. */
-  const roofAt = (chart, memory, intensity) => {
-    const [, , rate] = chart.sloped.find(([name]) => name === memory);
-    return Math.min(rate * intensity, Math.max(...chart.flat.map((each) => each[2])));
-  };
-
-  const linesOf = (chart, [window, memory, intensity, rate]) => [
+  const linesOf = (chart, [window, memory, intensity, rate, roof, most]) => [
     KB.run.windows[window].label,
-    `${number(rate)} ${chart.unit}/ns, ${format.share(rate / roofAt(chart, memory, intensity))} of the roof of ${memory}`,
+    `${number(rate)} ${chart.unit}/ns, ${format.share(rate / most)} of what the ${roof} allows`,
     `${number(intensity)} ${chart.unit} for each byte of ${memory}`,
     KB.run.paths[window].verdict,
   ];
