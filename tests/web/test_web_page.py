@@ -198,6 +198,22 @@ def test_the_heaviest_launch_has_most_of_the_path_in_kernels(machine: Topology) 
     assert 0 < share < 1
 
 
+def test_a_launch_that_never_ended_is_shown_as_far_as_it_got(machine: Topology) -> None:
+    def wait(p: int, *, tl: Any) -> None:
+        tl.store(p, tl.recv("E", 16, "i8"))
+
+    def program(torch: Any) -> None:
+        torch.install_ipcq("ring_allreduce_tcm", world_size_override=2)
+        x = torch.zeros(16, dtype="i8", name="x")
+        torch.launch("wait", wait, x)
+
+    run = observe_run(machine, function(program), DeviceSelector("all"), ())
+    head = read_page(make_page(machine, run).content).head
+    assert head["notice"].startswith("bench: FAILED: IpcqDeadlock")
+    assert [each["name"] for each in head["run"]["windows"]] == ["run", "wait"]
+    assert head["run"]["heaviest"][0] == 1
+
+
 def test_without_a_kernel_there_is_no_heaviest_launch(machine: Topology) -> None:
     run = observe_run(machine, function(lambda torch: torch.zeros(64, dtype="f16")), DeviceSelector("all"), ())
     assert read_page(make_page(machine, run).content).head["run"]["heaviest"] == [0, 0.0]

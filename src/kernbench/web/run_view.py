@@ -5,7 +5,7 @@ The run is over when its program is: what is freed afterwards is in the list of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import chain
 from pathlib import Path
@@ -24,7 +24,6 @@ from kernbench.observe.slices import SliceTime
 from kernbench.observe.statistics import queue_traffic
 from kernbench.observe.trace import PE_ROWS
 from kernbench.policy.address.phyaddr import AddressFormat
-from kernbench.runtime_api.launch_report import launches_of
 from kernbench.runtime_api.requests import purpose_of
 from kernbench.runtime_api.run_explanation import LaunchExplanation, LineWait, RunExplanation, explain_run
 from kernbench.topology.graph import Graph
@@ -70,7 +69,7 @@ def find_heaviest(found: RunExplanation) -> tuple[int, float]:
     Launches of one name count together, and the longest of them stands for all. A wait is no part of the path, so no
     launch that only waits is found. Without a kernel on the path: (-1, 0).
     """
-    names = {each.request_id: each.name for each in found.launches if each.ended}
+    names = {each.request_id: each.name for each in found.launches}
     by_name: dict[str, int] = {}
     by_request: dict[int, int] = {}
     for step in found.path.steps:
@@ -85,16 +84,16 @@ def find_heaviest(found: RunExplanation) -> tuple[int, float]:
     return request, by_name[name] / found.path.ps
 
 
-def view_paths(found: RunExplanation, pes: Mapping[PeCoord, int], requests: Sequence[int]) -> list[PageJson]:
-    """Return the critical path of the run, and of each launch that one of ``requests`` is; times in ps."""
+def view_paths(
+    found: RunExplanation, launches: Iterable[LaunchExplanation], pes: Mapping[PeCoord, int]
+) -> list[PageJson]:
+    """Return the critical path of the run, and of each of ``launches``; times in ps."""
     whole = _path("run", -1, found.path, found.roofline, found.slices, pes)
-    launches = {each.request_id: each for each in found.launches}
-    return [whole, *(_launch(launches[each], pes) for each in requests)]
+    return [whole, *(_launch(each, pes) for each in launches)]
 
 
-def view_charts(graph: Graph, found: RunExplanation, requests: Sequence[int]) -> list[PageJson]:
-    """Return the rooflines as charts."""
-    windows = {request: at for at, request in enumerate(requests, start=1)}
+def view_charts(graph: Graph, found: RunExplanation, windows: Mapping[int, int]) -> list[PageJson]:
+    """Return the rooflines of launches as charts; ``windows``: those of the requests that are shown."""
     launches = [each for each in found.rooflines if each[1] in windows]
     return [
         {
@@ -209,7 +208,8 @@ class _RunView:
 
     run: ObservedRun
     pack: Pack
-    launches: list[RequestHandle] = field(init=False)
+    explained: RunExplanation = field(init=False)
+    launches: list[LaunchExplanation] = field(init=False)
     activity: Activity = field(init=False)
     traffic: SpanRows = field(init=False)
     busy: SpanRows = field(init=False)
@@ -217,7 +217,8 @@ class _RunView:
 
     def __post_init__(self) -> None:
         engine = self.run.engine
-        self.launches = [each for each in launches_of(engine.handles) if each.ended_ps > each.submitted_ps]
+        self.explained = explain_run(self.run.log, engine.handles, 0.0, self.run.result.sim_ns)
+        self.launches = [each for each in self.explained.launches if each.path.ps]
         self.activity = collect_activity(self.run.log, engine.handles, self.run.end_ps)
         self.traffic = SpanRows(self.run.traffic())
         self.busy = SpanRows(dict(enumerate(chain.from_iterable(map(merge_rows, self.activity.rows.values())))))
@@ -244,14 +245,12 @@ class _RunView:
 
     def _explain(self, pes: Mapping[PeCoord, int]) -> dict[str, PageJson]:
         """Explain where the time went; ``heaviest``: the window of the launch with most of it, and its share."""
-        engine = self.run.engine
-        found = explain_run(self.run.log, engine.handles, 0.0, self.run.result.sim_ns)
-        requests = [each.request_id for each in self.launches]
-        heaviest, share = find_heaviest(found)
+        windows = {each.request_id: at for at, each in enumerate(self.launches, start=1)}
+        heaviest, share = find_heaviest(self.explained)
         return {
-            "heaviest": [requests.index(heaviest) + 1 if heaviest in requests else 0, share],
-            "paths": view_paths(found, pes, requests),
-            "charts": view_charts(engine.machine.graph, found, requests),
+            "heaviest": [windows.get(heaviest, 0), share],
+            "paths": view_paths(self.explained, self.launches, pes),
+            "charts": view_charts(self.run.engine.machine.graph, self.explained, windows),
         }
 
     def _about(self) -> dict[str, PageJson]:
@@ -272,8 +271,8 @@ class _RunView:
         bins = max(LEAST_BINS, min(BINS, BINS_OF_LAUNCHES // max(1, len(self.launches))))
         places = {handle.request_id: at for at, handle in enumerate(self.run.engine.handles)}
         for each in self.launches:
-            begin, end = each.submitted_ps, each.ended_ps
-            yield TimeWindow(each.msg.title, begin, end, min(bins, end - begin)), places[each.request_id]
+            path = each.path
+            yield TimeWindow(each.name, path.start_ps, path.end_ps, min(bins, path.ps)), places[each.request_id]
 
     def _request(self, handle: RequestHandle) -> PageJson:
         """Describe a request: [phase, name, SIP or -1, bytes, submitted ps, ended ps or -1, error]."""
