@@ -28,7 +28,7 @@ NAME_DECADES = 0.12
 def draw_roofline(charts: Sequence[RooflineChart], title: str, path: Path) -> None:
     """Draw ``charts`` side by side to the PNG ``path``. InputError when it cannot be written."""
     width, height = PANEL_IN
-    words = fill(title, LETTERS * len(charts))
+    words = _plain(fill(title, LETTERS * len(charts)))
     with drawing(path, width * len(charts), height, words) as figure:
         for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
             _draw_chart(axes, chart)
@@ -76,9 +76,10 @@ def _draw_launches(axes: Axes, points: Sequence[ChartPoint], marker: str) -> Non
         across.append(point.intensity)
         up.append(point.rate)
     axes.plot(across, up, color=MUTED, linewidth=0.8)
-    for memory, size in zip(dict.fromkeys(point.memory for point in points), SIZES, strict=False):
+    for at, memory in enumerate(dict.fromkeys(point.memory for point in points)):
         mine = [point for point in points if point.memory == memory]
         places = [each.intensity for each in mine], [each.rate for each in mine]
+        size = SIZES[min(at, len(SIZES) - 1)]
         axes.plot(*places, marker, color=COLOURS.get(memory, PURPLE), markeredgecolor="white", markersize=size)
 
 
@@ -94,9 +95,14 @@ def _name_launches(axes: Axes, points: Sequence[ChartPoint]) -> None:
         place = round(log10(point.intensity) / NAME_DECADES), round(log10(point.rate) / NAME_DECADES)
         together.setdefault(place, []).append(point)
     for mine in together.values():
-        words = fill(", ".join(each.launch for each in mine), LETTERS // 2)
+        words = _plain(fill(", ".join(each.launch for each in mine), LETTERS // 2))
         at = mine[0].intensity, mine[0].rate
         axes.annotate(words, at, (6, -4), textcoords="offset points", va="top", fontsize=8.5)
+
+
+def _plain(text: str) -> str:
+    """Escape what Matplotlib would read as mathematics."""
+    return text.replace("$", r"\$")
 
 
 def _style(axes: Axes, chart: RooflineChart, across: tuple[float, float], up: tuple[float, float]) -> None:
