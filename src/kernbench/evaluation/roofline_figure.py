@@ -15,7 +15,7 @@ from kernbench.observe.roofline_chart import ChartPoint, RooflineChart
 
 COLOURS = {"HBM": BLUE, "SRAM": GREEN, "TCM fetch": ORANGE}
 """One for each memory"""
-SIZES = (10.0, 7.0, 4.5)
+SIZES = (11.0, 5.5, 3.0)
 """Of marks, in points: of a launch with as many bytes from two memories both can be seen"""
 PANEL_IN = (6.4, 4.2)
 LETTERS = 52
