@@ -83,6 +83,7 @@ SCRIPT_WALL_S = 600.0
     help="What the timeline shows: parts and kinds of track, such as sip0.cube0.*,!links.",
 )
 @click.option("--explain", is_flag=True, help="Say where the time went: critical path, source lines, roofline.")
+@click.option("--roofline", metavar="FILE.png", help="Draw the launches under the roofs of the machine.")
 @click.option("--sanitize", is_flag=True, help="Look for bytes read before they are written, races, full scratch.")
 @ccl_option
 @click.option("--trace-ccl", is_flag=True, help="Print a line for every message sent and received between PEs.")
@@ -111,6 +112,7 @@ def command(
     trace: str | None,
     trace_filter: str | None,
     explain: bool,
+    roofline: str | None,
     sanitize: bool,
     ccl: str | None,
     trace_ccl: bool,
@@ -135,7 +137,12 @@ def command(
     params += [f"{BENCH_PREFIX}{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
     params += [f"{BENCH_PREFIX}render_only=true"] if render_only else []
     if bench.evaluation:
-        files: dict[str, object] = {"--op-log": op_log, "--trace": trace, "--trace-filter": trace_filter}
+        files: dict[str, object] = {
+            "--op-log": op_log,
+            "--trace": trace,
+            "--trace-filter": trace_filter,
+            "--roofline": roofline,
+        }
         stops = {"--max-sim-ns": max_sim_ns, "--max-wall-s": max_wall_s}
         switches = {
             "--explain": explain,
@@ -149,9 +156,9 @@ def command(
     if ccl is not None:
         check_ccl(ccl)
     outputs: Outputs | None = None
-    if explain or sanitize or (op_log, trace, trace_filter) != (None, None, None):
+    if explain or sanitize or any(each is not None for each in (op_log, trace, trace_filter, roofline)):
         outputs = late(OUTPUTS, "wanted_outputs")(
-            machine, op_log, trace, trace_filter, explain=explain, sanitize=sanitize
+            machine, op_log, trace, trace_filter, roofline, explain=explain, sanitize=sanitize
         )
     if script is not None and max_wall_s is None:
         max_wall_s = SCRIPT_WALL_S

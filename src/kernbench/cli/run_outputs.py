@@ -9,17 +9,21 @@ from kernbench.cli.console import say
 from kernbench.cli.run_extras import Extras
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing, writable
+from kernbench.common.late import late
 from kernbench.common.values import state
 from kernbench.engine.engine import GraphEngine, Observer
 from kernbench.observe.op_log_io import checked_path, write_op_log
+from kernbench.observe.roofline_chart import roofline_charts
 from kernbench.observe.sanitizer import Sanitizer
 from kernbench.observe.trace import make_trace
 from kernbench.observe.trace_filter import EVERYTHING, LINKS, TraceFilter, parse_filter
 from kernbench.observe.trace_io import write_trace
 from kernbench.observe.trace_log import TraceLog
 from kernbench.observe.works import Works
-from kernbench.runtime_api.run_explanation import explain_run
+from kernbench.runtime_api.run_explanation import RunExplanation, explain_run
 from kernbench.topology.builder import Topology
+
+ROOFLINE = "kernbench.evaluation.roofline_figure"
 
 
 @state(kw_only=True)
@@ -28,33 +32,39 @@ class Outputs:
 
     op_log: Path | None = None
     trace: Path | None = None
+    roofline: Path | None = None
     keep: TraceFilter = EVERYTHING
     explain: bool = False
     sanitize: bool = False
     log: TraceLog | None = None
     sanitizer: Sanitizer | None = None
+    explanation: RunExplanation | None = None
 
     def make_observers(self) -> tuple[Observer, ...]:
         """Return new observers, as many as something wanted needs."""
         self.sanitizer = Sanitizer() if self.sanitize else None
         self.log = None
-        if self.trace is not None or self.explain:
+        if self.trace is not None or self.explains:
             links = self.trace is not None and self.keep.may_keep(LINKS)
             self.log = TraceLog(links=links, watch_queues=self.trace is not None)
         return tuple(each for each in (self.sanitizer, self.log) if each is not None)
 
     @property
+    def explains(self) -> bool:
+        """True when something wanted needs the run explained."""
+        return self.explain or self.roofline is not None
+
+    @property
     def works(self) -> Works | None:
         """The works of the engines as the explanation has them, so that a report need not read them again."""
-        return self.log.seen.works if self.explain and self.log is not None else None
+        return self.log.seen.works if self.explains and self.log is not None else None
 
     def extras(self, engine: GraphEngine, end_ns: float) -> Extras:
         """Return what the report has beside its figures; the run ended at ``end_ns``, before it was cleaned up."""
-        explanation = None
-        if self.explain and self.log is not None:
-            explanation = explain_run(self.log, engine.handles, 0.0, end_ns)
+        if self.explains and self.log is not None:
+            self.explanation = explain_run(self.log, engine.handles, 0.0, end_ns)
         return Extras(
-            explanation=explanation,
+            explanation=self.explanation if self.explain else None,
             printed=engine.printed(),
             findings=None if self.sanitizer is None else self.sanitizer.findings(engine),
         )
@@ -67,10 +77,21 @@ class Outputs:
         if self.trace is not None and self.log is not None:
             write_trace(make_trace(self.log, engine.handles, self.keep), self.trace)
             _keep_machine(self.trace, engine.topology, what)
+        if self.roofline is not None and self.explanation is not None:
+            charts = roofline_charts(engine.machine.graph, self.explanation.rooflines)
+            late(ROOFLINE, "draw_roofline")(charts, what, self.roofline)
+            _keep_machine(self.roofline, engine.topology, what)
 
 
 def wanted_outputs(
-    machine: Topology, op_log: str | None, trace: str | None, keep: str | None, *, explain: bool, sanitize: bool
+    machine: Topology,
+    op_log: str | None,
+    trace: str | None,
+    keep: str | None,
+    roofline: str | None,
+    *,
+    explain: bool,
+    sanitize: bool,
 ) -> Outputs:
     """Return the outputs that options ask for.
 
@@ -81,10 +102,18 @@ def wanted_outputs(
     return Outputs(
         op_log=None if op_log is None else checked_path(op_log),
         trace=None if trace is None else writable(trace),
+        roofline=None if roofline is None else _picture(roofline),
         keep=EVERYTHING if keep is None else parse_filter(keep, machine.topology_obj.nodes),
         explain=explain,
         sanitize=sanitize,
     )
+
+
+def _picture(path: str) -> Path:
+    """Return ``path`` if a picture can be written there. InputError when it cannot, and for another kind of file."""
+    if Path(path).suffix.lower() != ".png":
+        raise InputError(f"--roofline {path}: a PNG is written; give a name that ends with .png")
+    return writable(path)
 
 
 def _keep_machine(path: Path, machine: Topology, what: str) -> None:

@@ -27,8 +27,8 @@ from kernbench.common.errors import InputError
 from kernbench.common.files import writable
 from kernbench.common.units import format_ns, format_size
 from kernbench.runtime_api.bench_runner import BenchResult, BenchStatus
-from kernbench.web.page import PageServer, Shelf
-from kernbench.web.source import FileSource, Made, PageSource, RunSource, Watcher, serve
+from kernbench.web.page import FileSource, Made, PageSource, RunSource
+from kernbench.web.server import PageServer, Shelf, Watcher, serve
 
 # Importing the package is what makes its benches known.
 BENCHES = kernbench.benches.__name__

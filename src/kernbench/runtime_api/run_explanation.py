@@ -11,7 +11,7 @@ from kernbench.common.values import value
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, MemoryReadMsg, MemoryWriteMsg, PeCoord
 from kernbench.observe.critical_path import PathFinder
-from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathHop, Spent, WaitedFor
+from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathHop, PathPart, Spent, WaitedFor
 from kernbench.observe.path_resources import PathShare, share_path
 from kernbench.observe.roofline import Roofline, roofline
 from kernbench.observe.run_verdict import RunVerdict, judge_run, say_waits
@@ -131,11 +131,30 @@ class RunExplanation:
 
     @property
     def main_launch(self) -> LaunchExplanation | None:
-        """The launch that has most of the run's critical path; None where there was none."""
-        spent: dict[int, int] = {}
+        """The longest launch of the name that has most of the run's critical path; None where no kernel is on it."""
+        spent = self._spent_by_name()
+        name = max(spent, key=lambda each: spent[each], default=None)
+        return max((each for each in self.launches if each.name == name), key=lambda each: each.path.ps, default=None)
+
+    @property
+    def main_share(self) -> float:
+        """The share of the run's critical path that launches of that name have."""
+        return max(self._spent_by_name().values(), default=0) / self.path.ps if self.path.ps else 0.0
+
+    def _spent_by_name(self) -> dict[str, int]:
+        """Return the time of the path in launches, by name; what a launch only waits for is none of it."""
+        names = {each.request_id: each.name for each in self.launches}
+        spent: dict[str, int] = {}
         for step in self.path.steps:
-            spent[step.request_id] = spent.get(step.request_id, 0) + step.ps
-        return max(self.launches, key=lambda each: (spent.get(each.request_id, 0), each.path.ps), default=None)
+            name = names.get(step.request_id)
+            if name is not None and step.part not in (PathPart.BARRIER, PathPart.WAIT):
+                spent[name] = spent.get(name, 0) + step.ps
+        return spent
+
+    @property
+    def rooflines(self) -> list[tuple[str, int, Roofline]]:
+        """The name, the request and the roofline of every launch."""
+        return [(each.name, each.request_id, each.roofline) for each in self.launches]
 
     def longest_of_each_name(self) -> tuple[LaunchExplanation, ...]:
         """Return the launch of each name that took longest."""
