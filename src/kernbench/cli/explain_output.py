@@ -23,6 +23,7 @@ from kernbench.runtime_api.run_explanation import KernelShare, LaunchExplanation
 from kernbench.triton_emu.source import ProgramText
 
 SMALLEST_SHARE = 0.002
+SMALLEST_SPLIT = 0.02
 MOST_LINES = 16
 MOST_WAITS = 8
 MOST_SLICES = 8
@@ -45,11 +46,20 @@ def print_explanation(console: Console, found: RunExplanation) -> None:
 
 def _path(what: str, path: CriticalPath, shares: Sequence[PathShare]) -> Table:
     made = table(f"{what}: critical path", text("spent on"), number("ns"), number("share"), text(""))
-    for each in shares:
-        share = each.ps / path.ps
-        made.add_row(each.says, f"{each.ns:,.3f}", f"{share:.1%}", bar(share))
+    for says, ps in _merge_small(shares, SMALLEST_SPLIT * path.ps).items():
+        share = ps / path.ps
+        made.add_row(says, f"{ps / 1000:,.3f}", f"{share:.1%}", bar(share))
     made.add_row("all", f"{path.ps / 1000:,.3f}", "", "", style="bold")
     return made
+
+
+def _merge_small(shares: Sequence[PathShare], least_ps: float) -> dict[str, int]:
+    """Return the time by part and resource; what is small of a part that goes through several is merged."""
+    found: dict[str, int] = {}
+    for each in shares:
+        says = each.says if each.ps >= least_ps or each.says == each.part else f"{each.part}: other"
+        found[says] = found.get(says, 0) + each.ps
+    return found
 
 
 def _resources(what: str, shares: Sequence[PathShare], total_ps: int) -> Table:

@@ -90,8 +90,13 @@ class ResourceShare:
 
 def share_path(path: CriticalPath, graph: Graph) -> tuple[PathShare, ...]:
     """Return the time of a path by part and resource, in the order of parts; it adds up to that of the path."""
+    return share_steps(path.steps, graph)
+
+
+def share_steps(steps: Iterable[PathStep], graph: Graph) -> tuple[PathShare, ...]:
+    """Return the time of some steps of a path by part and resource, likewise."""
     spent: dict[tuple[PathPart, str], int] = {}
-    for (part, via), (head_ps, tail_ps) in _sum_steps(path.steps).items():
+    for (part, via), (head_ps, tail_ps) in _sum_steps(steps).items():
         for resource, ps in _divide(part, via, head_ps, tail_ps, graph):
             spent[part, resource] = spent.get((part, resource), 0) + ps
     parts = list(PathPart)

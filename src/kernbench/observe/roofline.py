@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from math import prod
 from operator import attrgetter
 
@@ -23,6 +24,7 @@ from kernbench.core.log import NONE, Kind
 from kernbench.core.observed import Carries, Column
 from kernbench.engine.recorder import MathSize, TileAmounts
 from kernbench.messages.commands import Command, Opcode
+from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.observe.path_resources import resource_of
 from kernbench.observe.slices import SliceTime
@@ -107,10 +109,16 @@ class Roofline:
 
 @value
 class Load:
-    """The work given to one instance of a resource; ``busy`` finds when it was busy, in any order."""
+    """The work given to one instance of a resource; ``busy`` finds when it was busy, in any order; ``pe``: whose it is,
+    None where it is of no PE."""
 
     bound: Bound
     busy: Callable[[], Iterable[Interval]]
+    pe: PeCoord | None = None
+
+    def may_tie(self, other: Load) -> bool:
+        """Return True unless the two are of different PEs: those do not hand work to each other."""
+        return self.pe is None or other.pe is None or self.pe == other.pe
 
 
 def roofline(log: TraceLog, path: CriticalPath, slices: Sequence[SliceTime], launch_id: int | None = None) -> Roofline:
@@ -131,6 +139,8 @@ def roofline(log: TraceLog, path: CriticalPath, slices: Sequence[SliceTime], lau
 
 TIE = 0.03
 """Bounds that differ by less tie"""
+OVERLAP = 0.75
+"""If they are so much of the time at once"""
 
 
 def _find_ties(path: CriticalPath, busiest: Sequence[Load]) -> tuple[tuple[str, ...], ...]:
@@ -143,8 +153,8 @@ def _find_ties(path: CriticalPath, busiest: Sequence[Load]) -> tuple[tuple[str, 
     found = []
     while left:
         first, *left = left
-        as_long = [load for load in left if load.bound.ps >= (1 - TIE) * first.bound.ps]
-        tied = [load for load in as_long if 2 * _overlap_ps(path, first, load) >= load.bound.ps]
+        as_long = [load for load in left if load.bound.ps >= (1 - TIE) * first.bound.ps and load.may_tie(first)]
+        tied = [load for load in as_long if _overlap_ps(path, first, load) >= OVERLAP * load.bound.ps]
         left = [load for load in left if load not in tied]
         if tied:
             found.append((first.bound.resource, *(load.bound.resource for load in tied)))
@@ -153,13 +163,11 @@ def _find_ties(path: CriticalPath, busiest: Sequence[Load]) -> tuple[tuple[str, 
 
 def _overlap_ps(path: CriticalPath, one: Load, other: Load) -> int:
     """Return the time in which both were busy."""
-    (a_since, a_until), (b_since, b_until) = _merge(one.busy(), path), _merge(other.busy(), path)
-    both = _merge(
-        [*zip(a_since.tolist(), a_until.tolist(), strict=True), *zip(b_since.tolist(), b_until.tolist(), strict=True)],
-        path,
-    )
-    lengths = (int((until - since).sum()) for since, until in ((a_since, a_until), (b_since, b_until), both))
-    return next(lengths) + next(lengths) - next(lengths)
+    lengths = [
+        int((until - since).sum())
+        for since, until in (_merge(busy, path) for busy in (one.busy(), other.busy(), chain(one.busy(), other.busy())))
+    ]
+    return lengths[0] + lengths[1] - lengths[2]
 
 
 def _busiest(loads: Iterable[Load]) -> list[Load]:
@@ -289,7 +297,7 @@ class _Gatherer:
             return zip(own.tolist(), (own + each_ps).tolist(), strict=True)
 
         where = self._seen.columns.parts[int(found[most])]
-        yield Load(Bound(resource, where, int(counts[most]), unit, 1000 / each_ps), busy)
+        yield Load(Bound(resource, where, int(counts[most]), unit, 1000 / each_ps), busy, self._pe_of(where))
 
     def useful(self) -> float:
         """The part of the MACs of whole tiles that are of the matrices."""
@@ -329,7 +337,13 @@ class _Gatherer:
         count = int((which == best).sum())
         tiles = int((columns.tile[rows[which == best]] >= 0).sum())
         where = columns.parts[parts[best]]
-        yield Load(Bound(resource, where, int(total[best]), unit, rate, count * startup_ps, tiles), busy)
+        yield Load(
+            Bound(resource, where, int(total[best]), unit, rate, count * startup_ps, tiles), busy, self._pe_of(where)
+        )
+
+    def _pe_of(self, part: str) -> PeCoord | None:
+        node = self._machine.graph.node(part)
+        return None if node.pe is None else node.pe_coord
 
     def _compute(self) -> Iterator[Load]:
         """MACs of whole tiles over the rate of their type; a PE that uses several types is counted by each."""
@@ -413,7 +427,7 @@ class _Gatherer:
                 busiest[resource] = ns, link
         for resource, (_, link) in busiest.items():
             bound = Bound(resource, f"{link.src} → {link.dst}", amounts[link], "bytes", link.bw_gbs)
-            yield Load(bound, partial(self._in_turn, link, sent))
+            yield Load(bound, partial(self._in_turn, link, sent), self._pe_of(link.src) or self._pe_of(link.dst))
 
     def _in_turn(self, link: Link, sent: Column) -> Iterator[Interval]:
         """Yield the time of a link if transfers use it whole and in turn: sharing it changes none of its idle time."""

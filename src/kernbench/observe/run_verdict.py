@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kernbench.common.values import value
 from kernbench.observe.critical_path_model import CriticalPath, PathHop, PathPart, PathStep
+from kernbench.observe.path_resources import share_steps, sum_resources
 from kernbench.observe.verdict import Busy, Verdict, time_text
+from kernbench.topology.graph import Graph
 
 MENTIONED = 0.25
 """The share of a launch's time from which its waits for others are told of"""
@@ -16,47 +18,72 @@ SMALLEST = 0.005
 KERNELS, COPIES, SETUP, HOST = "kernels", "copies", "maps and queues", "host program"
 
 
+@value
+class Spending:
+    """What a share of a run's critical path was spent on, and ``why``: its verdicts, or the resource that has most."""
+
+    what: str
+    share: float
+    why: tuple[Busy, ...] = ()
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(str, self.why))
+        return f"{self.what} {self.share:.0%}" + (f" ({shown})" if shown else "")
+
+
 @value(kw_only=True)
 class RunVerdict:
-    """The shares of a run's critical path, the largest first: ``spent``, of kernels also by what ``binds`` them."""
+    """The shares of a run's critical path, the largest first."""
 
     time_ps: int
-    spent: tuple[Busy, ...] = ()
-    binds: tuple[Busy, ...] = ()
+    spent: tuple[Spending, ...] = ()
 
     @property
     def sentence(self) -> str:
         """The verdict in words."""
-        texts = [
-            self._say(each, f" of {time_text(self.time_ps)}" if at == 0 else "") for at, each in enumerate(self.spent)
-        ]
-        return ", ".join(texts) or "nothing was computed or moved"
-
-    def _say(self, each: Busy, of: str) -> str:
-        shown = [str(bound) for bound in self.binds if bound.share >= SMALLEST]
-        why = f" ({', '.join(shown)})" if each.resource == KERNELS and shown else ""
-        return f"{each}{of}{why}"
+        first, *rest = (str(each) for each in self.spent) if self.spent else ("",)
+        whole = first.replace("%", f"% of {time_text(self.time_ps)}", 1)
+        return ", ".join((whole, *rest)) or "nothing was computed or moved"
 
 
 def judge_run(
-    path: CriticalPath, names: Mapping[int, str], verdicts: Mapping[str, Verdict], copies: Collection[int]
+    path: CriticalPath, graph: Graph, names: Mapping[int, str], verdicts: Mapping[str, Verdict], copies: Collection[int]
 ) -> RunVerdict:
     """Return the verdict on a run.
 
     ``names``: those of launches, by request; ``verdicts``: that on the launches of each name; ``copies``: the requests
     that copy or fill memory.
     """
-    spent: dict[str, int] = {}
-    binds: dict[str, int] = {}
+    spent: dict[str, list[PathStep]] = {}
     for step, rank in _divide_steps(path, names):
-        name = names.get(step.request_id)
-        what = _purpose(step, name, copies) if rank is None else f"waits for rank {rank}"
-        spent[what] = spent.get(what, 0) + step.ps
-        verdict = None if name is None else verdicts.get(name)
-        if what == KERNELS and verdict is not None:
-            phrase = verdict.phrase
-            binds[phrase] = binds.get(phrase, 0) + step.ps
-    return RunVerdict(time_ps=path.ps, spent=_shares(spent, path), binds=_shares(binds, path))
+        what = _purpose(step, names, copies) if rank is None else f"waits for rank {rank}"
+        spent.setdefault(what, []).append(step)
+    found = []
+    for what, steps in spent.items():
+        why = _by_verdict(steps, names, verdicts) if what == KERNELS else _by_resource(steps, graph)
+        shares = tuple(Busy(name, ps / path.ps) for name, ps in why if ps >= SMALLEST * path.ps)
+        found.append(Spending(what, sum(step.ps for step in steps) / path.ps, shares))
+    ordered = sorted((each for each in found if each.share >= SMALLEST), key=lambda each: -each.share)
+    return RunVerdict(time_ps=path.ps, spent=tuple(ordered))
+
+
+def _by_verdict(
+    steps: Iterable[PathStep], names: Mapping[int, str], verdicts: Mapping[str, Verdict]
+) -> list[tuple[str, int]]:
+    """Return the time of kernels by what binds them, the longest first."""
+    found: dict[str, int] = {}
+    for step in steps:
+        verdict = verdicts.get(names[step.request_id])
+        if verdict is not None:
+            found[verdict.phrase] = found.get(verdict.phrase, 0) + step.ps
+    return sorted(found.items(), key=lambda each: -each[1])
+
+
+def _by_resource(steps: Sequence[PathStep], graph: Graph) -> list[tuple[str, int]]:
+    """Return the resource that has at least half of the time of some steps, with that time."""
+    most = sum_resources(share_steps(steps, graph))[:1]
+    whole = sum(step.ps for step in steps)
+    return [(each.resource, each.ps) for each in most if 2 * each.ps >= whole]
 
 
 def say_waits(path: CriticalPath, names: Mapping[int, str]) -> Iterator[str]:
@@ -73,13 +100,8 @@ def say_waits(path: CriticalPath, names: Mapping[int, str]) -> Iterator[str]:
             yield f"{min(1.0, ps / path.ps):.0%} of the time waits for {what}"
 
 
-def _shares(spent: Mapping[str, int], path: CriticalPath) -> tuple[Busy, ...]:
-    ordered = sorted(spent.items(), key=lambda each: -each[1])
-    return tuple(Busy(what, ps / path.ps) for what, ps in ordered if ps >= SMALLEST * path.ps)
-
-
-def _purpose(step: PathStep, name: str | None, copies: Collection[int]) -> str:
-    if name is not None:
+def _purpose(step: PathStep, names: Mapping[int, str], copies: Collection[int]) -> str:
+    if step.request_id in names:
         return KERNELS
     if step.part is PathPart.HOST_WAIT:
         return HOST

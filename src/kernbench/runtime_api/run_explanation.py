@@ -188,7 +188,7 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
     return RunExplanation(
         path=path,
         shares=share_path(path, log.machine.graph),
-        verdict=judge_run(path, names, {launch.name: launch.verdict for launch in longest}, copies),
+        verdict=judge_run(path, log.machine.graph, names, {launch.name: launch.verdict for launch in longest}, copies),
         roofline=roofline(log, path, slices),
         launches=tuple(launches),
         slices=slices,
