@@ -83,6 +83,13 @@ SCRIPT_WALL_S = 600.0
     help="What the timeline shows: parts and kinds of track, such as sip0.cube0.*,!links.",
 )
 @click.option("--explain", is_flag=True, help="Say where the time went: critical path, source lines, roofline.")
+@click.option("--advise", is_flag=True, help="Simulate what each resource that holds the run up gives, 10 % faster.")
+@click.option(
+    "--no-observe",
+    "unobserved",
+    is_flag=True,
+    help="A sixth faster, and no verdict: nothing is kept of what waits for what.",
+)
 @click.option("--roofline", metavar="FILE.png", help="Draw the launches under the roofs of the machine.")
 @click.option("--sanitize", is_flag=True, help="Look for bytes read before they are written, races, full scratch.")
 @ccl_option
@@ -112,6 +119,8 @@ def command(
     trace: str | None,
     trace_filter: str | None,
     explain: bool,
+    advise: bool,
+    unobserved: bool,
     roofline: str | None,
     sanitize: bool,
     ccl: str | None,
@@ -146,6 +155,8 @@ def command(
         stops = {"--max-sim-ns": max_sim_ns, "--max-wall-s": max_wall_s}
         switches = {
             "--explain": explain,
+            "--advise": advise,
+            "--no-observe": unobserved,
             "--sanitize": sanitize,
             "--trace-ccl": trace_ccl,
             "--data": values != UNSAID,
@@ -155,16 +166,16 @@ def command(
         return run.run(params, session, as_json=as_json)
     if ccl is not None:
         check_ccl(ccl)
-    outputs: Outputs | None = None
-    if explain or sanitize or any(each is not None for each in (op_log, trace, trace_filter, roofline)):
-        outputs = late(OUTPUTS, "wanted_outputs")(
-            machine, op_log, trace, trace_filter, roofline, explain=explain, sanitize=sanitize
-        )
+    if unobserved and (explain or advise or trace is not None or roofline is not None):
+        raise click.UsageError("--no-observe keeps nothing that --explain, --advise, --trace or --roofline could show.")
+    outputs: Outputs = late(OUTPUTS, "wanted_outputs")(
+        machine, op_log, trace, trace_filter, roofline, explain=explain, sanitize=sanitize, observe=not unobserved
+    )
     if script is not None and max_wall_s is None:
         max_wall_s = SCRIPT_WALL_S
     limits = Limits(_finite(max_sim_ns), _finite(max_wall_s))
     policy = values.policy(verify=verify, sanitize=sanitize, bench=bench.data)
-    watch = RunWatch(machine, bench, selector, verify, limits, outputs, trace_ccl, ccl, policy, frontends)
+    watch = RunWatch(machine, bench, selector, verify, limits, outputs, trace_ccl, ccl, policy, frontends, advise)
     watch.run(params)
     watch.show(as_json=as_json)
     if watch.result is not None and watch.result.error is not None:

@@ -16,10 +16,12 @@ from kernbench.engine.records import PrintedLine
 from kernbench.messages.requests import PeCoord
 
 if TYPE_CHECKING:
+    from kernbench.evaluation.advice import Advice
     from kernbench.observe.sanitizer import Finding, Party
     from kernbench.runtime_api.run_explanation import RunExplanation
 
 EXPLANATION = "kernbench.cli.explain_output"
+ADVICE = "kernbench.cli.advise_output"
 
 WRONG = ("unwritten", "copies", "race", "slot", "message")
 """Findings that make a run fail; a wait for scratch only costs time."""
@@ -27,10 +29,15 @@ WRONG = ("unwritten", "copies", "race", "slot", "message")
 
 @value
 class Extras:
-    """``printed`` by kernels; the rest is None when it was not asked for."""
+    """``printed`` by kernels; the rest is None when it was not asked for.
+
+    ``explanation``: of a run that was observed; ``explains``: with its tables, not its verdict alone.
+    """
 
     printed: tuple[PrintedLine, ...] = ()
     explanation: RunExplanation | None = None
+    explains: bool = False
+    advice: Advice | None = None
     findings: tuple[Finding, ...] | None = None
 
 
@@ -45,8 +52,10 @@ def print_extras(console: Console, extras: Extras) -> None:
         console.print(str(line), soft_wrap=True, markup=False, highlight=False)
     if extras.printed:
         console.print()
-    if extras.explanation is not None:
+    if extras.explanation is not None and extras.explains:
         late(EXPLANATION, "print_explanation")(console, extras.explanation)
+    if extras.advice is not None:
+        late(ADVICE, "print_advice")(console, extras.advice)
     if extras.findings is not None:
         show(console, _findings(extras.findings))
         for finding in extras.findings:
@@ -64,8 +73,10 @@ def extras_document(extras: Extras) -> dict[str, Json]:
             {"time_ns": each.time_ns, "pe": list(each.pe), "line": each.line, "text": each.text}
             for each in extras.printed
         ]
-    if extras.explanation is not None:
+    if extras.explanation is not None and extras.explains:
         found["explanation"] = late(EXPLANATION, "explanation_document")(extras.explanation)
+    if extras.advice is not None:
+        found["advice"] = late(ADVICE, "advice_document")(extras.advice)
     if extras.findings is not None:
         found["findings"] = [_finding(each) for each in extras.findings]
     return found

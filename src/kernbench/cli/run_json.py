@@ -7,8 +7,9 @@ from dataclasses import asdict
 
 from kernbench.cli.console import Json
 from kernbench.cli.failures import error_document, place_document
-from kernbench.cli.run_extras import Extras, extras_document
+from kernbench.cli.run_extras import EXPLANATION, Extras, extras_document
 from kernbench.cli.run_tables import RunHead
+from kernbench.common.late import late
 from kernbench.runtime_api.bench_runner import BenchSummary
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.testing import Comparison, verdict
@@ -17,7 +18,11 @@ from kernbench.topology.builder import Topology
 
 def run_document(machine: Topology, head: RunHead, report: RunReport, extras: Extras | None = None) -> Json:
     """Everything about a run."""
+    found: dict[str, Json] = {}
+    if extras is not None and extras.explanation is not None:
+        found = {"verdict": late(EXPLANATION, "run_verdict_document")(extras.explanation.verdict)}
     document: dict[str, Json] = {
+        **found,
         "bench": head.bench,
         "params": head.params.model_dump(mode="json"),
         "topology": machine.source,

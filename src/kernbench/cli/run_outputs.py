@@ -36,6 +36,7 @@ class Outputs:
     keep: TraceFilter = EVERYTHING
     explain: bool = False
     sanitize: bool = False
+    observe: bool = True
     log: TraceLog | None = None
     sanitizer: Sanitizer | None = None
     explanation: RunExplanation | None = None
@@ -44,27 +45,23 @@ class Outputs:
         """Return new observers, as many as something wanted needs."""
         self.sanitizer = Sanitizer() if self.sanitize else None
         self.log = None
-        if self.trace is not None or self.explains:
+        if self.observe:
             links = self.trace is not None and self.keep.may_keep(LINKS)
             self.log = TraceLog(links=links, watch_queues=self.trace is not None)
         return tuple(each for each in (self.sanitizer, self.log) if each is not None)
 
     @property
-    def explains(self) -> bool:
-        """True when something wanted needs the run explained."""
-        return self.explain or self.roofline is not None
-
-    @property
     def works(self) -> Works | None:
         """The works of the engines as the explanation has them, so that a report need not read them again."""
-        return self.log.seen.works if self.explains and self.log is not None else None
+        return None if self.log is None else self.log.seen.works
 
     def extras(self, engine: GraphEngine, end_ns: float) -> Extras:
         """Return what the report has beside its figures; the run ended at ``end_ns``, before it was cleaned up."""
-        if self.explains and self.log is not None:
+        if self.log is not None:
             self.explanation = explain_run(self.log, engine.handles, 0.0, end_ns)
         return Extras(
-            explanation=self.explanation if self.explain else None,
+            explanation=self.explanation,
+            explains=self.explain,
             printed=engine.printed(),
             findings=None if self.sanitizer is None else self.sanitizer.findings(engine),
         )
@@ -92,6 +89,7 @@ def wanted_outputs(
     *,
     explain: bool,
     sanitize: bool,
+    observe: bool,
 ) -> Outputs:
     """Return the outputs that options ask for.
 
@@ -106,6 +104,7 @@ def wanted_outputs(
         keep=EVERYTHING if keep is None else parse_filter(keep, machine.topology_obj.nodes),
         explain=explain,
         sanitize=sanitize,
+        observe=observe,
     )
 
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from kernbench.cli.console import bar, facts, number, show, table, text
 from kernbench.cli.run_extras import Extras, print_extras
 from kernbench.common.config import ConfigModel
+from kernbench.common.errors import text_of
 from kernbench.common.ids import cube_part, pe_name
 from kernbench.common.program_line import ErrorPlace
 from kernbench.common.units import format_ns, format_size
@@ -70,7 +71,14 @@ class RunHead:
 def print_run(
     console: Console, machine: Topology, head: RunHead, report: RunReport, extras: Extras | None = None
 ) -> None:
-    """Everything about a run, the most important last."""
+    """Print everything about a run: why it failed, what binds it, then its tables."""
+    if head.failure is not None:
+        console.print(
+            f"{head.status}  {head.bench}: {text_of(head.failure)}", style="bold red", soft_wrap=True, markup=False
+        )
+    if extras is not None and extras.explanation is not None:
+        console.print(extras.explanation.verdict.sentence, style="bold", soft_wrap=True, markup=False)
+        console.print()
     show(console, facts("Run", _about(machine, head)), _phases(head))
     for launch in report.launches:
         show(console, _launch(launch))

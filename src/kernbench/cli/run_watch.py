@@ -8,7 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from kernbench.ccl.diagnostics import trace_ccl
-from kernbench.cli.console import print_json, stdout
+from kernbench.cli.console import print_json, say, stdout
 from kernbench.cli.run_extras import WRONG, Extras, is_wrong
 from kernbench.cli.run_json import run_document
 from kernbench.cli.run_tables import RunHead, print_run
@@ -17,6 +17,7 @@ from kernbench.cli.steps import show_steps
 from kernbench.cli.wall_limit import wall_limit
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import InputError, LimitReached, RunError
+from kernbench.common.late import late
 from kernbench.common.program_line import ErrorPlace
 from kernbench.common.values import state
 from kernbench.engine.engine import GraphEngine
@@ -31,6 +32,9 @@ from kernbench.topology.builder import Topology
 
 if TYPE_CHECKING:
     from kernbench.cli.run_outputs import Outputs
+    from kernbench.evaluation.advice import Advice, Program
+
+ADVICE = "kernbench.evaluation.advice"
 
 
 @state
@@ -50,6 +54,8 @@ class RunWatch:
     ccl: str | None = None
     data: DataPolicy = field(default_factory=DataPolicy)
     frontends: FrontendSettings = field(default_factory=FrontendSettings)
+    advise: bool = False
+    params: tuple[str, ...] = ()
     engine: GraphEngine | None = None
     context: RuntimeContext[Any] | None = None
     result: BenchResult | None = None
@@ -58,7 +64,8 @@ class RunWatch:
 
     def run(self, params: Iterable[str]) -> None:
         """Run to the end, or until the user interrupts."""
-        chosen = self.bench.make_params(params)
+        self.params = tuple(params)
+        chosen = self.bench.make_params(self.params)
         try:
             with show_steps(1) as progress, wall_limit(self.limits.wall_s, self._out_of_time):
                 progress.begin(f"simulating {self.bench.name}")
@@ -117,6 +124,8 @@ class RunWatch:
         else:
             self.extras = self.outputs.extras(self.engine, end_ns)
             works = self.outputs.works
+        if self.advise and self.result is not None and self.result.error is None:
+            self.extras = replace(self.extras, advice=self._ask_advice())
         head = self._head(self.engine)
         links = None if self.result is None else self.result.links
         report = report_run(self.engine, links, works)
@@ -127,6 +136,21 @@ class RunWatch:
         if self.outputs is not None:
             params = " ".join(f"{name}={value}" for name, value in head.params)
             self.outputs.write(self.engine, f"bench {head.bench} {params}".rstrip())
+
+    def _ask_advice(self) -> Advice:
+        """Run the program again, on the machine with ``refresh: spread`` and on faster ones."""
+        say(f"advising: {self.bench.name} runs again, on this machine and on faster ones")
+        make: type[Program] = late(ADVICE, "Program")
+        program = make(
+            bench=self.bench,
+            device=self.device,
+            params=self.params,
+            ccl=self.ccl,
+            frontends=self.frontends,
+            data=self.data,
+        )
+        found: Advice = late(ADVICE, "advise_program")(program, self.machine)
+        return found
 
     def _head(self, engine: GraphEngine) -> RunHead:
         result = self.result
