@@ -20,9 +20,9 @@ from typing import Any
 
 import yaml
 
-from kernbench.common.complaints import model_at
 from kernbench.common.config import Complaint, Document, apply_overrides, check, load_document, path_of, report
 from kernbench.common.errors import UnknownNameError
+from kernbench.common.field_types import model_at
 from kernbench.di.registry import REGISTRY, Registry
 from kernbench.topology.advice import advise
 from kernbench.topology.clocks import apply_clocks, check_clocks
@@ -106,6 +106,11 @@ def machine_file(name: str, beside: Path = Path()) -> str:
     return files[name]
 
 
+def name_of_file(file: str) -> str:
+    """Return the name of the packaged machine that a file describes; the file itself when it is none."""
+    return next((name for name, packaged in packaged_machines().items() if packaged == file), file)
+
+
 @dataclass(frozen=True)
 class Topology:
     """A compiled machine and its source; ``given``: the configuration of its file, where clocks make another of it."""
@@ -122,7 +127,7 @@ class Topology:
     @property
     def name(self) -> str:
         """The name of a packaged machine; else the path of its file."""
-        return next((name for name, file in packaged_machines().items() if file == self.source), self.source)
+        return name_of_file(self.source)
 
     @property
     def configured(self) -> TopologySpec:
@@ -167,6 +172,14 @@ def topology_file(path_or_name: str | os.PathLike[str] | None = None) -> str:
         path_or_name = LOCAL_FILE if Path(LOCAL_FILE).exists() else DEFAULT_NAME
     text = os.fspath(path_or_name)
     return machine_file(text) if is_machine_name(text) else text
+
+
+def read_spec(
+    path_or_name: str | os.PathLike[str] | None = None, overrides: Iterable[str] = (), registry: Registry | None = None
+) -> TopologySpec:
+    """Return the configuration of a machine, as ``resolve_topology`` would find it, without compiling it."""
+    document = apply_overrides(load_document(topology_file(path_or_name)), overrides)
+    return validate_topology(document, registry or REGISTRY)
 
 
 def compile_topology(document: Document, registry: Registry | None = None) -> Topology:

@@ -57,8 +57,11 @@ class ClocksSpec(ConfigModel):
     """
 
     pe: Factor = 1.0
+    """Factor on the rates, and divisor of the latencies, of all that a PE has."""
     noc: Factor = 1.0
+    """The same of the network of a cube, its xbars, management CPU and SRAM."""
     io: Factor = 1.0
+    """The same of the IO chiplet."""
 
     @model_serializer(mode="wrap")
     def _without_ones(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
