@@ -11,8 +11,8 @@ import rich_click as click
 import kernbench.benches
 from kernbench.ccl.loading import algorithms, load_ccl_config
 from kernbench.cli.completion import complete_bench
-from kernbench.cli.config_command import key_document, key_table
 from kernbench.cli.console import Json, facts, print_json, say, show, stdout, table, text
+from kernbench.cli.key_output import key_document, key_table
 from kernbench.cli.options import debug_option, json_option
 from kernbench.common.config_keys import describe_key
 from kernbench.di.registry import REGISTRY, known_kinds

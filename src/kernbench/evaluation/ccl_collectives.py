@@ -20,10 +20,9 @@ from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
-from kernbench.evaluation.ccl_bounds import CollectiveBounds
 from kernbench.evaluation.ccl_fabrics import DTYPE, INTERCUBE, ITEM_BYTES, AlgorithmName, Fabric, joined, queues_of
 from kernbench.evaluation.ccl_results import CollectivePoint, CollectiveTime
-from kernbench.evaluation.ccl_theory import ClosedForms
+from kernbench.evaluation.ccl_theory import ClosedForms, CollectiveBounds
 from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
 from kernbench.runtime_api.context import NoParams, RuntimeContext
 from kernbench.runtime_api.launch_report import launches_of
