@@ -86,7 +86,7 @@ def describe_key(model: type[BaseModel], path: str = "", content: BaseModel | No
         if found is None:
             raise _unknown_key(root, entry, steps[end:])
         entry = found
-    return replace(entry.describe(), entries=tuple(each.describe() for each in entry.listed()))
+    return replace(entry.describe(), entries=tuple(each.describe() for each in entry.list_below()))
 
 
 def list_paths(model: type[BaseModel], content: BaseModel | None = None) -> list[str]:
@@ -145,7 +145,7 @@ class _Entry:
         content = items[part] if part < len(items) else PydanticUndefined
         return None if inner is None else _Entry((*self.path, part), inner, self.meaning, content=content)
 
-    def listed(self) -> Iterator[_Entry]:
+    def list_below(self) -> Iterator[_Entry]:
         """Yield the entries to show below this one: its own, or those that an item of it would have."""
         children = self.children()
         if not children:

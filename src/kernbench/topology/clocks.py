@@ -95,10 +95,10 @@ def apply_clocks(spec: M, clocks: ClocksSpec) -> M:
     for name, factor in clocks.changed.items():
         for path, entry in _driven_by(name, spec):
             updates[path] = _map_units(entry, path, "", partial(_clock, factor))
-    return _replaced(spec, updates)
+    return _replace_entries(spec, updates)
 
 
-def clocked_entries(spec: BaseModel, clocks: ClocksSpec) -> list[ClockedEntry]:
+def list_clocked_entries(spec: BaseModel, clocks: ClocksSpec) -> list[ClockedEntry]:
     """Return every rate and latency of a machine that a clock other than 1 drives, in the order of the file."""
     found: list[ClockedEntry] = []
     for name, factor in clocks.changed.items():
@@ -114,7 +114,7 @@ def clocked_entries(spec: BaseModel, clocks: ClocksSpec) -> list[ClockedEntry]:
 
 def check_clocks(spec: BaseModel, clocks: ClocksSpec) -> Iterator[Complaint]:
     """Complain about a clock that makes a rate or a latency larger or smaller than the file could say it."""
-    for entry in clocked_entries(spec, clocks):
+    for entry in list_clocked_entries(spec, clocks):
         least, most = (LEAST_RATE, MOST_RATE) if entry.unit in RATES else (0.0, MOST_NS)
         if not least <= entry.clocked <= most:
             what = f"{path_text(entry.path)} would be {entry.clocked:g}, which must be {least:g} to {most:g}"
@@ -164,11 +164,11 @@ def _clock(factor: float, path: Path, unit: str, number: float) -> float:  # noq
     return number * factor if unit in RATES else number / factor
 
 
-def _replaced(model: M, updates: Mapping[Path, Any]) -> M:
+def _replace_entries(model: M, updates: Mapping[Path, Any]) -> M:
     """Return ``model`` with other entries at some paths."""
     own: dict[str, Any] = {}
     for path, entry in updates.items():
         name = str(path[0])
         part = own.get(name, dict(model)[name])
-        own[name] = entry if len(path) == 1 else _replaced(part, {path[1:]: entry})
+        own[name] = entry if len(path) == 1 else _replace_entries(part, {path[1:]: entry})
     return model.model_copy(update=own)
