@@ -1,4 +1,4 @@
-"""What the shell completes: names of benches, probe cases and machines, and the paths and values of ``--set``.
+"""Complete words in the shell: names of benches, probe cases and machines, and the paths and values of ``--set``.
 
 The shell runs ``kernbench`` for each word, so what lists the names is imported when it is asked for them.
 """

@@ -20,7 +20,7 @@ from kernbench.topology.spec import TopologySpec
 @json_option
 @debug_option
 def command(path: str, topology: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
-    """What a key of the machine's YAML means: its unit, its default, what is allowed, and the keys below it.
+    """Say what a key of the machine's YAML means: its unit, its default, what is allowed, and the keys below it.
 
     PATH is that of --set, for example cube.hbm.refresh; without one, the sections of the file.
     """

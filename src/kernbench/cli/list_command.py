@@ -15,6 +15,7 @@ from kernbench.cli.console import Json, facts, print_json, say, show, stdout, ta
 from kernbench.cli.key_output import key_document, key_table
 from kernbench.cli.options import debug_option, json_option
 from kernbench.common.config_keys import describe_key
+from kernbench.common.errors import InputError
 from kernbench.di.registry import REGISTRY, known_kinds
 from kernbench.probe import memory_case
 from kernbench.probe.cases import CASES
@@ -37,6 +38,8 @@ def command(bench: str | None, ccl: str | None, as_json: bool) -> int:
 
     With the name of a bench, or a file: its parameters, which --set bench.NAME=VALUE changes.
     """
+    if bench is not None and ccl is not None:
+        raise InputError("--ccl says whose algorithms are listed; it has no effect on the parameters of a bench")
     if bench is not None:
         _print_bench(load_bench(bench), as_json)
         return 0

@@ -1,4 +1,4 @@
-"""What the keys of a configuration mean: the docstrings below its fields, and the types, units, defaults and bounds.
+"""Describe the keys of a configuration: by the docstrings below its fields, and their types, units, defaults and bounds.
 
 A model is walked along the values of a machine at hand, if there is one: they say which keys there are where a type
 leaves that open, as ``attrs`` of a user's class does.
