@@ -38,9 +38,7 @@ def key_table(title: str, section: ConfigKey, here: str | None = None) -> Table:
     made = table(title, text("key"), *([text(here)] if here else []), text("default"), text("type"), text("is"))
     for key in section.entries:
         values = [*([key.content_text] if here else []), key.default_text]
-        kind = (
-            " or ".join([", ".join(key.choices), *type_text(key).split(" or ")[1:]]) if key.choices else type_text(key)
-        )
+        kind = type_text(key).replace("name", ", ".join(key.choices), 1) if key.choices else type_text(key)
         made.add_row(key.name, *values, kind, "" if key.meaning == section.meaning else key.meaning)
     return made
 

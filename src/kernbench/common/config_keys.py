@@ -1,4 +1,4 @@
-"""Describe the keys of a configuration: by the docstrings below its fields, and their types, units, defaults and bounds.
+"""Describe the keys of a configuration: docstrings below its fields, types, units, defaults and bounds.
 
 A model is walked along the values of a machine at hand, if there is one: they say which keys there are where a type
 leaves that open, as ``attrs`` of a user's class does.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from pathlib import Path as FilePath
 from types import NoneType
 from typing import Any
 
+import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
@@ -290,10 +292,5 @@ def _show_number(number: float) -> str:
 
 def yaml_text(content: Any) -> str:
     """Return a value as it is written in YAML, on one line."""
-    if content is None or isinstance(content, bool):
-        return {None: "null", True: "true", False: "false"}[content]
-    if isinstance(content, list):
-        return f"[{', '.join(map(yaml_text, content))}]"
-    if isinstance(content, dict):
-        return f"{{{', '.join(f'{name}: {yaml_text(each)}' for name, each in content.items())}}}"
-    return str(content)
+    text = yaml.safe_dump(content, default_flow_style=True, allow_unicode=True, width=math.inf)
+    return text.removesuffix("...\n").rstrip("\n")

@@ -331,7 +331,7 @@ class HbmSpec(ConfigModel):
     access_bytes: Size | None = None
     """Smallest access under ``ideal``, where a part of one costs a whole one; null: 64."""
     channel_hash: Literal["xor", "mod"] | None = None
-    """How ``interleave`` chooses the channel: by all bits of the address, or by its index; null: xor."""
+    """How ``interleave`` and ``hash`` choose the channel: by all bits above folded, or modulo; null: xor."""
     quantum_bytes: Size
     """Bytes that a requester is served at a time while others wait."""
 

@@ -141,7 +141,7 @@ class MmuSpec(ConfigModel):
     """The MMU."""
 
     page_bytes: Size
-    """Size of a page."""
+    """Size of a page, the unit of the TLB."""
     tlb_entries: int = Field(default=0, ge=0, le=1_000_000)
     """Translations that the TLB keeps; 0: there is none, and translation is free."""
     tlb_miss_ns: Duration = 0.0
