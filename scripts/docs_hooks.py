@@ -1,12 +1,13 @@
 """Hooks of ``make docs``: pages that are made of other files, and links that leave docs/ on purpose.
 
-The start page is the README; contributing and changes are the files at the root; decisions have a table. A link to a
-file outside docs/ leads to a copy of it in the site, under ``source/``. One to a folder outside becomes plain text. A
+The start page is the README; contributing and changes are the files at the root; decisions have a table. The page of the library lists what ``kernbench`` re-exports.
+A link to a file outside docs/ leads to a copy of it in the site, under ``source/``. One to a folder outside becomes plain text. A
 link to nothing is left as it is, and ends the build.
 """
 
 from __future__ import annotations
 
+import ast
 import os.path
 import re
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = "docs"
 AT_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Files at the root that are pages of the site, by name"""
+LIBRARY = "reference/library.md"
 DECISIONS = PurePosixPath(DOCS, "decisions")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 
@@ -35,6 +37,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Return the text of a page with its links as they are in the site."""
     here = page.file.src_uri
+    if here == LIBRARY and (names := list(_list_reexports())):
+        markdown = markdown.replace(
+            "::: kernbench\n", f"::: kernbench\n    options: {{ members: [{', '.join(names)}] }}\n"
+        )
     folder = PurePosixPath() if here in AT_ROOT.values() else PurePosixPath(DOCS, here).parent
 
     def link_in_site(found: re.Match[str]) -> str:
@@ -50,6 +56,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{picture}[{text}]({os.path.relpath(place, PurePosixPath(here).parent)}{anchor})"
 
     return LINK.sub(link_in_site, markdown)
+
+
+def _list_reexports() -> Iterator[str]:
+    """Yield the names that ``kernbench`` binds to what is in its library; errors have a page of their own."""
+    tree = ast.parse((ROOT / "src" / "kernbench" / "__init__.py").read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kernbench.library"):
+            yield from (each.asname or each.name for each in node.names)
 
 
 def _place_in_site(path: PurePosixPath) -> str | None:

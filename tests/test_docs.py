@@ -91,6 +91,11 @@ def test_site_is_complete_and_loads_nothing_from_other_hosts(tmp_path: Path) -> 
     assert [text for text in styles if "//" in text] == []
     reference = (tmp_path / "reference" / "machines.html").read_text(encoding="utf-8")
     assert "Pseudo-channels of a slice." in reference
+    library = (tmp_path / "reference" / "library.html").read_text(encoding="utf-8")
+    names = re.findall(
+        r"from kernbench\.library\S* import \w+ as (\w+)", (ROOT / "src/kernbench/__init__.py").read_text()
+    )
+    assert [name for name in names if f'id="kernbench.{name}"' not in library] == []
     assert (tmp_path / "source" / "examples" / "slow_routers.py").read_text() == (
         ROOT / "examples/slow_routers.py"
     ).read_text()
