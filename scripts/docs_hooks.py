@@ -1,8 +1,8 @@
 """Hooks of ``make docs``: pages that are made of other files, and links that leave docs/ on purpose.
 
-The start page is the README; contributing and changes are the files at the root; decisions have a table. The page of the library lists what ``kernbench`` re-exports.
-A link to a file outside docs/ leads to a copy of it in the site, under ``source/``. One to a folder outside becomes plain text. A
-link to nothing is left as it is, and ends the build.
+The start page is the README; contributing and changes are the files at the root; decisions have a table; the page of
+the library lists what ``kernbench`` re-exports. A link to a file outside docs/ leads to a copy of it in the site, under
+``source/``. One to a folder outside becomes plain text. A link to nothing is left as it is, and ends the build.
 """
 
 from __future__ import annotations
