@@ -9,7 +9,7 @@ from kernbench.cli.console import print_json, show, stdout
 from kernbench.cli.key_output import key_document, key_tables
 from kernbench.cli.options import debug_option, json_option, set_option, topology_option
 from kernbench.common.config_keys import describe_key
-from kernbench.topology.builder import name_of_file, read_spec, topology_file
+from kernbench.topology.builder import name_of, read_spec, topology_file
 from kernbench.topology.spec import TopologySpec
 
 
@@ -25,7 +25,7 @@ def command(path: str, topology: str | None, overrides: tuple[str, ...], as_json
     PATH is that of --set, for example cube.hbm.refresh; without one, the sections of the file.
     """
     key = describe_key(TopologySpec, path, read_spec(topology, overrides))
-    machine = name_of_file(topology_file(topology))
+    machine = name_of(topology_file(topology))
     if as_json:
         print_json({"machine": machine, **key_document(key)})
     else:

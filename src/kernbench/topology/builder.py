@@ -110,9 +110,9 @@ def machine_file(name: str, beside: Path = Path()) -> str:
     return files[name]
 
 
-def name_of_file(file: str) -> str:
-    """Return the name of the packaged machine that a file describes; the file itself when it is none."""
-    return next((name for name, packaged in packaged_machines().items() if packaged == file), file)
+def name_of(source: str) -> str:
+    """Return the name of the packaged machine whose file ``source`` is; else ``source``."""
+    return next((name for name, file in packaged_machines().items() if file == source), source)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Topology:
     @property
     def name(self) -> str:
         """The name of a packaged machine; else the path of its file."""
-        return name_of_file(self.source)
+        return name_of(self.source)
 
     @property
     def configured(self) -> TopologySpec:
