@@ -1,3 +1,3 @@
 """kernbench: numerics and contended timing of torch-like programs on a multi-die AI accelerator."""
 
-__version__ = "0.1.0"
+from kernbench.common import __version__ as __version__

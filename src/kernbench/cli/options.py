@@ -8,6 +8,7 @@ from typing import Any
 
 import rich_click as click
 
+from kernbench.cli.completion import complete_machine, complete_override
 from kernbench.cli.session import Session
 from kernbench.common.data_policy import DataOptions
 
@@ -65,6 +66,7 @@ verify_option = click.option("--verify-data", "verify", is_flag=True, help="Comp
 topology_option = click.option(
     "--topology",
     metavar="NAME|FILE",
+    shell_complete=complete_machine,
     help="The machine: a name of 'kernbench list', or a YAML file.  [default: ./topology.yaml, else 'default']",
 )
 set_option = click.option(
@@ -72,6 +74,7 @@ set_option = click.option(
     "overrides",
     metavar="PATH=VALUE",
     multiple=True,
+    shell_complete=complete_override,
     help="Change one value of the machine, for example cube.hbm.slices=16. May be given several times.",
 )
 ccl_option = click.option(

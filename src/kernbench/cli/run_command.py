@@ -10,6 +10,7 @@ import rich_click as click
 
 import kernbench.benches
 from kernbench.ccl.loading import check_ccl
+from kernbench.cli.completion import complete_bench, complete_override
 from kernbench.cli.failures import report_program_error
 from kernbench.cli.options import (
     ccl_option,
@@ -58,7 +59,7 @@ SCRIPT_WALL_S = 600.0
 
 
 @click.command(name="run")
-@click.option("--bench", "name", metavar="NAME|FILE.py[:FUNCTION]", help="What to run.")
+@click.option("--bench", "name", metavar="NAME|FILE.py[:FUNCTION]", shell_complete=complete_bench, help="What to run.")
 @click.option("--script", metavar="FILE.py", help="Or a whole file as the program; what follows -- is for it.")
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENTS]")
 @click.option("--device", default="all", show_default=True, metavar="sip:N|all", help="The SIPs it may use.")
@@ -73,6 +74,7 @@ SCRIPT_WALL_S = 600.0
     "overrides",
     metavar="PATH=VALUE",
     multiple=True,
+    shell_complete=complete_override,
     help="Change a value of the machine (cube.hbm.slices=16) or a parameter of the bench (bench.m=512).",
 )
 @click.option("--op-log", metavar="FILE", help="Keep the op-log: FILE.parquet or FILE.jsonl.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import rich_click as click
 
+from kernbench.cli.completion import complete_override
 from kernbench.cli.options import data_options, debug_option, json_option, topology_option
 from kernbench.common.data_policy import DataOptions
 from kernbench.common.late import late
@@ -32,6 +33,7 @@ LOCAL = "local"
     "overrides",
     metavar="PATH=VALUE",
     multiple=True,
+    shell_complete=complete_override,
     help="Change a value of the machine or a parameter of the bench, at all points.",
 )
 @click.option("--ccl", metavar="FILE", help="How collectives work.  [default: ./ccl.yaml, else the packaged file]")

@@ -8,6 +8,7 @@ from pathlib import Path
 import rich_click as click
 
 import kernbench.benches
+from kernbench.cli.completion import complete_bench, complete_override
 from kernbench.cli.console import Json, facts, print_json, say, show, stdout
 from kernbench.cli.failures import error_document, place_document, report_program_error
 from kernbench.cli.options import (
@@ -37,7 +38,12 @@ DEFAULT_OUT = "report.html"
 
 @click.command(name="web")
 @click.argument("page", required=False, metavar="[PAGE.html]")
-@click.option("--bench", metavar="NAME|FILE.py[:FUNCTION]", help="What to run.  [default: nothing, the machine only]")
+@click.option(
+    "--bench",
+    metavar="NAME|FILE.py[:FUNCTION]",
+    shell_complete=complete_bench,
+    help="What to run.  [default: nothing, the machine only]",
+)
 @click.option("--device", default="all", show_default=True, metavar="sip:N|all", help="The SIPs it may use.")
 @click.option("--out", metavar="FILE.html", help=f"Where to write the page.  [default: {DEFAULT_OUT}, without --port]")
 @verify_option
@@ -48,6 +54,7 @@ DEFAULT_OUT = "report.html"
     "overrides",
     metavar="PATH=VALUE",
     multiple=True,
+    shell_complete=complete_override,
     help="Change a value of the machine (cube.hbm.slices=16) or a parameter of the bench (bench.m=512).",
 )
 @ccl_option

@@ -54,8 +54,11 @@ class ClocksSpec(ConfigModel):
     """
 
     pe: Factor = 1.0
+    """Factor on the rates, and divisor of the latencies, of all that a PE has."""
     noc: Factor = 1.0
+    """The same of the network of a cube, its xbars, management CPU and SRAM."""
     io: Factor = 1.0
+    """The same of the IO chiplet."""
 
     @model_serializer(mode="wrap")
     def _without_ones(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -90,7 +93,7 @@ def apply_clocks(spec: M, clocks: ClocksSpec) -> M:
     return replaced(spec, {("clocks",): ClocksSpec()})
 
 
-def clocked_entries(spec: BaseModel, clocks: ClocksSpec) -> list[ClockedEntry]:
+def list_clocked_entries(spec: BaseModel, clocks: ClocksSpec) -> list[ClockedEntry]:
     """Return every rate and latency of a machine that a clock other than 1 drives, in the order of the file."""
     return [
         ClockedEntry(each.path, name, each.unit, each.given, each.scaled)
@@ -101,7 +104,7 @@ def clocked_entries(spec: BaseModel, clocks: ClocksSpec) -> list[ClockedEntry]:
 
 def check_clocks(spec: BaseModel, clocks: ClocksSpec) -> Iterator[Complaint]:
     """Complain about a clock that makes a rate or a latency larger or smaller than the file could say it."""
-    for entry in clocked_entries(spec, clocks):
+    for entry in list_clocked_entries(spec, clocks):
         least, most = (LEAST_RATE, MOST_RATE) if entry.unit in RATES else (0.0, MOST_NS)
         if not least <= entry.clocked <= most:
             what = f"{path_text(entry.path)} would be {entry.clocked:g}, which must be {least:g} to {most:g}"

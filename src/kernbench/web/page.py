@@ -8,8 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Protocol
 
-from kernbench import __version__
 from kernbench.ccl.loading import load_ccl_config
+from kernbench.common import __version__
 from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import InputError
 from kernbench.common.files import read_input, replacing, writable
