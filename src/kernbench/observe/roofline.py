@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.components.memory import Memory
+from kernbench.components.sram import Sram
 from kernbench.core.log import NONE, Kind
 from kernbench.core.observed import Carries, Column
 from kernbench.engine.recorder import MathSize, TileAmounts
@@ -375,17 +376,17 @@ class _Gatherer:
         served = np.isin(seen.turns.of, asks)
         for part in dict.fromkeys(transfers.dst[asks].tolist()):
             node = seen.columns.parts[part]
-            resource, memory = of.resource_of_memory(machine.graph.node(node)), machine.component(node)
+            resource, memory = of.resource_of_memory(machine.graph.node(node)), machine.part(node, Memory)
             here, busy = transfers.dst[asks] == part, partial(self._turns, part, served)
             written, read = int(nbytes[here & ~reading].sum()), int(nbytes[here & reading].sum())
             if resource == of.HBM:
                 amount = read + max(0, written - cube.write_queue_bytes)
                 yield Load(Bound(resource, node, amount, "bytes", pace.most_gbs(amount)), busy)
-            elif resource == of.SRAM:
+            elif isinstance(memory, Sram) and memory.serves_as_built:
                 yield Load(Bound(resource, node, read + written, "bytes", machine.graph.sram_bw_gbs(node)), busy)
-            elif isinstance(memory, Memory) and memory.serves_gbs is not None:
+            elif memory.serves_gbs is not None:
                 yield Load(Bound(resource, node, read + written, "bytes", memory.serves_gbs), busy)
-            elif isinstance(memory, Memory):
+            else:
                 since, until = _merge(busy(), self._path)
                 yield Load(Bound(resource, node, int((until - since).sum()), BUSY, 1000.0), busy)
 
