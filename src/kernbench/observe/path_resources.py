@@ -2,7 +2,7 @@
 
 Time on an engine, a CPU or a memory is its own. The time of a transfer is, up to that of an empty way, the overhead of
 the parts that it enters and of the wires, each as far as the way has of it; what is beyond that went by at the pace of
-the slowest link. Time in a queue counts for what was waited for, and is told apart.
+the slowest links, which share it. Time in a queue counts for what was waited for, and is told apart.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ _OWN: Mapping[PathPart, str] = MappingProxyType(
 _OF_BANKS: Mapping[PathPart, str] = MappingProxyType(
     {PathPart.TURNAROUND: of.HBM_TURNS, PathPart.ROWS: of.HBM_ROWS, PathPart.REFRESH: of.HBM_REFRESH}
 )
+TIE = 1.03
+"""Links of a way that are so much faster than its slowest are as slow"""
 _QUEUES = frozenset((PathPart.MEMORY_QUEUE, PathPart.NETWORK_QUEUE, PathPart.CONTROL_QUEUE))
 
 
@@ -126,7 +128,9 @@ def _sum_steps(steps: Iterable[PathStep]) -> dict[tuple[PathPart, Via], tuple[in
     found: dict[tuple[PathPart, Via], tuple[int, int]] = {}
     for step in steps:
         ps, key = step.ps, (step.part, step.via)
-        head_ps = min(ps, step.via.total_overhead_ps) if isinstance(step.via, Route) else ps
+        head_ps = ps
+        if isinstance(step.via, Route):
+            head_ps = 0 if step.part is PathPart.NETWORK_QUEUE else min(ps, step.via.total_overhead_ps)
         heads, tails = found.get(key, (0, 0))
         found[key] = heads + head_ps, tails + ps - head_ps
     return found
@@ -136,7 +140,9 @@ def _divide(part: PathPart, via: Via, head_ps: int, tail_ps: int, graph: Graph) 
     match via:
         case Route():
             yield from _divide_overhead(via, head_ps, graph)
-            yield resource_of(min(via.links, key=lambda link: link.bw_gbs), graph), tail_ps
+            slowest = _slowest(via, graph)
+            for at, resource in enumerate(slowest):
+                yield resource, tail_ps * (at + 1) // len(slowest) - tail_ps * at // len(slowest)
         case Link():
             yield resource_of(via, graph), head_ps
         case str() if part in _OF_BANKS:
@@ -147,6 +153,12 @@ def _divide(part: PathPart, via: Via, head_ps: int, tail_ps: int, graph: Graph) 
             yield of.resource_of_memory(graph.node(via)), head_ps
         case _:
             yield _OWN.get(part, ""), head_ps
+
+
+def _slowest(route: Route, graph: Graph) -> list[str]:
+    """Return the resources of the slowest links of a way: where several are as slow, none of them gains alone."""
+    limit = TIE * route.bottleneck_gbs
+    return list(dict.fromkeys(resource_of(link, graph) for link in route.links if link.bw_gbs <= limit))
 
 
 def _divide_overhead(route: Route, ps: int, graph: Graph) -> Iterator[tuple[str, int]]:
