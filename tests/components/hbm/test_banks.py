@@ -55,8 +55,7 @@ def serve(made: BankedMemory, access: Access, write: bool, at: int, until: int =
 
 def seen(made: BankedMemory) -> tuple[object, ...]:
     """What was done, and what is to be; the ends in ``counters`` are times of histories, which begin at any time."""
-    counters = made.counters
-    return counters.done, counters.idle, counters.idle_ps, made.pending_bursts, made.end_ps
+    return made.counters.done, made.pending_bursts, made.end_ps
 
 
 # -- an access --

@@ -238,7 +238,7 @@ def test_writes_are_kept_back_until_the_high_mark():
     write(made, 0, (24, 0, 1))
     assert (made.pending_bursts, made.counters.done[0]) == (0, HIGH)
     # Nothing had used the buses: they turn at once.
-    assert made.counters.done[2:4] == (0, 0)
+    assert made.counters.done[3:5] == (0, 0)
 
 
 def test_drained_writes_follow_each_other():
@@ -262,7 +262,7 @@ def test_reads_wait_for_writes_down_to_the_low_mark():
     # The row is open later than the buses have turned (13.8 ns). The last 8 writes have been sent back.
     assert first == on_grid(RCD_WRITE, over + max(TO_READ, RCD))
     assert made.pending_bursts == 8
-    assert made.counters.done[2:4] == (TO_READ, TO_READ)
+    assert made.counters.done[3:5] == (TO_READ, TO_READ)
     assert flushed(made) == (57, 2)
 
 
@@ -273,7 +273,7 @@ def test_a_row_that_is_open_waits_for_the_turn_alone():
     over, first, _ = read(made, LATER, (GROUP, 0, 1))
     assert over + TO_READ <= first < over + TO_READ + PLACE
     # The buses turned for the writes too, long after the read before.
-    assert made.counters.done[2:4] == (TO_READ,) * 2
+    assert made.counters.done[3:5] == (TO_READ,) * 2
 
 
 def test_reads_that_have_not_begun_are_served_after_the_writes():
@@ -296,8 +296,8 @@ def test_idle_time_is_filled_with_writes():
     counters = made.counters
     assert made.pending_bursts == 0
     assert counters.done[:2] == (9, 2)
-    assert counters.idle[:2] == (8, 1)
-    assert counters.idle_ps > 8 * BURST
+    # The bus time of their data; the turn and the row, of nobody.
+    assert counters.done[2:] == (8 * BURST, 0, 0, RCD, 0)
 
 
 def test_an_open_row_after_idle_time_waits_for_no_turn():
@@ -354,7 +354,7 @@ def test_times_make_sense(drawn):
         assert now <= first <= last
         now, counters = over, made.counters
         assert all(new >= old for new, old in zip(counters.done, before.done, strict=True))
-        assert all(idle <= done for idle, done in zip(counters.idle, counters.done, strict=True))
+        assert counters.done[2] <= counters.done[0] * timing.ccd_s_ns * 1000
         assert 0 <= made.pending_bursts < 64
         before = counters
         end = max(end, made.end_ps)
@@ -404,7 +404,6 @@ def test_idle_time_is_forgotten(drawn, longer):
     later, at = made.copy(), made.settled_ps
     assert go(made, more, at) == go(later, more, at + longer)
     assert made.counters.done == later.counters.done
-    assert made.counters.idle == later.counters.idle
 
 
 @given(busy(2))

@@ -159,7 +159,7 @@ def test_turns_add_up_to_what_was_done(refresh, accesses):
     found = BankTime(*[sum(column) for column in zip(*turns, strict=True)])
     assert found.bursts == done[0]
     assert found.hits == done[0] - done[1]
-    assert (found.turned, found.opened) == (sum(done[2:4]), sum(done[4:]))
+    assert (found.turned, found.opened) == (sum(done[3:5]), sum(done[5:]))
 
 
 def two_streams(*, cut: bool) -> GraphEngine:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import chain
-from operator import add, attrgetter, sub
+from operator import add, sub
 from typing import NamedTuple, Protocol
 
 from kernbench.common.units import PS_PER_NS
@@ -92,10 +92,6 @@ class ChannelHistory:
             self._counters = self.channel().counters
         return self._counters
 
-    def has_uniform_banks(self, now: int, *, refreshed: bool) -> bool:
-        """Return True if banks may have other labels from ``now`` on: all is over, and they have the same row open."""
-        return now >= self.settled_ps and (refreshed or self.channel().has_uniform_banks)
-
     def channel(self) -> Channel:
         """Return the channel as it is then. It is not to be changed."""
         if self.live is None:
@@ -128,31 +124,37 @@ class ChannelHistory:
         return channel
 
 
-_END_PS, _SETTLED_PS = attrgetter("end_ps"), attrgetter("settled_ps")
+class SliceChannel(NamedTuple):
+    """A channel of a slice: its history, whose times and rows are so much behind, and what it did ``more``.
+
+    In sweeps that were not gone through, banks do the same some rows further.
+    """
+
+    history: ChannelHistory
+    behind_ps: int
+    behind_rows: int
+    more: tuple[int, ...] = ()
+
+    @property
+    def counters(self) -> Counters:
+        """Return what the channel has done; the ends are times of the slice."""
+        done, ends = self.history.counters
+        ends = tuple([end + self.behind_ps for end in ends])
+        return Counters(tuple(map(add, done, self.more)) if self.more else done, ends)
 
 
 class SliceHistory:
-    """The histories of the channels of a slice at ``now_ps``, and by how much the times of each are ``behind`` its own.
+    """The channels of a slice at ``now_ps``, and the ``labels`` of bank 0 of each.
 
-    ``labels``: of bank 0 of each channel. ``ends``: when the last byte of each is over. All is over at ``settled_ps``.
+    ``ends``: when the last byte of each is over. All is over at ``settled_ps``.
     """
 
-    __slots__ = ("behind", "channels", "ends", "labels", "now_ps", "settled_ps")
+    __slots__ = ("channels", "ends", "labels", "now_ps", "settled_ps")
 
-    def __init__(
-        self, channels: Sequence[ChannelHistory], behind: Sequence[int], labels: Sequence[int], now_ps: int
-    ) -> None:
-        self.channels, self.behind, self.labels, self.now_ps = tuple(channels), tuple(behind), tuple(labels), now_ps
-        self.ends = tuple(map(add, map(_END_PS, channels), behind))
-        self.settled_ps = max(map(add, map(_SETTLED_PS, channels), behind))
-
-
-class SliceChannels(NamedTuple):
-    """The channels of a slice in the middle of a grant: histories, by how much each is behind, labels of banks 0."""
-
-    histories: list[ChannelHistory]
-    behind: list[int]
-    labels: list[int]
+    def __init__(self, channels: Sequence[SliceChannel], labels: Sequence[int], now_ps: int) -> None:
+        self.channels, self.labels, self.now_ps = tuple(channels), tuple(labels), now_ps
+        self.ends = tuple([each.history.end_ps + each.behind_ps for each in channels])
+        self.settled_ps = max([each.history.settled_ps + each.behind_ps for each in channels])
 
 
 class KnownSweep(NamedTuple):
@@ -161,7 +163,8 @@ class KnownSweep(NamedTuple):
     Its first byte was on a bus ``first`` after its begin, its last one had been ``last`` after that.
     """
 
-    end: SliceChannels
+    channels: tuple[SliceChannel, ...]
+    labels: tuple[int, ...]
     row: int
     over: int
     took: int
@@ -178,11 +181,12 @@ class Histories:
         sizes = [min(most, num_pcs - first) for first in range(0, num_pcs, most)]
         share = timing.refresh_share if refresh == "spread" else 0.0
         roots = {size: _begin(ChannelTiming(timing, size, queue_entries, share)) for size in set(sizes)}
-        self.root = SliceHistory([roots[size] for size in sizes], [0] * len(sizes), [0] * len(sizes), 0)
+        self.root = SliceHistory([SliceChannel(roots[size], 0, 0) for size in sizes], [0] * len(sizes), 0)
         self.served = 0
         self._steps: dict[tuple[ChannelHistory, int, int, int, bool, bool], ChannelHistory] = {}
         self.grants: dict[Hashable, tuple[SliceHistory, Grant]] = {}
         self.sweeps: dict[Hashable, KnownSweep] = {}
+        self.states: dict[ChannelState, object] = {}  # of channels when a sweep begins, with a mark for each
 
     def step(
         self, history: ChannelHistory, now: int, base: int, runs: tuple[RowRun, ...], write: bool, refreshed: bool
@@ -248,43 +252,33 @@ class BanksTurnCost:
         """
         clock = self.clock
         begin, over = max(clock.into(since), self.now), clock.into(end)
-        before, after = (_added([each.counters for each in at.history.channels]) for at in (self.before, self.after))
-        free = [_ends_at(at) for at in (self.before, self.after)]
-        taken = [ends - max(was, self.now) for was, ends in zip(*free, strict=True)]
-        used = [pc for pc, ps in enumerate(taken) if ps > 0]
-        done = [new - old for new, old in zip(after.done, before.done, strict=True)]
-        own = [ps - (new - old) for ps, new, old in zip(done, after.idle, before.idle, strict=True)]
-        (bursts, opened), turned, rows = own[:2], own[2 : 2 + len(taken)], own[2 + len(taken) :]
+        before, after = (_added(at.history) for at in (self.before, self.after))
+        free = [[end + at.began for end in done.ends] for at, done in ((self.before, before), (self.after, after))]
+        taken = [max(0, ends - max(was, self.now)) for was, ends in zip(*free, strict=True)]
+        used = [pc for pc, ps in enumerate(taken) if ps]
+        bursts, opened, idle_ps, *done = map(sub, after.done, before.done)
+        turned, rows = done[: len(taken)], done[len(taken) :]
         turning, opening = 0, over
         if used:
             last = max(used, key=free[1].__getitem__)
             if not self.write:
                 begin = min(max(begin, free[0][last]), over)
             turning, opening = min(turned[last], over - begin), rows[last]
-        data = round(bursts * self.timing.ccd_s_ns * PS_PER_NS / (1 - self.share)) // max(1, len(used))
+        data_ps = round(bursts * self.timing.ccd_s_ns * PS_PER_NS / (1 - self.share)) - idle_ps
+        data = max(0, data_ps) // max(1, len(used))
         row_ps = max(0, min(opening, over - begin - turning - data)) if opened > 0 else 0
         start = min(max(since, clock.out(begin)), end)
         refresh = (end - start) - (over - begin) + round((over - begin - row_ps) * self.share)
         return start, BankTime(
-            bursts=done[0],
-            hits=done[0] - done[1],
-            taken=sum(ps for ps in taken if ps > 0) + after.idle_ps - before.idle_ps,
-            opened=sum(done[2 + len(taken) :]),
-            turned=sum(done[2 : 2 + len(taken)]),
+            bursts=bursts,
+            hits=bursts - opened,
+            taken=sum(taken) + idle_ps,
+            opened=sum(rows),
+            turned=sum(turned),
             rows=row_ps,
             turning=turning - round(turning * self.share),
             refresh=refresh,
         )
-
-
-def _ends_at(at: Position) -> list[int]:
-    """Return the bank time at which the last byte of each PC is over."""
-    history = at.history
-    return [
-        end + by + at.began
-        for each, by in zip(history.channels, history.behind, strict=True)
-        for end in each.counters.ends
-    ]
 
 
 class BankedMemory:
@@ -321,12 +315,12 @@ class BankedMemory:
     @property
     def counters(self) -> Counters:
         """All that its channels have done."""
-        return _added([each.counters for each in self._at.history.channels])
+        return _added(self._at.history)
 
     @property
     def pending_bursts(self) -> int:
         """Bursts of writes that are kept back."""
-        return sum(each.channel().pending_bursts for each in self._at.history.channels)
+        return sum(each.history.channel().pending_bursts for each in self._at.history.channels)
 
     @property
     def end_ps(self) -> int:
@@ -356,10 +350,11 @@ class BankedMemory:
         outage, next_outage = clock.outages_around(bank_now)
         refreshed = tuple(map(outage.__ge__, ends)) if outage > 0 else self._not_refreshed
         idle = here - history.now_ps if here < history.settled_ps else -1
-        local = Access(access.pa - self._base, access.row_bytes, access.rows, access.stride if access.rows > 1 else 0)
-        key = history, idle, local, write, begin, end, until, least, refreshed
+        place, stride = access.pa - self._base, access.stride if access.rows > 1 else 0
+        key = history, idle, place, access.row_bytes, access.rows, stride, write, begin, end, until, least, refreshed
         known = self._histories.grants.get(key)
         if known is None:
+            local = Access(place, access.row_bytes, access.rows, stride)
             known = self._serve(history, here, local, write, (begin, end), (until + here, least), list(refreshed))
             self._histories.keep(key, *known)
         after, grant = known
@@ -392,21 +387,18 @@ class BankedMemory:
     ) -> tuple[SliceHistory, Grant]:
         """Go through the quanta of a grant, at times of the slice's history."""
         planner, quantum, step = self._planner, self.quantum, self._histories.step
-        channels, behind, labels = now_has = SliceChannels(
-            list(history.channels), list(history.behind), list(history.labels)
-        )
+        channels, labels = list(history.channels), list(history.labels)
         (at, end), (until, least) = span, limits
         first, last, over = FAR, now, now
         sweep_first, sweep_last = FAR, 0
-        two_sweeps = 2 * planner.layout.sweep_bytes
-        mark_at, sweeps = self._first_mark(access, at, end) if end - at >= two_sweeps else FAR, None
+        sweep = planner.layout.sweep_bytes
+        mark_at = self._first_mark(access, at, end) if end - at >= 2 * sweep else FAR
+        sweeps = None
         while at < end and (over <= until or at < least):
             if at == mark_at:
-                sweep = planner.layout.sweep_bytes
-                sweeps = sweeps or Sweeps(planner.layout, self._histories.sweeps, write, (access.pa + at) % sweep)
+                sweeps = sweeps or Sweeps(planner.layout, self._histories, write, (access.pa + at) % sweep)
                 most, row = (end - at) // sweep, (access.pa + at) // sweep
-                found, skipped = sweeps.skip(now_has, Grant(at, over, sweep_first, sweep_last), row, most, until)
-                channels, behind, labels = now_has = found
+                skipped = sweeps.skip(channels, labels, Grant(at, over, sweep_first, sweep_last), row, most, until)
                 first, last = min(first, sweep_first, skipped.first_ps), max(last, sweep_last, skipped.last_ps)
                 at, over = at + skipped.end * sweep, skipped.over_ps
                 sweep_first, sweep_last = FAR, 0
@@ -415,26 +407,28 @@ class BankedMemory:
             base, parts = planner.parts(access, at, min(quantum, end - at))
             entered = over
             for alike, runs in parts:
-                old, old_by, own, new = None, 0, runs, None
+                before = None
                 for number, label in alike:
-                    its, by = channels[number], behind[number]
-                    if labels[number] != label and its.has_uniform_banks(over - by, refreshed=refreshed[number]):
-                        labels[number] = label
-                    given = runs if labels[number] == label else planner.relabelled(runs, labels[number] ^ label)
-                    if its is not old or by != old_by or given is not own or refreshed[number] or new is None:
-                        old, old_by, own = its, by, given
-                        new = step(its, over - by, base, given, write, refreshed[number])
-                        refreshed[number] = False
+                    # Channels alike, whose labels differ alike, have the step in common.
+                    its = channels[number], labels[number] ^ label, refreshed[number]
+                    if its != before:
+                        (old, behind_ps, behind_rows, more), shift, closed = before = its
+                        its_now = over - behind_ps
+                        if shift and its_now >= old.settled_ps and (closed or old.channel().has_uniform_banks):
+                            shift = 0
+                        given = planner.relabelled(runs, shift) if shift else runs
+                        new = step(old, its_now, base - behind_rows, given, write, closed)
                         by = over - new.now_ps
                         entered = new.entered_ps + by if new.entered_ps + by > entered else entered
                         sweep_first = new.first_ps + by if new.first_ps + by < sweep_first else sweep_first
                         sweep_last = new.last_ps + by if new.last_ps + by > sweep_last else sweep_last
-                    channels[number], behind[number] = new, over - new.now_ps
+                        after = SliceChannel(new, by, behind_rows, more)
+                    channels[number], labels[number], refreshed[number] = after, label ^ shift, False
             over = entered
             at += quantum
             self.quanta += 1
         first, last = min(first, sweep_first), max(last, sweep_last)
-        return SliceHistory(channels, behind, labels, now), Grant(min(at, end), over, first, last)
+        return SliceHistory(channels, labels, now), Grant(min(at, end), over, first, last)
 
     def _first_mark(self, access: Access, begin: int, end: int) -> int:
         """Return the byte with which the first whole sweep begins; FAR if there is none, or it cannot be known."""
@@ -446,96 +440,78 @@ class BankedMemory:
 
 
 class Sweeps:
-    """The sweeps of a grant, which begins them at ``place`` of each, among those that are ``known``.
+    """The sweeps of a grant, which begins them at ``place`` of each, among those that are known.
 
     A sweep is known by the state of the channels when it begins, which counts banks from where its first block lies,
     and rows from its own. The same state makes the same of a sweep, in as much time; so a sweep that begins as one that
     was gone through is not gone through again.
     """
 
-    def __init__(self, layout: Layout, known: dict[Hashable, KnownSweep], write: bool, place: int) -> None:
-        self._layout, self._known, self._kind = layout, known, (write, place)
+    def __init__(self, layout: Layout, histories: Histories, write: bool, place: int) -> None:
+        self._layout, self._known, self._marks = layout, histories.sweeps, histories.states
+        self._kind = write, place
         self._begun: tuple[Hashable, int, list[tuple[int, ...]]] | None = None  # the last: its state, when, counters
+        self._states: dict[Hashable, object] = {}
 
     def skip(
-        self, channels: SliceChannels, grant: Grant, row: int, most: int, until: int
-    ) -> tuple[SliceChannels, Grant]:
-        """Return the channels after all sweeps from ``row`` on that are known; and the grant of these: how many, when.
+        self, channels: list[SliceChannel], labels: list[int], grant: Grant, row: int, most: int, until: int
+    ) -> Grant:
+        """Put channels at the end of all sweeps from ``row`` on that are known. Return how many that are, and when.
 
         ``grant``: of the sweep before. No more than ``most``, and none that ends after ``until``.
         """
         layout, over, times, last = self._layout, grant.over_ps, 0, None
-        done = [each.counters.done for each in channels.histories]
+        done = [each.counters.done for each in channels]
         if self._begun is not None:
             state, when, before = self._begun
             made = tuple([tuple(map(sub, *each)) for each in zip(done, before, strict=True)])
-            end = SliceChannels(channels.histories[:], channels.behind[:], channels.labels[:])
             if len(self._known) == MOST_SWEEPS:
                 self._known.clear()
-            first, took = grant.first_ps - when, over - when
-            self._known[state] = KnownSweep(end, row - 1, over, took, first, grant.last_ps - when, made)
+                self._marks.clear()
+            took = over - when, grant.first_ps - when, grant.last_ps - when
+            self._known[state] = KnownSweep(tuple(channels), tuple(labels), row - 1, over, *took, made)
         first_ps, last_ps = FAR, 0
-        state = self._state(channels, over, row, layout.fold_of(row))
+        state = self._state(channels, labels, over, row, layout.fold_of(row))
         while times < most and (known := self._known.get(state)) and over + known.took <= until:
             fold = layout.fold_of(row) ^ layout.fold_of(known.row)
             high = fold // layout.banks_per_channel
             done = [tuple(map(add, each, known.done[i ^ high])) for i, each in enumerate(done)]
             first_ps, last_ps = min(first_ps, over + known.first), max(last_ps, over + known.last)
             last, times, row, over = (known, fold), times + 1, row + 1, over + known.took
-            state = self._state(known.end, known.over, known.row + 1, fold ^ layout.fold_of(row))
+            state = self._state(known.channels, known.labels, known.over, known.row + 1, fold ^ layout.fold_of(row))
         if last is not None:
-            channels = self._moved(*last, row - last[0].row - 1, over - last[0].over, done)
-        self._begun = state, over, [each.counters.done for each in channels.histories]
-        return channels, Grant(times, over, first_ps, last_ps)
+            known, fold = last
+            high, low = divmod(fold, layout.banks_per_channel)
+            ps, rows = over - known.over, row - known.row - 1
+            for i, did in enumerate(done):
+                its = known.channels[i ^ high]
+                more = tuple(map(sub, did, its.history.counters.done))
+                channels[i] = SliceChannel(its.history, its.behind_ps + ps, its.behind_rows + rows, more)
+                labels[i] = known.labels[i ^ high] ^ low
+        self._begun = state, over, done
+        return Grant(times, over, first_ps, last_ps)
 
-    def _state(self, channels: SliceChannels, over: int, row: int, fold: int) -> Hashable:
+    def _state(
+        self, channels: Sequence[SliceChannel], labels: Sequence[int], over: int, row: int, fold: int
+    ) -> Hashable:
         """Return the state of channels at ``over``; rows count from ``row``, banks as ``fold`` has them."""
         high, low = divmod(fold, self._layout.banks_per_channel)
-        states: dict[Hashable, ChannelState] = {}
         found = []
-        for i in range(len(channels.histories)):
-            history, by, label = (
-                channels.histories[i ^ high],
-                channels.behind[i ^ high],
-                channels.labels[i ^ high] ^ low,
-            )
-            key = history, by, label
-            if key not in states:
-                states[key] = history.channel().state(over - by, row, label)
-            found.append((label, states[key]))
+        for i in range(len(channels)):
+            (history, behind_ps, behind_rows, _), label = channels[i ^ high], labels[i ^ high] ^ low
+            key = history, over - behind_ps, row - behind_rows, label
+            mark = self._states.get(key)
+            if mark is None:
+                state = history.channel().state(over - behind_ps, row - behind_rows, label)
+                mark = self._states[key] = self._marks.setdefault(state, object())
+            found.append((label, mark))
         return *self._kind, *found
 
-    def _moved(self, sweep: KnownSweep, fold: int, rows: int, ps: int, done: list[tuple[int, ...]]) -> SliceChannels:
-        """Return the channels at the end of a sweep, so many rows and so long later, in banks that ``fold`` gives.
 
-        ``done``: what each has done by then.
-        """
-        high, low = divmod(fold, self._layout.banks_per_channel)
-        made: dict[Hashable, ChannelHistory] = {}
-        moved = []
-        for i, its in enumerate(done):
-            history = sweep.end.histories[i ^ high]
-            if (history, its) not in made:
-                channel = history.channel().copy()
-                channel.move(rows, ps, its)
-                made[history, its] = later = ChannelHistory(channel, history.now_ps + ps, (0, 0, 0), None, None)
-                later.keep_copy(channel)
-            moved.append(made[history, its])
-        order = [i ^ high for i in range(len(done))]
-        return SliceChannels(moved, [sweep.end.behind[i] for i in order], [sweep.end.labels[i] ^ low for i in order])
-
-
-def _added(each: Sequence[Counters]) -> Counters:
-    """Return the counters of several channels as one of all their PCs."""
-
-    def join(arrays: list[tuple[int, ...]]) -> tuple[int, ...]:
-        half = len(arrays[0]) // 2 + 1
-        turns, rows = [array[2:half] for array in arrays], [array[half:] for array in arrays]
-        return (*map(sum, zip(*[array[:2] for array in arrays], strict=True)), *chain(*turns), *chain(*rows))
-
-    return Counters(
-        join([one.done for one in each]),
-        join([one.idle for one in each]),
-        sum(one.idle_ps for one in each),
-        tuple(chain(*[one.ends for one in each])),
-    )
+def _added(history: SliceHistory) -> Counters:
+    """Return the counters of all channels as of one with all their PCs."""
+    each = [one.counters for one in history.channels]
+    heads, per_pc = [one.done[:3] for one in each], [(one.done[3:], len(one.ends)) for one in each]
+    turned, waited = [done[:pcs] for done, pcs in per_pc], [done[pcs:] for done, pcs in per_pc]
+    done = *map(sum, zip(*heads, strict=True)), *chain(*turned), *chain(*waited)
+    return Counters(done, tuple(chain(*[one.ends for one in each])))

@@ -27,12 +27,13 @@ from __future__ import annotations
 
 from copy import copy
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kernbench.common.units import PS_PER_NS, ns_to_ps
 from kernbench.components.hbm.layout import RUN_BURSTS, RowRun
 from kernbench.topology.hbm_spec import HbmTiming
 
+T = TypeVar("T")
 FAR = 1 << 62
 LONG_AGO = -(1 << 60)
 GRID_KEPT = 256
@@ -102,15 +103,13 @@ class ChannelTiming:
 
 
 class Counters(NamedTuple):
-    """The counters of a channel. ``done``: bursts, rows opened, and of each PC, in ps, bus time for turns and for rows.
+    """The counters of a channel.
 
-    ``idle``: all that of what was done in idle time, which gave buses ``idle_ps`` of work. ``ends``: when the last byte
-    of each PC is over.
+    ``done``: bursts; rows opened; bus time that writes had in idle time, in ps; then of each PC bus time for turns, and
+    for rows. ``ends``: when the last byte of each PC is over.
     """
 
     done: tuple[int, ...]
-    idle: tuple[int, ...]
-    idle_ps: int
     ends: tuple[int, ...]
 
 
@@ -121,14 +120,28 @@ InQueue = tuple[int, int, int, int, int]
 ChannelState = tuple[object, ...]
 
 
+_LISTS = (
+    "_acts",
+    "_counted",
+    "_done",
+    "_ends",
+    "_grid",
+    "_held",
+    "_next",
+    "_other_at",
+    "_rows",
+    "_used",
+    "_used_at",
+    "_waiting",
+)
+
+
 class Channel:
     """The state of a channel: what its banks, buses and queues are busy with."""
 
     __slots__ = (
-        *("_acts", "_bus_from", "_counted", "_done", "_ends", "_first", "_grid", "_grid_end"),
-        *("_held", "_idle", "_idle_ps", "_leaving", "_next", "_of", "_offered", "_origin"),
-        *("_other_at", "_row_bus", "_rows", "_runs", "_serial", "_used", "_used_at", "_waiting"),
-        *("_writing", "end_ps"),
+        *("_bus_from", "_first", "_grid_end", "_leaving", "_of", "_offered", "_origin"),
+        *("_row_bus", "_runs", "_serial", "_writing", "end_ps", *_LISTS),
     )
 
     def __init__(self, timing: ChannelTiming) -> None:
@@ -156,12 +169,12 @@ class Channel:
         self._waiting: list[tuple[RowRun, ...]] = [(), ()]
         self._counted = [(0, 0), (0, 0)]
         self._offered = 0  # when the last write came that waits
-        self._done, self._idle, self._idle_ps = [0] * (2 + 2 * of.pcs), [0] * (2 + 2 * of.pcs), 0
+        self._done = [0] * (3 + 2 * of.pcs)
 
     @property
     def counters(self) -> Counters:
         """Return what it has done so far."""
-        return Counters(tuple(self._done), tuple(self._idle), self._idle_ps, tuple(self._ends))
+        return Counters(tuple(self._done), tuple(self._ends))
 
     @property
     def pending_bursts(self) -> int:
@@ -171,7 +184,7 @@ class Channel:
     @property
     def has_uniform_banks(self) -> bool:
         """True if all banks have the same row open, or none has one, and no access waits."""
-        return not any(self._waiting) and len({rows[0][0] if rows else -1 for rows in self._rows}) == 1
+        return not any(self._waiting) and len({rows[0][0] if rows else None for rows in self._rows}) == 1
 
     @property
     def settled_ps(self) -> int:
@@ -219,22 +232,25 @@ class Channel:
         return now
 
     def _use_idle_time(self, now: int) -> None:
-        """Serve the writes that wait from when nothing else was to be done, if that was before ``now``."""
+        """Serve the writes that wait from when nothing else was to be done, if that was before ``now``.
+
+        That costs a bus their data alone: nobody waits for its turns and rows.
+        """
         start = max(self.end_ps, self._offered)
         if start >= now:
             return
-        done, ends = self._done[:], self._ends[:]
+        (bursts, _, *others), ends = self._done, self._ends[:]
         self._turn(1, start)
-        self._idle = [idle + new - old for idle, new, old in zip(self._idle, self._done, done, strict=True)]
-        self._idle_ps += sum(
-            max(0, min(end, now) - max(before, start)) for before, end in zip(ends, self._ends, strict=True)
-        )
+        used = sum([max(0, min(end, now) - max(old, start)) for old, end in zip(ends, self._ends, strict=True)])
+        self._done[2:] = others
+        self._done[2] += min(used, (self._done[0] - bursts) * self._of.burst)
 
     def _enter(self, write: int, now: int, room: int) -> int:
         """Return when no more than ``room`` bursts are in a queue."""
         leaving, held = self._leaving[write], self._held[write]
-        while leaving and (held > room or leaving[0][0] <= now):
-            now, held = _leave(leaving, held, now)
+        while leaving and held > room:
+            when, _, n, _, _ = heappop(leaving)
+            now, held = when if when > now else now, held - n
         self._held[write] = held
         return now
 
@@ -246,7 +262,7 @@ class Channel:
         last = min(now, self.end_ps - self._of.burst)
         until = max(now, last + self._of.turning[writing]) if self._first < now else now
         for pc in range(self._of.pcs):
-            self._done[2 + pc] += until - now
+            self._done[3 + pc] += until - now
         self._bus_from, self._first = until, FAR
         again, self._waiting[writing] = self._waiting[writing], ()
         (bursts, rows), opened = self._counted[writing], self._done[1]
@@ -258,8 +274,7 @@ class Channel:
 
     def _send_back(self, write: int, now: int) -> None:
         """Have all accesses of a direction wait that have not begun at ``now``."""
-        self._enter(write, now, FAR)
-        left = sorted(self._leaving[write], key=_number_of)
+        left = sorted([each for each in self._leaving[write] if each[0] > now], key=_number_of)
         self._leaving[write].clear()
         self._held[write] = 0
         runs: list[RowRun] = []
@@ -316,15 +331,12 @@ class Channel:
             row, at = base + above, now
             number += 1
             serial += n
-            if held + n > room:
-                # The first burst enters at ``at``, the last at ``now``.
-                while leaving and held >= room:
-                    left = heappop(leaving)
-                    now, held = left[0] if left[0] > now else now, held - left[2]
-                at = now
-                while leaving and held + n > room:
-                    left = heappop(leaving)
-                    now, held = left[0] if left[0] > now else now, held - left[2]
+            # The first burst enters at ``at``, the last at ``now``.
+            while leaving and held + n > room:
+                when, _, gone, _, _ = heappop(leaving)
+                now = when if when > now else now
+                at = now if held >= room else at
+                held -= gone
             held += n
             waits, newest = n, True
             for each in all_rows[bank]:
@@ -385,20 +397,20 @@ class Channel:
         self._acts[pc] = (acts if acts > now else now) + of.act
         self._next[bank] = opens + of.cycle
         ready = opens + of.column[write]
-        opened = (row, opens, ready, FAR)
-        if not rows:
-            self._rows[bank] = (opened,)
-        else:
-            row, opens_before, ready_before, closes = rows[0]
-            if closes == FAR:
-                closes = opens - of.precharge
-            before = ((row, opens_before, ready_before, closes),) if closes > now else ()
-            self._rows[bank] = (opened, *before, *[each for each in rows[1:] if each[3] > now])
+        opened: Rows = ((row, opens, ready, FAR),)
+        if rows:
+            # The row before closes for it; those before that have closed earlier.
+            while rows[-1][3] <= now:
+                rows = rows[:-1]
+            closes = opens - of.precharge
+            if closes > now:
+                opened = (*opened, (*rows[0][:3], closes), *rows[1:])
+        self._rows[bank] = opened
         done, free = self._done, self._ends[pc]
         done[1] += 1
         late = ready - (free if free > now else now)
         if late > 0:
-            done[2 + of.pcs + pc] += late
+            done[3 + of.pcs + pc] += late
         return opens, ready
 
     def _begin_grid(self, now: int, start: int) -> int:
@@ -434,12 +446,9 @@ class Channel:
 
     def own_lists(self) -> None:
         """Share no list with the channel that this is a copy of."""
-        self._grid, self._ends, self._acts = self._grid[:], self._ends[:], self._acts[:]
-        self._next, self._rows = self._next[:], self._rows[:]
-        self._used, self._used_at, self._other_at = self._used[:], self._used_at[:], self._other_at[:]
-        self._leaving, self._held = (self._leaving[0][:], self._leaving[1][:]), self._held[:]
-        self._waiting, self._counted = self._waiting[:], self._counted[:]
-        self._done, self._idle = self._done[:], self._idle[:]
+        for name in _LISTS:
+            setattr(self, name, getattr(self, name)[:])
+        self._leaving = self._leaving[0][:], self._leaving[1][:]
 
     def state(self, now: int, base: int, label: int) -> ChannelState:
         """Return all that decides what it makes of what comes from ``now`` on: equal states behave alike.
@@ -448,88 +457,42 @@ class Channel:
         """
         of = self._of
         since = min(now, max(self.end_ps, self._offered)) if self._waiting[1] else now
-
-        def ahead(time: int) -> int:
-            return time - since if time > since else 0
-
-        def times(array: list[int], label: int = 0) -> tuple[int, ...]:
-            return tuple([ahead(array[i ^ label]) for i in range(len(array))])
-
-        def bursts(array: list[int], label: int) -> tuple[int, ...]:
-            return tuple([max(array[i ^ label] - self._serial, -of.queue - 1) for i in range(len(array))])
-
-        def rows_of(rows: Rows) -> tuple[tuple[int, ...], ...]:
-            return tuple(
-                [
-                    (row - base, ahead(opens), ahead(ready), closes if closes == FAR else ahead(closes))
-                    for row, opens, ready, closes in rows
-                    if closes > since
-                ]
-            )
-
         pc_label, stack_label, group_label = of.places[label]
         group_label -= of.pcs
-        grid: tuple[object, ...] = ()
+
+        def relabelled(array: list[T], label: int) -> list[T]:
+            return [array[i ^ label] for i in range(len(array))]
+
+        def ahead(time: int) -> int:
+            return 0 if time <= since else FAR if time >= FAR else time - since
+
+        times = [*relabelled(self._ends, pc_label), *relabelled(self._acts, pc_label), *relabelled(self._next, label)]
+        times += self._row_bus, self._bus_from, self._first, self._offered, self._grid_end, self.end_ps
+        rows = [
+            tuple([(row - base, *map(ahead, its)) for row, *its in each if its[-1] > since])
+            for each in relabelled(self._rows, label)
+        ]
+        grid: list[int] = []
         if self._grid_end > since:
             over = max(0, (since - self._origin) // of.burst - of.margin)
-            lanes = [
-                *[pc ^ pc_label for pc in range(of.pcs)],
-                *[of.pcs + (group ^ group_label) for group in range(of.groups)],
-                *[~(pc ^ pc_label) for pc in range(of.pcs)],
-            ]
-            grid = (self._origin + over * of.burst - since, *[self._grid[lane] >> over for lane in lanes])
+            in_pcs, in_groups, in_turn = self._grid[: of.pcs], self._grid[of.pcs : -of.pcs], self._grid[-of.pcs :]
+            lanes = *relabelled(in_pcs, pc_label), *relabelled(in_groups, group_label), *relabelled(in_turn, pc_label)
+            grid = [self._origin + over * of.burst - since, *[lane >> over for lane in lanes]]
+        used = [each if each < 0 else (each - of.pcs) ^ group_label for each in relabelled(self._used, stack_label)]
+        used_at = relabelled(self._used_at, stack_label) + relabelled(self._other_at, stack_label)
+        used += [max(each - self._serial, -of.queue - 1) for each in used_at]
         leaving = [
             sorted(
-                (when - now, number - self._runs, n, bank ^ label, row - base)
-                for when, number, n, bank, row in each
-                if when > now
+                [
+                    (when - now, number - self._runs, n, bank ^ label, row - base)
+                    for when, number, n, bank, row in each
+                    if when > now
+                ]
             )
             for each in self._leaving
         ]
         waiting = [[(bank ^ label, row - base, n) for bank, row, n in each] for each in self._waiting]
-        return (
-            *(grid, times(self._ends, pc_label), times(self._acts, pc_label), times(self._next, label)),
-            tuple([rows_of(self._rows[bank ^ label]) for bank in range(len(self._rows))]),
-            times([self._row_bus, self._bus_from, self.end_ps, self._grid_end]),
-            self._first - since if since <= self._first < FAR else self._first == FAR,
-            self._offered - since if self._waiting[1] else 0,
-            tuple(
-                [
-                    each if each < 0 else (each - of.pcs) ^ group_label
-                    for each in (self._used[stack ^ stack_label] for stack in range(of.stacks))
-                ]
-            ),
-            *(bursts(self._used_at, stack_label), bursts(self._other_at, stack_label), self._writing),
-            *map(tuple, leaving),
-            *map(tuple, waiting),
-        )
-
-    def move(self, rows: int, ps: int, done: tuple[int, ...]) -> None:
-        """Be as if all had been so many rows further and ``ps`` later, having ``done`` so much."""
-        self._origin, self._grid_end, self.end_ps = self._origin + ps, self._grid_end + ps, self.end_ps + ps
-        for array in (self._ends, self._acts, self._next):
-            array[:] = [time + ps for time in array]
-        self._rows = [
-            tuple(
-                [
-                    (row + rows, opens + ps, ready + ps, closes if closes == FAR else closes + ps)
-                    for row, opens, ready, closes in each
-                ]
-            )
-            for each in self._rows
-        ]
-        self._row_bus, self._bus_from, self._offered = self._row_bus + ps, self._bus_from + ps, self._offered + ps
-        self._first += ps if self._first < FAR else 0
-        for each in self._leaving:
-            each[:] = [(when + ps, number, n, bank, row + rows) for when, number, n, bank, row in each]
-        self._waiting = [tuple([(bank, row + rows, n) for bank, row, n in each]) for each in self._waiting]
-        self._done = list(done)
-
-
-def _leave(leaving: list[InQueue], held: int, now: int) -> tuple[int, int]:
-    """Return when the next bursts of the ``held`` have left a queue, and how many are left."""
-    left = heappop(leaving)
-    return left[0] if left[0] > now else now, held - left[2]
+        return self._writing, *map(tuple, (map(ahead, times), rows, grid, used, *leaving, *waiting))
 
 
 def _number_of(each: InQueue) -> int:
