@@ -259,10 +259,8 @@ class SliceUnderTest:
                 yield Access(pa, access.row_bytes), write
 
     def _group_of(self, layout: Layout, pa: int) -> int:
-        """The bank group of a byte."""
-        row, place = divmod(pa, layout.sweep_bytes)
-        bank = layout.banks[place // layout.block_bytes] ^ layout.fold_of(row)
-        return bank // self.banks.banks % self.banks.groups
+        """Return the bank group of a byte."""
+        return layout.bank_of(pa) // self.banks.banks % self.banks.groups
 
 
 def slices_of(hbm: HbmSpec) -> tuple[SliceUnderTest, ...]:

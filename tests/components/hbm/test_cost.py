@@ -139,7 +139,7 @@ def runs_of(planner: Planner, access: Access) -> int:
     """Runs of an access, of all channels: rows of banks that each quantum touches, eight bursts at most."""
     found = 0
     for begin in range(0, access.nbytes, QUANTUM):
-        _, parts = planner.parts(access, begin, min(QUANTUM, access.nbytes - begin))
+        *_, parts = planner.parts(access, begin, min(QUANTUM, access.nbytes - begin))
         found += sum(len(channels) * len(runs) for channels, runs in parts)
     return found
 
@@ -158,16 +158,18 @@ ACCESSES = {
 def test_bursts_of_a_row_are_runs(mapping, access):
     """Rows of banks that an access touches, counted burst by burst, are as many runs, and steps of a channel."""
     slices = Slices(mapping)
-    touched: dict[tuple[int, int, int, int], set[int]] = {}
+    touched: dict[tuple[int, int, int], set[int]] = {}
     for at in range(access.nbytes):
         row, column = divmod(at, access.row_bytes)
         burst = (access.pa + row * access.stride + column) // BURST
-        base, ((((channel, label),), ((bank, above, _),)),) = slices.planner.parts(
+        base, fold, ((((channel, label),), ((bank, above, _),)),) = slices.planner.parts(
             Access(burst * BURST, BURST), 0, BURST
         )
-        touched.setdefault((at // QUANTUM, channel, bank ^ label, base + above), set()).add(burst)
+        place = (channel * slices.planner.layout.banks_per_channel + (bank ^ label)) ^ fold, base + above
+        touched.setdefault((at // QUANTUM, *place), set()).add(burst)
     assert runs_of(slices.planner, access) == sum(-(-len(bursts) // RUN_BURSTS) for bursts in touched.values())
     memory = slices.one()
     memory.serve(access, False, 0, access.nbytes, 0)
     assert memory.counters.done[0] == sum(len(bursts) for bursts in touched.values())
-    assert slices.histories.served <= len({(quantum, channel) for quantum, channel, _, _ in touched})
+    each = slices.planner.layout.banks_per_channel
+    assert slices.histories.served <= len({(quantum, bank // each) for quantum, bank, _ in touched})

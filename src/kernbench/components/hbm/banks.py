@@ -404,11 +404,13 @@ class BankedMemory:
                 sweep_first, sweep_last = FAR, 0
                 mark_at = at + sweep if end - at >= sweep else FAR
                 continue
-            base, parts = planner.parts(access, at, min(quantum, end - at))
+            base, fold, parts = planner.parts(access, at, min(quantum, end - at))
+            high, low = divmod(fold, planner.layout.banks_per_channel)
             entered = over
             for alike, runs in parts:
                 before = None
-                for number, label in alike:
+                for place, relative in alike:
+                    number, label = place ^ high, relative ^ low
                     # Channels alike, whose labels differ alike, have the step in common.
                     its = channels[number], labels[number] ^ label, refreshed[number]
                     if its != before:
