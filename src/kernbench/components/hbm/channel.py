@@ -116,7 +116,7 @@ class Counters(NamedTuple):
 Rows = tuple[tuple[int, int, int, int], ...]
 """Rows that a bank is going to open or has open, the last first: row; when it opens, is ready, and closes, or FAR."""
 InQueue = tuple[int, int, int, int, int]
-"""Bursts in a queue: when they leave it, number of their run, bursts, bank, row"""
+"""Bursts in a queue: when they leave it, number of their run's last burst, bursts, bank, row"""
 ChannelState = tuple[object, ...]
 
 
@@ -141,7 +141,7 @@ class Channel:
 
     __slots__ = (
         *("_bus_from", "_first", "_grid_end", "_leaving", "_of", "_offered", "_origin"),
-        *("_row_bus", "_runs", "_serial", "_writing", "end_ps", *_LISTS),
+        *("_row_bus", "_serial", "_writing", "end_ps", *_LISTS),
     )
 
     def __init__(self, timing: ChannelTiming) -> None:
@@ -159,8 +159,8 @@ class Channel:
         # Of stacks: the group used last, up to which burst, and up to which one another was.
         self._used = [-1] * of.stacks
         self._used_at, self._other_at = [LONG_AGO] * of.stacks, [LONG_AGO] * of.stacks
-        # Bursts and runs so far; the direction, from when it may use the buses, its first command; the end of all data.
-        self._serial = self._runs = self._writing = self._bus_from = self.end_ps = 0
+        # Bursts so far; the direction, from when it may use the buses, its first command; the end of all data.
+        self._serial = self._writing = self._bus_from = self.end_ps = 0
         self._first = FAR
         # Of reads and of writes: bursts in the queue that have a time to leave it, and how many; runs that wait for
         # their direction, and the bursts and rows of these that were counted before.
@@ -294,16 +294,19 @@ class Channel:
         """Undo what begins after ``now``; a bank closes its row by ``closing``. Return the rows that are not opened."""
         of, opened = self._of, 0
         for bank, rows in enumerate(self._rows):
-            if rows:
-                open_rows = [row for row in rows if row[1] <= now]
-                opened += len(rows) - len(open_rows)
-                free = self._next[bank]
-                if open_rows:
-                    row, opens, ready, _ = open_rows[0]
+            begun = rows
+            while begun and begun[0][1] > now:
+                begun = begun[1:]
+                opened += 1
+            free = self._next[bank]
+            if begun:
+                row, opens, ready, _ = begun[0]
+                if len(rows) > 1:
                     self._rows[bank] = ((row, opens, ready, FAR),)
-                    self._next[bank] = max(opens + of.cycle, min(free, closing))
-                else:
-                    self._rows[bank], self._next[bank] = (), min(free, now + of.precharge)
+                free, least = closing if closing < free else free, opens + of.cycle
+                self._next[bank] = free if free > least else least
+            elif rows:
+                self._rows[bank], self._next[bank] = (), min(free, now + of.precharge)
         self._row_bus = min(self._row_bus, now)
         self._acts = [min(free, now + of.act) for free in self._acts]
         begun = (1 << max(0, (now - self._origin) // of.burst + 1)) - 1
@@ -316,7 +319,7 @@ class Channel:
         self, now: int, base: int, runs: tuple[RowRun, ...], write: int
     ) -> tuple[int, int, int]:
         """Serve runs in the direction of the buses: when the last has entered its queue, first byte, last."""
-        of, first, last, serial, number = self._of, FAR, now, self._serial, self._runs
+        of, first, last, serial = self._of, FAR, now, self._serial
         leaving, held, room, places = self._leaving[write], self._held[write], of.rooms[write], of.places
         shapes = of.shapes
         all_rows, next_at, ends, bus_from = self._rows, self._next, self._ends, self._bus_from
@@ -329,7 +332,6 @@ class Channel:
             pc, stack, group = places[bank]
             near_in_pc, near_in_group, length, fits = shapes[n]
             row, at = base + above, now
-            number += 1
             serial += n
             # The first burst enters at ``at``, the last at ``now``.
             while leaving and held + n > room:
@@ -345,7 +347,7 @@ class Channel:
                     break
             else:
                 opens, ready = self._open(pc, bank, row, at, write)
-                heappush(leaving, (opens, number, 1, bank, row))
+                heappush(leaving, (opens, serial, 1, bank, row))
                 waits -= 1
             start = ready if ready > at else at
             start = bus_from if bus_from > start else start
@@ -376,12 +378,12 @@ class Channel:
                 next_at[bank] = end + closing
             if waits:
                 # They leave one after another: all at half of their time comes to the same for those that follow.
-                heappush(leaving, ((start + end) // 2, number, waits, bank, row))
+                heappush(leaving, ((start + end) // 2, serial, waits, bank, row))
             ends[pc] = end if end > ends[pc] else ends[pc]
             first = start if start < first else first
             last = end if end > last else last
         self._done[0] += serial - self._serial
-        self._serial, self._runs, self._held[write], self._grid_end = serial, number, held, grid_end
+        self._serial, self._held[write], self._grid_end = serial, held, grid_end
         self._first, self.end_ps = min(first, self._first), max(last, self.end_ps)
         return now, first, last
 
@@ -484,7 +486,7 @@ class Channel:
         leaving = [
             sorted(
                 [
-                    (when - now, number - self._runs, n, bank ^ label, row - base)
+                    (when - now, number - self._serial, n, bank ^ label, row - base)
                     for when, number, n, bank, row in each
                     if when > now
                 ]
