@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernbench.components.hbm.banks import BankedMemory, Histories
-from kernbench.components.hbm.layout import RUN_BURSTS, Layout, Planner
+from kernbench.components.hbm.layout import RUN_BURSTS, Planner
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_spec import HBM3, MAPPINGS, AddressMapping, interleave
 
@@ -20,22 +20,11 @@ class Slices:
     """Slices of a machine: what is known of one is known of all."""
 
     def __init__(self, mapping: AddressMapping) -> None:
-        self.mapping = mapping
-        self.planner = Planner(Layout(HBM3, PCS, mapping))
-        self.histories = Histories(HBM3, PCS, 64, "all-bank")
+        self.histories = Histories(HBM3, PCS, mapping, 64, "all-bank")
+        self.planner = self.histories.planner
 
     def one(self, base: int = 0) -> BankedMemory:
-        return BankedMemory(
-            HBM3,
-            PCS,
-            self.mapping,
-            64,
-            QUANTUM,
-            refresh="all-bank",
-            base=base,
-            planner=self.planner,
-            histories=self.histories,
-        )
+        return BankedMemory(self.histories, QUANTUM, base)
 
 
 def read(made: BankedMemory, pa: int, nbytes: int, at: int) -> int:

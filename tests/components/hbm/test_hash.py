@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.components.hbm.banks import BankedMemory
+from kernbench.components.hbm.banks import BankedMemory, Histories
 from kernbench.components.hbm.controller import Request, SliceArbiter
 from kernbench.components.hbm.layout import Layout, Planner
 from kernbench.core.clock import Clock
@@ -91,7 +91,7 @@ class Asked(Request):
 
 def part_of_peak(mapping: AddressMapping, streams: int, apart: int) -> float:
     """The part of its peak that a slice gives to streams that begin ``apart`` bytes from each other."""
-    memory, clock = BankedMemory(HBM3, 8, mapping, 64, 2048), Clock()
+    memory, clock = BankedMemory(Histories(HBM3, 8, mapping, 64), 2048), Clock()
     turns = SliceArbiter(memory, clock)
     for i in range(40):
         for stream in range(streams):

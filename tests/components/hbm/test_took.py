@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_support import hbm, machine, place
-from kernbench.components.hbm.banks import BankedMemory
+from kernbench.components.hbm.banks import BankedMemory, Histories
 from kernbench.core.log import By
 from kernbench.core.observed import BankTime
 from kernbench.engine.engine import GraphEngine
@@ -32,7 +32,7 @@ PERIOD, OUTAGE = 3_900_000, 417_200
 
 
 def memory(refresh: Refresh = "none") -> BankedMemory:
-    made = BankedMemory(HBM3, 2, interleave(8, xor=False), 64, 2048, refresh=refresh)
+    made = BankedMemory(Histories(HBM3, 2, interleave(8, xor=False), 64, refresh), 2048)
     made.observed = True
     return made
 

@@ -28,7 +28,7 @@ from kernbench.components.hbm.channel import FAR, Channel, ChannelState, Channel
 from kernbench.components.hbm.layout import Layout, Planner, RowRun
 from kernbench.core.observed import BankTime
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_refresh import NO_REFRESH, RefreshClock, refresh_clock
+from kernbench.topology.hbm_refresh import NO_REFRESH, refresh_clock
 from kernbench.topology.hbm_spec import AddressMapping, HbmTiming, Refresh
 
 STEPS_BETWEEN_COPIES = 16
@@ -174,13 +174,25 @@ class KnownSweep(NamedTuple):
 
 
 class Histories:
-    """The trees of histories of slices with ``num_pcs`` pseudo-channels (PCs). ``served``: steps worked out so far."""
+    """The trees of histories of one kind of slice, with ``num_pcs`` pseudo-channels (PCs); ``planner`` has its layout.
 
-    def __init__(self, timing: HbmTiming, num_pcs: int, queue_entries: int, refresh: Refresh) -> None:
+    ``served``: steps worked out so far.
+    """
+
+    def __init__(
+        self,
+        timing: HbmTiming,
+        num_pcs: int,
+        mapping: AddressMapping,
+        queue_entries: int,
+        refresh: Refresh = "spread",
+    ) -> None:
         most = timing.pcs_per_channel
         sizes = [min(most, num_pcs - first) for first in range(0, num_pcs, most)]
-        share = timing.refresh_share if refresh == "spread" else 0.0
-        roots = {size: _begin(ChannelTiming(timing, size, queue_entries, share)) for size in set(sizes)}
+        self.timing, self.planner = timing, Planner(Layout(timing, num_pcs, mapping))
+        self.clock = refresh_clock(timing) if refresh == "all-bank" else NO_REFRESH
+        self.share = timing.refresh_share if refresh == "spread" else 0.0
+        roots = {size: _begin(ChannelTiming(timing, size, queue_entries, self.share)) for size in set(sizes)}
         self.root = SliceHistory([SliceChannel(roots[size], 0, 0) for size in sizes], [0] * len(sizes), 0)
         self.served = 0
         self._steps: dict[tuple[ChannelHistory, int, int, int, bool, bool], ChannelHistory] = {}
@@ -237,9 +249,7 @@ class BanksTurnCost:
     after: Position
     now: int
     write: bool
-    timing: HbmTiming
-    share: float
-    clock: RefreshClock
+    kind: Histories
 
     def split(self, since: int, end: int) -> tuple[int, BankTime]:
         """Return when a turn began that its requester waited for from ``since`` to ``end``, and what it took then.
@@ -250,7 +260,7 @@ class BanksTurnCost:
         A bus is *taken* from when it was free, or from the begin of the turn, to when it is free again: bursts, turns
         of direction, what it waited for rows or for the pace of bank groups, and refresh if that is spread.
         """
-        clock = self.clock
+        clock, share, burst_ns = self.kind.clock, self.kind.share, self.kind.timing.ccd_s_ns
         begin, over = max(clock.into(since), self.now), clock.into(end)
         before, after = (_added(at.history) for at in (self.before, self.after))
         free = [[end + at.began for end in done.ends] for at, done in ((self.before, before), (self.after, after))]
@@ -264,11 +274,11 @@ class BanksTurnCost:
             if not self.write:
                 begin = min(max(begin, free[0][last]), over)
             turning, opening = min(turned[last], over - begin), rows[last]
-        data_ps = round(bursts * self.timing.ccd_s_ns * PS_PER_NS / (1 - self.share)) - idle_ps
+        data_ps = round(bursts * burst_ns * PS_PER_NS / (1 - share)) - idle_ps
         data = max(0, data_ps) // max(1, len(used))
         row_ps = max(0, min(opening, over - begin - turning - data)) if opened > 0 else 0
         start = min(max(since, clock.out(begin)), end)
-        refresh = (end - start) - (over - begin) + round((over - begin - row_ps) * self.share)
+        refresh = (end - start) - (over - begin) + round((over - begin - row_ps) * share)
         return start, BankTime(
             bursts=bursts,
             hits=bursts - opened,
@@ -276,7 +286,7 @@ class BanksTurnCost:
             opened=sum(rows),
             turned=sum(turned),
             rows=row_ps,
-            turning=turning - round(turning * self.share),
+            turning=turning - round(turning * share),
             refresh=refresh,
         )
 
@@ -284,56 +294,33 @@ class BanksTurnCost:
 class BankedMemory:
     """The banks of a slice whose bytes begin at address ``base``. ``quantum``: in bytes.
 
-    ``planner``, ``histories``: those of all slices of its kind, if there are others. ``took``: what the last grant took
-    of the banks, if that is ``observed``. ``quanta``: gone through so far.
+    ``histories``: those of all slices of its kind. ``at``: its state. ``took``: what the last grant took of the banks,
+    if that is ``observed``. ``quanta``: gone through so far.
     """
 
-    def __init__(
-        self,
-        timing: HbmTiming,
-        num_pcs: int,
-        mapping: AddressMapping,
-        queue_entries: int,
-        quantum: int,
-        *,
-        refresh: Refresh = "spread",
-        base: int = 0,
-        planner: Planner | None = None,
-        histories: Histories | None = None,
-    ) -> None:
+    def __init__(self, histories: Histories, quantum: int, base: int = 0) -> None:
         self.quantum, self.quanta = quantum, 0
         self.observed = False
         self.took: TurnCost | None = None
-        self._timing, self._base = timing, base
-        self._share = timing.refresh_share if refresh == "spread" else 0.0
-        self._planner = planner or Planner(Layout(timing, num_pcs, mapping))
-        self._histories = histories or Histories(timing, num_pcs, queue_entries, refresh)
-        self._at = Position(self._histories.root, 0, self._histories.root.ends)
-        self._not_refreshed = (False,) * len(self._histories.root.channels)
-        self.clock = refresh_clock(timing) if refresh == "all-bank" else NO_REFRESH
+        self.clock = histories.clock
+        self._histories, self._base = histories, base
+        self.at = Position(histories.root, 0, histories.root.ends)
+        self._not_refreshed = (False,) * len(histories.root.channels)
 
     @property
     def counters(self) -> Counters:
-        """All that its channels have done."""
-        return _added(self._at.history)
+        """Return what its channels have done."""
+        return _added(self.at.history)
 
     @property
     def pending_bursts(self) -> int:
-        """Bursts of writes that are kept back."""
-        return sum(each.history.channel().pending_bursts for each in self._at.history.channels)
+        """Return the bursts of writes that are kept back."""
+        return sum(each.history.channel().pending_bursts for each in self.at.history.channels)
 
     @property
     def end_ps(self) -> int:
         """Return when the last byte on a bus is over."""
-        return self.clock.out(max(self._at.ends))
-
-    def save(self) -> Position:
-        """Return the state, to ``restore``."""
-        return self._at
-
-    def restore(self, saved: Position) -> None:
-        """Put the state back to one that was saved."""
-        self._at = saved
+        return self.clock.out(max(self.at.ends))
 
     def serve(
         self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR, least: int = 0
@@ -342,7 +329,7 @@ class BankedMemory:
 
         No further one begins after ``until``, unless it has bytes before ``least``.
         """
-        clock, before = self.clock, self._at
+        clock, before = self.clock, self.at
         history, began, ends = before
         bank_now = clock.into(now)
         here = bank_now - began
@@ -360,9 +347,9 @@ class BankedMemory:
         after, grant = known
         began = bank_now - after.now_ps
         ends = tuple([its + began if its > after.now_ps else end for end, its in zip(ends, after.ends, strict=True)])
-        self._at = Position(after, began, ends)
+        self.at = Position(after, began, ends)
         if self.observed:
-            self.took = BanksTurnCost(before, self._at, bank_now, write, self._timing, self._share, clock)
+            self.took = BanksTurnCost(before, self.at, bank_now, write, self._histories)
         if outage < bank_now and max(grant.over_ps, grant.last_ps) + began < next_outage:
             began += now - bank_now
             return Grant(grant.end, grant.over_ps + began, grant.first_ps + began, grant.last_ps + began)
@@ -386,7 +373,7 @@ class BankedMemory:
         refreshed: list[bool],
     ) -> tuple[SliceHistory, Grant]:
         """Go through the quanta of a grant, at times of the slice's history."""
-        planner, quantum, step = self._planner, self.quantum, self._histories.step
+        planner, quantum, step = self._histories.planner, self.quantum, self._histories.step
         channels, labels = list(history.channels), list(history.labels)
         (at, end), (until, least) = span, limits
         first, last, over = FAR, now, now
@@ -396,7 +383,7 @@ class BankedMemory:
         sweeps = None
         while at < end and (over <= until or at < least):
             if at == mark_at:
-                sweeps = sweeps or Sweeps(planner.layout, self._histories, write, (access.pa + at) % sweep)
+                sweeps = sweeps or Sweeps(self._histories, write, (access.pa + at) % sweep)
                 most, row = (end - at) // sweep, (access.pa + at) // sweep
                 skipped = sweeps.skip(channels, labels, Grant(at, over, sweep_first, sweep_last), row, most, until)
                 first, last = min(first, sweep_first, skipped.first_ps), max(last, sweep_last, skipped.last_ps)
@@ -434,7 +421,7 @@ class BankedMemory:
 
     def _first_mark(self, access: Access, begin: int, end: int) -> int:
         """Return the byte with which the first whole sweep begins; FAR if there is none, or it cannot be known."""
-        layout, quantum = self._planner.layout, self.quantum
+        layout, quantum = self._histories.planner.layout, self.quantum
         # Rows that are folded begin with a sweep: from there on all that is folded changes at once.
         first = begin + (-(access.pa + begin) % layout.sweep_bytes if layout.folds_rows else 0)
         fits = access.rows == 1 and not layout.sweep_bytes % quantum and not (first - begin) % quantum
@@ -449,8 +436,8 @@ class Sweeps:
     was gone through is not gone through again.
     """
 
-    def __init__(self, layout: Layout, histories: Histories, write: bool, place: int) -> None:
-        self._layout, self._known, self._marks = layout, histories.sweeps, histories.states
+    def __init__(self, histories: Histories, write: bool, place: int) -> None:
+        self._layout, self._known, self._marks = histories.planner.layout, histories.sweeps, histories.states
         self._kind = write, place
         self._begun: tuple[Hashable, int, list[tuple[int, ...]]] | None = None  # the last: its state, when, counters
         self._states: dict[Hashable, object] = {}

@@ -309,8 +309,8 @@ class Channel:
                 self._rows[bank], self._next[bank] = (), min(free, now + of.precharge)
         self._row_bus = min(self._row_bus, now)
         self._acts = [min(free, now + of.act) for free in self._acts]
-        begun = (1 << max(0, (now - self._origin) // of.burst + 1)) - 1
-        self._grid = [taken & begun for taken in self._grid]
+        kept = (1 << max(0, (now - self._origin) // of.burst + 1)) - 1
+        self._grid = [taken & kept for taken in self._grid]
         self._grid_end, self.end_ps = min(self._grid_end, now + of.burst), now + of.burst
         self._ends = [min(end, now + of.burst) for end in self._ends]
         return opened

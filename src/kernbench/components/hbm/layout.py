@@ -24,31 +24,10 @@ from kernbench.topology.hbm_spec import AddressMapping, HbmTiming
 class Layout:
     """The places of a slice of ``num_pcs`` pseudo-channels. Banks are numbered by PC, stack, group, bank."""
 
-    __slots__ = (
-        "_folds",
-        "_is_binary",
-        "_places",
-        "_strides",
-        "banks",
-        "banks_per_channel",
-        "block_bytes",
-        "burst_bytes",
-        "folds_rows",
-        "labels",
-        "order",
-        "sweep_bytes",
-    )
-
     def __init__(self, timing: HbmTiming, num_pcs: int, mapping: AddressMapping) -> None:
         self.burst_bytes = timing.burst_bytes
         self.banks_per_channel = timing.pcs_per_channel * timing.banks_per_pc
         self._places = Places(timing, num_pcs, mapping)
-        self._strides = {
-            "pc": timing.banks_per_pc,
-            "stack": timing.groups * timing.banks,
-            "group": timing.banks,
-            "bank": 1,
-        }
         in_block = 1
         if mapping[0].field == "column" and not any(entry.fold == "column" for entry in mapping):
             in_block = self._places.lowest_size
@@ -92,10 +71,10 @@ class Layout:
 
     def _banks(self, bursts: Numbers) -> Numbers:
         """Return the bank of each burst, by its number in the slice."""
-        places = self._places.of(bursts)
-        banks = np.zeros_like(bursts)
-        for name, stride in self._strides.items():
-            banks += places[name] * stride
+        places, sizes = self._places.of(bursts), self._places.sizes
+        banks = places["pc"]
+        for name in ("stack", "group", "bank"):
+            banks = banks * sizes[name] + places[name]
         return banks
 
 
@@ -110,8 +89,6 @@ MOST_KEPT = 1 << 15
 
 class Planner:
     """The runs of the quanta of one kind of slice. They are kept by their place in a region, and shape."""
-
-    __slots__ = ("_kept", "_relabelled", "layout")
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
