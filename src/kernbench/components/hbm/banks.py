@@ -1,10 +1,8 @@
 """The banks of a slice: histories of its channels, the grants of an access, refresh, and what a turn took of the banks.
 
 What a channel answers depends on its *history* only: on the runs that it was given, and the times between them. So
-histories are kept, as a tree: channels with the same history have the same node of it, whatever their slices. The first
-channel that goes through a step works it out, the others find it. ``History`` is a node: a history of a channel, with
-the step that it has beyond its parent. ``SliceHistory`` is the same of a slice, step by step of accesses: the histories
-of its channels. A step that begins after all of the past is over is the same for any idle time.
+histories are kept, as a tree (``ChannelHistory``): the first channel that goes through a step works it out, the others
+find it. ``SliceHistory`` is the same of a slice, step by step of accesses.
 
 A channel that has been worked out goes on from node to node. To go on from a node that it has left, one is made from
 the last copy on the way there, and goes through the steps since then: a copy is kept every ``STEPS_BETWEEN_COPIES``.
@@ -58,28 +56,27 @@ ChannelStep = tuple[int, int, tuple[RowRun, ...], bool, bool]
 
 
 class ChannelHistory:
-    """The past of a channel up to ``now_ps``: its last step, and what it answered to that.
+    """The past of a channel up to ``now_ps``: what was ``before`` with the last step, and what it answered to that.
 
-    It has the channel as it is then (``live``), or a copy that stays, or a parent to go on from.
+    It has the channel as it is then (``live``), or a copy that stays, or goes on from what was before.
     """
 
     __slots__ = (
-        *("_counters", "copy", "depth", "end_ps", "entered_ps", "first_ps"),
-        *("last_ps", "live", "now_ps", "parent", "settled_ps", "step"),
+        *("_counters", "before", "copy", "depth", "end_ps", "entered_ps", "first_ps"),
+        *("last_ps", "live", "now_ps", "settled_ps"),
     )
 
     def __init__(
         self,
         channel: Channel,
-        now_ps: int,
-        answer: tuple[int, int, int],
-        parent: ChannelHistory | None,
-        step: ChannelStep | None,
+        now_ps: int = 0,
+        answer: tuple[int, int, int] = (0, 0, 0),
+        before: tuple[ChannelHistory, ChannelStep] | None = None,
     ) -> None:
         self.live: Channel | None = channel
-        self.copy: Channel | None = None
-        self.parent, self.step = parent, step
-        self.depth: int = 0 if parent is None else parent.depth + 1  # steps since a copy
+        self.before = before
+        self.copy: Channel | None = None if before else channel.copy()
+        self.depth: int = before[0].depth + 1 if before else 0  # steps since a copy
         self.now_ps = now_ps
         self.entered_ps, self.first_ps, self.last_ps = answer
         self.end_ps, self.settled_ps = channel.end_ps, channel.settled_ps
@@ -95,33 +92,28 @@ class ChannelHistory:
     def channel(self) -> Channel:
         """Return the channel as it is then. It is not to be changed."""
         if self.live is None:
-            self.live = self._made_again()
+            steps, history = [], self
+            while history.copy is None:
+                assert history.before is not None, "the first history has a copy"
+                history, step = history.before
+                steps.append(step)
+            self.live = history.copy.copy()
+            for step in reversed(steps):
+                self.live.serve(*step)
+            self._keep_copy(self.live)
         return self.live
 
     def take_channel(self) -> Channel:
         """Return the channel, to go on with; this history keeps a copy if the last one is some steps ago."""
-        channel, self.live = self.live or self._made_again(), None
-        if self.copy is None and self.depth >= STEPS_BETWEEN_COPIES:
-            self.keep_copy(channel)
+        channel, self.live = self.channel(), None
+        if self.depth >= STEPS_BETWEEN_COPIES:
+            self._keep_copy(channel)
         return channel
 
-    def keep_copy(self, channel: Channel) -> None:
+    def _keep_copy(self, channel: Channel) -> None:
         """Keep a copy of the channel; what was before is no longer needed."""
-        self.copy, self.parent, self.depth = channel.copy(), None, 0
-
-    def _made_again(self) -> Channel:
-        steps, history = [], self
-        while history.copy is None and history.parent is not None and history.step is not None:
-            steps.append(history.step)
-            history = history.parent
-        if history.copy is None:
-            raise AssertionError("a history without a begin")
-        channel = history.copy.copy()
-        for step in reversed(steps):
-            channel.serve(*step)
-        if steps:
-            self.keep_copy(channel)
-        return channel
+        if self.copy is None:
+            self.copy, self.before, self.depth = channel.copy(), None, 0
 
 
 class SliceChannel(NamedTuple):
@@ -192,7 +184,9 @@ class Histories:
         self.timing, self.planner = timing, Planner(Layout(timing, num_pcs, mapping))
         self.clock = refresh_clock(timing) if refresh == "all-bank" else NO_REFRESH
         self.share = timing.refresh_share if refresh == "spread" else 0.0
-        roots = {size: _begin(ChannelTiming(timing, size, queue_entries, self.share)) for size in set(sizes)}
+        roots = {
+            size: ChannelHistory(Channel(ChannelTiming(timing, size, queue_entries, self.share))) for size in set(sizes)
+        }
         self.root = SliceHistory([SliceChannel(roots[size], 0, 0) for size in sizes], [0] * len(sizes), 0)
         self.served = 0
         self._steps: dict[tuple[ChannelHistory, int, int, int, bool, bool], ChannelHistory] = {}
@@ -211,7 +205,7 @@ class Histories:
         if found is None:
             self.served += 1
             channel, given = history.take_channel(), (now, base, runs, write, refreshed)
-            found = ChannelHistory(channel, now, channel.serve(*given), history, given)
+            found = ChannelHistory(channel, now, channel.serve(*given), (history, given))
             if len(self._steps) == MOST_STEPS:
                 self._steps.clear()
             self._steps[key] = found
@@ -222,12 +216,6 @@ class Histories:
         if len(self.grants) == MOST_STEPS:
             self.grants.clear()
         self.grants[key] = history, grant
-
-
-def _begin(timing: ChannelTiming) -> ChannelHistory:
-    history = ChannelHistory(Channel(timing), 0, (0, 0, 0), None, None)
-    history.keep_copy(history.channel())
-    return history
 
 
 class Position(NamedTuple):

@@ -4,29 +4,17 @@ A channel has pseudo-channels (PCs), mostly two, with data buses of their own. T
 queues, and the direction: all read, or all write.
 
 Runs are served in the order they come, each at once, with times ahead of now. A later run may use what an earlier one
-left free. That is what a scheduler comes to that serves first what is ready first.
-
-    queue  a burst enters when a place is free; the burst that opens a row leaves with ACT, the others with their
-           column command
-    hit    the row is open, or is going to be, and is not closed before the run enters: data when the row is ready
-    miss   a = max(bank, row bus, ACT of the PC, now + tRP if a row is open);  ready = a + tRCD;  bank = a + tRC;
-           the row that was open closes at a - tRP
-    data   column commands on a grid, the first places that are free from ``ready`` on: a burst apart in a PC, tCCD_L
-           apart in a group;  bank = max(bank, end + tRTP + tRP), of writes tCWL + tWR + tRP
+left free. That is what a scheduler comes to that serves first what is ready first. docs/memory.md has the rules.
 
 The row bus and ACT are counters that conserve work: free = max(free, now) + work, and a run starts at max(ready, free
-before), so a late row holds up no other. Reads of a stack with one group in the queue take turns with the other
-stack, tCCD_R apart.
-
-Writes wait until ``high`` of the queue have come, or until no read is left. Then the direction turns. Accesses of the
-old direction that have not begun go back to their queue, and are the first when their direction is back. Reads get it
-back when some wait and the writes in the queue are down to ``low``.
+before), so a late row holds up no other. Column commands lie on a grid of bits, a place a burst.
 """
 
 from __future__ import annotations
 
 from copy import copy
 from heapq import heappop, heappush
+from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 from kernbench.common.units import PS_PER_NS, ns_to_ps
@@ -274,7 +262,7 @@ class Channel:
 
     def _send_back(self, write: int, now: int) -> None:
         """Have all accesses of a direction wait that have not begun at ``now``."""
-        left = sorted([each for each in self._leaving[write] if each[0] > now], key=_number_of)
+        left = sorted([each for each in self._leaving[write] if each[0] > now], key=itemgetter(1))
         self._leaving[write].clear()
         self._held[write] = 0
         runs: list[RowRun] = []
@@ -495,7 +483,3 @@ class Channel:
         ]
         waiting = [[(bank ^ label, row - base, n) for bank, row, n in each] for each in self._waiting]
         return self._writing, *map(tuple, (map(ahead, times), rows, grid, used, *leaving, *waiting))
-
-
-def _number_of(each: InQueue) -> int:
-    return each[1]

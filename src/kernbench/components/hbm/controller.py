@@ -104,13 +104,6 @@ class SliceArbiter:
         elif self._turn_at < 0:
             self._give_turn()
 
-    def access(self, at: int, requester: Hashable, pa: int, nbytes: int, write: bool) -> tuple[int, int]:
-        """Run an access alone, from ``at`` on: when its first byte is on a bus and when its last has been, in ps."""
-        request = _Alone(requester, Access(pa, nbytes), write, at)
-        self._clock.call_at(at, lambda _: self.submit(request), None)
-        self._clock.advance()
-        return request.first_ps, request.last_ps
-
     def _await_turn(self) -> None:
         if self._turn_at != self.over_ps:
             self._turn_at = self.over_ps
@@ -171,23 +164,6 @@ class SliceArbiter:
             line = self._lines[request.requester] = deque()
             self._ring.append(request.requester)
         return line
-
-
-class _Alone(Request):
-    """Remembers when it was served."""
-
-    __slots__ = ("first_ps", "last_ps")
-
-    def __init__(self, requester: Hashable, access: Access, write: bool, since: int) -> None:
-        super().__init__(requester, access, write, since)
-        self.first_ps, self.last_ps = FAR, 0
-
-    def begin(self, first: int, grant: Grant) -> None:
-        self.first_ps = min(self.first_ps, grant.first_ps)
-        self.last_ps = grant.last_ps
-
-    def cut(self, end: int) -> None:
-        self.last_ps = 0
 
 
 def idle_memory(machine: Machine, node: Node) -> SliceMemory:

@@ -8,6 +8,7 @@ small access waits for at most a quantum in its PC, and one of each competitor.
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import lru_cache
 from operator import itemgetter
 
 from kernbench.common.values import value
@@ -28,23 +29,11 @@ class Channels:
         self._burst, self._piece = hbm.interleave_bytes, hbm.piece_bytes
         # One channel has no digits to fold.
         self._xor = hbm.folds_channels and hbm.num_pcs > 1
-        self._kept: dict[Access, list[int]] = {}
+        # Tiles come again.
+        self.loads = lru_cache(MOST_KEPT)(self._loads)
 
-    def loads(self, access: Access, end: int) -> list[int]:
-        """Return the bytes of the pieces that the first ``end`` bytes of an access touch, by PC; a piece counts once.
-
-        They are kept for whole accesses of many rows.
-        """
-        if access.rows == 1 or end < access.nbytes:
-            return self._count(access, end)
-        found = self._kept.get(access)
-        if found is None:
-            if len(self._kept) == MOST_KEPT:
-                self._kept.clear()
-            found = self._kept[access] = self._count(access, end)
-        return found
-
-    def _count(self, access: Access, end: int) -> list[int]:
+    def _loads(self, access: Access, end: int) -> list[int]:
+        """Return the bytes of pieces that the first ``end`` bytes of an access touch, by PC; a piece counts once."""
         loads = [0] * self.count
         runs = [
             (access.pa + begin // access.row_bytes * access.stride, min(access.row_bytes, end - begin))
@@ -147,7 +136,7 @@ class IdealMemory:
         ]
 
     def _end_of_turns(self, access: Access, begin: int, end: int, now: int, until: int, least: int) -> int:
-        """Return the end of the first quantum whose turn is over after ``until``, no byte before ``least`` being left."""
+        """Return the end of the first quantum that is over after ``until``, no byte before ``least`` being left."""
 
         def over_ps(at: int) -> int:
             return self._over_ps(self._serve(access, begin, at, now), now)

@@ -13,6 +13,7 @@ other banks, have the same runs by labels.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 
@@ -92,7 +93,7 @@ class Planner:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self._kept: dict[tuple[int, int, int, int, int], Parts] = {}
+        self._kept = lru_cache(MOST_KEPT)(self._merged)
         self._relabelled: dict[tuple[int, int], tuple[tuple[RowRun, ...], tuple[RowRun, ...]]] = {}
 
     def parts(self, access: Access, first: int, nbytes: int) -> tuple[int, int, Parts]:
@@ -108,12 +109,7 @@ class Planner:
         last = pa + (column + nbytes - 1) // row_bytes * stride
         lowest, highest = (pa, last) if pa < last else (last, pa)
         base = self.layout.region_of(lowest, highest + row_bytes - 1)
-        key = pa - base, row_bytes, stride, column, nbytes
-        found = self._kept.get(key)
-        if found is None:
-            if len(self._kept) == MOST_KEPT:
-                self._kept.clear()
-            found = self._kept[key] = self._merged(*key)
+        found = self._kept(pa - base, row_bytes, stride, column, nbytes)
         return base // self.layout.sweep_bytes, self.layout.bank_of(base), found
 
     def _merged(self, pa: int, row_bytes: int, stride: int, column: int, nbytes: int) -> Parts:
