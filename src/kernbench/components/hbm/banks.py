@@ -53,17 +53,18 @@ class TurnCost(Protocol):
 
 ChannelStep = tuple[int, int, tuple[RowRun, ...], bool, bool]
 """What ``Channel.serve`` is given"""
+NO_STEP: ChannelStep = 0, 0, (), False, False
 
 
 class ChannelHistory:
-    """The past of a channel up to ``now_ps``: what was ``before`` with the last step, and what it answered to that.
+    """The past of a channel up to ``now_ps``: what was ``before``, the last ``step``, and what it answered to that.
 
     It has the channel as it is then (``live``), or a copy that stays, or goes on from what was before.
     """
 
     __slots__ = (
         *("_counters", "before", "copy", "depth", "end_ps", "entered_ps", "first_ps"),
-        *("last_ps", "live", "now_ps", "settled_ps"),
+        *("last_ps", "live", "now_ps", "settled_ps", "step"),
     )
 
     def __init__(
@@ -71,12 +72,13 @@ class ChannelHistory:
         channel: Channel,
         now_ps: int = 0,
         answer: tuple[int, int, int] = (0, 0, 0),
-        before: tuple[ChannelHistory, ChannelStep] | None = None,
+        before: ChannelHistory | None = None,
+        step: ChannelStep = NO_STEP,
     ) -> None:
         self.live: Channel | None = channel
-        self.before = before
+        self.before, self.step = before, step
         self.copy: Channel | None = None if before else channel.copy()
-        self.depth: int = before[0].depth + 1 if before else 0  # steps since a copy
+        self.depth: int = before.depth + 1 if before else 0  # steps since a copy
         self.now_ps = now_ps
         self.entered_ps, self.first_ps, self.last_ps = answer
         self.end_ps, self.settled_ps = channel.end_ps, channel.settled_ps
@@ -95,8 +97,8 @@ class ChannelHistory:
             steps, history = [], self
             while history.copy is None:
                 assert history.before is not None, "the first history has a copy"
-                history, step = history.before
-                steps.append(step)
+                steps.append(history.step)
+                history = history.before
             self.live = history.copy.copy()
             for step in reversed(steps):
                 self.live.serve(*step)
@@ -190,7 +192,7 @@ class Histories:
         self.root = SliceHistory([SliceChannel(roots[size], 0, 0) for size in sizes], [0] * len(sizes), 0)
         self.served = 0
         self._steps: dict[tuple[ChannelHistory, int, int, int, bool, bool], ChannelHistory] = {}
-        self.grants: dict[Hashable, tuple[SliceHistory, Grant]] = {}
+        self.grants: dict[Hashable, tuple[SliceHistory, Grant]] = {}  # by history, and all that an answer depends on
         self.sweeps: dict[Hashable, KnownSweep] = {}
         self.states: dict[ChannelState, object] = {}  # of channels when a sweep begins, with a mark for each
 
@@ -205,17 +207,11 @@ class Histories:
         if found is None:
             self.served += 1
             channel, given = history.take_channel(), (now, base, runs, write, refreshed)
-            found = ChannelHistory(channel, now, channel.serve(*given), (history, given))
+            found = ChannelHistory(channel, now, channel.serve(*given), history, given)
             if len(self._steps) == MOST_STEPS:
                 self._steps.clear()
             self._steps[key] = found
         return found
-
-    def keep(self, key: Hashable, history: SliceHistory, grant: Grant) -> None:
-        """Keep what a slice answers to an access, under its history and all that the answer depends on."""
-        if len(self.grants) == MOST_STEPS:
-            self.grants.clear()
-        self.grants[key] = history, grant
 
 
 class Position(NamedTuple):
@@ -327,11 +323,14 @@ class BankedMemory:
         idle = here - history.now_ps if here < history.settled_ps else -1
         place, stride = access.pa - self._base, access.stride if access.rows > 1 else 0
         key = history, idle, place, access.row_bytes, access.rows, stride, write, begin, end, until, least, refreshed
-        known = self._histories.grants.get(key)
+        grants = self._histories.grants
+        known = grants.get(key)
         if known is None:
             local = Access(place, access.row_bytes, access.rows, stride)
             known = self._serve(history, here, local, write, (begin, end), (until + here, least), list(refreshed))
-            self._histories.keep(key, *known)
+            if len(grants) == MOST_STEPS:
+                grants.clear()
+            grants[key] = known
         after, grant = known
         began = bank_now - after.now_ps
         ends = tuple([its + began if its > after.now_ps else end for end, its in zip(ends, after.ends, strict=True)])

@@ -50,7 +50,7 @@ class ChannelTiming:
         # Of reads, which wait in front of the queue; writes have waited before they are served.
         self.rooms = queue_entries, FAR
         self.high, self.low = int(timing.high * queue_entries), round(timing.low * queue_entries)
-        self.pcs, self.banks_per_pc = pcs, timing.banks_per_pc
+        self.pcs = pcs
         self.stacks, self.groups = pcs * timing.stacks, pcs * timing.stacks * timing.groups
         self.stacked = timing.stacks > 1
         # Lanes of the grid are of PCs and then of groups. Of banks: PC, stack, and the lane of the group.
@@ -75,19 +75,11 @@ class ChannelTiming:
         That is the places that others of its PC cannot have, and others of its group; then the time to the end of the
         last byte, and by how much to shift taken places, one time after another, to have those of whole runs.
         """
-        commands = sum(1 << i * self.in_group for i in range(bursts))
-
-        def near(places: int) -> int:
-            found = 0
-            for by in range(1 - places, places):
-                found |= commands << self.margin + by
-            return found
-
-        shifts, done = [], 1
-        while done < bursts:
-            shifts.append(min(done, bursts - done) * self.in_group)
-            done += min(done, bursts - done)
-        return near(1), near(self.in_group), ((bursts - 1) * self.in_group + 1) * self.burst, shifts
+        in_pc, in_group = sum(1 << self.margin + i * self.in_group for i in range(bursts)), 0
+        for by in range(self.in_group):
+            in_group |= in_pc << by | in_pc >> by
+        shifts = [min(n, bursts - n) * self.in_group for n in (1 << i for i in range(RUN_BURSTS)) if n < bursts]
+        return in_pc, in_group, ((bursts - 1) * self.in_group + 1) * self.burst, shifts
 
 
 class Counters(NamedTuple):
@@ -108,28 +100,13 @@ InQueue = tuple[int, int, int, int, int]
 ChannelState = tuple[object, ...]
 
 
-_LISTS = (
-    "_acts",
-    "_counted",
-    "_done",
-    "_ends",
-    "_grid",
-    "_held",
-    "_next",
-    "_other_at",
-    "_rows",
-    "_used",
-    "_used_at",
-    "_waiting",
-)
-
-
 class Channel:
     """The state of a channel: what its banks, buses and queues are busy with."""
 
     __slots__ = (
-        *("_bus_from", "_first", "_grid_end", "_leaving", "_of", "_offered", "_origin"),
-        *("_row_bus", "_serial", "_writing", "end_ps", *_LISTS),
+        *("_acts", "_bus_from", "_counted", "_done", "_ends", "_first", "_grid", "_grid_end", "_held", "_leaving"),
+        *("_next", "_of", "_offered", "_origin", "_other_at", "_row_bus", "_rows", "_serial", "_used", "_used_at"),
+        *("_waiting", "_writing", "end_ps"),
     )
 
     def __init__(self, timing: ChannelTiming) -> None:
@@ -166,12 +143,12 @@ class Channel:
 
     @property
     def pending_bursts(self) -> int:
-        """Bursts of writes that wait for their direction."""
+        """Return the bursts of writes that wait for their direction."""
         return sum(n for _, _, n in self._waiting[1])
 
     @property
     def has_uniform_banks(self) -> bool:
-        """True if all banks have the same row open, or none has one, and no access waits."""
+        """Return True if all banks have the same row open, or none has one, and no access waits."""
         return not any(self._waiting) and len({rows[0][0] if rows else None for rows in self._rows}) == 1
 
     @property
@@ -202,22 +179,16 @@ class Channel:
             return self._serve(now, base, runs, 0)
         first = FAR
         for bank, row, n in runs:
-            now = self._write(now, (bank, base + row, n))
+            if self._writing:
+                now = self._enter(1, now, self._of.queue - n)
+                self._serve(now, base, ((bank, row, n),), 1)
+            else:
+                self._waiting[1] += ((bank, base + row, n),)
+                self._offered = now
+                if self.pending_bursts >= self._of.high:
+                    self._turn(1, now)
             first = now if now < first else first
         return now, first, now
-
-    def _write(self, now: int, run: RowRun) -> int:
-        """Take a run of writes: when it has entered its queue."""
-        of = self._of
-        if self._writing:
-            now = self._enter(1, now, of.queue - run[2])
-            self._serve(now, 0, (run,), 1)
-            return now
-        self._waiting[1] += (run,)
-        self._offered = now
-        if self.pending_bursts >= of.high:
-            self._turn(1, now)
-        return now
 
     def _use_idle_time(self, now: int) -> None:
         """Serve the writes that wait from when nothing else was to be done, if that was before ``now``.
@@ -436,8 +407,10 @@ class Channel:
 
     def own_lists(self) -> None:
         """Share no list with the channel that this is a copy of."""
-        for name in _LISTS:
-            setattr(self, name, getattr(self, name)[:])
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, list):
+                setattr(self, name, value[:])
         self._leaving = self._leaving[0][:], self._leaving[1][:]
 
     def state(self, now: int, base: int, label: int) -> ChannelState:

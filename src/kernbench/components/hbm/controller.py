@@ -261,8 +261,7 @@ class _Read(Request):
         since = self.waited_ps = max(controller.clock.time, output.over_ps)
         start = max(grant.first_ps, since)
         end = output.over_ps = max(grant.last_ps, start)
-        if controller.machine.observation is not None:
-            controller.turned(self, self.message, since, grant)
+        controller.turned(self, self.message, since, grant)
         packet = network.packet_bytes
         supply = Supply(first // packet, -(-nbytes // packet), start, pace_of(nbytes, packet, end - start))
         self.promised = supply
@@ -300,8 +299,7 @@ class _Write(Request):
     def begin(self, first: int, grant: Grant) -> None:
         controller, clock = self.controller, self.controller.clock
         over = max(grant.last_ps, clock.time)
-        if controller.machine.observation is not None:
-            controller.turned(self, self.message, self.since, grant)
+        controller.turned(self, self.message, self.since, grant)
         if grant.end == self.access.nbytes:
             clock.call_at(over + controller.access_ps, controller.commit_if, (self, self.promise))
 

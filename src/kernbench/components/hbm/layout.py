@@ -94,7 +94,7 @@ class Planner:
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self._kept = lru_cache(MOST_KEPT)(self._merged)
-        self._relabelled: dict[tuple[int, int], tuple[tuple[RowRun, ...], tuple[RowRun, ...]]] = {}
+        self.relabelled = lru_cache(MOST_KEPT)(self._labelled)
 
     def parts(self, access: Access, first: int, nbytes: int) -> tuple[int, int, Parts]:
         """Return the runs of bytes ``first`` … ``first + nbytes - 1`` of an access, after what they count from.
@@ -141,15 +141,6 @@ class Planner:
             label = each[0][0] if layout.labels else 0
             channels.setdefault(self._labelled(each, label), []).append((channel, label))
         return tuple((tuple(alike), each) for each, alike in channels.items())
-
-    def relabelled(self, runs: tuple[RowRun, ...], label: int) -> tuple[RowRun, ...]:
-        """Return runs with other labels of their banks: the same object for the same runs."""
-        found = self._relabelled.get((id(runs), label))
-        if found is None:
-            if len(self._relabelled) == MOST_KEPT:
-                self._relabelled.clear()
-            found = self._relabelled[id(runs), label] = runs, self._labelled(runs, label)
-        return found[1]
 
     def _labelled(self, runs: Iterable[RowRun], label: int) -> tuple[RowRun, ...]:
         """Return runs with other labels, in the order of these."""
