@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from itertools import chain
 from operator import add, sub
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kernbench.common.units import PS_PER_NS
 from kernbench.common.values import value
@@ -42,13 +42,6 @@ class Grant:
     over_ps: int
     first_ps: int
     last_ps: int
-
-
-class TurnCost(Protocol):
-    """The cost of a grant: what it took of a memory."""
-
-    def split(self, since: int, end: int) -> tuple[int, BankTime]:
-        """Return when a turn began that its requester waited for from ``since`` to ``end``, and what it took then."""
 
 
 ChannelStep = tuple[int, int, tuple[RowRun, ...], bool, bool]
@@ -107,7 +100,7 @@ class ChannelHistory:
 
     def take_channel(self) -> Channel:
         """Return the channel, to go on with; this history keeps a copy if the last one is some steps ago."""
-        channel, self.live = self.channel(), None
+        channel, self.live = self.live or self.channel(), None
         if self.depth >= STEPS_BETWEEN_COPIES:
             self._keep_copy(channel)
         return channel
@@ -174,12 +167,7 @@ class Histories:
     """
 
     def __init__(
-        self,
-        timing: HbmTiming,
-        num_pcs: int,
-        mapping: AddressMapping,
-        queue_entries: int,
-        refresh: Refresh = "spread",
+        self, timing: HbmTiming, num_pcs: int, mapping: AddressMapping, queue_entries: int, refresh: Refresh = "spread"
     ) -> None:
         most = timing.pcs_per_channel
         sizes = [min(most, num_pcs - first) for first in range(0, num_pcs, most)]
@@ -285,7 +273,7 @@ class BankedMemory:
     def __init__(self, histories: Histories, quantum: int, base: int = 0) -> None:
         self.quantum, self.quanta = quantum, 0
         self.observed = False
-        self.took: TurnCost | None = None
+        self.took: BanksTurnCost | None = None
         self.clock = histories.clock
         self._histories, self._base = histories, base
         self.at = Position(histories.root, 0, histories.root.ends)

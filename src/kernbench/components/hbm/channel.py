@@ -191,10 +191,7 @@ class Channel:
         return now, first, now
 
     def _use_idle_time(self, now: int) -> None:
-        """Serve the writes that wait from when nothing else was to be done, if that was before ``now``.
-
-        That costs a bus their data alone: nobody waits for its turns and rows.
-        """
+        """Serve the writes that wait from when nothing else was to be done. Nobody waits for turns and rows then."""
         start = max(self.end_ps, self._offered)
         if start >= now:
             return

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from kernbench.common.values import state
-from kernbench.components.hbm.banks import BankedMemory, Grant, Histories, TurnCost
-from kernbench.components.hbm.channel import FAR
+from kernbench.components.hbm.banks import BankedMemory, Grant, Histories
 from kernbench.components.hbm.ideal import Channels, IdealMemory
 from kernbench.components.memory_server import Answering, pace_of
 from kernbench.core.clock import Clock
@@ -29,20 +28,8 @@ if TYPE_CHECKING:
     from kernbench.topology.graph import Node
 
 
-class SliceMemory(Protocol):
-    """Serve turns: it knows addresses, and nothing of requesters. ``quantum`` is in bytes.
-
-    ``at``: its state, which is never changed in place. ``took``: what the last stretch took of banks, if ``observed``.
-    """
-
-    quantum: int
-    observed: bool
-    took: TurnCost | None
-    at: Any
-
-    def serve(
-        self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR, least: int = 0
-    ) -> Grant: ...
+SliceMemory: TypeAlias = BankedMemory | IdealMemory
+"""Memories serve turns: they know addresses, and nothing of requesters. Their state is never changed in place"""
 
 
 class Request:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from operator import itemgetter
 
 from kernbench.common.values import value
-from kernbench.components.hbm.banks import Grant, TurnCost
+from kernbench.components.hbm.banks import Grant
 from kernbench.components.hbm.channel import FAR
 from kernbench.core.observed import BankTime
 from kernbench.messages.fabric import Access
@@ -83,6 +83,7 @@ class _IdealTurnCost:
     began: int
 
     def split(self, since: int, end: int) -> tuple[int, BankTime]:
+        """Return when a turn began that was waited for from ``since`` to ``end``, and nothing that it took of banks."""
         return min(max(since, self.began), end), BankTime()
 
 
@@ -95,7 +96,7 @@ class IdealMemory:
     def __init__(self, channels: Channels, quantum: int, ps_per_byte: float) -> None:
         self.quantum = quantum
         self.observed = False
-        self.took: TurnCost | None = None
+        self.took: _IdealTurnCost | None = None
         self._channels, self._ps_per_byte = channels, ps_per_byte
         self._ahead_ps = round(quantum * ps_per_byte)
         self.at = [0] * channels.count
