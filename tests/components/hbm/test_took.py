@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from engine_support import hbm, machine, place
 from kernbench.components.hbm.banks import BankedMemory, Histories
+from kernbench.components.hbm.channel import PER_PC
 from kernbench.core.log import By
 from kernbench.core.observed import BankTime
 from kernbench.engine.engine import GraphEngine
@@ -159,7 +160,8 @@ def test_turns_add_up_to_what_was_done(refresh, accesses):
     found = BankTime(*[sum(column) for column in zip(*turns, strict=True)])
     assert found.bursts == done[0]
     assert found.hits == done[0] - done[1]
-    assert (found.turned, found.opened) == (sum(done[3:5]), sum(done[5:]))
+    turned, opened = done[5] + sum(done[PER_PC : PER_PC + 2]), done[6] + sum(done[PER_PC + 2 :])
+    assert (found.turned, found.opened) == (turned, opened)
 
 
 def two_streams(*, cut: bool) -> GraphEngine:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from kernbench.common.units import PS_PER_NS
 from kernbench.common.values import value
-from kernbench.components.hbm.channel import FAR, Channel, ChannelState, ChannelTiming, Counters
+from kernbench.components.hbm.channel import FAR, PER_PC, Channel, ChannelState, ChannelTiming, Counters
 from kernbench.components.hbm.layout import Layout, Planner, RowRun
 from kernbench.core.observed import BankTime
 from kernbench.messages.fabric import Access
@@ -238,7 +238,8 @@ class BanksTurnCost:
         free = [[end + at.began for end in done.ends] for at, done in ((self.before, before), (self.after, after))]
         taken = [max(0, ends - max(was, self.now)) for was, ends in zip(*free, strict=True)]
         used = [pc for pc, ps in enumerate(taken) if ps]
-        bursts, opened, idle_ps, *done = map(sub, after.done, before.done)
+        bursts, opened, *idle = map(sub, after.done[:PER_PC], before.done)
+        done = [new - old for new, old in zip(after.done[PER_PC:], before.done[PER_PC:], strict=True)]
         turned, rows = done[: len(taken)], done[len(taken) :]
         turning, opening = 0, over
         if used:
@@ -246,17 +247,16 @@ class BanksTurnCost:
             if not self.write:
                 begin = min(max(begin, free[0][last]), over)
             turning, opening = min(turned[last], over - begin), rows[last]
-        data_ps = round(bursts * burst_ns * PS_PER_NS / (1 - share)) - idle_ps
-        data = max(0, data_ps) // max(1, len(used))
-        row_ps = max(0, min(opening, over - begin - turning - data)) if opened > 0 else 0
+        data = round((bursts - idle[0]) * burst_ns * PS_PER_NS / (1 - share)) // max(1, len(used))
+        row_ps = max(0, min(opening, over - begin - turning - data)) if opened > idle[1] else 0
         start = min(max(since, clock.out(begin)), end)
         refresh = (end - start) - (over - begin) + round((over - begin - row_ps) * share)
         return start, BankTime(
             bursts=bursts,
             hits=bursts - opened,
-            taken=sum(taken) + idle_ps,
-            opened=sum(rows),
-            turned=sum(turned),
+            taken=sum(taken) + idle[2],
+            opened=sum(rows) + idle[4],
+            turned=sum(turned) + idle[3],
             rows=row_ps,
             turning=turning - round(turning * share),
             refresh=refresh,
@@ -475,7 +475,7 @@ class Sweeps:
 def _added(history: SliceHistory) -> Counters:
     """Return the counters of all channels as of one with all their PCs."""
     each = [one.counters for one in history.channels]
-    heads, per_pc = [one.done[:3] for one in each], [(one.done[3:], len(one.ends)) for one in each]
+    heads, per_pc = [one.done[:PER_PC] for one in each], [(one.done[PER_PC:], len(one.ends)) for one in each]
     turned, waited = [done[:pcs] for done, pcs in per_pc], [done[pcs:] for done, pcs in per_pc]
     done = *map(sum, zip(*heads, strict=True)), *chain(*turned), *chain(*waited)
     return Counters(done, tuple(chain(*[one.ends for one in each])))

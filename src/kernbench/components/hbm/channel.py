@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from copy import copy
 from heapq import heappop, heappush
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import NamedTuple, TypeVar
 
 from kernbench.common.units import PS_PER_NS, ns_to_ps
@@ -26,6 +26,8 @@ FAR = 1 << 62
 LONG_AGO = -(1 << 60)
 GRID_KEPT = 256
 """Places of the grid that are kept although their time is over."""
+PER_PC = 7
+"""Counters before those of each PC"""
 
 
 class ChannelTiming:
@@ -85,8 +87,8 @@ class ChannelTiming:
 class Counters(NamedTuple):
     """The counters of a channel.
 
-    ``done``: bursts; rows opened; bus time that writes had in idle time, in ps; then of each PC bus time for turns, and
-    for rows. ``ends``: when the last byte of each PC is over.
+    ``done``: bursts, rows opened; of these two what was done in idle time, then its bus time in ps: all, for turns, for
+    rows; from ``PER_PC`` on of each PC bus time for turns, and for rows. ``ends``: when the last byte of a PC is over.
     """
 
     done: tuple[int, ...]
@@ -134,7 +136,7 @@ class Channel:
         self._waiting: list[tuple[RowRun, ...]] = [(), ()]
         self._counted = [(0, 0), (0, 0)]
         self._offered = 0  # when the last write came that waits
-        self._done = [0] * (3 + 2 * of.pcs)
+        self._done = [0] * (PER_PC + 2 * of.pcs)
 
     @property
     def counters(self) -> Counters:
@@ -195,11 +197,13 @@ class Channel:
         start = max(self.end_ps, self._offered)
         if start >= now:
             return
-        (bursts, _, *others), ends = self._done, self._ends[:]
+        before, ends, pcs = self._done, self._ends[:], self._of.pcs
+        self._done = [0] * len(before)
         self._turn(1, start)
         used = sum([max(0, min(end, now) - max(old, start)) for old, end in zip(ends, self._ends, strict=True)])
-        self._done[2:] = others
-        self._done[2] += min(used, (self._done[0] - bursts) * self._of.burst)
+        served, per_pc = self._done[:2], self._done[PER_PC:]
+        idle = *served, *served, used, sum(per_pc[:pcs]), sum(per_pc[pcs:])
+        self._done = [*map(add, before, idle), *before[PER_PC:]]
 
     def _enter(self, write: int, now: int, room: int) -> int:
         """Return when no more than ``room`` bursts are in a queue."""
@@ -218,7 +222,7 @@ class Channel:
         last = min(now, self.end_ps - self._of.burst)
         until = max(now, last + self._of.turning[writing]) if self._first < now else now
         for pc in range(self._of.pcs):
-            self._done[3 + pc] += until - now
+            self._done[PER_PC + pc] += until - now
         self._bus_from, self._first = until, FAR
         again, self._waiting[writing] = self._waiting[writing], ()
         (bursts, rows), opened = self._counted[writing], self._done[1]
@@ -368,7 +372,7 @@ class Channel:
         done[1] += 1
         late = ready - (free if free > now else now)
         if late > 0:
-            done[3 + of.pcs + pc] += late
+            done[PER_PC + of.pcs + pc] += late
         return opens, ready
 
     def _begin_grid(self, now: int, start: int) -> int:

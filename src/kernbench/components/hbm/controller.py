@@ -239,8 +239,7 @@ class _Read(Request):
         self.message = message
         self.output = output
         machine, reply = controller.machine, ReadReply(message.op, message.part)
-        nbytes = message.access.nbytes
-        self.transfer = machine.network.make(output.port, output.route, nbytes, machine.delivered, reply)
+        self.transfer = machine.network.make(output.port, output.route, self.access.nbytes, machine.delivered, reply)
 
     def begin(self, first: int, grant: Grant) -> None:
         controller, output, nbytes = self.controller, self.output, grant.end - first

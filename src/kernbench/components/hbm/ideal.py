@@ -130,9 +130,8 @@ class IdealMemory:
         loads = self._channels.loads(access, end)
         if begin:
             loads = [load - done for load, done in zip(loads, self._channels.loads(access, begin), strict=True)]
-        per_byte = self._ps_per_byte
         return [
-            (free if free > now else now) + round(load * per_byte) if load else free
+            (free if free > now else now) + round(load * self._ps_per_byte) if load else free
             for free, load in zip(self.at, loads, strict=True)
         ]
 
