@@ -239,7 +239,8 @@ class _Read(Request):
         self.message = message
         self.output = output
         machine, reply = controller.machine, ReadReply(message.op, message.part)
-        self.transfer = machine.network.make(output.port, output.route, self.access.nbytes, machine.delivered, reply)
+        nbytes = message.access.rows * message.access.row_bytes
+        self.transfer = machine.network.make(output.port, output.route, nbytes, machine.delivered, reply)
 
     def begin(self, first: int, grant: Grant) -> None:
         controller, output, nbytes = self.controller, self.output, grant.end - first
@@ -247,7 +248,8 @@ class _Read(Request):
         since = self.waited_ps = max(controller.clock.time, output.over_ps)
         start = max(grant.first_ps, since)
         end = output.over_ps = max(grant.last_ps, start)
-        controller.turned(self, self.message, since, grant)
+        if controller.machine.observation is not None:
+            controller.turned(self, self.message, since, grant)
         packet = network.packet_bytes
         supply = Supply(first // packet, -(-nbytes // packet), start, pace_of(nbytes, packet, end - start))
         self.promised = supply
@@ -285,7 +287,8 @@ class _Write(Request):
     def begin(self, first: int, grant: Grant) -> None:
         controller, clock = self.controller, self.controller.clock
         over = max(grant.last_ps, clock.time)
-        controller.turned(self, self.message, self.since, grant)
+        if controller.machine.observation is not None:
+            controller.turned(self, self.message, self.since, grant)
         if grant.end == self.access.nbytes:
             clock.call_at(over + controller.access_ps, controller.commit_if, (self, self.promise))
 

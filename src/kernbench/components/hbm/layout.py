@@ -21,6 +21,9 @@ from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_places import Numbers, Places
 from kernbench.topology.hbm_spec import AddressMapping, HbmTiming
 
+MOST_KEPT = 1 << 15
+"""Quanta whose runs are kept, and folds of rows"""
+
 
 class Layout:
     """The places of a slice of ``num_pcs`` pseudo-channels. Banks are numbered by PC, stack, group, bank."""
@@ -37,11 +40,11 @@ class Layout:
         blocks = np.arange(self.sweep_bytes // self.block_bytes, dtype=np.int64)
         self.banks: list[int] = self._banks(blocks * in_block).tolist()
         self.folds_rows = any(entry.fold in ("above", "row") for entry in mapping)
-        self._folds = {0: 0}
+        self.fold_of = lru_cache(MOST_KEPT)(self._fold_of)
         # Labels need powers of two. They are in the order of banks, stacks, groups, then PCs.
         shape = timing.pcs_per_channel, timing.stacks, timing.groups, timing.banks
         self.labels = not num_pcs % timing.pcs_per_channel and all(not n & n - 1 for n in shape)
-        self._is_binary = self.labels and not self.sweep_bytes & self.sweep_bytes - 1
+        self.is_binary = self.labels and not self.sweep_bytes & self.sweep_bytes - 1
         by_bank = np.arange(self.banks_per_channel).reshape(shape).transpose(3, 1, 2, 0).ravel()
         self.order: list[int] = by_bank.argsort().tolist()
 
@@ -50,25 +53,11 @@ class Layout:
         row, place = divmod(pa, self.sweep_bytes)
         return self.banks[place // self.block_bytes] ^ self.fold_of(row)
 
-    def region_of(self, first: int, last: int) -> int:
-        """Return where a region begins that has two bytes, and whose places are those of any other region like it.
-
-        That is but for what is XORed into all banks of the region, and added to all rows.
-        """
-        if self._is_binary:
-            size = 1 << (first ^ last).bit_length()
-            return first - first % (size if size > self.block_bytes else self.block_bytes)
-        return 0 if self.folds_rows else first - first % self.sweep_bytes
-
-    def fold_of(self, row: int) -> int:
+    def _fold_of(self, row: int) -> int:
         """Return what is XORed into the bank of every block of ``row``."""
         if not self.folds_rows:
             return 0
-        found = self._folds.get(row)
-        if found is None:
-            burst = np.array([row * (self.sweep_bytes // self.burst_bytes)], dtype=np.int64)
-            found = self._folds[row] = int(self._banks(burst)[0])
-        return found
+        return int(self._banks(np.array([row * (self.sweep_bytes // self.burst_bytes)], dtype=np.int64))[0])
 
     def _banks(self, bursts: Numbers) -> Numbers:
         """Return the bank of each burst, by its number in the slice."""
@@ -84,8 +73,6 @@ RUN_BURSTS = 8
 """Bursts of a run: those in a row beyond it are another, as they enter queues when places become free"""
 Parts = tuple[tuple[tuple[tuple[int, int], ...], tuple[RowRun, ...]], ...]
 """Channels with the label of their bank 0, and the runs that each of them has, by labels"""
-MOST_KEPT = 1 << 15
-"""Quanta whose runs are kept"""
 
 
 class Planner:
@@ -108,9 +95,15 @@ class Planner:
             pa = access.pa + row * stride
         last = pa + (column + nbytes - 1) // row_bytes * stride
         lowest, highest = (pa, last) if pa < last else (last, pa)
-        base = self.layout.region_of(lowest, highest + row_bytes - 1)
+        # Regions alike have the same runs, but for what is XORed into all banks of one, and added to all rows.
+        layout = self.layout
+        if layout.is_binary:
+            size = 1 << (lowest ^ (highest + row_bytes - 1)).bit_length()
+            base = lowest - lowest % (size if size > layout.block_bytes else layout.block_bytes)
+        else:
+            base = 0 if layout.folds_rows else lowest - lowest % layout.sweep_bytes
         found = self._kept(pa - base, row_bytes, stride, column, nbytes)
-        return base // self.layout.sweep_bytes, self.layout.bank_of(base), found
+        return base // layout.sweep_bytes, layout.bank_of(base), found
 
     def _merged(self, pa: int, row_bytes: int, stride: int, column: int, nbytes: int) -> Parts:
         """Return the runs of bytes of rows, from a ``column`` of the first on. A burst that rows share counts once."""
