@@ -9,7 +9,7 @@ from rich.table import Table
 
 from kernbench.cli.console import Json, number, show, table, text
 from kernbench.evaluation.advice import Advice
-from kernbench.observe.verdict import join_words
+from kernbench.observe.path_resources import join_words
 
 
 def print_advice(console: Console, found: Advice) -> None:

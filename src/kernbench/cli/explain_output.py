@@ -305,7 +305,7 @@ def _path_json(path: CriticalPath, shares: Sequence[PathShare]) -> Json:
     return {
         "total_ps": path.ps,
         "parts": _parts_json(path.parts),
-        "shares": [{"part": str(each.part), "resource": each.resource, "ps": each.ps} for each in shares],
+        "shares": [{"part": str(each.part), "resources": list(each.resources), "ps": each.ps} for each in shares],
         "resources": [asdict(each) for each in sum_resources(shares)],
     }
 

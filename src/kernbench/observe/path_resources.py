@@ -2,12 +2,12 @@
 
 Time on an engine, a CPU or a memory is its own. The time of a transfer is, up to that of an empty way, the overhead of
 the parts that it enters and of the wires, each as far as the way has of it; what is beyond that went by at the pace of
-the slowest links, which share it. Time in a queue counts for what was waited for, and is told apart.
+the slowest links. Time in a queue counts for what was waited for, and is told apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from kernbench.common.units import ns_to_ps, ps_to_ns
@@ -43,11 +43,17 @@ _QUEUES = frozenset((PathPart.MEMORY_QUEUE, PathPart.NETWORK_QUEUE, PathPart.CON
 
 @value
 class PathShare:
-    """The time that a path spent in one of its parts on a resource; ``resource`` is empty where no key changes it."""
+    """The time that a path spent in one of its parts on ``resources``: one, or those that were as slow, of which none
+    gains alone; none where no key changes it."""
 
     part: PathPart
-    resource: str
+    resources: tuple[str, ...]
     ps: int
+
+    @property
+    def resource(self) -> str:
+        """The resources in words."""
+        return join_words(self.resources)
 
     @property
     def ns(self) -> float:
@@ -78,11 +84,16 @@ _SPLIT = frozenset(
 
 @value
 class ResourceShare:
-    """The time of a path on a resource, and of that in its queues."""
+    """The time of a path on ``resources``, one or those that tie, and of that in their queues."""
 
-    resource: str
+    resources: tuple[str, ...]
     ps: int
     queued_ps: int
+
+    @property
+    def resource(self) -> str:
+        """The resources in words."""
+        return join_words(self.resources)
 
     @property
     def ns(self) -> float:
@@ -97,25 +108,30 @@ def share_path(path: CriticalPath, graph: Graph) -> tuple[PathShare, ...]:
 
 def share_steps(steps: Iterable[PathStep], graph: Graph) -> tuple[PathShare, ...]:
     """Return the time of some steps of a path by part and resource, likewise."""
-    spent: dict[tuple[PathPart, str], int] = {}
+    spent: dict[tuple[PathPart, tuple[str, ...]], int] = {}
     for (part, via), (head_ps, tail_ps) in _sum_steps(steps).items():
-        for resource, ps in _divide(part, via, head_ps, tail_ps, graph):
-            spent[part, resource] = spent.get((part, resource), 0) + ps
+        for resources, ps in _divide(part, via, head_ps, tail_ps, graph):
+            spent[part, resources] = spent.get((part, resources), 0) + ps
     parts = list(PathPart)
     ordered = sorted(spent.items(), key=lambda each: parts.index(each[0][0]))
-    return tuple(PathShare(part, resource, ps) for (part, resource), ps in ordered if ps)
+    return tuple(PathShare(part, resources, ps) for (part, resources), ps in ordered if ps)
 
 
 def sum_resources(shares: Iterable[PathShare]) -> tuple[ResourceShare, ...]:
     """Return the time on each resource, the longest first."""
-    spent: dict[str, list[int]] = {}
+    spent: dict[tuple[str, ...], list[int]] = {}
     for each in shares:
-        if each.resource:
-            times = spent.setdefault(each.resource, [0, 0])
+        if each.resources:
+            times = spent.setdefault(each.resources, [0, 0])
             times[0] += each.ps
             times[1] += each.ps if each.part in _QUEUES else 0
-    made = (ResourceShare(name, *times) for name, times in spent.items())
+    made = (ResourceShare(names, *times) for names, times in spent.items())
     return tuple(sorted(made, key=lambda each: -each.ps))
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Return ``a, b and c``."""
+    return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
 
 
 def resource_of(link: Link, graph: Graph) -> str:
@@ -136,29 +152,30 @@ def _sum_steps(steps: Iterable[PathStep]) -> dict[tuple[PathPart, Via], tuple[in
     return found
 
 
-def _divide(part: PathPart, via: Via, head_ps: int, tail_ps: int, graph: Graph) -> Iterator[tuple[str, int]]:
+def _divide(
+    part: PathPart, via: Via, head_ps: int, tail_ps: int, graph: Graph
+) -> Iterator[tuple[tuple[str, ...], int]]:
     match via:
         case Route():
-            yield from _divide_overhead(via, head_ps, graph)
-            slowest = _slowest(via, graph)
-            for at, resource in enumerate(slowest):
-                yield resource, tail_ps * (at + 1) // len(slowest) - tail_ps * at // len(slowest)
+            for resource, ps in _divide_overhead(via, head_ps, graph):
+                yield (resource,), ps
+            yield _slowest(via, graph), tail_ps
         case Link():
-            yield resource_of(via, graph), head_ps
+            yield (resource_of(via, graph),), head_ps
         case str() if part in _OF_BANKS:
-            yield _OF_BANKS[part], head_ps
+            yield (_OF_BANKS[part],), head_ps
         case str() if part is PathPart.ACCESS:
-            yield of.resource_of_access(graph.node(via)), head_ps
+            yield (of.resource_of_access(graph.node(via)),), head_ps
         case str() if part in (PathPart.SERVICE, PathPart.MEMORY_QUEUE):
-            yield of.resource_of_memory(graph.node(via)), head_ps
+            yield (of.resource_of_memory(graph.node(via)),), head_ps
         case _:
-            yield _OWN.get(part, ""), head_ps
+            yield (_OWN[part],) if part in _OWN else (), head_ps
 
 
-def _slowest(route: Route, graph: Graph) -> list[str]:
+def _slowest(route: Route, graph: Graph) -> tuple[str, ...]:
     """Return the resources of the slowest links of a way: where several are as slow, none of them gains alone."""
     limit = TIE * route.bottleneck_gbs
-    return list(dict.fromkeys(resource_of(link, graph) for link in route.links if link.bw_gbs <= limit))
+    return tuple(dict.fromkeys(resource_of(link, graph) for link in route.links if link.bw_gbs <= limit))
 
 
 def _divide_overhead(route: Route, ps: int, graph: Graph) -> Iterator[tuple[str, int]]:

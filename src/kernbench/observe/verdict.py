@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from kernbench.common.values import value
-from kernbench.observe.path_resources import PathShare, ResourceShare, sum_resources
+from kernbench.observe.path_resources import PathShare, ResourceShare, join_words, sum_resources
 from kernbench.observe.roofline import Bound, Roofline
 
 BINDS = 0.5
@@ -89,9 +89,10 @@ class Verdict:
             case VerdictKind.BOUND:
                 return f"bound by {self.resources[0]} at {self.where}: {busy}{following}"
             case VerdictKind.TIE:
-                each = f"{self.tile_ns:g} ns a tile" if self.tile_ns else busy
+                on_path = f"on {self.share:.0%} of the critical path"
+                each = f"each {f'{self.tile_ns:g} ns a tile' if self.tile_ns else busy}" if self.where else on_path
                 alone = "neither gains" if len(self.resources) == 2 else "none gains"
-                return f"bound by a tie: {join_words(self.resources)}, each {each}; alone {alone}{following}"
+                return f"bound by a tie: {join_words(self.resources)}, {each}; alone {alone}{following}"
             case VerdictKind.LATENCY:
                 most = f"no resource is busy more than {self.next.share:.0%}" if self.next else "no resource is busy"
                 return f"bound by latency: {self.resources[0]} is {self.share:.0%} of the critical path; {most}"
@@ -120,9 +121,9 @@ def judge(found: Roofline, shares: Sequence[PathShare], waits: Iterable[str] = (
         return _bind(found, next(each for each in found.bounds if each.resource == longest.resource), said)
     busiest = found.bounds[0] if found.bounds else None
     return Verdict(
-        kind=VerdictKind.LATENCY,
+        kind=VerdictKind.LATENCY if len(longest.resources) == 1 else VerdictKind.TIE,
         time_ps=time_ps,
-        resources=(longest.resource,),
+        resources=longest.resources,
         share=longest.ps / time_ps,
         next=None if busiest is None else Busy(busiest.resource, busiest.ps / time_ps),
         waits=said,
@@ -148,14 +149,9 @@ def _longest(shares: Sequence[PathShare]) -> ResourceShare | None:
     """Return the resource, or the part that no resource has, on which a path spent most time."""
     found = [
         *sum_resources(shares),
-        *(ResourceShare(str(each.part), each.ps, 0) for each in shares if not each.resource),
+        *(ResourceShare((str(each.part),), each.ps, 0) for each in shares if not each.resources),
     ]
     return max(found, key=lambda each: each.ps, default=None)
-
-
-def join_words(words: Sequence[str]) -> str:
-    """Return ``a, b and c``."""
-    return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
 
 
 def time_text(ps: int) -> str:
