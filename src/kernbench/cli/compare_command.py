@@ -13,13 +13,12 @@ from rich.table import Table
 from kernbench.cli.console import Json, bar, facts, number, print_json, show, stdout, table, text
 from kernbench.cli.options import debug_option, json_option
 from kernbench.evaluation.compare_inputs import ResultFile, read_compared
+from kernbench.evaluation.compare_machines import Differing, values_text
 from kernbench.evaluation.compare_results import (
     Change,
-    Differing,
     Pair,
     ResultComparison,
     compare_results,
-    values_text,
     verdict,
 )
 
@@ -45,20 +44,21 @@ SMALLEST_SHARE = 0.001
 
 
 def print_compared(console: Console, a: ResultFile, b: ResultFile, found: ResultComparison) -> None:
-    """Everything about two results, the most important last."""
+    """Everything about two results: what moved and why, in sentences, then in tables."""
+    for at, line in enumerate(verdict(found)):
+        console.print(line, style="bold" if at == 0 else None, soft_wrap=True)
+    console.print()
     breakdown = _breakdown("Where the change is  (critical path of the run, all points)", found.stages, found.time.ns)
     if not found.stages:
         breakdown = _breakdown("Busy time  (overlaps; --explain and sweeps keep the critical path)", found.busy, 0.0)
     show(
         console,
         facts("Compared", [("A", _name(a)), ("B", _name(b)), *_say_left_out(found)]),
-        _pairs(found.pairs),
-        breakdown,
-        _bounds(found),
         _differing(found.differing),
+        _pairs(found.pairs),
+        _verdicts(found.pairs),
+        breakdown,
     )
-    for line in verdict(found):
-        console.print(line, style="bold", soft_wrap=True)
 
 
 def compared_document(a: ResultFile, b: ResultFile, found: ResultComparison) -> Json:
@@ -90,25 +90,29 @@ def _pairs(pairs: Sequence[Pair]) -> Table:
     )
     for pair in shown:
         bounds = " → ".join(dict.fromkeys(pair.bounds))
-        stage = pair.stages[0].name if pair.stages and pair.time.ns else ""
+        stage = pair.stages[0].name if pair.stages and pair.stages[0].ns else ""
         where = (str(value) for _, value in pair.where)
         made.add_row(*where, *_cells(pair.time), *_cells(pair.launch), bounds, stage)
     return made
 
 
 def _cells(change: Change) -> tuple[str, str, str]:
-    return f"{change.a_ns:,.3f}", f"{change.b_ns:,.3f}", f"{change.share:+.1%}"
+    return f"{change.a_ns:,.3f}", f"{change.b_ns:,.3f}", change.share_text
 
 
 def _breakdown(title: str, changes: Iterable[Change], whole: float) -> Table:
     made = table(title, text("stage"), *(number(name) for name in ("A ns", "B ns", "change ns", "change")), text(""))
     given = tuple(changes)
     most = max((abs(each.ns) for each in given), default=0.0)
-    for each in given:
+    moved = [each for each in given if each.ns]
+    for each in moved:
         made.add_row(*_row(each), bar(abs(each.ns) / most if most else 0.0))
-        for part in each.parts if len(each.parts) > 1 else ():
+        for part in each.parts:
             if abs(part.ns) > SMALLEST_SHARE * most:
                 made.add_row(*_row(part, "  "), "", style="dim")
+    still = sum(each.a_ns for each in given if not each.ns)
+    if still:
+        made.add_row(f"{len(given) - len(moved)} others", f"{still:,.3f}", f"{still:,.3f}", "", "as before", "")
     if whole:
         made.add_row("all", "", "", f"{whole:+,.3f}", "", "", style="bold")
     return made
@@ -119,24 +123,20 @@ def _row(change: Change, indent: str = "") -> tuple[str, ...]:
     return f"{indent}{change.name}", a, b, f"{change.ns:+,.3f}", share
 
 
-def _bounds(found: ResultComparison) -> Table | None:
-    groups = [group for group in found.groups if group.bound.a_ns]
-    if not groups:
+def _verdicts(pairs: Sequence[Pair]) -> Table | None:
+    """Tabulate the verdicts on the run and on its main launch, of a single pair."""
+    if len(pairs) > 1:
         return None
-    made = table(
-        "The roofline of the main launch",
-        text("bound by"),
-        *(number(name) for name in ("points", "bound A ns", "bound B ns", "bound", "launch")),
-    )
-    for group in groups:
-        a, b, share = _cells(group.bound)
-        bounds = " → ".join(dict.fromkeys(group.bounds))
-        made.add_row(bounds, str(group.pairs), a, b, share, f"{group.launch.share:+.1%}")
+    made = table("Verdicts", text("of"), text("in"), text("what binds"))
+    for name, both in (("run", pairs[0].run_verdicts), (f"launch {pairs[0].launch.name}", pairs[0].verdicts)):
+        for side, said in zip("AB", both, strict=True):
+            if said:
+                made.add_row(name, side, said)
     return made
 
 
 def _differing(differing: Sequence[Differing]) -> Table:
-    made = table("Parameters that differ", text("parameter"), text("A"), text("B"))
+    made = table("Parameters that differ", text("parameter"), text("A"), text("B"), text("not used by this bench"))
     for each in differing:
-        made.add_row(each.path, values_text(each.a), values_text(each.b))
+        made.add_row(each.path, values_text(each.a), values_text(each.b), each.unused)
     return made

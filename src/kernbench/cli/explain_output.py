@@ -298,7 +298,7 @@ def verdict_document(found: Verdict) -> Json:
 
 def run_verdict_document(found: RunVerdict) -> Json:
     """Return the verdict on a run as a part of a document."""
-    return {"sentence": found.sentence, **asdict(found)}
+    return {"sentence": found.sentence, "label": found.label, **asdict(found)}
 
 
 def _path_json(path: CriticalPath, shares: Sequence[PathShare]) -> Json:

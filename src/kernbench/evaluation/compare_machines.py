@@ -1,4 +1,4 @@
-"""Two machines that differ in many ways, said as an architect does: how many of what, how fast, how far.
+"""What differs between two machines and programs, said as an architect does, and whether the program uses it.
 
 A machine of another design differs in dozens of keys. ``say_machines`` names what most of them come to, in the order in
 which a machine is told; the table of ``kernbench compare`` has every key.
@@ -6,17 +6,134 @@ which a machine is told; the table of ``kernbench compare`` has every key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from kernbench.common import dtypes
 from kernbench.common.units import format_size
-from kernbench.evaluation.compare_inputs import ResultFigures
+from kernbench.common.values import value
+from kernbench.evaluation.compare_inputs import CCL_PREFIX, ResultFigures, ResultPair
+from kernbench.evaluation.sweep_plan import BENCH_PREFIX
 from kernbench.topology.hbm_spec import PRESETS
 
 Configuration: TypeAlias = Mapping[str, Any]
 
 MOST_NAMED = 8
 """So many parameters are named one by one"""
+
+
+@value
+class Differing:
+    """A parameter that is not the same: its values on both sides, of all pairs; none where a side does not have it.
+
+    ``unused``: what it is a parameter of, if no result uses that; empty where one does, or where nobody can tell.
+    """
+
+    path: str
+    a: tuple[Any, ...]
+    b: tuple[Any, ...]
+    unused: str = ""
+
+    @property
+    def of_machine(self) -> bool:
+        """True for a parameter of the machine, not of the bench or of collectives."""
+        return not f"{self.path}.".startswith((BENCH_PREFIX, CCL_PREFIX))
+
+    def __str__(self) -> str:
+        return f"{self.path} {_few(self.a)} → {_few(self.b)}"
+
+
+def find_differing(pairs: Sequence[ResultPair]) -> tuple[Differing, ...]:
+    """Return the parameters that differ between the results of a pair; of collectives only if all results say them."""
+    results = [each for pair in pairs for each in pair]
+    paths = dict.fromkeys(path for each in results for path in each.configuration)
+    if not all(any(path.startswith(CCL_PREFIX) for path in each.configuration) for each in results):
+        paths = dict.fromkeys(path for path in paths if not path.startswith(CCL_PREFIX))
+    differing = (path for path in paths if any(_value(one, path) != _value(other, path) for one, other in pairs))
+    sides = [*zip(*pairs, strict=True)]
+    return tuple(Differing(path, *(_values(side, path) for side in sides), _unused(path, pairs)) for path in differing)
+
+
+def _value(result: ResultFigures, path: str) -> str:
+    return json.dumps(result.configuration.get(path))
+
+
+def _values(results: Sequence[ResultFigures], path: str) -> tuple[Any, ...]:
+    """The values of a parameter, each once; none where no result has it, as with those of another version."""
+    if not any(path in each.configuration for each in results):
+        return ()
+    return tuple(json.loads(value) for value in dict.fromkeys(_value(each, path) for each in results))
+
+
+def values_text(values: Sequence[Any]) -> str:
+    """The values of a parameter on one side, as a file has them; ``absent`` where that side does not have it."""
+    texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
+    return ", ".join(texts) or "absent"
+
+
+def _few(values: Sequence[Any]) -> str:
+    return values_text(values) if len(values) <= 3 else f"{values_text(values[:2])}, …, {values_text(values[-1:])}"
+
+
+_COUNTED = {
+    "system.sips.": ("sips", "SIP", "sip_to_sip"),
+    "sip.cube_mesh.": ("cubes", "cube", "cube_to_cube"),
+    "cube.pe_layout.": ("pes", "PE", None),
+    "cube.hbm.slices": ("slices", "HBM slice", None),
+}
+"""What parameters give the number of: its count, its name, the links between several."""
+_PART = re.compile(r"(?:system|sip|cube|pe)\.(?:links|components|extra)\.(\w+)\..+")
+_SECTIONS = {"cube.hbm": "hbm_ctrl", "cube.sram": "sram", "pe.gemm": "pe_gemm", "pe.math": "pe_math", "pe.dma": "pe_dma"}
+_UNSEEN = ("pe_tcm", "pe_mmu")
+"""Parts that work without a sign of it"""
+_TYPES = tuple(map(str, dtypes.ALL))
+_WORDS = {
+    "cube_to_cube": "links between cubes",
+    "sip_to_sip": "links between SIPs",
+    "sip_port": "links between SIPs",
+    "router_to_sram": "SRAM",
+    "sram": "SRAM",
+    "pe_gemm": "the matrix unit",
+    "pe_math": "MATH",
+    "pe_ipcq": "queues",
+}
+
+
+def _unused(path: str, pairs: Sequence[ResultPair]) -> str:
+    """Return what a parameter of the machine is of, if no result uses that."""
+    results = [each for pair in pairs for each in pair]
+    if not all(each.says("used.parts") for each in results):
+        return ""
+    used = {name for each in results for name in each.text("used.parts").split(", ")}
+    counted = next((each for begin, each in _COUNTED.items() if path.startswith(begin)), None)
+    if counted is not None:
+        count, name, part = counted
+        numbers = [{each.row[f"used.{count}"] for each in pair} for pair in pairs]
+        if part in used or any(len(both) > 1 for both in numbers):
+            return ""
+        many = sorted(set().union(*numbers), key=str)
+        beyond = f"more than one {name}" if many == [1] else f"more than {' or '.join(map(str, many))} {name}s"
+    else:
+        part, beyond = _part_of(path, results), ""
+        if not part or part in used or part in _UNSEEN:
+            return ""
+    if part == "cube_to_cube":
+        cubes = {each.text("used.within").partition(".cube")[2] for each in results}
+        return f"the mesh beyond cube {cubes.pop()}" if len(cubes) == 1 and "" not in cubes else _WORDS[part]
+    if part in _TYPES and "pe_gemm" in used:
+        return f"products of other types than {', '.join(each for each in _TYPES if each in used)}"
+    return beyond or _WORDS["pe_gemm"] if part in _TYPES else beyond or _WORDS.get(str(part), str(part))
+
+
+def _part_of(path: str, results: Sequence[ResultFigures]) -> str:
+    """Return the kind of part, the class of links or the type that a parameter is of, as ``used.parts`` has it."""
+    found, (section, _, key) = _PART.fullmatch(path), path.rpartition(".")
+    if found is not None:
+        kind = f"{path[: found.end(1)]}.kind"
+        return next((str(each.configuration[kind]) for each in results if each.configuration.get(kind)), found[1])
+    return key if section == "pe.gemm.macs_per_ns" else _SECTIONS.get(section, "")
 
 
 def say_machines(a: Iterable[ResultFigures], b: Iterable[ResultFigures]) -> str:

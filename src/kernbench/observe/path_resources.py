@@ -118,6 +118,13 @@ def sum_resources(shares: Iterable[PathShare]) -> tuple[ResourceShare, ...]:
     return tuple(sorted(made, key=lambda each: -each.ps))
 
 
+def sum_causes(shares: Iterable[PathShare]) -> tuple[ResourceShare, ...]:
+    """Return the time on each resource, and on each part of the path that no resource has, the longest first."""
+    given = tuple(shares)
+    others = (ResourceShare(str(each.part), each.ps, 0) for each in given if not each.resource)
+    return tuple(sorted((*sum_resources(given), *others), key=lambda each: -each.ps))
+
+
 def resource_of(link: Link, graph: Graph) -> str:
     """Return the name of the resource that a link of a wired machine is one of."""
     return of.resource_of_link(graph.edge(link.src, link.dst), graph.node(link.src), link.bw_gbs)
