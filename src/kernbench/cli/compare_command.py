@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -40,7 +40,6 @@ def command(a: str, b: str, as_json: bool) -> int:
 
 
 MOST_ROWS = 20
-SMALLEST_SHARE = 0.001
 
 
 def print_compared(console: Console, a: ResultFile, b: ResultFile, found: ResultComparison) -> None:
@@ -48,16 +47,13 @@ def print_compared(console: Console, a: ResultFile, b: ResultFile, found: Result
     for at, line in enumerate(verdict(found)):
         console.print(line, style="bold" if at == 0 else None, soft_wrap=True)
     console.print()
-    breakdown = _breakdown("Where the change is  (critical path of the run, all points)", found.stages, found.time.ns)
-    if not found.stages:
-        breakdown = _breakdown("Busy time  (overlaps; --explain and sweeps keep the critical path)", found.busy, 0.0)
     show(
         console,
-        facts("Compared", [("A", _name(a)), ("B", _name(b)), *_say_left_out(found)]),
+        facts("Compared", [("A", _name(a)), ("B", _name(b))]),
         _differing(found.differing),
         _pairs(found.pairs),
         _verdicts(found.pairs),
-        breakdown,
+        _stages(found) if found.stages else _busy(found),
     )
 
 
@@ -72,27 +68,24 @@ def _name(file: ResultFile) -> str:
     return f"{file.name} ({len(file.results)} points)" if file.axes else file.name
 
 
-def _say_left_out(found: ResultComparison) -> list[tuple[str, str]]:
-    left, right = found.unmatched
-    return [("left out", f"{left} of A, {right} of B: failed, or not in the other")] if left or right else []
-
-
 def _pairs(pairs: Sequence[Pair]) -> Table:
     shown = sorted(pairs, key=lambda pair: -abs(pair.time.ns))[:MOST_ROWS]
     which = f", the {MOST_ROWS} of {len(pairs)} that changed most" if len(pairs) > MOST_ROWS else ""
     axes = [number(path.rpartition(".")[2]) for path, _ in pairs[0].where]
+    launch = () if axes else ("launch A ns", "launch B ns")
     made = table(
         f"Points{which}" if axes else "Time",
         *axes,
-        *(number(name) for name in ("A ns", "B ns", "change", "launch A ns", "launch B ns", "change")),
+        *(number(name) for name in ("A ns", "B ns", "change", *launch, "launch")),
         text("bound by"),
         text("stage"),
     )
     for pair in shown:
+        cells = _cells(pair.launch)
         bounds = " → ".join(dict.fromkeys(pair.bounds))
         stage = pair.stages[0].name if pair.stages and pair.stages[0].ns else ""
         where = (str(value) for _, value in pair.where)
-        made.add_row(*where, *_cells(pair.time), *_cells(pair.launch), bounds, stage)
+        made.add_row(*where, *_cells(pair.time), *(cells[2:] if axes else cells), bounds, stage)
     return made
 
 
@@ -100,22 +93,31 @@ def _cells(change: Change) -> tuple[str, str, str]:
     return f"{change.a_ns:,.3f}", f"{change.b_ns:,.3f}", change.share_text
 
 
-def _breakdown(title: str, changes: Iterable[Change], whole: float) -> Table:
-    made = table(title, text("stage"), *(number(name) for name in ("A ns", "B ns", "change ns", "change")), text(""))
-    given = tuple(changes)
-    most = max((abs(each.ns) for each in given), default=0.0)
-    moved = [each for each in given if each.ns]
-    for each in moved:
-        made.add_row(*_row(each), bar(abs(each.ns) / most if most else 0.0))
-        for part in each.parts:
-            if abs(part.ns) > SMALLEST_SHARE * most:
+def _stages(found: ResultComparison) -> Table:
+    """Tabulate the stages that moved; below their sum those that trade places, and what a stage waited in queues."""
+    made = _changes("Where the time moved  (critical path of the run, all points)")
+    most = max((abs(move.change.ns) for move in found.moves), default=0.0)
+    for move in found.moves:
+        made.add_row(*_row(move.change), bar(abs(move.change.ns) / most if most else 0.0))
+        for part in move.stages if len(move.stages) > 1 else move.stages[0].parts:
+            if part.ns:
                 made.add_row(*_row(part, "  "), "", style="dim")
-    still = sum(each.a_ns for each in given if not each.ns)
+    still = [each.a_ns for each in found.stages if not each.ns]
     if still:
-        made.add_row(f"{len(given) - len(moved)} others", f"{still:,.3f}", f"{still:,.3f}", "", "as before", "")
-    if whole:
-        made.add_row("all", "", "", f"{whole:+,.3f}", "", "", style="bold")
+        made.add_row(f"{len(still)} others", f"{sum(still):,.3f}", f"{sum(still):,.3f}", "", "as before", "")
+    made.add_row(*_row(found.time), "", style="bold")
     return made
+
+
+def _busy(found: ResultComparison) -> Table:
+    made = _changes("Busy time  (overlaps; --explain and sweeps keep the critical path)")
+    for each in found.busy:
+        made.add_row(*_row(each), bar(abs(each.ns / found.busy[0].ns) if each.ns else 0.0))
+    return made
+
+
+def _changes(title: str) -> Table:
+    return table(title, text("stage"), *(number(name) for name in ("A ns", "B ns", "change ns", "change")), text(""))
 
 
 def _row(change: Change, indent: str = "") -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kernbench.common.complaints import explain, show
 from kernbench.common.config import path_text, read_model
@@ -25,7 +25,6 @@ from kernbench.evaluation.sweep_measure import (
     slug,
     tabulate_times,
     tabulate_use,
-    time_column,
 )
 from kernbench.evaluation.sweep_plan import BENCH_PREFIX, CCL
 from kernbench.evaluation.sweep_spec import LARGEST
@@ -99,13 +98,6 @@ class Bounds(_ReadPart):
     binding: str | None
     bounds: tuple[ResourceTime, ...]
 
-    @model_validator(mode="after")
-    def _binds(self) -> Bounds:
-        known = [bound.resource for bound in self.bounds]
-        if self.binding is not None and self.binding not in known:
-            raise ValueError(f"binding is {show(self.binding)}, which is none of the bounds")
-        return self
-
 
 class Judged(_ReadPart):
     """A verdict."""
@@ -125,20 +117,15 @@ class Explained(_ReadPart):
 
     def row(self, group: str) -> PointRow:
         """Its figures by column, as those of ``group``."""
-        path, roof = self.critical_path, self.roofline
-        row = tabulate_times(
+        path, roof, said = self.critical_path, self.roofline or Bounds(binding=None, bounds=()), self.verdict
+        return tabulate_times(
             group,
             path=((each.part, each.ps) for each in path.parts),
             causes=path.causes(),
-            bounds=((each.resource, each.ps) for each in (roof.bounds if roof else ())),
+            bounds={each.resource: each.ps for each in roof.bounds},
+            label=said.label or said.sentence if said else roof.binding,
+            sentence=said.sentence if said else None,
         )
-        if roof is not None and roof.binding is not None:
-            least = row[time_column(group, "bounds", roof.binding)]
-            row |= {f"{group}.bound": roof.binding, f"{group}.bound_ns": least}
-        if self.verdict is not None:
-            label = self.verdict.label or self.verdict.sentence
-            row |= {f"{group}.bound": label, f"{group}.verdict": self.verdict.sentence}
-        return row
 
 
 class Explanation(Explained):
@@ -157,17 +144,6 @@ class Explanation(Explained):
         return self.row("run") | longest.row("launch") | named
 
 
-class MachineUsed(_ReadPart):
-    """What was used of the machine."""
-
-    sips: int
-    cubes: int
-    pes: int
-    slices: int
-    within: str
-    parts: tuple[str, ...]
-
-
 class RunDocument(_ReadPart):
     """A run that went well. What an earlier version did not say is not there."""
 
@@ -178,7 +154,7 @@ class RunDocument(_ReadPart):
     phases: tuple[PhaseUse, ...] = ()
     engines: tuple[EngineUse, ...] = ()
     launches: tuple[LaunchUse, ...] = ()
-    used: MachineUsed | None = None
+    used: Mapping[str, int | str | tuple[str, ...]] = {}
     explanation: Explanation | None = None
 
     def row(self) -> PointRow:
@@ -188,7 +164,7 @@ class RunDocument(_ReadPart):
         row |= {f"engine.{slug(each.engine)}.busy_ns": each.busy_ns for each in self.engines}
         longest = max(self.launches, key=lambda each: each.total_ns, default=None)
         row |= {} if longest is None else {"launch.name": longest.name, "launch.ns": longest.total_ns}
-        row |= {} if self.used is None else tabulate_use(self.used.model_dump())
+        row |= tabulate_use(self.used)
         return row if self.explanation is None else row | self.explanation.rows()
 
 

@@ -19,6 +19,7 @@ from kernbench.evaluation.sweep_plan import BENCH_PREFIX
 from kernbench.topology.hbm_spec import PRESETS
 
 Configuration: TypeAlias = Mapping[str, Any]
+_Headline: TypeAlias = str | Callable[[Configuration], str]
 
 MOST_NAMED = 8
 """So many parameters are named one by one"""
@@ -53,7 +54,9 @@ def find_differing(pairs: Sequence[ResultPair]) -> tuple[Differing, ...]:
         paths = dict.fromkeys(path for path in paths if not path.startswith(CCL_PREFIX))
     differing = (path for path in paths if any(_value(one, path) != _value(other, path) for one, other in pairs))
     sides = [*zip(*pairs, strict=True)]
-    return tuple(Differing(path, *(_values(side, path) for side in sides), _unused(path, pairs)) for path in differing)
+    return tuple(
+        Differing(path, _values(sides[0], path), _values(sides[1], path), _unused(path, pairs)) for path in differing
+    )
 
 
 def _value(result: ResultFigures, path: str) -> str:
@@ -80,12 +83,18 @@ def _few(values: Sequence[Any]) -> str:
 _COUNTED = {
     "system.sips.": ("sips", "SIP", "sip_to_sip"),
     "sip.cube_mesh.": ("cubes", "cube", "cube_to_cube"),
-    "cube.pe_layout.": ("pes", "PE", None),
-    "cube.hbm.slices": ("slices", "HBM slice", None),
+    "cube.pe_layout.": ("pes", "PE", ""),
+    "cube.hbm.slices": ("slices", "HBM slice", ""),
 }
 """What parameters give the number of: its count, its name, the links between several."""
 _PART = re.compile(r"(?:system|sip|cube|pe)\.(?:links|components|extra)\.(\w+)\..+")
-_SECTIONS = {"cube.hbm": "hbm_ctrl", "cube.sram": "sram", "pe.gemm": "pe_gemm", "pe.math": "pe_math", "pe.dma": "pe_dma"}
+_SECTIONS = {
+    "cube.hbm": "hbm_ctrl",
+    "cube.sram": "sram",
+    "pe.gemm": "pe_gemm",
+    "pe.math": "pe_math",
+    "pe.dma": "pe_dma",
+}
 _UNSEEN = ("pe_tcm", "pe_mmu")
 """Parts that work without a sign of it"""
 _TYPES = tuple(map(str, dtypes.ALL))
@@ -106,11 +115,11 @@ def _unused(path: str, pairs: Sequence[ResultPair]) -> str:
     results = [each for pair in pairs for each in pair]
     if not all(each.says("used.parts") for each in results):
         return ""
-    used = {name for each in results for name in each.text("used.parts").split(", ")}
+    used = {name for each in results for name in each.text("used.parts").split(", ") if name}
     counted = next((each for begin, each in _COUNTED.items() if path.startswith(begin)), None)
     if counted is not None:
         count, name, part = counted
-        numbers = [{each.row[f"used.{count}"] for each in pair} for pair in pairs]
+        numbers = [{each.row.get(f"used.{count}") for each in pair} for pair in pairs]
         if part in used or any(len(both) > 1 for both in numbers):
             return ""
         many = sorted(set().union(*numbers), key=str)
@@ -122,9 +131,10 @@ def _unused(path: str, pairs: Sequence[ResultPair]) -> str:
     if part == "cube_to_cube":
         cubes = {each.text("used.within").partition(".cube")[2] for each in results}
         return f"the mesh beyond cube {cubes.pop()}" if len(cubes) == 1 and "" not in cubes else _WORDS[part]
-    if part in _TYPES and "pe_gemm" in used:
-        return f"products of other types than {', '.join(each for each in _TYPES if each in used)}"
-    return beyond or _WORDS["pe_gemm"] if part in _TYPES else beyond or _WORDS.get(str(part), str(part))
+    if part in _TYPES:
+        types = [each for each in _TYPES if each in used]
+        return f"products of other types than {', '.join(types)}" if types else _WORDS["pe_gemm"]
+    return beyond or _WORDS.get(part, part)
 
 
 def _part_of(path: str, results: Sequence[ResultFigures]) -> str:
@@ -143,17 +153,17 @@ def say_machines(a: Iterable[ResultFigures], b: Iterable[ResultFigures]) -> str:
 
 
 def _headlines(ours: Iterable[Configuration], theirs: Iterable[Configuration]) -> Iterator[str]:
-    for label, describe in _HEADLINES:
+    for label, describe in _HEADLINES.items():
         sides = [{_try_headline(describe, each) for each in side} for side in (ours, theirs)]
         if sides[0] != sides[1] and all(len(side) == 1 and "" not in side for side in sides):
             (one,), (other,) = sides
             yield f"{label} {one} → {other}"
 
 
-def _try_headline(describe: Callable[[Configuration], str], configuration: Configuration) -> str:
+def _try_headline(describe: _Headline, configuration: Configuration) -> str:
     """Return a headline; nothing for a result without its keys, as of another version, or without such values."""
     try:
-        return describe(configuration)
+        return describe % configuration if isinstance(describe, str) else describe(configuration)
     except (KeyError, TypeError, ValueError):
         return ""
 
@@ -163,14 +173,6 @@ def _sips(c: Configuration) -> str:
     return f"{count} ({c['system.sips.topology']})" if count > 1 else f"{count}"
 
 
-def _cubes(c: Configuration) -> str:
-    return f"{c['sip.cube_mesh.w']} × {c['sip.cube_mesh.h']}"
-
-
-def _pes(c: Configuration) -> str:
-    return f"{c['cube.pe_layout.pe_per_corner'] * len(c['cube.pe_layout.corners'])}"
-
-
 def _slice(c: Configuration) -> str:
     name, channels = c["cube.hbm.timing"], c["cube.hbm.num_pcs"]
     preset = PRESETS.get(name)
@@ -178,43 +180,23 @@ def _slice(c: Configuration) -> str:
     return f"{channels} channels of {name}{peak}"
 
 
-def _clocks(c: Configuration) -> str:
-    return ", ".join(f"{c[f'clocks.{domain}']:g}" for domain in ("pe", "noc", "io"))
-
-
-def _rate(dtype: str) -> Callable[[Configuration], str]:
-    return lambda c: f"{c[f'pe.gemm.macs_per_ns.{dtype}']:g}"
-
-
-def _size(path: str) -> Callable[[Configuration], str]:
-    return lambda c: format_size(c[path])
-
-
-def _bandwidth(path: str) -> Callable[[Configuration], str]:
-    return lambda c: f"{c[path]:g} GB/s"
-
-
 def _between(path: str, *counts: str) -> Callable[[Configuration], str]:
     """Return the headline of links that machines have with more than one of what is counted."""
     return lambda c: f"{c[path]:g} GB/s" if any(c[count] > 1 for count in counts) else ""
 
 
-def _time(path: str) -> Callable[[Configuration], str]:
-    return lambda c: f"{c[path]:g} ns"
-
-
-_HEADLINES: tuple[tuple[str, Callable[[Configuration], str]], ...] = (
-    ("SIPs", _sips),
-    ("cubes a SIP", _cubes),
-    ("PEs a cube", _pes),
-    ("MACs of f16 a ns and PE", _rate("f16")),
-    ("a slice of HBM", _slice),
-    ("bytes of a slice", _size("cube.hbm.bytes_per_slice")),
-    ("TCM", _size("pe.tcm.bytes")),
-    ("a link of the NoC", _bandwidth("cube.noc.link_bw_gbs")),
-    ("a router", _time("cube.components.noc_router.attrs.overhead_ns")),
-    ("from cube to cube", _between("sip.links.cube_to_cube.bw_gbs", "sip.cube_mesh.w", "sip.cube_mesh.h")),
-    ("from SIP to SIP", _between("system.links.sip_to_sip.bw_gbs", "system.sips.count")),
-    ("clocks of PEs, NoC, IO", _clocks),
-    ("the host's link", _bandwidth("system.links.host_to_switch.bw_gbs")),
-)
+_HEADLINES: Mapping[str, _Headline] = {
+    "SIPs": _sips,
+    "cubes a SIP": "%(sip.cube_mesh.w)s × %(sip.cube_mesh.h)s",
+    "PEs a cube": lambda c: f"{c['cube.pe_layout.pe_per_corner'] * len(c['cube.pe_layout.corners'])}",
+    "MACs of f16 a ns and PE": "%(pe.gemm.macs_per_ns.f16)g",
+    "a slice of HBM": _slice,
+    "bytes of a slice": lambda c: format_size(c["cube.hbm.bytes_per_slice"]),
+    "TCM": lambda c: format_size(c["pe.tcm.bytes"]),
+    "a link of the NoC": "%(cube.noc.link_bw_gbs)g GB/s",
+    "a router": "%(cube.components.noc_router.attrs.overhead_ns)g ns",
+    "from cube to cube": _between("sip.links.cube_to_cube.bw_gbs", "sip.cube_mesh.w", "sip.cube_mesh.h"),
+    "from SIP to SIP": _between("system.links.sip_to_sip.bw_gbs", "system.sips.count"),
+    "clocks of PEs, NoC, IO": "%(clocks.pe)g, %(clocks.noc)g, %(clocks.io)g",
+    "the host's link": "%(system.links.host_to_switch.bw_gbs)g GB/s",
+}

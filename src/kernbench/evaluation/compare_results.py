@@ -68,7 +68,11 @@ class Change:
     @property
     def share_text(self) -> str:
         """The same in words where it is no percentage."""
-        return "as before" if not self.ns else f"{self.share:+.1%}" if self.a_ns else "new"
+        if not self.ns or not self.a_ns:
+            return "new" if self.ns else "as before"
+        return (
+            f"{self.share:+.{1 + (abs(self.share) < 0.001)}%}" if self.share < 10 else f"×{self.b_ns / self.a_ns:,.0f}"
+        )
 
     def __str__(self) -> str:
         return f"{self.name} {ns_text(self.ns, '+')}"
@@ -83,11 +87,19 @@ class Move:
     @property
     def ns(self) -> float:
         """The increase from A to B."""
-        return sum(each.ns for each in self.stages)
+        return self.change.ns
+
+    @property
+    def change(self) -> Change:
+        """All of it."""
+        return _sum(join_words([each.name for each in self.stages]) + self._same, self.stages)
+
+    @property
+    def _same(self) -> str:
+        return ": the same wait" if len(self.stages) > 1 else ""
 
     def __str__(self) -> str:
-        same = ": the same wait" if len(self.stages) > 1 else ""
-        return join_words([str(each) for each in self.stages]) + same
+        return join_words([str(each) for each in self.stages]) + self._same
 
 
 @value
@@ -126,7 +138,7 @@ class BoundGroup:
 class ResultComparison:
     """Everything about two results. ``stages`` are sums over all pairs, ``moves`` the same by what trades places;
     without critical paths ``busy`` are, of phases and engines, which overlap. ``unmatched``: results of each side
-    without a partner or without figures; ``failures``: why. ``unsaid``: what one side does not say, such as one of an
+    without a partner or without figures; ``left_out``: why. ``unsaid``: what one side does not say, such as one of an
     earlier version, so that it is not compared; in sentences. ``machines``: what the machines differ in, where that is
     much; ``unused``: what of that no result uses.
     """
@@ -135,7 +147,7 @@ class ResultComparison:
     unused: tuple[str, ...]
     pairs: tuple[Pair, ...]
     unmatched: tuple[int, int]
-    failures: tuple[str, ...]
+    left_out: tuple[str, ...]
     time: Change
     launch: Change
     groups: tuple[BoundGroup, ...]
@@ -161,7 +173,7 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
         unused=tuple(dict.fromkeys(each.unused for each in differing if each.unused)),
         pairs=pairs,
         unmatched=(len(a.results) - len(good), len(b.results) - len(good)),
-        failures=tuple(_say_failures(a, b)),
+        left_out=tuple(_say_left_out(a, b, len(good))),
         time=_sum("run", (pair.time for pair in pairs)),
         launch=_sum(names.popitem()[0] if len(names) == 1 else "", (pair.launch for pair in pairs)),
         groups=_groups(pairs),
@@ -173,12 +185,15 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
     )
 
 
-def _say_failures(*files: ResultFile) -> Iterator[str]:
-    for name, file in zip("AB", files, strict=True):
+def _say_left_out(a: ResultFile, b: ResultFile, compared: int) -> Iterator[str]:
+    """Say how many results of each side are not compared, and why."""
+    for name, file in (("A", a), ("B", b)):
         failed = [each for each in file.results if not each.ok]
+        why = "the other side has none there, or it failed there"
         if failed:
-            why = failed[0].text("error").partition("\n")[0] or failed[0].text("status")
-            yield f"{len(failed)} of {len(file.results)} points of {name} failed, the first with: {why}"
+            why = f"{len(failed)} failed, first with: {failed[0].text('error').partition(chr(10))[0]}"
+        if compared < len(file.results):
+            yield f"{len(file.results) - compared} of the {len(file.results)} points of {name} are left out: {why}"
 
 
 def _both_say(pairs: Sequence[ResultPair], begin: str) -> bool:
@@ -278,10 +293,11 @@ def _sort_changes(changes: Iterable[Change]) -> tuple[Change, ...]:
 def _find_moves(stages: Sequence[Change]) -> tuple[Move, ...]:
     """Return the stages that moved, the largest first; as one with others that make up for it."""
     left, found = [each for each in stages if each.ns], []
+    least = SEEN * abs(stages[0].ns) if stages else 0.0
     while left:
         first, *left = left
         traded, net, room = [first], first.ns, SAME_WAIT * abs(first.ns)
-        for other in left:
+        for other in left if abs(first.ns) >= least else ():
             opposite = other.ns * net < 0 and abs(other.ns) <= abs(net) + room
             if abs(net) > room and opposite and not {first.name, other.name} & _ONCE:
                 traded.append(other)
@@ -310,7 +326,7 @@ def ns_text(ns: float, plus: str = "") -> str:
 def verdict(found: ResultComparison) -> tuple[str, ...]:
     """Say in sentences what moved and why; then what differs, what of it is not used, and how latency, verdict, stages
     moved."""
-    return (_say_headline(found), *found.failures, *found.unsaid, *_say_parts(found))
+    return (_say_headline(found), *found.left_out, *found.unsaid, *_say_parts(found))
 
 
 def _say_headline(found: ResultComparison) -> str:
@@ -323,8 +339,10 @@ def _say_headline(found: ResultComparison) -> str:
             why = ["no parameter differs"]
         elif all(each.unused for each in found.differing):
             why = [f"what differs, {join_words(found.unused)}, is not used by this bench"]
+        elif not any(pair.time.ns for pair in found.pairs):
+            why = ["what differs holds up nothing", *why]
     else:
-        said = f"B takes {ns_text(abs(time.ns))} ns {'more' if time.ns > 0 else 'less'} ({time.share:+.1%}){count}"
+        said = f"B takes {ns_text(abs(time.ns))} ns {'more' if time.ns > 0 else 'less'} ({time.share_text}){count}"
         why += [", ".join(map(str, found.moves[:MOST_IN_HEADLINE]))] if found.moves else []
     return f"{said}: {'; '.join(why)}" if why else said
 
@@ -348,8 +366,14 @@ def _say_parts(found: ResultComparison) -> Iterator[str]:
             yield f"verdict: {what} {group}; its bound {group.bound.share_text}, the launch {group.launch.share_text}"
     seen = [move for move in found.moves if abs(move.stages[0].ns) >= SEEN * abs(found.stages[0].ns)][:MOST_TOLD]
     if seen:
-        rest = found.time.ns - sum(move.ns for move in seen)
-        yield f"stages, in ns: {'; '.join(map(str, seen))}; anything else {ns_text(rest, '+')}"
+        rest = round(found.time.ns - sum(move.ns for move in seen), 3)
+        yield "; ".join(
+            [
+                f"stages, in ns: {seen[0]}",
+                *map(str, seen[1:]),
+                *([f"anything else {ns_text(rest, '+')}"] if rest else []),
+            ]
+        )
 
 
 def _say_change(change: Change) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import asdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, TypeAlias
 
 from kernbench.common.errors import text_of
@@ -19,7 +19,7 @@ from kernbench.common.units import ps_to_ns
 from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.sweep_spec import LARGEST
 from kernbench.observe.critical_path_model import PathPart
-from kernbench.observe.path_resources import ResourceShare, sum_causes
+from kernbench.observe.path_resources import sum_causes
 from kernbench.observe.run_verdict import RunVerdict
 from kernbench.observe.statistics import Traffic
 from kernbench.observe.trace_log import TraceLog
@@ -38,6 +38,8 @@ PointRow: TypeAlias = dict[str, Cell]
 STATUSES = OK, FAILED, INVALID, LOST = "ok", "failed", "invalid", "lost"
 """How a point ended: well; its run failed; its machine or parameters are not possible; its worker died."""
 
+BOUNDS = ("launch.bound", "run.bound")
+"""The columns that say in a few words what binds"""
 OWN_PARTS = "own parts"
 """The name, in a table, of all resources that only this machine has"""
 CAUSES = tuple(dict.fromkeys([*PathPart, *BUILTIN_RESOURCES, OWN_PARTS]))
@@ -179,54 +181,53 @@ def _traffic(found: Traffic) -> PointRow:
 
 def tabulate_use(used: Mapping[str, Any]) -> PointRow:
     """The row of what was used of the machine."""
-    return {f"used.{name}": ", ".join(each) if name == "parts" else each for name, each in used.items()}
+    return {f"used.{name}": ", ".join(each) if isinstance(each, tuple) else each for name, each in used.items()}
 
 
 def _tabulate_explanation(found: RunExplanation) -> PointRow:
     main = found.main_launch
     row = _tabulate_times("run", found, found.verdict)
-    return row if main is None else row | _tabulate_times("launch", main, main.verdict)
+    row |= {} if main is None else _tabulate_times("launch", main, main.verdict)
+    return {name: cell for name, cell in row.items() if name in COLUMNS}
 
 
 def _tabulate_times(group: str, found: RunExplanation | LaunchExplanation, verdict: RunVerdict | Verdict) -> PointRow:
-    roofline = found.roofline
+    """The row of an explanation. Resources that only this machine has are one in a table."""
+    roofline, causes = found.roofline, sum_causes(found.shares)
+    own = [each for each in causes if each.resource not in CAUSES]
     row = tabulate_times(
         group,
         path=((each.part, each.ps) for each in found.path.parts),
-        causes=_merge_own(sum_causes(found.shares)),
-        bounds=((each.resource, each.ps) for each in roofline.bounds if each.resource in BUILTIN_RESOURCES),
+        causes=[
+            *((each.resource, each.ps, each.queued_ps) for each in causes),
+            *([(OWN_PARTS, sum(each.ps for each in own), sum(each.queued_ps for each in own))] if own else []),
+        ],
+        bounds={each.resource: each.ps for each in roofline.bounds},
+        label=verdict.label,
+        sentence=verdict.sentence,
     )
-    if roofline.binding is not None:
-        row |= {f"{group}.bound_ns": roofline.binding.ns, f"{group}.beyond": roofline.beyond}
-    words: PointRow = {f"{group}.bound": verdict.label, f"{group}.verdict": verdict.sentence}
-    return row | words | {f"{group}.useful_macs": roofline.useful}
-
-
-def _merge_own(causes: Iterable[ResourceShare]) -> Iterator[tuple[str, int, int]]:
-    """Yield causes with their time and that in queues, those of which a table has no column as one."""
-    own_ps = own_queued_ps = 0
-    for each in causes:
-        if each.resource in CAUSES:
-            yield each.resource, each.ps, each.queued_ps
-        else:
-            own_ps, own_queued_ps = own_ps + each.ps, own_queued_ps + each.queued_ps
-    if own_ps:
-        yield OWN_PARTS, own_ps, own_queued_ps
+    beyond = {f"{group}.beyond": roofline.beyond} if roofline.bounds else {}
+    return row | beyond | {f"{group}.useful_macs": roofline.useful}
 
 
 def tabulate_times(
     group: str,
+    *,
     path: Iterable[tuple[str, int]],
     causes: Iterable[tuple[str, int, int]],
-    bounds: Iterable[tuple[str, int]],
+    bounds: Mapping[str, int],
+    label: str | None,
+    sentence: str | None,
 ) -> PointRow:
-    """The row of times in ps: of the parts of a path, of its causes and their queues, of bounds."""
-    row: PointRow = {time_column(group, "path", part): ps_to_ns(ps) for part, ps in path}
+    """The row of times in ps: of the parts of a path, of its causes and of those their queues, of bounds; and what
+    binds."""
+    times = [("path", part, ps) for part, ps in path]
     for name, ps, queued_ps in causes:
-        row[time_column(group, "resources", name)] = ps_to_ns(ps)
-        if queued_ps:
-            row[time_column(group, "queues", name)] = ps_to_ns(queued_ps)
-    return row | {time_column(group, "bounds", resource): ps_to_ns(ps) for resource, ps in bounds}
+        times += [("resources", name, ps), *([("queues", name, queued_ps)] if queued_ps else [])]
+    times += [("bounds", resource, ps) for resource, ps in bounds.items()]
+    row: PointRow = {time_column(group, kind, name): ps_to_ns(ps) for kind, name, ps in times}
+    row |= {f"{group}.bound_ns": ps_to_ns(max(bounds.values()))} if bounds else {}
+    return row | {name: text for name, text in ((f"{group}.bound", label), (f"{group}.verdict", sentence)) if text}
 
 
 def flat_configuration(configuration: Mapping[str, Any]) -> dict[str, Any]:

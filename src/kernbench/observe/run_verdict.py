@@ -44,8 +44,8 @@ class RunVerdict:
         if not self.spent:
             return "nothing"
         most = self.spent[0]
-        why = most.why[0].resource.removeprefix(BOUND_BY) if most.why else ""
-        return why or most.what if most.what == KERNELS else f"{most.what}: {why}" if why else most.what
+        why = [each.resource.removeprefix(BOUND_BY) for each in most.why[:1]]
+        return ": ".join(why if why and most.what == KERNELS else (most.what, *why))
 
     @property
     def sentence(self) -> str:

@@ -66,7 +66,7 @@ class MachineUse:
     """What a run used of its machine: what worked, or sent or received bytes.
 
     ``within``: the cube that all of it lies in but for what stands in none, or else the SIP; empty where they are more.
-    ``parts``: kinds of parts, classes of links and types of products, by the names that the machine's file has for them.
+    ``parts``: kinds of parts, classes of links, types of products, by the names that the machine's file has for them.
     """
 
     sips: int
