@@ -193,7 +193,7 @@ def _say_left_out(a: ResultFile, b: ResultFile, compared: int) -> Iterator[str]:
         if failed:
             why = f"{len(failed)} failed, first with: {failed[0].text('error').partition(chr(10))[0]}"
         if compared < len(file.results):
-            yield f"{len(file.results) - compared} of the {len(file.results)} points of {name} are left out: {why}"
+            yield f"left out of {name}: {len(file.results) - compared} of {len(file.results)} points: {why}"
 
 
 def _both_say(pairs: Sequence[ResultPair], begin: str) -> bool:
@@ -354,7 +354,7 @@ def _say_group(group: BoundGroup, pairs: int) -> str:
 def _say_parts(found: ResultComparison) -> Iterator[str]:
     others = [str(each) for each in found.differing if not (found.machines and each.of_machine)]
     if found.machines:
-        others += [found.machines, f"{sum(each.of_machine for each in found.differing)} of the machines' parameters"]
+        others += [found.machines, f"{sum(each.of_machine for each in found.differing)} parameters in all"]
     yield "what differs: " + ("; ".join(others) or "no parameter")
     if found.unused:
         yield f"not used by this bench: {', '.join(found.unused)}"
