@@ -73,13 +73,14 @@ def test_a_parameter_and_the_stage_it_changed(slow_and_fast: tuple[str, str]) ->
     assert {pair.bounds for pair in found.pairs} == {("HBM", "HBM"), ("HBM", "latency: HBM")}
     for group in found.groups:
         assert group.bound.share == pytest.approx(-0.5)
-        assert -0.5 < group.launch.share < -0.25
+        assert -0.5 < group.time.share < -0.25
     first, differs, latency, *verdicts, stages = verdict(found)
     assert re.match(r"B takes [\d,]+ ns less \(-\d+\.\d%\) over 2 points: .*bound by HBM in both.*; HBM −", first)
     assert differs == f"what differs: {EFFICIENCY} 0.4 → 0.8"
     assert latency.startswith("latency: run ")
     assert all(
-        re.match(r"verdict: 1 point bound by HBM in .*; its bound -50.0%, the launch -\d", each) for each in verdicts
+        re.match(r"verdict: main launch at 1 point: bound by HBM in .*; bound -50.0%, time -\d", each)
+        for each in verdicts
     )
     assert len(verdicts) == 2
     assert stages.startswith("stages, in ns: HBM −")
@@ -96,7 +97,7 @@ def test_what_the_bench_does_not_use(slow_and_fast: tuple[str, str], tmp_path: P
     assert found.time.ns == 0
     unused = {each.path: each.unused for each in found.differing}
     assert unused == {
-        "system.sips.count": "more than one SIP",
+        "system.sips.count": "SIPs beyond 1",
         "sip.cube_mesh.h": "the mesh beyond cube 0",
         "sip.links.cube_to_cube.bw_gbs": "the mesh beyond cube 0",
         "cube.components.sram.attrs.access_ns": "SRAM",
@@ -105,7 +106,7 @@ def test_what_the_bench_does_not_use(slow_and_fast: tuple[str, str], tmp_path: P
     }
     first, _, third, *_ = verdict(found)
     names = "SRAM, products of other types than f16, MATH, the mesh beyond cube 0"
-    one = "more than one SIP"
+    one = "SIPs beyond 1"
     assert first == f"B takes as long as A over 2 points: what differs, {names} and {one}, is not used by this bench"
     assert third == f"not used by this bench: {names}, {one}"
 
@@ -149,6 +150,16 @@ def test_a_stage_may_trade_places_with_several() -> None:
     assert [[each.name for each in move.stages] for move in found.moves] == [["HBM", "GEMM", "fetch"]]
 
 
+def test_another_main_launch_is_not_compared() -> None:
+    rows: list[PointRow] = [
+        {"status": "ok", "sim_ns": 100.0, "launch.name": name, "launch.ns": ns, "launch.bound": "HBM", "run.bound": run}
+        for name, ns, run in (("x", 50.0, "HBM"), ("y", 20.0, "copies: host link"))
+    ]
+    said = verdict(compare_results(*(file((), ResultFigures({}, row)) for row in rows)))
+    assert "latency: run 100 → 100 ns (as before); main launch x in A, y in B: 50 and 20 ns" in said
+    assert any(each.startswith("verdict: run: most of A goes to HBM, of B to copies: host link") for each in said)
+
+
 @pytest.mark.parametrize(
     ("a", "b"),
     [
@@ -166,7 +177,9 @@ def test_the_changes_of_stages_add_up(slow_and_fast: tuple[str, str]) -> None:
     assert sum(stage.ns for stage in found.stages) == pytest.approx(found.time.ns)
     assert sum(move.change.ns for move in found.moves) == pytest.approx(found.time.ns)
     assert found.stages[0].parts[0].name == "in its queues"
-    assert [pair.time.ns for pair in found.pairs] == [pytest.approx(sum(s.ns for s in p.stages)) for p in found.pairs]
+    assert [pair.time.ns for pair in found.pairs] == [
+        pytest.approx(sum(m.change.ns for m in p.moves)) for p in found.pairs
+    ]
 
 
 def test_one_point_of_a_sweep(slow_and_fast: tuple[str, str]) -> None:
@@ -251,7 +264,7 @@ def test_a_run_that_says_little_is_compared_as_far_as_it_goes(tmp_path: Path) ->
     assert verdict(found) == (
         "B takes 2 ns less (-20.0%)",
         "A does not say a critical path, B does: not compared",
-        "A does not say what binds, B does: not compared",
+        "A does not say what binds launches, B does: not compared",
         "A does not say how long launches took, B does: not compared",
         "A does not say how long phases were under way, B does: not compared",
         "A does not say how long engines were busy, B does: not compared",

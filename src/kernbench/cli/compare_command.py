@@ -16,6 +16,7 @@ from kernbench.evaluation.compare_inputs import ResultFile, read_compared
 from kernbench.evaluation.compare_machines import Differing, values_text
 from kernbench.evaluation.compare_results import (
     Change,
+    Move,
     Pair,
     ResultComparison,
     compare_results,
@@ -53,7 +54,7 @@ def print_compared(console: Console, a: ResultFile, b: ResultFile, found: Result
         _differing(found.differing),
         _pairs(found.pairs),
         _verdicts(found.pairs),
-        _stages(found) if found.stages else _busy(found),
+        _stages(found),
     )
 
 
@@ -81,9 +82,9 @@ def _pairs(pairs: Sequence[Pair]) -> Table:
         text("stage"),
     )
     for pair in shown:
-        cells = _cells(pair.launch)
+        cells = (*_cells(pair.launch)[:2], pair.launch.share_text if pair.same_launch else "another")
         bounds = " → ".join(dict.fromkeys(pair.bounds))
-        stage = pair.stages[0].name if pair.stages and pair.stages[0].ns else ""
+        stage = pair.moves[0].change.name if pair.moves else ""
         where = (str(value) for _, value in pair.where)
         made.add_row(*where, *_cells(pair.time), *(cells[2:] if axes else cells), bounds, stage)
     return made
@@ -95,29 +96,24 @@ def _cells(change: Change) -> tuple[str, str, str]:
 
 def _stages(found: ResultComparison) -> Table:
     """Tabulate the stages that moved; below their sum those that trade places, and what a stage waited in queues."""
-    made = _changes("Where the time moved  (critical path of the run, all points)")
-    most = max((abs(move.change.ns) for move in found.moves), default=0.0)
-    for move in found.moves:
+    title, moves, every = "Where the time moved  (critical path of the run, all points)", found.moves, found.stages
+    if not every:
+        title, every = "Busy time  (overlaps; --explain and sweeps keep the critical path)", found.busy
+        moves = tuple(Move((each,)) for each in every if each.ns)
+    columns = (number(name) for name in ("A ns", "B ns", "change ns", "change"))
+    made = table(title, text("stage"), *columns, text(""))
+    most = max((abs(move.change.ns) for move in moves), default=0.0)
+    for move in moves:
         made.add_row(*_row(move.change), bar(abs(move.change.ns) / most if most else 0.0))
         for part in move.stages if len(move.stages) > 1 else move.stages[0].parts:
             if part.ns:
                 made.add_row(*_row(part, "  "), "", style="dim")
-    still = [each.a_ns for each in found.stages if not each.ns]
+    still = [each.a_ns for each in every if not each.ns]
     if still:
         made.add_row(f"{len(still)} others", f"{sum(still):,.3f}", f"{sum(still):,.3f}", "", "as before", "")
-    made.add_row(*_row(found.time), "", style="bold")
+    if found.stages:
+        made.add_row(*_row(found.time), "", style="bold")
     return made
-
-
-def _busy(found: ResultComparison) -> Table:
-    made = _changes("Busy time  (overlaps; --explain and sweeps keep the critical path)")
-    for each in found.busy:
-        made.add_row(*_row(each), bar(abs(each.ns / found.busy[0].ns) if each.ns else 0.0))
-    return made
-
-
-def _changes(title: str) -> Table:
-    return table(title, text("stage"), *(number(name) for name in ("A ns", "B ns", "change ns", "change")), text(""))
 
 
 def _row(change: Change, indent: str = "") -> tuple[str, ...]:
@@ -130,10 +126,11 @@ def _verdicts(pairs: Sequence[Pair]) -> Table | None:
     if len(pairs) > 1:
         return None
     made = table("Verdicts", text("of"), text("in"), text("what binds"))
-    for name, both in (("run", pairs[0].run_verdicts), (f"launch {pairs[0].launch.name}", pairs[0].verdicts)):
-        for side, said in zip("AB", both, strict=True):
+    (pair,) = pairs
+    for what, names, both in (("run", ("", ""), pair.run_verdicts), ("launch", pair.launches, pair.verdicts)):
+        for side, name, said in zip("AB", names, both, strict=True):
             if said:
-                made.add_row(name, side, said)
+                made.add_row(f"{what} {name}".rstrip(), side, said)
     return made
 
 

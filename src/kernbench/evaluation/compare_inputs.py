@@ -105,6 +105,10 @@ class Judged(_ReadPart):
     sentence: str
     label: str = ""
 
+    def row(self, group: str) -> PointRow:
+        """It by column, as that on ``group``."""
+        return {f"{group}.bound": self.label or self.sentence, f"{group}.verdict": self.sentence}
+
 
 class Explained(_ReadPart):
     """The explanation of the time of a launch, or of the run."""
@@ -123,9 +127,8 @@ class Explained(_ReadPart):
             path=((each.part, each.ps) for each in path.parts),
             causes=path.causes(),
             bounds={each.resource: each.ps for each in roof.bounds},
-            label=said.label or said.sentence if said else roof.binding,
-            sentence=said.sentence if said else None,
-        )
+            label=roof.binding,
+        ) | (said.row(group) if said else {})
 
 
 class Explanation(Explained):
@@ -154,6 +157,7 @@ class RunDocument(_ReadPart):
     phases: tuple[PhaseUse, ...] = ()
     engines: tuple[EngineUse, ...] = ()
     launches: tuple[LaunchUse, ...] = ()
+    verdict: Judged | None = None
     used: Mapping[str, int | str | tuple[str, ...]] = {}
     explanation: Explanation | None = None
 
@@ -164,7 +168,7 @@ class RunDocument(_ReadPart):
         row |= {f"engine.{slug(each.engine)}.busy_ns": each.busy_ns for each in self.engines}
         longest = max(self.launches, key=lambda each: each.total_ns, default=None)
         row |= {} if longest is None else {"launch.name": longest.name, "launch.ns": longest.total_ns}
-        row |= tabulate_use(self.used)
+        row |= tabulate_use(self.used) | (self.verdict.row("run") if self.verdict else {})
         return row if self.explanation is None else row | self.explanation.rows()
 
 

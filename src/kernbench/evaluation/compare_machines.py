@@ -83,7 +83,7 @@ def _few(values: Sequence[Any]) -> str:
 _COUNTED = {
     "system.sips.": ("sips", "SIP", "sip_to_sip"),
     "sip.cube_mesh.": ("cubes", "cube", "cube_to_cube"),
-    "cube.pe_layout.": ("pes", "PE", ""),
+    "cube.pe_layout.pe_per_corner": ("pes", "PE", ""),
     "cube.hbm.slices": ("slices", "HBM slice", ""),
 }
 """What parameters give the number of: its count, its name, the links between several."""
@@ -122,8 +122,7 @@ def _unused(path: str, pairs: Sequence[ResultPair]) -> str:
         numbers = [{each.row.get(f"used.{count}") for each in pair} for pair in pairs]
         if part in used or any(len(both) > 1 for both in numbers):
             return ""
-        many = sorted(set().union(*numbers), key=str)
-        beyond = f"more than one {name}" if many == [1] else f"more than {' or '.join(map(str, many))} {name}s"
+        beyond = f"{name}s beyond {' or '.join(sorted(map(str, set().union(*numbers))))}"
     else:
         part, beyond = _part_of(path, results), ""
         if not part or part in used or part in _UNSEEN:

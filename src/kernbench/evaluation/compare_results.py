@@ -26,13 +26,14 @@ _NAMES: Mapping[str, str] = {slug(name): str(name) for name in CAUSES}
 _SAID: Mapping[str, str] = {
     _PATH: "a critical path",
     _CAUSES: "the resources on its path",
-    "launch.bound": "what binds",
+    "launch.bound": "what binds launches",
     "launch.ns": "how long launches took",
     "phase.": "how long phases were under way",
     "engine.": "how long engines were busy",
     "used.": "what it used of the machine",
 }
 """What results say, by how its columns begin."""
+RUN, MAIN = "run", "main launch"
 NOTHING = "nothing"
 """What binds where nobody kept a roofline."""
 SAME_WAIT = 0.1
@@ -67,12 +68,13 @@ class Change:
 
     @property
     def share_text(self) -> str:
-        """The same in words where it is no percentage."""
+        """The same as a reader says it: a factor, a percentage or words."""
         if not self.ns or not self.a_ns:
             return "new" if self.ns else "as before"
-        return (
-            f"{self.share:+.{1 + (abs(self.share) < 0.001)}%}" if self.share < 10 else f"×{self.b_ns / self.a_ns:,.0f}"
-        )
+        size = abs(self.share)
+        if size >= 10:
+            return f"×{self.b_ns / self.a_ns:,.0f}"
+        return f"{self.share:+.1%}" if size >= 0.001 else f"{self.share:+.2%}" if size >= 0.0001 else "under 0.01%"
 
     def __str__(self) -> str:
         return f"{self.name} {ns_text(self.ns, '+')}"
@@ -104,33 +106,43 @@ class Move:
 
 @value
 class Pair:
-    """A result of each side: its time, that of its main launch, and what binds either, in short and in a sentence.
+    """A result of each side: its time, its main launch and the time of that; what binds it, and verdicts in sentences.
 
-    ``stages``: of its critical path, the largest change first; empty when nobody kept it.
+    ``of``: what the bounds are of, the main launch, or the run where that is not the same launch. ``moves``: of the
+    stages of its critical path; empty when nobody kept it.
     """
 
     where: tuple[tuple[str, Any], ...]
     time: Change
+    launches: tuple[str, str]
     launch: Change
+    of: str
     bounds: tuple[str, str]
-    run_bounds: tuple[str, str]
+    bound: Change
     verdicts: tuple[str, str]
     run_verdicts: tuple[str, str]
-    bound: Change
-    stages: tuple[Change, ...]
+    moves: tuple[Move, ...]
+
+    @property
+    def same_launch(self) -> bool:
+        """True if the main launch has the same name on both sides, or none."""
+        return len({*self.launches} - {""}) < 2
 
 
 @value
 class BoundGroup:
-    """All pairs that the same binds: the sums of their main launches and of their bounds."""
+    """All pairs that the same binds: the sums of their times and of their bounds."""
 
+    of: str
     bounds: tuple[str, str]
     pairs: int
-    launch: Change
+    time: Change
     bound: Change
 
     def __str__(self) -> str:
         a, b = self.bounds
+        if self.of == RUN:
+            return f"most of both goes to {a}" if a == b else f"most of A goes to {a}, of B to {b}"
         return f"bound by {a} in both" if a == b else f"bound by {a} in A and by {b} in B"
 
 
@@ -167,15 +179,14 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
     pairs = tuple(_pair(axes, one, other) for one, other in good)
     differing = find_differing(good)
     stages = _stages(good)
-    names = dict.fromkeys(pair.launch.name for pair in pairs)
     return ResultComparison(
         differing=differing,
         unused=tuple(dict.fromkeys(each.unused for each in differing if each.unused)),
         pairs=pairs,
         unmatched=(len(a.results) - len(good), len(b.results) - len(good)),
         left_out=tuple(_say_left_out(a, b, len(good))),
-        time=_sum("run", (pair.time for pair in pairs)),
-        launch=_sum(names.popitem()[0] if len(names) == 1 else "", (pair.launch for pair in pairs)),
+        time=_sum(RUN, (pair.time for pair in pairs)),
+        launch=_sum(MAIN, (pair.launch for pair in pairs)),
         groups=_groups(pairs),
         stages=stages,
         moves=_find_moves(stages),
@@ -240,16 +251,19 @@ def _pair(axes: Sequence[str], a: ResultFigures, b: ResultFigures) -> Pair:
     def texts(column: str, missing: str = "") -> tuple[str, str]:
         return a.text(column) or missing, b.text(column) or missing
 
+    launches = texts("launch.name")
+    group = "launch" if len({*launches} - {""}) < 2 and all(texts("launch.bound")) else "run"
     return Pair(
         where=tuple((axis, a.configuration.get(axis)) for axis in axes),
-        time=_change("run", a, b, "sim_ns"),
-        launch=_change(" → ".join(dict.fromkeys(texts("launch.name"))), a, b, "launch.ns"),
-        bounds=texts("launch.bound", NOTHING),
-        run_bounds=texts("run.bound", NOTHING),
+        time=_change(RUN, a, b, "sim_ns"),
+        launches=launches,
+        launch=_change(MAIN, a, b, "launch.ns"),
+        of=MAIN if group == "launch" else RUN,
+        bounds=texts(f"{group}.bound", NOTHING),
+        bound=_change("bound", a, b, f"{group}.bound_ns"),
         verdicts=texts("launch.verdict"),
         run_verdicts=texts("run.verdict"),
-        bound=_change("bound", a, b, "launch.bound_ns"),
-        stages=_stages([(a, b)]),
+        moves=_find_moves(_stages([(a, b)])),
     )
 
 
@@ -310,10 +324,10 @@ def _find_moves(stages: Sequence[Change]) -> tuple[Move, ...]:
 
 def _groups(pairs: Sequence[Pair]) -> tuple[BoundGroup, ...]:
     made = []
-    for kind in dict.fromkeys(pair.bounds for pair in pairs):
-        own = [pair for pair in pairs if pair.bounds == kind]
-        launch, bound = _sum("launch", (pair.launch for pair in own)), _sum("bound", (pair.bound for pair in own))
-        made.append(BoundGroup(kind, len(own), launch, bound))
+    for of_what, bounds in dict.fromkeys((pair.of, pair.bounds) for pair in pairs):
+        own = [pair for pair in pairs if (pair.of, pair.bounds) == (of_what, bounds)]
+        time = _sum(of_what, (pair.launch if of_what == MAIN else pair.time for pair in own))
+        made.append(BoundGroup(of_what, bounds, len(own), time, _sum("bound", (pair.bound for pair in own))))
     return tuple(sorted(made, key=lambda group: -group.pairs))
 
 
@@ -332,7 +346,8 @@ def verdict(found: ResultComparison) -> tuple[str, ...]:
 def _say_headline(found: ResultComparison) -> str:
     time, count = found.time, f" over {len(found.pairs)} points" if len(found.pairs) > 1 else ""
     known = [group for group in found.groups if NOTHING not in group.bounds]
-    why = [", ".join(_say_group(group, len(found.pairs)) for group in known[:MOST_TOLD])] if known else []
+    which = [str(group) if len(found.pairs) == 1 else f"{group.pairs} {group}" for group in known[:MOST_TOLD]]
+    why = [", ".join(which)] if which else []
     if not time.ns:
         said = f"B takes as long as A{count}"
         if not found.differing:
@@ -347,10 +362,6 @@ def _say_headline(found: ResultComparison) -> str:
     return f"{said}: {'; '.join(why)}" if why else said
 
 
-def _say_group(group: BoundGroup, pairs: int) -> str:
-    return f"{group.pairs} {group}" if pairs > 1 else f"{group}"
-
-
 def _say_parts(found: ResultComparison) -> Iterator[str]:
     others = [str(each) for each in found.differing if not (found.machines and each.of_machine)]
     if found.machines:
@@ -358,22 +369,28 @@ def _say_parts(found: ResultComparison) -> Iterator[str]:
     yield "what differs: " + ("; ".join(others) or "no parameter")
     if found.unused:
         yield f"not used by this bench: {', '.join(found.unused)}"
-    launch = f"; {f'main launch {found.launch.name}'.rstrip()} {_say_change(found.launch)}" if found.launch.a_ns else ""
-    yield f"latency: run {_say_change(found.time)}{launch}"
+    yield "; ".join([f"latency: {RUN} {_say_change(found.time)}", *_say_launch(found)])
     for group in found.groups:
         if NOTHING not in group.bounds:
-            what = "main launch" if len(found.pairs) == 1 else f"{group.pairs} point{'s' if group.pairs > 1 else ''}"
-            yield f"verdict: {what} {group}; its bound {group.bound.share_text}, the launch {group.launch.share_text}"
+            points = f" at {group.pairs} point{'s' * (group.pairs > 1)}" if len(found.pairs) > 1 else ""
+            yield f"verdict: {group.of}{points}: {group}; bound {group.bound.share_text}, time {group.time.share_text}"
     seen = [move for move in found.moves if abs(move.stages[0].ns) >= SEEN * abs(found.stages[0].ns)][:MOST_TOLD]
     if seen:
         rest = round(found.time.ns - sum(move.ns for move in seen), 3)
-        yield "; ".join(
-            [
-                f"stages, in ns: {seen[0]}",
-                *map(str, seen[1:]),
-                *([f"anything else {ns_text(rest, '+')}"] if rest else []),
-            ]
-        )
+        others = [f"anything else {ns_text(rest, '+')}"] if rest else []
+        yield f"stages, in ns: {'; '.join([*map(str, seen), *others])}"
+
+
+def _say_launch(found: ResultComparison) -> Iterator[str]:
+    names = dict.fromkeys(name for pair in found.pairs for name in pair.launches if name)
+    others = sum(not pair.same_launch for pair in found.pairs)
+    if others and len(found.pairs) == 1:
+        launch = found.launch
+        yield f"{MAIN} {' in A, '.join(names)} in B: {ns_text(launch.a_ns)} and {ns_text(launch.b_ns)} ns"
+    elif others:
+        yield f"{MAIN}: at {others} points B has another"
+    elif found.launch.a_ns:
+        yield f"{' '.join([MAIN, *(names if len(names) == 1 else ())])} {_say_change(found.launch)}"
 
 
 def _say_change(change: Change) -> str:

@@ -204,10 +204,9 @@ def _tabulate_times(group: str, found: RunExplanation | LaunchExplanation, verdi
         ],
         bounds={each.resource: each.ps for each in roofline.bounds},
         label=verdict.label,
-        sentence=verdict.sentence,
     )
     beyond = {f"{group}.beyond": roofline.beyond} if roofline.bounds else {}
-    return row | beyond | {f"{group}.useful_macs": roofline.useful}
+    return row | beyond | {f"{group}.verdict": verdict.sentence, f"{group}.useful_macs": roofline.useful}
 
 
 def tabulate_times(
@@ -217,17 +216,15 @@ def tabulate_times(
     causes: Iterable[tuple[str, int, int]],
     bounds: Mapping[str, int],
     label: str | None,
-    sentence: str | None,
 ) -> PointRow:
-    """The row of times in ps: of the parts of a path, of its causes and of those their queues, of bounds; and what
-    binds."""
+    """The row of times in ps: of the parts of a path, of its causes and of their queues, of bounds; and what binds."""
     times = [("path", part, ps) for part, ps in path]
     for name, ps, queued_ps in causes:
         times += [("resources", name, ps), *([("queues", name, queued_ps)] if queued_ps else [])]
     times += [("bounds", resource, ps) for resource, ps in bounds.items()]
     row: PointRow = {time_column(group, kind, name): ps_to_ns(ps) for kind, name, ps in times}
     row |= {f"{group}.bound_ns": ps_to_ns(max(bounds.values()))} if bounds else {}
-    return row | {name: text for name, text in ((f"{group}.bound", label), (f"{group}.verdict", sentence)) if text}
+    return row | ({f"{group}.bound": label} if label else {})
 
 
 def flat_configuration(configuration: Mapping[str, Any]) -> dict[str, Any]:

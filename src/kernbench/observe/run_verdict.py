@@ -40,7 +40,7 @@ class RunVerdict:
 
     @property
     def label(self) -> str:
-        """What has most of the time in a few words, for a table: what binds kernels, or what else and on which resource."""
+        """What has most of the time in a few words, for a table: what binds kernels, or what else, and its resource."""
         if not self.spent:
             return "nothing"
         most = self.spent[0]
