@@ -13,7 +13,7 @@ from rich.table import Table
 from kernbench.cli.console import Json, bar, facts, number, print_json, show, stdout, table, text
 from kernbench.cli.options import debug_option, json_option
 from kernbench.evaluation.compare_inputs import ResultFile, read_compared
-from kernbench.evaluation.compare_machines import Differing, values_text
+from kernbench.evaluation.compare_machines import values_text
 from kernbench.evaluation.compare_results import (
     Change,
     Move,
@@ -51,7 +51,7 @@ def print_compared(console: Console, a: ResultFile, b: ResultFile, found: Result
     show(
         console,
         facts("Compared", [("A", _name(a)), ("B", _name(b))]),
-        _differing(found.differing),
+        _differing(found),
         _pairs(found.pairs),
         _verdicts(found.pairs),
         _stages(found),
@@ -134,8 +134,9 @@ def _verdicts(pairs: Sequence[Pair]) -> Table | None:
     return made
 
 
-def _differing(differing: Sequence[Differing]) -> Table:
-    made = table("Parameters that differ", text("parameter"), text("A"), text("B"), text("not used by this bench"))
-    for each in differing:
-        made.add_row(each.path, values_text(each.a), values_text(each.b), each.unused)
+def _differing(found: ResultComparison) -> Table:
+    unused = [text("not used by this bench")] if found.unused else []
+    made = table("Parameters that differ", text("parameter"), text("A"), text("B"), *unused)
+    for each in found.differing:
+        made.add_row(each.path, values_text(each.a), values_text(each.b), *([each.unused] if unused else []))
     return made

@@ -52,22 +52,25 @@ def find_differing(pairs: Sequence[ResultPair]) -> tuple[Differing, ...]:
     paths = dict.fromkeys(path for each in results for path in each.configuration)
     if not all(any(path.startswith(CCL_PREFIX) for path in each.configuration) for each in results):
         paths = dict.fromkeys(path for path in paths if not path.startswith(CCL_PREFIX))
-    differing = (path for path in paths if any(_value(one, path) != _value(other, path) for one, other in pairs))
-    sides = [*zip(*pairs, strict=True)]
+    differing = (path for path in paths if not all(_has_same(path, one, other) for one, other in pairs))
+    (ours, theirs), use = zip(*pairs, strict=True), _sum_use(pairs)
     return tuple(
-        Differing(path, _values(sides[0], path), _values(sides[1], path), _unused(path, pairs)) for path in differing
+        Differing(path, _values(ours, path), _values(theirs, path), _unused(path, use, results) if use else "")
+        for path in differing
     )
 
 
-def _value(result: ResultFigures, path: str) -> str:
-    return json.dumps(result.configuration.get(path))
+def _has_same(path: str, one: ResultFigures, other: ResultFigures) -> bool:
+    a, b = one.configuration.get(path), other.configuration.get(path)
+    return type(a) is type(b) and bool(a == b)
 
 
 def _values(results: Sequence[ResultFigures], path: str) -> tuple[Any, ...]:
     """The values of a parameter, each once; none where no result has it, as with those of another version."""
     if not any(path in each.configuration for each in results):
         return ()
-    return tuple(json.loads(value) for value in dict.fromkeys(_value(each, path) for each in results))
+    texts = dict.fromkeys(json.dumps(each.configuration.get(path)) for each in results)
+    return tuple(map(json.loads, texts))
 
 
 def values_text(values: Sequence[Any]) -> str:
@@ -110,30 +113,44 @@ _WORDS = {
 }
 
 
-def _unused(path: str, pairs: Sequence[ResultPair]) -> str:
-    """Return what a parameter of the machine is of, if no result uses that."""
+@value
+class _Use:
+    """What results used of their machines: ``parts``; the ``cubes`` that all of it lies in, for each result; and how
+    many of what is counted, where both results of each pair used as many."""
+
+    parts: frozenset[str]
+    cubes: frozenset[str]
+    counts: Mapping[str, str]
+
+
+def _sum_use(pairs: Sequence[ResultPair]) -> _Use | None:
+    """Return what the results used; None where one does not say."""
     results = [each for pair in pairs for each in pair]
     if not all(each.says("used.parts") for each in results):
+        return None
+    counts = {}
+    for name, _, _ in _COUNTED.values():
+        numbers = {(a.text(f"used.{name}"), b.text(f"used.{name}")) for a, b in pairs}
+        if all(one == other for one, other in numbers):
+            counts[name] = " or ".join(sorted(one for one, _ in numbers))
+    parts = {name for text in {each.text("used.parts") for each in results} for name in text.split(", ")}
+    cubes = {each.text("used.within").partition(".cube")[2] for each in results}
+    return _Use(frozenset(parts), frozenset(cubes), counts)
+
+
+def _unused(path: str, use: _Use, results: Sequence[ResultFigures]) -> str:
+    """Return what a parameter of the machine is of, if no result uses that."""
+    count, name, part = next((each for begin, each in _COUNTED.items() if path.startswith(begin)), ("", "", ""))
+    part = part if count else _part_of(path, results)
+    if part in use.parts or part in _UNSEEN or (count not in use.counts if count else not part):
         return ""
-    used = {name for each in results for name in each.text("used.parts").split(", ") if name}
-    counted = next((each for begin, each in _COUNTED.items() if path.startswith(begin)), None)
-    if counted is not None:
-        count, name, part = counted
-        numbers = [{each.row.get(f"used.{count}") for each in pair} for pair in pairs]
-        if part in used or any(len(both) > 1 for both in numbers):
-            return ""
-        beyond = f"{name}s beyond {' or '.join(sorted(map(str, set().union(*numbers))))}"
-    else:
-        part, beyond = _part_of(path, results), ""
-        if not part or part in used or part in _UNSEEN:
-            return ""
     if part == "cube_to_cube":
-        cubes = {each.text("used.within").partition(".cube")[2] for each in results}
-        return f"the mesh beyond cube {cubes.pop()}" if len(cubes) == 1 and "" not in cubes else _WORDS[part]
+        (cube, *others) = use.cubes
+        return f"the mesh beyond cube {cube}" if cube and not others else _WORDS[part]
     if part in _TYPES:
-        types = [each for each in _TYPES if each in used]
+        types = [each for each in _TYPES if each in use.parts]
         return f"products of other types than {', '.join(types)}" if types else _WORDS["pe_gemm"]
-    return beyond or _WORDS.get(part, part)
+    return f"{name}s beyond {use.counts[count]}" if count else _WORDS.get(part, part)
 
 
 def _part_of(path: str, results: Sequence[ResultFigures]) -> str:

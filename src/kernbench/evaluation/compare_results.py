@@ -294,9 +294,13 @@ def _stages(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
 
 
 def _busy(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
-    columns = {f"phase {name}": f"phase.{name}.busy_ns" for name in PHASES if _both_say(pairs, "phase.")}
-    columns |= {f"engine {name}": f"engine.{slug(name)}.busy_ns" for name in PE_ENGINES if _both_say(pairs, "engine.")}
-    return _sort_changes(_sum_column(name, pairs, column) for name, column in columns.items())
+    names = {"phase": PHASES, "engine": PE_ENGINES}
+    return _sort_changes(
+        _sum_column(f"{what} {name}", pairs, f"{what}.{slug(name)}.busy_ns")
+        for what in names
+        if _both_say(pairs, f"{what}.")
+        for name in names[what]
+    )
 
 
 def _sort_changes(changes: Iterable[Change]) -> tuple[Change, ...]:
