@@ -369,7 +369,10 @@ def _say_headline(found: ResultComparison) -> str:
 def _say_parts(found: ResultComparison) -> Iterator[str]:
     others = [str(each) for each in found.differing if not (found.machines and each.of_machine)]
     if found.machines:
-        others += [found.machines, f"{sum(each.of_machine for each in found.differing)} parameters in all"]
+        others += [
+            found.machines,
+            f"{sum(each.of_machine for each in found.differing)} parameters of the machines in all",
+        ]
     yield "what differs: " + ("; ".join(others) or "no parameter")
     if found.unused:
         yield f"not used by this bench: {', '.join(found.unused)}"
