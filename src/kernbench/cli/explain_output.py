@@ -14,7 +14,7 @@ from kernbench.common.units import format_size
 from kernbench.messages.commands import BY_BLOCKS
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Spent
-from kernbench.observe.path_resources import PathShare, sum_resources
+from kernbench.observe.path_resources import PathShare, divide_ties, sum_resources
 from kernbench.observe.roofline import BUSY, Bound, Roofline
 from kernbench.observe.run_verdict import RunVerdict
 from kernbench.observe.slices import SliceTime
@@ -298,15 +298,18 @@ def verdict_document(found: Verdict) -> Json:
 
 def run_verdict_document(found: RunVerdict) -> Json:
     """Return the verdict on a run as a part of a document."""
-    return {"sentence": found.sentence, **asdict(found)}
+    return {"sentence": found.sentence, "label": found.label, **asdict(found)}
 
 
 def _path_json(path: CriticalPath, shares: Sequence[PathShare]) -> Json:
     return {
         "total_ps": path.ps,
         "parts": _parts_json(path.parts),
-        "shares": [{"part": str(each.part), "resources": list(each.resources), "ps": each.ps} for each in shares],
-        "resources": [asdict(each) for each in sum_resources(shares)],
+        "shares": [{"part": str(each.part), "resource": each.resource, "ps": each.ps} for each in shares],
+        "resources": [
+            {"resource": each.resource, "ps": each.ps, "queued_ps": each.queued_ps}
+            for each in divide_ties(sum_resources(shares))
+        ],
     }
 
 

@@ -38,6 +38,7 @@ def run_document(machine: Topology, head: RunHead, report: RunReport, extras: Ex
         "launches": [_launch(launch) for launch in report.launches],
         "engines": [asdict(usage) for usage in report.engines],
         "traffic": asdict(report.traffic),
+        "used": asdict(report.used),
         "queues": [asdict(each) for each in report.queues],
         "events": report.events,
         "transfers": report.transfers,

@@ -129,6 +129,26 @@ def sum_resources(shares: Iterable[PathShare]) -> tuple[ResourceShare, ...]:
     return tuple(sorted(made, key=lambda each: -each.ps))
 
 
+def sum_causes(shares: Iterable[PathShare]) -> tuple[ResourceShare, ...]:
+    """Return the time on each resource, and on each part of the path that no resource has, the longest first."""
+    given = tuple(shares)
+    others = (ResourceShare((str(each.part),), each.ps, 0) for each in given if not each.resources)
+    return tuple(sorted((*sum_resources(given), *others), key=lambda each: -each.ps))
+
+
+def divide_ties(found: Iterable[ResourceShare]) -> tuple[ResourceShare, ...]:
+    """Return the same time with one resource each: those that tie have equal parts of it."""
+    spent: dict[str, list[int]] = {}
+    for each in found:
+        n = len(each.resources)
+        for at, name in enumerate(each.resources):
+            times = spent.setdefault(name, [0, 0])
+            for column, ps in enumerate((each.ps, each.queued_ps)):
+                times[column] += ps * (at + 1) // n - ps * at // n
+    made = (ResourceShare((name,), *times) for name, times in spent.items())
+    return tuple(sorted(made, key=lambda each: -each.ps))
+
+
 def join_words(words: Sequence[str]) -> str:
     """Return ``a, b and c``."""
     return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)

@@ -18,12 +18,14 @@ from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord
 from kernbench.observe.statistics import (
     EngineUsage,
     LinkTraffic,
+    MachineUse,
     QueueTraffic,
     TimeShare,
     Traffic,
     Translation,
     engine_shares,
     engine_usage,
+    machine_use,
     queue_traffic,
     traffic,
     translation,
@@ -71,6 +73,7 @@ class RunReport:
     launches: tuple[LaunchSplit, ...]
     engines: tuple[EngineUsage, ...]
     traffic: Traffic
+    used: MachineUse
     events: int
     transfers: int
     records: int
@@ -94,6 +97,7 @@ def report_run(
         launches=tuple(_split(works, longest, count) for longest, count in longest_of_each_name(launched)),
         engines=_measure_engines(works, launched),
         traffic=traffic(engine.machine, links),
+        used=machine_use(engine.machine, works, links),
         events=engine.n_events,
         transfers=engine.machine.network.n_transfers,
         records=int(((columns.kind <= LAST_RECORD) & (columns.read >= 0)).sum()),
