@@ -150,6 +150,10 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         """True when values can be read. Where they cannot, making data is of no use."""
         return self._engine.enable_data
 
+    def bytes_in_use(self, sip: int) -> int:
+        """Return the bytes of the SIP's HBM that tensors have."""
+        return self._memory.bytes_in_use(sip)
+
     @property
     def requests(self) -> Requests:
         """Every request of the program."""

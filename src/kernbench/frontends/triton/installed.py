@@ -13,14 +13,15 @@ from typing import Any
 import triton
 import triton.language as tl
 import triton.profiler
+from triton._C.libtriton import amd, nvidia
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 
-from kernbench.frontends.triton import atomics, recorded, reductions, tuning
+from kernbench.frontends.triton import atomics, libraries, recorded, reductions, tuning
 from kernbench.frontends.triton.builder import Builder
-from kernbench.frontends.triton.driver import TritonDriver, do_bench, points_of_report, run, start_profiler
+from kernbench.frontends.triton.driver import TritonDriver, do_bench, points_of_report, run
 from kernbench.frontends.triton.values import numpy_type
 
 MADE_FOR = "3.9"
@@ -47,7 +48,9 @@ _EXPECTED: Mapping[tuple[Any, str], str] = {
     (Autotuner, "prune_configs"): "self kwargs",
     (Autotuner, "_bench"): "self args config meta",
     (triton.testing, "do_bench"): "fn warmup rep grad_to_none quantiles return_mode",
-    (triton.profiler, "start"): "name context data backend mode hook",
+    **{(triton.profiler, name): "" for name in libraries.PROTON},
+    (nvidia.cublas, "CublasLt"): "",
+    (amd.hipblas, "HipblasLt"): "",
     (triton.testing.Mark, "_run"): "self bench save_path show_plots print_data diff_col save_precision kwargs",
 }
 
@@ -109,7 +112,7 @@ def _install() -> None:
     Autotuner.prune_configs = tuning.prune
     Autotuner._bench = tuning.bench  # noqa: SLF001
     triton.testing.do_bench = triton.testing.do_bench_cudagraph = do_bench
-    triton.profiler.start = start_profiler
+    libraries.install(triton.profiler, nvidia, amd)
     triton.testing.Mark._run = points_of_report(triton.testing.Mark._run)  # noqa: SLF001
     driver.set_active(TritonDriver())
     atexit.register(_let_go)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import triton.language as tl
+from triton.backends.amd.compiler import HIPOptions
+from triton.backends.nvidia.compiler import CUDAOptions
 from triton.runtime import interpreter
 from triton.runtime.jit import mangle_type
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -32,25 +35,7 @@ from kernbench.triton_emu.tl_context import TLContext
 
 MEASURED = 0.1
 """Of the time that the run may take, so much of a launch is measured before anything is foreseen of the rest."""
-_GPU_OPTIONS = frozenset(
-    [
-        "num_warps",
-        "num_stages",
-        "num_ctas",
-        "maxnreg",
-        "ir_override",
-        "warp_size",
-        "debug",
-        "enable_fp_fusion",
-        "launch_cooperative_grid",
-        "launch_pdl",
-        "waves_per_eu",
-        "matrix_instr_nonkdim",
-        "kpack",
-        "schedule_hint",
-        "allow_flush_denorm",
-    ]
-)
+_GPU_OPTIONS = frozenset(option.name for options in (CUDAOptions, HIPOptions) for option in dataclasses.fields(options))
 """How GPUs run a kernel; of these ``num_stages`` means something here."""
 _PLACED = Tensor | Placed | TensorDescriptor
 """Arguments that lie in memory."""
