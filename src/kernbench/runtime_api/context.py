@@ -31,7 +31,7 @@ from kernbench.runtime_api.process_group import ProcessGroups, QueueInstaller
 from kernbench.runtime_api.rank_scheduler import RankScheduler
 from kernbench.runtime_api.ranks import RankLocal, Workers
 from kernbench.runtime_api.requests import RequestRecord, Requests, Work
-from kernbench.runtime_api.tensor import KnownValues
+from kernbench.runtime_api.tensor import KnownValues, Tensor
 from kernbench.runtime_api.testing import Verifier
 from kernbench.runtime_api.types import Accelerator, Ahbm, Devices, DeviceSelector, resolve_device
 from kernbench.topology.spec import TopologySpec
@@ -226,6 +226,10 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self._installer.remove(plan.queues)
         if not self._workers.current.spawned:
             self._requests.lost.raise_new_if_well()
+
+    def map_on(self, tensor: Tensor, pes: Sequence[PeCoord]) -> None:
+        """Let PEs of the tensor's SIP reach it by its address, as those do that own a part of it."""
+        self._memory.map_on([((tensor.layout,), tuple(pes))])
 
     def map_memory(self, part: str) -> int:
         """Return the address of a memory of ``cube.extra`` or ``pe.extra``, for ``tl.load`` and ``tl.store``.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from math import prod
 from types import MappingProxyType
@@ -79,8 +80,6 @@ OPERATORS: MappingProxyType[Any, str] = MappingProxyType(
 )
 """The operators of MATH, by the NumPy function that the interpreter has for known values."""
 _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
-_READ_TYPES = frozenset((tl.int16, tl.int64, tl.uint8, tl.uint16, tl.uint32, tl.uint64))
-"""Whole numbers that MATH does not have: index arithmetic, which the CPU of the PE does with numbers it has read."""
 
 
 class Builder(interpreter.InterpreterBuilder):
@@ -123,13 +122,31 @@ class Builder(interpreter.InterpreterBuilder):
         """A pointer moved on by known elements."""
         return moved(ptr, offset)
 
+    def create_make_tensor_descriptor(
+        self,
+        base: Value,
+        shape: list[Value],
+        strides: list[Value],
+        tensor_shape: list[int],
+        is_signed: bool,
+        padding: object = "zero",
+    ) -> Any:
+        """A tensor descriptor; the kernel waits for sizes that are loaded."""
+        known_shape, known_strides = ([as_known(each) for each in sizes] for sizes in (shape, strides))
+        with _refusing_assertions():
+            return super().create_make_tensor_descriptor(
+                base, known_shape, known_strides, tensor_shape, is_signed, padding
+            )
+
     def create_descriptor_load(self, desc: Any, indices: list[Value], cache_policy: object) -> Value:
         """A block of a tensor descriptor."""
-        return super().create_descriptor_load(desc, [as_known(each) for each in indices], cache_policy)
+        with _refusing_assertions():
+            return super().create_descriptor_load(desc, [as_known(each) for each in indices], cache_policy)
 
     def create_descriptor_store(self, desc: Any, value: Value, indices: list[Value]) -> Value:
         """The same, to memory."""
-        return super().create_descriptor_store(desc, value, [as_known(each) for each in indices])
+        with _refusing_assertions():
+            return super().create_descriptor_store(desc, value, [as_known(each) for each in indices])
 
     def create_atomic_rmw(self, op: object, ptr: Value, val: Value, mask: Value, sem: object, scope: object) -> Value:
         """``tl.atomic_add`` and the like."""
@@ -203,8 +220,6 @@ class Builder(interpreter.InterpreterBuilder):
     def cast_impl(self, src: Value, dst_type: Type) -> Value:
         """Every conversion of a value."""
         to = dst_type.scalar
-        if is_symbolic(src) and to in _READ_TYPES:
-            src = as_known(src)
         if not is_symbolic(src):
             return value_of(repeated(thin(src.data).astype(numpy_type(to)), src.data.shape), to)
         x = src.data
@@ -216,12 +231,23 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_bitcast(self, src: Value, dst_type: Type) -> Value:
         """The same bits as another type."""
-        if is_symbolic(src):
-            raise refused(f"a bitcast of data to {dst_type.scalar}: MATH computes values, not bits")
-        return super().create_bitcast(src, dst_type)
+        if not is_symbolic(src):
+            return super().create_bitcast(src, dst_type)
+        to = dst_type.scalar
+        if src.dtype.scalar.is_int() and to.is_int():  # numbers wrap, so their bits stay
+            return self.cast_impl(src, to)
+        raise refused(f"a bitcast of data to {to}: MATH computes values, not bits")
 
-    create_int_to_ptr = create_bitcast
-    create_ptr_to_int = create_bitcast
+    def create_int_to_ptr(self, src: Value, dst_type: Type) -> Value:
+        """An address: the kernel waits for one that is loaded."""
+        numbers = known(src)
+        if numbers.size == 1:
+            return PointerHandle(int(numbers.item()), dst_type.scalar, np.zeros(numbers.shape, np.int32))
+        return value_of(numbers.astype(np.uint64), dst_type.scalar)
+
+    def create_ptr_to_int(self, src: Value, dst_type: Type) -> Value:
+        """The address that a pointer is."""
+        return value_of(known(src).astype(numpy_type(dst_type)), dst_type.scalar)
 
     # shapes: views, since they only rename axes
 
@@ -309,6 +335,15 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_barrier(self) -> None:
         """Nothing: a program is one stream of instructions, and its memory is in that order."""
+
+
+@contextmanager
+def _refusing_assertions() -> Iterator[None]:
+    """Say at the kernel's line what the interpreter asserts of a tensor descriptor."""
+    try:
+        yield
+    except AssertionError as error:
+        raise refused(f"a tensor descriptor: {error}") from None
 
 
 def _symbolic(handle: Handle, shape: Shape, ty: Type) -> Value:

@@ -22,7 +22,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kernbench.common.errors import InputError, RunStopped
 from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine
-from kernbench.frontends.placed import Placed
+from kernbench.frontends.placed import Placed, pes_of_tensors
 from kernbench.frontends.triton.pointers import PointerHandle
 from kernbench.frontends.triton.running import LaunchGrid, Running, begin, coordinates, programs_of
 from kernbench.frontends.triton.values import POINTED_TO, TensorHandle
@@ -101,12 +101,23 @@ def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[
     _check_placement(name, arguments, context.topology)
     if not tensors:
         raise InputError(f"kernel {name!r}: no argument is a tensor, and it runs on the PEs that own its tensors")
-    pes = sorted({owner for tensor in tensors for owner in tensor.layout.owners})
+    pes = _find_pes(context, bound, tensors)
     shares = {pe: programs_of(context.frontends.triton.order, prod(extents), i, len(pes)) for i, pe in enumerate(pes)}
     pace = LaunchPace(name, extents, context.engine)
     on_write = None if context.has_data else context.known_values.forget_range
     program = _program(function, arguments, tensors, extents, shares, window, pace, on_write)
     context.launch_on(name, pes, KernelRef(name=name, function=program, file=function.__code__.co_filename), *tensors)
+
+
+def _find_pes(context: RuntimeContext[Any], bound: Mapping[str, object], tensors: Sequence[Tensor]) -> list[PeCoord]:
+    """Return the PEs that own the tensors; all that may with a tensor of a host library, which reach all of those."""
+    if any(isinstance(each, Placed) or _is_placed_descriptor(each) for each in bound.values()):
+        return list(pes_of_tensors(context, tensors[0].sip))
+    return sorted({owner for tensor in tensors for owner in tensor.layout.owners})
+
+
+def _is_placed_descriptor(x: object) -> bool:
+    return isinstance(x, TensorDescriptor) and isinstance(x.base, Placed)
 
 
 def _check_placement(name: str, arguments: Arguments, spec: TopologySpec) -> None:
