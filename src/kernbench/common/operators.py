@@ -15,6 +15,7 @@ import numpy as np
 
 from kernbench.common.dtypes import BF16, F16, F32, I8, I32, Array, DType
 from kernbench.common.errors import KernelError, UnknownNameError
+from kernbench.common.special import BINARY, TESTS, UNARY
 from kernbench.common.values import value
 
 PlainNumber: TypeAlias = int | float
@@ -350,6 +351,7 @@ def _shift_right(x: Array, count: Array) -> Any:
     return np.right_shift(x, np.clip(count, 0, 63))
 
 
+_ROUNDINGS = frozenset(("trunc", "rint", "round"))
 _ERF = np.vectorize(erf, otypes=[np.float32])
 _SINGLE = frozenset(("unary", "binary", "ternary"))
 _ELEMENTWISE = _SINGLE | {"compare", "bits"}
@@ -376,6 +378,9 @@ def _table() -> tuple[Operator, ...]:
         Operator("floor", 1, "unary", np.floor, _same),
         Operator("ceil", 1, "unary", np.ceil, _same),
         Operator("erf", 1, "unary", _ERF),
+        *(Operator(name, 1, "unary", fn, _same if name in _ROUNDINGS else None) for name, fn in UNARY.items()),
+        *(Operator(name, 2, "binary", fn) for name, fn in BINARY.items()),
+        *(Operator(name, 1, "compare", fn, None, I8) for name, fn in TESTS.items()),
         Operator("add", 2, "binary", np.add, np.add),
         Operator("sub", 2, "binary", np.subtract, np.subtract),
         Operator("mul", 2, "binary", np.multiply, np.multiply),

@@ -17,6 +17,7 @@ from kernbench.common.dtypes import I8, Shape
 from kernbench.frontends.triton.atomics import Atomic, change, compare_and_swap
 from kernbench.frontends.triton.calls import result_is_added
 from kernbench.frontends.triton.descriptors import repeated, thin
+from kernbench.frontends.triton.libdevice import call, upper_product
 from kernbench.frontends.triton.memory import load, store
 from kernbench.frontends.triton.pointers import PointerHandle, moved
 from kernbench.frontends.triton.running import refused, running
@@ -215,6 +216,21 @@ class Builder(interpreter.InterpreterBuilder):
             a = running().tl.full((1,) * len(shape), a, machine_type(rhs.dtype))
         return _symbolic(running().tl.where(_condition(cond), a, b), shape, rhs.dtype)
 
+    def create_umulhi(self, lhs: Value, rhs: Value) -> Value:
+        """The upper half of a product of whole numbers of 32 bits."""
+        if not is_symbolic(lhs, rhs):
+            return super().create_umulhi(lhs, rhs)
+        out = lhs.dtype.scalar
+        if out is not tl.uint32:
+            raise refused(f"tl.umulhi of data of type {out}: MATH computes it of uint32, in 64 bits")
+        return upper_product([lhs, rhs], out, _common(lhs.data.shape, rhs.data.shape))
+
+    def create_extern_elementwise(
+        self, lib_name: str, lib_path: str, symbol: str, args: list[Value], ret_type: Type, is_pure: bool
+    ) -> Value:
+        """A function of libdevice."""
+        return call(symbol, args, ret_type)
+
     # types
 
     def cast_impl(self, src: Value, dst_type: Type) -> Value:
@@ -391,7 +407,7 @@ def _refusing(name: str, inherited: Callable[..., Any]) -> Callable[..., Any]:
     return refuse
 
 
-for _name in ("atomic_poll", "cat", "dot_scaled", "gather", "histogram", "join", "split", "umulhi"):
+for _name in ("atomic_poll", "cat", "dot_scaled", "gather", "histogram", "join", "split"):
     _method = f"create_{_name}"
     setattr(Builder, _method, _refusing(_name, getattr(interpreter.InterpreterBuilder, _method)))
 

@@ -14,12 +14,14 @@ import triton
 import triton.language as tl
 import triton.profiler
 from triton._C.libtriton import amd, nvidia
+from triton.language.extra import cuda
+from triton.language.extra import libdevice as generic
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 
-from kernbench.frontends.triton import atomics, libraries, recorded, reductions, tuning
+from kernbench.frontends.triton import atomics, libdevice, libraries, recorded, reductions, tuning
 from kernbench.frontends.triton.builder import Builder
 from kernbench.frontends.triton.driver import TritonDriver, do_bench, points_of_report, run
 from kernbench.frontends.triton.values import numpy_type
@@ -106,6 +108,9 @@ def _install() -> None:
     interpreter._patch_attr = recorded.patch  # noqa: SLF001
     # Once and for good: the interpreter does it anew for each call of a kernel, and takes it back after each launch.
     interpreter._patch_lang(_language)  # noqa: SLF001
+    for name, function in libdevice.functions_of(cuda.libdevice).items():
+        for module in (cuda.libdevice, generic):
+            recorded.patch(module, name, function, builder, interpreter._LangPatchScope())  # noqa: SLF001
     tl.core.tensor.T = property(_transposed)
     TritonSemantic.atomic_max, TritonSemantic.atomic_min = atomics.atomic_max, atomics.atomic_min
     Autotuner.run = tuning.run
