@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
 from torch.utils._pytree import tree_map
 
 from kernbench.frontends.gpu import DEVICE
@@ -52,6 +53,8 @@ def run(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     own = _OWN.get(operator)
     if own is not None:
         return own(*args, **kwargs)
+    if operator.namespace != "aten" and (defined := OPDEFS.get(operator._schema.name)) is not None:  # noqa: SLF001
+        return defined._init_fn(*args, **kwargs)  # noqa: SLF001 - a program's own, which gets tensors of the machine
     if _is_view(operator):
         return _view(operator, args, kwargs)
     if operator.overloadpacket.__name__ in _UNWRITTEN:

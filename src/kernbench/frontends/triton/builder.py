@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from functools import reduce
 from math import prod
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
-from kernbench.common.dtypes import I8, Shape
+from kernbench.common.dtypes import I8, Array, Shape
 from kernbench.frontends.triton.atomics import Atomic, change, compare_and_swap
 from kernbench.frontends.triton.calls import result_is_added
-from kernbench.frontends.triton.descriptors import repeated, thin
+from kernbench.frontends.triton.descriptors import in_bytes, repeated, thin
 from kernbench.frontends.triton.libdevice import call, upper_product
 from kernbench.frontends.triton.memory import load, store
 from kernbench.frontends.triton.pointers import PointerHandle, moved
@@ -81,6 +81,15 @@ OPERATORS: MappingProxyType[Any, str] = MappingProxyType(
 )
 """The operators of MATH, by the NumPy function that the interpreter has for known values."""
 _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
+
+
+_MISSING = MappingProxyType(
+    {
+        "create_descriptor_reduce": "an atomic of a tensor descriptor: tl.atomic_add and the like take pointers",
+        "new_block": "tl.map_elementwise: MATH computes whole tensors, by its own operators",
+    }
+)
+"""Why what the interpreter's builder lacks is refused, by the first method that it is asked for."""
 
 
 class Builder(interpreter.InterpreterBuilder):
@@ -148,6 +157,16 @@ class Builder(interpreter.InterpreterBuilder):
         """The same, to memory."""
         with _refusing_assertions():
             return super().create_descriptor_store(desc, value, [as_known(each) for each in indices])
+
+    def create_descriptor_gather(self, desc: Any, x_offsets: Value, y_offset: Value, type: object) -> Value:  # noqa: A002
+        """Rows of a tensor descriptor."""
+        pointers, mask = _rows(desc, x_offsets, y_offset)
+        return load(self, pointers, mask, None)
+
+    def create_descriptor_scatter(self, desc: Any, value: Value, x_offsets: Value, y_offset: Value) -> None:
+        """The same, to memory."""
+        pointers, mask = _rows(desc, x_offsets, y_offset)
+        store(pointers, value, mask)
 
     def create_atomic_rmw(self, op: object, ptr: Value, val: Value, mask: Value, sem: object, scope: object) -> Value:
         """``tl.atomic_add`` and the like."""
@@ -317,6 +336,37 @@ class Builder(interpreter.InterpreterBuilder):
         made = running().tl.trans(whole(arg), order)
         return _symbolic(made, made.shape, arg.dtype)
 
+    def create_split(self, arg: Value) -> tuple[Value, Value]:
+        """The two halves of the last axis: it comes to the front, where its parts are views."""
+        if not is_symbolic(arg):
+            found: tuple[Value, Value] = super().create_split(arg)
+            return found
+        axes = len(arg.data.shape)
+        halves = running().tl.trans(whole(arg), (axes - 1, *range(axes - 1)))
+        one, two = (running().tl.part(halves, i) for i in (0, 1))
+        return tuple(_symbolic(each, each.shape or (1,), arg.dtype) for each in (one, two))
+
+    def create_join(self, lhs: Value, rhs: Value) -> Value:
+        """Two values as the elements of another axis, the last."""
+        if not is_symbolic(lhs, rhs):
+            return super().create_join(lhs, rhs)
+        last = len(lhs.data.shape)
+        return self._alternate(self.create_expand_dims(lhs, last), self.create_expand_dims(rhs, last), last)
+
+    def create_cat(self, lhs: Value, rhs: Value) -> Value:
+        """The elements of one value, then those of another."""
+        if not is_symbolic(lhs, rhs):
+            return super().create_cat(lhs, rhs)
+        made = self._alternate(self.create_expand_dims(lhs, 0), self.create_expand_dims(rhs, 0), 0)
+        return self.create_reshape(made, (made.data.size,), False)
+
+    def _alternate(self, one: Value, two: Value, axis: int) -> Value:
+        """``one`` and ``two``, whose ``axis`` has one element, as its first and its second."""
+        shape = tuple([2 if i == axis else n for i, n in enumerate(one.data.shape)])
+        first = np.array([True, False]).reshape([2 if i == axis else 1 for i in range(len(shape))])
+        both = [self.create_broadcast(each, shape) for each in (one, two)]
+        return self.create_select(TensorHandle(repeated(first, shape), tl.int1), *both)
+
     # the matrix engine
 
     def create_dot(self, a: Value, b: Value, d: Value, input_precision: object, max_num_imprecise_acc: object) -> Value:
@@ -337,6 +387,22 @@ class Builder(interpreter.InterpreterBuilder):
             return value_of(Product(issue, d.data.shape), d.dtype.scalar)
         return _symbolic(issue(None), d.data.shape, d.dtype)
 
+    # what no engine does
+
+    def create_inline_asm(self, *_: object) -> NoReturn:
+        """``tl.inline_asm_elementwise``."""
+        raise refused("tl.inline_asm_elementwise: a PE does not run the instructions of a GPU")
+
+    def create_dot_scaled(self, *_: object) -> NoReturn:
+        """``tl.dot_scaled``."""
+        raise refused("tl.dot_scaled: the matrix unit has no scales for parts of its factors")
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse what only a compiler's builder has."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise refused(_MISSING.get(name, f"{name.removeprefix('create_')}: the machine has no such operation"))
+
     # what a program says of itself
 
     def create_print(self, prefix: str, hex: bool, values: Sequence[Value], isSigned: object) -> None:  # noqa: A002, N803
@@ -351,6 +417,16 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_barrier(self) -> None:
         """Nothing: a program is one stream of instructions, and its memory is in that order."""
+
+
+def _rows(desc: Any, x_offsets: Value, y_offset: Value) -> tuple[Value, Array]:
+    """Return pointers to rows of a tensor descriptor, from a column on, and a mask of those inside of it."""
+    rows, columns = known(x_offsets)[:, None], known(y_offset).item() + np.arange(desc.block_shape[-1])[None, :]
+    heights, widths = (each.data.item() for each in desc.shape)
+    steps = [each.data.item() for each in desc.strides]
+    at = in_bytes(rows * steps[0] + columns * steps[1], desc.base.dtype.element_ty.primitive_bitwidth // 8)
+    inside = (rows >= 0) & (rows < heights) & (columns >= 0) & (columns < widths)
+    return value_of((known(desc.base).item() + at).astype(np.uint64), desc.base.dtype.scalar), inside
 
 
 @contextmanager
@@ -407,7 +483,7 @@ def _refusing(name: str, inherited: Callable[..., Any]) -> Callable[..., Any]:
     return refuse
 
 
-for _name in ("atomic_poll", "cat", "dot_scaled", "gather", "histogram", "join", "split"):
+for _name in ("atomic_poll", "gather", "histogram"):
     _method = f"create_{_name}"
     setattr(Builder, _method, _refusing(_name, getattr(interpreter.InterpreterBuilder, _method)))
 

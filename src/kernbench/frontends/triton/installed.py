@@ -20,8 +20,18 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
 
-from kernbench.frontends.triton import atomics, libdevice, libraries, recorded, reductions, tuning
+from kernbench.frontends.triton import (
+    atomics,
+    gpu_language,
+    kernels,
+    libdevice,
+    libraries,
+    recorded,
+    reductions,
+    tuning,
+)
 from kernbench.frontends.triton.builder import Builder
 from kernbench.frontends.triton.driver import TritonDriver, do_bench, points_of_report, run
 from kernbench.frontends.triton.values import numpy_type
@@ -33,6 +43,12 @@ _EXPECTED: Mapping[tuple[Any, str], str] = {
     (interpreter, "_get_np_dtype"): "tt_dtype",
     (interpreter, "_patch_lang"): "fn",
     (interpreter, "_patch_attr"): "obj name member builder scope",
+    (interpreter, "FunctionRewriter"): "fn kwargs",
+    (interpreter.ASTTransformer, "visit_Assign"): "self node",
+    (JITFunction, "__init__"): (
+        "self fn version do_not_specialize do_not_specialize_on_alignment debug noinline repr launch_metadata"
+    ),
+    (tl.constexpr, "__call__"): "self args kwds",
     (interpreter.InterpretedFunction, "run"): "self args grid warmup kwargs",
     (interpreter.InterpretedFunction, "__call__"): "self args kwargs",
     (interpreter.InterpretedFunction, "rewrite"): "self",
@@ -108,6 +124,9 @@ def _install() -> None:
     interpreter._patch_attr = recorded.patch  # noqa: SLF001
     # Once and for good: the interpreter does it anew for each call of a kernel, and takes it back after each launch.
     interpreter._patch_lang(_language)  # noqa: SLF001
+    for module in (cuda, cuda.gdc, cuda.utils):
+        for name in gpu_language.names_in(module):
+            setattr(module, name, gpu_language.FUNCTIONS[name])
     for name, function in libdevice.functions_of(cuda.libdevice).items():
         for module in (cuda.libdevice, generic):
             recorded.patch(module, name, function, builder, interpreter._LangPatchScope())  # noqa: SLF001
@@ -119,6 +138,7 @@ def _install() -> None:
     triton.testing.do_bench = triton.testing.do_bench_cudagraph = do_bench
     libraries.install(triton.profiler, nvidia, amd)
     triton.testing.Mark._run = points_of_report(triton.testing.Mark._run)  # noqa: SLF001
+    kernels.install()
     driver.set_active(TritonDriver())
     atexit.register(_let_go)
 

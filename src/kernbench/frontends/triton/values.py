@@ -150,6 +150,14 @@ class Symbolic:
     def __array__(self, *_: object, **__: object) -> NoReturn:
         raise refused("an operation on data that the machine does not have")
 
+    def __iter__(self) -> NoReturn:
+        raise refused("an operation that goes through data one by one, which the machine does not have")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise refused(f"an operation on data that the machine does not have (the interpreter asks for its {name})")
+
     def __repr__(self) -> str:
         return f"<data {self.handle.dtype} {list(self.shape)}: numbers are in the machine>"
 
