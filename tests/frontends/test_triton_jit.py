@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from extras import need
+from kernbench.common.errors import InputError
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import resolve_topology
@@ -94,6 +95,26 @@ def test_steps_of_a_loop_are_tensors() -> None:
     out = torch.zeros(4, dtype=torch.int64, device=AHBM)
     fills[1,](out, 3, BLOCK=4)
     assert out.tolist() == [sum(2 * i + j for i in range(3) for j in range(i, 3)) + 11] * 4
+
+
+class Buffer:
+    """As programs have it for strides that PyTorch does not know."""
+
+    def __init__(self, base: torch.Tensor, offset: int) -> None:
+        self.dtype, self.device, self.base, self.offset = base.dtype, base.device, base, offset
+
+    def data_ptr(self) -> int:
+        return self.base.data_ptr() + self.offset * self.base.element_size()
+
+
+def test_what_stands_for_a_tensor_is_an_argument() -> None:
+    x = torch.tensor([1.0, 2.0, 3.0], device=AHBM)
+    scale[1,](Buffer(x, 1), 2, BLOCK=4)
+    bits = torch.tensor([1, 0], dtype=torch.int32, device=AHBM)
+    scale[1,](triton.reinterpret(bits, tl.uint32), 1, BLOCK=4)
+    assert (x.tolist(), bits.tolist()) == ([1, 4, 6], [1, 0])
+    with pytest.raises(InputError, match="x_ptr is a Tensor; a kernel takes tensors of the machine"):
+        scale[1,](torch.zeros(3), 2, BLOCK=4)
 
 
 @torch.library.triton_op("kernbench_tests::scaled", mutates_args={})

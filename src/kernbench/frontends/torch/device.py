@@ -44,11 +44,11 @@ def set_device(device: Any) -> None:
 
 
 def _index(device: Any = None) -> int:
-    """Return the SIP that PyTorch means by a number, a name or a device; the current one by None."""
-    if isinstance(device, str) or (device is not None and not isinstance(device, int | torch.device)):
-        device = torch.device(device)
-    found = device.index if isinstance(device, torch.device) else device
-    return current_device() if found is None or found < 0 else int(found)
+    """Return the SIP that PyTorch means by a number, a name or a device; the current one by all else."""
+    named = torch.device(device) if isinstance(device, str) else device
+    if isinstance(named, torch.device):
+        named = named.index
+    return int(named) if isinstance(named, int) and named >= 0 else current_device()
 
 
 class device:  # noqa: N801 - as in torch.cuda

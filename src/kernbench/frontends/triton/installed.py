@@ -48,7 +48,6 @@ _EXPECTED: Mapping[tuple[Any, str], str] = {
     (JITFunction, "__init__"): (
         "self fn version do_not_specialize do_not_specialize_on_alignment debug noinline repr launch_metadata"
     ),
-    (tl.constexpr, "__call__"): "self args kwds",
     (interpreter.InterpretedFunction, "run"): "self args grid warmup kwargs",
     (interpreter.InterpretedFunction, "__call__"): "self args kwargs",
     (interpreter.InterpretedFunction, "rewrite"): "self",

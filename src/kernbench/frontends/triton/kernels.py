@@ -65,18 +65,9 @@ def _visit_for(self: Any, node: ast.For) -> ast.AST:
     return node
 
 
-def _call_constexpr(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """In place of ``constexpr.__call__``: a function that is one gets its arguments as a compiler gives them."""
-    return self.value(*map(_as_constexpr, args), **{name: _as_constexpr(each) for name, each in kwargs.items()})
-
-
-def _as_constexpr(x: Any) -> Any:
-    return x if isinstance(x, tl.core.tensor | tl.constexpr) else tl.constexpr(x)
-
-
 def install() -> None:
     """Have ``triton.jit`` make these, and kernels see what they would see compiled."""
     interpreter.InterpretedFunction = Kernel
     interpreter.ASTTransformer.visit_For = _visit_for
     setattr(interpreter, _LOOP, _loop)
-    tl.constexpr.__call__ = _call_constexpr
+    tl.dtype.value = property(lambda ty: ty)  # a compiler gives functions of constants a constexpr of it
