@@ -119,7 +119,7 @@ def test_what_stands_for_a_tensor_is_an_argument() -> None:
 
 @torch.library.triton_op("kernbench_tests::scaled", mutates_args={})
 def scaled(x: torch.Tensor, n: int) -> torch.Tensor:
-    y = x.clone()
+    y = x.contiguous()
     torch.library.wrap_triton(scale)[1,](y, n, BLOCK=4)
     return y
 
@@ -131,7 +131,10 @@ def scale_in_place(x: torch.Tensor, n: int) -> None:
 
 def test_operators_of_a_program_get_tensors_of_the_machine(context: RuntimeContext[Any]) -> None:
     x = torch.tensor([1.0, 2.0, 3.0], device=AHBM)
-    y = scaled(x, 3)
+    one = torch.ones((), device=AHBM)
+    assert scaled(one.expand(3), 3).tolist() == [2, 2, 2]
+    assert one.item() == 1
+    y = scaled(x.clone(), 3)
     assert isinstance(y, kernbench.torch.AhbmTensor)
     scale_in_place(x, 2)
     assert (y.tolist(), x.tolist()) == ([2, 4, 6], [3, 6, 3])

@@ -143,6 +143,31 @@ def test_a_report_that_is_stopped_shows_what_it_has_measured(capsys: pytest.Capt
     assert capsys.readouterr().out == "sums (GB/s), as far as it came:\n  n=1, provider=ours: 2.5\n"
 
 
+def test_a_column_of_operators_of_the_host_is_not_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def measure(n: int, m: int, provider: str) -> Any:
+        x = torch.zeros(n, device=AHBM)
+        work = (lambda: fill[1,](x, BLOCK=8)) if provider == "ours" else x.abs
+        return triton.testing.do_bench(work, quantiles=[0.5, 0.2, 0.8])
+
+    report = triton.testing.Benchmark(
+        x_names=["n", "m"],
+        x_vals=[8, (16, 2)],
+        line_arg="provider",
+        line_vals=["torch", "ours"],
+        line_names=["Torch", "Ours"],
+        styles=[("red", "-"), ("blue", "--")],
+        plot_name="fills",
+        ylabel="ms",
+        args={},
+    )
+    table = triton.testing.perf_report(report)(measure).run(print_data=True, return_df=True, save_path=str(tmp_path))
+    assert list(table.columns) == ["n", "m", "Torch (ms)", "Ours (ms)"]
+    assert table["Torch (ms)"].tolist() == ["n/a", "n/a"]
+    assert (table["Ours (ms)"] > 0).all()
+    assert "n/a: Torch is of copies only: the host computed abs" in capsys.readouterr().out
+    assert (tmp_path / "fills.csv").read_text().startswith("n,m,Ours (ms)")
+
+
 def test_the_profiler_of_gpus_records_nothing_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     with triton.profiler.scope("a part", {"flops": 1}):
         session = triton.profiler.start("profile", hook="triton")

@@ -14,7 +14,7 @@ from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.install import IpcqPlan
 from kernbench.ccl.loading import CclLike
 from kernbench.common.config import ConfigModel
-from kernbench.common.errors import InputError
+from kernbench.common.errors import InputError, NoMachineError
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Completion, RequestHandle
 from kernbench.messages.requests import HostMsg, KernelRef, PeCoord
@@ -51,10 +51,10 @@ def current_context() -> RuntimeContext[Any] | None:
 
 
 def require_context(torch: AnyContext | None = None) -> AnyContext:
-    """Return ``torch``, else the context that this code runs in; InputError when there is none."""
+    """Return ``torch``, else the context that this code runs in; NoMachineError when there is none."""
     context = torch or current_context()
     if context is None:
-        raise InputError("no RuntimeContext is entered here: give torch=, or run inside `with RuntimeContext(...)`")
+        raise NoMachineError("no RuntimeContext is entered here: give torch=, or run inside `with RuntimeContext(...)`")
     return context
 
 

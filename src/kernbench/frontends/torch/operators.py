@@ -55,6 +55,10 @@ def run(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return own(*args, **kwargs)
     if operator.namespace != "aten" and (defined := OPDEFS.get(operator._schema.name)) is not None:  # noqa: SLF001
         return defined._init_fn(*args, **kwargs)  # noqa: SLF001 - a program's own, which gets tensors of the machine
+    # Within an operator of a program composites come undivided, whose schemas call what may be a copy a view.
+    parts = operator.decompose(*args, **kwargs)
+    if parts is not NotImplemented:
+        return parts
     if _is_view(operator):
         return _view(operator, args, kwargs)
     if operator.overloadpacket.__name__ in _UNWRITTEN:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I16, I32, I64, U8, U16, U32, U64, DType
-from kernbench.common.errors import InputError
+from kernbench.common.errors import InputError, NoMachineError
 from kernbench.common.values import state
 from kernbench.frontends.placed import pes_of_tensors
 from kernbench.policy.placement.dp import DPPolicy
@@ -59,11 +59,13 @@ def machine_type(ty: TorchType) -> DType:
 
 
 def current() -> RuntimeContext[Any]:
-    """The context that the program runs in; InputError outside of one, KernelError when it is a kernel that asks."""
+    """The context that the program runs in. NoMachineError outside of one, KernelError when a kernel asks."""
     check_host_calls()
     found = current_context()
     if found is None:
-        raise InputError("device ahbm: there is no machine; kernbench run --script FILE, or --bench FILE, gives one")
+        raise NoMachineError(
+            "device ahbm: there is no machine; kernbench run --script FILE, or --bench FILE, gives one"
+        )
     return found
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from copy import copy
-from functools import wraps
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +12,8 @@ from triton.backends.compiler import GPUTarget
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE, REGISTERS, WARP_SIZE, device_properties
 from kernbench.frontends.triton.launch import context_of, launch
-from kernbench.runtime_api.context import RuntimeContext, current_context
+from kernbench.frontends.triton.reports import do_bench
+from kernbench.runtime_api.context import current_context
 
 
 class Utils:
@@ -84,67 +83,6 @@ class TritonDriver:
     def get_benchmarker(self) -> Callable[..., Any]:
         """Return the function that measures."""
         return do_bench
-
-
-def do_bench(
-    fn: Callable[[], object],
-    warmup: float = 0,  # noqa: ARG001 - what repeats need, as rep and grad_to_none
-    rep: float = 0,  # noqa: ARG001
-    grad_to_none: object = None,  # noqa: ARG001
-    quantiles: Sequence[float] | None = None,
-    return_mode: str = "mean",
-) -> Any:
-    """Simulated milliseconds of one call, which a second one would take as well; in place of Triton's."""
-    context = context_of("do_bench")
-    start, launches, unmodelled = context.engine.now, _launches(context), context.unmodelled.copy()
-    fn()
-    ms = (context.engine.now - start) * 1e-6
-    only = context.unmodelled - unmodelled
-    if only and _launches(context) == launches:
-        print(f"do_bench: {ms:.6f} ms is the time of copies only, since the host computed {', '.join(sorted(only))}")
-    if quantiles is None:
-        return [ms] if return_mode == "all" else ms
-    return ms if len(quantiles) == 1 else [ms] * len(quantiles)
-
-
-def _launches(context: RuntimeContext[Any]) -> int:
-    return sum(each.phase == "launch" for each in context.traces)
-
-
-def points_of_report(measure: Callable[..., Any]) -> Callable[..., Any]:
-    """``Mark._run`` for the first values of x, if the run asks for a few only, which is said.
-
-    A report that does not come to its end shows what it has measured.
-    """
-
-    @wraps(measure)
-    def run(mark: Any, bench: Any, *args: Any, **kwargs: Any) -> Any:
-        points, total = context_of("perf_report").frontends.triton.points, len(bench.x_vals)
-        if points is not None and points < total:
-            bench = copy(bench)
-            bench.x_vals = list(bench.x_vals)[:points]
-            print(f"{bench.plot_name}: the first {points} of {total} values of {', '.join(bench.x_names)}")
-        mark, finished = copy(mark), list[str]()
-        mark.fn = _noting(mark.fn, (*bench.x_names, bench.line_arg), finished)
-        try:
-            return measure(mark, bench, *args, **kwargs)
-        except BaseException:
-            if finished:
-                print(f"{bench.plot_name} ({bench.ylabel}), as far as it came:", *finished, sep="\n")
-            raise
-
-    return run
-
-
-def _noting(measure: Callable[..., Any], names: Sequence[str], finished: list[str]) -> Callable[..., Any]:
-    """``measure``, which also adds a line to ``finished``: its arguments ``names``, and what it has measured."""
-
-    def run(**arguments: Any) -> Any:
-        figure = measure(**arguments)
-        finished.append(f"  {', '.join(f'{name}={arguments[name]}' for name in names)}: {figure}")
-        return figure
-
-    return run
 
 
 @value

@@ -33,7 +33,8 @@ from kernbench.frontends.triton import (
     tuning,
 )
 from kernbench.frontends.triton.builder import Builder
-from kernbench.frontends.triton.driver import TritonDriver, do_bench, points_of_report, run
+from kernbench.frontends.triton.driver import TritonDriver, run
+from kernbench.frontends.triton.reports import do_bench, report_of
 from kernbench.frontends.triton.values import numpy_type
 
 MADE_FOR = "3.9"
@@ -136,7 +137,7 @@ def _install() -> None:
     Autotuner._bench = tuning.bench  # noqa: SLF001
     triton.testing.do_bench = triton.testing.do_bench_cudagraph = do_bench
     libraries.install(triton.profiler, nvidia, amd)
-    triton.testing.Mark._run = points_of_report(triton.testing.Mark._run)  # noqa: SLF001
+    triton.testing.Mark._run = report_of(triton.testing.Mark._run)  # noqa: SLF001
     kernels.install()
     driver.set_active(TritonDriver())
     atexit.register(_let_go)

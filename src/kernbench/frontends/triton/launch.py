@@ -19,7 +19,7 @@ from triton.runtime import interpreter
 from triton.runtime.jit import mangle_type
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernbench.common.errors import InputError, RunStopped
+from kernbench.common.errors import InputError, NoMachineError, RunStopped
 from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine
 from kernbench.frontends.gpu import DEVICE
@@ -91,11 +91,13 @@ class Arguments:
 
 
 def context_of(name: str) -> RuntimeContext[Any]:
-    """The context that a host program runs in, for ``name``; InputError outside of one, KernelError in a kernel."""
+    """The context that a host program runs in, for ``name``; NoMachineError outside of one, KernelError in a kernel."""
     check_host_calls()
     context = current_context()
     if context is None:
-        raise InputError(f"{name}: there is no machine here; kernbench run --script FILE, or --bench FILE, gives one")
+        raise NoMachineError(
+            f"{name}: there is no machine here; kernbench run --script FILE, or --bench FILE, gives one"
+        )
     return context
 
 
