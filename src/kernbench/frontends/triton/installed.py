@@ -64,6 +64,7 @@ _EXPECTED: Mapping[tuple[Any, str], str] = {
     (TritonSemantic, "atom_red_typechecking_impl"): "self ptr val mask op",
     (Autotuner, "run"): "self args kwargs",
     (Autotuner, "prune_configs"): "self kwargs",
+    (Autotuner, "check_disk_cache"): "self tuning_key configs bench_fn",
     (Autotuner, "_bench"): "self args config meta",
     (triton.testing, "do_bench"): "fn warmup rep grad_to_none quantiles return_mode",
     **{(triton.profiler, name): "" for name in libraries.PROTON},
@@ -134,6 +135,7 @@ def _install() -> None:
     TritonSemantic.atomic_max, TritonSemantic.atomic_min = atomics.atomic_max, atomics.atomic_min
     Autotuner.run = tuning.run
     Autotuner.prune_configs = tuning.prune
+    Autotuner.check_disk_cache = tuning.recall
     Autotuner._bench = tuning.bench  # noqa: SLF001
     triton.testing.do_bench = triton.testing.do_bench_cudagraph = do_bench
     libraries.install(triton.profiler, nvidia, amd)
