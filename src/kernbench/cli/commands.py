@@ -7,7 +7,7 @@ from typing import Any
 
 import rich_click as click
 
-from kernbench import __version__
+from kernbench.common import __version__
 from kernbench.common.errors import there_are
 from kernbench.common.late import late
 

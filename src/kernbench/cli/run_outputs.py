@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernbench import __version__
 from kernbench.cli.console import say
 from kernbench.cli.run_extras import Extras
+from kernbench.common import __version__
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing, writable
 from kernbench.common.values import state

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
-from kernbench import __version__
+from kernbench.common import __version__
 from kernbench.common.complaints import one_line
 from kernbench.common.errors import InputError, KernbenchError, UnreadableFileError
 from kernbench.common.files import json_text, parse_json, read_input, replacing

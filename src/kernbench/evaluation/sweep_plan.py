@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from kernbench import __version__
 from kernbench.ccl.config import CclConfig
+from kernbench.common import __version__
 from kernbench.common.config import Document
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.values import value

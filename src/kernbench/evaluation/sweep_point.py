@@ -15,8 +15,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from kernbench import __version__
 from kernbench.ccl.config import CclConfig
+from kernbench.common import __version__
 from kernbench.common.config import Document, apply_overrides
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import InputError, RunError, exit_is_failure

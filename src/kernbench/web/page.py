@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from kernbench import __version__
+from kernbench.common import __version__
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing, writable
 from kernbench.common.values import state, value
