@@ -34,11 +34,15 @@ if TYPE_CHECKING:
     from kernbench.common.errors import UnknownNameError as UnknownNameError
     from kernbench.common.errors import UnsupportedError as UnsupportedError
     from kernbench.common.errors import VerificationError as VerificationError
+    from kernbench.library.explanations import Explanation as Explanation
     from kernbench.library.lists import list_benches as list_benches
     from kernbench.library.lists import list_machines as list_machines
     from kernbench.library.lists import list_parts as list_parts
+    from kernbench.library.loading import load as load
     from kernbench.library.machines import CompiledMachine as CompiledMachine
     from kernbench.library.machines import load_machine as load_machine
+    from kernbench.library.running import run as run
+    from kernbench.library.runs import Run as Run
     from kernbench.library.tables import Table as Table
 else:
     _ERRORS = (
@@ -51,7 +55,11 @@ else:
         **dict.fromkeys(_ERRORS, "common.errors"),
         **dict.fromkeys(("list_benches", "list_machines", "list_parts"), "library.lists"),
         **dict.fromkeys(("CompiledMachine", "load_machine"), "library.machines"),
+        "Explanation": "library.explanations",
+        "Run": "library.runs",
         "Table": "library.tables",
+        "load": "library.loading",
+        "run": "library.running",
     }
 
     def __getattr__(name):

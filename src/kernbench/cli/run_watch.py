@@ -14,13 +14,13 @@ from kernbench.cli.run_json import run_document
 from kernbench.cli.run_tables import RunHead, print_run
 from kernbench.cli.session import FAILED, INTERRUPTED
 from kernbench.cli.steps import show_steps
-from kernbench.cli.wall_limit import wall_limit
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import InputError, LimitReached, RunError
 from kernbench.common.program_line import ErrorPlace
 from kernbench.common.values import state
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
+from kernbench.library.wall_limit import wall_limit
 from kernbench.runtime_api.bench_registry import Bench, BenchFunction
 from kernbench.runtime_api.bench_runner import BenchResult, BenchStatus, run_bench, summarise
 from kernbench.runtime_api.context import RuntimeContext

@@ -224,7 +224,7 @@ def run_bench(
     Errors of the program are in the result, whose ``raise_for_status()`` raises them; InputError comes out for a
     topology, a device or parameters that cannot be used.
     """
-    bench = _as_bench(bench_fn)
+    bench = as_bench(bench_fn)
     chosen = _make_params(bench, params)
     machine = topology if isinstance(topology, Topology) else resolve_topology(topology)
     selector = device if isinstance(device, DeviceSelector) else DeviceSelector(device)
@@ -360,7 +360,8 @@ class _BenchRun:
         return self._error
 
 
-def _as_bench(bench_fn: Bench | BenchFunction) -> Bench:
+def as_bench(bench_fn: Bench | BenchFunction) -> Bench:
+    """Return a bench as it is, and a function of one argument as a bench. BenchError for anything else."""
     if isinstance(bench_fn, Bench):
         return bench_fn
     if not callable(bench_fn):

@@ -18,12 +18,14 @@ from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord
 from kernbench.observe.statistics import (
     EngineUsage,
     LinkTraffic,
+    MemoryTraffic,
     QueueTraffic,
     TimeShare,
     Traffic,
     Translation,
     engine_shares,
     engine_usage,
+    memory_traffic,
     queue_traffic,
     traffic,
     translation,
@@ -66,6 +68,7 @@ class RunReport:
 
     ``launches``: the longest one of each name; ``queues``: of the PEs that sent messages; ``under_way``: requests that
     had not ended when the run did, or had failed and were given up. ``translation``: where PEs have a TLB.
+    ``memories``: those that moved most.
     """
 
     launches: tuple[LaunchSplit, ...]
@@ -77,6 +80,7 @@ class RunReport:
     under_way: tuple[str, ...] = ()
     queues: tuple[QueueTraffic, ...] = ()
     translation: Translation | None = None
+    memories: tuple[MemoryTraffic, ...] = ()
 
 
 def report_run(
@@ -100,6 +104,7 @@ def report_run(
         under_way=tuple(_name(handle.msg) for handle in engine.handles if not _has_ended(handle)),
         queues=queue_traffic(engine.machine, works),
         translation=translation(engine.machine),
+        memories=memory_traffic(engine.machine, links),
     )
 
 

@@ -106,6 +106,11 @@ def machine_file(name: str, beside: Path = Path()) -> str:
     return files[name]
 
 
+def name_of(source: str) -> str:
+    """Return the name of the packaged machine whose file ``source`` is; else ``source``."""
+    return next((name for name, file in packaged_machines().items() if file == source), source)
+
+
 @dataclass(frozen=True)
 class Topology:
     """A compiled machine and its source; ``given``: the configuration of its file, where clocks make another of it."""
@@ -122,7 +127,7 @@ class Topology:
     @property
     def name(self) -> str:
         """The name of a packaged machine; else the path of its file."""
-        return next((name for name, file in packaged_machines().items() if file == self.source), self.source)
+        return name_of(self.source)
 
     @property
     def configured(self) -> TopologySpec:
