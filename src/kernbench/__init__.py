@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kernbench.common.errors import UnknownNameError as UnknownNameError
     from kernbench.common.errors import UnsupportedError as UnsupportedError
     from kernbench.common.errors import VerificationError as VerificationError
+    from kernbench.library.evaluations import evaluate as evaluate
     from kernbench.library.explanations import Explanation as Explanation
     from kernbench.library.lists import list_benches as list_benches
     from kernbench.library.lists import list_machines as list_machines
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from kernbench.library.loading import load as load
     from kernbench.library.machines import CompiledMachine as CompiledMachine
     from kernbench.library.machines import load_machine as load_machine
+    from kernbench.library.progress import ProgressDisplay as ProgressDisplay
+    from kernbench.library.progress import RunProgress as RunProgress
     from kernbench.library.running import run as run
     from kernbench.library.runs import Run as Run
     from kernbench.library.tables import Table as Table
@@ -56,8 +59,10 @@ else:
         **dict.fromkeys(("list_benches", "list_machines", "list_parts"), "library.lists"),
         **dict.fromkeys(("CompiledMachine", "load_machine"), "library.machines"),
         "Explanation": "library.explanations",
+        **dict.fromkeys(("ProgressDisplay", "RunProgress"), "library.progress"),
         "Run": "library.runs",
         "Table": "library.tables",
+        "evaluate": "library.evaluations",
         "load": "library.loading",
         "run": "library.running",
     }

@@ -26,7 +26,7 @@ def _check_run(ran: Any) -> None:
 def test_hello(kernbench: Run, machine: str) -> None:
     ran = kernbench("run", "--bench", "hello-send", "--topology", machine, "--verify-data")
     _check_run(ran)
-    assert f"machine     {machine} (" in ran.out
+    assert f"machine: {machine} (" in ran.out
 
 
 @pytest.mark.slow

@@ -1,23 +1,20 @@
-"""Print where the time of a run went: as tables, and as a part of its JSON document."""
+"""Where the time of a run went, as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 
-from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import Json, bar, number, show, table, text
+from kernbench.cli.console import ReportLine, bar, number, table, text
 from kernbench.common.ids import pe_name
 from kernbench.common.units import format_size
 from kernbench.messages.commands import BY_BLOCKS
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Spent
+from kernbench.observe.critical_path_model import CriticalPath, KernelPlace
 from kernbench.observe.roofline import Bound, Roofline
 from kernbench.observe.slices import SliceTime
-from kernbench.runtime_api.run_explanation import KernelShare, LaunchExplanation, LineUse, LineWait, RunExplanation
-from kernbench.triton_emu.source import ProgramText
+from kernbench.runtime_api.run_explanation import LaunchExplanation, LineUse, RunExplanation
 
 SMALLEST_SHARE = 0.002
 MOST_LINES = 16
@@ -25,18 +22,18 @@ MOST_WAITS = 8
 MOST_SLICES = 8
 
 
-def print_explanation(console: Console, found: RunExplanation) -> None:
-    """The longest launch of each name, then the run."""
+def explanation_parts(found: RunExplanation) -> Iterator[Table | ReportLine | None]:
+    """Yield the tables and sentences of the longest launch of each name, then of the run."""
     for launch in found.longest_of_each_name():
         far = "" if launch.ended else ", as far as it got"
-        show(console, _path(f"Launch {launch.name!r}{far}", launch.path), _lines(launch))
-        show(console, _waits(launch), _kernels(launch))
-        show(console, _bounds(f"Launch {launch.name!r}", launch.roofline), _differences(launch.roofline))
-        show(console, _slices(f"Launch {launch.name!r}", launch.slices, launch.path.ps))
-        _verdict(console, f"launch {launch.name!r}", launch.roofline)
-    show(console, _path("Run", found.path), _bounds("Run", found.roofline), _differences(found.roofline))
-    show(console, _slices("Run", found.slices, found.path.ps))
-    _verdict(console, "run", found.roofline)
+        yield from (_path(f"Launch {launch.name!r}{far}", launch.path), _lines(launch))
+        yield from (_waits(launch), _kernels(launch))
+        yield from (_bounds(f"Launch {launch.name!r}", launch.roofline), _differences(launch.roofline))
+        yield _slices(f"Launch {launch.name!r}", launch.slices, launch.path.ps)
+        yield from _sentences(f"launch {launch.name!r}", launch.roofline)
+    yield from (_path("Run", found.path), _bounds("Run", found.roofline), _differences(found.roofline))
+    yield _slices("Run", found.slices, found.path.ps)
+    yield from _sentences("run", found.roofline)
 
 
 def _path(what: str, path: CriticalPath) -> Table:
@@ -210,110 +207,11 @@ def _slices(what: str, found: Sequence[SliceTime], total_ps: int) -> Table | Non
     return made
 
 
-def _verdict(console: Console, what: str, found: Roofline) -> None:
-    for line in _sentences(what, found):
-        console.print(line, style="bold", soft_wrap=True)
-    console.print()
-
-
-def _sentences(what: str, found: Roofline) -> Iterable[str]:
+def _sentences(what: str, found: Roofline) -> Iterator[ReportLine]:
     binding = found.binding
     if binding is None:
-        return (f"{what}: nothing was computed or moved",)
+        yield f"{what}: nothing was computed or moved", "bold"
+        return
     useful = f"; {found.useful:.1%} of the MACs are useful, the rest is at the edges of tiles"
-    return (
-        f"{what}: {binding.resource} binds, at {binding.where}: {binding.ns:,.3f} ns; "
-        f"measured {found.beyond:.1%} more{useful if found.useful < 1 else ''}",
-    )
-
-
-def explanation_document(found: RunExplanation) -> Json:
-    """All launches, and the run. Whole ps, so that sums are exact."""
-    return {
-        "critical_path": _path_json(found.path),
-        "roofline": _roofline_json(found.roofline),
-        "launches": [_launch_json(launch) for launch in found.launches],
-        **_slices_json(found.slices),
-    }
-
-
-def _launch_json(launch: LaunchExplanation) -> Json:
-    return {
-        "name": launch.name,
-        "request_id": launch.request_id,
-        "pe_count": launch.pe_count,
-        "file": launch.program.file,
-        **({"schedule": launch.program.schedule} if launch.program.schedule else {}),
-        "critical_path": _path_json(launch.path),
-        "lines": [_line_json(each, launch.program) for each in launch.lines],
-        "waits": [_wait_json(each) for each in launch.waits],
-        "kernels": [_share_json(each) for each in launch.pes],
-        "roofline": _roofline_json(launch.roofline),
-        **_slices_json(launch.slices),
-        **({} if launch.ended else {"ended": False}),
-    }
-
-
-def _slices_json(found: Sequence[SliceTime]) -> Mapping[str, Json]:
-    """Slices with banks, if there are any."""
-    return {"slices": [asdict(each) for each in found]} if found else {}
-
-
-def _wait_json(each: LineWait) -> Json:
-    return {
-        "waiting": _place_json(each.waiting, each.waiting_kernel),
-        "for": each.waited_for,
-        "direction": each.direction,
-        "cause": _place_json(each.cause, each.kernel),
-        "count": each.count,
-        "ns": each.ns,
-    }
-
-
-def _place_json(place: KernelPlace, kernel: str) -> Json:
-    return {"pe": list(place.pe), "request_id": place.launch_id, "kernel": kernel, "line": place.line}
-
-
-def _share_json(each: KernelShare) -> Json:
-    return {"pe": list(each.pe), "request_id": each.launch_id, "kernel": each.kernel, "ns": each.ns}
-
-
-def _path_json(path: CriticalPath) -> Json:
-    return {"total_ps": path.ps, "parts": _parts_json(path.parts)}
-
-
-def _parts_json(parts: Iterable[Spent]) -> Json:
-    return [{"part": str(each.part), "ps": each.ps} for each in parts]
-
-
-def _line_json(each: LineUse, program: ProgramText) -> Json:
-    return {
-        "line": each.line,
-        **({"step": each.says} if program.schedule else {}),
-        "path_ns": each.path_ns,
-        "parts": _parts_json(each.parts),
-        "busy": [{"engine": time.engine, "ns": time.ns} for time in each.busy],
-        **({"blocks": list(each.blocks)} if each.blocks else {}),
-    }
-
-
-def _roofline_json(found: Roofline) -> Json:
-    binding = found.binding
-    return {
-        "measured_ps": found.measured_ps,
-        "binding": None if binding is None else binding.resource,
-        "beyond": found.beyond,
-        "useful_macs": found.useful,
-        "bounds": [
-            {
-                "resource": each.resource,
-                "where": each.where,
-                "amount": each.amount,
-                "unit": each.unit,
-                "rate_per_ns": each.rate,
-                "ps": each.ps,
-            }
-            for each in found.bounds
-        ],
-        "differences": [{"what": str(each.what), "ps": each.ps} for each in found.differences],
-    }
+    binds = f"{what}: {binding.resource} binds, at {binding.where}: {binding.ns:,.3f} ns"
+    yield f"{binds}; measured {found.beyond:.1%} more{useful if found.useful < 1 else ''}", "bold"

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import rich_click as click
 
-from kernbench.cli.console import print_json, say, stdout
+from kernbench.cli.console import print_json, say, show_progress, stdout
 from kernbench.cli.options import debug_option, json_option, set_option, topology_option
 from kernbench.cli.probe_memory import draw_memory, memory_document, print_memory, probe_memory
 from kernbench.cli.probe_output import print_reports, probe_document
 from kernbench.cli.session import INTERRUPTED
-from kernbench.cli.steps import show_steps
 from kernbench.common.errors import InputError
 from kernbench.common.units import parse_size
+from kernbench.library.progress import StepProgress
 from kernbench.probe.cases import ProbeCase, cases_of, find_case
 from kernbench.probe.measure import probe_case, refreshed_evenly
 from kernbench.probe.memory_case import NAME as MEMORY
@@ -89,9 +89,9 @@ def _probe(
     """The reports of all cases and 0; interrupted, those that are finished and the code for that."""
     reports: list[ProbeReport | NotHere] = []
     try:
-        with show_steps(len(cases)) as progress:
-            for case in cases:
-                progress.begin(case.name)
+        with show_progress() as display:
+            for at, case in enumerate(cases):
+                display(StepProgress(case.name, at, len(cases)))
                 reports.append(probe_case(machine, case, nbytes, details=details))
     except KeyboardInterrupt:
         return reports, INTERRUPTED

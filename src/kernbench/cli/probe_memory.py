@@ -8,10 +8,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import Json, number, show, table, text
-from kernbench.cli.steps import show_steps
+from kernbench.cli.console import Json, number, show, show_progress, table, text
 from kernbench.common.files import replacing, writable
 from kernbench.common.late import late
+from kernbench.library.progress import StepProgress
 from kernbench.probe.memory_case import (
     NAME,
     Latency,
@@ -32,9 +32,9 @@ def probe_memory(machine: Topology) -> tuple[SliceReport, ...]:
     """Probe the slice of a machine."""
     slices = slices_of(machine.spec.cube.hbm)
     reports = []
-    with show_steps(len(slices)) as progress:
-        for each in slices:
-            progress.begin(f"{NAME} {each.memory} {each.mapping}")
+    with show_progress() as display:
+        for at, each in enumerate(slices):
+            display(StepProgress(f"{NAME} {each.memory} {each.mapping}", at, len(slices)))
             reports.append(probe_slice(each))
     return tuple(reports)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from kernbench.common.program_line import ErrorPlace
+from kernbench.common.program_line import place_document
 from kernbench.library.runs import Run
 from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.testing import Comparison
@@ -64,21 +64,6 @@ def verification_document(comparisons: Sequence[Comparison], skipped: int) -> di
         "verdict": passed_or_not(comparisons),
         "skipped": skipped,
         "comparisons": [_comparison(each) for each in comparisons],
-    }
-
-
-def place_document(place: ErrorPlace | None) -> dict[str, Any] | None:
-    """Return the place where an error comes from as an entry of a document."""
-    if place is None:
-        return None
-    line = place.line
-    return {
-        "file": None if line is None else line.file,
-        "line": None if line is None else line.line,
-        "function": None if line is None else line.function,
-        "pe": None if place.pe is None else list(place.pe),
-        "kernel": place.kernel,
-        "rank": place.rank,
     }
 
 

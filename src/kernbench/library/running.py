@@ -23,6 +23,7 @@ from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine, Observer
 from kernbench.engine.requests import Limits
 from kernbench.library.machines import CompiledMachine, MachineLike, load_machine
+from kernbench.library.progress import OnProgress, ProgressDisplay, ProgressWatch
 from kernbench.library.runs import LiveRun, Run, RunStatus, failure_of
 from kernbench.library.wall_limit import wall_limit
 from kernbench.runtime_api.bench_registry import Bench, load_bench
@@ -56,7 +57,7 @@ class RunRequest:
     """What is to be run, and how.
 
     ``params``: changes of the bench's parameters as texts, ``bench.m=512``. ``observe``: keep what explains the time;
-    ``links``: also the loads of links and queues, which pages and timelines show. ``sanitize``: look for races and
+    ``links``, ``queues``: also their loads, which pages and timelines show. ``sanitize``: look for races and
     reads of what nobody wrote; ``trace_ccl``: print every message of queues.
     """
 
@@ -71,6 +72,7 @@ class RunRequest:
     limits: Limits = field(default_factory=Limits)
     observe: bool = True
     links: bool = True
+    queues: bool = True
     sanitize: bool = False
     trace_ccl: bool = False
 
@@ -87,6 +89,7 @@ def run(
     observe: bool = True,
     max_sim_ns: float | None = None,
     max_wall_s: float | None = None,
+    on_progress: OnProgress | None = None,
     **keywords: object,
 ) -> Run:
     """Run a program on a machine.
@@ -95,7 +98,8 @@ def run(
     Its parameters: as keywords or in ``params``. ``machine``: as ``load_machine`` takes it. ``verify``: compute
     numbers, and check them; ``data``: keep values to be read, by default as the bench says. ``device``: ``all``, or one
     SIP as ``sip:0``. ``ccl``: the file that configures collectives. ``observe``: keep what explains the time.
-    ``max_sim_ns``, ``max_wall_s``: stop beyond this simulated time, or after so many seconds.
+    ``max_sim_ns``, ``max_wall_s``: stop beyond this simulated time, or after so many seconds. ``on_progress`` is called
+    with a RunProgress twice a second, from a thread of its own; ``kb.ProgressDisplay()`` shows a bar.
 
     A program that fails does not raise: the result says so, and its ``raise_for_status`` raises. Ctrl-C ends the run,
     whose result has what was finished. InputError for a program, a machine or parameters that cannot be used.
@@ -113,7 +117,7 @@ def run(
         limits=Limits(_limit("max_sim_ns", max_sim_ns), _limit("max_wall_s", max_wall_s)),
         observe=observe,
     )
-    return simulate(request)
+    return simulate(request, on_progress)
 
 
 def find_program(program: Program) -> Bench:
@@ -148,14 +152,14 @@ def _limit(name: str, given: float | None) -> float | None:
     return float(given)
 
 
-def simulate(request: RunRequest) -> Run:
+def simulate(request: RunRequest, on_progress: OnProgress | None = None) -> Run:
     """Run what is asked to its end, or until the user interrupts. InputError for what cannot be used."""
     machine = request.machine.topology
     device = DeviceSelector(request.device)
     resolve_device(device, machine.spec)
     if request.ccl is not None:
         check_ccl(os.fspath(request.ccl))
-    return _Simulation(request, device).run()
+    return _Simulation(request, device, on_progress).run()
 
 
 @state(eq=False)
@@ -164,6 +168,8 @@ class _Simulation:
 
     request: RunRequest
     device: DeviceSelector
+    on_progress: OnProgress | None = None
+    watch: ProgressWatch | None = None
     log: TraceLog | None = None
     sanitizer: Sanitizer | None = None
     engine: GraphEngine | None = None
@@ -174,12 +180,16 @@ class _Simulation:
         """Run, and collect what came of it."""
         request, result = self.request, None
         if request.observe:
-            self.log = late(TRACE_LOG, "TraceLog")(links=request.links, watch_queues=request.links)
+            self.log = late(TRACE_LOG, "TraceLog")(links=request.links, watch_queues=request.queues)
         if request.sanitize:
             self.sanitizer = late(SANITIZER, "Sanitizer")()
         params = request.bench.make_params(request.params)
         try:
             with ExitStack() as around:
+                if isinstance(self.on_progress, ProgressDisplay):
+                    around.enter_context(self.on_progress)
+                if self.on_progress is not None:
+                    self.watch = around.enter_context(ProgressWatch(request.bench.name, self.on_progress))
                 around.enter_context(wall_limit(request.limits.wall_s, self._out_of_time))
                 result = run_bench(
                     topology=request.machine.topology,
@@ -216,6 +226,8 @@ class _Simulation:
         observers: list[Observer] = [each for each in (self.sanitizer, self.log) if each is not None]
         machine = request.machine.topology
         self.engine = GraphEngine(machine, request.data, observers=observers, limits=request.limits)
+        if self.watch is not None:
+            self.watch.engine = self.engine
         if request.trace_ccl:
             trace_ccl(self.engine)
         return self.engine
