@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from kernbench.library.progress import RunProgress as RunProgress
     from kernbench.library.running import run as run
     from kernbench.library.runs import Run as Run
+    from kernbench.library.sweeps import Sweep as Sweep
+    from kernbench.library.sweeps import sweep as sweep
     from kernbench.library.tables import Table as Table
 else:
     _ERRORS = (
@@ -63,6 +65,7 @@ else:
         "Run": "library.runs",
         "Table": "library.tables",
         "evaluate": "library.evaluations",
+        **dict.fromkeys(("Sweep", "sweep"), "library.sweeps"),
         "load": "library.loading",
         "run": "library.running",
     }

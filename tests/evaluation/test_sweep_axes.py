@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,17 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from kernbench.evaluation.sweep_axes import axis_text, mark_x, scale_y
-from kernbench.evaluation.sweep_loading import plan_sweep
-from kernbench.evaluation.sweep_plan import SweepPlan
-
-AXIS = "bench.m"
-
-
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> SweepPlan:
-    path = tmp_path_factory.mktemp("sweep") / "grid.yaml"
-    path.write_text(f"bench: matmul-composite\ngrid: {{ {AXIS}: [32] }}\n")
-    return plan_sweep(path, "default")
 
 
 def panel_over(values: list[float]) -> Axes:
@@ -54,10 +42,9 @@ def shown(panel: Axes) -> list[Text]:
         (list(range(40)), "linear"),
     ],
 )
-def test_labels_along_x_do_not_overlap(plan: SweepPlan, values: list[float], scale: str) -> None:
+def test_labels_along_x_do_not_overlap(values: list[float], scale: str) -> None:
     panel = panel_over(values)
-    spec = plan.spec.model_copy(update={"grid": {AXIS: tuple(values)}})
-    mark_x(panel, replace(plan, spec=spec), AXIS)
+    mark_x(panel, tuple(values))
     assert panel.get_xscale() == scale
     boxes = [each.get_window_extent() for each in shown(panel)]
     assert boxes

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from kernbench.common.complaints import one_line, show
 from kernbench.common.errors import InputError
 from kernbench.common.files import parse_json, read_input
+from kernbench.common.late import late
 from kernbench.common.program_line import ErrorPlace, ProgramLine
 from kernbench.engine.keeping import DataReport
 from kernbench.engine.records import PrintedLine
@@ -23,13 +24,25 @@ from kernbench.runtime_api.bench_runner import BenchSummary
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
 from kernbench.runtime_api.testing import Comparison, Mismatch
 
+if TYPE_CHECKING:
+    from kernbench.library.sweeps import Sweep
+
 COMMAND = "kernbench run --json"
+SWEEPS = "kernbench.library.sweeps"
+PARQUET = ".parquet"
 NOT_SAID = "no verdict: made by a version that gave none"
 
 
-def load(path: str | os.PathLike[str]) -> Run:
-    """Read what a command wrote: a run's JSON. InputError, which names the command, for anything else."""
-    return load_run(Path(path))
+def load(path: str | os.PathLike[str]) -> Run | Sweep:
+    """Read what a command wrote: a run's JSON, a sweep's folder or Parquet file.
+
+    InputError, which names the command that makes it, for anything else.
+    """
+    place = Path(path)
+    if place.is_dir() or place.suffix == PARQUET:
+        found: Sweep = late(SWEEPS, "load_sweep")(place)
+        return found
+    return load_run(place)
 
 
 def load_run(path: Path) -> Run:
