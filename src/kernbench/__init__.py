@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from kernbench.common.errors import UnknownNameError as UnknownNameError
     from kernbench.common.errors import UnsupportedError as UnsupportedError
     from kernbench.common.errors import VerificationError as VerificationError
+    from kernbench.library.comparisons import SideBySide as SideBySide
+    from kernbench.library.comparisons import compare as compare
     from kernbench.library.evaluations import evaluate as evaluate
     from kernbench.library.explanations import Explanation as Explanation
     from kernbench.library.lists import list_benches as list_benches
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from kernbench.library.loading import load as load
     from kernbench.library.machines import CompiledMachine as CompiledMachine
     from kernbench.library.machines import load_machine as load_machine
+    from kernbench.library.probes import Probe as Probe
+    from kernbench.library.probes import probe_case as probe_case
     from kernbench.library.progress import ProgressDisplay as ProgressDisplay
     from kernbench.library.progress import RunProgress as RunProgress
     from kernbench.library.running import run as run
@@ -65,6 +69,8 @@ else:
         "Run": "library.runs",
         "Table": "library.tables",
         "evaluate": "library.evaluations",
+        **dict.fromkeys(("Probe", "probe_case"), "library.probes"),
+        **dict.fromkeys(("SideBySide", "compare"), "library.comparisons"),
         **dict.fromkeys(("Sweep", "sweep"), "library.sweeps"),
         "load": "library.loading",
         "run": "library.running",

@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from typing import Any
 
 import rich_click as click
 from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import Json, bar, facts, number, print_json, show, stdout, table, text
-from kernbench.cli.options import debug_option, json_option
-from kernbench.evaluation.compare_inputs import ResultFile, read_compared
+from kernbench.cli.console import bar, number, print_json, show_report, stdout, table, text
+from kernbench.cli.options import output_options, verbose_option
+from kernbench.evaluation.compare_inputs import ResultFile
 from kernbench.evaluation.compare_results import (
     Change,
     Differing,
     Pair,
     ResultComparison,
-    compare_results,
     values_text,
-    verdict,
 )
+from kernbench.library.comparisons import SideBySide, compare
 
 
 @click.command(name="compare")
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@json_option
-@debug_option
+@verbose_option
+@output_options
 def command(a: str, b: str, as_json: bool) -> int:
     """Two results side by side: sweep.parquet, one point of it (sweep.parquet:7), or what run --json printed."""
-    one, other = read_compared(a), read_compared(b)
-    found = compare_results(one, other)
+    found = compare(a, b)
     if as_json:
-        print_json(compared_document(one, other, found))
+        print_json(found.to_dict())
     else:
-        print_compared(stdout(), one, other, found)
+        print_compared(stdout(), found)
     return 0
 
 
@@ -44,28 +40,16 @@ MOST_ROWS = 20
 SMALLEST_SHARE = 0.001
 
 
-def print_compared(console: Console, a: ResultFile, b: ResultFile, found: ResultComparison) -> None:
-    """Everything about two results, the most important last."""
+def print_compared(console: Console, compared: SideBySide) -> None:
+    """Print what explains the difference of two results, then the tables."""
+    found = compared.found
+    head = [(line, "bold") for line in compared.sentences]
+    head += [(f"{name}: {said}", "default") for name, said in (("A", _name(compared.a)), ("B", _name(compared.b)))]
+    head += [(f"{name}: {said}", "default") for name, said in _say_left_out(found)]
     breakdown = _breakdown("Where the change is  (critical path of the run, all points)", found.stages, found.time.ns)
     if not found.stages:
-        breakdown = _breakdown("Busy time  (overlaps; --explain and sweeps keep the critical path)", found.busy, 0.0)
-    show(
-        console,
-        facts("Compared", [("A", _name(a)), ("B", _name(b)), *_say_left_out(found)]),
-        _pairs(found.pairs),
-        breakdown,
-        _bounds(found),
-        _differing(found.differing),
-    )
-    for line in verdict(found):
-        console.print(line, style="bold", soft_wrap=True)
-
-
-def compared_document(a: ResultFile, b: ResultFile, found: ResultComparison) -> Json:
-    """Everything about two results."""
-    document: dict[str, Any] = asdict(found)
-    document["pairs"] = [pair | {"where": dict(pair["where"])} for pair in document["pairs"]]
-    return {"a": a.name, "b": b.name, **document, "verdict": list(verdict(found))}
+        breakdown = _breakdown("Busy time  (overlaps; runs that are observed have a critical path)", found.busy, 0.0)
+    show_report(console, head, (_pairs(found.pairs), breakdown, _bounds(found), _differing(found.differing)))
 
 
 def _name(file: ResultFile) -> str:
