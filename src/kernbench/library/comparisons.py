@@ -22,7 +22,7 @@ from kernbench.evaluation.compare_results import (
 )
 from kernbench.library.runs import Run
 from kernbench.library.sweeps import Sweep
-from kernbench.library.tables import LINE, Table, make_table
+from kernbench.library.tables import LINE, Table, make_table, text_html
 
 Comparable: TypeAlias = "Run | Sweep | str | os.PathLike[str]"
 """A run, a sweep, or what names a file of one: a run's JSON, a sweep's folder, its Parquet file, a point of that"""
@@ -75,7 +75,7 @@ class SideBySide:
 
     def _repr_html_(self) -> str:
         tables = (each for each in (self.pairs, self.stages, self.differing) if len(each))
-        return f"<pre>{self!r}</pre>{''.join(each._repr_html_() for each in tables)}"
+        return text_html(repr(self), *(each.to_html() for each in tables))
 
 
 _PAIRS: dict[str, Any] = {

@@ -11,7 +11,7 @@ from kernbench.common.ids import pe_name
 from kernbench.common.late import late
 from kernbench.common.units import format_ns, ps_to_ns
 from kernbench.common.values import value
-from kernbench.library.tables import LINE, Table, make_table
+from kernbench.library.tables import LINE, Table, make_table, text_html
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Spent
 from kernbench.observe.roofline import Roofline
 from kernbench.observe.slices import SliceTime
@@ -138,8 +138,7 @@ class ExplainedTime:
         return self.critical_path, self.bounds, self.beyond, self.slices
 
     def _repr_html_(self) -> str:
-        tables = "".join(each._repr_html_() for each in self._tables() if len(each))
-        return f"<pre>{self!r}</pre>{tables}"
+        return text_html(repr(self), *(each.to_html() for each in self._tables() if len(each)))
 
 
 class ExplainedLaunch(ExplainedTime):

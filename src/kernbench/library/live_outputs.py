@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,6 +86,13 @@ def draw_bounds(found: Explanation) -> Figure:
         panels[-1].set_xlim(0, 105)
         panels[-1].set_xlabel("least time that a resource needs, % of the time taken")
     return figure
+
+
+def svg_of(figure: Figure) -> str:
+    """Return a figure as SVG, for a notebook."""
+    made = io.StringIO()
+    figure.savefig(made, format="svg")
+    return made.getvalue().partition("<svg")[1] + made.getvalue().partition("<svg")[2]
 
 
 def op_log_of(live: LiveRun) -> pyarrow.Table:

@@ -14,6 +14,7 @@ from kernbench.common.config import Document, apply_overrides, load_document
 from kernbench.common.errors import InputError
 from kernbench.common.late import late
 from kernbench.common.units import format_size
+from kernbench.library.tables import text_html
 from kernbench.topology.builder import Topology, compile_topology, topology_file
 from kernbench.topology.export import peak_text
 
@@ -117,8 +118,9 @@ class CompiledMachine:
         head = f"machine {self.name!r}{changed} ({self.digest[:12]})"
         return "\n".join([head, *(f"  {name:<8} {said}" for name, said in rows.items())])
 
-    def _repr_svg_(self) -> str:
-        return str(late(PICTURES, "to_svg")(self.topology))
+    def _repr_html_(self) -> str:
+        drawing = str(late(PICTURES, "to_svg")(self.topology))
+        return text_html(repr(self), drawing[drawing.index("<svg") :])
 
     def __eq__(self, other: object) -> bool:
         return self.digest == other.digest if isinstance(other, CompiledMachine) else NotImplemented

@@ -12,7 +12,7 @@ from kernbench.common.units import format_size, parse_size, ps_to_ns
 from kernbench.common.values import value
 from kernbench.library.machines import CompiledMachine, MachineLike, load_machine
 from kernbench.library.progress import ProgressDisplay, StepProgress
-from kernbench.library.tables import LINE, Table, make_table
+from kernbench.library.tables import LINE, Table, make_table, text_html
 from kernbench.probe.cases import ProbeCase, cases_of, find_case
 from kernbench.probe.measure import probe_case as measure_case
 from kernbench.probe.measure import refreshed_evenly
@@ -91,7 +91,7 @@ class Probe:
 
     def _repr_html_(self) -> str:
         tables = (each for each in (self.table, self.sizes, self.hops) if len(each))
-        return f"<pre>{self.verdict}</pre>{''.join(each._repr_html_() for each in tables)}"
+        return text_html(self.verdict, *(each.to_html() for each in tables))
 
 
 _CASES: Mapping[str, Any] = {

@@ -19,7 +19,7 @@ from kernbench.common.values import state, value
 from kernbench.engine.keeping import DataReport
 from kernbench.engine.records import PrintedLine
 from kernbench.library.machines import CompiledMachine, load_machine
-from kernbench.library.tables import LINE, Table, html_table, make_table
+from kernbench.library.tables import LINE, Table, make_table, text_html
 from kernbench.observe.statistics import EngineUsage, LinkTraffic, MemoryTraffic
 from kernbench.runtime_api.bench_runner import BenchSummary, PhaseSummary
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
@@ -43,6 +43,8 @@ RunStatus: TypeAlias = Literal["OK", "FAILED", "NO_REQUESTS", "INTERRUPTED"]
 DOCUMENT = "kernbench.library.run_document"
 EXPLANATION = "kernbench.library.explanations"
 LIVE = "kernbench.library.live_outputs"
+HTML_ROWS = 8
+"""Rows of each table of a run in a notebook"""
 RUN_AGAIN = "it needs the engine, which is not kept in files and pickles: run again"
 
 
@@ -263,9 +265,9 @@ class Run:
         return "\n".join(line[:LINE] for line in lines)
 
     def _repr_html_(self) -> str:
-        head = html_table("Run", {"": "what it is", " ": "of this run"}, [[line] for line in repr(self).splitlines()])
-        tables = (self.phases, self.launches, self.engines, self.links, self.memories, self.comparisons)
-        return head + "".join(each._repr_html_() for each in tables if len(each))
+        tables = (self.launches, self.phases, self.engines, self.links, self.memories, self.comparisons)
+        picture = [] if self.explained is None else [late(LIVE, "svg_of")(self.roofline())]
+        return text_html(repr(self), *picture, *(each.to_html(HTML_ROWS) for each in tables if len(each)))
 
     def __getstate__(self) -> list[Any]:
         return [None if each.name == "live" else getattr(self, each.name) for each in fields(self)]

@@ -43,7 +43,7 @@ from kernbench.evaluation.sweep_table import (
 from kernbench.library.machines import MachineLike, Overrides, load_machine
 from kernbench.library.progress import ProgressDisplay
 from kernbench.library.running import Program, find_program
-from kernbench.library.tables import LINE, Table, make_table
+from kernbench.library.tables import LINE, Table, make_table, text_html
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -185,7 +185,7 @@ class Sweep:
         return "\n".join(line.partition("\n")[0][:LINE] for line in lines)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{self!r}</pre>{self.table._repr_html_()}"
+        return text_html(repr(self), self.table.to_html())
 
 
 def _say_column(name: str) -> str:

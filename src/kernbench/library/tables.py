@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
@@ -91,10 +91,14 @@ class Table(Generic[R]):
         more = [f"… {len(self) - SHOWN_ROWS:,} more"] if len(self) > SHOWN_ROWS else []
         return "\n".join([f"{self.kind}: {len(self):,} × {', '.join(names)}"[:LINE], *lines, *more])
 
+    def to_html(self, most: int = HTML_ROWS) -> str:
+        """Return the first rows as a table of HTML; what a column says is shown over its name."""
+        cells = ((each.read(row) for each in self.headings) for row in islice(self.rows, most))
+        more = f"… {len(self) - most:,} more rows" if len(self) > most else ""
+        return _html_table(self.kind, self.columns, cells, more)
+
     def _repr_html_(self) -> str:
-        cells = ((_text(each.read(row)) for each in self.headings) for row in islice(self.rows, HTML_ROWS))
-        more = f"… {len(self) - HTML_ROWS:,} more rows" if len(self) > HTML_ROWS else ""
-        return html_table(self.kind, self.columns, cells, more)
+        return self.to_html()
 
 
 LINE = 120
@@ -136,17 +140,28 @@ def _align(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip()[:LINE] for row in rows]
 
 
-def html_table(
-    title: str, columns: Mapping[str, str], rows: Iterator[Iterator[str]] | Sequence[Sequence[str]], more: str = ""
-) -> str:
-    """Return a table as HTML: what a column says is shown over its name."""
-    head = "".join(f'<th title="{html.escape(about)}">{html.escape(name)}</th>' for name, about in columns.items())
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+def _html_table(title: str, columns: Mapping[str, str], rows: Iterable[Iterable[object]], more: str) -> str:
+    head = "".join(
+        f'<th title="{html.escape(about)}" style="text-align:left">{html.escape(name)}</th>'
+        for name, about in columns.items()
+    )
+    body = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in rows)
     note = f"<p>{html.escape(more)}</p>" if more else ""
     return (
         f'<table><caption style="text-align:left"><b>{html.escape(title)}</b></caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
     )
+
+
+def _html_cell(given: object) -> str:
+    """Return a cell of HTML: figures stand on the right, texts on the left."""
+    side = "right" if isinstance(given, int | float) and not isinstance(given, bool) else "left"
+    return f'<td style="text-align:{side}">{html.escape(_text(given))}</td>'
+
+
+def text_html(text: str, *more: str) -> str:
+    """Return a text as HTML, and what follows it."""
+    return "".join([f"<pre>{html.escape(text)}</pre>", *more])
 
 
 def arrow_table(columns: Mapping[str, Sequence[TableCell]], about: Mapping[str, str]) -> pyarrow.Table:
