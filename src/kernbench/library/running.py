@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import field, replace
 from functools import wraps
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import kernbench.benches
@@ -122,7 +123,11 @@ def run(
 
 def find_program(program: Program) -> Bench:
     """Return the bench that a program is. UnknownNameError or BenchError, with what there is, for none."""
-    bench = load_bench(os.fspath(program)) if isinstance(program, str | os.PathLike) else as_bench(program)
+    if isinstance(program, str | os.PathLike):
+        bench = load_bench(os.fspath(program))
+    else:
+        bench = as_bench(program)
+        bench = replace(bench, name=program.__name__) if isinstance(program, FunctionType) else bench
     if bench.evaluation:
         raise BenchError(f"{bench.name!r} is an evaluation, which makes many runs of its own: kernbench run --bench")
     return bench

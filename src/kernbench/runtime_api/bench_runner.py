@@ -365,7 +365,7 @@ def as_bench(bench_fn: Bench | BenchFunction) -> Bench:
     if isinstance(bench_fn, Bench):
         return bench_fn
     if not callable(bench_fn):
-        raise BenchError(f"bench_fn is a {type(bench_fn).__name__}, not a bench or a function")
+        raise BenchError(f"found {bench_fn!r}, not a bench or a function of one argument")
     return Bench(name="bench", description="a function", function=bench_fn, file=file_of(bench_fn))
 
 
