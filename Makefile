@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := .venv-extras
 TORCH_INDEX ?=
 
-.PHONY: run test test-all check bench extras test-extras clean
+.PHONY: run test test-all check bench docs dist extras test-extras clean
 
 run: $(STAMP)
 	$(BIN)/kernbench run --bench gemm-single-pe --verify-data
@@ -25,6 +25,19 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/pytest benches -m ""
+
+# The site of the documentation, with the reference made from docstrings: site/index.html.
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build
+
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'
+	touch $@
+
+# The source archive, and the wheel built from it. The version is in src/kernbench/common/__init__.py.
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kernbench needs Python 3.11 or newer")'
@@ -44,4 +57,4 @@ $(EXTRAS)/.installed: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(EXTRAS) .pytest_cache .mypy_cache .ruff_cache .hypothesis results
+	rm -rf $(VENV) $(EXTRAS) site .pytest_cache .mypy_cache .ruff_cache .hypothesis dist results

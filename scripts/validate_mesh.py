@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from kernbench.evaluation.mesh_load import LoadPlan, accepted_at_full_load
+from kernbench.evaluation.mesh_load import LoadPlan, measure_full_load
 from kernbench.evaluation.mesh_network import MeshSpec
 from kernbench.evaluation.mesh_reference import (
     compare_curve,
@@ -35,7 +35,7 @@ def main() -> None:
         units = [(c, u) for c in reference.curves for u in ((None,) if c.packet_flits == 1 else (None, 1))]
         jobs = [pool.submit(compare_curve, c, PLAN, RESOLUTION, u) for c, u in units]
         flows = pool.map(partial(compare_flows, plan=FLOW_PLAN), reference.contention)
-        depths = [pool.submit(accepted_at_full_load, MeshSpec(fifo_flits=f), "uniform", PLAN) for f in FIFO_FLITS]
+        depths = [pool.submit(measure_full_load, MeshSpec(fifo_flits=f), "uniform", PLAN) for f in FIFO_FLITS]
         whole = [job.result() for job, (_, unit) in zip(jobs, units, strict=True) if unit is None]
         single = [job.result() for job, (_, unit) in zip(jobs, units, strict=True) if unit == 1]
         draw_mesh_latency(whole, ROOT / "docs/figures/mesh_latency.png")

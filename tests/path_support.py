@@ -15,6 +15,7 @@ from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.observe.roofline import Roofline, roofline
+from kernbench.observe.slices import slice_times
 from observed import log_of, logged
 
 SMALL = ("sip.cube_mesh.w=1", "sip.cube_mesh.h=1", "system.sips.count=1")
@@ -50,7 +51,8 @@ def path_of(engine: GraphEngine, handle: RequestHandle) -> CriticalPath:
 
 def roofline_of(engine: GraphEngine, handle: RequestHandle) -> Roofline:
     """What bounds a launch."""
-    return roofline(log_of(engine), path_of(engine, handle), handle.request_id)
+    log, path = log_of(engine), path_of(engine, handle)
+    return roofline(log, path, slice_times(log, path), handle.request_id)
 
 
 def check(path: CriticalPath, start_ps: int, end_ps: int) -> None:

@@ -11,8 +11,7 @@ from algorithm_support import algorithm, all_reduce, longest_kernel_ns, over_sip
 from compiled import SPREAD, compiled
 from covering import covering, sample, slow
 from kernbench.engine.engine import GraphEngine
-from kernbench.evaluation.ccl_bounds import CollectiveBounds
-from kernbench.evaluation.ccl_theory import ClosedForms
+from kernbench.evaluation.ccl_theory import ClosedForms, CollectiveBounds
 from kernbench.evaluation.ccl_ways import QueueFigures
 from kernbench.topology.builder import Topology
 from kernbench.topology.grid import Grid

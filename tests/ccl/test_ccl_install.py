@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kernbench.ccl.diagnostics import IpcqDeadlock, pointer_dump, trace_ccl
 from kernbench.ccl.install import (
     QueueSettings,
-    configured,
+    find_algorithm,
     install_edges,
     install_ipcq,
     prepare_queues,
@@ -294,7 +294,7 @@ def test_arguments_follow_what_ranks_are(name: str) -> None:
     text = f"algorithms:\n  a: {{ module: {name}, topology: {topology} }}\n"
     cfg = ccl_config_of(parse_document(text, "ccl.yaml"))
     spec = machine("system.sips.count=4", "system.sips.topology=torus_2d", "system.sips.w=4", "system.sips.h=1").spec
-    of_sips, of_pes = (configured(None, n, cfg) for n in (None, 4))
+    of_sips, of_pes = (find_algorithm(None, n, cfg) for n in (None, 4))
     assert isinstance(of_sips.kernel, ScheduledKernel)
     told = [of_sips.kernel.named(each.args_for(spec, n_elem=9)) for each in (of_sips, of_pes)]
     assert [each["ranks_are_sips"] for each in told] == [True, False]

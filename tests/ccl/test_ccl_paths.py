@@ -10,7 +10,7 @@ import pytest
 from ccl_support import machine, sips
 
 from kernbench.ccl.config import resolve_algorithm_config
-from kernbench.ccl.install import configured, edges_of, install_ipcq, layout_of
+from kernbench.ccl.install import edges_of, find_algorithm, install_ipcq, layout_of
 from kernbench.ccl.loading import Algorithm, load_algorithm, load_ccl_config
 from kernbench.common.errors import ConfigError, InputError
 from kernbench.engine.engine import GraphEngine
@@ -121,7 +121,7 @@ def test_every_way_to_a_configuration_looks_beside_its_file(elsewhere: Path) -> 
     (elsewhere / "there" / "ccl.yaml").write_text("algorithms:\n  a: { module: mine.py, topology: mine.pair }\n")
     path = "../there/ccl.yaml"
     engine = GraphEngine(machine())
-    assert configured(ccl=path).kernel_args(n_elem=1, world_size=1) == ((0, 0, 1), 1)
+    assert find_algorithm(ccl=path).kernel_args(n_elem=1, world_size=1) == ((0, 0, 1), 1)
     with RuntimeContext(engine, ccl=path) as torch:
         torch.uninstall_ipcq(torch.install_ipcq())
     assert install_ipcq(engine, ccl=Path(path)).queues.edges == (((0, 0, 0), "E", (0, 0, 1)),)

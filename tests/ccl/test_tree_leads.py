@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from compiled import compiled
 from kernbench.ccl.algorithms import tree_allreduce
-from kernbench.ccl.delays import hop_bytes
+from kernbench.ccl.loading import hop_bytes
 from kernbench.ccl.pieces import Messages
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.ccl.trees import Hops, hops_to_root

@@ -65,7 +65,7 @@ def test_version(kernbench: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("frobnicate",), "No such command 'frobnicate'; there are: run, list, probe, check-part,"),
+        (("frobnicate",), "No such command 'frobnicate'; there are: run, list, config, probe, check-part,"),
         (("rnu",), "; did you mean 'run'?\nhelp: kernbench --help"),
         (("check_part",), "did you mean 'check-part'?"),
         (("run",), "Missing option '--bench' or '--script'"),

@@ -30,7 +30,7 @@ def test_two_runs(kernbench: Run, runs: tuple[str, str]) -> None:
     assert ran.code == 0
     assert f"what differs: {EFFICIENCY} 0.4 → 0.8" in ran.out
     assert "the stage that changed most: memory" in ran.out
-    assert "bound by HBM in both: the bound of the longest launch moves by -50.0%" in ran.out
+    assert "latency: HBM in both: the bound of the main launch moves by -50.0%" in ran.out
     assert "…" not in ran.out
 
 

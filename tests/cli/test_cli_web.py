@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from kernbench.cli import web_command
-from kernbench.web.page import PageServer, Shelf
-from kernbench.web.source import Watcher
+from kernbench.web.server import PageServer, Shelf, Watcher
 
 Run = Callable[..., Any]
 SMALL = ("--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1", "--set", "system.sips.count=1")

@@ -135,7 +135,7 @@ def test_bounds_follow(capsys: pytest.CaptureFixture[str]) -> None:
         document = json.loads(capsys.readouterr().out)
         assert document["configuration"]["clocks"] == {"pe": 4.0 if sets else 1.0, "noc": 1.0, "io": 1.0}
         bounds = document["explanation"]["launches"][0]["roofline"]["bounds"]
-        return float(next(each["ps"] for each in bounds if each["resource"] == "compute"))
+        return float(next(each["ps"] for each in bounds if each["resource"] == "GEMM"))
 
     assert compute_bound_ns("clocks.pe=4") == compute_bound_ns() / 4
 

@@ -117,7 +117,7 @@ def test_rooflines_and_traffic_count_it(capsys: pytest.CaptureFixture[str], tmp_
     assert main(command) == 0, capsys.readouterr().err
     document = json.loads(capsys.readouterr().out)
     bounds = document["explanation"]["launches"][0]["roofline"]["bounds"]
-    (bound,) = [each for each in bounds if each["resource"] == "SRAM"]
+    (bound,) = [each for each in bounds if each["resource"] == "sram2"]
     assert (bound["where"], bound["amount"], bound["rate_per_ns"]) == ("sip0.cube0.sram2", 20 * 65536, 128.0)
 
 

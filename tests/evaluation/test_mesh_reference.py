@@ -11,7 +11,7 @@ import pytest
 
 from covering import sample
 from kernbench.common.errors import UnknownNameError
-from kernbench.evaluation.mesh_load import LoadPlan, accepted_at_full_load, load_point, saturation_load, simulate
+from kernbench.evaluation.mesh_load import LoadPlan, load_point, measure_full_load, saturation_load, simulate
 from kernbench.evaluation.mesh_network import (
     PATTERNS,
     MeshFlow,
@@ -141,7 +141,7 @@ def test_latency_up_to_the_knee(curve) -> None:
 
 @EACH_CURVE
 def test_what_arrives_at_full_load(curve) -> None:
-    accepted = accepted_at_full_load(curve.spec(), curve.traffic, FULL)
+    accepted = measure_full_load(curve.spec(), curve.traffic, FULL)
     assert accepted < 1.0
     assert not failing(list(CurveComparison(curve, (), None, accepted).saturation_gates()))
 
@@ -177,7 +177,7 @@ def test_other_patterns_carry_what_they_offer_below_their_bound(pattern) -> None
 @pytest.mark.parametrize("cycles", sample((1000, 400), 400))
 def test_deeper_fifos_carry_more(cycles) -> None:
     plan = replace(FULL, cycles=cycles)
-    accepted = [accepted_at_full_load(MeshSpec(fifo_flits=f), "uniform", plan) for f in (8, 32)]
+    accepted = [measure_full_load(MeshSpec(fifo_flits=f), "uniform", plan) for f in (8, 32)]
     assert 0.5 < accepted[0] < accepted[1] < 1.0
 
 

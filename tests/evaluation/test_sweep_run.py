@@ -137,7 +137,7 @@ def test_rows(plan: SweepPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == ""
     good, raised, wrong, *impossible = table.rows
     assert [row["status"] for row in table.rows] == ["ok", "failed", "failed", "invalid", "invalid", "invalid"]
-    assert (good["verdict"], good["max_abs_error"], good["launch.bound"]) == ("PASS", 0.0, "HBM")
+    assert (good["verdict"], good["max_abs_error"], good["launch.bound"]) == ("PASS", 0.0, "latency: PCIe overhead")
     assert sum(float(str(good.get(part_column("run", part)) or 0)) for part in PathPart) == pytest.approx(
         good["sim_ns"]
     )

@@ -3,12 +3,11 @@
     python tests/frozen/freeze.py list
     python tests/frozen/freeze.py dump CASE             # sorted records and figures as text, to diff two checkouts
     python tests/frozen/freeze.py write [CASE...]       # freeze anew: all cases (minutes), or these
-    python tests/frozen/freeze.py explain [BENCH...]    # the same for the explanations of benches
 
 Freeze anew only when simulated behaviour is meant to change, in the commit that changes it, which says what changed and
-why. Figures are of all that users can see: records, memory, times, events, texts. Explanations (``explain/``) are kept
-apart: what is said of a run may get better while the run stays as it is. A line of a kernel is its rank among the
-kernel's lines that made records, so that sources may be edited.
+why. Figures are of all that users can see: records, memory, times, events, texts; what is said of a run is not frozen:
+``tests/observe/test_verdicts.py`` holds it against experiments. A line of a kernel is its rank among the kernel's lines
+that made records, so that sources may be edited.
 
 Memory of most cases is as this computer rounds. That of *exact* cases is the same on every computer: they add small
 numbers, and can be frozen and compared anywhere.
@@ -16,13 +15,10 @@ numbers, and can be frozen and compared anywhere.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import json
 import re
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -41,7 +37,6 @@ import programs  # noqa: E402
 from algorithm_support import Collective  # noqa: E402
 
 from kernbench.ccl.install import load_ccl_config  # noqa: E402
-from kernbench.cli.main import main as kernbench  # noqa: E402
 from kernbench.common.errors import KernbenchError  # noqa: E402
 from kernbench.engine.requests import Limits  # noqa: E402
 from kernbench.observe.statistics import link_traffic  # noqa: E402
@@ -56,7 +51,6 @@ from kernbench.topology.builder import Topology, resolve_topology  # noqa: E402
 from observed import sanitized  # noqa: E402
 
 FIGURES = HERE / "figures.json"
-EXPLANATIONS = HERE / "explain"
 SKEWED = HERE.parent / "data" / "skewed.yaml"
 SMALL = ("sip.cube_mesh={w: 2, h: 1}",)
 """Two SIPs of two cubes."""
@@ -308,7 +302,6 @@ BENCHES = {
 }
 """Benches and what is set; the evaluations run benches and have tests of their own."""
 SLOW_BENCHES = ("qkv-gemm-multi-pe", "gemm-single-pe", "tp-block", "tp-mlp", "va-offset-verify")
-SLOW_EXPLANATIONS = (*SLOW_BENCHES, "ccl-allreduce")
 STOP = Limits(sim_ns=14000)
 KINDS = ("tcm", "hbm", "sram")
 ALGORITHMS = (
@@ -446,50 +439,6 @@ def _discarding(step: Callable[[Any], object]) -> Callable[[Any], None]:
 CASES = {case.name: case for case in _cases()}
 
 
-# --- explanations -----------------------------------------------------------------------------------------------------
-
-
-def explanation(name: str) -> Any:
-    """What ``kernbench run --explain --json`` says of a bench; lines are ranks among those of their kernel."""
-    bench, *_ = name.split()
-    sets = [part for text in BENCHES[name] for part in ("--set", text)]
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        contextlib.chdir(folder),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        kernbench(["run", "--bench", bench, "--explain", "--json", *sets])
-    return _with_ranks(json.loads(out.getvalue())["explanation"])
-
-
-def _with_ranks(found: Any) -> Any:
-    places = [(launch["name"], line) for launch in found["launches"] for line in launch["lines"]]
-    for launch in found["launches"]:
-        launch["file"] = Path(launch["file"]).name
-        for wait in launch["waits"]:
-            places += [(wait[side]["kernel"], wait[side]) for side in ("waiting", "cause")]
-    lines_of: dict[str, set[int]] = {}
-    for kernel, place in places:
-        lines_of.setdefault(kernel, {0}).add(place["line"])
-    for kernel, place in places:
-        place["line"] = sorted(lines_of[kernel]).index(place["line"])
-    return found
-
-
-def explanation_text(found: Any) -> str:
-    """As it is stored: a line for the run, one for each launch."""
-    run = {key: value for key, value in found.items() if key != "launches"}
-    lines = [json.dumps(each, separators=(",", ":")) for each in (run, *found["launches"])]
-    return "\n".join(lines) + "\n"
-
-
-def explanation_file(name: str) -> Path:
-    """Where the explanation of a bench is stored."""
-    return EXPLANATIONS / f"{name.replace(' ', '-')}.jsonl"
-
-
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -529,7 +478,7 @@ def write(names: Iterable[str]) -> None:
 
 def main(what: str, *names: str) -> None:
     """The command: see the module."""
-    unknown = set(names) - {*(BENCHES if what == "explain" else CASES)}
+    unknown = set(names) - set(CASES)
     if unknown:
         sys.exit(f"not known: {', '.join(sorted(unknown))}; see: freeze.py list")
     if what == "list":
@@ -542,9 +491,6 @@ def main(what: str, *names: str) -> None:
             print(json.dumps(figures_of(played), indent=1))
     elif what == "write":
         write(names or CASES)
-    elif what == "explain":
-        for name in names or BENCHES:
-            explanation_file(name).write_text(explanation_text(explanation(name)))
     else:
         sys.exit(__doc__)
 

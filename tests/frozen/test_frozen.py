@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-
 import pytest
 from freeze import (
-    BENCHES,
     CASES,
-    SLOW_EXPLANATIONS,
     Case,
-    explanation,
-    explanation_file,
-    explanation_text,
     figures_of,
     numerics,
     stored,
@@ -43,14 +36,3 @@ def test_simulation(case: Case) -> None:
         f"{case.name} is simulated differently: {', '.join(differing)}\n{report}\n"
         f"to see where: python tests/frozen/freeze.py dump '{case.name}' in both checkouts"
     )
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW_EXPLANATIONS)) for name in BENCHES]
-)
-def test_explanation(name: str) -> None:
-    """Kept apart from the simulation: what is said of a run may get better, after judgement."""
-    expected = explanation_file(name).read_text().replace(",", ",\n").splitlines()
-    found = explanation_text(explanation(name)).replace(",", ",\n").splitlines()
-    difference = list(difflib.unified_diff(expected, found, "frozen", "now", n=6, lineterm=""))
-    assert not difference, f"{name} is explained differently:\n" + "\n".join(difference[:80])

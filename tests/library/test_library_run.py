@@ -42,8 +42,8 @@ def test_a_run_and_its_tables(attention: kb.Run) -> None:
 
 def test_a_repr_is_ten_lines_with_the_verdict_first(attention: kb.Run) -> None:
     lines = repr(attention).splitlines()
-    assert lines[0] == attention.verdict
-    assert lines[0].startswith("bound by ")
+    assert lines[0] == attention.verdict.sentence
+    assert "% of " in lines[0]
     assert lines[1].startswith("OK  attention: ")
     assert len(lines) <= 10
     page = attention._repr_html_()
@@ -98,7 +98,7 @@ def test_without_observing_times_are_the_same_and_nothing_is_explained(attention
     document = attention.to_dict()
     different = {name for name, said in plain.to_dict().items() if said != document[name]}
     assert different == {"verdict"}
-    assert plain.verdict.startswith("not observed; busiest: ")
+    assert plain.verdict.sentence.startswith("not observed; busiest: ")
     for ask in (plain.explain, lambda: plain.trace("t.json"), lambda: plain.page("p.html")):
         with pytest.raises(kb.InputError, match="observe=True"):
             ask()

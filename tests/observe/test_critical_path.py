@@ -125,9 +125,15 @@ def test_a_kernel_behind_another_waits_for_it() -> None:
 @pytest.mark.parametrize(
     ("msg", "parts"),
     [
-        (MemoryWriteMsg(pa=hbm(0, 0, 0), nbytes=4096), {PathPart.HOST_TRANSFER}),
-        (MemoryReadMsg(pa=hbm(0, 0, 0), nbytes=4096), {PathPart.HOST_TRANSFER}),
-        (MemoryWriteMsg(pa=hbm(0, 0, 0), nbytes=4096, pattern=b"\0"), {PathPart.DOWN, PathPart.FILL, PathPart.UP}),
+        (MemoryWriteMsg(pa=hbm(0, 0, 0), nbytes=4096), {PathPart.HOST_TRANSFER, PathPart.ACCESS}),
+        (
+            MemoryReadMsg(pa=hbm(0, 0, 0), nbytes=4096),
+            {PathPart.HOST_TRANSFER, PathPart.ACCESS, PathPart.ROWS, PathPart.SERVICE},
+        ),
+        (
+            MemoryWriteMsg(pa=hbm(0, 0, 0), nbytes=4096, pattern=b"\0"),
+            {PathPart.DOWN, PathPart.CONTROL_CPU, PathPart.FILL, PathPart.UP},
+        ),
         (PeDmaMsg(pe=(0, 0, 0), pa=hbm(0, 0, 0), nbytes=4096), {PathPart.RAW}),
     ],
 )
@@ -142,7 +148,8 @@ def test_all_pes_of_the_machine() -> None:
     everyone = tuple((sip, cube, pe) for sip in range(2) for cube in range(16) for pe in range(8))
     engine = watched(small=False)
     parts = check_request(engine, run(engine, lambda *, tl: None, targets=everyone))
-    assert parts.keys() == {PathPart.DOWN, PathPart.LAUNCH, PathPart.UP} | (parts.keys() & {PathPart.COMMON_START})
+    always = {PathPart.DOWN, PathPart.CONTROL_CPU, PathPart.LAUNCH, PathPart.UP}
+    assert parts.keys() == always | (parts.keys() & {PathPart.COMMON_START, PathPart.NETWORK_QUEUE})
 
 
 def test_a_run_goes_from_request_to_request() -> None:
@@ -240,11 +247,12 @@ def test_any_program_adds_up(
     whole = PathFinder(log_of(engine), engine.handles).of_run(0, handle.ended_ps)
     check(whole, 0, handle.ended_ps)
     check_turns(engine)
-    for each in slice_times(log_of(engine), whole):
+    slices = slice_times(log_of(engine), whole)
+    for each in slices:
         assert 0 <= each.hits <= each.bursts
         assert min(each.data_ps, each.rows_ps, each.turnarounds_ps, each.refresh_ps, each.groups_ps) >= 0
         assert each.busy_ps <= handle.ended_ps
-    found = roofline(log_of(engine), whole, None)
+    found = roofline(log_of(engine), whole, slices)
     assert all(bound.ps <= found.measured_ps for bound in found.bounds)
 
 
@@ -302,7 +310,7 @@ def test_a_staged_product_is_bound_by_compute_and_does_not() -> None:
     wide_took, wide = gemm("load_load", 256, 256, 256, *IDEAL, *WIDER)
     assert found.binding is not None
     assert wide.binding is not None
-    assert found.binding.resource == wide.binding.resource == "compute"
+    assert found.binding.resource == wide.binding.resource == "GEMM"
     assert found.binding.ps == wide.binding.ps == 4 * 256 * 16_000
     assert wide_took == pytest.approx(took, rel=0.1)
     loading = sum(each.ps for each in found.differences if each.what in (PathPart.SERVICE, PathPart.MEMORY_QUEUE))
@@ -318,4 +326,5 @@ def test_edges_of_tiles_are_told() -> None:
 def test_a_sum_of_a_vector_is_bound_by_nothing_big() -> None:
     engine = watched()
     handle = run(engine, lambda *, tl: None)
-    assert {each.resource for each in roofline_of(engine, handle).bounds} <= {"host link", "NoC"}
+    on_the_way = {"host link", "IO chiplet links", "UCIe links", "NoC", "control path CPUs"}
+    assert {each.resource for each in roofline_of(engine, handle).bounds} <= on_the_way

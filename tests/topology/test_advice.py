@@ -8,8 +8,7 @@ import warnings
 import pytest
 
 from compiled import compiled
-from kernbench.topology.advice import STRIDES, channels_of_rows
-from kernbench.topology.builder import resolve_topology
+from kernbench.topology.builder import STRIDES, channels_of_rows, resolve_topology
 
 MANY = "cube.hbm.num_pcs="
 FIELDS = (

@@ -13,7 +13,7 @@ import kernbench.benches
 from kernbench.runtime_api.bench_registry import load_bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
-from kernbench.web.observer import ObservedRun, observe_run
+from kernbench.web.activity import ObservedRun, observe_run
 from kernbench.web.page import Page, make_page
 
 BENCHES = kernbench.benches.__name__

@@ -6,7 +6,7 @@ from typing import Any
 
 from kernbench.engine.engine import GraphEngine
 from kernbench.topology.builder import resolve_topology
-from kernbench.web.machine_view import machine_view
+from kernbench.web.machine_view import view_machine
 
 
 def test_a_limited_link_has_its_rate() -> None:
@@ -15,6 +15,6 @@ def test_a_limited_link_has_its_rate() -> None:
     ends = [("sip0.cube0.pe0.pe_dma", "sip0.cube0.xbar_NW"), ("sip0.cube0.xbar_NW", "sip0.cube0.hbm0")]
     machine.route(ends[0][0], ends[1][1])
     at = [[(edge.src, edge.dst) for edge in graph.edges].index(each) for each in ends]
-    plain, used = (view["edges"] for view in (machine_view(topology), machine_view(topology, machine.network.links)))
+    plain, used = (view["edges"] for view in (view_machine(topology), view_machine(topology, machine.network.links)))
     bandwidths: list[Any] = [[edges["bw_gbs"][number] for number in at] for edges in (plain, used)]
     assert bandwidths == [[256, 256], [256, 16]]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.web.packing import SpanRows, TimeSpans, TimeWindow, union
+from kernbench.web.packing import SpanRows, TimeSpans, TimeWindow, merge_spans
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 300)), max_size=30)
 
@@ -59,7 +59,8 @@ def test_rows_of_a_window_are_those_with_something_in_it(
     rows: list[list[tuple[int, int]]], start: int, length: int, bins: int
 ) -> None:
     spans = {
-        3 * at: union(column(*(s for s, _ in row)), column(*(s + n for s, n in row))) for at, row in enumerate(rows)
+        3 * at: merge_spans(column(*(s for s, _ in row)), column(*(s + n for s, n in row)))
+        for at, row in enumerate(rows)
     }
     window = TimeWindow("w", start, start + length, min(bins, length))
     found = SpanRows(spans).within(window)
@@ -74,6 +75,6 @@ def test_rows_of_a_window_are_those_with_something_in_it(
 def test_a_union_covers_what_its_intervals_do(given_: list[tuple[int, int]]) -> None:
     starts, ends = column(*(s for s, _ in given_)), column(*(s + n for s, n in given_))
     covered = {ps for start, length in given_ for ps in range(start, start + length)}
-    found = union(starts, ends)
+    found = merge_spans(starts, ends)
     assert found.amounts.sum() == len(covered)
     assert (found.starts[1:] > found.ends[:-1]).all()

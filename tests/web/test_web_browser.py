@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -15,8 +16,9 @@ from kernbench.observe.statistics import union_ps
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
-from kernbench.web.observer import ObservedRun, observe_run
-from kernbench.web.page import Page, PageServer, Shelf, make_page
+from kernbench.web.activity import ObservedRun, observe_run
+from kernbench.web.page import Page, make_page
+from kernbench.web.server import PageServer, Shelf
 
 PICTURE = "document.getElementById('layer-heat').toDataURL()"
 DETAILS = "document.getElementById('details').innerText"
@@ -51,20 +53,104 @@ def place_of_pe(tab: Tab, pe: int) -> tuple[float, float]:
     return found["x"], found["y"]
 
 
+def test_it_opens_on_the_run_with_its_verdict(opened: Tab) -> None:
+    """The sentence is there on every tab; below it stands the launch with most of the time, which can be shown."""
+    run, launch = opened.ask("[KB.run.paths[0].verdict, KB.run.paths[1].verdict]")
+    shown = "[...document.querySelectorAll('#verdict .binds')].map(each => each.innerText)"
+    assert opened.ask("KB.state.window") == 0
+    assert "kernels " in run
+    assert launch.startswith("bound by ")
+    for key in "123456":
+        opened.press(key)
+        assert opened.ask(shown) == [run, launch]
+    opened.ask("document.querySelector('#verdict button').click()")
+    opened.settle()
+    assert opened.ask("KB.state.window") == 1
+    assert opened.ask(shown) == [run, launch]
+
+
+def test_times_begin_with_the_window(opened: Tab) -> None:
+    opened.ask("KB.set({window: 1, bin: 0, mode: 'moment', tab: 'timeline'})")
+    opened.settle()
+    assert opened.ask("KB.run.windows[1].start_ps") > 0
+    assert opened.ask("document.getElementById('clock').textContent").startswith(
+        "0.0 ns after the start of launch gemm"
+    )
+    said = opened.ask("document.querySelector('.zero').textContent")
+    assert re.fullmatch(r"0 is the start of launch gemm, [\d.,]+ [nµ]s into the run", said)
+
+
+def test_a_tooltip_tells_what_a_part_of_the_path_is(opened: Tab) -> None:
+    """In the timeline of a launch, and in the strip."""
+    opened.ask("KB.set({window: 1, tab: 'timeline'})")
+    opened.settle()
+    part, middle, row = opened.ask(
+        "(() => { const step = [...KB.run.paths[1].steps].sort((a, b) => b[2] - b[1] - a[2] + a[1])[0];"
+        " const box = document.querySelector('.timeline canvas').getBoundingClientRect();"
+        " const x = KB.tracks.axis.x((step[1] + step[2]) / 2, box.width);"
+        " return [KB.run.parts[step[0]], box.left + x, box.top + 52]; })()"
+    )
+    opened.point(middle, row)
+    assert opened.ask("document.getElementById('tooltip').innerText").split("\n")[0] == part
+    opened.press("2")
+    assert opened.ask("document.getElementById('tooltip').hidden")
+    x, y = opened.ask(
+        "(() => { const box = document.querySelector('.strip canvas').getBoundingClientRect();"
+        " return [box.left + 1, box.top + 5]; })()"
+    )
+    opened.point(x, y)
+    assert "of the path" in opened.ask("document.getElementById('tooltip').innerText")
+
+
+def test_the_roofline_shows_every_launch(opened: Tab) -> None:
+    opened.press("3")
+    points = opened.ask("KB.run.charts.flatMap(chart => chart.points).length")
+    assert opened.ask("document.querySelectorAll('.roofline .mark').length") == points > 0
+    x, y = opened.ask(
+        "(() => { const box = document.querySelector('.roofline .mark').getBoundingClientRect();"
+        " return [box.left + box.width / 2, box.top + box.height / 2]; })()"
+    )
+    opened.point(x, y)
+    assert opened.ask("document.getElementById('tooltip').innerText").startswith("launch gemm")
+    opened.click(x, y)
+    assert opened.ask("KB.state.window") == 1
+
+
+@pytest.mark.parametrize("key", "123456")
+def test_it_fits_a_phone(opened: Tab, key: str) -> None:
+    try:
+        opened.resize(390, 844)
+        opened.press(key)
+        assert opened.ask("document.documentElement.scrollWidth") == 390
+        assert opened.ask("document.getElementById('window').getBoundingClientRect().right <= 390")
+    finally:
+        opened.resize(1280, 800)
+
+
 def test_it_loads_without_a_complaint(opened: Tab) -> None:
     assert opened.ask("document.documentElement.dataset.ready") == "true"
     assert opened.ask("document.getElementById('notice').hidden")
 
 
-def test_it_shows_everything_of_the_machine_at_first(opened: Tab) -> None:
-    corners = opened.ask(
-        "(() => { const [x, y, w, h] = KB.machine.bounds;"
-        " return [...KB.camera.toScreen(x, y), ...KB.camera.toScreen(x + w, y + h)]; })()"
+def test_it_opens_on_what_worked(opened: Tab) -> None:
+    """On one PE of 16, large enough for its engines to be seen."""
+    x, y = place_of_pe(opened, 0)
+    left, top, width, height = opened.ask(
+        "(() => { const box = document.getElementById('map').getBoundingClientRect();"
+        " return [box.left, box.top, box.width, box.height]; })()"
     )
-    width, height = opened.ask("[KB.camera.width, KB.camera.height]")
-    assert min(corners[:2]) >= 0
-    assert corners[2] <= width
-    assert corners[3] <= height
+    assert left < x < left + width
+    assert top < y < top + height
+    assert opened.ask("KB.camera.scale >= KB.scene.SEEN.pes * 5")
+
+
+def test_a_key_shows_everything_of_the_machine(opened: Tab) -> None:
+    opened.press("f")
+    opened.wait_for(
+        "(() => { const [x, y, w, h] = KB.machine.bounds; const [left, top] = KB.camera.toScreen(x, y);"
+        " const [right, bottom] = KB.camera.toScreen(x + w, y + h);"
+        " return left >= 0 && top >= 0 && right <= KB.camera.width && bottom <= KB.camera.height; })()"
+    )
 
 
 def test_the_slider_changes_the_picture(opened: Tab) -> None:
@@ -106,6 +192,7 @@ def test_a_tooltip_tells_what_the_pointer_is_on(opened: Tab) -> None:
 
 
 def test_a_click_on_an_idle_pe_says_that_it_did_nothing(opened: Tab) -> None:
+    opened.ask("KB.camera.keep(KB.machine.bounds)")
     opened.click(*place_of_pe(opened, 5))
     assert "did nothing" in opened.ask(DETAILS)
 
@@ -163,7 +250,7 @@ def test_every_control_has_a_name(opened: Tab) -> None:
 
 
 def test_links_are_sorted_by_what_is_clicked(opened: Tab) -> None:
-    opened.press("3")
+    opened.press("4")
     opened.ask("[...document.querySelectorAll('#panel-links th button')].find(b => b.textContent === 'bytes').click()")
     column = "[...document.querySelectorAll('#panel-links tbody tr')].map(row => row.cells[3].textContent)"
     most = opened.ask("Math.max(...KB.current().links.map(edge => KB.current().bytes(edge, -1)))")
@@ -171,11 +258,11 @@ def test_links_are_sorted_by_what_is_clicked(opened: Tab) -> None:
     assert opened.ask("document.querySelector('#panel-links [aria-sort]').textContent") == "bytes"
 
 
-@pytest.mark.parametrize("key", "12345")
+@pytest.mark.parametrize("key", "123456")
 def test_every_table_is_filled(opened: Tab, key: str) -> None:
     opened.press(key)
     panel = "document.querySelector('.panel:not([hidden])')"
-    assert opened.ask(f"{panel}.querySelectorAll('canvas, tbody tr').length") > 0
+    assert opened.ask(f"{panel}.querySelectorAll('canvas, tbody tr, svg').length") > 0
 
 
 def test_a_click_on_the_timeline_shows_that_moment(opened: Tab) -> None:
@@ -183,7 +270,7 @@ def test_a_click_on_the_timeline_shows_that_moment(opened: Tab) -> None:
     opened.settle()
     x, y, width, left, right = opened.ask(
         "(() => { const box = document.querySelector('.timeline canvas').getBoundingClientRect();"
-        " return [box.left, box.top, box.width, KB.tracks.LEFT, KB.tracks.RIGHT]; })()"
+        " return [box.left, box.top, box.width, KB.tracks.axis.left(box.width), KB.tracks.RIGHT]; })()"
     )
     opened.click(x + left + (width - left - right) / 2, y + 30)
     assert opened.ask("KB.state.mode") == "moment"
@@ -226,7 +313,7 @@ def test_it_follows_the_system(tab: Tab, address: str) -> None:
 def test_an_address_shows_what_it_was_copied_from(opened: Tab, address: str) -> None:
     opened.click(*place_of_pe(opened, 0))
     opened.press(".")
-    opened.press("4")
+    opened.press("5")
     fragment = opened.ask("location.hash")
     opened.open(address + fragment)
     assert opened.ask(f"[{CHOSEN}, KB.state.bin, KB.state.tab]") == [FIRST_PE, 1, "pes"]
@@ -325,7 +412,7 @@ def test_names_are_shown_as_text(tab: Tab, machine: Topology, tmp_path: Path) ->
     tab.problems.clear()
     tab.open((tmp_path / "page.html").as_uri())
     assert tab.ask("document.documentElement.dataset.ready") == "true"
-    for key in "12345":
+    for key in "123456":
         tab.press(key)
     read = tab.ask("document.body.innerText + document.title")
     for seen in NAMES.values():
@@ -351,7 +438,7 @@ def test_without_a_run_it_says_so(tab: Tab, machine: Topology, tmp_path: Path) -
     tab.problems.clear()
     tab.open((tmp_path / "machine.html").as_uri())
     assert "No run" in tab.ask(DETAILS)
-    for key in "12345":
+    for key in "123456":
         tab.press(key)
     tab.click(*place_of_pe(tab, 0))
     assert "No run" in tab.ask(DETAILS)

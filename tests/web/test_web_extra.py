@@ -13,9 +13,8 @@ from kernbench.runtime_api.types import DeviceSelector
 from kernbench.sim_engine.component import Memory, MemoryAccess
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.topology.drawing.shapes import shapes_of
-from kernbench.web.activity import busy_memories
-from kernbench.web.machine_view import machine_view
-from kernbench.web.observer import ObservedRun, observe_run
+from kernbench.web.activity import ObservedRun, collect_memory_spans, observe_run
+from kernbench.web.machine_view import view_machine
 from kernbench.web.page import make_page
 
 SCRATCH = "sip0.cube0.scratch"
@@ -57,7 +56,7 @@ def run(extended: Topology) -> ObservedRun:
 
 
 def test_it_is_as_large_as_it_is_drawn(extended: Topology) -> None:
-    nodes: Any = machine_view(extended)["nodes"]
+    nodes: Any = view_machine(extended)["nodes"]
     shapes = shapes_of(extended.topology_obj)
     for part, size in ((SCRATCH, shapes.middle), ("sip0.cube0.pe3.pad", shapes.pe_part)):
         at = nodes["id"].index(part)
@@ -67,7 +66,7 @@ def test_it_is_as_large_as_it_is_drawn(extended: Topology) -> None:
 
 def test_a_memory_is_busy_while_it_serves(extended: Topology, run: ObservedRun) -> None:
     at = list(extended.topology_obj.nodes).index(SCRATCH)
-    busy = busy_memories(run.log, run.end_ps)[at]
+    busy = collect_memory_spans(run.log, run.end_ps)[at]
     assert [end - start for start, end in zip(busy.starts, busy.ends, strict=True)] == [10_000, 10_000]
 
 

@@ -331,7 +331,7 @@ def test_nothing_reads_as_no_number(shown: Shown) -> None:
         )
         read += shown.ask("document.body.innerText")
     for at, thing in enumerate((*things, hbm)):
-        place = f"[...KB.camera.fitting(KB.machine.pes[0].slice(3, 7)).slice(0, 2), {(3, 13, 222)[at % 3]}]"
+        place = f"[...KB.camera.cameraFor(KB.machine.pes[0].slice(3, 7)).slice(0, 2), {(3, 13, 222)[at % 3]}]"
         shown.ask(f"KB.camera.put({place})")
         shown.show(selected=thing, mode=("average", "moment")[at % 2])
         read += shown.ask("document.body.innerText")

@@ -15,8 +15,7 @@ from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.web import run_view
-from kernbench.web.activity import ROWS_OF_KIND
-from kernbench.web.observer import ObservedRun, observe_run
+from kernbench.web.activity import ROWS_OF_KIND, ObservedRun, observe_run
 from kernbench.web.page import Page, make_page
 
 
@@ -165,14 +164,67 @@ def test_a_run_that_failed_is_shown_as_far_as_it_got(machine: Topology) -> None:
     head = read_page(
         make_page(machine, observe_run(machine, function(program), DeviceSelector("all"), ())).content
     ).head
-    assert head["notice"] == "bench: FAILED: ValueError: host trouble"
+    assert re.fullmatch(r"bench: FAILED: ValueError: host trouble\nat test_web_page\.py:\d+", head["notice"])
     assert head["run"]["requests"]
+
+
+def test_the_run_and_every_launch_have_a_verdict(data: PageData) -> None:
+    run, *launches = (path["verdict"] for path in data.head["run"]["paths"])
+    assert len(launches) == len(data.head["run"]["windows"]) - 1
+    assert re.search(r"kernels \d+%", run)
+    assert [each for each in launches if not re.match(r"bound by \w+", each)] == []
+
+
+def test_the_heaviest_launch_has_most_of_the_path_in_kernels(machine: Topology) -> None:
+    """Launches of one name count together."""
+
+    def nap(p: int, *, tl: Any) -> None:
+        tl.program_id(0)
+
+    def work(p: int, times: int, *, tl: Any) -> None:
+        for _ in range(times):
+            tl.store(p, tl.load(p, (32,), "f16"))
+
+    def program(torch: Any) -> None:
+        x = torch.zeros(64, dtype="f16", name="x")
+        torch.launch("single", work, x, 6)
+        torch.launch("twice", work, x, 4)
+        torch.launch("nap", nap, x)
+        torch.launch("twice", work, x, 5)
+
+    run = read_page(make_page(machine, observe_run(machine, function(program), DeviceSelector("all"), ())).content)
+    window, share = run.head["run"]["heaviest"]
+    assert [each["name"] for each in run.head["run"]["windows"]] == ["run", "single", "twice", "nap", "twice"]
+    assert window == 4
+    assert 0 < share < 1
+
+
+def test_a_launch_that_never_ended_is_shown_as_far_as_it_got(machine: Topology) -> None:
+    def wait(p: int, *, tl: Any) -> None:
+        tl.store(p, tl.recv("E", 16, "i8"))
+
+    def program(torch: Any) -> None:
+        torch.install_ipcq("ring_allreduce_tcm", world_size_override=2)
+        x = torch.zeros(16, dtype="i8", name="x")
+        torch.launch("wait", wait, x)
+
+    run = observe_run(machine, function(program), DeviceSelector("all"), ())
+    head = read_page(make_page(machine, run).content).head
+    assert head["notice"].startswith("bench: FAILED: IpcqDeadlock")
+    assert [each["name"] for each in head["run"]["windows"]] == ["run", "wait"]
+    assert head["run"]["heaviest"][0] == 1
+
+
+def test_without_a_kernel_there_is_no_heaviest_launch(machine: Topology) -> None:
+    run = observe_run(machine, function(lambda torch: torch.zeros(64, dtype="f16")), DeviceSelector("all"), ())
+    assert read_page(make_page(machine, run).content).head["run"]["heaviest"] == [0, 0.0]
 
 
 def test_a_run_without_requests_is_no_run(machine: Topology) -> None:
     run = observe_run(machine, function(lambda torch: None), DeviceSelector("all"), ())
     head = read_page(make_page(machine, run).content).head
-    assert (head["run"], head["notice"]) == (None, "bench: NO_REQUESTS")
+    assert head["run"] is None
+    assert re.fullmatch(r"bench: NO_REQUESTS\nat test_web_page\.py:\d+", head["notice"])
 
 
 def test_a_bench_with_machines_of_its_own_is_refused(machine: Topology) -> None:
@@ -191,4 +243,6 @@ def test_the_file_comes_with_its_configuration(page: Page, machine: Topology, tm
 
 def test_where_the_package_lies_is_not_told(page: Page) -> None:
     data = read_page(page.content)
-    assert data.head["machine"]["facts"][0] == ["source", "the packaged machine"]
+    facts = data.head["machine"]["facts"]
+    assert facts[0] == ["source", "the packaged machine"]
+    assert [name for name, _ in facts].count("source") == 1

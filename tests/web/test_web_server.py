@@ -13,8 +13,8 @@ from urllib.request import urlopen
 import pytest
 
 from kernbench.common.errors import InputError
-from kernbench.web.page import MARK, PageServer, Shelf
-from kernbench.web.source import FileSource, RunSource, Watcher
+from kernbench.web.page import MARK, FileSource, RunSource
+from kernbench.web.server import PageServer, Shelf, Watcher
 
 
 @pytest.fixture

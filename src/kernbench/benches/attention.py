@@ -16,12 +16,19 @@ class AttentionParams(ConfigModel):
     """Queries (heads, lq, d), keys and values (heads, lk, d); heads are split over the PEs of ``cubes`` cubes."""
 
     heads: PositiveInt = 8
+    """Heads, split over the PEs."""
     lq: PositiveInt = 128
+    """Queries."""
     lk: PositiveInt = 256
+    """Keys and values."""
     d: PositiveInt = 64
+    """Features of a head."""
     cubes: PositiveInt = 1
+    """Cubes whose PEs take part."""
     causal: bool = True
+    """Whether a query sees only the keys up to its own place."""
     dtype: FloatName = "f16"
+    """Type of the operands."""
 
 
 @bench("attention", "flash-style attention, one head per PE", params=AttentionParams)

@@ -21,11 +21,14 @@ OVER_PES = ("intercube_allreduce", "hierarchical_allreduce")
 
 
 class CclAllReduceParams(ConfigModel):
-    """``n_elem`` elements a contribution (ccl.yaml's n_elem, else 8), reduced by ``op`` (ccl.yaml's, else the sum)."""
+    """The contribution of each rank, and how contributions are reduced."""
 
     n_elem: PositiveInt | None = None
+    """Elements of a contribution; null: n_elem of ccl.yaml, else 8."""
     dtype: FloatName = "f32"
+    """Type of the elements."""
     op: ReduceName | None = None
+    """How contributions are reduced; null: as ccl.yaml says, else by their sum."""
 
 
 @bench(

@@ -12,15 +12,21 @@ from kernbench.runtime_api.context import RuntimeContext
 
 
 class GemmParams(ConfigModel):
-    """An (m, k) by (k, n) product: by the tile scheduler, as ``variant`` says, or by blocks that are loaded, multiplied
-    and stored (``streamed: false``)."""
+    """An (m, k) by (k, n) product."""
 
     m: PositiveInt = 512
+    """Rows of the result."""
     k: PositiveInt = 512
+    """Columns of the left operand."""
     n: PositiveInt = 512
+    """Columns of the result."""
     dtype: FloatName = "f16"
+    """Type of the operands."""
     streamed: bool = True
+    """Whether the tile scheduler does it; else blocks are loaded, multiplied and stored one after another."""
     variant: Variant = "blocked"
+    """How operands come to the scheduler: both tile by tile (ref_ref), the left one (load_ref) or both (load_load)
+    staged before, or by panels."""
 
 
 @bench("gemm-single-pe", "full host-to-PE path, one PE, operands by panels", params=GemmParams)

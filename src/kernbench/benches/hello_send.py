@@ -14,9 +14,10 @@ from kernbench.runtime_api.context import RuntimeContext
 
 
 class HelloSendParams(ConfigModel):
-    """``text`` is what PE 0 says. A message has to fit a slot of the queue, 4 KiB unless ccl.yaml says otherwise."""
+    """The greeting."""
 
     text: str = Field(default="hello from PE 0", min_length=1)
+    """What PE 0 says; it has to fit a slot of the queue, 4 KiB unless ccl.yaml says otherwise."""
 
 
 def greet(letters_ptr: int, n: int, *, tl: Any) -> None:

@@ -17,15 +17,16 @@ DEFAULT_ELEMENTS = 1024
 
 
 class IpcqAllReduceParams(ConfigModel):
-    """``algorithm`` of ccl.yaml over the first ``world_size`` PEs (None: as it says).
-
-    ``n_elem`` elements for each PE (ccl.yaml's n_elem, else 1024).
-    """
+    """An all-reduce, and who takes part in it."""
 
     algorithm: str = "ring_allreduce_tcm"
+    """Algorithm of ccl.yaml."""
     world_size: PositiveInt | None = 8
+    """PEs that take part, from the first on; null: as the algorithm says."""
     n_elem: PositiveInt | None = None
+    """Elements of a PE; null: n_elem of ccl.yaml, else 1024."""
     dtype: FloatName = "f32"
+    """Type of the elements."""
 
 
 @bench("ipcq-allreduce", "an all-reduce of ccl.yaml on raw queues, PEs or SIPs as ranks", params=IpcqAllReduceParams)

@@ -20,15 +20,21 @@ EpilogueName: TypeAlias = Literal["none", "bias", "relu", "gelu", "silu", "bias_
 
 
 class CompositeParams(ConfigModel):
-    """An (m, k) by (k, n) product; ``variant`` says which operands are streamed (ref) and which staged (load), or
-    that they come by panels for blocks of the result (blocked)."""
+    """An (m, k) by (k, n) product."""
 
     m: PositiveInt = 128
+    """Rows of the result."""
     k: PositiveInt = 256
+    """Columns of the left operand."""
     n: PositiveInt = 128
+    """Columns of the result."""
     variant: Variant = "blocked"
+    """How operands come to the scheduler: both tile by tile (ref_ref), the left one (load_ref) or both (load_load)
+    staged before, or by panels."""
     epilogue: EpilogueName = "none"
+    """What is done to each tile of the result."""
     dtype: FloatName = "f16"
+    """Type of the operands."""
 
 
 @bench("matmul-composite", "one GEMM by tile plan, shape and staging variant as parameters", params=CompositeParams)

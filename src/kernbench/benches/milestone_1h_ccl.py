@@ -20,20 +20,24 @@ WORKERS = 2
 
 
 class CclEvaluationParams(ConfigModel):
-    """``sizes``: of contributions, in bytes, none: the usual ones; ``full``: more of those, up to 1 MiB.
-
-    ``rings``: the ring oracle too. ``reference``: a CSV file (size_bytes, latency_ns) to compare with; ``ccl``: the
-    file that configures collectives. ``jobs``: processes. ``out``: the folder of results; ``render_only``: draw again.
-    """
+    """The extent of the evaluation, and where its results are."""
 
     sizes: tuple[PositiveInt, ...] = ()
+    """Bytes of contributions; none: the usual sizes."""
     full: bool = False
+    """Whether there are more sizes, up to 1 MiB."""
     rings: bool = True
+    """Whether the ring that others are compared with runs too."""
     reference: str | None = None
+    """CSV file (size_bytes, latency_ns) to compare with; null: none."""
     ccl: str | None = None
+    """File that configures collectives; null: ./ccl.yaml, else the packaged one."""
     jobs: int = Field(default=WORKERS, ge=1, le=256)
+    """Processes."""
     out: str = f"results/{NAME}"
+    """Folder of results."""
     render_only: bool = False
+    """Whether only the figures are drawn again, from what is there."""
 
 
 @bench(

@@ -22,12 +22,16 @@ Extents: TypeAlias = tuple[PositiveInt, PositiveInt, PositiveInt]
 
 
 class GemmEvaluationParams(ConfigModel):
-    """``shapes`` as (m, k, n); ``out``: the folder of results; ``render_only``: draw again what is there."""
+    """The products of the evaluation, and where its results are."""
 
     shapes: tuple[Extents, ...] = Field(default=tuple((each.m, each.k, each.n) for each in SHAPES), min_length=1)
+    """Products, as (m, k, n)."""
     dtype: FloatName = "f16"
+    """Type of the operands."""
     out: str = f"results/{NAME}"
+    """Folder of results."""
     render_only: bool = False
+    """Whether only the figures are drawn again, from what is there."""
 
 
 @bench(

@@ -15,9 +15,13 @@ class QkvParams(ConfigModel):
     """``m`` tokens of ``width`` features, projected to ``head_dim`` features for each of Q, K and V."""
 
     m: PositiveInt = 128
+    """Tokens."""
     width: PositiveInt = 512
+    """Features of a token."""
     head_dim: PositiveInt = 128
+    """Features of each of Q, K and V."""
     dtype: FloatName = "f16"
+    """Type of the operands."""
 
 
 @bench("qkv-gemm", "single-PE QKV projection", params=QkvParams)

@@ -15,8 +15,11 @@ class QkvMultiPeParams(ConfigModel):
     """``m`` tokens of ``width`` features; GPT-3 has 12288."""
 
     m: PositiveInt = 32
+    """Tokens."""
     width: PositiveInt = 12288
+    """Features of a token, and of each of Q, K and V."""
     dtype: FloatName = "f16"
+    """Type of the operands."""
 
 
 @bench("qkv-gemm-multi-pe", "GPT-3-width QKV projection, weights column-sharded over a SIP", params=QkvMultiPeParams)

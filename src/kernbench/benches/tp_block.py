@@ -33,12 +33,19 @@ class TpBlockParams(ConfigModel):
     """
 
     tokens: PositiveInt = 32
+    """Tokens."""
     hidden: PositiveInt = 128
+    """Features of a token."""
     heads: PositiveInt = 8
+    """Heads of the attention."""
     ffn: PositiveInt = 512
+    """Features inside the MLP."""
     causal: bool = True
+    """Whether a token sees only those up to its own place."""
     cubes: PositiveInt = 1
+    """Cubes of each SIP whose PEs take part."""
     dtype: FloatName = "f16"
+    """Type of the operands."""
 
 
 @bench("tp-block", "transformer block over all SIPs, two all-reduces", params=TpBlockParams)

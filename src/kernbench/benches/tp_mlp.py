@@ -25,10 +25,15 @@ class TpMlpParams(ConfigModel):
     """``tokens`` of ``hidden`` features, ``ffn`` in between; each SIP works with the PEs of its first ``cubes``."""
 
     tokens: PositiveInt = 32
+    """Tokens."""
     hidden: PositiveInt = 256
+    """Features of a token."""
     ffn: PositiveInt = 1024
+    """Features in between."""
     cubes: PositiveInt = 1
+    """Cubes of each SIP whose PEs take part."""
     dtype: FloatName = "f16"
+    """Type of the operands."""
 
 
 @bench("tp-mlp", "Megatron MLP over all SIPs, one all-reduce", params=TpMlpParams)

@@ -16,7 +16,9 @@ class VaOffsetParams(ConfigModel):
     """Each PE has ``rows_per_pe`` rows of ``columns`` elements."""
 
     rows_per_pe: PositiveInt = 4
+    """Rows of a PE."""
     columns: PositiveInt = 256
+    """Elements of a row."""
 
 
 @bench("va-offset-verify", "base + program_id * stride copies over a sharded tensor", params=VaOffsetParams)

@@ -65,7 +65,7 @@ class AlgorithmConfig(QueueSettings):
         """The name of the algorithm in errors."""
         return f"{self.place}: algorithm {self.name!r}" if self.place else f"algorithm {self.name!r}"
 
-    def named(self, kind: str, text: str, builtins: Mapping[str, F]) -> F:
+    def find_named(self, kind: str, text: str, builtins: Mapping[str, F]) -> F:
         """Return the function that ``text`` means as its ``kind``, such as ``mapper``; raises as ``named_function``."""
         return find_function(kind, text, builtins, f"{self.label}: {kind} {text!r}", self.folder)
 

@@ -48,7 +48,7 @@ def timetable(axes: Iterable[Axis], n: int) -> list[GridStep]:
     steps: list[GridStep] = []
     for first, way in enumerate(ways):
         mine = range(n)[first :: len(ways)]
-        steps += _planned(way, mine, len(mine), 0)[0]
+        steps += _plan_steps(way, mine, len(mine), 0)[0]
     return sorted(steps, key=lambda step: step.when)
 
 
@@ -93,7 +93,7 @@ def order_of_results(steps: Iterable[GridStep], n: int) -> list[int]:
     return sorted(range(n), key=lambda i: last.get(i, 0))
 
 
-def _planned(axes: Sequence[Axis], mine: Sequence[int], most: int, begin: int) -> tuple[list[GridStep], int]:
+def _plan_steps(axes: Sequence[Axis], mine: Sequence[int], most: int, begin: int) -> tuple[list[GridStep], int]:
     """Return the steps of the all-reduce of ``mine`` from ``begin`` on, along one axis after the other, and their end.
 
     ``most``: how many values those places have that have most. Times depend on that alone.
@@ -106,7 +106,7 @@ def _planned(axes: Sequence[Axis], mine: Sequence[int], most: int, begin: int) -
         parts = [*parts[1:], parts[0]]
     passage = _Passage(axis, parts, longest)
     between = begin + passage.turns * longest
-    inner, end = _planned(axes[1:], parts[axis.ring.place], longest, between)
+    inner, end = _plan_steps(axes[1:], parts[axis.ring.place], longest, between)
     return [*passage.scatter(begin), *inner, *passage.gather(end)], end + between - begin
 
 

@@ -11,7 +11,15 @@ from pydantic import Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 
 from kernbench.ccl.config import AlgorithmConfig, QueueSettings, resolve_algorithm_config
 from kernbench.ccl.layouts import RankPes, rank_pes
-from kernbench.ccl.loading import Algorithm, CclLike, Neighbors, as_ccl_config, load_algorithm, load_ccl_config, told_of
+from kernbench.ccl.loading import (
+    Algorithm,
+    CclLike,
+    Neighbors,
+    as_ccl_config,
+    load_algorithm,
+    load_ccl_config,
+    note_settings,
+)
 from kernbench.ccl.queues import InstalledQueues, install_edges, prepare_queues, release_rings, uninstall
 from kernbench.ccl.topologies import Edge, rank_edges, ranks_are_sips, world_size_of
 from kernbench.common.errors import InputError
@@ -25,7 +33,7 @@ __all__ = [
     "InstalledQueues",
     "IpcqPlan",
     "QueueSettings",
-    "configured",
+    "find_algorithm",
     "install_edges",
     "install_ipcq",
     "load_ccl_config",
@@ -110,11 +118,11 @@ def edges_of(algorithm: Algorithm, spec: TopologySpec) -> list[Edge]:
     peer's. InputError when either function returns something else than it should.
     """
     what = f"algorithm {algorithm.config.name!r}: topology {algorithm.config.topology!r}"
-    with told_of(algorithm.config):
+    with note_settings(algorithm.config):
         edges = [_edge(entry, what) for entry in algorithm.topology_fn(spec, algorithm.config)]
     if algorithm.neighbors is None:
         return edges
-    return _changed(edges, layout_of(algorithm, spec), algorithm.neighbors, f"algorithm {algorithm.config.name!r}")
+    return _change_edges(edges, layout_of(algorithm, spec), algorithm.neighbors, f"algorithm {algorithm.config.name!r}")
 
 
 def _edge(entry: Any, what: str) -> Edge:
@@ -126,7 +134,7 @@ def _edge(entry: Any, what: str) -> Edge:
         raise InputError(f"{what}: returned {entry!r}; every entry has the form {form}") from None
 
 
-def _changed(edges: list[Edge], layout: RankLayout, neighbors: Neighbors, what: str) -> list[Edge]:
+def _change_edges(edges: list[Edge], layout: RankLayout, neighbors: Neighbors, what: str) -> list[Edge]:
     n = len(layout.ranks)
     base = layout.neighbor_table(edges)
     wanted = {rank: _answer(neighbors, rank, n, base[rank], what) for rank in range(n)}
@@ -189,13 +197,13 @@ def install_ipcq(
     SIPs. ``ccl``: a file or a loaded configuration, else ./ccl.yaml, else the packaged file. InputError for what is
     wrong with any of these; IpcqError and AllocationError as ``prepare_queues``.
     """
-    chosen = configured(algorithm, world_size, ccl)
+    chosen = find_algorithm(algorithm, world_size, ccl)
     layout = layout_of(chosen, engine.spec)
     queues = install_edges(engine, edges_of(chosen, engine.spec), chosen.config)
     return plan_of(chosen.config, layout, queues)
 
 
-def configured(
+def find_algorithm(
     algorithm: str | AlgorithmConfig | Mapping[str, Any] | None = None,
     world_size: int | None = None,
     ccl: CclLike = None,
@@ -206,7 +214,7 @@ def configured(
     else:
         config = as_ccl_config(algorithm).algorithm()
     if world_size is not None:
-        config = replace(config, world_size=checked_count("world_size", world_size, 1), ranks_are_pes=True)
+        config = replace(config, world_size=check_count("world_size", world_size, 1), ranks_are_pes=True)
     return load_algorithm(config)
 
 
@@ -223,7 +231,7 @@ def plan_of(config: AlgorithmConfig, layout: RankLayout, queues: InstalledQueues
     )
 
 
-def checked_count(name: str, given: object, least: int) -> int:
+def check_count(name: str, given: object, least: int) -> int:
     """Return the number; InputError for anything else, and for less than ``least``."""
     if isinstance(given, bool) or not isinstance(given, SupportsIndex) or index(given) < least:
         raise InputError(f"{name}={given!r}: must be a whole number, at least {least}")

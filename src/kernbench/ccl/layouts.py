@@ -47,7 +47,7 @@ def rank_pes(topology: TopologySpec, world_size: int, mapper: Mapper, *, ranks_a
     more ranks than PEs and for a mapper that names PEs which a SIP does not have.
     """
     if world_size == topology.num_sips and not ranks_are_pes:
-        return tuple(_mapped(topology, sip, mapper) for sip in range(world_size))
+        return tuple(_map_pes(topology, sip, mapper) for sip in range(world_size))
     if not 1 <= world_size <= topology.num_pes:
         sips = f"with as many ranks as SIPs ({topology.num_sips}) a rank is a SIP, with any other number it is a PE"
         what = "its ranks are PEs" if ranks_are_pes else sips
@@ -61,7 +61,7 @@ def nth_pe(topology: TopologySpec, index: int) -> PeCoord:
     return (*divmod(cube, topology.cubes_per_sip), pe)
 
 
-def _mapped(topology: TopologySpec, sip: int, mapper: Mapper) -> tuple[PeCoord, ...]:
+def _map_pes(topology: TopologySpec, sip: int, mapper: Mapper) -> tuple[PeCoord, ...]:
     found = tuple((sip, cube, pe) for cube, pe in mapper(topology, sip))
     if not found or len(set(found)) < len(found):
         problem = "names a PE twice" if found else "names no PE"

@@ -20,7 +20,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from kernbench.ccl import algorithms as package
 from kernbench.ccl.config import AlgorithmConfig, AlgorithmSettings, CclConfig, Scalar
-from kernbench.ccl.delays import hop_bytes, load_bytes
 from kernbench.ccl.layouts import MAPPERS, VALIDATORS, Mapper, Validator
 from kernbench.ccl.topologies import GRID_KEYS, TOPOLOGIES, TopologyFunction, ranks_are_sips, world_size_of
 from kernbench.common.complaints import one_of, show
@@ -39,6 +38,7 @@ from kernbench.common.imports import import_file, import_module
 from kernbench.common.values import value
 from kernbench.messages.requests import Backpressure, BufferKind
 from kernbench.messages.steps import ReduceName
+from kernbench.topology.fields import LinkSpec
 from kernbench.topology.spec import TopologySpec, current_topology_name
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -84,7 +84,7 @@ def foreign_key(algorithm: str, key: str, known: Sequence[str]) -> str:
     )
 
 
-def known_keys(module: ModuleType, topology: str) -> tuple[str, ...]:
+def list_known_keys(module: ModuleType, topology: str) -> tuple[str, ...]:
     """Return the keys of ``ccl.yaml`` that have an effect on an algorithm.
 
     Those that its ``kernel_args`` has as parameters, its module names in ``config_keys`` or its topology takes.
@@ -140,12 +140,12 @@ class Algorithm:
         queues = {"n_slots": config.n_slots, "slot_size": config.slot_size, "buffer_kind": config.buffer_kind}
         world = {"world_size": world_size_of(spec, config), "ranks_are_sips": ranks_are_sips(spec, config)}
         values = {"dtype": "f32"} | machine_values(spec) | queues | world | dict(config.passthrough) | more
-        with told_of(config):
+        with note_settings(config):
             return tuple(self.kernel_args(n_elem=n_elem, sip_rank=sip_rank, **values))
 
 
 @contextmanager
-def told_of(config: AlgorithmConfig) -> Iterator[None]:
+def note_settings(config: AlgorithmConfig) -> Iterator[None]:
     """Errors of what an algorithm was given say where that stands."""
     try:
         yield
@@ -193,9 +193,9 @@ def load_algorithm(config: AlgorithmConfig | AlgorithmSettings) -> Algorithm:
         config=config,
         kernel=kernel,
         kernel_args=kernel_args,
-        topology_fn=config.named("topology", current_topology_name(topology), TOPOLOGIES),
-        mapper_fn=config.named("mapper", config.mapper, MAPPERS),
-        validator_fn=config.named("validator", config.validator, VALIDATORS),
+        topology_fn=config.find_named("topology", current_topology_name(topology), TOPOLOGIES),
+        mapper_fn=config.find_named("mapper", config.mapper, MAPPERS),
+        validator_fn=config.find_named("validator", config.validator, VALIDATORS),
         neighbors=functions.get("neighbors"),
     )
 
@@ -218,7 +218,7 @@ def algorithms(cfg: CclConfig) -> tuple[tuple[str, str], ...]:
 
 def _check_keys(config: AlgorithmConfig, module: ModuleType, topology: str) -> None:
     """ConfigError for keys that would have no effect."""
-    known = known_keys(module, topology)
+    known = list_known_keys(module, topology)
     foreign = [key for key, _ in config.passthrough if key not in known]
     if not foreign:
         return
@@ -270,7 +270,7 @@ _Count = Annotated[int, Field(ge=1, le=1 << 50)]
 _Section: TypeAlias = tuple[str, ...]
 
 
-def _known(kind: str, known: Collection[str]) -> AfterValidator:
+def _make_name_check(kind: str, known: Collection[str]) -> AfterValidator:
     """Return a check that a name is built in, or a path as seen from the folder of the file."""
 
     def check_name(name: str, info: ValidationInfo) -> str:
@@ -286,9 +286,11 @@ def _known(kind: str, known: Collection[str]) -> AfterValidator:
 class _Settings(ConfigModel):
     """The keys of ``defaults`` and of every algorithm; None: not given here."""
 
-    topology: Annotated[str, BeforeValidator(current_topology_name), _known("topology", TOPOLOGIES)] | None = None
-    mapper: Annotated[str, _known("mapper", MAPPERS)] | None = None
-    validator: Annotated[str, _known("validator", VALIDATORS)] | None = None
+    topology: (
+        Annotated[str, BeforeValidator(current_topology_name), _make_name_check("topology", TOPOLOGIES)] | None
+    ) = None
+    mapper: Annotated[str, _make_name_check("mapper", MAPPERS)] | None = None
+    validator: Annotated[str, _make_name_check("validator", VALIDATORS)] | None = None
     buffer_kind: BufferKind | None = None
     backpressure: Backpressure | None = None
     poll_ns: Annotated[float, Field(ge=0.001, le=1e12)] | None = None
@@ -308,7 +310,7 @@ class _Defaults(_Settings):
 
 
 class _AlgorithmSection(_Settings):
-    module: Annotated[str, _known("module", MODULES)]
+    module: Annotated[str, _make_name_check("module", MODULES)]
 
 
 class _CclFile(ConfigModel):
@@ -327,7 +329,7 @@ def load_ccl_config(path: str | os.PathLike[str] | None = None, overrides: Itera
 def ccl_config_of(document: Document) -> CclConfig:
     """Return the configuration in a parsed file. ConfigError with every problem, in file order."""
     data = deepcopy(document.data)
-    passed = {path: _taken_out(section) for path, section in _sections(data)}
+    passed = {path: _take_out(section) for path, section in _sections(data)}
     folder = Path(document.source).absolute().parent
     checked = check(Document(document.source, data, document.marks), _CclFile, context=folder)
     rules = _not_passable(passed), _broken_rules(document), _foreign_keys(document)
@@ -338,7 +340,7 @@ def ccl_config_of(document: Document) -> CclConfig:
             place = document.place((*path, IDLE_KEY))
             warnings.warn(f"{place.source}:{place.key[0]}: {IDLE_KEY} does nothing; leave it out", stacklevel=3)
     file = checked.value
-    resolved = tuple(_resolved(name, file, passed, document, folder) for name in file.algorithms)
+    resolved = tuple(_resolve_settings(name, file, passed, document, folder) for name in file.algorithms)
     report(document, _chunks_without_slot(document, resolved))
     return CclConfig(document.source, file.defaults.algorithm, resolved)
 
@@ -387,7 +389,7 @@ def packaged_file() -> str:
     return str(resources.files("kernbench") / "defaults" / LOCAL_FILE)
 
 
-def _taken_out(section: dict[str, Any]) -> dict[str, Any]:
+def _take_out(section: dict[str, Any]) -> dict[str, Any]:
     """Take the keys that pass through out of a section and return them; drop the key that does nothing."""
     section.pop(IDLE_KEY, None)
     return {name: section.pop(name) for name in tuple(section) if name.startswith(PASSED_PREFIX)}
@@ -428,7 +430,7 @@ def _foreign_keys(document: Document) -> Iterator[Complaint]:
     for path, section in sections.items():
         module, topology = section.get("module"), section.get("topology", defaults.get("topology"))
         if isinstance(module, str) and isinstance(topology, str) and module in MODULES:
-            known = known_keys(module_called(module, path[1]), current_topology_name(topology))
+            known = list_known_keys(module_called(module, path[1]), current_topology_name(topology))
             reaching = {path: section} if path[1] != default else {path: section, ("defaults",): defaults}
             for at, keys in reaching.items():
                 foreign = (key for key in keys if passes(key) and key not in known)
@@ -457,11 +459,11 @@ def _where(document: Document, algorithm: str, key: str) -> tuple[str, ...]:
     return own if document.get(own) is not None else ("defaults", key)
 
 
-def _resolved(
+def _resolve_settings(
     name: str, file: _CclFile, passed: Mapping[_Section, Mapping[str, Any]], document: Document, folder: Path
 ) -> AlgorithmConfig:
     """Return the algorithm's own settings over the defaults."""
-    values = _said(file.defaults) | _said(file.algorithms[name])
+    values = _drop_unset(file.defaults) | _drop_unset(file.algorithms[name])
     values.pop("algorithm", None)
     through = {key: values.pop(key) for key in PASSED_KEYS if key in values}
     through |= {**passed.get(("defaults",), {}), **passed["algorithms", name]}
@@ -479,5 +481,45 @@ def _resolved(
     )
 
 
-def _said(section: _Settings) -> dict[str, Any]:
+def _drop_unset(section: _Settings) -> dict[str, Any]:
     return {name: value for name, value in section if value is not None}
+
+
+# Bytes under way: bandwidth times delay of the specification, of a way as long as half a die, without waiting. A
+# schedule goes on ahead by that much: less leaves gaps on the links, more makes what is needed wait behind what is not.
+
+
+def hop_bytes(spec: TopologySpec) -> tuple[int, int, int]:
+    """Return the bytes under way on a hop of a tree there and back: within a cube, between cubes, between SIPs."""
+    pe, sip, system = spec.pe.components, spec.sip, spec.system
+    ends = 2 * pe.pe_ipcq.attrs.overhead_ns + spec.pe.dma.setup_ns + spec.pe.math.startup_ns
+    in_cube = ends + 2 * _across_cube_ns(spec)
+    ucie, port = spec.cube.components.ucie.attrs.overhead_ns, sip.components
+    between_cubes = 4 * ucie + 2 * _wire_ns(spec, sip.links.cube_to_cube)
+    chiplet = port.ucie.attrs.overhead_ns + port.io_noc.attrs.overhead_ns + port.sip_port.attrs.overhead_ns
+    between_sips = 2 * (2 * (ucie + chiplet) + _wire_ns(spec, system.links.sip_to_sip))
+    own, cubes, sips = spec.cube.links.pe_to_xbar, sip.links.cube_to_cube, system.links.sip_to_sip
+    return (
+        int(in_cube * own.bw_gbs),
+        int((in_cube + between_cubes) * min(own.bw_gbs, cubes.bw_gbs)),
+        int((in_cube + between_sips) * min(own.bw_gbs, sips.bw_gbs)),
+    )
+
+
+def load_bytes(spec: TopologySpec) -> int:
+    """Return the bytes under way from a PE's slice of HBM."""
+    links = spec.cube.links
+    delay = spec.pe.dma.setup_ns + 2 * spec.cube.components.xbar.attrs.overhead_ns
+    delay += spec.cube.hbm_access_ns
+    return int(delay * min(links.pe_to_xbar.bw_gbs, links.xbar_to_hbm.bw_gbs))
+
+
+def _across_cube_ns(spec: TopologySpec) -> float:
+    parts = spec.cube.components
+    routers = (spec.cube.noc.w + spec.cube.noc.h) / 2
+    wire = (spec.cube.size_mm.w + spec.cube.size_mm.h) / 2 * spec.ns_per_mm
+    return 2 * parts.xbar.attrs.overhead_ns + routers * parts.noc_router.attrs.overhead_ns + wire
+
+
+def _wire_ns(spec: TopologySpec, link: LinkSpec) -> float:
+    return (link.length_mm or 0) * spec.ns_per_mm + link.overhead_ns

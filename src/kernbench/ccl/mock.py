@@ -143,7 +143,7 @@ class MockMemory:
     def _segments(self, ref: MemoryRef) -> tuple[Segment, ...]:
         """Return the segments of the memory side of a DMA."""
         if ref.runs:
-            return tuple((va, n) if va == NOWHERE else self._checked(va, n) for va, n in ref.runs)
+            return tuple((va, n) if va == NOWHERE else self._find_bytes(va, n) for va, n in ref.runs)
         box = _valid_box(ref)
         if 0 in box.shape:
             return ()
@@ -152,9 +152,9 @@ class MockMemory:
     def _extent(self, ref: MemoryRef) -> Segment:
         item = ref.dtype.itemsize
         steps = row_major(ref.shape, item) if ref.strides is None else ref.strides
-        return self._checked(ref.va, sum((n - 1) * step for n, step in zip(ref.shape, steps, strict=True)) + item)
+        return self._find_bytes(ref.va, sum((n - 1) * step for n, step in zip(ref.shape, steps, strict=True)) + item)
 
-    def _checked(self, va: int, nbytes: int) -> Segment:
+    def _find_bytes(self, va: int, nbytes: int) -> Segment:
         """Return these bytes, if they are of one tensor; else raise AddressFaultError."""
         at = bisect_right(self._tensors, va, key=lambda tensor: tensor[0]) - 1
         base, size = self._tensors[at] if at >= 0 else (va, 0)
@@ -475,7 +475,7 @@ class MockMachine:
         Raises what a kernel raises, first by the order of turns; IpcqDeadlock when kernels wait for each other,
         SimulationDeadlock when they wait for something else, IpcqError when messages are left unreceived.
         """
-        pes = [self._started(kernel, pe, tuple(given), tuple(args)) for pe, given in args.items()]
+        pes = [self._start(kernel, pe, tuple(given), tuple(args)) for pe, given in args.items()]
         try:
             with np.errstate(all="ignore"):
                 self._take_turns(pes)
@@ -487,18 +487,18 @@ class MockMachine:
 
     def _take_turns(self, pes: Sequence[MockPe]) -> None:
         while not all(pe.finished for pe in pes):
-            moved = [self._advanced(pe) for pe in pes]
-            if not any(moved) and not _opened_barriers(pes):
+            moved = [self._advance(pe) for pe in pes]
+            if not any(moved) and not _open_barriers(pes):
                 raise self._deadlock([pe for pe in pes if not pe.finished])
 
-    def _advanced(self, pe: MockPe) -> bool:
+    def _advance(self, pe: MockPe) -> bool:
         try:
             return pe.advance()
         except Exception as error:
-            error.add_note(f"on {self._named(pe_name(pe.pe))}, in the mock")
+            error.add_note(f"on {self._label_of(pe_name(pe.pe))}, in the mock")
             raise
 
-    def _started(
+    def _start(
         self, kernel: Callable[..., object], pe: PeCoord, args: tuple[Any, ...], everywhere: Sequence[PeCoord]
     ) -> MockPe:
         if pe not in self._queues:
@@ -516,13 +516,13 @@ class MockMachine:
             dot_dtypes=self._spec.pe.gemm.operand_dtypes,
         )
         scratch = ScratchAllocator(self._tcm(pe), self._spec.pe.tcm.scratch_bytes)
-        return MockPe(self._named(pe_name(pe)), begin_run(kernel, args, {}, site, scratch), self._queues[pe])
+        return MockPe(self._label_of(pe_name(pe)), begin_run(kernel, args, {}, site, scratch), self._queues[pe])
 
     def _tcm(self, pe: PeCoord) -> int:
         """Return the first address of a PE's TCM; TCMs are far apart."""
         return TCM_BASE + (pe[1] * self._spec.pes_per_cube + pe[2] << _TCM_BITS)
 
-    def _named(self, pe: str) -> str:
+    def _label_of(self, pe: str) -> str:
         return self._names.get(pe, pe)
 
     def _deadlock(self, stuck: Sequence[MockPe]) -> SimulationDeadlock:
@@ -534,7 +534,7 @@ class MockMachine:
             waits={pe: wait for pe, wait in waits.items() if wait is not None},
             queues={pe: queues.pairs for pe, queues in self._queues.items()},
         ).error()
-        return found.reword(lambda text: _NAMES.sub(lambda name: self._named(name[0]), text))
+        return found.reword(lambda text: _NAMES.sub(lambda name: self._label_of(name[0]), text))
 
 
 def kernel_name(kernel: Callable[..., object]) -> str:
@@ -542,7 +542,7 @@ def kernel_name(kernel: Callable[..., object]) -> str:
     return kernel.__name__ if isinstance(kernel, FunctionType) else type(kernel).__name__
 
 
-def _opened_barriers(pes: Sequence[MockPe]) -> bool:
+def _open_barriers(pes: Sequence[MockPe]) -> bool:
     """Release the PEs of every cube that have all come to their barrier; whether there were any."""
     cubes: defaultdict[tuple[int, int], list[MockPe]] = defaultdict(list)
     for pe in pes:

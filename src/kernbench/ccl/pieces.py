@@ -44,7 +44,9 @@ class Messages(NamedTuple):
         """Return how many messages keep ``nbytes`` on the way while one more is being added."""
         return 1 - -nbytes // (self.chunk * self.item)
 
-    def loaded(self, pieces: Sequence[Chunk], order: Iterable[int] | None = None) -> Iterator[tuple[int, list[Step]]]:
+    def load_ahead(
+        self, pieces: Sequence[Chunk], order: Iterable[int] | None = None
+    ) -> Iterator[tuple[int, list[Step]]]:
         """Yield, for each of ``pieces`` in ``order``, the loads that come before its use: others are under way."""
         buffers = list(range(len(pieces)) if order is None else order)
         ahead, begun = self.under_way(self.load_bytes), 0
@@ -98,7 +100,7 @@ def split_evenly(chunk: Chunk, parts: int) -> list[Chunk]:
     return [Chunk(chunk.offset + i * size + min(i, more), size + (i < more), chunk.tensor) for i in range(parts)]
 
 
-def numbered(parts: Iterable[Sequence[Chunk]]) -> list[range]:
+def number_pieces(parts: Iterable[Sequence[Chunk]]) -> list[range]:
     """Return the range of numbers of each part's pieces, when all are numbered one part after the other."""
     found: list[range] = []
     for part in parts:

@@ -142,10 +142,10 @@ def uninstall(engine: GraphEngine, queues: InstalledQueues) -> None:
     release_rings(engine, queues)
     lost = engine.unreceived(queues.pes)
     if lost:
-        raise unreceived_error(lost)
+        raise make_unreceived_error(lost)
 
 
-def unreceived_error(messages: Sequence[UnreceivedMessage]) -> IpcqError:
+def make_unreceived_error(messages: Sequence[UnreceivedMessage]) -> IpcqError:
     """Return the error for messages, at least one, that nobody has received and nobody can receive any more."""
     n = len(messages)
     what = "a message was" if n == 1 else f"{n} messages were"
@@ -280,7 +280,7 @@ def pair_queues(edges: Sequence[Edge], spec: TopologySpec) -> list[QueueEnd]:
     named for the opposite direction: W for E, ``child_left`` or else ``child_right`` for ``parent``, ``sip0`` for what
     comes from SIP 0 on ``sip3``, ``from_x`` for any other name x. IpcqError for edges that cannot be installed.
     """
-    by_name = _checked(edges, spec)
+    by_name = _check_edges(edges, spec)
     reverse = _reverses(edges, by_name)
     ends = []
     for edge in edges:
@@ -298,7 +298,7 @@ def pair_queues(edges: Sequence[Edge], spec: TopologySpec) -> list[QueueEnd]:
 _ByName = dict[tuple[PeCoord, str], Edge]
 
 
-def _checked(edges: Sequence[Edge], spec: TopologySpec) -> _ByName:
+def _check_edges(edges: Sequence[Edge], spec: TopologySpec) -> _ByName:
     """Check edges, and return them by PE and direction."""
     sizes = (spec.num_sips, spec.cubes_per_sip, spec.pes_per_cube)
     inside: set[PeCoord] = set()

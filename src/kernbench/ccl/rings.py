@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
-from kernbench.ccl.pieces import Messages, numbered, split_evenly
+from kernbench.ccl.pieces import Messages, number_pieces, split_evenly
 from kernbench.ccl.topologies import direct_direction, global_direction
 from kernbench.common.errors import InputError
 from kernbench.messages.steps import Chunk, Step, copy, load, receive, send, store
@@ -47,8 +47,8 @@ class Relay:
         self._ring = ring
         self._outgoing: deque[int] = deque()
 
-    def put(self, buffers: Iterable[int]) -> None:
-        """``buffers`` are to be sent behind all others."""
+    def push(self, buffers: Iterable[int]) -> None:
+        """Send ``buffers`` behind all others."""
         self._outgoing.extend(buffers)
 
     def take(self, count: int) -> str:
@@ -74,7 +74,7 @@ class Relay:
 
 def reduce_round(relay: Relay, turns: Turns, pieces: Sequence[Chunk], messages: Messages, contributions: int) -> None:
     """Reduce ``pieces``, given as ``turns`` in the order in which they are sent: the last ends up reduced."""
-    relay.put(turns[0])
+    relay.push(turns[0])
     for turn in turns[1:]:
         for i in turn:
             slot = relay.take(pieces[i].size)
@@ -82,17 +82,17 @@ def reduce_round(relay: Relay, turns: Turns, pieces: Sequence[Chunk], messages: 
             if turn is turns[-1]:
                 relay.steps += messages.finish(i, contributions)
             else:
-                relay.put((i,))
+                relay.push((i,))
 
 
 def gather_round(relay: Relay, turns: Turns, pieces: Sequence[Chunk]) -> None:
     """Pass pieces round, given as ``turns`` in the order in which they are sent: the first is this place's own."""
-    relay.put(turns[0])
+    relay.push(turns[0])
     for turn in turns[1:]:
         for i in turn:
             relay.keep(i, pieces[i].size)
             if turn is not turns[-1]:
-                relay.put((i,))
+                relay.push((i,))
 
 
 def all_reduce_round(
@@ -119,7 +119,7 @@ def all_reduce_segment(segment: Chunk, ring: RingPlace, messages: Messages) -> l
         return []
     parts = split_evenly(segment, ring.size)
     by_turn = [messages.pieces(parts[place]) for place in ring.backwards(ring.place)]
-    turns, pieces = numbered(by_turn), list(chain(*by_turn))
+    turns, pieces = number_pieces(by_turn), list(chain(*by_turn))
     rounds = all_reduce_round(ring, turns, pieces, messages, ring.size)
     done = chain(turns[-1], *turns[:-1])
     return [*(load(i, piece) for i, piece in enumerate(pieces)), *rounds, *(store(i, pieces[i]) for i in done)]
@@ -156,7 +156,7 @@ def check_ranks(world_size: int, *, ranks_are_sips: bool) -> None:
         raise InputError(f"this algorithm is over SIPs: its ranks are all of them, not {world_size} PEs")
 
 
-def checked_rank(what: str, rank: int, world_size: int) -> int:
+def check_rank(what: str, rank: int, world_size: int) -> int:
     """``rank`` if it is one; else InputError."""
     if not 0 <= rank < world_size:
         raise InputError(f"{what}={rank}: there are ranks 0..{world_size - 1}")
@@ -173,15 +173,15 @@ def ring_of_all(spec: TopologySpec, sip: int) -> SipRing:
             return direct_direction(b), direct_direction(a)
         return global_direction(side), global_direction(OPPOSITE[side])
 
-    return _placed(order, sip, directions)
+    return _place_in_ring(order, sip, directions)
 
 
 def ring_among(sips: Sequence[int], sip: int) -> SipRing:
     """Return the ring over some SIPs, of which ``sip`` is one, by the direct queues between them."""
-    return _placed(sips, sip, lambda a, b: (direct_direction(b), direct_direction(a)))
+    return _place_in_ring(sips, sip, lambda a, b: (direct_direction(b), direct_direction(a)))
 
 
-def _placed(order: Sequence[int], sip: int, directions: Callable[[int, int], tuple[str, str]]) -> SipRing:
+def _place_in_ring(order: Sequence[int], sip: int, directions: Callable[[int, int], tuple[str, str]]) -> SipRing:
     """``directions`` from one SIP to another: by which queue it goes, by which it arrives."""
     at, size = order.index(sip), len(order)
     out, come = directions(sip, order[(at + 1) % size])[0], directions(order[at - 1], sip)[1]
@@ -198,19 +198,19 @@ def sip_order(sips: SipsSpec) -> list[int]:
     if not sips.two_dimensional or 1 in (grid.w, grid.h):
         return list(range(sips.count))
     if grid.w % 2 == 0 or grid.h % 2 == 0:
-        return _closed_snake(grid) if grid.h % 2 == 0 else _turned(_closed_snake, grid)
+        return _walk_closed_snake(grid) if grid.h % 2 == 0 else _transpose(_walk_closed_snake, grid)
     if sips.topology == "torus_2d":
-        return _around_odd_torus(grid) if grid.w <= grid.h else _turned(_around_odd_torus, grid)
+        return _around_odd_torus(grid) if grid.w <= grid.h else _transpose(_around_odd_torus, grid)
     return [grid.index(x, y) for y in range(grid.h) for x in _to_and_fro(range(grid.w), y)]
 
 
-def _turned(walk: Callable[[Grid], list[int]], grid: Grid) -> list[int]:
+def _transpose(walk: Callable[[Grid], list[int]], grid: Grid) -> list[int]:
     """Return the walk with rows and columns exchanged."""
     turned = Grid(grid.h, grid.w)
     return [grid.index(x, y) for y, x in map(turned.xy, walk(turned))]
 
 
-def _closed_snake(grid: Grid) -> list[int]:
+def _walk_closed_snake(grid: Grid) -> list[int]:
     """East along the first row, to and fro through the rest of the others, back up the first column: ``h`` is even."""
     there = [(x, y) for y in range(grid.h) for x in _to_and_fro(range(1, grid.w), y)]
     back = [(0, y) for y in reversed(range(1, grid.h))]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from kernbench.ccl.config import AlgorithmConfig
-from kernbench.ccl.install import checked_count, edges_of
+from kernbench.ccl.install import check_count, edges_of
 from kernbench.ccl.layouts import leader_only, nth_pe, single_shard_per_rank
 from kernbench.ccl.loading import Algorithm, KernelArgs
 from kernbench.ccl.mock import MockMachine, kernel_name
@@ -67,8 +67,8 @@ def run_kernel_in_mock(
     wait for each other, IpcqError for messages that are never received, InputError for inputs that do not fit.
     """
     given = [np.asarray(array) for array in inputs]
-    world_size = checked_count("world_size", world_size, 1)
-    pes_per_cube = checked_count("pes_per_cube", pes_per_cube, 0)
+    world_size = check_count("world_size", world_size, 1)
+    pes_per_cube = check_count("pes_per_cube", pes_per_cube, 0)
     _check(world_size, given, pes_per_cube, ranks_are_sips=ranks_are_sips)
     spec = mock_spec(world_size, pes_per_cube, ranks_are_sips=ranks_are_sips)
     settings = {"ranks_are_pes": not ranks_are_sips, "n_slots": n_slots, "slot_size": slot_size}
@@ -77,11 +77,11 @@ def run_kernel_in_mock(
     names = _rank_names(spec, world_size)
     machine = MockMachine(spec, edges, n_slots=n_slots, slot_size=slot_size, names=names)
     pes = list(names)
-    places = _placed(machine, pes, given, shared=not ranks_are_sips)
+    places = _place_inputs(machine, pes, given, shared=not ranks_are_sips)
     computed = not kernel_args and (algo_module is not None or isinstance(algorithm.kernel, ScheduledKernel))
     args: dict[PeCoord, tuple[Any, ...]] = {}
     for pe, place, array in zip(pes, places, given, strict=True):
-        rest = _computed(algorithm, spec, pe[0], array, config) if computed else kernel_args
+        rest = _compute_args(algorithm, spec, pe[0], array, config) if computed else kernel_args
         args[pe] = (place if ranks_are_sips else places[0], *rest)
     machine.run(algorithm.kernel, args)
     memories = [machine.memory[pe[0]] for pe in pes]
@@ -104,7 +104,7 @@ def check_schedule(
     Nothing is simulated. Ranks are PEs, and ``topology`` and ``config`` as for ``run_kernel_in_mock``, as is what is
     raised: IpcqDeadlock for schedules that stop with ``n_slots``; errors name the rank and the step.
     """
-    spec = mock_spec(checked_count("world_size", world_size, 1), checked_count("pes_per_cube", pes_per_cube, 0))
+    spec = mock_spec(check_count("world_size", world_size, 1), check_count("pes_per_cube", pes_per_cube, 0))
     kernel = schedule if isinstance(schedule, ScheduledKernel) else ScheduledKernel(schedule)
     settings = {"ranks_are_pes": True, "n_slots": n_slots, "slot_size": slot_size}
     algorithm = _algorithm(kernel, topology, None, world_size, config, settings)
@@ -208,7 +208,7 @@ def _rank_names(spec: TopologySpec, world_size: int) -> dict[PeCoord, str]:
 
 def _topology(topology: str | TopologyFunction | RankTable, config: AlgorithmConfig) -> TopologyFunction:
     if isinstance(topology, str):
-        return config.named("topology", current_topology_name(topology), TOPOLOGIES)
+        return config.find_named("topology", current_topology_name(topology), TOPOLOGIES)
     if callable(topology):
         return topology
     if not isinstance(topology, Mapping) or not all(isinstance(each, Mapping) for each in topology.values()):
@@ -229,7 +229,7 @@ def _by_table(table: RankTable, spec: TopologySpec, config: AlgorithmConfig) -> 
     ]
 
 
-def _placed(machine: MockMachine, pes: Sequence[PeCoord], inputs: Sequence[Array], shared: bool) -> list[int]:
+def _place_inputs(machine: MockMachine, pes: Sequence[PeCoord], inputs: Sequence[Array], shared: bool) -> list[int]:
     """Place the array of each rank in its own SIP, or one behind the other; return the addresses."""
     if not shared:
         return [machine.memory[pe[0]].place(array) for pe, array in zip(pes, inputs, strict=True)]
@@ -237,7 +237,7 @@ def _placed(machine: MockMachine, pes: Sequence[PeCoord], inputs: Sequence[Array
     return [base + rank * array.nbytes for rank, array in enumerate(inputs)]
 
 
-def _computed(
+def _compute_args(
     algorithm: Algorithm, spec: TopologySpec, sip: int, array: Array, config: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     """Return the arguments that the algorithm makes for one rank."""
@@ -283,7 +283,7 @@ class _Contents:
         """Do what ``command`` says, one of a schedule's."""
         match command.op:
             case Opcode.LOAD:
-                self._arrays[command.result.address] = self._loaded(command)
+                self._arrays[command.result.address] = self._load_chunk(command)
             case Opcode.STORE:
                 src = command.array
                 self.stored[_coord(src)][_place(command.ref)] = self.get(src)
@@ -297,7 +297,7 @@ class _Contents:
         (a_at, a_size), (b_at, b_size) = _bytes_of(a), _bytes_of(b)
         return a_at < b_at + b_size and b_at < a_at + a_size
 
-    def _loaded(self, command: Command) -> Content:
+    def _load_chunk(self, command: Command) -> Content:
         """Return the contents of a chunk: the initial ones, unless an earlier step has stored exactly that chunk."""
         pe, place = _coord(command.result), _place(command.ref)
         tensor, first, nbytes = place

@@ -35,7 +35,7 @@ def world_size_of(topology: TopologySpec, config: AlgorithmConfig) -> int:
 
 def ranks_of(topology: TopologySpec, config: AlgorithmConfig) -> RankPes:
     """Return the PEs of every rank of an algorithm; InputError for a world that does not fit the machine."""
-    mapper = config.named("mapper", config.mapper, MAPPERS)
+    mapper = config.find_named("mapper", config.mapper, MAPPERS)
     return rank_pes(topology, world_size_of(topology, config), mapper, ranks_are_pes=config.ranks_are_pes)
 
 
@@ -62,7 +62,7 @@ def rank_grid(
     square. InputError for any other number, and for a rectangle of another size.
     """
     if kernel_w is not None or kernel_h is not None:
-        return _given_grid(world_size, kernel_w, kernel_h)
+        return _read_grid(world_size, kernel_w, kernel_h)
     if ranks_are_sips and world_size == num_sips and current_topology_name(sip_topology) in TWO_DIMENSIONAL:
         return Grid(sip_w, sip_h)
     side = math.isqrt(world_size)
@@ -74,7 +74,7 @@ def rank_grid(
     return Grid(side, side)
 
 
-def _given_grid(world_size: int, w: object, h: object) -> Grid:
+def _read_grid(world_size: int, w: object, h: object) -> Grid:
     for name, value in (("kernel_w", w), ("kernel_h", h)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise InputError(f"{name}={value!r}: must be a whole number, at least 1")

@@ -64,10 +64,10 @@ def hops_to_root(rank: int, pes_per_cube: int = 1, cubes_per_sip: int = 1) -> Ho
     return Hops(pes, cubes, sips)
 
 
-def reduced(branch: Branch, order: Sequence[int], pieces: Sequence[Chunk], messages: Messages) -> list[Step]:
+def reduce_pieces(branch: Branch, order: Sequence[int], pieces: Sequence[Chunk], messages: Messages) -> list[Step]:
     """Reduce ``pieces`` in this order towards the root, which has the result in their buffers; all others nothing."""
     steps: list[Step] = []
-    for i, added in _added(branch, pieces, messages, receive, order):
+    for i, added in _add_children(branch, pieces, messages, receive, order):
         steps += added if branch.parent is None else [*added, send(branch.parent, i)]
     return steps
 
@@ -77,9 +77,9 @@ def spread(branch: Branch, order: Iterable[int], pieces: Sequence[Chunk]) -> lis
     steps: list[Step] = []
     for i in order:
         if branch.parent is None:
-            steps += _passed_down(branch, i, pieces[i])
+            steps += _pass_down(branch, i, pieces[i])
         else:
-            steps += [receive(branch.parent, pieces[i].size), *_passed_down(branch, branch.parent, pieces[i])]
+            steps += [receive(branch.parent, pieces[i].size), *_pass_down(branch, branch.parent, pieces[i])]
     return steps
 
 
@@ -93,7 +93,7 @@ def all_reduce(
     if branch.parent is None:
         return _from_root(branch, pieces, messages, contributions) if branch.children else []
     steps: list[Step] = []
-    for i, added in _added(branch, pieces, messages, receive):
+    for i, added in _add_children(branch, pieces, messages, receive):
         steps += [*added, send(branch.parent, i)]
         if i >= lead:
             steps += _result(branch, branch.parent, pieces[i - lead])
@@ -105,12 +105,12 @@ def all_reduce(
 def _from_root(branch: Branch, pieces: Sequence[Chunk], messages: Messages, contributions: int) -> list[Step]:
     """At the pace of what comes in."""
     steps: list[Step] = []
-    for i, added in _added(branch, pieces, messages, await_message):
-        steps += [*added, *messages.finish(i, contributions), *_passed_down(branch, i, pieces[i])]
+    for i, added in _add_children(branch, pieces, messages, await_message):
+        steps += [*added, *messages.finish(i, contributions), *_pass_down(branch, i, pieces[i])]
     return steps
 
 
-def _added(
+def _add_children(
     branch: Branch,
     pieces: Sequence[Chunk],
     messages: Messages,
@@ -118,15 +118,15 @@ def _added(
     order: Iterable[int] | None = None,
 ) -> Iterator[tuple[int, list[Step]]]:
     """Yield, for each of ``pieces``, the steps that load it and add what the children send."""
-    for i, steps in messages.loaded(pieces, order):
+    for i, steps in messages.load_ahead(pieces, order):
         for child in branch.children:
             steps += [take(child, pieces[i].size), messages.add(i, child)]
         yield i, steps
 
 
 def _result(branch: Branch, parent: str, piece: Chunk) -> list[Step]:
-    return [await_message(parent, piece.size), *_passed_down(branch, parent, piece)]
+    return [await_message(parent, piece.size), *_pass_down(branch, parent, piece)]
 
 
-def _passed_down(branch: Branch, what: Source, piece: Chunk) -> list[Step]:
+def _pass_down(branch: Branch, what: Source, piece: Chunk) -> list[Step]:
     return [*(send(child, what) for child in branch.children), store(what, piece)]

@@ -35,7 +35,7 @@ class LazyGroup(click.RichGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command to run: here its module is imported. UsageError, with the nearest name, for none."""
-        if args[0] not in self._commands_at and not args[0].startswith("-"):
+        if args[0] not in self._commands_at and not args[0].startswith("-") and not ctx.resilient_parsing:
             raise click.UsageError(f"No such command {args[0]!r}; {there_are(args[0], tuple(self._commands_at))}", ctx)
         name, stand_in, rest = super().resolve_command(ctx, args)
         return name, stand_in if name is None else self._load(name), rest
@@ -52,7 +52,8 @@ class LazyGroup(click.RichGroup):
     cls=LazyGroup,
     commands_at={
         "run": ("kernbench.cli.run_command", "Run a bench and say what it took."),
-        "list": ("kernbench.cli.list_command", "Benches, machines, parts and probe cases, one line each."),
+        "list": ("kernbench.cli.list_command", "Benches, machines, parts and probe cases; the parameters of a bench."),
+        "config": ("kernbench.cli.config_command", "What a key of the machine's file means, and what is allowed."),
         "probe": ("kernbench.cli.probe_command", "Predefined traffic: latency, its parts, bandwidth."),
         "check-part": ("kernbench.cli.check_part_command", "What a part of yours owes the machine, a line a check."),
         "topology": ("kernbench.cli.topology_command", "The machine: counts, links, a drawing to scale."),

@@ -108,7 +108,7 @@ def _bounds(found: ResultComparison) -> Table | None:
     if not groups:
         return None
     made = table(
-        "The roofline of the longest launch",
+        "The roofline of the main launch",
         text("bound by"),
         *(number(name) for name in ("points", "bound A ns", "bound B ns", "bound", "launch")),
     )

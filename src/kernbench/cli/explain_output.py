@@ -12,36 +12,59 @@ from kernbench.common.units import format_size
 from kernbench.messages.commands import BY_BLOCKS
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace
-from kernbench.observe.roofline import Bound, Roofline
+from kernbench.observe.path_resources import PathShare, sum_resources
+from kernbench.observe.roofline import BUSY, Bound, Roofline
 from kernbench.observe.slices import SliceTime
 from kernbench.runtime_api.run_explanation import LaunchExplanation, LineUse, RunExplanation
 
 SMALLEST_SHARE = 0.002
+SMALLEST_SPLIT = 0.02
 MOST_LINES = 16
 MOST_WAITS = 8
 MOST_SLICES = 8
 
 
 def explanation_parts(found: RunExplanation) -> Iterator[Table | ReportLine | None]:
-    """Yield the tables and sentences of the longest launch of each name, then of the run."""
+    """Yield the tables of the longest launch of each name, then of the run, each with its verdict first."""
     for launch in found.longest_of_each_name():
-        far = "" if launch.ended else ", as far as it got"
-        yield from (_path(f"Launch {launch.name!r}{far}", launch.path), _lines(launch))
-        yield from (_waits(launch), _kernels(launch))
-        yield from (_bounds(f"Launch {launch.name!r}", launch.roofline), _differences(launch.roofline))
-        yield _slices(f"Launch {launch.name!r}", launch.slices, launch.path.ps)
-        yield from _sentences(f"launch {launch.name!r}", launch.roofline)
-    yield from (_path("Run", found.path), _bounds("Run", found.roofline), _differences(found.roofline))
+        what = f"Launch {launch.name!r}{'' if launch.ended else ', as far as it got'}"
+        yield f"{what}: {launch.verdict.sentence}", "bold"
+        yield from (_path(what, launch.path, launch.shares), _resources(what, launch.shares, launch.path.ps))
+        yield from (_lines(launch), _waits(launch), _kernels(launch))
+        yield from (_bounds(what, launch.roofline), _differences(launch.roofline))
+        yield _slices(what, launch.slices, launch.path.ps)
+    yield f"Run: {found.verdict.sentence}", "bold"
+    yield from (_path("Run", found.path, found.shares), _resources("Run", found.shares, found.path.ps))
+    yield from (_bounds("Run", found.roofline), _differences(found.roofline))
     yield _slices("Run", found.slices, found.path.ps)
-    yield from _sentences("run", found.roofline)
 
 
-def _path(what: str, path: CriticalPath) -> Table:
+def _path(what: str, path: CriticalPath, shares: Sequence[PathShare]) -> Table:
     made = table(f"{what}: critical path", text("spent on"), number("ns"), number("share"), text(""))
-    for each in path.parts:
-        share = each.ps / path.ps
-        made.add_row(each.part, f"{each.ns:,.3f}", f"{share:.1%}", bar(share))
+    for says, ps in _merge_small(shares, SMALLEST_SPLIT * path.ps).items():
+        share = ps / path.ps
+        made.add_row(says, f"{ps / 1000:,.3f}", f"{share:.1%}", bar(share))
     made.add_row("all", f"{path.ps / 1000:,.3f}", "", "", style="bold")
+    return made
+
+
+def _merge_small(shares: Sequence[PathShare], least_ps: float) -> dict[str, int]:
+    """Return the time by part and resource; what is small of a part that goes through several is merged."""
+    found: dict[str, int] = {}
+    for each in shares:
+        says = each.says if each.ps >= least_ps or each.says == each.part else f"{each.part}: other"
+        found[says] = found.get(says, 0) + each.ps
+    return found
+
+
+def _resources(what: str, shares: Sequence[PathShare], total_ps: int) -> Table:
+    """Tabulate the resources on a path, with their queues: a faster one gives at most its share."""
+    name = f"{what}: resources on the path"
+    made = table(name, text("resource"), number("ns"), number("share"), number("of it in queues"), text(""))
+    for each in sum_resources(shares):
+        share = each.ps / total_ps
+        queued = f"{each.queued_ps / 1000:,.3f}" if each.queued_ps else ""
+        made.add_row(each.resource, f"{each.ns:,.3f}", f"{share:.1%}", queued, bar(share))
     return made
 
 
@@ -153,6 +176,8 @@ def _bounds(what: str, found: Roofline) -> Table:
 def _work(bound: Bound) -> tuple[str, str]:
     if bound.unit == "bytes":
         return format_size(bound.amount), f"{bound.rate:g} GB/s"
+    if bound.unit == BUSY:
+        return "", "measured"
     return f"{bound.amount:,} {bound.unit}", f"{bound.rate:g}/ns"
 
 
@@ -205,13 +230,3 @@ def _slices(what: str, found: Sequence[SliceTime], total_ps: int) -> Table | Non
         shares = (*(ps / total_ps for ps in spent), max(0.0, 1 - each.busy_ps / total_ps), each.hit_share)
         made.add_row(each.where, *(f"{share:.1%}" for share in shares))
     return made
-
-
-def _sentences(what: str, found: Roofline) -> Iterator[ReportLine]:
-    binding = found.binding
-    if binding is None:
-        yield f"{what}: nothing was computed or moved", "bold"
-        return
-    useful = f"; {found.useful:.1%} of the MACs are useful, the rest is at the edges of tiles"
-    binds = f"{what}: {binding.resource} binds, at {binding.where}: {binding.ns:,.3f} ns"
-    yield f"{binds}; measured {found.beyond:.1%} more{useful if found.useful < 1 else ''}", "bold"

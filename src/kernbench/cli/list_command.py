@@ -1,4 +1,4 @@
-"""``kernbench list``."""
+"""``kernbench list``: what there is, or the parameters of a bench."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import rich_click as click
 
 import kernbench.benches
 from kernbench.ccl.loading import algorithms, load_ccl_config
-from kernbench.cli.console import Json, print_json, show, stdout, table, text
+from kernbench.cli.completion import complete_bench
+from kernbench.cli.console import Json, facts, print_json, say, show, stdout, table, text
+from kernbench.cli.key_output import key_document, key_table
 from kernbench.cli.options import debug_option, json_option
+from kernbench.common.config_keys import describe_key
+from kernbench.common.errors import InputError
 from kernbench.di.registry import REGISTRY, known_kinds
 from kernbench.probe import memory_case
 from kernbench.probe.cases import CASES
-from kernbench.runtime_api.bench_registry import known_benches
+from kernbench.runtime_api.bench_registry import Bench, known_benches, load_bench
 from kernbench.topology.builder import list_machines
 
 __all__ = ["command"]
@@ -25,11 +29,20 @@ ListRow: TypeAlias = tuple[str, ...]
 
 
 @click.command(name="list")
+@click.argument("bench", required=False, metavar="[BENCH]", shell_complete=complete_bench)
 @click.option("--ccl", metavar="FILE", help="Whose algorithms.  [default: ./ccl.yaml, else the packaged file]")
 @json_option
 @debug_option
-def command(ccl: str | None, as_json: bool) -> int:
-    """Benches, machines, algorithms, parts and probe cases, one line each."""
+def command(bench: str | None, ccl: str | None, as_json: bool) -> int:
+    """Benches, machines, algorithms, parts and probe cases, one line each.
+
+    With the name of a bench, or a file: its parameters, which --set bench.NAME=VALUE changes.
+    """
+    if bench is not None and ccl is not None:
+        raise InputError("--ccl says whose algorithms are listed; it has no effect on the parameters of a bench")
+    if bench is not None:
+        _print_bench(load_bench(bench), as_json)
+        return 0
     sections: dict[str, list[ListRow]] = {
         "benches": [(each.name, each.description) for each in known_benches()],
         "machines": list(list_machines()),
@@ -45,6 +58,18 @@ def command(ccl: str | None, as_json: bool) -> int:
     else:
         _print(sections)
     return 0
+
+
+def _print_bench(bench: Bench, as_json: bool) -> None:
+    about = describe_key(bench.params)
+    if as_json:
+        params: list[Json] = [key_document(each) | {"path": f"bench.{each.path}"} for each in about.entries]
+        print_json({"bench": bench.name, "description": bench.description, "file": bench.file, "params": params})
+        return
+    made = key_table("Parameters  (--set bench.NAME=VALUE)", about)
+    show(stdout(), facts(bench.name, [("is", bench.description), ("in", bench.file)]), made)
+    if not about.entries:
+        say(f"{bench.name} has no parameters")
 
 
 def _entry(row: ListRow) -> Json:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import rich_click as click
 
+from kernbench.cli.completion import complete_case
 from kernbench.cli.console import print_json, say, show_progress, stdout
 from kernbench.cli.options import output_options, set_option, topology_option, verbose_option
 from kernbench.cli.probe_memory import draw_memory, print_memory
@@ -20,7 +21,14 @@ PICTURES = (".png", ".svg", ".pdf")
 
 
 @click.command(name="probe")
-@click.option("--case", "names", metavar="NAME", multiple=True, help="A case, with its hops and sweep.  [default: all]")
+@click.option(
+    "--case",
+    "names",
+    metavar="NAME",
+    multiple=True,
+    shell_complete=complete_case,
+    help="A case, with its hops and sweep.  [default: all]",
+)
 @click.option("--size", default=DEFAULT_SIZE, show_default=True, metavar="SIZE", help="Bytes of the one transaction.")
 @click.option("--picture", metavar="FILE", type=click.Path(dir_okay=False), help="Draw the case memory: png, svg, pdf.")
 @topology_option

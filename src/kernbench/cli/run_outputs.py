@@ -8,11 +8,15 @@ from kernbench.cli.console import say
 from kernbench.common import __version__
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing, writable
+from kernbench.common.late import late
 from kernbench.common.values import value
 from kernbench.library.runs import Run
 from kernbench.observe.op_log_io import checked_path, write_op_log
+from kernbench.observe.roofline_chart import roofline_charts
 from kernbench.observe.trace_filter import EVERYTHING, LINKS, TraceFilter, parse_filter
 from kernbench.topology.builder import Topology
+
+ROOFLINE = "kernbench.evaluation.roofline_figure"
 
 
 @value(kw_only=True)
@@ -21,6 +25,7 @@ class RunFiles:
 
     op_log: Path | None = None
     trace: Path | None = None
+    roofline: Path | None = None
     keep: TraceFilter = EVERYTHING
 
     @property
@@ -38,9 +43,15 @@ class RunFiles:
         if self.trace is not None:
             run.trace(self.trace, keep=self.keep)
             _keep_machine(self.trace, run.engine.topology, what)
+        if self.roofline is not None and run.live is not None and run.live.explanation is not None:
+            charts = roofline_charts(run.engine.machine.graph, run.live.explanation.rooflines)
+            late(ROOFLINE, "draw_roofline")(charts, what, self.roofline)
+            _keep_machine(self.roofline, run.engine.topology, what)
 
 
-def wanted_files(machine: Topology, op_log: str | None, trace: str | None, keep: str | None) -> RunFiles:
+def wanted_files(
+    machine: Topology, op_log: str | None, trace: str | None, keep: str | None, roofline: str | None
+) -> RunFiles:
     """Return the files that options ask for.
 
     InputError for a file that cannot be written and for a filter without sense.
@@ -50,8 +61,16 @@ def wanted_files(machine: Topology, op_log: str | None, trace: str | None, keep:
     return RunFiles(
         op_log=None if op_log is None else checked_path(op_log),
         trace=None if trace is None else writable(trace),
+        roofline=None if roofline is None else _picture(roofline),
         keep=EVERYTHING if keep is None else parse_filter(keep, machine.topology_obj.nodes),
     )
+
+
+def _picture(path: str) -> Path:
+    """Return ``path`` if a picture can be written there. InputError when it cannot, and for another kind of file."""
+    if Path(path).suffix.lower() != ".png":
+        raise InputError(f"--roofline {path}: a PNG is written; give a name that ends with .png")
+    return writable(path)
 
 
 def _keep_machine(path: Path, machine: Topology, what: str) -> None:

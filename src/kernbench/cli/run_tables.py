@@ -23,6 +23,7 @@ from kernbench.runtime_api.launch_report import LaunchSplit
 SMALLEST_SHARE = 0.005
 MOST_QUEUES, MOST_LINKS, MOST_FINDINGS, MOST_PRINTED, MOST_COMPARED = 8, 8, 5, 8, 6
 EXPLANATION = "kernbench.cli.explain_output"
+ADVICE = "kernbench.cli.advise_output"
 FINDINGS = "kernbench.cli.finding_tables"
 PHASES = {
     "launch": "launch: kernels",
@@ -47,7 +48,7 @@ def _head(run: Run, *, verbose: bool) -> Iterator[ReportLine]:
     wrong = [(str(each), "bold red") for each in run.checks if not each.passed]
     wrong += [(str(each), "bold red") for each in run.findings or () if each.kind in WRONG]
     yield from _some_of(wrong, most, "wrong")
-    yield run.verdict, "bold"
+    yield run.verdict.sentence, "bold"
     yield run.status_line, {"OK": "bold green", "INTERRUPTED": "bold yellow"}.get(run.status, "bold red")
     if run.said:
         yield run.said, "bold"
@@ -113,6 +114,8 @@ def _machine(run: Run) -> Iterator[str]:
 
 def _tables(run: Run, *, explain: bool) -> Iterator[ReportPart]:
     """Yield the tables, the most important first."""
+    if run.live is not None and run.live.advice is not None:
+        yield from late(ADVICE, "advice_parts")(run.live.advice)
     if explain:
         yield from _explanation(run.live)
     launches = [_launch(launch) for launch in run.report.launches]

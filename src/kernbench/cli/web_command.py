@@ -8,6 +8,7 @@ from pathlib import Path
 import rich_click as click
 
 import kernbench.benches
+from kernbench.cli.completion import complete_bench, complete_override
 from kernbench.cli.console import Json, facts, print_json, say, show, show_progress, stdout
 from kernbench.cli.failures import error_document, report_program_error
 from kernbench.cli.options import (
@@ -28,8 +29,8 @@ from kernbench.common.units import format_ns, format_size
 from kernbench.library.progress import StepProgress
 from kernbench.library.run_document import verification_document
 from kernbench.runtime_api.bench_runner import BenchResult, BenchStatus
-from kernbench.web.page import PageServer, Shelf
-from kernbench.web.source import FileSource, Made, PageSource, RunSource, Watcher, serve
+from kernbench.web.page import FileSource, Made, PageSource, RunSource
+from kernbench.web.server import PageServer, Shelf, Watcher, serve
 
 # Importing the package is what makes its benches known.
 BENCHES = kernbench.benches.__name__
@@ -38,7 +39,12 @@ DEFAULT_OUT = "report.html"
 
 @click.command(name="web")
 @click.argument("page", required=False, metavar="[PAGE.html]")
-@click.option("--bench", metavar="NAME|FILE.py[:FUNCTION]", help="What to run.  [default: nothing, the machine only]")
+@click.option(
+    "--bench",
+    metavar="NAME|FILE.py[:FUNCTION]",
+    shell_complete=complete_bench,
+    help="What to run.  [default: nothing, the machine only]",
+)
 @click.option("--device", default="all", show_default=True, metavar="sip:N|all", help="The SIPs it may use.")
 @click.option("--out", metavar="FILE.html", help=f"Where to write the page.  [default: {DEFAULT_OUT}, without --port]")
 @verify_option
@@ -49,6 +55,7 @@ DEFAULT_OUT = "report.html"
     "overrides",
     metavar="PATH=VALUE",
     multiple=True,
+    shell_complete=complete_override,
     help="Change a value of the machine (cube.hbm.slices=16) or a parameter of the bench (bench.m=512).",
 )
 @ccl_option

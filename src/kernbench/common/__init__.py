@@ -1,3 +1,3 @@
 """What every room may use: units, ids, types, operators, errors; and the version, whose one source is here."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

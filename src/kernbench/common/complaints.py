@@ -5,8 +5,6 @@ A complaint has a path and no place; ``config.Document`` knows the places.
 
 from __future__ import annotations
 
-import types
-import typing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -14,10 +12,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from kernbench.common.errors import close_to
+from kernbench.common.field_types import model_at
+from kernbench.common.units import unit_of_key
 from kernbench.common.values import value
 from kernbench.common.yaml_document import Path, entry_exists
-
-_UNITS = {"_gbs": "GB/s", "_ns": "ns", "_mm": "mm"}
 
 
 @value
@@ -121,40 +119,6 @@ def _trim_path(data: object, loc: Path) -> Path:
     return tuple(path)
 
 
-def model_at(model: type[BaseModel], path: Path) -> type[BaseModel] | None:
-    """Return the model that describes the mapping at ``path`` below ``model``, or None when it is no model."""
-    at: object = model
-    for part in path:
-        found = _find_model(at)
-        if found is not None:
-            fields = {f.alias or name: f.annotation for name, f in found.model_fields.items()}
-            at = fields.get(str(part))
-        else:
-            at = next(iter(typing.get_args(_unwrap(at))[-1:]), None) if isinstance(part, str) else _find_item(at)
-    return _find_model(at)
-
-
-def _find_item(annotation: object) -> object:
-    arguments = typing.get_args(_unwrap(annotation))
-    return arguments[0] if arguments else None
-
-
-def _unwrap(annotation: object) -> object:
-    """Return the type inside ``Annotated`` and inside optional types; of other unions the model, if there is one."""
-    origin = typing.get_origin(annotation)
-    if origin is typing.Annotated:
-        return _unwrap(typing.get_args(annotation)[0])
-    if origin in {typing.Union, types.UnionType}:
-        rest = [a for a in typing.get_args(annotation) if a is not type(None)]
-        return next((model for model in map(_find_model, rest) if model is not None), _unwrap(rest[0]))
-    return annotation
-
-
-def _find_model(annotation: object) -> type[BaseModel] | None:
-    inner = _unwrap(annotation)
-    return inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
-
-
 def _make_message(item: ErrorDetails, path: Path) -> str:
     cause = item.get("ctx", {}).get("error")
     if cause is not None and item["type"] in {"value_error", "assertion_error"}:
@@ -172,7 +136,7 @@ def _reword(message: str) -> str:
 
 def _explain_number(item: ErrorDetails, path: Path) -> str:
     name = next((str(part) for part in reversed(path) if isinstance(part, str)), "")
-    unit = next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), None)
+    unit = unit_of_key(name)
     what = "a whole number" if item["type"].startswith("int") else "a number"
     return f"must be a plain number, in {unit}" if unit and isinstance(item["input"], str) else f"must be {what}"
 

@@ -68,3 +68,16 @@ def format_ns(ns: float) -> str:
         if abs(ns) < limit:
             return f"{ns / scale:,.2f} {unit}"
     return f"{ns / 1e9:,.2f} s"
+
+
+_KEY_UNITS = {"gbs": "GB/s", "ns": "ns", "mm": "mm", "bytes": "bytes"}
+_PER = re.compile(r"(.+)_per_(ns|mm)")
+
+
+def unit_of_key(name: str) -> str:
+    """Return the unit that the name of a key says: ``ns`` for ``launch_ns``, ``macs per ns`` for ``macs_per_ns``."""
+    rate = _PER.fullmatch(name)
+    if rate is not None:
+        return f"{rate[1].replace('_', ' ')} per {rate[2]}"
+    words = name.split("_")
+    return _KEY_UNITS.get(words[-1], "bytes" if "bytes" in words else "")

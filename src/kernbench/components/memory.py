@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import ClassVar
 
 from kernbench.common.errors import UnsupportedError
 from kernbench.common.values import value
@@ -39,13 +40,31 @@ class Memory(ThinkingPart):
     A class that overrides ``serve`` is asked for each access: for a read when its request has come, for a write when
     its last byte has. When the access is over, the bytes leave by the part's one port (answers one after another), or
     the acknowledgement does. Accesses do not wait for each other, unless ``serve`` makes them.
+
+    ``rate_key`` names the attribute that is its bandwidth in GB/s: then reports have a bound for it. What ``serve``
+    waits for a ``simpy.Resource`` counts as queue in them.
     """
 
+    rate_key: ClassVar[str | None] = None
     _responder: Answering | None = None  # of a builtin memory
 
     def serve(self, access: MemoryAccess) -> float | Behaviour:
         """Return how long ``access`` takes, in ns; or a generator that waits, as ``run`` of a part that thinks does."""
         raise NotImplementedError(f"{type(self).__name__} has no serve(access): it says how long an access takes")
+
+    @property
+    def serves_gbs(self) -> float | None:
+        """The bandwidth that ``rate_key`` names; None where none is named.
+
+        Raises UnsupportedError for a key that ``attrs`` does not have, or that is no rate.
+        """
+        if self.rate_key is None:
+            return None
+        found: object = dict(self.node.attrs).get(self.rate_key)
+        if not isinstance(found, int | float) or found <= 0:
+            keys = ", ".join(dict(self.node.attrs))
+            raise UnsupportedError(f"{self.node.impl}: rate_key is {self.rate_key!r}, no rate among its attrs: {keys}")
+        return float(found)
 
     @property
     def serves_as_built(self) -> bool:
@@ -83,5 +102,5 @@ class Memory(ThinkingPart):
             raise UnsupportedError("serve() yields, and returns a value: a generator says by waiting how long it takes")
         observation = self.machine.observation
         if observation is not None:
-            observation.turn(request, (request.op, request.part), begin_ps, self.clock.time)
+            observation.turn(request, (request.op, request.part), begin_ps + self.queued_ps, self.clock.time)
         self.answer(request)

@@ -41,12 +41,13 @@ class InnerAttrs(ConfigModel):
 class PartAttrs(InnerAttrs):
     """The ``attrs`` of a part in YAML. A class that wants more keys declares a subclass of its kind's model.
 
-    ``overhead_ns``: what entering the part costs. ``rate_gbs``: the bandwidth of each link out of it, if it limits
-    them; parts that limit nothing look as if there were no such key.
+    Parts that limit no link look as if there were no key ``rate_gbs``.
     """
 
     overhead_ns: Duration = 0.0
+    """Time that it costs to enter the part."""
     rate_gbs: Bandwidth | None = None
+    """Bandwidth of each link out of the part, if that is less than the link's; null: the part limits nothing."""
 
     @model_serializer(mode="wrap")
     def _without_no_rate(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:

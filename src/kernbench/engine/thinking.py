@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from simpy import Environment, Event, Process, Store, Timeout
 from simpy.events import ConditionValue
+from simpy.resources.resource import Request
 from simpy.resources.store import StoreGet
 
 from kernbench.common.errors import UnsupportedError
@@ -110,7 +111,8 @@ class ThinkingPart(Component):
     ``inbox``: the messages that have come, to be taken with ``yield self.inbox.get()``; ``env``: the SimPy environment,
     for ``simpy.Resource`` and the like, whose time is in ps (``wait_ns`` takes ns); ``random``: numbers that are the
     same in every run. ``cause``: the row of the log after which the part does what it does, and why; while it handles a
-    message, that. ``waits``: how often it has waited since a message last came or went.
+    message, that. ``waits``: how often it has waited since a message last came or went; ``queued_ps``: how long the
+    process that acts has waited for resources of the part's own.
 
     ``run`` starts when the part is made, and anew after the machine was cleared of what had failed: set the fields it
     works with in its first lines. At equal times it acts after everything that moves bytes. An error in it ends in one
@@ -122,6 +124,7 @@ class ThinkingPart(Component):
         self.env = machine.clock
         self.inbox = Inbox(self.env)
         self.cause: Cause = ROOT
+        self.queued_ps = 0
         self._processes: dict[Process, Behaviour] = {}
         self._n_alive = 0
         self._delivered: dict[int, Delivery] = {}  # and not taken, by identity
@@ -248,8 +251,9 @@ class ThinkingPart(Component):
         """Carry ``behaviour`` out: it acts after the message that it has taken last, at first after ``cause``."""
         step: Callable[[Any], Event] = behaviour.send
         value: Any = None
+        queued_ps = 0
         while True:
-            self.cause = cause
+            self.cause, self.queued_ps = cause, queued_ps
             try:
                 event = step(value)
             except StopIteration as end:
@@ -261,7 +265,7 @@ class ThinkingPart(Component):
             if not isinstance(event, Event) or event.env is not self.env or self.waits > MOST_WAITS:
                 step, value = behaviour.throw, UnsupportedError(self._problem(event))
                 continue
-            taking = event.__class__ is Take
+            taking, since_ps = event.__class__ is Take, self.clock.time
             if taking and cause[0] >= 0:
                 self._handled()
             try:
@@ -273,6 +277,8 @@ class ThinkingPart(Component):
             except BaseException as failure:  # of what it waits for
                 step, value = behaviour.throw, failure
                 continue
+            if isinstance(event, Request):
+                queued_ps += self.clock.time - since_ps
             if taking or value.__class__ is ConditionValue:
                 cause = self._cause_of(value, cause)
 

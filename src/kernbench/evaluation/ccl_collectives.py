@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from kernbench.ccl.config import AlgorithmConfig, CclConfig
-from kernbench.ccl.install import configured, edges_of, install_edges, uninstall
+from kernbench.ccl.install import edges_of, find_algorithm, install_edges, uninstall
 from kernbench.ccl.loading import Algorithm
 from kernbench.ccl.rings import ring_of_all
 from kernbench.ccl.topologies import Edge, fabric_edges
@@ -20,10 +20,9 @@ from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
-from kernbench.evaluation.ccl_bounds import CollectiveBounds
-from kernbench.evaluation.ccl_fabrics import DTYPE, INTERCUBE, ITEM_BYTES, AlgorithmName, Fabric, joined, queues_of
+from kernbench.evaluation.ccl_fabrics import DTYPE, INTERCUBE, ITEM_BYTES, AlgorithmName, Fabric, join_sips, queues_of
 from kernbench.evaluation.ccl_results import CollectivePoint, CollectiveTime
-from kernbench.evaluation.ccl_theory import ClosedForms
+from kernbench.evaluation.ccl_theory import ClosedForms, CollectiveBounds
 from kernbench.policy.placement.dp import SINGLE_PE, DPPolicy
 from kernbench.runtime_api.context import NoParams, RuntimeContext
 from kernbench.runtime_api.launch_report import launches_of
@@ -58,8 +57,8 @@ class CollectiveRun:
     def point(self) -> CollectivePoint:
         """The same of one size."""
         (nbytes,) = self.sizes
-        engine = GraphEngine(joined(self.machine, self.fabric))
-        program = _Program(self, configured(self.algorithm, None, self.ccl), engine.spec)
+        engine = GraphEngine(join_sips(self.machine, self.fabric))
+        program = _Program(self, find_algorithm(self.algorithm, None, self.ccl), engine.spec)
         with patient_collector(), RuntimeContext[NoParams](engine, ccl=self.ccl) as torch:
             by_ranks = program.by_ranks(torch, engine)
             directly = program.directly(torch, engine)
@@ -72,13 +71,13 @@ class CollectiveRun:
             nbytes=nbytes,
             distributed=timings[DISTRIBUTED][0],
             direct=timings[DIRECT][0],
-            closed_ns=self._closed_ns(engine, config, nbytes) if config.buffer_kind == "tcm" else None,
+            closed_ns=self._theory_ns(engine, config, nbytes) if config.buffer_kind == "tcm" else None,
             contributions=program.contributions,
             right=min(program.count_right(result[nbytes]) for result in (by_ranks, directly)),
             same=all(by_ranks[nbytes][rank].tobytes() == directly[nbytes][rank].tobytes() for rank in by_ranks[nbytes]),
         )
 
-    def _closed_ns(self, engine: GraphEngine, config: AlgorithmConfig, nbytes: int) -> float:
+    def _theory_ns(self, engine: GraphEngine, config: AlgorithmConfig, nbytes: int) -> float:
         """The closed form, or for the algorithm over cubes the bound."""
         queues = queues_of(config)
         if self.algorithm == INTERCUBE:

@@ -90,7 +90,7 @@ def document_of(topology: Topology) -> Document:
     return Document("the machine of the evaluation", data, {})
 
 
-def joined(machine: Document, fabric: Fabric, *changes: str) -> Topology:
+def join_sips(machine: Document, fabric: Fabric, *changes: str) -> Topology:
     """A machine with its SIPs joined as ``fabric`` says, and ``changes``, texts as ``--set`` takes them."""
     sips = {"count": fabric.sips, "topology": fabric.kind, "w": "null", "h": "null"}
     sips |= {"w": fabric.w, "h": fabric.h} if fabric.two_dimensional else {}

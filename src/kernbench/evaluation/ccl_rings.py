@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from kernbench.ccl.config import CclConfig
-from kernbench.ccl.install import IpcqPlan, configured
+from kernbench.ccl.install import IpcqPlan, find_algorithm
 from kernbench.ccl.loading import load_algorithm
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import Document, Path, path_text
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
-from kernbench.evaluation.ccl_fabrics import DTYPE, ITEM_BYTES, KIB, joined, queues_of, ring_of
+from kernbench.evaluation.ccl_fabrics import DTYPE, ITEM_BYTES, KIB, join_sips, queues_of, ring_of
 from kernbench.evaluation.ccl_results import BufferPoint, RingPoint
 from kernbench.evaluation.ccl_theory import ClosedForms
 from kernbench.messages.requests import BufferKind
@@ -53,7 +53,7 @@ class BufferRun:
 
     def run(self) -> list[BufferPoint]:
         """One sender, then all PEs; numbers included."""
-        engine = GraphEngine(joined(self.machine, ring_of(1)))
+        engine = GraphEngine(join_sips(self.machine, ring_of(1)))
         pes = engine.spec.pes_per_cube
         points = []
         with RuntimeContext[NoParams](engine, ccl=self.ccl) as torch:
@@ -85,7 +85,7 @@ class BufferRun:
 
 def least_slot(ccl: CclConfig) -> int:
     """The largest message that the queues of all kinds take."""
-    return min(configured(f"ring_allreduce_{kind}", None, ccl).config.slot_size for kind in KINDS)
+    return min(find_algorithm(f"ring_allreduce_{kind}", None, ccl).config.slot_size for kind in KINDS)
 
 
 RING = "ring_allreduce_rs_ag"
@@ -112,7 +112,7 @@ class RingRun:
 
     def run(self) -> list[RingPoint]:
         """Simulate one size after the other."""
-        topology = joined(self.machine, ring_of(self.ranks), *_bulk_packets(self.machine))
+        topology = join_sips(self.machine, ring_of(self.ranks), *_bulk_packets(self.machine))
         engine = GraphEngine(topology, enable_data=False)
         with patient_collector(), RuntimeContext[NoParams](engine, ccl=self.ccl) as torch:
             plan = torch.install_ipcq(RING)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from kernbench.ccl.config import CclConfig
-from kernbench.ccl.install import configured
+from kernbench.ccl.install import find_algorithm
 from kernbench.ccl.loading import load_ccl_config
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
@@ -125,7 +125,7 @@ class CclStudy:
         """Every algorithm on every machine, and the default one with its queues in other memories."""
         for fabric in sorted(self._list_fabrics(), key=lambda each: -each.sips):
             yield from (self._collective(algorithm, fabric) for algorithm in ALGORITHMS)
-        default = configured(INTERCUBE, None, self._ccl()).config.buffer_kind
+        default = find_algorithm(INTERCUBE, None, self._ccl()).config.buffer_kind
         among = self.own if self.own.sips > 1 else self.fabrics[0]
         yield from (self._collective(INTERCUBE, among, kind) for kind in self.kinds if kind != default)
 

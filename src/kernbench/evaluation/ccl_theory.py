@@ -1,4 +1,4 @@
-"""Closed forms of collectives: steps × latency + bytes over the bottleneck, along the longest chain.
+"""Closed forms of collectives: steps × latency + bytes over the bottleneck, along the longest chain; and bounds.
 
 The last of n messages behind each other is sent, with s slots, of which each is free when its credit is back,
 
@@ -95,7 +95,9 @@ class ClosedForms:
         if len(pes) == 1:
             return self.ways.start_ns
         ring = round_of(self.ways.of(self.around(pes)))
-        return whole_ps(self.ways.start_ns + sum(self._ring_pass(len(pes), part, ring) for part in self._held(nbytes)))
+        return whole_ps(
+            self.ways.start_ns + sum(self._ring_pass(len(pes), part, ring) for part in self._split_by_scratch(nbytes))
+        )
 
     def _ring_pass(self, n: int, nbytes: int, ring: Round) -> float:
         """In a ring of full queues nothing could move; a power of two divides most tensors.
@@ -111,8 +113,8 @@ class ClosedForms:
             between = max(between, (taken + self.ways.passing_ns(ring.fastest, chunk)) / slots)
         step = max(self.ways.passing_ns(way, chunk), at_once * between)
         round_ns = ceil(pieces / at_once) * (n - 1) * step + (at_once - 1) * between + self.ways.math_ns(chunk)
-        loaded = self._loaded_ns(nbytes, pieces, (n - 1) * nbytes) + self.ways.message_ns(way, chunk)
-        return max(self.ways.load_ns(chunk) + round_ns, loaded) + self._stored_ns(nbytes, pieces)
+        loaded = self._load_ns(nbytes, pieces, (n - 1) * nbytes) + self.ways.message_ns(way, chunk)
+        return max(self.ways.load_ns(chunk) + round_ns, loaded) + self._store_ns(nbytes, pieces)
 
     def rs_ag_ns(self, pes: Sequence[PeCoord], nbytes: int) -> float:
         """``ring_allreduce_rs_ag``: 2(n-1) steps of a part each."""
@@ -126,7 +128,8 @@ class ClosedForms:
             return self.ways.start_ns
         rows, columns = self._rings_of(pes, grid, "E"), self._rings_of(pes, grid, "S")
         return whole_ps(
-            self.ways.start_ns + sum(self._mesh_pass(grid, part, rows, columns) for part in self._held(nbytes))
+            self.ways.start_ns
+            + sum(self._mesh_pass(grid, part, rows, columns) for part in self._split_by_scratch(nbytes))
         )
 
     def _mesh_pass(self, grid: Grid, nbytes: int, row: Round, column: Round) -> float:
@@ -137,9 +140,9 @@ class ClosedForms:
         along_row = self._steps_ns(grid.w, row, chunk, grid.h * messages)
         gathered = self._steps_ns(grid.w, row, chunk, grid.h * messages, phases=1)
         begun = max(
-            self.ways.load_ns(chunk) + along_row, self._loaded_ns(nbytes, pieces, nbytes - nbytes // grid.w) + gathered
+            self.ways.load_ns(chunk) + along_row, self._load_ns(nbytes, pieces, nbytes - nbytes // grid.w) + gathered
         )
-        return begun + self._steps_ns(grid.h, column, chunk, grid.w * messages) + self._stored_ns(nbytes, pieces)
+        return begun + self._steps_ns(grid.h, column, chunk, grid.w * messages) + self._store_ns(nbytes, pieces)
 
     def _rings_of(self, pes: Sequence[PeCoord], grid: Grid, side: Side) -> Round:
         """A step of all rows (``E``), or of all columns (``S``), at once."""
@@ -205,7 +208,8 @@ class ClosedForms:
         if not self._is_grid:
             return whole_ps(self.ring(sips.count, nbytes, self.sip_round(owners)).ns)
         return whole_ps(
-            self.ways.start_ns + sum(self._over_grid(part, self._lines(owners)) for part in self._held(nbytes))
+            self.ways.start_ns
+            + sum(self._over_grid(part, self._lines(owners)) for part in self._split_by_scratch(nbytes))
         )
 
     def sip_round(self, owners: Sequence[tuple[int, int]] = ((0, 0),)) -> Round:
@@ -216,7 +220,7 @@ class ClosedForms:
 
     def ring(self, n: int, nbytes: int, ring: Round) -> RingTime:
         """Reduce-scatter and all-gather round a ring of ``n`` with these hops, as much at a time as a PE holds."""
-        found = [self._ring(n, part, ring) for part in self._held(nbytes)]
+        found = [self._ring(n, part, ring) for part in self._split_by_scratch(nbytes)]
         return RingTime(
             oracle_ns=_sum(each.oracle_ns for each in found),
             ends_ns=_sum(each.ends_ns for each in found),
@@ -235,7 +239,7 @@ class ClosedForms:
         one, pieces = self.ways.message_ns(way, chunk), n * messages
         # The last part is added when it is loaded, and then gathered.
         whole = self._steps_ns(n, ring, chunk, messages)
-        loaded = self._loaded_ns(nbytes, pieces, nbytes - part) + self._steps_ns(n, ring, chunk, messages, phases=1)
+        loaded = self._load_ns(nbytes, pieces, nbytes - part) + self._steps_ns(n, ring, chunk, messages, phases=1)
         oracle = steps * (way.latency_ns + part / way.bw_gbs)
         ends = steps * (self.ways.ends_ns + self.ways.math_ns(chunk))
         each = self._between_ns(way, chunk)
@@ -250,12 +254,12 @@ class ClosedForms:
             store_ns=self.ways.store_ns(ceil(nbytes / pieces), pieces),
         )
 
-    def _loaded_ns(self, nbytes: int, pieces: int, messages: int) -> float:
+    def _load_ns(self, nbytes: int, pieces: int, messages: int) -> float:
         """All of it, while so many bytes of messages come in by the same link of the PE."""
         alone = self.ways.load_ns(ceil(nbytes / pieces), pieces)
         return max(alone, self.ways.load_beside_ns(nbytes, messages))
 
-    def _stored_ns(self, nbytes: int, pieces: int) -> float:
+    def _store_ns(self, nbytes: int, pieces: int) -> float:
         """All of it, after the last message."""
         return self.ways.store_ns(ceil(nbytes / pieces), pieces)
 
@@ -297,9 +301,9 @@ class ClosedForms:
         first, end = max(half[0].end for half in halves), max(half[-1].end for half in halves)
         messages = sum(half[0].messages for half in halves)
         loading = self.ways.load_ns(chunk) + _together_ns(halves, 0, first)
-        loaded = self._loaded_ns(nbytes, pieces, messages * chunk)
+        loaded = self._load_ns(nbytes, pieces, messages * chunk)
         exchanged = max(loading, loaded) + _together_ns(halves, first, end) + _out_of_step_ns(halves)
-        return exchanged + self._stored_ns(nbytes, pieces)
+        return exchanged + self._store_ns(nbytes, pieces)
 
     def _lines(self, owners: Sequence[tuple[int, int]]) -> list[Line]:
         """The rows and the columns of the grid of SIPs."""
@@ -338,7 +342,7 @@ class ClosedForms:
         back = [phase._replace(begin=whole - phase.end, end=whole - phase.begin) for phase in there[-2::-1]]
         return [*there, *back]
 
-    def _held(self, nbytes: int) -> Iterator[int]:
+    def _split_by_scratch(self, nbytes: int) -> Iterator[int]:
         """Yield the bytes in a PE's scratch at a time: a quarter is of tensors, until all is done."""
         most = self._spec.pe.tcm.scratch_bytes // 4
         for at in range(0, nbytes, most):
@@ -398,3 +402,86 @@ def _to_root(at: int) -> Iterator[int]:
 def _sum(times_ns: Iterable[float]) -> float:
     """Add times and round to whole picoseconds: the rest of a difference of equal sums would read like a time."""
     return whole_ps(sum(times_ns))
+
+
+class CollectiveBounds:
+    """Bounds, which no run undercuts: the longest chain of hops, and the bytes of the busiest link.
+
+        start + first byte + Σ (L + ends) + bytes / B + the last acknowledgement
+
+    B: the least bandwidth of a hop when all bytes pass all hops of the chain, else of one hop with what it carries.
+    Hops are taken at their fastest, links as if nobody shared them, memory as if no row had to be opened. Queues are in
+    TCM; ``nbytes``: of each PE, of a block where there are several.
+    """
+
+    def __init__(self, machine: Machine, queues: QueueFigures) -> None:
+        self._ways, self._spec = Ways(machine, queues), machine.spec
+
+    def hierarchical_ns(self, nbytes: int) -> float:
+        """PEs to PE 0 from both sides, cubes to cube 0, SIPs up a binary tree; and back."""
+        spec = self._spec
+        pes = [self._hop((0, 0, pe), (0, 0, pe + 1)) for pe in range(spec.pes_per_cube // 2)]
+        cubes = [self._hop((0, cube, 0), (0, cube + 1, 0)) for cube in range(spec.cubes_per_sip // 2)]
+        levels = spec.num_sips.bit_length() - 1
+        return self._bound([*pes, *cubes, *[self._next_sip] * levels], nbytes, there_and_back=True)
+
+    def intercube_ns(self, nbytes: int, root: int) -> float:
+        """Rows east, the last column south, to the root; the SIPs; and back. ``nbytes``: of a row of the tensor."""
+        mesh = self._spec.sip.cube_mesh.grid
+        x, y = mesh.xy(root)
+        column = [mesh.index(mesh.w - 1, at) for at in range(mesh.h)]
+        row = [mesh.index(at, mesh.h - 1) for at in range(mesh.w - 1, x - 1, -1)]
+        cubes = [*range(mesh.w), *column[1:], *row[1:], *(mesh.index(x, at) for at in range(mesh.h - 2, y - 1, -1))]
+        ways = [self._hop((0, a, 0), (0, b, 0)) for a, b in pairwise(cubes)]
+        return self._bound([*ways, *[self._next_sip] * self._steps_between_sips], nbytes, 1, there_and_back=True)
+
+    def broadcast_ns(self, nbytes: int) -> float:
+        """All bytes pass n-1 hops of the ring of SIPs."""
+        return self._bound(self._round, nbytes)
+
+    reduce_ns = broadcast_ns
+
+    def all_gather_ns(self, nbytes: int) -> float:
+        """n-1 steps of a block each."""
+        return self._bound(self._round, nbytes, len(self._round))
+
+    reduce_scatter_ns = all_gather_ns
+
+    def all_to_all_ns(self, nbytes: int) -> float:
+        """n-1 steps, the first of n-1 blocks, the last of one."""
+        return self._bound(self._round, nbytes, self._spec.num_sips / 2 * len(self._round))
+
+    def _bound(
+        self, ways: Sequence[QueueWay], nbytes: int, blocks: float = 1, *, there_and_back: bool = False
+    ) -> float:
+        """``blocks``: how often ``nbytes`` passes each way of the chain."""
+        if not ways:
+            return self._ways.start_ns
+        chain = sum(way.latency_ns + self._ways.ends_ns for way in ways) * (2 if there_and_back else 1)
+        # All-gathers of several blocks have their last one a single hop from its end.
+        first = min(way.latency_ns + self._ways.ends_ns for way in ways)
+        carried = max(blocks * nbytes / way.bw_gbs for way in ways)
+        found = max(chain + nbytes / max(way.bw_gbs for way in ways), first + carried)
+        if there_and_back or blocks == 1:
+            found = max(found, chain + nbytes / min(way.bw_gbs for way in ways))
+        ends = self._ways.idle_load_ns + self._ways.last_ack_ns
+        return whole_ps(self._ways.start_ns + ends + found)
+
+    @property
+    def _round(self) -> list[QueueWay]:
+        return [self._next_sip] * (self._spec.num_sips - 1)
+
+    @property
+    def _next_sip(self) -> QueueWay:
+        """The fastest hop to another SIP."""
+        hops = [self._hop((0, 0, 0), (sip, 0, 0)) for sip in range(1, self._spec.num_sips)]
+        return min(hops, key=lambda way: way.latency_ns)
+
+    @property
+    def _steps_between_sips(self) -> int:
+        """Steps until one SIP's data are at the farthest place; a grid has both of its sides."""
+        sips = self._spec.system.sips
+        return sips.grid.w + sips.grid.h - 2 if sips.two_dimensional else sips.count - 1
+
+    def _hop(self, src: tuple[int, int, int], dst: tuple[int, int, int]) -> QueueWay:
+        return self._ways.alone(PeHop(src, dst))

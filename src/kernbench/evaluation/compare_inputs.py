@@ -91,17 +91,34 @@ class Bounds(_ReadPart):
         return self
 
 
+class Judged(_ReadPart):
+    """A verdict: that on a launch has a label, too."""
+
+    sentence: str
+    label: str = ""
+
+
 class Explained(_ReadPart):
     """The explanation of the time of a launch, or of the run."""
 
     critical_path: PathTaken
     roofline: Bounds | None = None
+    verdict: Judged | None = None
+    request_id: int = -1
+    name: str = ""
 
 
 class Explanation(Explained):
-    """The same of the run and of its launches."""
+    """The same of the run and of its launches, of which ``main_launch`` has most of its critical path."""
 
     launches: tuple[Explained, ...] = ()
+    main_launch: int | None = None
+
+    @property
+    def main(self) -> Explained | None:
+        """The main launch, or where that is not said the longest."""
+        main = [each for each in self.launches if each.request_id == self.main_launch]
+        return max(main or self.launches, key=lambda each: each.critical_path.total_ps, default=None)
 
 
 class RunDocument(_ReadPart):
@@ -121,7 +138,9 @@ class RunDocument(_ReadPart):
         row: PointRow = {"status": OK, "sim_ns": self.sim_ns}
         row |= {f"phase.{each.phase}.busy_ns": each.busy_ns for each in self.phases}
         row |= {f"engine.{slug(each.engine)}.busy_ns": each.busy_ns for each in self.engines}
-        longest = max(self.launches, key=lambda each: each.total_ns, default=None)
+        main = None if self.explanation is None else self.explanation.main
+        shown = [each for each in self.launches if main is not None and each.name == main.name]
+        longest = max(shown or self.launches, key=lambda each: each.total_ns, default=None)
         if longest is not None:
             row |= {"launch.name": longest.name, "launch.ns": longest.total_ns, "launch.kernel_ns": longest.kernel_ns}
         return row if self.explanation is None else row | _tabulate_explanation(self.explanation)
@@ -144,19 +163,20 @@ def read_run(path: Path) -> RunDocument:
 
 
 def _tabulate_explanation(found: Explanation) -> PointRow:
-    longest = max(found.launches, key=lambda each: each.critical_path.total_ps, default=None)
     row = _group("run", found)
-    return row if longest is None else row | _group("launch", longest)
+    return row if found.main is None else row | _group("launch", found.main)
 
 
 def _group(group: str, found: Explained) -> PointRow:
     row: PointRow = {part_column(group, each.part): ps_to_ns(each.ps) for each in found.critical_path.parts}
+    if found.verdict is not None:
+        row[f"{group}.bound"] = found.verdict.label or found.verdict.sentence
     if found.roofline is None:
         return row
     binding = found.roofline.binding
     row |= {bound_column(group, each.resource): ps_to_ns(each.ps) for each in found.roofline.bounds}
     if binding is not None:
-        row |= {f"{group}.bound": binding, f"{group}.bound_ns": row[bound_column(group, binding)]}
+        row = {f"{group}.bound": binding} | row | {f"{group}.bound_ns": row[bound_column(group, binding)]}
     return row
 
 

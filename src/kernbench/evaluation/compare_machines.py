@@ -27,13 +27,13 @@ def say_machines(a: Iterable[ResultFigures], b: Iterable[ResultFigures]) -> str:
 
 def _headlines(ours: Iterable[Configuration], theirs: Iterable[Configuration]) -> Iterator[str]:
     for label, describe in _HEADLINES:
-        sides = [{_described(describe, each) for each in side} for side in (ours, theirs)]
+        sides = [{_try_headline(describe, each) for each in side} for side in (ours, theirs)]
         if sides[0] != sides[1] and all(len(side) == 1 and "" not in side for side in sides):
             (one,), (other,) = sides
             yield f"{label} {one} → {other}"
 
 
-def _described(describe: Callable[[Configuration], str], configuration: Configuration) -> str:
+def _try_headline(describe: Callable[[Configuration], str], configuration: Configuration) -> str:
     """Return a headline; nothing for a result without its keys, as of another version, or without such values."""
     try:
         return describe(configuration)

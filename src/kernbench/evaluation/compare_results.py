@@ -23,6 +23,8 @@ _NAMED: Mapping[str, tuple[PathPart, ...]] = {
     "host": (PathPart.HOST_TRANSFER, PathPart.HOST_WAIT),
     "control path": (
         PathPart.DOWN,
+        PathPart.CONTROL_QUEUE,
+        PathPart.CONTROL_CPU,
         PathPart.UP,
         PathPart.COMMON_START,
         PathPart.EARLIER_KERNEL,
@@ -111,7 +113,7 @@ class Pair:
 
 @value
 class BoundGroup:
-    """All pairs that the same resources bind: the sums of their longest launches and of their bounds."""
+    """All pairs that the same resources bind: the sums of their main launches and of their bounds."""
 
     bounds: tuple[str, str]
     pairs: int
@@ -152,7 +154,7 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
         pairs=pairs,
         unmatched=(len(a.results) - len(good), len(b.results) - len(good)),
         time=_sum("all", (pair.time for pair in pairs)),
-        launch=_sum("longest launch", (pair.launch for pair in pairs)),
+        launch=_sum("main launch", (pair.launch for pair in pairs)),
         groups=_groups(pairs),
         stages=_stages(good) if _both_say(good, _PATH) else (),
         busy=_busy(good),
@@ -339,7 +341,5 @@ def _roofline(group: BoundGroup) -> str:
     a, b = group.bounds
     who = f"{group.pairs} point{'s' if group.pairs > 1 else ''}"
     what = f"bound by {a} in both" if a == b else f"bound by {a} in A and {b} in B"
-    moved = (
-        f"the bound of the longest launch moves by {group.bound.share:+.1%}, the launch by {group.launch.share:+.1%}"
-    )
+    moved = f"the bound of the main launch moves by {group.bound.share:+.1%}, the launch by {group.launch.share:+.1%}"
     return f"{who} {what}: {moved}"

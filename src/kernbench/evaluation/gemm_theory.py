@@ -137,7 +137,7 @@ class IdealPipeline:
         """The ideal time of a product; ``variant`` says of A and B whether they are loaded before the pipeline."""
         sizes = self.block_sizes(shape) if variant == BLOCKED else None
         if sizes is not None:
-            return self._blocked(shape, sizes)
+            return self._time_blocks(shape, sizes)
         load_a, load_b = STAGED[variant]
         loaded = (shape.m * shape.k * load_a + shape.k * shape.n * load_b) * self._item
         start = self._pe.components.pe_cpu.attrs.first_issue_ps
@@ -165,7 +165,7 @@ class IdealPipeline:
         command = Command(Opcode.GEMM, "composite", 0, 0, (), (a, b), out, Params(block=AUTO))
         return command, self._scheduler.product_of(command, dict.fromkeys((a, b, out), (self._memory,)))
 
-    def _blocked(self, shape: GemmShape, sizes: TileSizes) -> Ideal:
+    def _time_blocks(self, shape: GemmShape, sizes: TileSizes) -> Ideal:
         """The ideal time of a product by blocks."""
         command, product = self._product(shape)
         issue, gemm = self._pe.components.pe_scheduler.attrs.issue_ps, self._gemm_ps

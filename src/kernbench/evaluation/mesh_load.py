@@ -134,7 +134,7 @@ def load_point(spec: MeshSpec, pattern: str, offered: float, plan: LoadPlan) -> 
     return LoadPoint(offered, fmean(latencies), fmean(fmean(run.accepted) for run in runs), error)
 
 
-def accepted_at_full_load(spec: MeshSpec, pattern: str, plan: LoadPlan) -> float:
+def measure_full_load(spec: MeshSpec, pattern: str, plan: LoadPlan) -> float:
     """Flits per node and cycle that arrive when every node offers one flit every cycle."""
     traffic = pattern_traffic(spec, pattern, 1.0)
     return fmean(fmean(simulate(spec, traffic, plan, seed, drain=False).accepted) for seed in plan.seeds)

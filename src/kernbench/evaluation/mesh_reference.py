@@ -17,9 +17,9 @@ from kernbench.common.values import value
 from kernbench.evaluation.mesh_load import (
     LoadPlan,
     LoadPoint,
-    accepted_at_full_load,
     flow_shares,
     load_point,
+    measure_full_load,
     saturation_load,
 )
 from kernbench.evaluation.mesh_network import MeshFlow, MeshSpec
@@ -49,7 +49,7 @@ class ReferenceCurve:
     traffic: str
     zero_load_cycles: float
     saturation: tuple[float, float]
-    accepted_at_full_load: float
+    measure_full_load: float
     points: tuple[ReferencePoint, ...]
 
     @property
@@ -145,7 +145,7 @@ class CurveComparison:
     curve: ReferenceCurve
     points: tuple[LoadPoint, ...]
     saturation: tuple[float, float] | None
-    accepted_at_full_load: float | None
+    measure_full_load: float | None
 
     def latency_gates(self) -> Iterator[FigureCheck]:
         """Latency at each load that was measured."""
@@ -161,9 +161,9 @@ class CurveComparison:
         if self.saturation is not None:
             measured = sum(self.saturation) / 2
             yield FigureCheck("load at 3 x zero load", self.curve.saturation_load, measured, tolerance, "flits")
-        if self.accepted_at_full_load is not None:
-            full = self.curve.accepted_at_full_load
-            yield FigureCheck("accepted at 1.0", full, self.accepted_at_full_load, tolerance, "flits")
+        if self.measure_full_load is not None:
+            full = self.curve.measure_full_load
+            yield FigureCheck("accepted at 1.0", full, self.measure_full_load, tolerance, "flits")
 
 
 def compare_latency(curve: ReferenceCurve, plan: LoadPlan, highest_load: float = 1.0) -> CurveComparison:
@@ -182,7 +182,7 @@ def compare_curve(
         curve,
         tuple(load_point(spec, curve.traffic, p.offered, plan) for p in curve.points),
         saturation_load(spec, curve.traffic, plan, resolution),
-        accepted_at_full_load(spec, curve.traffic, plan),
+        measure_full_load(spec, curve.traffic, plan),
     )
 
 

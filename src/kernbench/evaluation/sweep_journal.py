@@ -85,7 +85,7 @@ def _values(values: Any) -> str:
 
 def _join_listed(texts: Sequence[str]) -> str:
     shown = texts if len(texts) <= MOST_VALUES else [*texts[: MOST_VALUES - 1], "…", texts[-1]]
-    return ", ".join(_cut(each) for each in shown)
+    return ", ".join(_shorten(each) for each in shown)
 
 
 def _text(value: object) -> str:
@@ -94,10 +94,10 @@ def _text(value: object) -> str:
 
 
 def _short(value: object) -> str:
-    return _cut(_text(value))
+    return _shorten(_text(value))
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 

@@ -1,6 +1,7 @@
 """A run as one flat row: what it took, by phase, engine, resource and part of the critical path.
 
-Columns are named ``group.what_unit``. ``run`` is the whole program; ``launch`` is the launch that took longest.
+Columns are named ``group.what_unit``. ``run`` is the whole program; ``launch`` is the launch that has most of its
+critical path, and where nobody followed that, the one that took longest. ``bound`` is the verdict on it in short.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from kernbench.runtime_api.launch_report import LaunchSplit, RunReport, report_r
 from kernbench.runtime_api.requests import PHASES
 from kernbench.runtime_api.run_explanation import LaunchExplanation, RunExplanation, explain_run
 from kernbench.runtime_api.testing import Comparison, verdict
+from kernbench.topology.resources import BUILTIN_RESOURCES
 
 Cell: TypeAlias = "str | int | float | bool | None"
 PointRow: TypeAlias = dict[str, Cell]
 
 STATUSES = OK, FAILED, INVALID, LOST = "ok", "failed", "invalid", "lost"
 """How a point ended: well; its run failed; its machine or parameters are not possible; its worker died."""
-RESOURCES = ("compute", "HBM", "SRAM", "NoC", "host link", "TCM fetch", "TCM store", "MATH")
 
 
 def slug(text: str) -> str:
@@ -56,7 +57,7 @@ def _columns() -> Iterator[tuple[str, type]]:
     for group in ("launch", "run"):
         yield from {f"{group}.bound": str, f"{group}.bound_ns": float, f"{group}.beyond": float}.items()
         yield f"{group}.useful_macs", float
-        yield from ((bound_column(group, each), float) for each in RESOURCES)
+        yield from ((bound_column(group, each), float) for each in BUILTIN_RESOURCES)
         yield from ((part_column(group, each), float) for each in PathPart)
     for phase in PHASES:
         yield from {f"phase.{phase}.busy_ns": float, f"phase.{phase}.bytes": int}.items()
@@ -86,12 +87,11 @@ def fits(cell: object, kind: type) -> bool:
 def measure(result: BenchResult, engine: GraphEngine, log: TraceLog | None) -> PointRow:
     """The row of a run, without what the grid says of it; with ``log``, also where its time went."""
     report = report_run(engine, result.links, None if log is None else log.seen.works)
-    row = _head(result) | _report(report) | _traffic(report.traffic)
+    found = None if log is None else explain_run(log, engine.handles, 0.0, result.sim_ns)
+    row = _head(result) | _report(report, found) | _traffic(report.traffic)
     for phase in result.summary.phases:
         row |= {f"phase.{phase.phase}.busy_ns": phase.busy_ns, f"phase.{phase.phase}.bytes": phase.nbytes}
-    if log is not None:
-        row |= _tabulate_explanation(explain_run(log, engine.handles, 0.0, result.sim_ns))
-    return row
+    return row if found is None else row | _tabulate_explanation(found)
 
 
 def _head(result: BenchResult) -> PointRow:
@@ -129,12 +129,14 @@ def _worst(errors: list[float]) -> float | None:
     return None if not errors else math.nan if any(map(math.isnan, errors)) else max(errors)
 
 
-def _report(report: RunReport) -> PointRow:
+def _report(report: RunReport, found: RunExplanation | None) -> PointRow:
     row: PointRow = {"events": report.events, "transfers": report.transfers, "records": report.records}
     for each in report.engines:
         name = f"engine.{slug(each.engine)}"
         row |= {f"{name}.busy_ns": each.busy_ns, f"{name}.occupancy": each.occupancy, f"{name}.records": each.records}
-    longest = max(report.launches, key=lambda each: each.total_ns, default=None)
+    main = None if found is None else found.main_launch
+    shown = [each for each in report.launches if main is None or each.name == main.name]
+    longest = max(shown or report.launches, key=lambda each: each.total_ns, default=None)
     return row if longest is None else row | _launch(longest)
 
 
@@ -158,18 +160,19 @@ def _traffic(found: Traffic) -> PointRow:
 
 
 def _tabulate_explanation(found: RunExplanation) -> PointRow:
-    longest: LaunchExplanation | None = max(found.launches, key=lambda each: each.path.ps, default=None)
-    row = _group("run", found.path, found.roofline)
-    return row if longest is None else row | _group("launch", longest.path, longest.roofline)
+    main: LaunchExplanation | None = found.main_launch
+    row = _group("run", found.path, found.roofline, found.verdict.sentence)
+    return row if main is None else row | _group("launch", main.path, main.roofline, main.verdict.label)
 
 
-def _group(group: str, path: CriticalPath, found: Roofline) -> PointRow:
+def _group(group: str, path: CriticalPath, found: Roofline, bound: str) -> PointRow:
     row: PointRow = {part_column(group, each.part): each.ns for each in path.parts}
-    row |= {bound_column(group, each.resource): each.ns for each in found.bounds}
+    known = [each for each in found.bounds if each.resource in BUILTIN_RESOURCES]
+    row |= {bound_column(group, each.resource): each.ns for each in known}
     binding = found.binding
     if binding is not None:
-        row |= {f"{group}.bound": binding.resource, f"{group}.bound_ns": binding.ns, f"{group}.beyond": found.beyond}
-    return row | {f"{group}.useful_macs": found.useful}
+        row |= {f"{group}.bound_ns": binding.ns, f"{group}.beyond": found.beyond}
+    return row | {f"{group}.bound": bound, f"{group}.useful_macs": found.useful}
 
 
 def flat_configuration(configuration: Mapping[str, Any]) -> dict[str, Any]:

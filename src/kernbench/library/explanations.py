@@ -13,7 +13,9 @@ from kernbench.common.units import format_ns, ps_to_ns
 from kernbench.common.values import value
 from kernbench.library.tables import LINE, Table, make_table, text_html
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Spent
+from kernbench.observe.path_resources import PathShare, ResourceShare, sum_resources
 from kernbench.observe.roofline import Roofline
+from kernbench.observe.run_verdict import RunVerdict
 from kernbench.observe.slices import SliceTime
 from kernbench.runtime_api.run_explanation import KernelShare, LaunchExplanation, LineUse, LineWait, RunExplanation
 from kernbench.triton_emu.source import ProgramText
@@ -21,11 +23,14 @@ from kernbench.triton_emu.source import ProgramText
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from kernbench.evaluation.advice import Advice
+
 FIGURES = "kernbench.library.live_outputs"
+NOT_SAID = "no verdict: made by a version that gave none"
 
 
 @value
-class PathShare:
+class PartTime:
     """A part of a critical path."""
 
     part: str
@@ -94,11 +99,23 @@ class ExplainedTime:
         self.total_ns = ps_to_ns(document["critical_path"]["total_ps"])
 
     @property
-    def critical_path(self) -> Table[PathShare]:
+    def critical_path(self) -> Table[PartTime]:
         """The critical path by part; adds up to the time."""
         parts = self._document["critical_path"]["parts"]
-        rows = [PathShare(each["part"], ps_to_ns(each["ps"]), self._share(ps_to_ns(each["ps"]))) for each in parts]
+        rows = [PartTime(each["part"], ps_to_ns(each["ps"]), self._share(ps_to_ns(each["ps"]))) for each in parts]
         return make_table("critical path", rows, _PATH)
+
+    @property
+    def verdict(self) -> str:
+        """What binds, in a sentence."""
+        found = self._document.get("verdict")
+        return NOT_SAID if found is None else str(found["sentence"])
+
+    @property
+    def resources(self) -> Table[ResourceShare]:
+        """The resources on the path with their queues: a faster one gives at most its share."""
+        rows = [ResourceShare(**each) for each in self._document["critical_path"].get("resources", ())]
+        return make_table("resources on the path", rows, _RESOURCES)
 
     @property
     def bounds(self) -> Table[BoundRow]:
@@ -135,7 +152,7 @@ class ExplainedTime:
         )
 
     def _tables(self) -> tuple[Table[Any], ...]:
-        return self.critical_path, self.bounds, self.beyond, self.slices
+        return self.critical_path, self.resources, self.bounds, self.beyond, self.slices
 
     def _repr_html_(self) -> str:
         return text_html(repr(self), *(each.to_html() for each in self._tables() if len(each)))
@@ -188,9 +205,8 @@ class ExplainedLaunch(ExplainedTime):
 class Explanation(ExplainedTime):
     """Where the time of a run went, and of each of its launches."""
 
-    def __init__(self, bench: str, verdict: str, document: Mapping[str, Any]) -> None:
+    def __init__(self, bench: str, document: Mapping[str, Any]) -> None:
         super().__init__(bench, document)
-        self.verdict = verdict
         self.launches = tuple(ExplainedLaunch(each) for each in document["launches"])
 
     def longest_launches(self) -> tuple[ExplainedLaunch, ...]:
@@ -218,6 +234,11 @@ def _place(found: Mapping[str, Any]) -> str:
 
 
 _PATH = {"part": "what the path goes through", "ns": "how long, in ns", "share": "of the whole time"}
+_RESOURCES: Mapping[str, Any] = {
+    "resource": "what the path goes through or waits for",
+    "ns": "how long, in ns",
+    "queued_ns": ("of that in its queues, in ns", lambda row: ps_to_ns(row.queued_ps)),
+}
 _BOUNDS = {
     "resource": "what is bound",
     "where": "its busiest instance",
@@ -253,8 +274,10 @@ _SLICES = {
 def explanation_document(found: RunExplanation) -> dict[str, Any]:
     """Return the explanation of a run and its launches as plain data. Whole ps, so that sums are exact."""
     return {
-        "critical_path": _path_of(found.path),
+        "verdict": run_verdict_document(found.verdict),
+        "critical_path": _path_of(found.path, found.shares),
         "roofline": _roofline_of(found.roofline),
+        "main_launch": None if found.main_launch is None else found.main_launch.request_id,
         "launches": [_launch_of(launch) for launch in found.launches],
         **_slices_of(found.slices),
     }
@@ -267,7 +290,8 @@ def _launch_of(launch: LaunchExplanation) -> dict[str, Any]:
         "pe_count": launch.pe_count,
         "file": launch.program.file,
         **({"schedule": launch.program.schedule} if launch.program.schedule else {}),
-        "critical_path": _path_of(launch.path),
+        "verdict": {"sentence": launch.verdict.sentence, "label": launch.verdict.label, **asdict(launch.verdict)},
+        "critical_path": _path_of(launch.path, launch.shares),
         "lines": [_line_of(each, launch.program) for each in launch.lines],
         "waits": [_wait_of(each) for each in launch.waits],
         "kernels": [_share_of(each) for each in launch.pes],
@@ -301,8 +325,28 @@ def _share_of(each: KernelShare) -> dict[str, Any]:
     return {"pe": list(each.pe), "request_id": each.launch_id, "kernel": each.kernel, "ns": each.ns}
 
 
-def _path_of(path: CriticalPath) -> dict[str, Any]:
-    return {"total_ps": path.ps, "parts": _parts_of(path.parts)}
+def run_verdict_document(found: RunVerdict) -> dict[str, Any]:
+    """Return the verdict on a run as a part of a document."""
+    return {"sentence": found.sentence, **asdict(found)}
+
+
+def advice_document(found: Advice) -> dict[str, Any]:
+    """Return advice as a part of a document."""
+    return {
+        "launch": found.launch,
+        "run_ns": ps_to_ns(found.timing.run_ps),
+        "machine": [asdict(each) for each in found.machine],
+        "program": [asdict(each) for each in found.program],
+    }
+
+
+def _path_of(path: CriticalPath, shares: Sequence[PathShare]) -> dict[str, Any]:
+    return {
+        "total_ps": path.ps,
+        "parts": _parts_of(path.parts),
+        "shares": [{"part": str(each.part), "resource": each.resource, "ps": each.ps} for each in shares],
+        "resources": [asdict(each) for each in sum_resources(shares)],
+    }
 
 
 def _parts_of(parts: Iterable[Spent]) -> list[dict[str, Any]]:
@@ -325,6 +369,7 @@ def _roofline_of(found: Roofline) -> dict[str, Any]:
     return {
         "measured_ps": found.measured_ps,
         "binding": None if binding is None else binding.resource,
+        "ties": [list(group) for group in found.ties],
         "beyond": found.beyond,
         "useful_macs": found.useful,
         "bounds": [

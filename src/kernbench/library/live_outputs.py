@@ -15,15 +15,17 @@ from matplotlib.figure import Figure
 from kernbench.common.errors import InputError
 from kernbench.core.observed import Carries
 from kernbench.evaluation.figure_style import BLUE, INK, STYLE, VERMILLION, value_grid
+from kernbench.evaluation.roofline_figure import roofline_figure
 from kernbench.evaluation.timeline_figure import Bar, read_bars, timeline_figure
 from kernbench.library.runs import LiveRun
 from kernbench.library.tables import arrow_table
 from kernbench.observe.op_log_io import op_log_table
+from kernbench.observe.roofline_chart import roofline_charts
 from kernbench.observe.trace import make_trace, process_of
 from kernbench.observe.trace_filter import EVERYTHING, TraceFilter
 from kernbench.observe.trace_io import write_trace
 from kernbench.runtime_api.launch_report import LaunchSplit
-from kernbench.web.observer import ObservedRun
+from kernbench.web.activity import ObservedRun
 from kernbench.web.page import make_page
 
 if TYPE_CHECKING:
@@ -65,6 +67,12 @@ def _busiest_memory(bars: Sequence[Bar]) -> str:
         if bar.process == "memories":
             served[bar.row] = served.get(bar.row, 0.0) + bar.ns
     return max(served, key=lambda row: served[row], default="")
+
+
+def draw_roofs(live: LiveRun, title: str) -> Figure:
+    """Draw the launches of a run under the roofs of the machine."""
+    assert live.explanation is not None, "an observed run is explained"
+    return roofline_figure(roofline_charts(live.engine.machine.graph, live.explanation.rooflines), title)
 
 
 def draw_bounds(found: Explanation) -> Figure:

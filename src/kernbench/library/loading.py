@@ -16,7 +16,9 @@ from kernbench.common.late import late
 from kernbench.common.program_line import ErrorPlace, ProgramLine
 from kernbench.engine.keeping import DataReport
 from kernbench.engine.records import PrintedLine
-from kernbench.library.runs import Run, RunFailure, RunStatus
+from kernbench.library.explanations import NOT_SAID
+from kernbench.library.runs import Run, RunFailure, RunStatus, StatedVerdict
+from kernbench.observe.run_verdict import RunVerdict
 from kernbench.observe.sanitizer import Finding
 from kernbench.observe.statistics import EngineUsage, MemoryTraffic, QueueTraffic, Traffic, Translation
 from kernbench.runtime_api.arrays import Tolerance
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 COMMAND = "kernbench run --json"
 SWEEPS = "kernbench.library.sweeps"
 PARQUET = ".parquet"
-NOT_SAID = "no verdict: made by a version that gave none"
 
 
 def load(path: str | os.PathLike[str]) -> Run | Sweep:
@@ -77,7 +78,7 @@ def run_of(document: Mapping[str, Any]) -> Run:
         bench=_typed(str, given["bench"]),
         status=status,
         device=_typed(str, given.get("device", "all")),
-        verdict=_typed(str, given.get("verdict", NOT_SAID)),
+        verdict=_read_verdict(given.get("verdict")),
         params=_typed(dict[str, Any], given["params"]),
         source=_typed(str, given["topology"]),
         digest=_typed(str, given["digest"]),
@@ -98,6 +99,7 @@ def run_of(document: Mapping[str, Any]) -> Run:
         printed=_typed(tuple[PrintedLine, ...], given.get("printed", ())),
         findings=_typed(tuple[Finding, ...] | None, _read_findings(given.get("findings"))),
         explained=_typed(dict[str, Any] | None, given.get("explanation")),
+        advised=_typed(dict[str, Any] | None, given.get("advice")),
     )
 
 
@@ -150,6 +152,13 @@ def _read_findings(found: Any) -> Any:
 def _with_places(finding: Mapping[str, Any]) -> dict[str, Any]:
     sides = {name: finding[name] for name in ("side", "other")}
     return {**finding, **{name: None if side is None else {"place": "", **side} for name, side in sides.items()}}
+
+
+def _read_verdict(found: Any) -> RunVerdict | StatedVerdict:
+    if found is None:
+        return StatedVerdict(NOT_SAID)
+    made: RunVerdict | StatedVerdict = _typed(RunVerdict if "spent" in found else StatedVerdict, found)
+    return made
 
 
 def _read_failure(text: Any) -> RunFailure | None:

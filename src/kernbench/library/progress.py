@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 from kernbench.common.late import late
 from kernbench.common.units import format_ns, format_size
 from kernbench.common.values import value
-from kernbench.messages.requests import KernelLaunchMsg
 
 if TYPE_CHECKING:
     from kernbench.engine.engine import GraphEngine
@@ -127,9 +126,7 @@ class ProgressWatch:
             events=0 if engine is None else engine.n_events,
             requests=len(handles),
             requests_done=sum(each.done for each in handles),
-            launches=Counter(
-                each.msg.title for each in handles if not each.done and isinstance(each.msg, KernelLaunchMsg)
-            ),
+            launches=Counter([] if engine is None else [each.title for each in engine.launches_under_way]),
             memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _BYTES_OF_MAXRSS,
         )
 

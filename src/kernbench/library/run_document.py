@@ -21,7 +21,7 @@ def document_of(run: Run) -> dict[str, Any]:
     report = run.report
     document: dict[str, Any] = {
         "status": run.status,
-        "verdict": run.verdict,
+        "verdict": {"sentence": run.verdict.sentence, **asdict(run.verdict)},
         "error": None if run.error is None else str(run.error),
         "place": place_document(run.place),
         "bench": run.bench,
@@ -52,6 +52,8 @@ def document_of(run: Run) -> dict[str, Any]:
     document |= {name: said for name, said in further.items() if said}
     if run.findings is not None:
         document["findings"] = [asdict(each) for each in run.findings]
+    if run.advised is not None:
+        document["advice"] = run.advised
     if run.explained is not None:
         document["explanation"] = run.explained
     made_with = {"params": dict(run.params), "topology": run.source, "digest": run.digest}

@@ -25,7 +25,7 @@ from kernbench.engine.engine import GraphEngine, Observer
 from kernbench.engine.requests import Limits
 from kernbench.library.machines import CompiledMachine, MachineLike, load_machine
 from kernbench.library.progress import OnProgress, ProgressDisplay, ProgressWatch
-from kernbench.library.runs import LiveRun, Run, RunStatus, failure_of
+from kernbench.library.runs import LiveRun, Run, RunStatus, StatedVerdict, failure_of
 from kernbench.library.wall_limit import wall_limit
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import BenchResult, BenchStatus, as_bench, run_bench, summarise
@@ -35,6 +35,7 @@ from kernbench.runtime_api.launch_report import RunReport, report_run
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 
 if TYPE_CHECKING:
+    from kernbench.observe.run_verdict import RunVerdict
     from kernbench.observe.sanitizer import Sanitizer
     from kernbench.observe.trace_log import TraceLog
     from kernbench.runtime_api.run_explanation import RunExplanation
@@ -45,6 +46,7 @@ TRACE_LOG = "kernbench.observe.trace_log"
 SANITIZER = "kernbench.observe.sanitizer"
 EXPLAIN = "kernbench.runtime_api.run_explanation"
 EXPLANATION = "kernbench.library.explanations"
+ADVICE = "kernbench.evaluation.advice"
 WRONG = ("unwritten", "copies", "race", "slot", "message")
 """Findings that make a run fail; a wait for scratch only costs time."""
 INTERRUPTED, FAILED = 130, 1
@@ -60,6 +62,7 @@ class RunRequest:
     ``params``: changes of the bench's parameters as texts, ``bench.m=512``. ``observe``: keep what explains the time;
     ``links``, ``queues``: also their loads, which pages and timelines show. ``sanitize``: look for races and
     reads of what nobody wrote; ``trace_ccl``: print every message of queues.
+    ``advise``: simulate what changes of the machine would give.
     """
 
     bench: Bench
@@ -76,6 +79,7 @@ class RunRequest:
     queues: bool = True
     sanitize: bool = False
     trace_ccl: bool = False
+    advise: bool = False
 
 
 def run(
@@ -88,6 +92,7 @@ def run(
     device: str = "all",
     ccl: str | os.PathLike[str] | None = None,
     observe: bool = True,
+    advise: bool = False,
     max_sim_ns: float | None = None,
     max_wall_s: float | None = None,
     on_progress: OnProgress | None = None,
@@ -98,9 +103,10 @@ def run(
     ``program``: a bench's name, ``file.py[:function]``, ``module:function``, a function of one argument, or a bench.
     Its parameters: as keywords or in ``params``. ``machine``: as ``load_machine`` takes it. ``verify``: compute
     numbers, and check them; ``data``: keep values to be read, by default as the bench says. ``device``: ``all``, or one
-    SIP as ``sip:0``. ``ccl``: the file that configures collectives. ``observe``: keep what explains the time.
-    ``max_sim_ns``, ``max_wall_s``: stop beyond this simulated time, or after so many seconds. ``on_progress`` is called
-    with a RunProgress twice a second, from a thread of its own; ``kb.ProgressDisplay()`` shows a bar.
+    SIP as ``sip:0``. ``ccl``: the file that configures collectives. ``observe``: keep what explains the time;
+    ``advise``: simulate what changes of the machine would give, on copies of it. ``max_sim_ns``, ``max_wall_s``: stop
+    beyond this simulated time, or after so many seconds. ``on_progress`` is called with a RunProgress twice a second,
+    from a thread of its own; ``kb.ProgressDisplay()`` shows a bar.
 
     A program that fails does not raise: the result says so, and its ``raise_for_status`` raises. Ctrl-C ends the run,
     whose result has what was finished. InputError for a program, a machine or parameters that cannot be used.
@@ -117,6 +123,7 @@ def run(
         ccl=ccl,
         limits=Limits(_limit("max_sim_ns", max_sim_ns), _limit("max_wall_s", max_wall_s)),
         observe=observe,
+        advise=advise,
     )
     return simulate(request, on_progress)
 
@@ -162,6 +169,8 @@ def simulate(request: RunRequest, on_progress: OnProgress | None = None) -> Run:
     machine = request.machine.topology
     device = DeviceSelector(request.device)
     resolve_device(device, machine.spec)
+    if request.advise and not request.observe:
+        raise InputError("advise: it is about what was observed: leave observe=False out")
     if request.ccl is not None:
         check_ccl(os.fspath(request.ccl))
     return _Simulation(request, device, on_progress).run()
@@ -210,7 +219,24 @@ class _Simulation:
             if self.engine is None:
                 raise
         assert self.engine is not None, "a run that has ended has an engine"
-        return self._collect(self.engine, result)
+        found = self._collect(self.engine, result)
+        return self._with_advice(found) if request.advise and result is not None and result.error is None else found
+
+    def _with_advice(self, found: Run) -> Run:
+        """Run the program again, on the machine with ``refresh: spread`` and on faster ones."""
+        request = self.request
+        program = late(ADVICE, "Program")(
+            bench=request.bench,
+            device=self.device,
+            params=tuple(request.params),
+            ccl=None if request.ccl is None else os.fspath(request.ccl),
+            frontends=request.frontends,
+            data=request.data,
+        )
+        advice = late(ADVICE, "advise_program")(program, request.machine.topology)
+        assert found.live is not None, "a run that has just ended has its engine"
+        document = late(EXPLANATION, "advice_document")(advice)
+        return replace(found, advised=document, live=replace(found.live, advice=advice))
 
     def _note_context(self) -> Callable[[RuntimeContext[Any]], object]:
         """Return the bench's function, which also notes the context that it runs in."""
@@ -300,14 +326,11 @@ def _status(result: BenchResult, failure: Exception | None) -> RunStatus:
     return "NO_REQUESTS" if result.status is BenchStatus.NO_REQUESTS else "FAILED"
 
 
-def _say_verdict(found: RunExplanation | None, report: RunReport) -> str:
-    """Say in a sentence what binds a run."""
-    if found is None:
-        busiest = max(report.engines, key=lambda each: each.occupancy, default=None)
-        used = [] if busiest is None else [f"{busiest.engine} {busiest.occupancy:.0%}"]
-        used += [f"link {each.src} → {each.dst} {each.utilisation:.0%}" for each in report.traffic.busiest[:1]]
-        return f"not observed; busiest: {', '.join(used) or 'nothing'}"
-    binding = found.roofline.binding
-    if binding is None:
-        return "nothing was computed or moved"
-    return f"bound by {binding.resource} at {binding.where}: {binding.ns:,.3f} ns of {found.path.ps / 1000:,.3f} ns"
+def _say_verdict(found: RunExplanation | None, report: RunReport) -> RunVerdict | StatedVerdict:
+    """Return what binds a run; where nobody observed it, what was busy."""
+    if found is not None:
+        return found.verdict
+    busiest = max(report.engines, key=lambda each: each.occupancy, default=None)
+    used = [] if busiest is None else [f"{busiest.engine} {busiest.occupancy:.0%}"]
+    used += [f"link {each.src} → {each.dst} {each.utilisation:.0%}" for each in report.traffic.busiest[:1]]
+    return StatedVerdict(f"not observed; busiest: {', '.join(used) or 'nothing'}")

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from kernbench.engine.engine import GraphEngine
+    from kernbench.evaluation.advice import Advice
     from kernbench.library.explanations import Explanation
+    from kernbench.observe.run_verdict import RunVerdict
     from kernbench.observe.sanitizer import Finding, Sanitizer
     from kernbench.observe.trace_filter import TraceFilter
     from kernbench.observe.trace_log import TraceLog
@@ -74,6 +76,13 @@ def failure_of(error: Exception) -> RunFailure:
     return RunFailure(type(error).__name__, text, full)
 
 
+@value
+class StatedVerdict:
+    """What is said of a run whose critical path nobody followed."""
+
+    sentence: str
+
+
 @state(eq=False)
 class LiveRun:
     """What a run has beside its data while its process lives. ``error``: what the program raised."""
@@ -84,6 +93,7 @@ class LiveRun:
     log: TraceLog | None = None
     sanitizer: Sanitizer | None = None
     explanation: RunExplanation | None = None
+    advice: Advice | None = None
     error: Exception | None = None
     tables: dict[str, pyarrow.Table] = field(default_factory=dict)
 
@@ -92,17 +102,17 @@ class LiveRun:
 class Run:
     """A run of a program on a machine, as plain data.
 
-    ``verdict``: what binds, in a sentence. ``params``: the program's parameters. ``error`` is None after a run that
-    went well, else it happened at ``place``. ``said``: the program's own line. ``skipped``: comparisons that were not
-    evaluated. ``leaked``, ``left``: memory and work that the program left. ``unmodelled``: operators that the host
-    computed, and how often. ``findings``: of the sanitizer, if it looked. ``explained``: where the time went, as a part
-    of the document; None where nobody observed.
+    ``verdict``: what binds; its ``sentence`` says so. ``params``: the program's parameters. ``error`` is None after a
+    run that went well, else it happened at ``place``. ``said``: the program's own line. ``skipped``: comparisons that
+    were not evaluated. ``leaked``, ``left``: memory and work that the program left. ``unmodelled``: operators that the
+    host computed, and how often. ``findings``: of the sanitizer, if it looked. ``explained``: where the time went, as a
+    part of the document; None where nobody observed. ``advised``: what a change would give, likewise, if asked.
     """
 
     bench: str
     status: RunStatus
     device: str
-    verdict: str
+    verdict: RunVerdict | StatedVerdict
     params: Mapping[str, Any]
     source: str
     digest: str
@@ -123,6 +133,7 @@ class Run:
     printed: tuple[PrintedLine, ...] = ()
     findings: tuple[Finding, ...] | None = None
     explained: Mapping[str, Any] | None = None
+    advised: Mapping[str, Any] | None = None
     live: LiveRun | None = None
 
     @property
@@ -196,7 +207,7 @@ class Run:
         """Return where the time went: critical paths, bounds, lines. InputError for a run that nobody observed."""
         if self.explained is None:
             raise InputError("nobody observed this run, so its time is not explained: run again with observe=True")
-        found: Explanation = late(EXPLANATION, "Explanation")(self.bench, self.verdict, self.explained)
+        found: Explanation = late(EXPLANATION, "Explanation")(self.bench, self.explained)
         return found
 
     def trace(self, path: str | os.PathLike[str], *, keep: TraceFilter | None = None) -> None:
@@ -213,8 +224,11 @@ class Run:
         return figure
 
     def roofline(self) -> Figure:
-        """Draw the bounds of the run and of its launches beside the time they took."""
-        return self.explain().roofline_figure()
+        """Draw the launches under the roofs of the machine; of a run without its engine, the bounds beside the time."""
+        if self.live is None or self.live.explanation is None:
+            return self.explain().roofline_figure()
+        figure: Figure = late(LIVE, "draw_roofs")(self.live, self.bench)
+        return figure
 
     @property
     def log(self) -> pyarrow.Table:
@@ -256,7 +270,7 @@ class Run:
 
     def __repr__(self) -> str:
         params = ", ".join(f"{name}={each}" for name, each in self.params.items())
-        lines = [self.verdict, self.status_line]
+        lines = [self.verdict.sentence, self.status_line]
         lines += [f"  error        {self.error}".partition("\n")[0]] if self.error is not None else []
         lines += [f"  parameters   {params}"] if params else []
         lines += [f"  machine      {self.machine_name} ({self.digest[:12]}), device {self.device}"]

@@ -41,14 +41,13 @@ from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathChain, PathHop, PathPart, WaitedFor
 from kernbench.observe.inside_dma import InsideDma
 from kernbench.observe.trace_log import Seen, TraceLog
+from kernbench.transport import Route
 
 _OWN: dict[int, PathPart] = {
     Kind.GEMM: PathPart.GEMM,
     Kind.MATH: PathPart.MATH,
     Kind.FETCH: PathPart.FETCH,
     Kind.STORE: PathPart.STORE,
-    Kind.MEMORY_WRITE: PathPart.HOST_TRANSFER,
-    Kind.MEMORY_READ: PathPart.HOST_TRANSFER,
     Kind.REQUEST: PathPart.WAIT,
     Kind.LAUNCH: PathPart.LAUNCH,
     Kind.ISSUE: PathPart.ISSUE,
@@ -57,6 +56,7 @@ _OWN: dict[int, PathPart] = {
     Kind.TRANSLATION: PathPart.TRANSLATION,
 }
 _CONTROL = {"Report": PathPart.UP, "BarrierArrival": PathPart.BARRIER, "BarrierRelease": PathPart.BARRIER}
+_HOST = frozenset((Kind.MEMORY_WRITE, Kind.MEMORY_READ))
 _DMA = frozenset((Kind.DMA_READ, Kind.DMA_WRITE, Kind.ATOMIC))
 _MEMORY: dict[int, WaitedFor] = {
     By.MEMORY: "memory order",
@@ -198,26 +198,36 @@ class _Walk:
                 return self._follow_receive(row)
             if kind == Kind.SEND:
                 return self._follow_send(row)
-            self._inside(row, kind, place)
+            before = self._inside(row, kind, place)
+            if before >= 0:
+                return _PathPlace(before)
         return self._to_cause(row)
 
     # What rows take their own time for.
 
-    def _inside(self, row: Row, kind: int, place: _PathPlace) -> None:
+    def _inside(self, row: Row, kind: int, place: _PathPlace) -> Row:
+        """Go to the begin of a row; return the row that came before it at the CPU that did it, or NONE."""
         pe, line, start = self._pe(row), self._rows[row + LINE], self._rows[row + START]
         if kind in _DMA:
             self._dma.walk(row, pe, line, accessed=place.at == "accessed")
             self._chain.back_to(start, PathPart.DMA_SETUP, pe, line)
-            return
+            return NONE
         if kind == Kind.CONTROL:
             part = _CONTROL.get(self._text(row), PathPart.DOWN)
             pe = pe if part is PathPart.BARRIER else None
+            before = self._dma.walk_control(row, part, pe, line if pe is not None else 0)
+            if before >= 0:
+                return before
+        elif kind in _HOST:
+            part = PathPart.HOST_TRANSFER
+            self._dma.walk(row, None, 0, host=True)
         elif kind == Kind.RAW:
             part = PathPart.RAW if pe is not None else PathPart.FILL
             pe = None
         else:
             part = _OWN[kind]
         self._chain.back_to(start, part, pe, line if pe is not None else 0)
+        return NONE
 
     def _follow_receive(self, row: Row) -> _PathPlace | None:
         """From a message in its slot back to where it left its sender."""
@@ -250,9 +260,9 @@ class _Walk:
                 chain.back_to(rows[cause + START], part, self._pe(cause), rows[cause + LINE])
                 place = _PathPlace(cause, "start")
             case By.START:
-                chain.back_to(self._seen.ordered_by(cause), PathPart.COMMON_START)
-                chain.back_to(rows[cause + END], PathPart.DOWN)
-                place = _PathPlace(cause)
+                last = self._seen.last_order(cause)
+                chain.back_to(rows[last + END], PathPart.COMMON_START)
+                place = _PathPlace(last)
             case By.MEMORY | By.MEMORY_RANGE | By.MEMORY_END:
                 self._note_hop(row, cause, _MEMORY[By(by)])
                 place = _PathPlace(cause, "end" if by == By.MEMORY_END else "accessed")
@@ -288,8 +298,15 @@ class _Walk:
         else:
             waiting = self._note_hop(row, giver, "slot", self._text(credit))
         chain.back_to(rows[credit + END], PathPart.POLL, waiting.pe, waiting.line)
-        chain.back_to(rows[credit + START], PathPart.CREDIT, waiting.pe, waiting.line)
+        there = self._pe(credit), self._pe(giver) if giver >= 0 else None
+        chain.back_to(rows[credit + START], PathPart.CREDIT, waiting.pe, waiting.line, self._way(*there))
         return _PathPlace(credit, "start")
+
+    def _way(self, a: PeCoord | None, b: PeCoord | None) -> Route | None:
+        """Return the way between two PEs; None where it is not known which they are."""
+        if a is None or b is None or a == b:
+            return None
+        return self._machine.route(pe_part(*a, "pe_dma"), pe_part(*b, "pe_dma"))
 
     def _waiting(self, row: Row) -> _WaitingLine:
         """Find who waited until ``row`` began: its command since its issue, or the program since its last issue."""

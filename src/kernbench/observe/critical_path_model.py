@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import state, value
 from kernbench.messages.requests import PeCoord
+from kernbench.transport import Link, Route
 
 
 class PathPart(StrEnum):
@@ -21,6 +22,8 @@ class PathPart(StrEnum):
     HOST_TRANSFER = "host transfer"
     HOST_WAIT = "host program"
     DOWN = "control path down"
+    CONTROL_QUEUE = "control path queue"
+    CONTROL_CPU = "control path CPUs"
     FILL = "device fill"
     COMMON_START = "wait for the common start"
     EARLIER_KERNEL = "an earlier kernel on the PE"
@@ -54,11 +57,16 @@ class PathPart(StrEnum):
     UP = "control path up"
 
 
+Via: TypeAlias = Route | Link | str | None
+"""The way of a transfer, the link that it waited for, or the name of a part of the machine; None: neither"""
+
+
 @value
 class PathStep:
     """From ``start_ps`` to ``end_ps`` the path goes through ``part``: for a line of the kernel on a PE, or neither.
 
-    ``launch_id`` is that of the kernel, on a PE.
+    ``launch_id`` is that of the kernel, on a PE; ``request_id`` that of the request that the time is part of, -1 where
+    that is a copy; ``via`` is what the path went through.
     """
 
     part: PathPart
@@ -67,6 +75,8 @@ class PathStep:
     pe: PeCoord | None = None
     line: int = 0
     launch_id: int = -1
+    request_id: int = -1
+    via: Via = None
 
     @property
     def ps(self) -> int:
@@ -223,11 +233,12 @@ class PathChain:
         hops = [hop for hop in self.hops[n_hops:] if hop.end_ps > start_ps]
         return CriticalPath(start_ps, end_ps, tuple(reversed(own)), tuple(reversed(hops)), launch_id)
 
-    def back_to(self, when: int, part: PathPart, pe: PeCoord | None = None, line: int = 0) -> None:
-        """The time from ``when`` to where the path has come was spent on ``part``; no step when that is none."""
+    def back_to(self, when: int, part: PathPart, pe: PeCoord | None = None, line: int = 0, via: Via = None) -> None:
+        """Spend the time from ``when`` to where the path has come on ``part``; no step when that is none."""
         when = max(when, self.floor_ps)
         if when < self.at_ps:
-            self.steps.append(PathStep(part, when, self.at_ps, pe, line, -1 if pe is None else self.launch_id))
+            launch_id = -1 if pe is None else self.launch_id
+            self.steps.append(PathStep(part, when, self.at_ps, pe, line, launch_id, self.launch_id, via))
             self.at_ps = when
 
     def finish(self, start_ps: int, end_ps: int, launch_id: int = -1) -> CriticalPath:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernbench.common.units import ns_to_ps
-from kernbench.core.log import LAUNCH, LINE, NONE, PART, By, Row
-from kernbench.core.observed import Carries, TransferFields, TurnFields
+from kernbench.core.log import END, LAUNCH, LINE, NONE, PART, By, Row
+from kernbench.core.observed import Carries, TransferFields, TurnFields, link_of
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.critical_path_model import KernelPlace, PathChain, PathHop, PathPart
+from kernbench.observe.critical_path_model import KernelPlace, PathChain, PathHop, PathPart, Via
 from kernbench.observe.trace_log import Seen
 from kernbench.topology.cube_spec import SramAttrs
 from kernbench.topology.hbm_spec import HbmCtrlAttrs
+from kernbench.transport import Route
 
 
 class InsideDma:
@@ -28,18 +29,41 @@ class InsideDma:
         self._row: Row = NONE
         self._pe: PeCoord | None = None
         self._line = 0
+        self._host = False
 
-    def walk(self, row: Row, pe: PeCoord | None, line: int, *, accessed: bool = False) -> None:
+    def walk(self, row: Row, pe: PeCoord | None, line: int, *, accessed: bool = False, host: bool = False) -> None:
         """From the end of ``row``, or from where memories had ``accessed`` all of it, to where it left.
 
-        It goes by what was answered, or done, last.
+        It goes by what was answered, or done, last. The networks of what the ``host`` copies are a part of their own.
         """
-        self._row, self._pe, self._line = row, pe, line
+        self._row, self._pe, self._line, self._host = row, pe, line, host
         asked = self._seen.asked_by.get(row, [])
         if accessed:
             asked = [each for each in asked if 0 <= self._done_ps(each) <= self._chain.at_ps]
         if asked:
             self._access(max(asked, key=self._done_ps if accessed else self._answered_ps))
+
+    def walk_control(self, row: Row, part: PathPart, pe: PeCoord | None, line: int) -> Row:
+        """From the end of the work of a CPU on a message of the control path to where the message left.
+
+        Where the CPU was busy with another one when it came, only to where that was done; return its row, else NONE.
+        """
+        number = self._seen.control_of.get(row)
+        if number is None:
+            return NONE
+        self._pe, self._line, self._host = pe, line, False
+        sent = self._tables.transfer(number)
+        name = self._seen.columns.parts[sent.dst]
+        cpu = self._seen.machine.component(name)
+        if cpu.handles_serially:
+            self._to(max(sent.end, self._chain.at_ps - cpu.overhead_ps), PathPart.CONTROL_CPU, name)
+            before = self._seen.handled_before.get(row, NONE)
+            if before >= 0:
+                self._to(self._seen.machine.log.rows[before + END], PathPart.CONTROL_QUEUE, name)
+                return before
+        self._to(sent.end, PathPart.CONTROL_QUEUE, name)
+        self.pass_transfer(sent, part)
+        return NONE
 
     def _answered_ps(self, asked: int) -> int:
         answer = self._seen.answer(asked)
@@ -67,50 +91,53 @@ class InsideDma:
         if answer is not None and answer.start >= self._chain.at_ps:
             answer = None
         access_ps, turn = self._access_ps(asked), self._tables.last_turn(number)
+        memory = self._seen.columns.parts[asked.dst]
         if asked.what == Carries.REQUEST:
             if answer is not None:
                 self._reply(answer, turn)
             self._follow_served(turn, asked.end + access_ps)
-            self._to(asked.end, PathPart.ACCESS)
-            self._transfer(asked, PathPart.REQUEST)
+            self._to(asked.end, PathPart.ACCESS, memory)
+            self.pass_transfer(asked, PathPart.REQUEST)
             return
         message = asked.what == Carries.MESSAGE
         if answer is not None:
-            self._transfer(answer, PathPart.DOORBELL if message else PathPart.RESPONSE)
-        self._to(max(asked.end, self._chain.at_ps - access_ps), PathPart.ACCESS)
+            self.pass_transfer(answer, PathPart.DOORBELL if message else PathPart.RESPONSE)
+        self._to(max(asked.end, self._chain.at_ps - access_ps), PathPart.ACCESS, memory)
         if turn >= 0 and self._chain.at_ps > asked.end:  # the memory is slower than the way
             self._follow_served(turn, self._head_ps(number, asked))
-        self._transfer(asked, PathPart.MESSAGE if message else PathPart.REQUEST)
+        self.pass_transfer(asked, PathPart.MESSAGE if message else PathPart.REQUEST)
 
     def _reply(self, reply: TransferFields[int], turn: int) -> None:
         """Back to its begin, by its own way, or by the memory where that is the slower."""
-        overhead_ps, alone_ps = self._overhead_ps(reply), reply.start + reply.zero_load
+        route = self._route(reply)
+        overhead_ps, alone_ps = route.total_overhead_ps, reply.start + reply.zero_load
         supplied_ps = self._tables.turn(turn).end if turn >= 0 else reply.start
         if reply.held_by < 0:  # nobody or a link: not what lies beyond both
-            self._to(self._chain.at_ps - overhead_ps, PathPart.RESPONSE)
-            self._to(max(supplied_ps, alone_ps - overhead_ps), PathPart.NETWORK_QUEUE)
+            self._to(self._chain.at_ps - overhead_ps, PathPart.RESPONSE, route)
+            self._queue(reply, max(supplied_ps, alone_ps - overhead_ps))
         if reply.held_by >= 0 or supplied_ps + overhead_ps > alone_ps:
-            self._to(supplied_ps, PathPart.RESPONSE)
+            self._to(supplied_ps, PathPart.RESPONSE, route)
             self._follow_served(turn, reply.start)
-        self._to(reply.start, PathPart.RESPONSE)
+        self._to(reply.start, PathPart.RESPONSE, route)
 
     def _follow_served(self, turn: int, since_ps: int) -> None:
         """Back through a memory's turns to ``since_ps``."""
         tables, when, other = self._tables, self._chain.at_ps, NONE
+        memory = None if turn < 0 else self._seen.columns.parts[tables.turn(turn).memory]
         while turn >= 0 and when > since_ps:
             found = tables.turn(turn)
             when = found.start
             if tables.row_of(found.of) == self._row:
-                self._behind(other, max(found.end, since_ps))
+                self._behind(other, max(found.end, since_ps), memory)
                 other = NONE
                 for part, begin in _parts(found):
-                    self._to(max(begin, since_ps), part)
+                    self._to(max(begin, since_ps), part, memory)
             elif other < 0:
                 other = turn
             turn = found.cause if found.by == By.BANK else NONE
-        self._behind(other, since_ps)
+        self._behind(other, since_ps, memory)
 
-    def _behind(self, turn: int, when: int) -> None:
+    def _behind(self, turn: int, when: int, memory: str | None) -> None:
         """Back to ``when`` over time in which the memory worked on others, last on ``turn``."""
         chain, seen = self._chain, self._seen
         when = max(when, chain.floor_ps)
@@ -123,29 +150,56 @@ class InsideDma:
                     waiting=KernelPlace(pe=self._pe, launch_id=chain.launch_id, line=self._line),
                     cause=KernelPlace(pe=pe, launch_id=rows[row + LAUNCH], line=rows[row + LINE]),
                     waited_for="memory",
-                    direction=seen.columns.parts[found.memory],
+                    direction=memory or "",
                     start_ps=when,
                     end_ps=chain.at_ps,
                 )
                 chain.hops.append(hop)
-        self._to(when, PathPart.MEMORY_QUEUE)
+        self._to(when, PathPart.MEMORY_QUEUE, memory)
 
     def _head_ps(self, number: int, asked: TransferFields[int]) -> int:
         """Find the time of a write's first byte; where its memory was busy then, as if the others had not waited."""
         first = self._tables.turn(int(self._seen.first_turn[number]))
-        return first.start if first.by == By.LINK else asked.end - asked.zero_load + self._overhead_ps(asked)
+        if first.by == By.LINK:
+            return first.start
+        return asked.end - asked.zero_load + self._route(asked).total_overhead_ps
 
-    def _overhead_ps(self, transfer: TransferFields[int]) -> int:
-        return self._seen.machine.network.watch.routes[transfer.route].total_overhead_ps
+    def _route(self, transfer: TransferFields[int]) -> Route:
+        return self._seen.machine.network.watch.routes[transfer.route]
 
-    def _transfer(self, transfer: TransferFields[int], part: PathPart) -> None:
+    def _queue(self, transfer: TransferFields[int], since_ps: int) -> None:
+        """Back to ``since_ps`` over time in which a transfer waited for links: behind others, each at its own pace."""
+        tables, chain = self._tables, self._chain
+        ahead = transfer
+        while chain.at_ps > since_ps and link_of(ahead.held_by) >= 0 and ahead.behind >= 0:
+            ahead = tables.transfer(ahead.behind)
+            route = self._route(ahead)
+            took_ps = ahead.zero_load - route.total_overhead_ps
+            if took_ps <= 0:
+                break
+            slowest = min(route.links, key=lambda link: link.bw_gbs)
+            self._to(max(since_ps, chain.at_ps - took_ps), PathPart.NETWORK_QUEUE, slowest)
+        self._to(since_ps, PathPart.NETWORK_QUEUE, self._held_by(transfer))
+
+    def _held_by(self, transfer: TransferFields[int]) -> Via:
+        """Return the link that the last byte of a transfer waited for, else its way."""
+        link, machine = link_of(transfer.held_by), self._seen.machine
+        if link < 0:
+            return self._route(transfer)
+        edge = machine.graph.edges[link]
+        return machine.network.links[edge.src, edge.dst]
+
+    def pass_transfer(self, transfer: TransferFields[int], part: PathPart) -> None:
         """Split a transfer up to where the path is. Waiting is what it took more than alone."""
         known = transfer.end - self._chain.at_ps
-        self._to(max(transfer.start, self._chain.at_ps - max(0, transfer.zero_load - known)), part)
-        self._to(transfer.start, PathPart.NETWORK_QUEUE)
+        since = max(transfer.start, self._chain.at_ps - max(0, transfer.zero_load - known))
+        self._to(since, part, self._route(transfer))
+        self._queue(transfer, transfer.start)
 
-    def _to(self, when: int, part: PathPart) -> None:
-        self._chain.back_to(when, part, self._pe, self._line)
+    def _to(self, when: int, part: PathPart, via: Via) -> None:
+        if self._host and part in (PathPart.REQUEST, PathPart.RESPONSE):
+            part = PathPart.HOST_TRANSFER
+        self._chain.back_to(when, part, self._pe, self._line, via)
 
 
 def _parts(turn: TurnFields[int]) -> Iterator[tuple[PathPart, int]]:

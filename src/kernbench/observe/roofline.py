@@ -1,51 +1,64 @@
 """Bound a run by each resource: the work given to it over its rate, and what the time beyond the largest was spent on.
 
-Rates come from the topology, amounts of work from commands and transfers. A bound is that of the busiest instance of a
-resource: a PE's matrix unit, an HBM slice, a link. The time beyond it is, part by part of the critical path, the time
-in which that instance had nothing to do, and what it was busy for longer than its rate says.
+Rates and times come from the topology, amounts of work from commands and transfers. A bound is that of the busiest
+instance of a resource: a PE's matrix unit, the set-up of its descriptors, an HBM slice, a CPU, a link. The time beyond
+it is, part by part of the critical path, the time in which that instance had nothing to do, and what it was busy for
+longer than its rate says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from math import prod
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernbench.common.units import ps_to_ns
+from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
-from kernbench.core.log import NONE
+from kernbench.components.memory import Memory
+from kernbench.components.sram import Sram
+from kernbench.core.log import NONE, Kind
 from kernbench.core.observed import Carries, Column
 from kernbench.engine.recorder import MathSize, TileAmounts
 from kernbench.messages.commands import Command, Opcode
+from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, PathPart
+from kernbench.observe.path_resources import resource_of
+from kernbench.observe.slices import SliceTime
 from kernbench.observe.trace_log import TraceLog
 from kernbench.observe.works import Times
-from kernbench.topology.cube_spec import SramAttrs
+from kernbench.topology import resources as of
 from kernbench.topology.hbm_refresh import slice_pace
-from kernbench.topology.hbm_spec import HbmCtrlAttrs
 from kernbench.transport import Link
 
-HOST_LINKS = frozenset(("host_to_switch", "switch_to_sip"))
 Interval = tuple[int, int]
+BUSY = "ps busy"
+"""The unit of what says no rate: its time is measured, and no bound"""
 
 
 @value
 class Bound:
-    """The least time that ``resource`` needs: ``amount`` units at ``rate`` units a ns, of its busiest instance."""
+    """The least time that ``resource`` needs: ``amount`` units at ``rate`` units a ns, of its busiest instance.
+
+    ``startup_ps`` comes on top: the times that its operations take to start. ``tiles``: how many it worked on.
+    """
 
     resource: str
     where: str
     amount: int
     unit: str
     rate: float
+    startup_ps: int = 0
+    tiles: int = 0
 
     @property
     def ps(self) -> int:
         """The time in ps."""
-        return round(self.amount * 1000 / self.rate)
+        return round(self.amount * 1000 / self.rate) + self.startup_ps
 
     @property
     def ns(self) -> float:
@@ -70,12 +83,18 @@ class Difference:
 @value
 class Roofline:
     """Bounds, the largest first, and what lies between it and the measured time; ``useful``: the part of the MACs that
-    are of the matrices, not of the edges of tiles."""
+    are of the matrices, not of the edges of tiles. ``ties``: groups of resources that took as long as each other, at
+    the same time."""
 
     measured_ps: int
     bounds: tuple[Bound, ...]
     differences: tuple[Difference, ...]
     useful: float
+    ties: tuple[tuple[str, ...], ...] = ()
+
+    def tied_with(self, resource: str) -> tuple[str, ...]:
+        """Return the resources that tie, with this one among them; itself alone where none does."""
+        return next((group for group in self.ties if resource in group), (resource,))
 
     @property
     def binding(self) -> Bound | None:
@@ -91,22 +110,65 @@ class Roofline:
 
 @value
 class Load:
-    """The work given to one instance of a resource; ``busy`` finds when it was busy, in any order."""
+    """The work given to one instance of a resource; ``busy`` finds when it was busy, in any order; ``pe``: whose it is,
+    None where it is of no PE."""
 
     bound: Bound
     busy: Callable[[], Iterable[Interval]]
+    pe: PeCoord | None = None
+
+    def may_tie(self, other: Load) -> bool:
+        """Return True unless the two are of different PEs: those do not hand work to each other."""
+        return self.pe is None or other.pe is None or self.pe == other.pe
 
 
-def roofline(log: TraceLog, path: CriticalPath, launch_id: int | None = None) -> Roofline:
-    """The roofline of what ``path`` goes through: of one launch, or of everything in its time."""
-    gathered = _Gatherer(log, path, launch_id)
+def roofline(log: TraceLog, path: CriticalPath, slices: Sequence[SliceTime], launch_id: int | None = None) -> Roofline:
+    """Return the roofline of what ``path`` goes through: of one launch, or of everything in its time.
+
+    ``slices``: what slices with banks did in its time.
+    """
+    gathered = _Gatherer(log, path, slices, launch_id)
     busiest = sorted(_busiest(gathered.loads()), key=lambda load: -load.bound.ps)
     return Roofline(
         path.ps,
         tuple(load.bound for load in busiest),
         _differences(path, busiest[0]) if busiest else (),
         gathered.useful(),
+        _find_ties(path, busiest),
     )
+
+
+TIE = 0.03
+"""Bounds that differ by less tie"""
+OVERLAP = 0.75
+"""If they are so much of the time at once"""
+
+
+def _find_ties(path: CriticalPath, busiest: Sequence[Load]) -> tuple[tuple[str, ...], ...]:
+    """Return the groups of resources that take as long as each other, and at the same time; none if none do.
+
+    What takes as long before or after another does not tie with it: each of them gains alone. What is busy for less
+    than half of the time can tie only as a stage of the tiles of a PE.
+    """
+    left = [load for load in busiest if 2 * load.bound.ps >= path.ps or load.bound.tiles]
+    found = []
+    while left:
+        first, *left = left
+        as_long = [load for load in left if load.bound.ps >= (1 - TIE) * first.bound.ps and load.may_tie(first)]
+        tied = [load for load in as_long if _overlap_ps(path, first, load) >= OVERLAP * load.bound.ps]
+        left = [load for load in left if load not in tied]
+        if tied:
+            found.append((first.bound.resource, *(load.bound.resource for load in tied)))
+    return tuple(found)
+
+
+def _overlap_ps(path: CriticalPath, one: Load, other: Load) -> int:
+    """Return the time in which both were busy."""
+    lengths = [
+        int((until - since).sum())
+        for since, until in (_merge(busy, path) for busy in (one.busy(), other.busy(), chain(one.busy(), other.busy())))
+    ]
+    return lengths[0] + lengths[1] - lengths[2]
 
 
 def _busiest(loads: Iterable[Load]) -> list[Load]:
@@ -149,12 +211,15 @@ def _merge(intervals: Iterable[Interval], path: CriticalPath) -> tuple[Times, Ti
     return since[there], until[there]
 
 
+_DESCRIPTORS = (Kind.DMA_READ, Kind.DMA_WRITE, Kind.ATOMIC)
+
+
 class _Gatherer:
     """Finds the loads of what a path ``encloses``, which are never more than there is time for; with a ``launch_id``
     only what that launch did."""
 
-    def __init__(self, log: TraceLog, path: CriticalPath, launch_id: int | None) -> None:
-        self._log = log
+    def __init__(self, log: TraceLog, path: CriticalPath, slices: Sequence[SliceTime], launch_id: int | None) -> None:
+        self._slices = slices
         self._seen = log.seen
         self._machine = log.machine
         self._path = path
@@ -168,18 +233,72 @@ class _Gatherer:
         self._products = self._amounts(self._gemm, lambda what: what.macs if isinstance(what, TileAmounts) else 0)
 
     def loads(self) -> Iterator[Load]:
-        """The busiest instance of each engine, the loads of all memories, and the busiest links."""
+        """The loads of engines, of what is set up and issued, of CPUs, memories and links; of most the busiest only."""
         pe = self._machine.spec.pe
         yield from self._compute()
         for name, resource, rate, bytes_of in (
-            ("fetch", "TCM fetch", pe.tcm.read_bw_gbs, _bytes_fetched),
-            ("store", "TCM store", pe.tcm.write_bw_gbs, _bytes_stored),
-            ("MATH", "MATH", pe.math.bytes_per_ns, _bytes_computed),
+            ("fetch", of.FETCH, pe.tcm.read_bw_gbs, _bytes_fetched),
+            ("store", of.STORE, pe.tcm.write_bw_gbs, _bytes_stored),
         ):
             mine = self._of_engine(name)
             yield from self._busiest(mine, self._amounts(mine, bytes_of), resource, "bytes", rate)
+        mine = self._of_engine("MATH")
+        startup_ps = ns_to_ps(pe.math.startup_ns)
+        yield from self._busiest(
+            mine, self._amounts(mine, _bytes_computed), of.MATH, "bytes", pe.math.bytes_per_ns, startup_ps
+        )
+        parts = pe.components
+        for resource, unit, ns, kinds in (
+            (of.DMA_SETUP, "descriptors", pe.dma.setup_ns, _DESCRIPTORS),
+            (of.DMA_SETUP, "messages", pe.dma.setup_ns, (Kind.SEND,)),
+            (of.ISSUE, "commands", parts.pe_cpu.attrs.issue_ns, (Kind.ISSUE,)),
+            (of.TILE_ISSUE, "tiles", parts.pe_scheduler.attrs.issue_ns, (Kind.TILE_ISSUE,)),
+            (of.QUEUE_SETUP, "messages", parts.pe_ipcq.attrs.overhead_ns, (Kind.IPCQ_COPY,)),
+        ):
+            yield from self._services(resource, unit, ns_to_ps(ns), kinds)
+        yield from self._control()
         yield from self._memories()
+        yield from self._banks()
         yield from self._links()
+
+    def _services(self, resource: str, unit: str, each_ps: int, kinds: Iterable[Kind]) -> Iterator[Load]:
+        """The part that began most rows of some kinds, each of which takes it ``each_ps`` from its begin on."""
+        columns = self._seen.columns
+        mine = np.flatnonzero(np.isin(columns.kind, [*kinds]))
+        if self._launch_id is not None:
+            mine = mine[columns.launch[mine] == self._launch_id]
+        start = columns.start[mine]
+        mine = mine[self._path.encloses(start, start + each_ps)]
+        yield from self._most_often(columns.part[mine], columns.start[mine], resource, unit, each_ps)
+
+    def _control(self) -> Iterator[Load]:
+        """The CPU of the control path that handled most messages, each of which takes its overhead."""
+        seen, columns = self._seen, self._seen.columns
+        sent = np.flatnonzero(seen.transfers.what == Carries.CONTROL)
+        rows = seen.transfers.of[sent]
+        there = self._path.encloses(columns.start[rows], columns.end[rows])
+        if self._launch_id is not None:
+            there &= columns.launch[rows] == self._launch_id
+        cpus, ends = seen.transfers.dst[sent][there], columns.end[rows][there]
+        for part in dict.fromkeys(cpus.tolist()):
+            cpu = self._machine.component(columns.parts[part])
+            if cpu.handles_serially:
+                mine, each_ps = cpus == part, cpu.overhead_ps
+                yield from self._most_often(cpus[mine], ends[mine] - each_ps, of.CONTROL, "messages", each_ps)
+
+    def _most_often(self, parts: Times, starts: Times, resource: str, unit: str, each_ps: int) -> Iterator[Load]:
+        """The part that most often begins what takes it ``each_ps``."""
+        if not len(parts) or not each_ps:
+            return
+        found, counts = np.unique(parts, return_counts=True)
+        most = int(np.argmax(counts))
+        own = starts[parts == found[most]]
+
+        def busy() -> Iterable[Interval]:
+            return zip(own.tolist(), (own + each_ps).tolist(), strict=True)
+
+        where = self._seen.columns.parts[int(found[most])]
+        yield Load(Bound(resource, where, int(counts[most]), unit, 1000 / each_ps), busy, self._pe_of(where))
 
     def useful(self) -> float:
         """The part of the MACs of whole tiles that are of the matrices."""
@@ -200,7 +319,9 @@ class _Gatherer:
         amounts: Times = np.array([amount_of(whats[at]) for at in found.tolist()], np.int64)[which]
         return amounts
 
-    def _busiest(self, works: Times, amounts: Times, resource: str, unit: str, rate: float) -> Iterator[Load]:
+    def _busiest(
+        self, works: Times, amounts: Times, resource: str, unit: str, rate: float, startup_ps: int = 0
+    ) -> Iterator[Load]:
         """The part that had most to do of ``works``, if any had; of equals, the one that comes first."""
         if not len(works):
             return
@@ -214,7 +335,16 @@ class _Gatherer:
             own = rows[which == best]
             return zip(columns.start[own].tolist(), columns.end[own].tolist(), strict=True)
 
-        yield Load(Bound(resource, columns.parts[parts[best]], int(total[best]), unit, rate), busy)
+        count = int((which == best).sum())
+        tiles = int((columns.tile[rows[which == best]] >= 0).sum())
+        where = columns.parts[parts[best]]
+        yield Load(
+            Bound(resource, where, int(total[best]), unit, rate, count * startup_ps, tiles), busy, self._pe_of(where)
+        )
+
+    def _pe_of(self, part: str) -> PeCoord | None:
+        node = self._machine.graph.node(part)
+        return None if node.pe is None else node.pe_coord
 
     def _compute(self) -> Iterator[Load]:
         """MACs of whole tiles over the rate of their type; a PE that uses several types is counted by each."""
@@ -228,7 +358,7 @@ class _Gatherer:
             by_rate.setdefault(gemm.rate(tile.element), []).append(at)
         for rate, tiles in by_rate.items():
             mine = self._gemm[np.isin(about, tiles)]
-            yield from self._busiest(mine, np.full(len(mine), self._tile_macs), "compute", "MACs", rate)
+            yield from self._busiest(mine, np.full(len(mine), self._tile_macs), of.GEMM, "MACs", rate)
 
     def _memories(self) -> Iterator[Load]:
         """Bytes of the accesses of the launch, or of all, by memory; without writes that a slice may have kept back."""
@@ -239,22 +369,40 @@ class _Gatherer:
         answered = np.where(answers >= 0, transfers.end[answers], NONE)
         asks = seen.asks[self._path.encloses(transfers.start[seen.asks], answered)]
         if self._launch_id is not None:
-            of = transfers.of[asks]
-            asks = asks[(of >= 0) & (seen.columns.launch[of] == self._launch_id)]
+            row = transfers.of[asks]
+            asks = asks[(row >= 0) & (seen.columns.launch[row] == self._launch_id)]
         reading = transfers.what[asks] == Carries.REQUEST
         nbytes = transfers.nbytes[np.where(reading, seen.answers[asks], asks)]
         served = np.isin(seen.turns.of, asks)
         for part in dict.fromkeys(transfers.dst[asks].tolist()):
             node = seen.columns.parts[part]
-            attrs = machine.graph.node(node).attrs
-            if isinstance(attrs, HbmCtrlAttrs | SramAttrs):
-                in_hbm = isinstance(attrs, HbmCtrlAttrs)
-                resource, kept = ("HBM", cube.write_queue_bytes) if in_hbm else ("SRAM", 0)
-                here = transfers.dst[asks] == part
-                written = int(nbytes[here & ~reading].sum())
-                amount = int(nbytes[here & reading].sum()) + max(0, written - kept)
-                rate = pace.most_gbs(amount) if in_hbm else machine.graph.sram_bw_gbs(node)
-                yield Load(Bound(resource, node, amount, "bytes", rate), partial(self._turns, part, served))
+            resource, memory = of.resource_of_memory(machine.graph.node(node)), machine.part(node, Memory)
+            here, busy = transfers.dst[asks] == part, partial(self._turns, part, served)
+            written, read = int(nbytes[here & ~reading].sum()), int(nbytes[here & reading].sum())
+            if resource == of.HBM:
+                amount = read + max(0, written - cube.write_queue_bytes)
+                yield Load(Bound(resource, node, amount, "bytes", pace.most_gbs(amount)), busy)
+            elif isinstance(memory, Sram) and memory.serves_as_built:
+                yield Load(Bound(resource, node, read + written, "bytes", machine.graph.sram_bw_gbs(node)), busy)
+            elif memory.serves_gbs is not None:
+                yield Load(Bound(resource, node, read + written, "bytes", memory.serves_gbs), busy)
+            else:
+                since, until = _merge(busy(), self._path)
+                yield Load(Bound(resource, node, int((until - since).sum()), BUSY, 1000.0), busy)
+
+    def _banks(self) -> Iterator[Load]:
+        """The slices that were longest busy with rows, with turns of direction and with refresh."""
+        turns = self._seen.turns
+        for resource, ps_of in (
+            (of.HBM_ROWS, attrgetter("rows_ps")),
+            (of.HBM_TURNS, attrgetter("turnarounds_ps")),
+            (of.HBM_REFRESH, attrgetter("refresh_ps")),
+        ):
+            most = max(self._slices, key=ps_of, default=None)
+            if most is not None:
+                memory = self._machine.log.part(most.where)
+                busy = partial(self._turns, memory, self._path.encloses(turns.start, turns.end))
+                yield Load(Bound(resource, most.where, ps_of(most), BUSY, 1000.0), busy)
 
     def _turns(self, memory: int, served: NDArray[np.bool_]) -> Iterator[Interval]:
         """Yield the intervals in which a memory worked on what it ``served``."""
@@ -274,13 +422,13 @@ class _Gatherer:
                 amounts[link] = amounts.get(link, 0) + int(by_route[route])
         busiest: dict[str, tuple[float, Link]] = {}
         for link, amount in amounts.items():
-            resource = "host link" if graph.edge(link.src, link.dst).link_class in HOST_LINKS else "NoC"
+            resource = resource_of(link, graph)
             ns = amount / link.bw_gbs
             if resource not in busiest or ns > busiest[resource][0]:
                 busiest[resource] = ns, link
         for resource, (_, link) in busiest.items():
             bound = Bound(resource, f"{link.src} → {link.dst}", amounts[link], "bytes", link.bw_gbs)
-            yield Load(bound, partial(self._in_turn, link, sent))
+            yield Load(bound, partial(self._in_turn, link, sent), self._pe_of(link.src) or self._pe_of(link.dst))
 
     def _in_turn(self, link: Link, sent: Column) -> Iterator[Interval]:
         """Yield the time of a link if transfers use it whole and in turn: sharing it changes none of its idle time."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field
+from functools import cached_property
 
 import numpy as np
 
@@ -108,11 +109,12 @@ class Seen:
         issues = np.flatnonzero((columns.kind == Kind.ISSUE) | fences)
         self._issues = issues[np.argsort(columns.part[issues], kind="stable")]
         self._issuers = columns.part[self._issues]
-        self._ordered: dict[Row, int] = {}
+        self._ordered: dict[Row, Row] = {}  # by the row that brought it to a SIP, the order that its last PE had
         orders = (columns.what == self.machine.log.named(PeOrder.__name__)) & (columns.kind == Kind.CONTROL)
         for n in np.flatnonzero(orders).tolist():
             first = int(columns.cause[columns.cause[n]]) * WIDTH
-            self._ordered[first] = max(self._ordered.get(first, 0), int(columns.end[n]))
+            if columns.end[n] >= columns.end[self._ordered.get(first, n * WIDTH) // WIDTH]:
+                self._ordered[first] = n * WIDTH
         sends = np.flatnonzero(columns.kind == Kind.SEND)
         self.send_of: dict[Row, Row] = dict(
             zip((columns.parent[sends] * WIDTH).tolist(), (sends * WIDTH).tolist(), strict=True)
@@ -129,9 +131,27 @@ class Seen:
             at -= 1
         return int(given[at]) * WIDTH if at >= 0 else NONE
 
-    def ordered_by(self, row: Row) -> int:
-        """Find the time when the last PE of a SIP had the order that ``row`` brought there."""
-        return self._ordered.get(row, self.machine.log.rows[row + END])
+    def last_order(self, row: Row) -> Row:
+        """Find the order that the last PE of a SIP had, of those that ``row`` brought there; else itself."""
+        return self._ordered.get(row, row)
+
+    @cached_property
+    def control_of(self) -> Mapping[Row, int]:
+        """The transfer of each message of the control path, by its row."""
+        numbers = np.flatnonzero(self.transfers.what == Carries.CONTROL)
+        return dict(zip((self.transfers.of[numbers] * WIDTH).tolist(), numbers.tolist(), strict=True))
+
+    @cached_property
+    def handled_before(self) -> Mapping[Row, Row]:
+        """The message that a CPU of the control path was busy with, or had yet to take, when the next one came."""
+        transfers = self.transfers
+        sent = np.flatnonzero(transfers.what == Carries.CONTROL)
+        rows, came, cpus = transfers.of[sent], transfers.end[sent], transfers.dst[sent]
+        ends = self.columns.end[rows]
+        order = np.lexsort((rows, ends, cpus))
+        rows, came, cpus, ends = rows[order], came[order], cpus[order], ends[order]
+        busy = (cpus[1:] == cpus[:-1]) & (ends[:-1] > came[1:]) & (ends[1:] >= 0)
+        return dict(zip((rows[1:][busy] * WIDTH).tolist(), (rows[:-1][busy] * WIDTH).tolist(), strict=True))
 
     def row_of(self, asked: int) -> Row:
         """The record that a transfer is a part of; NONE: of none."""

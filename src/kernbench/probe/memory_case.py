@@ -52,9 +52,9 @@ def accesses(pattern: str, room: int, bank_off: int, seed: int) -> Iterator[Acce
     """Return the accesses of a pattern in ``room`` bytes of memory, without end; of ``one_group_SIZE`` in any group."""
     name, *rest = pattern.split("_")
     if name == "random":
-        return _random(_bytes(rest[0]), room, _written(rest[1:]), random.Random(seed))
+        return _random(_bytes(rest[0]), room, _parse_writes(rest[1:]), random.Random(seed))
     if name == "stride":
-        return _stride(_bytes(rest[0]), _bytes(rest[1]), room, _written(rest[2:]), random.Random(seed))
+        return _stride(_bytes(rest[0]), _bytes(rest[1]), room, _parse_writes(rest[2:]), random.Random(seed))
     if name == "streams":
         writers = int(rest[3].removesuffix("write")) if rest[3:] else 0
         return _streams(int(rest[0]), _bytes(rest[1]), _bytes(rest[2]), room, writers)
@@ -80,7 +80,7 @@ def _bytes(text: str) -> int:
     return int(text[:-1])
 
 
-def _written(rest: Sequence[str]) -> float:
+def _parse_writes(rest: Sequence[str]) -> float:
     """The part of the accesses that write: percent of reads and of writes, two digits each, or none."""
     return int(rest[0][2:]) / 100 if rest else 0.0
 

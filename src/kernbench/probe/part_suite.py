@@ -439,7 +439,7 @@ def paces(subject: Subject) -> Iterator[str]:
     took = {nbytes: _stream_ps(subject, nbytes) for nbytes in STREAMS}
     series = SeriesOfParts(subject)
     rates = ", ".join(f"{format_size(nbytes)} {_show_gbs(nbytes, ps - way_ps)}" for nbytes, ps in took.items())
-    subject.notes[PACES] = f"{series.count} in series: {rates}; it says {series.said}"
+    subject.notes[PACES] = f"{series.count} in series: {rates}; it says {series.rate_text}"
     if not series.pacing:
         return
     for nbytes, ps in took.items():
@@ -448,7 +448,7 @@ def paces(subject: Subject) -> Iterator[str]:
             bounds = " to ".join(f"{ps_to_ns(each):,.12g}" for each in (least_ps, most_ps))
             yield (
                 f"{format_size(nbytes)} through {series.count} in series took {ps_to_ns(ps):,.12g} ns, beside the way "
-                f"{_show_gbs(nbytes, ps - way_ps)}; it says {series.said}, which is {bounds} ns"
+                f"{_show_gbs(nbytes, ps - way_ps)}; it says {series.rate_text}, which is {bounds} ns"
             )
 
 
@@ -471,7 +471,7 @@ class SeriesOfParts:
         self.pacing = [(offset, part) for offset, part in mine if part.says_rate]
 
     @property
-    def said(self) -> str:
+    def rate_text(self) -> str:
         """What the parts say, in words."""
         said = [part.rate_at(0) for _, part in self.pacing]
         if not said:

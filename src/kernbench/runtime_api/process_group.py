@@ -10,8 +10,8 @@ from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.install import (
     InstalledQueues,
     IpcqPlan,
-    configured,
     edges_of,
+    find_algorithm,
     layout_of,
     plan_of,
     prepare_queues,
@@ -318,11 +318,11 @@ class ProcessGroups:
 
     def load_configured(self) -> Algorithm:
         """Load the algorithm that ccl.yaml configures for all-reduce."""
-        return configured(None, None, self._ccl)
+        return find_algorithm(None, None, self._ccl)
 
     def plan(self, algorithm: str | AlgorithmConfig | Mapping[str, Any] | None, world_size: int | None) -> IpcqPlan:
         """Install the queues of an algorithm for kernels that use them by hand."""
-        chosen = configured(algorithm, world_size, self._ccl)
+        chosen = find_algorithm(algorithm, world_size, self._ccl)
         layout = layout_of(chosen, self._installer.engine.spec)
         self._clear()
         return plan_of(chosen.config, layout, self._installer.install(chosen, with_fabric=False))

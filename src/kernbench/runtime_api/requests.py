@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
-from kernbench.ccl.queues import lines_of, unreceived_error
+from kernbench.ccl.queues import lines_of, make_unreceived_error
 from kernbench.common.errors import AbandonedError, IpcqError, SimulationDeadlock
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
@@ -60,7 +60,7 @@ class LostMessages:
         new = self._lost[self._n_raised :]
         self._n_raised = len(self._lost)
         if new:
-            self._errors.append(unreceived_error(new))
+            self._errors.append(make_unreceived_error(new))
             raise self._errors[-1]
 
     def raise_new_if_well(self) -> None:

@@ -9,13 +9,16 @@ from kernbench.common.collector import patient_collector
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.engine.requests import RequestHandle
-from kernbench.messages.requests import KernelLaunchMsg, PeCoord
+from kernbench.messages.requests import KernelLaunchMsg, MemoryReadMsg, MemoryWriteMsg, PeCoord
 from kernbench.observe.critical_path import PathFinder
-from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathHop, Spent, WaitedFor
+from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathHop, PathPart, Spent, WaitedFor
+from kernbench.observe.path_resources import PathShare, share_path
 from kernbench.observe.roofline import Roofline, roofline
+from kernbench.observe.run_verdict import RunVerdict, judge_run, say_waits
 from kernbench.observe.slices import SliceTime, slice_times
 from kernbench.observe.statistics import unions_ps
 from kernbench.observe.trace_log import TraceLog
+from kernbench.observe.verdict import Verdict, judge
 from kernbench.observe.works import ENGINES, PLAN
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.triton_emu.source import ProgramText
@@ -106,6 +109,8 @@ class LaunchExplanation:
     program: ProgramText
     programs: Mapping[int, ProgramText]
     path: CriticalPath
+    shares: tuple[PathShare, ...]
+    verdict: Verdict
     lines: tuple[LineUse, ...]
     roofline: Roofline
     waits: tuple[LineWait, ...]
@@ -118,9 +123,38 @@ class RunExplanation:
     """The time of a run and of each of its launches, explained."""
 
     path: CriticalPath
+    shares: tuple[PathShare, ...]
+    verdict: RunVerdict
     roofline: Roofline
     launches: tuple[LaunchExplanation, ...]
     slices: tuple[SliceTime, ...]
+
+    @property
+    def main_launch(self) -> LaunchExplanation | None:
+        """The longest launch of the name that has most of the run's critical path; None where no kernel is on it."""
+        spent = self._spent_by_name()
+        name = max(spent, key=lambda each: spent[each], default=None)
+        return max((each for each in self.launches if each.name == name), key=lambda each: each.path.ps, default=None)
+
+    @property
+    def main_share(self) -> float:
+        """The share of the run's critical path that launches of that name have."""
+        return max(self._spent_by_name().values(), default=0) / self.path.ps if self.path.ps else 0.0
+
+    def _spent_by_name(self) -> dict[str, int]:
+        """Return the time of the path in launches, by name; what a launch only waits for is none of it."""
+        names = {each.request_id: each.name for each in self.launches}
+        spent: dict[str, int] = {}
+        for step in self.path.steps:
+            name = names.get(step.request_id)
+            if name is not None and step.part not in (PathPart.BARRIER, PathPart.WAIT):
+                spent[name] = spent.get(name, 0) + step.ps
+        return spent
+
+    @property
+    def rooflines(self) -> list[tuple[str, int, Roofline]]:
+        """The name, the request and the roofline of every launch."""
+        return [(each.name, each.request_id, each.roofline) for each in self.launches]
 
     def longest_of_each_name(self) -> tuple[LaunchExplanation, ...]:
         """Return the launch of each name that took longest."""
@@ -148,8 +182,16 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
         for handle in handles
         if handle.request_id in stopped and handle.submitted_ps < path.end_ps
     ]
+    slices = slice_times(log, path)
+    longest = sorted(launches, key=lambda launch: launch.path.ps)
+    copies = {each.request_id for each in handles if isinstance(each.msg, MemoryWriteMsg | MemoryReadMsg)}
     return RunExplanation(
-        path=path, roofline=roofline(log, path), launches=tuple(launches), slices=slice_times(log, path)
+        path=path,
+        shares=share_path(path, log.machine.graph),
+        verdict=judge_run(path, log.machine.graph, names, {launch.name: launch.verdict for launch in longest}, copies),
+        roofline=roofline(log, path, slices),
+        launches=tuple(launches),
+        slices=slices,
     )
 
 
@@ -164,8 +206,9 @@ def _explain_launch(
 ) -> LaunchExplanation:
     msg = handle.msg
     assert isinstance(msg, KernelLaunchMsg)
-    program, shares = programs[handle.request_id], _sum_shares(path, names)
+    program, shares, slices = programs[handle.request_id], _sum_shares(path, names), slice_times(log, path)
     texts = _Texts(program, path, dict.fromkeys([*(each.pe for each in shares), *msg.targets]))
+    spent, found = share_path(path, log.machine.graph), roofline(log, path, slices, handle.request_id)
     return LaunchExplanation(
         name=msg.title,
         request_id=handle.request_id,
@@ -174,11 +217,13 @@ def _explain_launch(
         program=program,
         programs=programs,
         path=path,
+        shares=spent,
+        verdict=judge(found, spent, say_waits(path, names)),
         lines=_sum_lines(log, handle.request_id, path, texts),
-        roofline=roofline(log, path, handle.request_id),
+        roofline=found,
         waits=_sum_waits(path, names),
         pes=shares,
-        slices=slice_times(log, path),
+        slices=slices,
     )
 
 

@@ -14,20 +14,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from importlib import resources
+from math import ceil
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import yaml
 
-from kernbench.common.complaints import model_at
 from kernbench.common.config import Complaint, Document, apply_overrides, check, load_document, path_of, report
-from kernbench.common.errors import UnknownNameError
+from kernbench.common.errors import ConfigError, Problem, UnknownNameError
+from kernbench.common.field_types import model_at
+from kernbench.common.units import format_size
+from kernbench.common.yaml_document import path_text
 from kernbench.di.registry import REGISTRY, Registry
-from kernbench.topology.advice import advise
 from kernbench.topology.clocks import apply_clocks, check_clocks
 from kernbench.topology.elaborate import elaborate
 from kernbench.topology.graph import Graph
+from kernbench.topology.hbm_places import Places
+from kernbench.topology.hbm_spec import HBM3, HbmSpec
 from kernbench.topology.rules import check_rules
 from kernbench.topology.spec import TopologySpec
 
@@ -174,6 +179,14 @@ def topology_file(path_or_name: str | os.PathLike[str] | None = None) -> str:
     return machine_file(text) if is_machine_name(text) else text
 
 
+def read_spec(
+    path_or_name: str | os.PathLike[str] | None = None, overrides: Iterable[str] = (), registry: Registry | None = None
+) -> TopologySpec:
+    """Return the configuration of a machine, as ``resolve_topology`` would find it, without compiling it."""
+    document = apply_overrides(load_document(topology_file(path_or_name)), overrides)
+    return validate_topology(document, registry or REGISTRY)
+
+
 def compile_topology(document: Document, registry: Registry | None = None) -> Topology:
     """Compile a parsed file, and warn of what is allowed but slow.
 
@@ -182,5 +195,85 @@ def compile_topology(document: Document, registry: Registry | None = None) -> To
     given = validate_topology(document, registry or REGISTRY)
     for complaint in advise(given):
         warnings.warn(str(document.problem(complaint)), stacklevel=3)
-    spec = apply_clocks(given, given.clocks)
-    return Topology(elaborate(spec), document.source, given if given.clocks.changed else None)
+    return _compile(given, document.source)
+
+
+def compile_variant(machine: Topology, given: TopologySpec) -> Topology:
+    """Compile a machine that differs from another by its configuration; ``source`` stays.
+
+    Raises ConfigError with what that configuration breaks.
+    """
+    complaints = _check_spec(given)
+    if complaints:
+        found = ((path_text(each.path), each.message) for each in complaints)
+        raise ConfigError(
+            tuple(Problem(source=machine.source, line=0, column=0, path=path, message=text) for path, text in found)
+        )
+    return _compile(given, machine.source)
+
+
+def _compile(given: TopologySpec, source: str) -> Topology:
+    return Topology(elaborate(apply_clocks(given, given.clocks)), source, given if given.clocks.changed else None)
+
+
+# What the loader warns of: machines that are allowed, and slower than their owners may think.
+
+STRIDES = tuple(512 << i for i in range(8))
+"""512 B to 64 KiB: the rows of most matrices"""
+ROWS = 32
+ROW_BYTES = 128
+"""Rows of a tile, and what it has of each: 64 values of two bytes"""
+MOST_ROWS = 1024
+
+
+def advise(spec: TopologySpec) -> Iterator[Complaint]:
+    """Yield what to warn of, by path."""
+    yield from _rows_spread_over_channels(spec.cube.hbm)
+    yield from _queues_cover_opening_rows(spec.cube.hbm)
+
+
+def channels_of_rows(hbm: HbmSpec, stride: int) -> tuple[int, int]:
+    """Return how many pseudo-channels rows use that lie ``stride`` bytes apart, and how many they could."""
+    unit = hbm.interleave_bytes
+    # Without banks what lies on one channel is one burst of one row.
+    banks = hbm.banks or HBM3.model_copy(update={"row_bytes": unit, "burst_bytes": unit})
+    rows = max(ROWS, min(MOST_ROWS, hbm.round_bytes // stride))
+    bytes_ = np.arange(rows)[:, None] * stride + np.arange(0, ROW_BYTES, min(ROW_BYTES, banks.burst_bytes))
+    places = Places(banks, hbm.num_pcs, hbm.fields(banks)).of(np.unique(bytes_ // banks.burst_bytes))
+    return len(np.unique(places["pc"])), min(hbm.num_pcs, rows)
+
+
+def _rows_spread_over_channels(hbm: HbmSpec) -> Iterator[Complaint]:
+    """Warn of a mapping that puts the rows of a tile on half of the pseudo-channels, or fewer, for some strides."""
+    found = {stride: channels_of_rows(hbm, stride) for stride in STRIDES}
+    piled = {stride: used for stride, (used, most) in found.items() if 2 * used <= most}
+    if not piled:
+        return
+    worst = min(piled, key=piled.__getitem__)
+    where = f"rows {format_size(worst)} apart ({ROW_BYTES} B of each) lie on {piled[worst]} of {hbm.num_pcs}"
+    slow = f"{where} pseudo-channels, so tiles of such matrices stream at a part of the bandwidth"
+    if not hbm.interleaves:
+        key, better = "mapping", "mapping: interleave and hash spread them"
+    elif hbm.folds_channels:
+        key, better = "burst_bytes", "burst_bytes: 256 spreads them"
+    else:
+        key, better = "channel_hash", "channel_hash: xor spreads them"
+    if hbm.num_pcs.bit_count() != 1:
+        better = "with a power of two of them channel_hash: xor spreads them"
+    yield Complaint(path_of(f"cube.hbm.{key}"), f"{slow}; {better}")
+
+
+def _queues_cover_opening_rows(hbm: HbmSpec) -> Iterator[Complaint]:
+    """Warn of queues that are full before a row is open (Little's law): a channel's buses idle meanwhile."""
+    banks = hbm.banks
+    if banks is None:
+        return
+    channel_gbs = min(banks.pcs_per_channel, hbm.num_pcs) * banks.pc_gbs * (1 - banks.refresh_share)
+    opening_ns = banks.rp_ns + banks.rcd_ns
+    enough = ceil(channel_gbs * opening_ns / banks.burst_bytes)
+    if hbm.queue >= enough:
+        return
+    held_gbs = hbm.queue * banks.burst_bytes / opening_ns
+    found = f"a channel queues {hbm.queue} bursts of {banks.burst_bytes} B"
+    wait = f"if all wait for rows (tRP + tRCD, {opening_ns:g} ns) it moves {held_gbs:.1f} GB/s of {channel_gbs:.1f}"
+    yield Complaint(path_of("cube.hbm.queue_entries"), f"{found}; {wait}; {enough} are enough")

@@ -26,8 +26,11 @@ class NocSpec(ConfigModel):
     """The router grid of a cube; its links are the class ``noc``."""
 
     w: PositiveCount
+    """Columns of routers."""
     h: PositiveCount
+    """Rows of routers."""
     link_bw_gbs: Bandwidth
+    """Bandwidth of a link between routers, each way."""
 
     @property
     def grid(self) -> Grid:
@@ -44,7 +47,9 @@ class PeLayoutSpec(ConfigModel):
     """PEs stand at the corners, numbered corner by corner in the order given."""
 
     pe_per_corner: PositiveCount
+    """PEs at each corner."""
     corners: tuple[Corner, ...] = Field(min_length=1)
+    """The corners that have PEs, in the order in which PEs and HBM slices are numbered."""
 
     @property
     def pes(self) -> int:
@@ -60,13 +65,16 @@ class SramSpec(BankedSpec):
     """The SRAM of a cube."""
 
     bytes: Size
+    """Capacity."""
 
 
 class SramAttrs(PartAttrs):
-    """An SRAM: the time before the first byte. Without ``bw_gbs`` it is as fast as the fastest link to it."""
+    """The ``attrs`` of an SRAM."""
 
     access_ns: Duration = 0.0
+    """Time before the first byte of an access."""
     bw_gbs: Bandwidth | None = None
+    """Bandwidth of a bank; null: that of the fastest link to it."""
 
     @property
     def access_ps(self) -> int:
@@ -75,43 +83,63 @@ class SramAttrs(PartAttrs):
 
 
 class MCpuAttrs(PartAttrs):
-    """The management CPU of a cube: how many fills its DMA does at once."""
+    """The ``attrs`` of the management CPU of a cube."""
 
     dma_channels: int = Field(default=2, ge=1, le=1024)
+    """Fills that the DMA of the management CPU does at once."""
 
 
 class CubeLinks(ConfigModel):
-    """Link classes inside a cube; ``pe_to_xbar`` is for a PE's DMA and for its CPU."""
+    """Link classes inside a cube."""
 
     xbar_to_hbm: LinkSpec
+    """From an xbar to an HBM slice of its corner."""
     xbar_to_router: LinkSpec
+    """From an xbar to the router at its corner."""
     pe_to_xbar: LinkSpec
+    """From a PE to the xbar of its corner: one for its DMA, one for its CPU."""
     router_to_ucie: LinkSpec
+    """From a router to a UCIe port."""
     router_to_sram: LinkSpec
+    """From a router to the SRAM."""
     router_to_m_cpu: LinkSpec
+    """From a router to the management CPU."""
 
 
 class CubeComponents(Components):
     """The parts of a cube outside its PEs."""
 
     noc_router: ComponentSpec[PartAttrs]
+    """A router of the network."""
     xbar: ComponentSpec[PartAttrs]
+    """The crossbar of a corner, between its PEs, its HBM slices and the network."""
     hbm_ctrl: ComponentSpec[HbmCtrlAttrs]
+    """An HBM slice with its controller."""
     ucie: ComponentSpec[PartAttrs]
+    """A port to a neighbouring die."""
     m_cpu: ComponentSpec[MCpuAttrs]
+    """The management CPU, which starts kernels and fills memory."""
     sram: ComponentSpec[SramAttrs]
+    """The SRAM."""
 
 
 class CubeSpec(WithExtras):
     """One compute die."""
 
     size_mm: SizeMm
+    """Size of the die."""
     noc: NocSpec
+    """The grid of routers."""
     pe_layout: PeLayoutSpec
+    """Where PEs stand."""
     hbm: HbmSpec
+    """The HBM of a cube: slices, their banks, and how addresses lie in them."""
     sram: SramSpec
+    """The SRAM of a cube."""
     links: CubeLinks
+    """Classes of links inside a cube."""
     components: CubeComponents
+    """Parts of a cube outside its PEs."""
 
     @property
     def extra_memories(self) -> tuple[AddressWindow, ...]:

@@ -11,7 +11,7 @@ from kernbench.common.units import format_size
 from kernbench.common.values import value
 from kernbench.common.yaml_document import path_text
 from kernbench.topology.builder import Topology
-from kernbench.topology.clocks import ClocksSpec, clocked_entries
+from kernbench.topology.clocks import ClocksSpec, list_clocked_entries
 from kernbench.topology.cube_spec import CubeSpec
 from kernbench.topology.graph import Edge, Graph, Node
 from kernbench.topology.hbm_spec import HbmSpec, HbmTiming
@@ -105,7 +105,7 @@ def clock_rows(topology: Topology) -> list[ClockRow]:
     given = topology.configured
     return [
         ClockRow(path_text(each.path), each.clock, each.given, each.clocked)
-        for each in clocked_entries(given, given.clocks)
+        for each in list_clocked_entries(given, given.clocks)
         if each.given != each.clocked
     ]
 

@@ -44,21 +44,24 @@ class SizeMm(ConfigModel):
     """Width and height of a die in mm."""
 
     w: float = Field(gt=0, le=1e6)
+    """Width, along the x axis."""
     h: float = Field(gt=0, le=1e6)
+    """Height, along the y axis."""
 
 
 class LinkSpec(ConfigModel):
-    """One direction of a link.
-
-    Without ``length_mm`` the length follows from positions. Without ``fifo_bytes`` ``transport`` sizes the FIFO at its
-    far end. ``overhead_ns`` is the link's own, beside the nodes'.
-    """
+    """One direction of a link."""
 
     bw_gbs: Bandwidth
+    """Bandwidth of each direction."""
     length_mm: Length | None = None
+    """Length of the wire, of which each mm costs ``ns_per_mm``; null: it follows from the positions of the ends."""
     overhead_ns: Duration = 0.0
+    """Time that a head spends on the link itself, beside its wire and the parts at its ends."""
     fifo: Literal["bounded", "unbounded"] = "bounded"
+    """Whether the FIFO at the far end has a size, so that a full one stops the link."""
     fifo_bytes: Size | None = None
+    """Size of the FIFO at the far end; null: as ``transport`` says."""
 
     @property
     def unbounded(self) -> bool:
@@ -67,10 +70,12 @@ class LinkSpec(ConfigModel):
 
 
 class BankedSpec(ConfigModel):
-    """A memory of ``banks``, which take turns every ``bank_bytes``. With one bank the size of a turn says nothing."""
+    """A memory with banks."""
 
     banks: PositiveCount = 1
+    """Banks, which serve accesses side by side; the bandwidth is that of a bank."""
     bank_bytes: Size = 4096
+    """Bytes in one bank before the next has its turn; with one bank it says nothing."""
 
 
 A_co = TypeVar("A_co", bound=InnerAttrs, covariant=True)
@@ -84,8 +89,11 @@ class ComponentSpec(ConfigModel, Generic[A_co]):
     """
 
     kind: str
+    """What stands here: the name of this place."""
     impl: str
+    """The class that simulates it: a name of ``kernbench list``, or a dotted path to one of yours."""
     attrs: SerializeAsAny[A_co] = Field(default=None, validate_default=True)
+    """The values of this part; which keys there are its class says."""
 
     @field_validator("impl")
     @classmethod
@@ -167,17 +175,18 @@ class ExtraLink(LinkSpec):
     """A pair of links to a neighbour, one each way, alike."""
 
     to: str
+    """The part at the other end: a kind of its cube or PE, or the name of another extra part."""
 
 
 class ExtraPart(ComponentSpec[PartAttrs]):
-    """``{ impl: my_parts.Scratch, bytes: 1MiB, attrs: {...}, links: [{ to: sram, bw_gbs: 64.0 }] }``.
-
-    ``kind`` is the part's name unless given; with ``bytes`` it is a memory.
-    """
+    """``{ impl: my_parts.Scratch, bytes: 1MiB, attrs: {...}, links: [{ to: sram, bw_gbs: 64.0 }] }``."""
 
     kind: str = ""
+    """The kind that its class was registered for; left out, the name of the part."""
     bytes: Size | None = None
+    """Capacity of a memory; null: the part is none."""
     links: tuple[ExtraLink, ...] = Field(min_length=1)
+    """Links to neighbours, one each way."""
 
     @field_validator("impl")
     @classmethod
@@ -222,6 +231,7 @@ class WithExtras(ConfigModel):
     """A section with ``extra``; machines without any look as if there were no such key."""
 
     extra: ExtraParts = Field(default_factory=dict)
+    """Further parts of every cube or PE, by name."""
 
     @model_serializer(mode="wrap")
     def _without_none(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:

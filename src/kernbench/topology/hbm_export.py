@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernbench.common.config_keys import meanings_of
 from kernbench.common.errors import UnknownNameError
 from kernbench.common.files import json_text
 from kernbench.common.values import value
@@ -15,36 +16,6 @@ class TimingRow:
     key: str
     value: str
     about: str
-
-
-_ABOUT_TIMINGS = {
-    "stacks": "of a pseudo-channel (PC): ranks, stack IDs",
-    "groups": "bank groups of a stack",
-    "banks": "of a group",
-    "row_bytes": "",
-    "burst_bytes": "",
-    "pcs_per_channel": "PCs that share row commands and queues",
-    "rc_ns": "tRC: from ACT to ACT of a bank",
-    "rp_ns": "tRP: from PRE to ACT",
-    "rcd_ns": "tRCD: from ACT to a read",
-    "rcd_write_ns": "tRCD of writes",
-    "cl_ns": "CL: from a read to its first byte",
-    "act_ns": "between ACTs of a PC: the larger of tFAW / 4 and tRRD",
-    "row_bus_ns": "PRE and ACT on the row bus of a channel",
-    "ccd_s_ns": "tCCD_S: a burst",
-    "ccd_l_ns": "tCCD_L: a burst in the same group",
-    "ccd_r_ns": "tCCD_R: between stacks",
-    "rtp_ns": "tRTP: from a read to PRE",
-    "cwl_ns": "CWL: from a write to its first byte",
-    "wr_ns": "tWR: from the last byte of a write to PRE",
-    "rtw_ns": "from a read to a write",
-    "wtr_ns": "from a write to a read: CWL, burst and tWTR_L",
-    "rfc_ns": "tRFC: a refresh",
-    "refi_ns": "tREFI: between refreshes",
-    "drain": "of tRC, lost at a refresh, fitted to hbm3",
-    "high": "of the queue: writes are drained from here on",
-    "low": "of the queue: to here",
-}
 
 
 def preset_named(name: str) -> TimingPreset:
@@ -70,10 +41,10 @@ def preset_facts(preset: TimingPreset) -> list[tuple[str, str]]:
 def timing_rows(timing: HbmTiming) -> list[TimingRow]:
     """Return all values of a timing with their units."""
     rows = []
-    for key, about in _ABOUT_TIMINGS.items():
+    for key, about in meanings_of(HbmTiming).items():
         given = getattr(timing, key)
         unit = " ns" if key.endswith("_ns") else " B" if key.endswith("_bytes") else ""
-        rows.append(TimingRow(key, f"{given:g}{unit}", about))
+        rows.append(TimingRow(key, f"{given:g}{unit}", about.removesuffix(".")))
     return rows
 
 

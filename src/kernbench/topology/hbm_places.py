@@ -47,9 +47,9 @@ class Places:
             else:
                 found[entry.field], above[entry.field] = value, rest
         found["row"] = rest
-        return {**found, **self._folded(found, above)}
+        return {**found, **self._fold_fields(found, above)}
 
-    def _folded(self, found: Mapping[str, Numbers], above: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    def _fold_fields(self, found: Mapping[str, Numbers], above: Mapping[str, Numbers]) -> dict[str, Numbers]:
         """Return the fields that something is folded into.
 
         A field gives each that it is folded into its next bits; the bits of a row go round until none are left.

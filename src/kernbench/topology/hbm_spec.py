@@ -20,41 +20,60 @@ RowSize = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=1 << 16)]
 
 
 class HbmTiming(ConfigModel):
-    """The timings of a pseudo-channel (PC) by their JEDEC names, in ns; HBM3 unless given.
-
-    ``act_ns``: between activations of a PC, the larger of tFAW/4 and tRRD. ``row_bus_ns``: PRE and ACT on the row bus
-    of a channel, which has ``pcs_per_channel`` PCs. ``cl_ns``: from a read command to its first byte. ``ccd_s_ns``: a
-    burst; ``ccd_l_ns``: a burst in the same group; ``ccd_r_ns``: a burst of the other stack, when both stacks read one
-    group only. ``drain`` (part of tRC lost at a refresh) was fitted. Writes wait until they are ``high`` of the queue,
-    then go until they are ``low`` of it.
-    """
+    """The timings of a pseudo-channel (PC) by their JEDEC names; HBM3 unless given."""
 
     stacks: Few = 2
+    """Ranks (stack IDs) of a pseudo-channel."""
     groups: Few = 4
+    """Bank groups of a stack."""
     banks: Few = 4
+    """Banks of a group."""
     row_bytes: RowSize = 1024
+    """Bytes of a row of a bank."""
     burst_bytes: RowSize = 32
+    """Bytes of a burst."""
     pcs_per_channel: Few = 2
+    """PCs that share row commands and queues."""
     rc_ns: Duration = 45.0
+    """tRC: from ACT to ACT of a bank."""
     rp_ns: Duration = 16.3
+    """tRP: from PRE to ACT."""
     rcd_ns: Duration = 19.4
+    """tRCD: from ACT to a read."""
     rcd_write_ns: Duration = 9.4
+    """tRCD of writes."""
     cl_ns: Duration = 12.5
+    """CL: from a read to its first byte."""
     act_ns: Duration = 3.75
+    """Time between ACTs of a PC: the larger of tFAW / 4 and tRRD."""
     row_bus_ns: Duration = 1.25
+    """PRE and ACT on the row bus of a channel."""
     ccd_s_ns: float = Field(default=1.25, gt=0, le=1e6)
+    """tCCD_S: a burst."""
     ccd_l_ns: Duration = 2.5
+    """tCCD_L: a burst in the same group."""
     ccd_r_ns: Duration = 1.9
+    """tCCD_R: a burst of the other stack, when both stacks read one group only."""
     rtp_ns: Duration = 5.6
+    """tRTP: from a read to PRE."""
     cwl_ns: Duration = 6.25
+    """CWL: from a write to its first byte."""
     wr_ns: Duration = 20.6
+    """tWR: from the last byte of a write to PRE."""
     rtw_ns: Duration = 12.5
+    """Time from a read to a write."""
     wtr_ns: Duration = 13.8
+    """Time from a write to a read: CWL, burst and tWTR_L."""
     rfc_ns: Duration = 350.0
+    """tRFC: a refresh."""
     refi_ns: float = Field(default=3900.0, gt=0, le=1e12)
+    """tREFI: between refreshes."""
     drain: float = Field(default=0.7, ge=0, le=1)
+    """Part of tRC that is lost at a refresh, fitted to hbm3."""
     high: Share = 0.8
+    """Part of the queue from which on writes are drained."""
     low: float = Field(default=0.2, ge=0, le=1)
+    """Part of the queue to which they are drained."""
 
     @property
     def pc_gbs(self) -> float:
@@ -231,8 +250,11 @@ class MappingField(ConfigModel):
     """
 
     field: FieldName
+    """Which coordinate of a burst these bits of the address are."""
     values: PositiveCount | None = None
+    """How many values of the coordinate lie here; null: all that are left."""
     fold: Fold | None = None
+    """Bits that are folded in by XOR: of another coordinate, or of all that lies above; null: none."""
 
 
 AddressMapping = tuple[MappingField, ...]
@@ -284,23 +306,34 @@ Refresh = Literal["all-bank", "spread", "none"]
 
 
 class HbmSpec(ConfigModel):
-    """The HBM of a cube: ``slices``, each of ``num_pcs`` pseudo-channels.
+    """The HBM of a cube: slices, each of pseudo-channels.
 
-    ``timing``: ``ideal`` has no banks; a name or values give those of the banks, whose addresses ``mapping`` cuts into
-    fields. What is left out is as the properties below say; what a timing or a mapping does not use is refused.
+    What is left out is as the properties below say; what a timing or a mapping does not use is refused.
     """
 
     slices: PositiveCount
+    """HBM slices of a cube, as many at each corner."""
     bytes_per_slice: Size
+    """Capacity of a slice."""
     num_pcs: int = Field(ge=1, le=1024)
+    """Pseudo-channels of a slice."""
     timing: Literal["ideal", TimingName] | HbmTiming = "ideal"
+    """Timings of the banks: a name of ``kernbench topology --timing``, or values by key; ``ideal`` has no banks."""
     mapping: Literal["interleave", "hash", "MOP4CLXOR", "RoBaRaCoCh"] | AddressMapping | None = None
+    """How banks lie in addresses: a name, or a list of fields from the lowest bit up; null: interleave."""
     queue_entries: PositiveCount | None = None
+    """Bursts that a channel queues, for reads and as many for writes; null: 64."""
     refresh: Refresh | None = None
+    """How banks lose time to refresh: all stand still at once, all work takes longer by the share, or not at all; null:
+    all-bank."""
     burst_bytes: Size | None = None
+    """Bytes on one channel before the next has its turn, of ``interleave`` and ``hash``; null: 256."""
     access_bytes: Size | None = None
+    """Smallest access under ``ideal``, where a part of one costs a whole one; null: 64."""
     channel_hash: Literal["xor", "mod"] | None = None
+    """How ``interleave`` and ``hash`` choose the channel: by all bits above folded, or modulo; null: xor."""
     quantum_bytes: Size
+    """Bytes that a requester is served at a time while others wait."""
 
     @property
     def bytes(self) -> int:
@@ -386,13 +419,12 @@ ACCESS_NS = 15.0
 
 
 class HbmCtrlAttrs(PartAttrs):
-    """An HBM slice: the usable part of a channel's bandwidth without banks, and the time of the controller.
-
-    With banks the ``cl_ns`` of their timing comes on top: ``HbmSpec.access_ns`` is both.
-    """
+    """The ``attrs`` of an HBM slice; ``HbmSpec.access_ns`` adds the ``cl_ns`` of its banks to ``access_ns``."""
 
     efficiency: Share | None = None
+    """Usable part of a channel's bandwidth under ``ideal``; null: 0.8."""
     access_ns: Duration | None = None
+    """Time of the controller for an access, to which CL of the timing is added; null: 15 in all."""
 
     @property
     def usable(self) -> float:

@@ -33,12 +33,16 @@ DTypeName = Annotated[str, AfterValidator(_dtype_name)]
 
 
 class TcmSpec(BankedSpec):
-    """Tightly coupled memory, of which the scheduler keeps a part; read and write ports are separate."""
+    """Tightly coupled memory, with separate ports for reads and writes."""
 
     bytes: Size
+    """Capacity."""
     scheduler_reserved_bytes: Size
+    """Part that the scheduler keeps for tiles; the rest is for kernels and queues."""
     read_bw_gbs: Bandwidth
+    """Bandwidth of the read port."""
     write_bw_gbs: Bandwidth
+    """Bandwidth of the write port."""
 
     @property
     def scratch_bytes(self) -> int:
@@ -55,14 +59,20 @@ class TcmSpec(BankedSpec):
 
 
 class GemmSpec(ConfigModel):
-    """The matrix unit: its tile, the type of its sums, the bytes of results that it keeps, its rate by type."""
+    """The matrix unit."""
 
     tile_m: PositiveCount
+    """Rows of a tile of the result."""
     tile_k: PositiveCount
+    """Columns of the left operand that a tile takes at a time."""
     tile_n: PositiveCount
+    """Columns of a tile of the result."""
     dtype_acc: DTypeName
+    """Type of the sums."""
     acc_bytes: Annotated[int, BeforeValidator(parse_size), Field(ge=0, le=1 << 50)] = 256 * 1024
+    """Bytes of results that the unit keeps for later products to add to; 0: none."""
     macs_per_ns: dict[DTypeName, Rate] = Field(min_length=1)
+    """Multiply-accumulates a ns by the type of the operands; a type that is left out is not multiplied."""
 
     @property
     def tile_sizes(self) -> tuple[int, int, int]:
@@ -97,10 +107,12 @@ class GemmSpec(ConfigModel):
 
 
 class MathSpec(ConfigModel):
-    """The vector unit: time to start, then bytes of the widest operand or result a ns."""
+    """The vector unit."""
 
     startup_ns: Duration
+    """Time to start an operation."""
     bytes_per_ns: Rate
+    """Bytes of the widest operand or result a ns."""
 
     def operation_ns(self, nbytes: int) -> float:
         """Return time of an operation whose widest operand or result has ``nbytes``."""
@@ -112,10 +124,12 @@ class MathSpec(ConfigModel):
 
 
 class DmaSpec(ConfigModel):
-    """The DMA engine: time per descriptor, and whether accesses to the same bytes keep the order of the program."""
+    """The DMA engine."""
 
     setup_ns: Duration
+    """Time of a descriptor, one after another."""
     ordering: Literal["program", "relaxed"] = "program"
+    """Whether accesses to the same bytes keep the order of the program, or none."""
 
     @property
     def setup_ps(self) -> int:
@@ -124,11 +138,14 @@ class DmaSpec(ConfigModel):
 
 
 class MmuSpec(ConfigModel):
-    """The MMU: the unit of its TLB, the translations that the TLB keeps (0: there is none), the cost of a miss."""
+    """The MMU."""
 
     page_bytes: Size
+    """Size of a page, the unit of the TLB."""
     tlb_entries: int = Field(default=0, ge=0, le=1_000_000)
+    """Translations that the TLB keeps; 0: there is none, and translation is free."""
     tlb_miss_ns: Duration = 0.0
+    """Time of a miss."""
 
     @property
     def tlb_miss_ps(self) -> int:
@@ -137,11 +154,14 @@ class MmuSpec(ConfigModel):
 
 
 class PeCpuAttrs(PartAttrs):
-    """The CPU of a PE: the time to start a kernel, to issue a command, and to read the value of a handle."""
+    """The ``attrs`` of the CPU of a PE."""
 
     launch_ns: Duration = 0.0
+    """Time to start a kernel."""
     issue_ns: Duration = 0.0
+    """Time to issue a command."""
     value_ns: Duration = 0.0
+    """Time to read the value of a handle."""
 
     @property
     def launch_ps(self) -> int:
@@ -165,11 +185,14 @@ class PeCpuAttrs(PartAttrs):
 
 
 class PeSchedulerAttrs(InnerAttrs):
-    """The tile scheduler of a PE: time per tile injected, tiles in the pipeline, slots before a stage."""
+    """The ``attrs`` of the tile scheduler of a PE."""
 
     issue_ns: Duration = 0.0
+    """Time between tiles that are let into the pipeline."""
     tiles_in_flight: PositiveCount = 4
+    """Tiles in the pipeline at once, each with a buffer: the depth of prefetching."""
     stage_slots: PositiveCount = 2
+    """Slots before each stage behind fetch."""
 
     @property
     def issue_ps(self) -> int:
@@ -181,25 +204,40 @@ class PeComponents(Components):
     """The parts of every PE."""
 
     pe_cpu: ComponentSpec[PeCpuAttrs]
+    """The CPU, which runs kernels."""
     pe_scheduler: ComponentSpec[PeSchedulerAttrs]
+    """The scheduler of tiles."""
     pe_dma: ComponentSpec[PartAttrs]
+    """The DMA engine."""
     pe_fetch_store: ComponentSpec[InnerAttrs]
+    """The stages between TCM and units."""
     pe_gemm: ComponentSpec[InnerAttrs]
+    """The matrix unit."""
     pe_math: ComponentSpec[InnerAttrs]
+    """The vector unit."""
     pe_tcm: ComponentSpec[InnerAttrs]
+    """The tightly coupled memory."""
     pe_mmu: ComponentSpec[InnerAttrs]
+    """The MMU."""
     pe_ipcq: ComponentSpec[PartAttrs]
+    """The queues between PEs."""
 
 
 class PeSpec(WithExtras):
     """A processing element."""
 
     tcm: TcmSpec
+    """The tightly coupled memory."""
     gemm: GemmSpec
+    """The matrix unit."""
     math: MathSpec
+    """The vector unit."""
     dma: DmaSpec
+    """The DMA engine."""
     mmu: MmuSpec
+    """The MMU."""
     components: PeComponents
+    """Parts of a PE."""
 
     @property
     def extra_memories(self) -> tuple[AddressWindow, ...]:

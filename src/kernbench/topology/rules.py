@@ -277,7 +277,7 @@ def _mapping_fits(hbm: HbmSpec, banks: HbmTiming, mapping: AddressMapping) -> It
         if entry.values is not None and entry.field != "column":
             yield _at(f"cube.hbm.mapping[{i}].values", f"only columns are divided: {entry.field} has all of its values")
     yield from _folds_fit(hbm, banks, mapping)
-    circle = _folded_in_a_circle(mapping)
+    circle = _find_fold_circle(mapping)
     if circle:
         found = (
             f"{one_of(circle)} are folded into each other" if len(circle) > 1 else f"{circle[0]} is folded into itself"
@@ -285,7 +285,7 @@ def _mapping_fits(hbm: HbmSpec, banks: HbmTiming, mapping: AddressMapping) -> It
         yield _at("cube.hbm.mapping", f"{found}: several addresses would be one place")
 
 
-def _folded_in_a_circle(mapping: AddressMapping) -> list[str]:
+def _find_fold_circle(mapping: AddressMapping) -> list[str]:
     """Return the fields that cannot be told from an address any more, as each needs another one of them."""
     names: list[str] = [entry.field for entry in mapping]
     needs: dict[str, set[str]] = {

@@ -43,16 +43,22 @@ class AddressSpec(ConfigModel):
     """The physical address format of the machine."""
 
     format: Literal["narrow", "wide"]
+    """Width of physical addresses: narrow (51 bits, 16 SIPs of 32 cubes) or wide (64 bits, 1024 SIPs of 256)."""
 
 
 class TransportSpec(ConfigModel):
     """The sizes of packets, and of the FIFOs at the far ends of links."""
 
     packet_bytes: Size
+    """Size of a packet, the unit of arbitration and fairness on every link."""
     header_bytes: Annotated[Size, Field(le=1 << 16)]
+    """What a request, a control message or an acknowledgement costs on a link."""
     fifo_bytes: Size | None = None
+    """FIFO of a link inside a cube, at least 4 packets; null: 4 packets."""
     long_link_fifo_bytes: Size | None = None
+    """FIFO of every other link; null: twice what is under way, and 4 packets."""
     express: bool = True
+    """Whether transfers that meet nobody are one event: faster, with the same times."""
 
     @property
     def least_fifo(self) -> int:
@@ -77,9 +83,13 @@ class SipsSpec(ConfigModel):
     """The number of SIPs and the way they are joined; 2-D kinds take ``w`` and ``h``."""
 
     count: PositiveCount
+    """SIPs in the machine."""
     topology: SipTopology
+    """How scale-up links join the SIPs."""
     w: PositiveCount | None = None
+    """Columns of SIPs of a 2-D topology; null: the square root of a square count."""
     h: PositiveCount | None = None
+    """Rows of SIPs of a 2-D topology; null: the same."""
 
     @property
     def two_dimensional(self) -> bool:
@@ -99,30 +109,40 @@ class SystemLinks(ConfigModel):
     """Link classes between dies of different SIPs, the switch and the host."""
 
     host_to_switch: LinkSpec
+    """From the host to the PCIe switch."""
     switch_to_sip: LinkSpec
+    """From the switch to each SIP."""
     sip_to_sip: LinkSpec
+    """Scale-up links from SIP to SIP."""
 
 
 class SystemComponents(Components):
     """The parts outside the SIPs."""
 
     host: ComponentSpec[PartAttrs]
+    """The host."""
     switch: ComponentSpec[PartAttrs]
+    """The PCIe switch."""
 
 
 class SystemSpec(ConfigModel):
     """Everything outside the SIPs."""
 
     sips: SipsSpec
+    """SIPs and how they are joined."""
     links: SystemLinks
+    """Classes of links outside the SIPs."""
     components: SystemComponents
+    """Parts outside the SIPs."""
 
 
 class CubeMeshSpec(ConfigModel):
     """Columns and rows of cubes in a SIP."""
 
     w: PositiveCount
+    """Columns of cubes."""
     h: PositiveCount
+    """Rows of cubes."""
 
     @property
     def grid(self) -> Grid:
@@ -131,37 +151,51 @@ class CubeMeshSpec(ConfigModel):
 
 
 class IoChipletSpec(ConfigModel):
-    """The side of the cube mesh the IO chiplet lies along; ``size_mm.w`` runs along that side."""
+    """The place and the size of the IO chiplet."""
 
     edge: Side
+    """Side of the mesh of cubes that the chiplet lies along."""
     size_mm: SizeMm
+    """Size of the chiplet: w along that side, h away from it."""
 
 
 class SipLinks(ConfigModel):
     """Link classes of a SIP outside its cubes."""
 
     io_internal: LinkSpec
+    """Inside the IO chiplet."""
     io_to_cube: LinkSpec
+    """From the IO chiplet to the cubes along it."""
     cube_to_cube: LinkSpec
+    """Between neighbouring cubes."""
 
 
 class SipComponents(Components):
     """The parts of the IO chiplet; ``ucie`` is its side of the links to the cubes."""
 
     pcie_ep: ComponentSpec[PartAttrs]
+    """The endpoint of the host's link."""
     io_cpu: ComponentSpec[PartAttrs]
+    """The CPU that hands launches to the cubes."""
     io_noc: ComponentSpec[PartAttrs]
+    """The router of the chiplet."""
     sip_port: ComponentSpec[PartAttrs]
+    """A port of a scale-up link."""
     ucie: ComponentSpec[PartAttrs]
+    """The chiplet's side of a link to a cube."""
 
 
 class SipSpec(ConfigModel):
     """One device: an IO chiplet and a mesh of cubes."""
 
     cube_mesh: CubeMeshSpec
+    """The mesh of cubes."""
     io_chiplet: IoChipletSpec
+    """The chiplet that joins the cubes to the host and to other SIPs."""
     links: SipLinks
+    """Classes of links of a SIP outside its cubes."""
     components: SipComponents
+    """Parts of the IO chiplet."""
 
     @property
     def edge_cubes(self) -> tuple[int, ...]:
@@ -181,13 +215,21 @@ class TopologySpec(ConfigModel):
     """A whole machine. The spec of a compiled one is at its clocks: its own are 1."""
 
     clocks: ClocksSpec = Field(default_factory=ClocksSpec)
+    """Clocks of PEs, networks and IO chiplets, relative to the figures of the file."""
     ns_per_mm: Annotated[float, Field(ge=0, le=1e3)]
+    """Delay of a wire."""
     address: AddressSpec
+    """The format of physical addresses."""
     transport: TransportSpec
+    """Packets, headers and FIFOs."""
     system: SystemSpec
+    """The host, the switch, and how SIPs are joined."""
     sip: SipSpec
+    """A device: an IO chiplet and a mesh of cubes."""
     cube: CubeSpec
+    """A compute die."""
     pe: PeSpec
+    """A processing element."""
 
     @model_serializer(mode="wrap")
     def _without_clocks(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Collect the work of the engines of every PE, row by row of its timeline, and the times when memories worked."""
+"""What a run did: observe it, and collect the work of the engines of every PE, row by row of its timeline, the times
+when memories worked, and the traffic of links."""
 
 from __future__ import annotations
 
@@ -8,15 +9,82 @@ from typing import TypeAlias
 
 import numpy as np
 
-from kernbench.common.values import state
+from kernbench.common.data_policy import DataPolicy
+from kernbench.common.errors import BenchError
+from kernbench.common.units import ns_to_ps
+from kernbench.common.values import state, value
 from kernbench.core.clock import NEVER
+from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.trace import IPCQ, PE_ROWS
 from kernbench.observe.trace_log import TraceLog
+from kernbench.runtime_api.bench_registry import Bench
+from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.launch_report import launches_of
+from kernbench.runtime_api.types import DeviceSelector
+from kernbench.topology.builder import Topology
 from kernbench.topology.graph import Node
-from kernbench.web.packing import IntArray, TimeSpans, union
+from kernbench.web.packing import IntArray, TimeSpans, merge_spans
+
+
+@value
+class ObservedRun:
+    """A run that is over, and what was seen of it."""
+
+    result: BenchResult
+    engine: GraphEngine
+    log: TraceLog
+
+    @property
+    def end_ps(self) -> int:
+        """The time when the program was over; what follows only cleans up."""
+        return ns_to_ps(self.result.sim_ns)
+
+    def traffic(self) -> dict[int, TimeSpans]:
+        """Return the busy times of each link that carried something, by the link's place in the graph."""
+        carried = self.log.seen.tables.carried()
+        order = np.lexsort((carried.start, carried.link))
+        used, first = np.unique(carried.link[order], return_index=True)
+        parts = np.split(order, first[1:])
+        return {
+            int(link): TimeSpans(carried.start[part], carried.end[part], carried.nbytes[part])
+            for link, part in zip(used, parts, strict=bool(used.size))
+        }
+
+
+def observe_run(
+    machine: Topology,
+    bench: Bench,
+    device: DeviceSelector,
+    params: Iterable[str],
+    ccl: str | None = None,
+    *,
+    data: DataPolicy | None = None,
+    verify: bool = False,
+) -> ObservedRun:
+    """Run ``bench`` on ``machine``; ``ccl``: the file that configures collectives; ``verify``: evaluate comparisons;
+    ``data``: what it keeps, by default what the bench says.
+
+    BenchError for a bench that builds engines of its own, which nobody observes.
+    """
+    if bench.evaluation:
+        raise BenchError(
+            f"bench {bench.name!r} builds machines of its own, so a page cannot show it; use kernbench run"
+        )
+    log = TraceLog(links=True, watch_queues=False)
+    engine = GraphEngine(machine, data or DataPolicy(keep=bench.data), observers=(log,))
+    result = run_bench(
+        topology=machine,
+        bench_fn=bench,
+        device=device,
+        engine_factory=lambda *_: engine,
+        params=params,
+        verify=verify,
+        ccl=ccl,
+    )
+    return ObservedRun(result, engine, log)
+
 
 CPU_ROW = PE_ROWS.index("cpu")
 # A scheduler's row shows whole commands, waiting included, and the CPU's a whole kernel: neither is work of an engine.
@@ -53,17 +121,17 @@ class TimelineRow:
         return len(self.starts)
 
     def add(self, start_ps: int, end_ps: int, label: int) -> None:
-        """One more span."""
+        """Add a span."""
         self.starts.append(start_ps)
         self.ends.append(end_ps)
         self.labels.append(label)
 
     def busy(self) -> TimeSpans:
-        """The time that its spans cover."""
-        return union(_column(self.starts), _column(self.ends))
+        """Return the time that its spans cover."""
+        return merge_spans(_column(self.starts), _column(self.ends))
 
     def numbers(self) -> IntArray:
-        """Span by span, in the order of time: ps since the start of the one before, length in ps, label."""
+        """Return its spans in the order of time: ps since the start of the one before, length in ps, label."""
         starts, ends = _column(self.starts), _column(self.ends)
         order = np.lexsort((ends, starts))
         starts = starts[order]
@@ -78,19 +146,19 @@ class Activity:
     labels: dict[Label, int] = field(default_factory=dict)
 
     def row(self, pe: PeCoord, row: int) -> TimelineRow:
-        """A row of a PE, made when it is first used."""
+        """Return a row of a PE; make it when it is first used."""
         found = self.rows.get(pe)
         if found is None:
             found = self.rows[pe] = [TimelineRow() for _ in PE_ROWS]
         return found[row]
 
     def label(self, name: str, kernel: str, line: int) -> int:
-        """The number of a label."""
+        """Return the number of a label."""
         return self.labels.setdefault((name, kernel, line), len(self.labels))
 
 
-def activity_of(log: TraceLog, handles: Sequence[RequestHandle], end_ps: int) -> Activity:
-    """The timelines of a run; what was still under way at its end is shown up to then. PEs are in the graph's order."""
+def collect_activity(log: TraceLog, handles: Sequence[RequestHandle], end_ps: int) -> Activity:
+    """Collect the timelines of a run, PEs in the graph's order; what was under way at its end counts up to then."""
     found = Activity()
     rows = {name: at for at, name in enumerate(PE_ROWS)}
     for handle in launches_of(handles):
@@ -112,8 +180,8 @@ def is_memory(node: Node) -> bool:
     return node.kind in _MEMORY_KINDS or node.window is not None
 
 
-def busy_memories(log: TraceLog, end_ps: int) -> dict[int, TimeSpans]:
-    """The time up to ``end_ps`` in which memories worked on accesses, by their places in the graph."""
+def collect_memory_spans(log: TraceLog, end_ps: int) -> dict[int, TimeSpans]:
+    """Collect the time up to ``end_ps`` in which memories worked on accesses, by their places in the graph."""
     nodes = log.machine.graph.nodes
     rows = {node.id: TimelineRow() for node in nodes.values() if is_memory(node)}
     turns, parts = log.seen.turns, log.seen.columns.parts
@@ -123,8 +191,8 @@ def busy_memories(log: TraceLog, end_ps: int) -> dict[int, TimeSpans]:
     return {at: rows[node].busy() for at, node in enumerate(nodes) if node in rows}
 
 
-def busy_rows(rows: Sequence[TimelineRow]) -> Iterator[TimeSpans]:
-    """The busy time of each row of a PE, and last that of any engine."""
+def merge_rows(rows: Sequence[TimelineRow]) -> Iterator[TimeSpans]:
+    """Yield the busy time of each row of a PE, and last that of any engine."""
     busy = [row.busy() for row in rows]
     yield from busy
     yield _any_of([busy[row] for row in WORK_ROWS])
@@ -132,7 +200,7 @@ def busy_rows(rows: Sequence[TimelineRow]) -> Iterator[TimeSpans]:
 
 def _any_of(rows: Iterable[TimeSpans]) -> TimeSpans:
     given = list(rows)
-    return union(np.concatenate([each.starts for each in given]), np.concatenate([each.ends for each in given]))
+    return merge_spans(np.concatenate([each.starts for each in given]), np.concatenate([each.ends for each in given]))
 
 
 def _column(values: list[int]) -> IntArray:

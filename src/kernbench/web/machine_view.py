@@ -20,6 +20,9 @@ from kernbench.web.packing import PageJson
 # Links that join two ports facing each other, or have no parts in their way.
 _STRAIGHT = frozenset(("cube_to_cube", "io_to_cube", "noc"))
 
+# Rows that say where the file of the machine lies.
+_NAMES = ("machine", "source")
+
 
 @state
 class Wires:
@@ -65,18 +68,18 @@ class Wires:
         return found if found[0] == src.pos_mm else tuple(reversed(found))
 
     def _from_host(self) -> tuple[PointMm, ...]:
-        """From edge to edge: these two are large."""
+        """Lead a wire from edge to edge: these two are large."""
         geometry = MachineGeometry(self.graph.spec)
         host, switch = geometry.host(), geometry.switch()
         return ((host.centre[0], host.y + host.h), (switch.centre[0], switch.y))
 
     def _host_cable(self, src: Node, dst: Node) -> tuple[PointMm, ...]:
-        """It leaves from the switch's lower edge, below its middle."""
+        """Lead a cable from the switch's lower edge, below its middle."""
         ends_here = (path for path in self._cables.values() if path[-1] == dst.pos_mm)
         return next(ends_here, (src.pos_mm, dst.pos_mm))
 
     def _in_chiplet(self, src: Node, dst: Node) -> tuple[PointMm, ...]:
-        """From the chiplet's NoC along its middle, then to the part."""
+        """Lead a wire from the chiplet's NoC along its middle, then to the part."""
         (x0, y0), (x1, y1) = src.pos_mm, dst.pos_mm
         lying = self.graph.spec.sip.io_chiplet.edge in {"N", "S"}
         bend = (x1, y0) if lying else (x0, y1)
@@ -89,8 +92,8 @@ PORT_MM = (1.3, 1.3)
 DIGITS = 4
 
 
-def machine_view(topology: Topology, wired: Mapping[tuple[str, str], Link] | None = None) -> dict[str, PageJson]:
-    """The machine for the page; lengths in mm, bandwidths in GB/s, times in ns.
+def view_machine(topology: Topology, wired: Mapping[tuple[str, str], Link] | None = None) -> dict[str, PageJson]:
+    """Describe the machine for the page; lengths in mm, bandwidths in GB/s, times in ns.
 
     ``nodes`` and ``edges`` are in the order of the graph, ``pes`` in that of ``Graph.pes``. ``wired``: the links that a
     run has used, whose parts may have limited them.
@@ -99,7 +102,7 @@ def machine_view(topology: Topology, wired: Mapping[tuple[str, str], Link] | Non
     kinds = list(graph.count_of_kinds())
     return {
         "digest": topology.digest,
-        "facts": [("source", source_name(topology)), *machine_rows(topology)[1:]],
+        "facts": [("source", source_name(topology)), *(row for row in machine_rows(topology) if row[0] not in _NAMES)],
         "ns_per_mm": graph.spec.ns_per_mm,
         "slice_bw_gbs": graph.spec.cube.slice_bw_gbs,
         "kinds": kinds,
@@ -118,7 +121,7 @@ def source_name(topology: Topology) -> str:
 
 
 def _sips(graph: Graph) -> PageJson:
-    """Of each SIP its package, its IO chiplet and its cubes."""
+    """Describe each SIP: its package, its IO chiplet and its cubes."""
     geometry = MachineGeometry(graph.spec)
     found: list[PageJson] = []
     for sip in range(graph.spec.num_sips):
@@ -193,7 +196,7 @@ def _size(shapes: CubeShapes, block: PointMm, node: Node) -> PointMm:
 
 
 def _pes(graph: Graph) -> PageJson:
-    """Coordinates, outline and the HBM slice nearby of each PE."""
+    """Describe each PE: coordinates, outline, the HBM slice nearby."""
     w, h = shapes_of(graph).pe
     found: list[PageJson] = []
     for sip, cube, pe in graph.pes():

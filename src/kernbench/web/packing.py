@@ -23,13 +23,13 @@ _MORE = 0x80
 _ZEROS = np.zeros(1, dtype=np.int64)
 
 
-def varints(values: npt.ArrayLike) -> bytes:
-    """Whole numbers from 0 up as LEB128: seven bits a byte, the lowest first, the top bit says that more follow."""
+def encode_varints(values: npt.ArrayLike) -> bytes:
+    """Encode whole numbers from 0 up as LEB128: seven bits a byte, the lowest first, the top bit: more follow."""
     rest = np.asarray(values, dtype=np.int64)
     if rest.size == 0:
         return b""
     if int(rest.min()) < 0:
-        raise ValueError(f"varints have no sign, and one value is {int(rest.min())}")
+        raise ValueError(f"LEB128 has no sign, and one value is {int(rest.min())}")
     n_bytes = np.ones(rest.size, dtype=np.int64)
     for bits in range(_PAYLOAD_BITS, 63, _PAYLOAD_BITS):
         n_bytes += rest >= 1 << bits
@@ -42,14 +42,14 @@ def varints(values: npt.ArrayLike) -> bytes:
     return out.tobytes()
 
 
-def sparse_rows(rows: Iterable[IntArray | None]) -> bytes:
-    """Rows of counts one after another, each as ``sparse`` has it; None: a row of zeros."""
-    found = [_ZEROS if row is None else sparse(row) for row in rows]
-    return varints(np.concatenate(found)) if found else b""
+def encode_rows(rows: Iterable[IntArray | None]) -> bytes:
+    """Encode rows of counts one after another, each as ``encode_row`` has it; None: a row of zeros."""
+    found = [_ZEROS if row is None else encode_row(row) for row in rows]
+    return encode_varints(np.concatenate(found)) if found else b""
 
 
-def sparse(row: IntArray) -> IntArray:
-    """A row of counts as pairs (zeros skipped, value), for rows that are mostly zeros, after the number of pairs."""
+def encode_row(row: IntArray) -> IntArray:
+    """Encode a row of counts, mostly zeros: the number of pairs, then pairs (zeros skipped, value)."""
     at = np.flatnonzero(row)
     skipped = np.diff(at, prepend=-1) - 1
     return np.concatenate(([at.size], np.column_stack((skipped, row[at])).ravel()))
@@ -72,7 +72,7 @@ class Pack:
         self._length += len(content)
 
     def text(self, head: Mapping[str, PageJson]) -> str:
-        """Base64 of zlib of: length of the head (4 bytes, little-endian), the head as JSON, the sections.
+        """Return base64 of zlib of: length of the head (4 bytes, little-endian), the head as JSON, the sections.
 
         The head gets ``sections``: name to [offset behind the head, length].
         """
@@ -129,7 +129,7 @@ class SpanRows:
         self._first = np.cumsum([0, *(spans.starts.size for _, spans in self._rows)])
 
     def within(self, window: TimeWindow) -> dict[int, IntArray]:
-        """Row by row what falls into each bin of a window; without the rows of which nothing does."""
+        """Return row by row what falls into each bin of a window, without the rows of which nothing does."""
         edges = window.edges
         first = np.searchsorted(self._ends, self._begins + window.start_ps, "right") - self._first[:-1]
         last = np.searchsorted(self._starts, self._begins + window.end_ps, "left") - self._first[:-1]
@@ -143,8 +143,8 @@ class SpanRows:
         return found
 
 
-def union(starts: IntArray, ends: IntArray) -> TimeSpans:
-    """Intervals in any order, which may overlap, as spans of the time that they cover."""
+def merge_spans(starts: IntArray, ends: IntArray) -> TimeSpans:
+    """Merge intervals, in any order, into spans of the time that they cover."""
     order = np.argsort(starts, kind="stable")
     starts, ends = starts[order], np.maximum.accumulate(ends[order]) if order.size else ends
     opens = np.ones(order.size, dtype=bool)

@@ -5,40 +5,70 @@ The run is over when its program is: what is freed afterwards is in the list of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from itertools import chain
+from pathlib import Path
 
 from kernbench.common.errors import text_of
+from kernbench.common.ids import pe_name
+from kernbench.common.program_line import ErrorPlace
 from kernbench.common.units import ns_to_ps
 from kernbench.common.values import state
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathPart
-from kernbench.observe.roofline import Bound, Roofline
+from kernbench.observe.critical_path_model import KernelPlace, PathPart
+from kernbench.observe.roofline import Bound
+from kernbench.observe.roofline_chart import ChartPoint, roofline_charts
 from kernbench.observe.slices import SliceTime
 from kernbench.observe.statistics import queue_traffic
 from kernbench.observe.trace import PE_ROWS
 from kernbench.policy.address.phyaddr import AddressFormat
-from kernbench.runtime_api.launch_report import launches_of
 from kernbench.runtime_api.requests import purpose_of
 from kernbench.runtime_api.run_explanation import LaunchExplanation, LineWait, RunExplanation, explain_run
-from kernbench.web.activity import ROWS_OF_KIND, WORK_ROWS, Activity, activity_of, busy_memories, busy_rows
-from kernbench.web.observer import ObservedRun
-from kernbench.web.packing import Pack, PageJson, SpanRows, TimeWindow, sparse_rows, varints
+from kernbench.topology.graph import Graph
+from kernbench.web.activity import (
+    ROWS_OF_KIND,
+    WORK_ROWS,
+    Activity,
+    ObservedRun,
+    collect_activity,
+    collect_memory_spans,
+    merge_rows,
+)
+from kernbench.web.packing import Pack, PageJson, SpanRows, TimeWindow, encode_rows, encode_varints
 
 _PARTS = list(PathPart)
 MOST_SLICES = 8
 """The busiest of a path that the page shows"""
 
 
-def paths_view(run: ObservedRun, pes: Mapping[PeCoord, int], requests: Sequence[int]) -> list[PageJson]:
-    """The critical path of the run, and of each launch that one of ``requests`` is; times in ps."""
-    engine = run.engine
-    found: RunExplanation = explain_run(run.log, engine.handles, 0.0, run.result.sim_ns)
-    whole = _path("run", -1, found.path, found.roofline, found.slices, pes)
-    launches = {each.request_id: each for each in found.launches}
-    return [whole, *(_launch(launches[each], pes) for each in requests)]
+def view_paths(
+    found: RunExplanation, launches: Iterable[LaunchExplanation], pes: Mapping[PeCoord, int]
+) -> list[PageJson]:
+    """Return the critical path of the run, and of each of ``launches``; times in ps."""
+    whole = _path("run", -1, found, pes)
+    return [whole, *(_launch(each, pes) for each in launches)]
+
+
+def view_charts(graph: Graph, found: RunExplanation, windows: Mapping[int, int]) -> list[PageJson]:
+    """Return the rooflines of launches as charts; ``windows``: those of the requests that are shown."""
+    launches = [each for each in found.rooflines if each[1] in windows]
+    return [
+        {
+            "engine": chart.engine,
+            "unit": chart.unit,
+            "limits": list(chart.limits),
+            "flat": [[roof.resource, roof.name, roof.rate] for roof in chart.engine_roofs],
+            "sloped": [[roof.resource, roof.name, roof.rate] for roof in chart.memory_roofs],
+            "points": [_point(each, windows[each.request_id]) for each in chart.points],
+        }
+        for chart in roofline_charts(graph, launches)
+    ]
+
+
+def _point(point: ChartPoint, window: int) -> PageJson:
+    return [window, point.memory, point.intensity, point.rate, point.roof, point.most]
 
 
 def _launch(launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> PageJson:
@@ -50,7 +80,7 @@ def _launch(launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> PageJson:
         "lines": lines,
         "waits": [_wait(each, launch, pes) for each in launch.waits],
     }
-    return {**_path(launch.name, launch.request_id, launch.path, launch.roofline, launch.slices, pes), **about}
+    return {**_path(launch.name, launch.request_id, launch, pes), **about}
 
 
 def _wait(wait: LineWait, launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> PageJson:
@@ -65,14 +95,10 @@ def _kernel(place: KernelPlace, name: str, launch: LaunchExplanation, pes: Mappi
 
 
 def _path(
-    name: str,
-    request: int,
-    path: CriticalPath,
-    bounds: Roofline,
-    slices: Sequence[SliceTime],
-    pes: Mapping[PeCoord, int],
+    name: str, request: int, found: RunExplanation | LaunchExplanation, pes: Mapping[PeCoord, int]
 ) -> dict[str, PageJson]:
-    """Steps are [part, start ps, end ps, PE or -1, line or 0]."""
+    """Describe the path of a run or a launch; steps are [part, start ps, end ps, PE or -1, line or 0]."""
+    path, bounds, slices = found.path, found.roofline, found.slices
     steps: list[PageJson] = [
         [_PARTS.index(step.part), step.start_ps, step.end_ps, -1 if step.pe is None else pes[step.pe], step.line]
         for step in path.steps
@@ -80,6 +106,7 @@ def _path(
     return {
         "name": name,
         "request": request,
+        "verdict": found.verdict.sentence,
         "start_ps": path.start_ps,
         "end_ps": path.end_ps,
         "steps": steps,
@@ -92,7 +119,7 @@ def _path(
 
 
 def _slice(each: SliceTime) -> PageJson:
-    """Its name, ps by what its buses were busy with, and the share of row hits."""
+    """Describe a slice: its name, ps by what its buses were busy with, and the share of row hits."""
     spent = each.data_ps, each.rows_ps, each.turnarounds_ps, each.refresh_ps, each.groups_ps
     return [each.where, [*spent], each.hit_share]
 
@@ -107,18 +134,27 @@ LEAST_BINS = 24
 BINS_OF_LAUNCHES = 100 * BINS
 
 
-def run_view(run: ObservedRun, pack: Pack) -> dict[str, PageJson]:
-    """The run for the page, times in ps; the long columns go into ``pack``."""
+def view_run(run: ObservedRun, pack: Pack) -> dict[str, PageJson]:
+    """Describe the run for the page, times in ps; the long columns go into ``pack``."""
     return _RunView(run, pack).make()
 
 
-def notice_of(run: ObservedRun) -> str:
-    """Tell what a reader has to know of a run that did not go well; empty when it did."""
+def describe_failure(run: ObservedRun) -> str:
+    """Tell what a reader has to know of a run that did not go well, and where; empty when it did."""
     result = run.result
     if result.ok:
         return ""
-    why = "" if result.error is None else f": {type(result.error).__name__}: {result.error}"
-    return f"{result.bench}: {result.status}{why}"
+    why = "" if result.error is None else f": {type(result.error).__name__}: {text_of(result.error)}"
+    return "\n".join([f"{result.bench}: {result.status}{why}", *_place_lines(result.place)])
+
+
+def _place_lines(place: ErrorPlace | None) -> Iterator[str]:
+    if place is None:
+        return
+    if place.pe is not None:
+        yield f"on {pe_name(place.pe)}" + (f", kernel {place.kernel!r}" if place.kernel else "")
+    if place.line is not None:
+        yield f"at {Path(place.line.file).name}:{place.line.line}"
 
 
 @state
@@ -127,7 +163,8 @@ class _RunView:
 
     run: ObservedRun
     pack: Pack
-    launches: list[RequestHandle] = field(init=False)
+    explained: RunExplanation = field(init=False)
+    launches: list[LaunchExplanation] = field(init=False)
     activity: Activity = field(init=False)
     traffic: SpanRows = field(init=False)
     busy: SpanRows = field(init=False)
@@ -135,14 +172,15 @@ class _RunView:
 
     def __post_init__(self) -> None:
         engine = self.run.engine
-        self.launches = [each for each in launches_of(engine.handles) if each.ended_ps > each.submitted_ps]
-        self.activity = activity_of(self.run.log, engine.handles, self.run.end_ps)
+        self.explained = explain_run(self.run.log, engine.handles, 0.0, self.run.result.sim_ns)
+        self.launches = [each for each in self.explained.launches if each.path.ps]
+        self.activity = collect_activity(self.run.log, engine.handles, self.run.end_ps)
         self.traffic = SpanRows(self.run.traffic())
-        self.busy = SpanRows(dict(enumerate(chain.from_iterable(map(busy_rows, self.activity.rows.values())))))
-        self.memories = SpanRows(busy_memories(self.run.log, self.run.end_ps))
+        self.busy = SpanRows(dict(enumerate(chain.from_iterable(map(merge_rows, self.activity.rows.values())))))
+        self.memories = SpanRows(collect_memory_spans(self.run.log, self.run.end_ps))
 
     def make(self) -> dict[str, PageJson]:
-        """Everything."""
+        """Make everything."""
         engine = self.run.engine
         pes = {pe: at for at, pe in enumerate(engine.machine.graph.pes())}
         return {
@@ -157,7 +195,17 @@ class _RunView:
             "timeline": self._timeline(),
             "windows": [self._window(at, *each) for at, each in enumerate(self._windows())],
             "parts": [str(part) for part in PathPart],
-            "paths": paths_view(self.run, pes, [each.request_id for each in self.launches]),
+            **self._explain(pes),
+        }
+
+    def _explain(self, pes: Mapping[PeCoord, int]) -> dict[str, PageJson]:
+        """Explain where the time went; ``heaviest``: the window of the launch with most of it, and its share."""
+        windows = {each.request_id: at for at, each in enumerate(self.launches, start=1)}
+        main = self.explained.main_launch
+        return {
+            "heaviest": [0 if main is None else windows.get(main.request_id, 0), self.explained.main_share],
+            "paths": view_paths(self.explained, self.launches, pes),
+            "charts": view_charts(self.run.engine.machine.graph, self.explained, windows),
         }
 
     def _about(self) -> dict[str, PageJson]:
@@ -173,16 +221,16 @@ class _RunView:
         }
 
     def _windows(self) -> Iterator[tuple[TimeWindow, int]]:
-        """The run, and each of its launches with its place among the requests."""
+        """Yield the run, and each of its launches with its place among the requests."""
         yield TimeWindow("run", 0, self.run.end_ps, min(BINS, self.run.end_ps)), -1
         bins = max(LEAST_BINS, min(BINS, BINS_OF_LAUNCHES // max(1, len(self.launches))))
         places = {handle.request_id: at for at, handle in enumerate(self.run.engine.handles)}
         for each in self.launches:
-            begin, end = each.submitted_ps, each.ended_ps
-            yield TimeWindow(each.msg.title, begin, end, min(bins, end - begin)), places[each.request_id]
+            path = each.path
+            yield TimeWindow(each.name, path.start_ps, path.end_ps, min(bins, path.ps)), places[each.request_id]
 
     def _request(self, handle: RequestHandle) -> PageJson:
-        """[phase, name, SIP or -1, bytes, submitted ps, ended ps or -1, error]."""
+        """Describe a request: [phase, name, SIP or -1, bytes, submitted ps, ended ps or -1, error]."""
         purpose = purpose_of(handle.msg, AddressFormat(self.run.engine.spec.address.format))
         sip = -1 if purpose.sip is None else purpose.sip
         about: list[PageJson] = [purpose.phase, handle.msg.title, sip, purpose.nbytes, handle.submitted_ps]
@@ -192,7 +240,7 @@ class _RunView:
         return [*about, handle.ended_ps, "" if error is None else text_of(error)]
 
     def _links(self) -> PageJson:
-        """[number, bytes, busy ps, most bytes in its FIFO] of every link that carried something."""
+        """Describe links: [number, bytes, busy ps, most bytes in its FIFO] of every link that carried something."""
         number = {(edge.src, edge.dst): at for at, edge in enumerate(self.run.engine.machine.graph.edges)}
         return [
             [number[link.src, link.dst], link.nbytes, ns_to_ps(link.busy_ns), link.peak_fifo_bytes]
@@ -200,7 +248,7 @@ class _RunView:
         ]
 
     def _queues(self, pes: Mapping[PeCoord, int]) -> PageJson:
-        """[PE, busy ps, [direction, messages, bytes] of each of its queues that sent] of every PE that sent."""
+        """Describe queues: [PE, busy ps, [direction, messages, bytes] of each queue that sent] of each PE that sent."""
         engine = self.run.engine
         return [
             [pes[each.pe], ns_to_ps(each.busy_ns), [[use.direction, use.messages, use.nbytes] for use in each.sent]]
@@ -208,23 +256,26 @@ class _RunView:
         ]
 
     def _timeline(self) -> PageJson:
-        """PE by PE and row by row, how many spans there are and how many bytes they take in the section ``spans``."""
+        """Tell by PE and row how many spans there are and how many bytes they take in the section ``spans``."""
         content: list[bytes] = []
         index: list[PageJson] = []
         for rows in self.activity.rows.values():
             for row in rows:
-                content.append(varints(row.numbers()))
+                content.append(encode_varints(row.numbers()))
                 index.append([len(row), len(content[-1])])
         self.pack.add("spans", b"".join(content))
         return {"labels": [list(label) for label in self.activity.labels], "index": index}
 
     def _window(self, number: int, window: TimeWindow, request: int) -> PageJson:
-        """Its sections have bins: bytes by link; busy ps by PE and row (one more: any engine); busy ps by memory."""
+        """Describe a window.
+
+        Its sections have bins: bytes by link; busy ps by PE and row (one more: any engine); busy ps by memory.
+        """
         traffic, busy, memories = (rows.within(window) for rows in (self.traffic, self.busy, self.memories))
         n_rows = len(self.activity.rows) * (len(PE_ROWS) + 1)
-        self.pack.add(f"traffic{number}", sparse_rows(traffic.values()))
-        self.pack.add(f"busy{number}", sparse_rows(busy.get(row) for row in range(n_rows)))
-        self.pack.add(f"memories{number}", sparse_rows(memories.values()))
+        self.pack.add(f"traffic{number}", encode_rows(traffic.values()))
+        self.pack.add(f"busy{number}", encode_rows(busy.get(row) for row in range(n_rows)))
+        self.pack.add(f"memories{number}", encode_rows(memories.values()))
         return {
             "name": window.name,
             "request": request,

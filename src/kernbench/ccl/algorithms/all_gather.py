@@ -22,7 +22,7 @@ def schedule(
     ring, slot_of, relay = sips.ring, sips.slots(), Relay(sips.ring)
     for segment in messages.segments(n_elem, ring.size):
         pieces = messages.pieces(segment)
-        mine = messages.loaded(pieces)
+        mine = messages.load_ahead(pieces)
         for turn, place in enumerate(ring.backwards(ring.place)):
             at = slot_of[place] * stride
             for i, piece in enumerate(pieces, turn * len(pieces)):
@@ -32,7 +32,7 @@ def schedule(
                     relay.steps += next(mine)[1]
                 relay.steps.append(store(i, Chunk(at + piece.offset, piece.size, 1)))
                 if turn < ring.size - 1:
-                    relay.put((i,))
+                    relay.push((i,))
         relay.flush()
     return relay.steps
 

@@ -35,7 +35,7 @@ def _exchange(pieces: list[Chunk], sips: SipRing, stride: int) -> list[Step]:
     for distance in range(ring.size):
         relay.steps += [load(distance * n + i, chunk) for i, chunk in enumerate(block(ring.place + distance, 0))]
     relay.steps += [store(i, chunk) for i, chunk in enumerate(block(ring.place, 1))]
-    relay.put(range(n, ring.size * n))
+    relay.push(range(n, ring.size * n))
     passing = ring.size * n  # the buffer of what goes on next
     for distance in range(1, ring.size):
         for chunk in block(ring.place - distance, 1):
@@ -43,7 +43,7 @@ def _exchange(pieces: list[Chunk], sips: SipRing, stride: int) -> list[Step]:
             relay.steps.append(store(slot, chunk))
         for piece in pieces * (ring.size - 1 - distance):
             relay.keep(passing, piece.size)
-            relay.put((passing,))
+            relay.push((passing,))
             passing += 1
     relay.flush()
     return relay.steps

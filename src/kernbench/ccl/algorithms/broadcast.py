@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernbench.ccl.pieces import messages_of
-from kernbench.ccl.rings import checked_rank, over_sips
+from kernbench.ccl.rings import check_rank, over_sips
 from kernbench.messages.steps import Chunk, Step, receive, send, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -20,10 +20,10 @@ def schedule(
     """Overwrite this PE's ``n_elem`` elements with those of ``root``."""
     sips, messages = over_sips(rank, world_size, **config), messages_of("sum", chunk_size, **config)
     pieces = messages.pieces(Chunk(0, n_elem))
-    ring, distance = sips.ring, sips.after(checked_rank("root", root, world_size))
+    ring, distance = sips.ring, sips.after(check_rank("root", root, world_size))
     steps: list[Step] = []
     if distance == 0 and ring.size > 1:
-        for buffer, loads in messages.loaded(pieces):
+        for buffer, loads in messages.load_ahead(pieces):
             steps += [*loads, send(ring.next, buffer)]
     elif distance:
         for piece in pieces:

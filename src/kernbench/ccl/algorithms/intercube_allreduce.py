@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from kernbench.ccl.grids import SipGrid, all_reduce_by, half_a_hop, order_of_results, order_of_use, sip_grid, timetable
 from kernbench.ccl.pieces import Messages, messages_of
 from kernbench.ccl.rings import check_ranks
-from kernbench.ccl.trees import Branch, reduced, spread
+from kernbench.ccl.trees import Branch, reduce_pieces, spread
 from kernbench.common.errors import InputError
 from kernbench.messages.steps import Chunk, Step, copy, receive, send
 from kernbench.topology.grid import Grid
@@ -86,15 +86,15 @@ def _all_reduce(pieces: list[Chunk], cubes: _Cubes, sips: SipGrid, sip: int, mes
     # Pieces come to the root as it needs them, and leave it as it is done with them.
     going, coming = order_of_use(table, n, half_a_hop(messages)), order_of_results(table, n)
     at_root = cubes.here == cubes.root
-    steps = reduced(cubes.branch, going, pieces, messages)
-    steps += _moved(going, pieces, way, cubes)
+    steps = reduce_pieces(cubes.branch, going, pieces, messages)
+    steps += _move(going, pieces, way, cubes)
     if at_root:
         steps += all_reduce_by(table, pieces, messages, len(cubes.grid) * sips.n)
-    steps += _moved(coming, pieces, way[::-1], cubes)
+    steps += _move(coming, pieces, way[::-1], cubes)
     return steps + spread(cubes.branch, coming, pieces)
 
 
-def _moved(order: list[int], pieces: list[Chunk], way: list[int], cubes: _Cubes) -> list[Step]:
+def _move(order: list[int], pieces: list[Chunk], way: list[int], cubes: _Cubes) -> list[Step]:
     """Move ``pieces`` from the first cube of ``way`` to the last, where they are in buffers again."""
     if len(way) == 1 or cubes.here not in way:
         return []

@@ -12,7 +12,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
-from kernbench.ccl.pieces import Messages, messages_of, numbered, split_evenly
+from kernbench.ccl.pieces import Messages, messages_of, number_pieces, split_evenly
 from kernbench.ccl.rings import RingPlace, all_reduce_round
 from kernbench.ccl.topologies import rank_grid
 from kernbench.messages.steps import Chunk, Step, load, store
@@ -43,7 +43,7 @@ def _all_reduce(segment: Chunk, row: RingPlace, column: RingPlace, messages: Mes
     """Return the steps of both rings: a part of the row ring is h parts in a row, one of the column ring every h-th."""
     w, h = row.size, column.size
     by_part = [messages.pieces(part) for part in split_evenly(segment, w * h)]
-    parts, pieces = numbered(by_part), list(chain(*by_part))
+    parts, pieces = number_pieces(by_part), list(chain(*by_part))
     by_row = [list(chain(*parts[i * h : (i + 1) * h])) for i in range(w)]
     by_column = [list(chain(*parts[j::h])) for j in range(h)]
     steps = [load(i, pieces[i]) for place in row.backwards(row.place) for i in by_row[place]]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernbench.ccl.pieces import messages_of
-from kernbench.ccl.rings import checked_rank, over_sips
+from kernbench.ccl.rings import check_rank, over_sips
 from kernbench.messages.steps import Chunk, Step, receive, send, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -29,9 +29,9 @@ def schedule(
     """Overwrite the ``n_elem`` elements of ``root`` with the reduction of those of all ranks."""
     sips, messages = over_sips(rank, world_size, **config), messages_of(reduce_op, chunk_size, **config)
     pieces = messages.pieces(Chunk(0, n_elem))
-    ring, distance = sips.ring, sips.after(checked_rank("root", root, world_size))
+    ring, distance = sips.ring, sips.after(check_rank("root", root, world_size))
     steps: list[Step] = []
-    for buffer, loads in messages.loaded(pieces) if ring.size > 1 else ():
+    for buffer, loads in messages.load_ahead(pieces) if ring.size > 1 else ():
         steps += loads
         if distance != 1:
             steps += [receive(ring.prev, pieces[buffer].size), messages.add(buffer, ring.prev)]

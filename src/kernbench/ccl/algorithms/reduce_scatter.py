@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
-from kernbench.ccl.pieces import messages_of, numbered
+from kernbench.ccl.pieces import messages_of, number_pieces
 from kernbench.ccl.rings import Relay, over_sips, reduce_round
 from kernbench.messages.steps import Chunk, Step, load, store
 from kernbench.triton_emu.schedules import ScheduledKernel
@@ -35,7 +35,7 @@ def schedule(
             [Chunk(slot_of[place] * stride + piece.offset, piece.size) for piece in own]
             for place in ring.backwards(ring.place - 1)  # the last one is this rank's own
         ]
-        turns, pieces = numbered(blocks), list(chain(*blocks))
+        turns, pieces = number_pieces(blocks), list(chain(*blocks))
         relay.steps += [load(i, piece) for i, piece in enumerate(pieces)]
         if ring.size > 1:
             reduce_round(relay, turns, pieces, messages, ring.size)

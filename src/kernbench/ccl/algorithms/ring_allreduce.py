@@ -35,12 +35,12 @@ def schedule(
     for segment in messages.segments(n_elem) if world_size > 1 else ():
         pieces = messages.pieces(segment)
         steps += [load(i, piece) for i, piece in enumerate(pieces)]
-        steps += _passed_round(pieces, world_size, min(lanes, len(pieces)), messages)
+        steps += _pass_round(pieces, world_size, min(lanes, len(pieces)), messages)
         steps += [store(i, piece) for i, piece in enumerate(pieces)]
     return steps
 
 
-def _passed_round(pieces: list[Chunk], world_size: int, lanes: int, messages: Messages) -> list[Step]:
+def _pass_round(pieces: list[Chunk], world_size: int, lanes: int, messages: Messages) -> list[Step]:
     """Reduce ``pieces`` in ``lanes``, in each of which one after the other goes round."""
     steps = [send("E", i) for i in range(lanes)]
     spare = len(pieces)

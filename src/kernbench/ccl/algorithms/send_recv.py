@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernbench.ccl.pieces import messages_of
-from kernbench.ccl.rings import check_ranks, checked_rank
+from kernbench.ccl.rings import check_rank, check_ranks
 from kernbench.messages.steps import Chunk, Step, receive, send, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 
@@ -27,12 +27,12 @@ def schedule(
     """Overwrite the ``n_elem`` elements of ``dst`` with those of ``src``; the other ranks do nothing."""
     check_ranks(world_size, ranks_are_sips=ranks_are_sips)
     for name, each in (("src", src), ("dst", dst)):
-        checked_rank(name, each, world_size)
+        check_rank(name, each, world_size)
     messages = messages_of("sum", chunk_size, **config)
     pieces = messages.pieces(Chunk(0, n_elem))
     steps: list[Step] = []
     if rank == src != dst:
-        for buffer, loads in messages.loaded(pieces):
+        for buffer, loads in messages.load_ahead(pieces):
             steps += [*loads, send(f"sip{dst}", buffer)]
     elif rank == dst != src:
         for piece in pieces:

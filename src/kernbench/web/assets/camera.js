@@ -12,7 +12,7 @@
     width: 1,
     height: 1,
     least: 0.1,
-    all: false, // everything is shown, and stays so when the map changes its size
+    kept: null, // what is shown, and stays so when the map changes its size
     toScreen(x, y) {
       return [(x - this.x) * this.scale + this.width / 2, (y - this.y) * this.scale + this.height / 2];
     },
@@ -24,7 +24,7 @@
       return [...this.toBoard(0, 0), ...this.toBoard(this.width, this.height)];
     },
     /** The camera from which a rectangle fills the map. */
-    fitting([x, y, w, h], margin = 0.06) {
+    cameraFor([x, y, w, h], margin = 0.06) {
       const room = Math.max(this.height - FOOT, 1);
       const scale = KB.clamp(Math.min(this.width / w, room / h) * (1 - margin), this.least, MOST);
       return [x + w / 2, y + h / 2 + FOOT / 2 / scale, scale];
@@ -41,9 +41,10 @@
       this.scale = KB.clamp(scale, this.least, MOST);
       KB.set({ camera: [this.x, this.y, this.scale] });
     },
-    showAll() {
-      this.all = true;
-      this.put(this.fitting(KB.machine.bounds));
+    /** Show a rectangle until the reader moves. */
+    keep(rect) {
+      this.kept = rect;
+      this.put(this.cameraFor(rect));
     },
     pan(dx, dy) {
       this.stop();
@@ -57,7 +58,7 @@
       this.put([x - (px - this.width / 2) / scale, y - (py - this.height / 2) / scale, scale]);
     },
     fit(rect, margin) {
-      this.moveTo(this.fitting(rect, margin));
+      this.moveTo(this.cameraFor(rect, margin));
     },
     moveTo([x, y, scale]) {
       this.stop();
@@ -68,19 +69,19 @@
       const from = [this.x, this.y, Math.log(this.scale)];
       const to = [x, y, Math.log(scale)];
       const begin = performance.now();
-      const frame = (now) => {
+      const step = (now) => {
         const way = Math.min(1, (now - begin) / MOVE_MS);
         const eased = 1 - (1 - way) ** 3;
         const [nx, ny, logScale] = from.map((each, at) => each + (to[at] - each) * eased);
         this.put([nx, ny, Math.exp(logScale)]);
-        if (way < 1) this.moving = requestAnimationFrame(frame);
+        if (way < 1) this.frame = requestAnimationFrame(step);
       };
-      this.moving = requestAnimationFrame(frame);
+      this.frame = requestAnimationFrame(step);
     },
-    moving: 0,
+    frame: 0,
     stop() {
-      this.all = false;
-      cancelAnimationFrame(this.moving);
+      this.kept = null;
+      cancelAnimationFrame(this.frame);
     },
   };
 

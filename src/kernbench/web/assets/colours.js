@@ -73,41 +73,44 @@
     other: "#7f7f7f",
     "any engine": "#0a6a8c",
   };
+  // Of each part of a critical path its colour, and what happens meanwhile.
   const PARTS = {
-    "host transfer": "#5f6770",
-    "host program": "#a9afb6",
-    "control path down": "#8d6fae",
-    "device fill": "#b79ad1",
-    "wait for the common start": "#cfc3dd",
-    "an earlier kernel on the PE": "#ded6e8",
-    "kernel launch": "#7a5c99",
-    "command issue": "#a58bbf",
-    "tile issue": "#bda8d3",
-    translation: "#2f8f78",
-    "DMA set-up": "#4bb89a",
-    "request network": "#8fd3f4",
-    "memory access": "#0072b2",
-    "memory queue": "#4b93c9",
-    "memory turnarounds": "#9467bd",
-    "row misses": "#b03a5b",
-    "memory refresh": "#6f8fa6",
-    "memory service": "#00548a",
-    "response network": "#56b4e9",
-    "network queue": "#b5e0f7",
-    fetch: "#e69f00",
-    GEMM: "#d55e00",
-    MATH: "#cc79a7",
-    store: "#c9b400",
-    queues: "#009e73",
-    "message network": "#66c2a5",
-    doorbell: "#3c8c6e",
-    credit: "#a6dba0",
-    "poll for a credit": "#c7e9c0",
-    "other engines": "#7f7f7f",
-    barrier: "#f0e442",
-    "issue/wait": "#d3d3d3",
-    "raw traffic": "#30b08f",
-    "control path up": "#6b4f8c",
+    "host transfer": ["#5f6770", "the host's link carries a copy between the host and the machine"],
+    "host program": ["#a9afb6", "the host's program is between two requests"],
+    "control path down": ["#8d6fae", "a request goes from the host to the PEs"],
+    "control path queue": ["#a58bc2", "a CPU of the control path waits for something else than another message"],
+    "control path CPUs": ["#7a5a9c", "a CPU of the control path handles a message"],
+    "device fill": ["#b79ad1", "memory is filled with a value"],
+    "wait for the common start": ["#cfc3dd", "PEs wait until the order has come to all of the SIP"],
+    "an earlier kernel on the PE": ["#ded6e8", "the PE still runs the kernel before"],
+    "kernel launch": ["#7a5c99", "the PE starts the kernel"],
+    "command issue": ["#a58bbf", "the PE's CPU issues commands"],
+    "tile issue": ["#bda8d3", "the scheduler issues a tile"],
+    translation: ["#2f8f78", "addresses are translated, the TLB lacked pages"],
+    "DMA set-up": ["#4bb89a", "the DMA sets up this descriptor and those before it"],
+    "request network": ["#8fd3f4", "overheads, wires and bytes on the way to the memory"],
+    "memory access": ["#0072b2", "time before the first byte, or until a write is visible"],
+    "memory queue": ["#4b93c9", "the memory works on other accesses"],
+    "memory turnarounds": ["#9467bd", "buses turn between reads and writes"],
+    "row misses": ["#b03a5b", "rows of banks are opened"],
+    "memory refresh": ["#6f8fa6", "the memory refreshes its rows"],
+    "memory service": ["#00548a", "the memory moves the bytes"],
+    "response network": ["#56b4e9", "overheads, wires and bytes on the way back"],
+    "network queue": ["#b5e0f7", "packets wait for links"],
+    fetch: ["#e69f00", "operands go from TCM to an engine"],
+    GEMM: ["#d55e00", "the matrix unit multiplies"],
+    MATH: ["#cc79a7", "the vector unit computes"],
+    store: ["#c9b400", "results go from an engine to TCM"],
+    queues: ["#009e73", "the overheads of a message's queues"],
+    "message network": ["#66c2a5", "a message is on its way to its slot"],
+    doorbell: ["#3c8c6e", "the header of a message goes to the receiver"],
+    credit: ["#a6dba0", "a released slot is told to the sender"],
+    "poll for a credit": ["#c7e9c0", "the credit is there, the sender has not looked yet"],
+    "other engines": ["#7f7f7f", "an engine of a part of the user works"],
+    barrier: ["#f0e442", "PEs wait for the last to come"],
+    "issue/wait": ["#d3d3d3", "what no rule explains"],
+    "raw traffic": ["#30b08f", "transfers that no kernel asked for"],
+    "control path up": ["#6b4f8c", "completions go from the PEs to the host"],
   };
   const PHASES = {
     launch: "#d55e00",
@@ -120,6 +123,17 @@
     queues: "#cc79a7",
     other: "#7f7f7f",
   };
+  const SAYS_OF_PHASE = {
+    launch: "kernels run",
+    h2d: "copies to the machine",
+    d2h: "copies to the host",
+    init: "memory is filled",
+    map: "pages are mapped",
+    unmap: "pages are unmapped",
+    dma: "transfers between places of the machine",
+    queues: "queues are installed",
+  };
+  const MEMORIES = { HBM: "#0072b2", SRAM: "#009e73", fetch: "#e69f00" };
   const OTHER = "#9a9fa5";
 
   KB.colours = {
@@ -141,8 +155,17 @@
     darkWordsOn(level) {
       return this.theme === "light" ? level < LEVELS * 0.45 : level > LEVELS * 0.6;
     },
+    /** The colour of words that can be read on a colour. */
+    wordsOn(colour) {
+      const [r, g, b] = channels(colour);
+      return 0.3 * r + 0.59 * g + 0.11 * b > 140 ? "#1b1410" : "#ffffff";
+    },
     engine: (name) => ENGINES[name] || OTHER,
-    part: (name) => PARTS[name] || OTHER,
+    part: (name) => (PARTS[name] || [OTHER])[0],
+    /** What happens while a path is in a part; undefined for one of no known name. */
+    says: (name) => (PARTS[name] || [])[1],
     phase: (name) => PHASES[name] || OTHER,
+    saysOfPhase: (name) => SAYS_OF_PHASE[name],
+    memory: (name) => MEMORIES[name] || OTHER,
   };
 })();

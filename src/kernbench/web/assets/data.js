@@ -34,7 +34,7 @@
   }
 
   /** The way of a link, `lane` mm to the right of its direction, so that both directions can be seen. */
-  const led = (way, against, lane) => {
+  const offsetWay = (way, against, lane) => {
     const points = [];
     for (let at = 0; at < way.length; at += 2) {
       const last = points[points.length - 1];
@@ -89,7 +89,7 @@
     };
     for (let edge = 0; edge < count; edge++) {
       const name = machine.classOf(edge);
-      const line = led(edges.ways[edges.way[edge]], edges.against[edge], laneOf(name));
+      const line = offsetWay(edges.ways[edges.way[edge]], edges.against[edge], laneOf(name));
       machine.lines.push(line);
       machine.rank[edge] = rankOf(name);
       const [xs, ys] = [line.filter((_, at) => at % 2 === 0), line.filter((_, at) => at % 2)];
@@ -150,7 +150,7 @@
     traffic.forEach((bytes, at) => {
       total[at % bins] += bytes;
     });
-    // As Window.edges of binning.py has them: a bin and what is in it are of the same length.
+    // As TimeWindow.edges has them: a bin and what is in it are of the same length.
     const edgeAt = (bin) => given.start_ps + Math.floor((span * bin) / bins);
     return {
       ...given,

@@ -10,45 +10,14 @@
     );
   const section = (title, ...content) => el("section", {}, el("h3", { text: title }), ...content);
   const heading = (title, below) => el("h2", {}, title, el("small", { text: below }));
-  const meter = (share, colour) =>
-    el(
-      "td",
-      { class: "meter" },
-      el(
-        "span",
-        { class: "bar-cell" },
-        el("i", {
-          style: `width:${(KB.clamp(share, 0, 1) * 100).toFixed(1)}%${colour ? `;background:${colour}` : ""}`,
-        }),
-      ),
-    );
   const link = (text, kind, id) => el("button", { type: "button", text, onclick: () => KB.select(kind, id) });
-  const row = (name, figures, share, colour) =>
-    el(
-      "tr",
-      {},
-      el(
-        "th",
-        { scope: "row" },
-        ...(colour ? [el("span", { class: "swatch", style: `background:${colour}` })] : []),
-        name,
-      ),
-      ...figures.map((text) => el("td", { text })),
-      meter(share, colour),
-    );
-  const meters = (heads, rows) =>
-    el(
-      "table",
-      { class: "meters" },
-      el("thead", {}, el("tr", {}, ...heads.map((text) => el("th", { scope: "col", text })))),
-      el("tbody", {}, ...rows),
-    );
+  const { meters, meterRow: row } = KB;
 
   const scope = () => {
     const window = KB.current();
     if (KB.state.mode === "average") return `over the ${window.label}, ${format.time(window.span)}`;
     const step = window.binPs(KB.state.bin);
-    return `${format.moment(window.binStart(KB.state.bin), step)} + ${format.time(step)}`;
+    return `${KB.since(window.binStart(KB.state.bin), step)} + ${format.time(step)} from ${KB.zero()}`;
   };
 
   const actions = (thing) =>
@@ -143,7 +112,7 @@
     const rows = run.engines.map((name, at) => {
       const busy = window.busyOf(active, at, bin);
       return busy || name === "any engine"
-        ? row(name, [`${format.ns(busy)}`, format.share(busy / time)], busy / time, KB.colours.engine(name))
+        ? row(name, [`${format.ns(busy)}`, format.share(busy / time)], busy / time, { colour: KB.colours.engine(name) })
         : null;
     });
     parts.push(section(`Busy · ${scope()}`, meters(["engine", "ns", "of the time", ""], rows.filter(Boolean))));

@@ -129,7 +129,7 @@
         if (KB.machine.kindOf(node) !== "hbm_ctrl") continue;
         const share = KB.run ? KB.current().memoryShare(node, KB.shownBin()) : null;
         const name = KB.scene.nodeName(node);
-        const words = scale < SEEN.labels ? [] : share === null ? [name] : [`${name}\n${KB.format.share(share)}`, name];
+        const words = scale < SEEN.labels ? [] : !share ? [name] : [`${name}\n${KB.format.share(share)}`, name];
         block(context, KB.scene.rectOf(node), share, most, words);
       }
     }

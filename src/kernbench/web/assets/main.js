@@ -1,40 +1,12 @@
-/* Puts the page together: header, theme, keys. */
+/* Puts the page together: theme, height of the tables, keys, news of the server. */
 (() => {
-  const { byId, el, format } = KB;
+  const { byId, el } = KB;
   const [LEAST_DOCK, MOST_DOCK] = [120, 640];
-
-  KB.notice = (text) => {
-    const notice = byId("notice");
-    notice.hidden = !text;
-    const words = KB.plain(text);
-    if (notice.textContent !== words) notice.textContent = words;
-  };
-
-  const drawHeader = () => {
-    const { machine, run } = KB;
-    byId("title").replaceChildren(KB.plain(run ? run.bench : "Machine"), el("small", { text: "kernbench" }));
-    const items = run
-      ? [
-          [run.status === "OK" ? "ok" : "bad", run.status],
-          ["", "", format.time(run.sim_ps), "simulated"],
-        ]
-      : [["", "no run"]];
-    const { facts } = machine;
-    const fact = (name) => (facts.find(([each]) => each === name) || ["", ""])[1];
-    byId("summary").replaceChildren(
-      ...items.map(([kind, plain, bold, after]) =>
-        el("li", { class: kind || null }, plain || "", bold ? el("b", { text: bold }) : "", after ? ` ${after}` : ""),
-      ),
-      el("li", {}, el("b", { text: fact("SIPs").split(",")[0] }), " SIPs"),
-      el("li", {}, el("b", { text: fact("cubes").split(",")[0] }), " cubes"),
-      el("li", {}, el("b", { text: fact("PEs").split(",")[0] }), " PEs"),
-    );
-  };
 
   // ---- Theme: the system's, until one is chosen
 
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const remembered = () => {
+  const readTheme = () => {
     try {
       return localStorage.getItem("kernbench-theme");
     } catch {
@@ -52,9 +24,9 @@
     }
   };
   const startTheme = () => {
-    setTheme(remembered() || (dark.matches ? "dark" : "light"), false);
+    setTheme(readTheme() || (dark.matches ? "dark" : "light"), false);
     dark.addEventListener("change", () => {
-      if (!remembered()) setTheme(dark.matches ? "dark" : "light", false);
+      if (!readTheme()) setTheme(dark.matches ? "dark" : "light", false);
     });
     byId("theme").onclick = () => setTheme(KB.state.theme === "dark" ? "light" : "dark", true);
   };
@@ -114,13 +86,14 @@
       },
     ],
     ["f", "f", "show the whole machine", () => KB.camera.fit(KB.machine.bounds)],
+    ["g", "g", "go to what worked", () => KB.camera.fit(KB.map.workedRect())],
     ["+", "+", "zoom in", () => KB.camera.zoomAt(1.4)],
     ["-", "−", "zoom out", () => KB.camera.zoomAt(1 / 1.4)],
     ["]", "]", "next PE", () => stepPe(1)],
     ["[", "[", "PE before", () => stepPe(-1)],
     ["z", "z", "zoom to what is selected", () => KB.map.zoomTo(KB.state.selected)],
     ["Escape", "Esc", "deselect", () => KB.select(null)],
-    ...[1, 2, 3, 4, 5].map((number) => [
+    ...[1, 2, 3, 4, 5, 6].map((number) => [
       `${number}`,
       `${number}`,
       null,
@@ -131,7 +104,7 @@
     ["?", "?", "this list", () => byId("help").showModal()],
   ];
   const ALSO = [
-    ["1 … 5", "timeline, critical path, links, PEs, requests"],
+    ["1 … 6", "timeline, critical path, roofline, links, PEs, requests"],
     ["arrows", "on the map: pan; on the slider: a step in time; in a table: rows; on the timeline: move"],
     ["Enter", "on the map or in a table: zoom to it"],
   ];
@@ -154,25 +127,37 @@
     });
   };
 
-  // ---- Begin
+  // ---- A served page asks its server whether there is a newer one; a page from a file has no version and asks nobody
 
-  const busiestWindow = () => {
-    // A launch tells more than the copies before it.
-    const launches = KB.run.windows.map((window, at) => [window.end_ps - window.start_ps, at]).slice(1);
-    return launches.length ? launches.sort((a, b) => b[0] - a[0])[0][1] : 0;
+  const PAUSE_MS = 1000;
+
+  const ask = async (version) => {
+    try {
+      const news = await (await fetch("version", { cache: "no-store" })).json();
+      if (news.version !== version)
+        location.reload(); // the address keeps what is shown
+      else KB.notice(news.message || KB.problem);
+    } catch {
+      KB.notice("The server of this page does not answer; what is shown is the last run.");
+    }
   };
+
+  const startNews = () => {
+    const version = document.querySelector('meta[name="kernbench-version"]').content;
+    if (version) setInterval(() => ask(version), PAUSE_MS);
+  };
+
+  // ---- Begin
 
   const start = async () => {
     await KB.loadData(byId("data").textContent);
     KB.scene.build();
-    if (KB.run) KB.state.window = busiestWindow();
     Object.assign(KB.state, KB.readAddress());
     startTheme();
-    drawHeader();
-    for (const part of ["map", "details", "timebar", "tables", "live"]) KB[part].start();
+    for (const part of ["head", "map", "details", "timebar", "tables"]) KB[part].start();
     startSplitter();
     startKeys();
-    KB.notice(KB.problem);
+    startNews();
     KB.watch(["camera", "selected", "window", "bin", "mode", "tab"], KB.writeAddress);
     KB.set({ ready: true });
     document.documentElement.dataset.ready = "true";

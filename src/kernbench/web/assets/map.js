@@ -65,6 +65,28 @@
     return [west - 0.3, north - 0.3, east - west + 0.6, south - north + 0.6];
   };
 
+  /** What encloses some rectangles, with a margin in mm. */
+  const around = (rects, margin) => {
+    const [left, top] = [Math.min(...rects.map(([x]) => x)), Math.min(...rects.map(([, y]) => y))];
+    const [right, bottom] = [
+      Math.max(...rects.map(([x, , w]) => x + w)),
+      Math.max(...rects.map(([, y, , h]) => y + h)),
+    ];
+    return [left - margin, top - margin, right - left + 2 * margin, bottom - top + 2 * margin];
+  };
+
+  /** The PEs and slices that worked if they are of one cube, else the cubes; everything if that is half of them. */
+  const workedRect = () => {
+    const { machine, run } = KB;
+    const pes = run ? run.active : [];
+    const dies = [...new Set(pes.map((pe) => machine.pes[pe].slice(0, 2).join(".")))].map((id) => KB.dieById.get(id));
+    if (!dies.length || dies.length > KB.dieById.size / 2) return machine.bounds;
+    const rects = dies.map((die) => die.rect);
+    if (dies.length > 1) return around(rects, 1);
+    const slices = machine.hbm.filter((node) => dies[0].nodes.includes(node) && run.window(0).memoryShare(node, -1));
+    return around([...pes.map((pe) => machine.pes[pe].slice(3, 7)), ...slices.map(KB.scene.rectOf)], 0.9);
+  };
+
   // ---- Marks: what is selected, what the pointer is on, where the critical path is
 
   const outline = (context, thing, colour, width) => {
@@ -145,20 +167,6 @@
       lines.push(machine.placeName(die.sip, die.cube, -1), `${die.pes.length} PEs`);
     }
     return lines;
-  };
-
-  const showTooltip = (thing, px, py) => {
-    const tip = KB.byId("tooltip");
-    tip.hidden = !thing;
-    if (!thing) return;
-    const [head, ...rest] = about(thing);
-    tip.replaceChildren(
-      KB.el("b", { text: head }),
-      ...rest.flatMap((line) => [KB.el("br"), KB.el("span", { text: line })]),
-    );
-    const [w, h] = [tip.offsetWidth, tip.offsetHeight];
-    tip.style.left = `${KB.clamp(px + 14, 4, KB.camera.width - w - 4)}px`;
-    tip.style.top = `${py + 16 + h > KB.camera.height ? py - h - 10 : py + 16}px`;
   };
 
   const drawCrumbs = () => {
@@ -251,13 +259,13 @@
         const thing = under(px, py);
         const same = thing && KB.state.hover && thing.kind === KB.state.hover.kind && thing.id === KB.state.hover.id;
         if (!same) KB.set({ hover: thing });
-        showTooltip(thing, px, py);
+        KB.tip(thing && about(thing), event.clientX, event.clientY);
         return;
       }
       const others = [...pointers].filter(([id]) => id !== event.pointerId).map(([, at]) => at);
       pointers.set(event.pointerId, [px, py]);
       moved += Math.hypot(px - before[0], py - before[1]);
-      showTooltip(null);
+      KB.tip(null);
       if (others.length) {
         // two fingers: zoom about the middle between them
         const [ox, oy] = others[0];
@@ -281,7 +289,7 @@
     map.addEventListener("pointercancel", release);
     map.addEventListener("pointerleave", () => {
       KB.set({ hover: null });
-      showTooltip(null);
+      KB.tip(null);
     });
     map.addEventListener("dblclick", (event) => zoomTo(under(...place(event))));
     map.addEventListener("keydown", (event) => {
@@ -295,6 +303,7 @@
 
   KB.map = {
     zoomTo,
+    workedRect,
     start() {
       const map = KB.byId("map");
       const layers = ["base", "heat", "parts", "marks"].map((name) => KB.byId(`layer-${name}`));
@@ -302,9 +311,10 @@
       KB.byId("zoom-in").onclick = () => KB.camera.zoomAt(1.6);
       KB.byId("zoom-out").onclick = () => KB.camera.zoomAt(1 / 1.6);
       KB.byId("zoom-fit").onclick = () => KB.camera.fit(KB.machine.bounds);
+      KB.byId("zoom-work").onclick = () => KB.camera.fit(workedRect());
       KB.camera.resize(map.clientWidth, map.clientHeight);
       if (KB.state.camera) KB.camera.put(KB.state.camera);
-      else KB.camera.showAll();
+      else KB.camera.keep(workedRect());
       const heatNames = ["window", "bin", "mode", "engine", "scale"];
       KB.watch(["camera", "theme", "size"], () => {
         KB.scene.draw(layers[0]);
@@ -319,7 +329,7 @@
       });
       new ResizeObserver(() => {
         KB.camera.resize(map.clientWidth, map.clientHeight);
-        if (KB.camera.all) KB.camera.showAll();
+        if (KB.camera.kept) KB.camera.keep(KB.camera.kept);
         KB.set({ size: `${map.clientWidth}×${map.clientHeight}` });
       }).observe(map);
       drawCrumbs();

@@ -1,49 +1,44 @@
 /* The critical path: what the time was spent on, what bounds it, and which lines of the kernel it goes through. */
 (() => {
   const { el, format } = KB;
-  const WORDS = ["source", "waiting", "for", "of"]; // heads of columns of words
+  const WORDS = ["source", "does", "waiting", "for", "of"]; // heads of columns of words
 
   const table = (title, heads, rows) =>
-    el(
-      "section",
-      {},
-      el("h3", { text: title }),
-      el(
-        "table",
-        { class: "meters" },
-        el(
-          "thead",
-          {},
-          el(
-            "tr",
-            {},
-            ...heads.map((text) => el("th", { scope: "col", class: WORDS.includes(text) ? "text" : null, text })),
-          ),
-        ),
-        el("tbody", {}, ...rows),
-      ),
-    );
-  const share = (part, colour) =>
-    el(
-      "td",
-      { class: "meter" },
-      el(
-        "span",
-        { class: "bar-cell" },
-        el("i", { style: `width:${(KB.clamp(part, 0, 1) * 100).toFixed(1)}%;background:${colour || "var(--accent)"}` }),
-      ),
-    );
+    el("section", {}, el("h3", { text: title }), KB.meters(heads, rows, WORDS));
 
+  /** The parts of a path side by side, with their names where these fit; returns where each ends, in pixels. */
   const drawStrip = (canvas, path) => {
     const { context, width, height } = KB.fitCanvas(canvas);
     const all = path.end_ps - path.start_ps;
+    context.font = `600 11px ${KB.scene.FONT}`;
+    context.textBaseline = "middle";
     let x = 0;
     for (const [part, ps] of path.spent) {
+      const name = KB.run.parts[part];
       const length = (ps / all) * width;
-      context.fillStyle = KB.colours.part(KB.run.parts[part]);
+      context.fillStyle = KB.colours.part(name);
       context.fillRect(x, 0, Math.max(length - (length > 3 ? 1 : 0), 0.4), height);
+      if (context.measureText(name).width < length - 10) {
+        context.fillStyle = KB.colours.wordsOn(KB.colours.part(name));
+        context.fillText(name, x + 5, height / 2);
+      }
       x += length;
     }
+  };
+
+  /** What the pointer is on in the strip. */
+  const partAt = (canvas, path, event) => {
+    const { left, width } = canvas.getBoundingClientRect();
+    const all = path.end_ps - path.start_ps;
+    const place = ((event.clientX - left) / width) * all;
+    let reached = 0;
+    for (const [part, ps] of path.spent) {
+      reached += ps;
+      if (place > reached) continue;
+      const name = KB.run.parts[part];
+      return [name, `${format.time(ps)}, ${format.share(ps / all)} of the path`, KB.colours.says(name)];
+    }
+    return null;
   };
 
   const spent = (path) => {
@@ -52,15 +47,10 @@
       .sort((a, b) => b[1] - a[1])
       .map(([part, ps]) => {
         const name = KB.run.parts[part];
-        const colour = KB.colours.part(name);
-        return el(
-          "tr",
-          {},
-          el("th", { scope: "row" }, el("span", { class: "swatch", style: `background:${colour}` }), name),
-          el("td", { text: format.ns(ps) }),
-          el("td", { text: format.share(ps / all) }),
-          share(ps / all, colour),
-        );
+        return KB.meterRow(name, [format.ns(ps), format.share(ps / all)], ps / all, {
+          colour: KB.colours.part(name),
+          says: KB.colours.says(name),
+        });
       });
     return table(`Spent on · ${format.time(all)}`, ["part", "ns", "share", ""], rows);
   };
@@ -70,25 +60,12 @@
 
   const bounds = (path) => {
     const all = path.end_ps - path.start_ps;
+    const figures = (ps) => [format.ns(ps), format.share(ps / all)];
     const rows = path.bounds.map(([resource, where, work, unit, , ps]) =>
-      el(
-        "tr",
-        { title: `${where}: ${amount(work, unit)}` },
-        el("th", { scope: "row", text: resource }),
-        el("td", { text: format.ns(ps) }),
-        el("td", { text: format.share(ps / all) }),
-        share(ps / all),
-      ),
+      KB.meterRow(resource, figures(ps), ps / all, { says: `${where}: ${amount(work, unit)}` }),
     );
     const beyond = path.differences.map(([what, ps]) =>
-      el(
-        "tr",
-        {},
-        el("th", { scope: "row", text: what }),
-        el("td", { text: format.ns(ps) }),
-        el("td", { text: format.share(ps / all) }),
-        share(ps / all),
-      ),
+      KB.meterRow(what, figures(ps), ps / all, { says: KB.colours.says(what) }),
     );
     const found = [table("At least, by resource", ["resource", "ns", "of the time", ""], rows)];
     if (beyond.length)
@@ -144,7 +121,7 @@
         el("th", { scope: "row", text: line }),
         el("td", { class: "source", text: source, title: source }),
         el("td", { text: format.share(ps / all) }),
-        share(ps / all),
+        KB.meter(ps / all),
       ),
     );
     const found = [table(`${units(path)} of ${path.program}`, [path.unit, path.unit === "step" ? "does" : "source", "on the path", ""], rows)];
@@ -161,7 +138,8 @@
       ...run.windows.map((each, at) => el("option", { value: at, text: each.label, selected: at === state.window })),
     );
     const choosing = panel.contains(document.activeElement) && document.activeElement.matches("select");
-    const strip = el("canvas", { "aria-hidden": "true" });
+    const strip = el("canvas", { role: "img", "aria-label": "The parts of the critical path side by side" });
+    KB.tipOn(strip, (event) => partAt(strip, path, event));
     panel.replaceChildren(
       el(
         "div",

@@ -168,16 +168,18 @@
     strokeEdges(context, KB.outerEdges, page.wire, 0);
     strokeEdges(context, KB.outerEdges, page.wire, 1);
     for (const die of visibleDies()) drawDie(context, die, page, scale);
-    KB.machine.sips.forEach((sip, number) => {
-      const [x, y] = sip.package;
-      const [px, py] = KB.camera.toScreen(x, y);
-      const size = KB.clamp(scale * 1.4, 10, 15);
-      context.font = `600 ${size}px ${FONT}`;
-      context.fillStyle = page.ink;
-      context.textAlign = "left";
-      context.textBaseline = "bottom";
-      context.fillText(`SIP ${number}`, px + 2, py - 4);
-    });
+    KB.machine.sips.forEach((sip, number) =>
+      nameAbove(context, sip.package, `SIP ${number}`, page.ink, KB.clamp(scale * 1.4, 10, 15)),
+    );
+  };
+
+  const nameAbove = (context, [x, y], name, colour, size) => {
+    const [px, py] = KB.camera.toScreen(x, y);
+    context.font = `600 ${size}px ${FONT}`;
+    context.fillStyle = colour;
+    context.textAlign = "left";
+    context.textBaseline = "bottom";
+    context.fillText(name, px + 2, py - 4);
   };
 
   /** The name of a PE between it and the edge of the die. */
@@ -210,7 +212,9 @@
         box(context, rectOf(node), page.part, page["part-line"], 0.05, 0.8);
         if (scale >= SEEN.labels) label(context, nodeName(node), rectOf(node), page.muted, 13);
       }
-      if (scale >= SEEN.engines) for (const pe of die.pes) peName(context, die, pe, page.muted);
+      if (scale < SEEN.engines) continue;
+      for (const pe of die.pes) peName(context, die, pe, page.muted);
+      nameAbove(context, die.rect, KB.machine.placeName(die.sip, die.cube, -1), page.ink, 13);
     }
   };
 

@@ -47,6 +47,14 @@
   KB.current = () => (KB.run ? KB.run.window(KB.state.window) : null);
   KB.shownBin = () => (KB.state.mode === "average" ? -1 : KB.state.bin);
 
+  // Times are shown from the start of the window.
+  KB.since = (ps, step) => KB.format.moment(ps - KB.current().start_ps, step);
+  KB.zero = () => (KB.state.window ? `the start of ${KB.current().label}` : "the start of the run");
+  KB.zeroSays = () => {
+    const { start_ps: start } = KB.current();
+    return `0 is ${KB.zero()}${start ? `, ${KB.format.time(start)} into the run` : ""}`;
+  };
+
   KB.select = (kind, id) => KB.set({ selected: kind === null ? null : { kind, id } });
   KB.isSelected = (kind, id) =>
     KB.state.selected !== null && KB.state.selected.kind === kind && KB.state.selected.id === id;

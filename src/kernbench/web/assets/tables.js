@@ -4,7 +4,7 @@
   const FIRST = 200;
 
   /** A table of `rows()`; a column is {name, of(row), show(value, row), text, share}. */
-  const make = (panel, { what, columns, rows, sort, pick, selected, watch }) => {
+  const make = (panel, { what, columns, rows, sort, pick, selected, watch, note }) => {
     let [column, descending] = sort;
     let words = "";
     let all = false;
@@ -19,6 +19,7 @@
       },
     });
     const count = el("span", {});
+    const about = el("span", {});
     const more = el("button", {
       type: "button",
       text: "Show all",
@@ -106,11 +107,12 @@
         shown.length < found.length
           ? `${format.count(shown.length)} of ${format.count(found.length)}`
           : format.count(found.length);
+      about.textContent = note ? note() : "";
       more.hidden = shown.length === found.length;
     };
 
     panel.append(
-      el("div", { class: "controls" }, search, count, more),
+      el("div", { class: "controls" }, search, count, more, about),
       el("table", { class: "rows" }, el("thead", {}, el("tr", {}, ...heads)), body),
     );
     KB.watch(watch, () => {
@@ -118,6 +120,8 @@
     });
     panel.refresh = fill;
   };
+
+  const ofWindow = () => (KB.run ? `over the ${KB.current().label}, ${format.time(KB.current().span)}` : "");
 
   const links = (panel) => {
     const { machine, run } = KB;
@@ -156,6 +160,7 @@
       },
       selected: (edge) => KB.isSelected("edge", edge),
       watch: ["window", "selected"],
+      note: ofWindow,
     });
   };
 
@@ -202,6 +207,7 @@
       },
       selected: (pe) => KB.isSelected("pe", pe),
       watch: ["window", "selected"],
+      note: ofWindow,
     });
   };
 
@@ -229,7 +235,12 @@
       { name: "name", text: true, of: (row) => row.name || "–" },
       { name: "SIP", of: (row) => row.sip, show: (sip) => (sip < 0 ? "–" : sip) },
       { name: "bytes", of: (row) => row.nbytes, show: (nbytes) => (nbytes ? format.size(nbytes) : "–") },
-      { name: "submitted ns", of: (row) => row.start, show: format.ns },
+      {
+        name: "submitted ns",
+        title: "After the start of the window",
+        of: (row) => row.start - KB.current().start_ps,
+        show: format.ns,
+      },
       { name: "took ns", of: length, show: format.ns },
       {
         name: "rate",
@@ -248,12 +259,14 @@
       },
       selected: () => false,
       watch: ["window"],
+      note: () => `times in ns: ${KB.zeroSays()}`,
     });
   };
 
   const TABS = [
     { id: "timeline", name: "Timeline", make: (panel) => KB.timeline.make(panel), run: true },
     { id: "path", name: "Critical path", make: (panel) => KB.path.make(panel), run: true },
+    { id: "roofline", name: "Roofline", make: (panel) => KB.roofline.make(panel), run: true },
     { id: "links", name: "Links", make: links, run: false },
     { id: "pes", name: "PEs", make: pes, run: true },
     { id: "requests", name: "Requests", make: requests, run: true },

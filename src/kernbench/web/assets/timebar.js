@@ -6,14 +6,14 @@
     const window = KB.current();
     const { bin, mode } = KB.state;
     const step = window.binPs(bin);
-    const from = format.moment(window.binStart(bin), step);
+    const from = KB.since(window.binStart(bin), step);
     const average = mode === "average";
     byId("clock").replaceChildren(
       ...(average
         ? [el("b", { text: `average of ${format.time(window.span)}` })]
         : [
             el("b", { text: from }),
-            ` + ${format.time(step)} · all links ${format.rate((window.total[bin] * 1000) / step)}`,
+            ` after ${KB.zero()}, for ${format.time(step)} · all links ${format.rate((window.total[bin] * 1000) / step)}`,
           ]),
     );
     const slider = byId("time");

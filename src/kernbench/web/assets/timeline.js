@@ -1,13 +1,15 @@
 /* Timelines: requests, the critical path, and either all PEs as a picture or the engines of the selected PE. */
 (() => {
   const { el, format } = KB;
-  const { axis, LEFT, RIGHT, ROW } = KB.tracks;
+  const { axis, ROW } = KB.tracks;
   const AXIS = 22;
   const LEAST_PS = 100;
 
   let canvas;
   let cursor; // over the canvas: the moment shown, which moves more often than what is below it
   let note;
+  let zero; // what the times begin at
+  let legend;
   let tracks = [];
 
   const show = (from, to) => {
@@ -34,19 +36,26 @@
       note.textContent = "no PE did anything";
     }
     tracks = found;
+    zero.textContent = KB.zeroSays();
+  };
+
+  const drawLegend = () => {
+    const told = tracks.filter((track) => track.legend && track.legend.length);
+    legend.replaceChildren(...told.map((track) => KB.legend(track.name, track.legend)));
   };
 
   // ---- Drawing
 
   const drawAxis = (context, width, height) => {
     const { page } = KB.colours;
-    const aim = axis.span / Math.max(2, (width - LEFT) / 110);
+    const start = KB.current().start_ps;
+    const aim = axis.span / Math.max(2, axis.room(width) / 110);
     const power = 10 ** Math.floor(Math.log10(aim));
     const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= aim);
     context.textAlign = "center";
     context.textBaseline = "middle";
-    for (let tick = Math.ceil(axis.from / step) * step; tick <= axis.to; tick += step) {
-      const x = axis.x(tick, width);
+    for (let tick = Math.ceil((axis.from - start) / step) * step; start + tick <= axis.to; tick += step) {
+      const x = axis.x(start + tick, width);
       context.fillStyle = page.line;
       context.fillRect(x, AXIS, 1, height - AXIS);
       context.fillStyle = page.muted;
@@ -86,12 +95,13 @@
     if (KB.state.mode === "moment") {
       const window = KB.current();
       const [a, b] = [axis.x(window.binStart(KB.state.bin), width), axis.x(window.binStart(KB.state.bin + 1), width)];
-      if (b >= LEFT) {
+      const left = axis.left(width);
+      if (b >= left) {
         context.fillStyle = page.ink;
         context.globalAlpha = 0.12;
-        context.fillRect(Math.max(a, LEFT), AXIS, Math.max(1, b - Math.max(a, LEFT)), height);
+        context.fillRect(Math.max(a, left), AXIS, Math.max(1, b - Math.max(a, left)), height);
         context.globalAlpha = 0.8;
-        context.fillRect(Math.max(a, LEFT), AXIS, 1, height);
+        context.fillRect(Math.max(a, left), AXIS, 1, height);
         context.globalAlpha = 1;
       }
     }
@@ -106,23 +116,10 @@
     return { x, y, width, ps: axis.ps(x, width), track, dy: track ? y - track.top : 0 };
   };
 
-  const hint = (event) => {
-    const tip = KB.byId("tooltip");
-    const { ps, track, dy, x } = place(event);
-    const found = track && x >= LEFT ? track.at(ps, dy) : null;
-    tip.hidden = !found;
-    if (!found) return;
-    tip.replaceChildren(
-      KB.el("b", { text: found[0] }),
-      KB.el("br"),
-      KB.el("span", { text: found[1] }),
-      KB.el("br"),
-      KB.el("span", { text: `at ${format.moment(ps, axis.span / 500)}` }),
-    );
-    // The tooltip belongs to the map, whose corner is where positions count from.
-    const stage = tip.parentElement.getBoundingClientRect();
-    tip.style.left = `${KB.clamp(event.clientX - stage.left + 14, 4, stage.width - tip.offsetWidth - 4)}px`;
-    tip.style.top = `${stage.height - tip.offsetHeight - 8}px`;
+  const linesAt = (event) => {
+    const { ps, track, dy, x, width } = place(event);
+    const found = track && x >= axis.left(width) ? track.at(ps, dy) : null;
+    return found && [...found, `at ${KB.since(ps, axis.span / 500)} from ${KB.zero()}`];
   };
 
   const zoom = (factor, ps) => show(ps - (ps - axis.from) * factor, ps + (axis.to - ps) * factor);
@@ -150,12 +147,10 @@
       canvas.setPointerCapture(event.pointerId);
       drag = { x: event.clientX, from: axis.from, to: axis.to, moved: false };
     });
+    KB.tipOn(canvas, (event) => (drag && drag.moved ? null : linesAt(event)));
     canvas.addEventListener("pointermove", (event) => {
-      if (!drag) {
-        hint(event);
-        return;
-      }
-      const by = ((drag.x - event.clientX) / (canvas.clientWidth - LEFT - RIGHT)) * (drag.to - drag.from);
+      if (!drag) return;
+      const by = ((drag.x - event.clientX) / axis.room(canvas.clientWidth)) * (drag.to - drag.from);
       drag.moved = drag.moved || Math.abs(drag.x - event.clientX) > 3;
       if (drag.moved) show(drag.from + by, drag.to + by);
     });
@@ -163,12 +158,9 @@
       const still = drag && !drag.moved;
       drag = null;
       if (!still) return;
-      const { x, ps, track, dy } = place(event);
-      if (x >= LEFT) KB.goTo(ps);
+      const { x, ps, track, dy, width } = place(event);
+      if (x >= axis.left(width)) KB.goTo(ps);
       if (track && track.pick) track.pick(ps, dy);
-    });
-    canvas.addEventListener("pointerleave", () => {
-      KB.byId("tooltip").hidden = true;
     });
     canvas.addEventListener("keydown", (event) => {
       const middle = (axis.from + axis.to) / 2;
@@ -200,7 +192,7 @@
         "aria-label": "Timeline. Plus and minus zoom, arrow keys move, a click shows that moment.",
       });
       cursor = el("canvas", { "aria-hidden": "true" });
-      note = el("span", {});
+      [note, zero, legend] = [el("span", {}), el("b", { class: "zero" }), el("div", { class: "legends" })];
       panel.append(
         el(
           "div",
@@ -208,6 +200,7 @@
           el(
             "div",
             { class: "controls" },
+            zero,
             note,
             el("button", {
               type: "button",
@@ -219,15 +212,18 @@
             }),
             el("span", { text: "drag: move · Ctrl + wheel, + −: zoom · click: show that moment" }),
           ),
+          legend,
           el("div", { class: "scroll" }, canvas, cursor),
         ),
       );
       listen();
       wholeWindow();
       makeTracks();
+      drawLegend();
       KB.watch(["selected", "engine", "window", "theme", "scale", "bin", "mode", "tab", "size", "dock"], (changed) => {
         if (changed.has("window")) wholeWindow();
         if (["selected", "engine", "window"].some((name) => changed.has(name))) makeTracks();
+        if (["selected", "engine", "window", "theme", "scale", "mode"].some((name) => changed.has(name))) drawLegend();
         if ([...changed].every((name) => name === "bin" || name === "mode") && KB.state.scale === "full") drawCursor();
         else draw();
       });

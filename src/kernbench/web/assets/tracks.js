@@ -1,9 +1,10 @@
 /* The tracks of the timeline: each has a name, a height, a way to draw itself, and knows what is at a place in it. */
 (() => {
   const { format } = KB;
-  const [LEFT, RIGHT, ROW, LANE] = [128, 10, 18, 9];
+  const [RIGHT, ROW, LANE] = [10, 18, 9];
   const MOST_HEIGHT = 56; // of what is under way at once on one track
   const LEAST_LANE = 0.5;
+  const MOST_COLOURS = 8; // of the parts of a path, those of most time, are in the legend; the pointer tells all
 
   /** What part of time is shown, and where on a canvas of some width. */
   const axis = {
@@ -12,20 +13,27 @@
     get span() {
       return this.to - this.from;
     },
+    /** Where names end and time begins. */
+    left: (width) => (width < 600 ? 88 : 128),
+    /** How wide the part of time that is shown is. */
+    room(width) {
+      return width - this.left(width) - RIGHT;
+    },
     x(ps, width) {
-      return LEFT + ((ps - this.from) / this.span) * (width - LEFT - RIGHT);
+      return this.left(width) + ((ps - this.from) / this.span) * this.room(width);
     },
     ps(x, width) {
-      return this.from + ((x - LEFT) / (width - LEFT - RIGHT)) * this.span;
+      return this.from + ((x - this.left(width)) / this.room(width)) * this.span;
     },
   };
 
   /** Facts that there are, with commas between. */
-  const listed = (...facts) => facts.filter(Boolean).join(", ");
+  const joinFacts = (...facts) => facts.filter(Boolean).join(", ");
 
   const bar = (context, width, start, end, y, height, colour) => {
-    const [a, b] = [Math.max(axis.x(start, width), LEFT), Math.min(axis.x(end, width), width - RIGHT)];
-    if (b < LEFT || a > width - RIGHT) return;
+    const left = axis.left(width);
+    const [a, b] = [Math.max(axis.x(start, width), left), Math.min(axis.x(end, width), width - RIGHT)];
+    if (b < left || a > width - RIGHT) return;
     context.fillStyle = colour;
     context.fillRect(a, y, Math.max(b - a, 0.6), height);
   };
@@ -49,6 +57,11 @@
     return {
       name: "requests",
       height,
+      legend: [...new Set(items.map(({ phase }) => phase))].map((phase) => [
+        KB.colours.phase(phase),
+        phase,
+        KB.colours.saysOfPhase(phase),
+      ]),
       draw(context, width, y) {
         for (const item of items)
           bar(
@@ -67,7 +80,8 @@
         return (
           item && [
             `${item.phase} ${item.name}`.trim(),
-            listed(format.time(item.end - item.start), item.nbytes && format.size(item.nbytes), item.error),
+            KB.colours.saysOfPhase(item.phase),
+            joinFacts(format.time(item.end - item.start), item.nbytes && format.size(item.nbytes), item.error),
           ]
         );
       },
@@ -76,10 +90,15 @@
 
   const pathTrack = () => {
     const { run } = KB;
-    const steps = run.paths[0].steps;
+    const path = run.paths[KB.state.window];
+    const { steps } = path;
     return {
       name: "critical path",
       height: ROW,
+      legend: [...path.spent]
+        .sort((a, b) => b[1] - a[1])
+        .slice(0, MOST_COLOURS)
+        .map(([part]) => [KB.colours.part(run.parts[part]), run.parts[part], KB.colours.says(run.parts[part])]),
       draw(context, width, y) {
         // Steps narrower than a pixel share one: what took most of it is drawn.
         let [pixel, spent] = [-1, new Map()];
@@ -107,7 +126,8 @@
         return (
           step && [
             run.parts[step[0]],
-            listed(
+            KB.colours.says(run.parts[step[0]]),
+            joinFacts(
               format.time(step[2] - step[1]),
               step[3] >= 0 && KB.machine.nameOfPe(step[3]),
               step[4] && `${path.unit || "line"} ${step[4]}`,
@@ -146,7 +166,7 @@
       name: run.rows[row],
       height: Math.max(ROW, spans.laneCount * lane + 3),
       draw(context, width, y) {
-        const perPixel = axis.span / (width - LEFT - RIGHT);
+        const perPixel = axis.span / axis.room(width);
         const pixels = Math.ceil(width) + 1;
         const fill = new Float32Array(pixels * spans.laneCount);
         for (let at = firstReaching(axis.from); at < spans.count && spans.starts[at] < axis.to; at++) {
@@ -157,7 +177,7 @@
             bar(context, width, start, end - gap, laneTop(number, y), tall, colour);
           } else {
             const pixel = Math.floor(axis.x(start, width));
-            if (pixel >= LEFT) fill[number * pixels + pixel] += (end - start) / perPixel;
+            if (pixel >= axis.left(width)) fill[number * pixels + pixel] += (end - start) / perPixel;
           }
         }
         drawNarrow(context, fill, pixels, y);
@@ -168,8 +188,8 @@
           if (spans.lanes[at] !== number || spans.ends[at] < ps) continue;
           const [name, kernel, line] = run.timeline.labels[spans.labels[at]];
           const took = format.time(spans.ends[at] - spans.starts[at]);
-          const since = `from ${format.moment(spans.starts[at], 1000)}`;
-          return [name, listed(`${took} ${since}`, kernel, line && `line ${line}`)];
+          const since = `from ${KB.since(spans.starts[at], 1000)}`;
+          return [name, joinFacts(`${took} ${since}`, kernel, line && `line ${line}`)];
         }
         return null;
       },
@@ -185,6 +205,11 @@
     return {
       name: `PEs: ${run.engines[row]}`,
       height: ROW + run.active.length * line + 4,
+      legend: [0, 0.25, 0.5, 1].map((share) => [
+        share ? KB.colours.heat(KB.colours.level(share)) : "transparent",
+        `${format.share(share * KB.heat.top()).replace(".0 %", " %")}`,
+        `of the time ${run.engines[row]} was busy`,
+      ]),
       draw(context, width, y) {
         const window = KB.current();
         const most = KB.heat.top();
@@ -192,7 +217,7 @@
           const [start, end] = [window.binStart(bin), window.binStart(bin + 1)];
           if (end < axis.from || start > axis.to) continue;
           // Whole pixels: between two anti-aliased edges the page would shine through.
-          const [a, b] = [Math.max(axis.x(start, width), LEFT), Math.min(axis.x(end, width), width - RIGHT)].map(
+          const [a, b] = [Math.max(axis.x(start, width), axis.left(width)), Math.min(axis.x(end, width), width - RIGHT)].map(
             Math.round,
           );
           for (let active = 0; active < run.active.length; active++) {
@@ -211,7 +236,7 @@
           const at = y + ROW + active * line;
           if (at - last < 13) return;
           last = at;
-          context.fillText(`SIP ${sip} cube ${cube}`, LEFT - 8, at + Math.max(line, 11) / 2);
+          context.fillText(`SIP ${sip} cube ${cube}`, axis.left(width) - 8, at + Math.max(line, 11) / 2);
         });
       },
       at(ps, dy) {
@@ -229,7 +254,6 @@
 
   KB.tracks = {
     axis,
-    LEFT,
     RIGHT,
     ROW,
     requests: requestTrack,

@@ -1,0 +1,90 @@
+"""Complete words in the shell: names of benches, probe cases and machines, and the paths and values of ``--set``.
+
+The shell runs ``kernbench`` for each word, so what lists the names is imported when it is asked for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+
+import rich_click as click
+from click.shell_completion import CompletionItem
+
+from kernbench.common.errors import KernbenchError
+from kernbench.common.late import late
+
+Completer: TypeAlias = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+BENCHES = "kernbench.runtime_api.bench_registry"
+KEYS = "kernbench.common.config_keys"
+
+
+def _completes(words: Callable[[click.Context, str], Iterable[str]]) -> Completer:
+    """Make a completer of a function that lists words; where none begins as asked, files are completed."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        try:
+            found = [CompletionItem(word) for word in words(ctx, incomplete) if word.startswith(incomplete)]
+        except KernbenchError:  # a machine or a file that is wrong: the command itself will say so
+            return []
+        return found or [CompletionItem(incomplete, type="file")]
+
+    return complete
+
+
+def _list_benches(_: click.Context, __: str) -> list[str]:
+    return [bench.name for bench in late(BENCHES, "known_benches")()]
+
+
+def _list_cases(_: click.Context, __: str) -> list[str]:
+    cases = late("kernbench.probe.cases", "CASES")
+    return [*(case.name for case in cases), late("kernbench.probe.memory_case", "NAME")]
+
+
+def _list_machines(_: click.Context, __: str) -> list[str]:
+    return list(late("kernbench.topology.builder", "packaged_machines")())
+
+
+def _list_keys(ctx: click.Context, _: str) -> list[str]:
+    return late(KEYS, "list_paths")(*_machine(ctx))  # type: ignore[no-any-return]
+
+
+def _list_overrides(ctx: click.Context, incomplete: str) -> list[str]:
+    """List the paths; where one is left, it with each value that it may have, or with the one that it has."""
+    key = incomplete.partition("=")[0]
+    places = [("", *_machine(ctx)), *_bench_place(ctx)]
+    paths = [
+        (prefix + path, path, model, content)
+        for prefix, model, content in places
+        for path in late(KEYS, "list_paths")(model, content)
+        if (prefix + path).startswith(key)
+    ]
+    left = [each for each in paths if each[0] == key] or paths
+    if len(left) != 1:
+        return [each[0] for each in left]
+    name, path, model, content = left[0]
+    found = late(KEYS, "describe_key")(model, path, content)
+    is_switch = isinstance(found.content, bool)
+    values = found.choices or (("true", "false") if is_switch else (found.content_text,))
+    return [f"{name}={each}" for each in values]
+
+
+def _machine(ctx: click.Context) -> tuple[Any, Any]:
+    """Return the model of machines and the configuration of the machine that the command line names."""
+    spec = late("kernbench.topology.builder", "read_spec")(ctx.params.get("topology"))
+    return type(spec), spec
+
+
+def _bench_place(ctx: click.Context) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the prefix, the model and the values of the parameters of the bench that the command line names."""
+    name = next((ctx.params[each] for each in ("bench", "name") if ctx.params.get(each)), None)
+    if name is not None:
+        bench = late(BENCHES, "load_bench")(name)
+        yield "bench.", bench.params, bench.make_params()
+
+
+complete_bench = _completes(_list_benches)
+complete_case = _completes(_list_cases)
+complete_machine = _completes(_list_machines)
+complete_key = _completes(_list_keys)
+complete_override = _completes(_list_overrides)

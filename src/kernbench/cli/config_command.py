@@ -1,0 +1,33 @@
+"""``kernbench config``."""
+
+from __future__ import annotations
+
+import rich_click as click
+
+from kernbench.cli.completion import complete_key
+from kernbench.cli.console import print_json, show, stdout
+from kernbench.cli.key_output import key_document, key_tables
+from kernbench.cli.options import debug_option, json_option, set_option, topology_option
+from kernbench.common.config_keys import describe_key
+from kernbench.topology.builder import name_of, read_spec, topology_file
+from kernbench.topology.spec import TopologySpec
+
+
+@click.command(name="config")
+@click.argument("path", default="", shell_complete=complete_key)
+@topology_option
+@set_option
+@json_option
+@debug_option
+def command(path: str, topology: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
+    """Say what a key of the machine's YAML means: its unit, its default, what is allowed, and the keys below it.
+
+    PATH is that of --set, for example cube.hbm.refresh; without one, the sections of the file.
+    """
+    key = describe_key(TopologySpec, path, read_spec(topology, overrides))
+    machine = name_of(topology_file(topology))
+    if as_json:
+        print_json({"machine": machine, **key_document(key)})
+    else:
+        show(stdout(), *key_tables(key, machine))
+    return 0

@@ -1,0 +1,296 @@
+"""Describe the keys of a configuration: docstrings below its fields, types, units, defaults and bounds.
+
+A model is walked along the values of a machine at hand, if there is one: they say which keys there are where a type
+leaves that open, as ``attrs`` of a user's class does.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path as FilePath
+from types import NoneType
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import PydanticUndefined, to_jsonable_python
+
+from kernbench.common.config import path_of
+from kernbench.common.errors import InputError, UnknownNameError
+from kernbench.common.field_types import alternatives, find_model, item_type, mapping_types, type_of_field
+from kernbench.common.units import format_size, unit_of_key
+from kernbench.common.values import value
+from kernbench.common.yaml_document import Path, path_text
+
+Schema = Mapping[str, Any]
+
+
+@value(kw_only=True)
+class ConfigKey:
+    """A key: what it means, and what may stand there.
+
+    ``type`` and ``allowed`` are in words, ``choices`` the names that are allowed. ``content``: what the machine at hand
+    has, if it is ``present`` there; a section has none. ``entries``: the keys below a key that was asked for.
+    """
+
+    path: str
+    meaning: str
+    type: str
+    unit: str
+    section: bool
+    required: bool
+    default: Any
+    allowed: str
+    choices: tuple[str, ...]
+    content: Any
+    present: bool
+    entries: tuple[ConfigKey, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The last step of the path."""
+        return self.path.rpartition(".")[2]
+
+    @property
+    def default_text(self) -> str:
+        """The default as YAML has it, ``required`` where there is none; nothing for a section."""
+        return "" if self.section else "required" if self.required else self._write(self.default)
+
+    @property
+    def content_text(self) -> str:
+        """The content as YAML has it; nothing for a section, and for what is not there."""
+        return "" if self.section or not self.present else self._write(self.content)
+
+    def _write(self, content: Any) -> str:
+        is_size = self.unit == "bytes" and isinstance(content, int)
+        return format_size(content).replace(" ", "") if is_size else yaml_text(content)
+
+
+def describe_key(model: type[BaseModel], path: str = "", content: BaseModel | None = None) -> ConfigKey:
+    """Return what the key at ``path`` means, and those below it; of the whole file when there is no path.
+
+    InputError for what is no path; UnknownNameError, with the keys that are there, for one that leads nowhere.
+    """
+    try:
+        steps = path_of(path) if path else ()
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    root = entry = _Entry((), model, content=content)
+    for end, part in enumerate(steps):
+        found = entry.child(part)
+        if found is None:
+            raise _unknown_key(root, entry, steps[end:])
+        entry = found
+    return replace(entry.describe(), entries=tuple(each.describe() for each in entry.list_below()))
+
+
+def list_paths(model: type[BaseModel], content: BaseModel | None = None) -> list[str]:
+    """Return the paths of all keys that can have a value, in the order of the file."""
+    return [path_text(entry.path) for entry in _Entry((), model, content=content).leaves()]
+
+
+@value
+class _Entry:
+    """A place in a configuration: its type with its bounds, its docstring, its default, and what stands there."""
+
+    path: Path
+    annotation: Any
+    meaning: str = ""
+    default: object = PydanticUndefined
+    content: object = PydanticUndefined
+
+    @property
+    def model(self) -> type[BaseModel] | None:
+        """The model of a section: that of its content, which may know more than the annotation."""
+        return type(self.content) if isinstance(self.content, BaseModel) else find_model(self.annotation)
+
+    @property
+    def has_value(self) -> bool:
+        """True for what can be more than a section: a number, a name, a list."""
+        return any(
+            find_model(each) is None and mapping_types(each) is None and each is not NoneType
+            for each in alternatives(self.annotation)
+        )
+
+    def children(self) -> dict[str, _Entry]:
+        """Return the entries of a section by key; of a mapping, those that the content has."""
+        model = self.model
+        if model is None:
+            names = self.content if isinstance(self.content, Mapping) else ()
+            return {name: found for name in names if (found := self._entry_of_mapping(name)) is not None}
+        content = dict(self.content) if isinstance(self.content, BaseModel) else {}
+        meanings = meanings_of(model)
+        return {
+            name: _Entry(
+                (*self.path, name),
+                type_of_field(field),
+                meanings.get(name, ""),
+                field.get_default(call_default_factory=True, validated_data={}),
+                content.get(name, PydanticUndefined),
+            )
+            for name, field in model.model_fields.items()
+        }
+
+    def child(self, part: str | int) -> _Entry | None:
+        """Return the entry of a key or an index; None for one that cannot be there."""
+        if isinstance(part, str):
+            return self.children().get(part) or self._entry_of_mapping(part)
+        inner = item_type(self.annotation)
+        items = self.content if isinstance(self.content, list | tuple) else ()
+        content = items[part] if part < len(items) else PydanticUndefined
+        return None if inner is None else _Entry((*self.path, part), inner, self.meaning, content=content)
+
+    def list_below(self) -> Iterator[_Entry]:
+        """Yield the entries to show below this one: its own, or those that an item of it would have."""
+        children = self.children()
+        if not children:
+            mapping, item = mapping_types(self.annotation), self.child(0)
+            if mapping is not None and find_model(mapping[1]) is not None:
+                item = _Entry((*self.path, "name"), mapping[1])
+            children = {} if item is None else item.children()
+        yield from children.values()
+
+    def leaves(self) -> Iterator[_Entry]:
+        """Yield the entries below this one that can have a value."""
+        for child in self.children().values():
+            if child.has_value:
+                yield child
+            if not child.has_value or isinstance(child.content, BaseModel):
+                yield from child.leaves()
+
+    def _entry_of_mapping(self, name: str) -> _Entry | None:
+        types = None if self.model else mapping_types(self.annotation)
+        if types is None or not _is_valid(types[0], name):
+            return None
+        content = self.content.get(name, PydanticUndefined) if isinstance(self.content, Mapping) else PydanticUndefined
+        return _Entry((*self.path, name), types[1], self.meaning, content=content)
+
+    def describe(self) -> ConfigKey:
+        """Return what a reader wants to know."""
+        schema = TypeAdapter(self.annotation).json_schema()
+        shapes = [_resolve(each, schema) for each in schema.get("anyOf", [schema])]
+        units = (unit_of_key(part) for part in reversed(self.path) if isinstance(part, str))
+        unit = next(filter(None, units), "") if self.has_value else ""
+        model = self.model
+        required, present = self.default is PydanticUndefined, self.content is not PydanticUndefined
+        return ConfigKey(
+            path=path_text(self.path),
+            meaning=self.meaning or ("" if model is None else _plain((inspect.getdoc(model) or "").split("\n\n")[0])),
+            type=" or ".join(dict.fromkeys(_name_type(shape, unit) for shape in shapes)),
+            unit=unit,
+            section=not self.has_value,
+            required=required and bool(self.path),
+            default=None if required else to_jsonable_python(self.default),
+            allowed="; ".join(filter(None, (_describe_bounds(shape, unit) for shape in shapes))),
+            choices=tuple(name for shape in shapes for name in _choices(shape)),
+            content=to_jsonable_python(self.content) if self.has_value and present else None,
+            present=present,
+        )
+
+
+def _unknown_key(root: _Entry, entry: _Entry, rest: Path) -> InputError:
+    """Return the error for a path whose ``rest`` leads nowhere from ``entry``."""
+    place, keys = path_text(entry.path), tuple(entry.children())
+    if not keys:
+        return InputError(f"{place} has no key {path_text(rest[:1])!r}: it is a {entry.describe().type}")
+    wanted = f".{path_text(rest)}."
+    paths = [f".{path_text(each.path)}." for each in root.leaves()]
+    same = dict.fromkeys(path[1 : path.index(wanted) + len(wanted) - 1] for path in paths if wanted in path)
+    hint = f"elsewhere: {', '.join(list(same)[:3])}" if same else ""
+    return UnknownNameError(f"key of {place}:" if place else "key", path_text(rest[:1]), keys, hint)
+
+
+def _is_valid(annotation: Any, name: str) -> bool:
+    try:
+        TypeAdapter(annotation).validate_python(name)
+    except ValidationError:
+        return False
+    return True
+
+
+@cache
+def meanings_of(model: type[BaseModel]) -> Mapping[str, str]:
+    """Return the docstrings below the fields of a model and its bases, by field; those without one are left out."""
+    found: dict[str, str] = {}
+    for cls in reversed(model.__mro__[: model.__mro__.index(BaseModel)]):
+        body = _class_bodies(cls.__module__).get(cls.__qualname__, [])
+        for statement, behind in pairwise(body):
+            match statement, behind:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = _plain(text)
+    return found
+
+
+@cache
+def _class_bodies(module: str) -> Mapping[str, list[ast.stmt]]:
+    """Return the statements of each class at the top of a module; nothing when it has no source."""
+    file = vars(sys.modules[module]).get("__file__") if module in sys.modules else None
+    if file is None or not FilePath(file).is_file():
+        return {}
+    tree = ast.parse(FilePath(file).read_bytes())
+    return {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("``", "").split())
+
+
+def _resolve(shape: Schema, schema: Schema) -> Schema:
+    """Return a part of a JSON schema with its reference followed."""
+    reference = shape.get("$ref")
+    resolved: Schema = shape if reference is None else schema["$defs"][reference.rpartition("/")[2]]
+    return resolved
+
+
+_TYPE_NAMES = {
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+    "boolean": "true or false",
+    "array": "list",
+    "object": "mapping",
+    "null": "null",
+}
+
+
+def _name_type(shape: Schema, unit: str) -> str:
+    if _choices(shape):
+        return "name"
+    is_size = shape.get("type") == "integer" and unit == "bytes"
+    return "size" if is_size else _TYPE_NAMES.get(shape.get("type", ""), "value")
+
+
+def _choices(shape: Schema) -> tuple[str, ...]:
+    return tuple(map(str, shape.get("enum", [shape["const"]] if "const" in shape else [])))
+
+
+def _describe_bounds(shape: Schema, unit: str) -> str:
+    """Return what is allowed of a number, a name or the items of a list, in words."""
+    if _choices(shape):
+        return ", ".join(_choices(shape))
+    if "items" in shape:
+        return _describe_bounds(shape["items"], unit)
+    least, most = shape.get("minimum", shape.get("ge")), shape.get("maximum", shape.get("le"))
+    show = format_size if shape.get("type") == "integer" and unit == "bytes" else _show_number
+    above = shape.get("exclusiveMinimum")
+    lower = f"at least {show(least)}" if least is not None else f"more than {show(above)}" if above is not None else ""
+    if least is not None and most is not None:
+        return f"{show(least)} to {show(most)}"
+    return ", ".join(filter(None, (lower, "" if most is None else f"at most {show(most)}")))
+
+
+def _show_number(number: float) -> str:
+    return f"{number:,.0f}" if number == int(number) and abs(number) <= 1e6 else f"{number:g}"
+
+
+def yaml_text(content: Any) -> str:
+    """Return a value as it is written in YAML, on one line."""
+    text = yaml.safe_dump(content, default_flow_style=True, allow_unicode=True, width=math.inf)
+    return text.removesuffix("...\n").rstrip("\n")

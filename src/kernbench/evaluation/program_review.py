@@ -1,0 +1,156 @@
+"""Review what a program makes of its machine: what it could do differently, why, and the most that can give.
+
+Nothing here is simulated: how much of it another program gets is for its author to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kernbench.common.units import format_size
+from kernbench.common.values import value
+from kernbench.core.log import Kind
+from kernbench.core.observed import Carries
+from kernbench.observe.critical_path_model import PathPart
+from kernbench.observe.path_resources import sum_resources
+from kernbench.observe.trace_log import TraceLog
+from kernbench.runtime_api.run_explanation import LaunchExplanation
+from kernbench.topology import resources as of
+from kernbench.topology.hbm_spec import HbmCtrlAttrs
+
+SMALLEST_SHARE = 0.02
+"""Of the launch's time: what can give less is not told"""
+_ROUND_TRIP = frozenset((PathPart.REQUEST, PathPart.ACCESS, PathPart.RESPONSE))
+_BETWEEN = frozenset((PathPart.REQUEST, PathPart.RESPONSE, PathPart.NETWORK_QUEUE))
+
+
+@value(kw_only=True)
+class ProgramAdvice:
+    """What a program could do differently: it gives at most ``share`` of the launch's time, for the reason given."""
+
+    what: str
+    evidence: str
+    share: float
+
+
+def review_program(log: TraceLog, launch: LaunchExplanation) -> tuple[ProgramAdvice, ...]:
+    """Return what the kernel of a launch could do differently, what can give most first."""
+    review = _Review(log, launch)
+    found = [
+        *review.tiles(),
+        *review.repeats(),
+        *review.distance(),
+        *review.descriptors(),
+        *review.slots(),
+        *review.idle(),
+    ]
+    return tuple(sorted((each for each in found if each.share >= SMALLEST_SHARE), key=lambda each: -each.share))
+
+
+class _Review:
+    """Looks through the rows and transfers of a launch."""
+
+    def __init__(self, log: TraceLog, launch: LaunchExplanation) -> None:
+        self._spec = log.machine.spec
+        self._graph = log.machine.graph
+        self._seen = log.seen
+        self._launch = launch
+        columns = self._seen.columns
+        self._mine = columns.launch == launch.request_id
+        self._reads = np.flatnonzero(self._mine & (columns.kind == Kind.DMA_READ) & (columns.tile >= 0))
+        self._parts = dict.fromkeys(PathPart, 0) | {each.part: each.ps for each in launch.path.parts}
+
+    def _share(self, ps: float) -> float:
+        return ps / self._launch.path.ps
+
+    def tiles(self) -> Iterator[ProgramAdvice]:
+        """Yield more tiles in flight, where streamed tiles wait for the round trip to the memory."""
+        in_flight = self._spec.pe.components.pe_scheduler.attrs.tiles_in_flight
+        if len(self._reads) > 2 * in_flight:
+            share = self._share(sum(self._parts[part] for part in _ROUND_TRIP))
+            yield ProgramAdvice(
+                what=f"more tiles in flight: pe.components.pe_scheduler.attrs.tiles_in_flight={2 * in_flight}",
+                evidence=f"the round trip to the memory is {share:.0%} of the critical path with {in_flight} in flight",
+                share=share,
+            )
+
+    def repeats(self) -> Iterator[ProgramAdvice]:
+        """Yield blocks, or operands that stay, where tiles of products are read again and again."""
+        columns, tiles = self._seen.columns, self._seen.machine.log.tiles
+        whole = distinct = 0
+        for parent in np.unique(columns.parent[self._reads]).tolist():
+            rows = self._reads[columns.parent[self._reads] == parent]
+            indices = {tiles[tile] for tile in columns.tile[rows].tolist()}
+            if all(len(index) == 3 for index in indices):
+                m, n, k = (len({index[axis] for index in indices}) for axis in range(3))
+                whole += len(rows)
+                distinct += min(len(rows), m * k + k * n)
+        bound = max((each.ps for each in self._launch.roofline.bounds if each.resource in (of.HBM, of.SRAM)), default=0)
+        if whole > distinct > 0:
+            yield ProgramAdvice(
+                what='products by blocks: tl.composite(..., block="auto"), or an operand that is loaded once',
+                evidence=f"{whole:,} tiles are read where {distinct:,} would do",
+                share=self._share(bound * (1 - distinct / whole)),
+            )
+
+    def distance(self) -> Iterator[ProgramAdvice]:
+        """Yield placement beside the data, where bytes come from slices of other PEs."""
+        seen, transfers = self._seen, self._seen.transfers
+        asks = seen.asks[np.isin(transfers.of[seen.asks], np.flatnonzero(self._mine))]
+        near = far = 0
+        for ask in asks.tolist():
+            asked = seen.tables.transfer(ask)
+            memory = self._graph.node(seen.columns.parts[asked.dst])
+            asker = self._graph.node(seen.columns.parts[asked.src])
+            if isinstance(memory.attrs, HbmCtrlAttrs) and asker.pe is not None:
+                answer = seen.answer(ask) if asked.what == Carries.REQUEST else None
+                nbytes = asked.nbytes if answer is None else answer.nbytes
+                local = (memory.sip, memory.cube) == (asker.sip, asker.cube)
+                near, far = (near + nbytes, far) if local else (near, far + nbytes)
+        if far:
+            ps = sum(
+                each.ps
+                for each in self._launch.shares
+                if each.part in _BETWEEN and each.resource not in (of.NOC, "crossbar overhead", "")
+            )
+            yield ProgramAdvice(
+                what="work beside its data",
+                evidence=f"{far / (near + far):.0%} of {format_size(near + far)} come from, or go to, other cubes",
+                share=self._share(ps),
+            )
+
+    def descriptors(self) -> Iterator[ProgramAdvice]:
+        """Yield fewer, larger descriptors, where their set-up holds up work."""
+        path = next((each.ps for each in sum_resources(self._launch.shares) if each.resource == of.DMA_SETUP), 0)
+        bound = next((each for each in self._launch.roofline.bounds if each.resource == of.DMA_SETUP), None)
+        if bound is not None and bound.amount > 1:
+            yield ProgramAdvice(
+                what="fewer, larger descriptors",
+                evidence=f"{bound.where} sets up {bound.amount:,} {bound.unit}",
+                share=self._share(max(path, bound.ps) * (1 - 1 / bound.amount)),
+            )
+
+    def slots(self) -> Iterator[ProgramAdvice]:
+        """Yield more slots, where senders wait for them."""
+        waits = [hop for hop in self._launch.path.hops if hop.waited_for == "slot"]
+        if waits:
+            yield ProgramAdvice(
+                what="more slots a queue (n_slots in ccl.yaml, or of the install)",
+                evidence=f"senders waited {len(waits):,} times for a slot",
+                share=min(1.0, self._share(sum(hop.ps for hop in waits))),
+            )
+
+    def idle(self) -> Iterator[ProgramAdvice]:
+        """Yield more PEs, where some of the cubes that work do not."""
+        parts = np.unique(self._seen.columns.part[self._mine & (self._seen.columns.kind == Kind.LAUNCH)]).tolist()
+        nodes = [self._graph.node(self._seen.columns.parts[part]) for part in parts]
+        there = len({node.cube_coord for node in nodes}) * self._spec.pes_per_cube
+        if nodes and len(nodes) < there:
+            kernels = sum(step.ps for step in self._launch.path.steps if step.pe is not None)
+            yield ProgramAdvice(
+                what="more PEs",
+                evidence=f"{len(nodes)} of {there} PEs of its cubes work",
+                share=self._share(kernels * (1 - len(nodes) / there)),
+            )
