@@ -25,13 +25,13 @@ COMPARED = ("one-cube", "edge")
 
 
 def compare_machines() -> str:
-    """Return what ``kernbench compare`` says last of a bench on two machines: the verdict."""
+    """Return what ``kernbench compare`` says first of a bench on two machines: the verdict."""
     with tempfile.TemporaryDirectory() as folder:
         results = [os.path.join(folder, f"{machine}.json") for machine in COMPARED]
         for machine, result in zip(COMPARED, results, strict=True):
             Path(result).write_text(_print("run", "--bench", BENCH, "--topology", machine, "--explain", "--json"))
-        verdict = _print("compare", *results).rpartition("\n\n")[2]
-    return f"```\n{verdict.rstrip()}\n```"
+        verdict = "\n".join(json.loads(_print("compare", *results, "--json"))["verdict"])
+    return f"```\n{verdict}\n```"
 
 
 def time_idle_reads() -> str:

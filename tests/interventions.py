@@ -132,7 +132,7 @@ def _check_bound(experiment: Experiment, gains: Mapping[str, int]) -> Iterator[s
 def _check_latency(experiment: Experiment, gains: Mapping[str, int]) -> Iterator[str]:
     (name,) = experiment.launch.verdict.resources
     most = max(gains, key=lambda each: gains[each])
-    if name in gains and gains[name] < gains[most] / 2:
+    if name in gains and max(gains[name], NOISE * experiment.time_ps) < gains[most] / 2:
         yield f"bound by latency, {name}: gives {gains[name]:,} ps, {most} gives {gains[most]:,}"
 
 

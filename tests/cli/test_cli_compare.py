@@ -29,16 +29,29 @@ def test_two_runs(kernbench: Run, runs: tuple[str, str]) -> None:
     ran = kernbench("compare", *runs)
     assert ran.code == 0
     assert f"what differs: {EFFICIENCY} 0.4 → 0.8" in ran.out
-    assert "the stage that changed most: memory" in ran.out
-    assert "latency: HBM in both: the bound of the main launch moves by -50.0%" in ran.out
+    first, *lines = ran.out.splitlines()
+    assert first.startswith("B takes ")
+    assert "bound by latency: HBM in both; HBM −" in first
+    assert [line.partition(":")[0] for line in lines[:4]] == ["what differs", "latency", "verdict", "stages, in ns"]
     assert "…" not in ran.out
+
+
+def test_what_was_used_of_the_machine(kernbench: Run) -> None:
+    ran = kernbench("run", "--bench", "gemm-single-pe", "--json", *SIZES)
+    used = json.loads(ran.out)["used"]
+    parts = used.pop("parts")
+    assert used == {"sips": 1, "cubes": 1, "pes": 1, "slices": 1, "within": "sip0.cube0"}
+    assert {"pe_gemm", "f16", "hbm_ctrl", "noc"} <= set(parts)
+    assert not {"pe_math", "cube_to_cube", "sip_to_sip", "sram", "f32"} & set(parts)
 
 
 def test_two_runs_as_json(kernbench: Run, runs: tuple[str, str]) -> None:
     ran = kernbench("compare", *runs, "--json")
     document = json.loads(ran.out)
-    assert document["differing"] == [{"path": EFFICIENCY, "a": [0.4], "b": [0.8]}]
-    assert document["stages"][0]["name"] == "memory"
+    assert document["differing"] == [{"path": EFFICIENCY, "a": [0.4], "b": [0.8], "unused": ""}]
+    assert document["stages"][0]["name"] == document["moves"][0]["stages"][0]["name"] == "HBM"
+    assert document["pairs"][0]["bounds"] == ["latency: HBM", "latency: HBM"]
+    assert document["verdict"][0].startswith("B takes ")
     assert kernbench("compare", *runs, "--json").out == ran.out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ from ideal_memory import IDEAL
 from kernbench.cli.main import main
 from kernbench.common.errors import InputError
 from kernbench.evaluation.compare_inputs import ResultFigures, ResultFile, read_compared
-from kernbench.evaluation.compare_results import STAGES, compare_results, verdict
+from kernbench.evaluation.compare_results import ResultComparison, compare_results, verdict
 from kernbench.evaluation.sweep_driver import InlineWorker, run_sweep
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, begin_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
+from kernbench.evaluation.sweep_measure import PointRow
 from kernbench.evaluation.sweep_results import write_results
-from kernbench.observe.critical_path_model import PathPart
 
 GRID = """\
 bench: matmul-composite
@@ -53,11 +54,6 @@ def file(axes: tuple[str, ...], *results: ResultFigures) -> ResultFile:
     return ResultFile("file", axes, results)
 
 
-def test_every_part_belongs_to_one_stage() -> None:
-    parts = [part for stage in STAGES.values() for part in stage]
-    assert sorted(parts) == sorted(PathPart)
-
-
 def test_a_parameter_that_one_side_does_not_have_is_absent_there() -> None:
     """As in results of another version; null is a value like others."""
     before, now = result(1.0, old=0, fifo=None), result(1.0, new="program", fifo=4)
@@ -72,23 +68,118 @@ def test_a_parameter_that_one_side_does_not_have_is_absent_there() -> None:
 
 def test_a_parameter_and_the_stage_it_changed(slow_and_fast: tuple[str, str]) -> None:
     found = compare_results(*map(read_compared, slow_and_fast))
-    assert [(each.path, each.a, each.b) for each in found.differing] == [(EFFICIENCY, (0.4,), (0.8,))]
-    assert found.stages[0].name == "memory"
+    assert [(each.path, each.a, each.b, each.unused) for each in found.differing] == [(EFFICIENCY, (0.4,), (0.8,), "")]
+    assert (found.stages[0].name, found.moves[0].stages[0].name, found.unused) == ("HBM", "HBM", ())
     assert {pair.bounds for pair in found.pairs} == {("HBM", "HBM"), ("HBM", "latency: HBM")}
     for group in found.groups:
         assert group.bound.share == pytest.approx(-0.5)
-        assert -0.5 < group.launch.share < -0.25
-    said = verdict(found)
-    assert said[1] == f"what differs: {EFFICIENCY} 0.4 → 0.8"
-    assert said[2].startswith("the stage that changed most: memory, -")
+        assert -0.5 < group.time.share < -0.25
+    first, differs, latency, *verdicts, stages = verdict(found)
+    assert re.match(r"B takes [\d,]+ ns less \(-\d+\.\d%\) over 2 points: .*bound by HBM in both.*; HBM −", first)
+    assert differs == f"what differs: {EFFICIENCY} 0.4 → 0.8"
+    assert latency.startswith("latency: run ")
+    assert all(
+        re.match(r"verdict: main launch at 1 point: bound by HBM in .*; bound -50.0%, time -\d", each)
+        for each in verdicts
+    )
+    assert len(verdicts) == 2
+    assert stages.startswith("stages, in ns: HBM −")
+
+
+def test_what_the_bench_does_not_use(slow_and_fast: tuple[str, str], tmp_path: Path) -> None:
+    """A machine with more of everything but what one PE uses takes as long, and the reason is told."""
+    more = sweep(
+        tmp_path / "more",
+        *(*IDEAL, f"{EFFICIENCY}=0.4", "sip.cube_mesh.h=2", "sip.links.cube_to_cube.bw_gbs=64", "system.sips.count=2"),
+        *("cube.components.sram.attrs.access_ns=99", "pe.math.startup_ns=99", "pe.gemm.macs_per_ns.i8=1"),
+    )
+    found = compare_results(read_compared(slow_and_fast[0]), read_compared(more))
+    assert found.time.ns == 0
+    unused = {each.path: each.unused for each in found.differing}
+    assert unused == {
+        "system.sips.count": "SIPs beyond 1",
+        "sip.cube_mesh.h": "the mesh beyond cube 0",
+        "sip.links.cube_to_cube.bw_gbs": "the mesh beyond cube 0",
+        "cube.components.sram.attrs.access_ns": "SRAM",
+        "pe.gemm.macs_per_ns.i8": "products of other types than f16",
+        "pe.math.startup_ns": "MATH",
+    }
+    first, _, third, *_ = verdict(found)
+    names = "SRAM, products of other types than f16, MATH, the mesh beyond cube 0"
+    one = "SIPs beyond 1"
+    assert first == f"B takes as long as A over 2 points: what differs, {names} and {one}, is not used by this bench"
+    assert third == f"not used by this bench: {names}, {one}"
+
+
+def test_what_is_used_but_holds_up_nothing(slow_and_fast: tuple[str, str], tmp_path: Path) -> None:
+    wide = sweep(tmp_path / "wide", *IDEAL, f"{EFFICIENCY}=0.4", "pe.tcm.write_bw_gbs=512.0", "pe.tcm.bytes=24MiB")
+    found = compare_results(read_compared(slow_and_fast[0]), read_compared(wide))
+    assert found.unused == ()
+    assert verdict(found)[0].startswith("B takes as long as A over 2 points: what differs holds up nothing; ")
+
+
+def test_a_tie_that_appears(tmp_path: Path) -> None:
+    """Fetch as slow as the matrix unit: the path moves between them, and the time hardly."""
+    grid = GRID.replace("ref_ref", "load_load").replace("[32, 64]", "[128]")
+    fast, even = (sweep(tmp_path / f"{gbs}", f"pe.tcm.read_bw_gbs={gbs}", grid=grid) for gbs in (640, 512))
+    found = compare_results(read_compared(fast), read_compared(even))
+    assert found.groups[0].bounds == ("latency: GEMM", "a tie of GEMM and fetch")
+    assert {each.name for each in found.moves[0].stages} == {"fetch", "GEMM"}
+    assert "bound by latency: GEMM in A and by a tie of GEMM and fetch in B; " in verdict(found)[0]
+    assert verdict(found)[0].endswith(": the same wait")
+
+
+def moved(a: dict[str, float], b: dict[str, float]) -> ResultComparison:
+    """Compare runs whose paths spent these times on resources."""
+    rows: list[PointRow] = [
+        {"status": "ok", "sim_ns": sum(of.values())} | {f"run.resources.{name}_ns": ns for name, ns in of.items()}
+        for of in (a, b)
+    ]
+    return compare_results(*(file((), ResultFigures({}, row)) for row in rows))
+
+
+def test_stages_that_trade_places_are_one() -> None:
+    found = moved({"hbm_access": 2000, "gemm": 100, "noc": 50}, {"hbm_access": 720, "gemm": 1412, "noc": 50})
+    assert verdict(found)[0] == "B takes 32 ns more (+1.5%): GEMM +1,312 and HBM access −1,280: the same wait"
+    assert [(move.change.name, move.change.ns) for move in found.moves] == [("GEMM and HBM access: the same wait", 32)]
+    assert verdict(found)[-1] == "stages, in ns: GEMM +1,312 and HBM access −1,280: the same wait"
+
+
+def test_a_stage_may_trade_places_with_several() -> None:
+    found = moved({"hbm": 2000, "gemm": 100, "fetch": 10}, {"hbm": 500, "gemm": 1100, "fetch": 520})
+    assert [[each.name for each in move.stages] for move in found.moves] == [["HBM", "GEMM", "fetch"]]
+
+
+def test_another_main_launch_is_not_compared() -> None:
+    rows: list[PointRow] = [
+        {"status": "ok", "sim_ns": 100.0, "launch.name": name, "launch.ns": ns, "launch.bound": "HBM", "run.bound": run}
+        for name, ns, run in (("x", 50.0, "HBM"), ("y", 20.0, "copies: host link"))
+    ]
+    said = verdict(compare_results(*(file((), ResultFigures({}, row)) for row in rows)))
+    assert "latency: run 100 → 100 ns (as before); main launch x in A, y in B: 50 and 20 ns" in said
+    assert any(each.startswith("verdict: run: most of A goes to HBM, of B to copies: host link") for each in said)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ({"host_link": 1000, "hbm": 100}, {"host_link": 100, "hbm": 1000}),  # copies never overlap with kernels
+        ({"hbm": 1000, "gemm": 100}, {"hbm": 100, "gemm": 600}),  # more went than came
+        ({"hbm": 1000, "gemm": 1000}, {"hbm": 100, "gemm": 100}),
+    ],
+)
+def test_stages_that_do_not_trade_places(a: dict[str, float], b: dict[str, float]) -> None:
+    assert [len(move.stages) for move in moved(a, b).moves] == [1, 1]
 
 
 def test_the_changes_of_stages_add_up(slow_and_fast: tuple[str, str]) -> None:
     found = compare_results(*map(read_compared, slow_and_fast))
     assert sum(stage.ns for stage in found.stages) == pytest.approx(found.time.ns)
-    for stage in found.stages:
-        assert sum(part.ns for part in stage.parts) == pytest.approx(stage.ns)
-    assert [pair.time.ns for pair in found.pairs] == [pytest.approx(sum(s.ns for s in p.stages)) for p in found.pairs]
+    assert sum(move.change.ns for move in found.moves) == pytest.approx(found.time.ns)
+    assert found.stages[0].parts[0].name == "in its queues"
+    assert [pair.time.ns for pair in found.pairs] == [
+        pytest.approx(sum(m.change.ns for m in p.moves)) for p in found.pairs
+    ]
 
 
 def test_one_point_of_a_sweep(slow_and_fast: tuple[str, str]) -> None:
@@ -111,7 +202,10 @@ def test_a_grid_may_say_256_and_a_machine_256_0(tmp_path: Path) -> None:
 def test_equal_results(slow_and_fast: tuple[str, str]) -> None:
     found = compare_results(*[read_compared(slow_and_fast[0])] * 2)
     assert (found.time.ns, found.differing) == (0.0, ())
-    assert verdict(found)[:2] == ("B takes +0.000 ns (+0.0%) over 2 points", "no parameter differs")
+    assert verdict(found)[:2] == (
+        "B takes as long as A over 2 points: no parameter differs",
+        "what differs: no parameter",
+    )
 
 
 def test_points_are_matched_on_the_axes_of_both() -> None:
@@ -130,7 +224,9 @@ def test_points_are_matched_on_common_axes_where_others_never_agree() -> None:
 
 def test_failed_points_are_left_out() -> None:
     a = file(("m",), result(1, m=1), result(0, "failed", m=2))
-    assert compare_results(a, a).unmatched == (1, 1)
+    found = compare_results(a, a)
+    assert found.unmatched == (1, 1)
+    assert verdict(found)[1].startswith("left out of A: 1 of 2 points: 1 failed")
     with pytest.raises(InputError, match="failed on one side"):
         compare_results(a, file(("m",), result(0, "invalid", m=1)))
 
@@ -166,22 +262,24 @@ def test_a_run_that_says_little_is_compared_as_far_as_it_goes(tmp_path: Path) ->
     found = compare_results(read_compared(old), read_compared(new))
     assert (found.time.ns, found.stages, found.busy) == (-2.0, (), ())
     assert verdict(found) == (
-        "B takes -2.000 ns (-20.0%)",
-        "no parameter differs",
+        "B takes 2 ns less (-20.0%)",
         "A does not say a critical path, B does: not compared",
-        "A does not say a roofline, B does: not compared",
+        "A does not say what binds launches, B does: not compared",
         "A does not say how long launches took, B does: not compared",
         "A does not say how long phases were under way, B does: not compared",
         "A does not say how long engines were busy, B does: not compared",
+        "what differs: no parameter",
+        "latency: run 10 → 8 ns (-20.0%)",
     )
 
 
 def test_a_path_without_a_roofline_is_compared_by_stages(tmp_path: Path) -> None:
-    """What an earlier version called otherwise is a stage of its own, so that stages still add up."""
+    """What an earlier version called otherwise is a stage too, so that stages still add up."""
     old = run_file(tmp_path, "old", 10.0, explanation=explained(10_000, {"GEMM": 7_000, "bank wait": 3_000}))
     new = run_file(tmp_path, "new", 8.0, explanation=explained(8_000, {"GEMM": 7_000, "memory queue": 1_000}))
     found = compare_results(read_compared(old), read_compared(new))
-    assert [(each.name, each.ns) for each in found.stages] == [("unknown", -3.0), ("memory", 1.0), ("GEMM", 0.0)]
+    stages = [(each.name, each.ns) for each in found.stages]
+    assert stages == [("bank_wait", -3.0), ("memory queue", 1.0), ("GEMM", 0.0)]
     assert sum(each.ns for each in found.stages) == found.time.ns
     assert "A has parts of the critical path that this version does not know: bank_wait" in verdict(found)
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.image import imread
 from matplotlib.text import Text
 
+from kernbench.evaluation.figure_style import PALETTE
 from kernbench.evaluation.sweep_axes import axis_text, mark_x, scale_y
+from kernbench.evaluation.sweep_loading import plan_sweep
+from kernbench.evaluation.sweep_results import draw_plots
+from kernbench.evaluation.sweep_table import SweepTable
 
 
 def panel_over(values: list[float]) -> Axes:
@@ -62,3 +69,23 @@ def test_the_largest_value_has_room_above_it(values: list[float]) -> None:
 
 def test_values_are_written_as_in_the_file() -> None:
     assert [axis_text(value) for value in (True, False, 1.0, 32, "f16")] == ["true", "false", "1", "32", "f16"]
+
+
+def test_a_heat_map_of_what_binds(tmp_path: Path) -> None:
+    """A colour for each verdict; a point without one has none."""
+    (tmp_path / "grid.yaml").write_text(
+        "bench: matmul-composite\ngrid: { bench.m: [32, 64], bench.n: [32, 64] }\n"
+        "plots: [{ kind: heat-map, value: launch.bound }]\n"
+    )
+    plan = plan_sweep(tmp_path / "grid.yaml", "default")
+    bounds = ("HBM", "a tie of GEMM and fetch", "HBM", None)
+    points = [(m, n) for m in (32, 64) for n in (32, 64)]
+    rows = tuple(
+        {"point": at, "bench.m": m, "bench.n": n, "status": "ok", "launch.bound": bound}
+        for at, ((m, n), bound) in enumerate(zip(points, bounds, strict=True))
+    )
+    (path,) = draw_plots(tmp_path, plan, SweepTable(tuple(plan.axes), rows, {"bench": "matmul-composite"}))
+    picture = imread(path)[..., :3].reshape(-1, 3).round(3)
+    shares = [(abs(picture - to_rgb(colour)).max(axis=1) < 0.01).mean() for colour in PALETTE[:3]]
+    assert shares[0] == pytest.approx(2 * shares[1], rel=0.1)
+    assert shares[2] == 0

@@ -16,7 +16,7 @@ from kernbench.evaluation import sweep_driver, sweep_point
 from kernbench.evaluation.sweep_driver import Chunked, InlineWorker, SweepProgress, run_sweep
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, begin_journal, resume_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
-from kernbench.evaluation.sweep_measure import COLUMNS, part_column
+from kernbench.evaluation.sweep_measure import CAUSES, COLUMNS, time_column
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_point import PointChunk, PointOutcome, run_chunk
 from kernbench.evaluation.sweep_results import TABLE_FILE, pareto_front, write_results
@@ -138,9 +138,10 @@ def test_rows(plan: SweepPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str
     good, raised, wrong, *impossible = table.rows
     assert [row["status"] for row in table.rows] == ["ok", "failed", "failed", "invalid", "invalid", "invalid"]
     assert (good["verdict"], good["max_abs_error"], good["launch.bound"]) == ("PASS", 0.0, "latency: PCIe overhead")
-    assert sum(float(str(good.get(part_column("run", part)) or 0)) for part in PathPart) == pytest.approx(
-        good["sim_ns"]
-    )
+    for kind, names in (("path", PathPart), ("resources", CAUSES)):
+        times = (good.get(time_column("run", kind, name)) for name in names)
+        assert sum(float(str(ns or 0)) for ns in times) == pytest.approx(good["sim_ns"])
+    assert (good["run.bound"], good["used.cubes"], good["used.within"]) == ("copies", 1, "sip0.cube0")
     assert raised["error"] == "ValueError: no 48"
     assert str(wrong["error"]).startswith("FAIL y: 2048 of 2048 elements wrong")
     assert wrong["max_abs_error"] == 1.0

@@ -33,7 +33,8 @@ def test_two_runs_and_their_files(runs: tuple[kb.Run, kb.Run], capsys: pytest.Ca
     printed = json.loads(capsys.readouterr().out)
     assert printed == {**found.to_dict(), "a": "a.json", "b": "b.json"}
     assert kb.compare("a.json", Path("b.json")).to_dict() == printed
-    assert found.verdict.startswith("B takes -")
+    assert found.verdict.startswith("B takes ")
+    assert " less (-" in found.verdict
     assert found.differing.column("path") == ["cube.hbm.num_pcs"]
     assert sum(found.stages.column("ns")) == pytest.approx(found.found.time.ns)  # type: ignore[arg-type]
     assert found.pairs.column("b_ns") == [runs[1].latency_ns]

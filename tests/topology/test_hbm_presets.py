@@ -13,7 +13,7 @@ import pytest
 from compiled import compiled, packaged_topology
 from kernbench.common.config import apply_overrides
 from kernbench.common.errors import ConfigError, UnknownNameError
-from kernbench.components.hbm.banks import BankedMemory
+from kernbench.components.hbm.banks import BankedMemory, Histories
 from kernbench.di.registry import REGISTRY
 from kernbench.messages.fabric import Access
 from kernbench.topology.builder import Topology, validate_topology
@@ -128,7 +128,7 @@ def test_odd_peaks_are_told_so_that_they_fit(burst_ns, num_pcs):
 @pytest.mark.parametrize("name", PRESETS)
 def test_streams_get_what_refresh_leaves(name):
     timing = PRESETS[name].timing
-    memory = BankedMemory(timing, 4, interleave(256 // timing.burst_bytes, xor=True), 128, 2048)
+    memory = BankedMemory(Histories(timing, 4, interleave(256 // timing.burst_bytes, xor=True), 128), 2048)
     nbytes = 1 << 20
     last = memory.serve(Access(0, nbytes), False, 0, nbytes, 0).last_ps
     part = nbytes * 1000 / last / (4 * timing.pc_gbs)

@@ -7,7 +7,7 @@ import pytest
 from compiled import compiled
 from ideal_memory import IDEAL
 from kernbench.common.errors import ConfigError
-from kernbench.components.hbm.banks import BankedMemory
+from kernbench.components.hbm.banks import BankedMemory, Histories
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_spec import HBM2, HBM3, HbmSpec, HbmTiming, Refresh, interleave
 
@@ -89,7 +89,7 @@ def test_what_is_wrong_is_told(changes, message):
 
 def work(timing: HbmTiming, refresh: Refresh) -> list[object]:
     """What some reads and writes come to."""
-    memory = BankedMemory(timing, 4, interleave(8, xor=True), 64, 2048, refresh=refresh)
+    memory = BankedMemory(Histories(timing, 4, interleave(8, xor=True), 64, refresh), 2048)
     accesses = [
         *((k << 24, 4096, k % 3 == 1) for k in range(12)),
         *((k << 20, 2048, k % 5 == 0) for k in range(40)),

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from kernbench.cli.console import ReportLine, number, table, text
 from kernbench.evaluation.advice import Advice
-from kernbench.observe.verdict import join_words
+from kernbench.observe.path_resources import join_words
 
 
 def advice_parts(found: Advice) -> Iterator[Table | ReportLine | None]:

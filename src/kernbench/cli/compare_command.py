@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import rich_click as click
 from rich.console import Console
@@ -11,13 +11,8 @@ from rich.table import Table
 from kernbench.cli.console import bar, number, print_json, show_report, stdout, table, text
 from kernbench.cli.options import output_options, verbose_option
 from kernbench.evaluation.compare_inputs import ResultFile
-from kernbench.evaluation.compare_results import (
-    Change,
-    Differing,
-    Pair,
-    ResultComparison,
-    values_text,
-)
+from kernbench.evaluation.compare_machines import values_text
+from kernbench.evaluation.compare_results import Change, Move, Pair, ResultComparison
 from kernbench.library.comparisons import SideBySide, compare
 
 
@@ -37,64 +32,65 @@ def command(a: str, b: str, as_json: bool) -> int:
 
 
 MOST_ROWS = 20
-SMALLEST_SHARE = 0.001
 
 
 def print_compared(console: Console, compared: SideBySide) -> None:
-    """Print what explains the difference of two results, then the tables."""
-    found = compared.found
-    head = [(line, "bold") for line in compared.sentences]
-    head += [(f"{name}: {said}", "default") for name, said in (("A", _name(compared.a)), ("B", _name(compared.b)))]
-    head += [(f"{name}: {said}", "default") for name, said in _say_left_out(found)]
-    breakdown = _breakdown("Where the change is  (critical path of the run, all points)", found.stages, found.time.ns)
-    if not found.stages:
-        breakdown = _breakdown("Busy time  (overlaps; runs that are observed have a critical path)", found.busy, 0.0)
-    show_report(console, head, (_pairs(found.pairs), breakdown, _bounds(found), _differing(found.differing)))
+    """Print what moved and why, in sentences, then in tables."""
+    found, (first, *others) = compared.found, compared.sentences
+    head = [(first, "bold"), *((line, "default") for line in others)]
+    head += [(f"{name}: {_name(file)}", "default") for name, file in (("A", compared.a), ("B", compared.b))]
+    tables = (_stages(found), _pairs(found.pairs), _verdicts(found.pairs), _differing(found))
+    show_report(console, head, tables)
 
 
 def _name(file: ResultFile) -> str:
     return f"{file.name} ({len(file.results)} points)" if file.axes else file.name
 
 
-def _say_left_out(found: ResultComparison) -> list[tuple[str, str]]:
-    left, right = found.unmatched
-    return [("left out", f"{left} of A, {right} of B: failed, or not in the other")] if left or right else []
-
-
 def _pairs(pairs: Sequence[Pair]) -> Table:
     shown = sorted(pairs, key=lambda pair: -abs(pair.time.ns))[:MOST_ROWS]
     which = f", the {MOST_ROWS} of {len(pairs)} that changed most" if len(pairs) > MOST_ROWS else ""
     axes = [number(path.rpartition(".")[2]) for path, _ in pairs[0].where]
+    launch = () if axes else ("launch A ns", "launch B ns")
     made = table(
         f"Points{which}" if axes else "Time",
         *axes,
-        *(number(name) for name in ("A ns", "B ns", "change", "launch A ns", "launch B ns", "change")),
+        *(number(name) for name in ("A ns", "B ns", "change", *launch, "launch")),
         text("bound by"),
         text("stage"),
     )
     for pair in shown:
+        cells = (*_cells(pair.launch)[:2], pair.launch.share_text if pair.same_launch else "another")
         bounds = " → ".join(dict.fromkeys(pair.bounds))
-        stage = pair.stages[0].name if pair.stages and pair.time.ns else ""
+        stage = pair.moves[0].change.name if pair.moves else ""
         where = (str(value) for _, value in pair.where)
-        made.add_row(*where, *_cells(pair.time), *_cells(pair.launch), bounds, stage)
+        made.add_row(*where, *_cells(pair.time), *(cells[2:] if axes else cells), bounds, stage)
     return made
 
 
 def _cells(change: Change) -> tuple[str, str, str]:
-    return f"{change.a_ns:,.3f}", f"{change.b_ns:,.3f}", f"{change.share:+.1%}"
+    return f"{change.a_ns:,.3f}", f"{change.b_ns:,.3f}", change.share_text
 
 
-def _breakdown(title: str, changes: Iterable[Change], whole: float) -> Table:
-    made = table(title, text("stage"), *(number(name) for name in ("A ns", "B ns", "change ns", "change")), text(""))
-    given = tuple(changes)
-    most = max((abs(each.ns) for each in given), default=0.0)
-    for each in given:
-        made.add_row(*_row(each), bar(abs(each.ns) / most if most else 0.0))
-        for part in each.parts if len(each.parts) > 1 else ():
-            if abs(part.ns) > SMALLEST_SHARE * most:
+def _stages(found: ResultComparison) -> Table:
+    """Tabulate the stages that moved; below their sum those that trade places, and what a stage waited in queues."""
+    title, moves, every = "Where the time moved  (critical path of the run, all points)", found.moves, found.stages
+    if not every:
+        title, every = "Busy time  (overlaps; runs that are observed have a critical path)", found.busy
+        moves = tuple(Move((each,)) for each in every if each.ns)
+    columns = (number(name) for name in ("A ns", "B ns", "change ns", "change"))
+    made = table(title, text("stage"), *columns, text(""))
+    most = max((abs(move.change.ns) for move in moves), default=0.0)
+    for move in moves:
+        made.add_row(*_row(move.change), bar(abs(move.change.ns) / most if most else 0.0))
+        for part in move.stages if len(move.stages) > 1 else move.stages[0].parts:
+            if part.ns:
                 made.add_row(*_row(part, "  "), "", style="dim")
-    if whole:
-        made.add_row("all", "", "", f"{whole:+,.3f}", "", "", style="bold")
+    still = [each.a_ns for each in every if not each.ns]
+    if still:
+        made.add_row(f"{len(still)} others", f"{sum(still):,.3f}", f"{sum(still):,.3f}", "", "as before", "")
+    if found.stages:
+        made.add_row(*_row(found.time), "", style="bold")
     return made
 
 
@@ -103,24 +99,22 @@ def _row(change: Change, indent: str = "") -> tuple[str, ...]:
     return f"{indent}{change.name}", a, b, f"{change.ns:+,.3f}", share
 
 
-def _bounds(found: ResultComparison) -> Table | None:
-    groups = [group for group in found.groups if group.bound.a_ns]
-    if not groups:
+def _verdicts(pairs: Sequence[Pair]) -> Table | None:
+    """Tabulate the verdicts on the run and on its main launch, of a single pair."""
+    if len(pairs) > 1:
         return None
-    made = table(
-        "The roofline of the main launch",
-        text("bound by"),
-        *(number(name) for name in ("points", "bound A ns", "bound B ns", "bound", "launch")),
-    )
-    for group in groups:
-        a, b, share = _cells(group.bound)
-        bounds = " → ".join(dict.fromkeys(group.bounds))
-        made.add_row(bounds, str(group.pairs), a, b, share, f"{group.launch.share:+.1%}")
+    made = table("Verdicts", text("of"), text("in"), text("what binds"))
+    (pair,) = pairs
+    for what, names, both in (("run", ("", ""), pair.run_verdicts), ("launch", pair.launches, pair.verdicts)):
+        for side, name, said in zip("AB", names, both, strict=True):
+            if said:
+                made.add_row(f"{what} {name}".rstrip(), side, said)
     return made
 
 
-def _differing(differing: Sequence[Differing]) -> Table:
-    made = table("Parameters that differ", text("parameter"), text("A"), text("B"))
-    for each in differing:
-        made.add_row(each.path, values_text(each.a), values_text(each.b))
+def _differing(found: ResultComparison) -> Table:
+    unused = [text("not used by this bench")] if found.unused else []
+    made = table("Parameters that differ", text("parameter"), text("A"), text("B"), *unused)
+    for each in found.differing:
+        made.add_row(each.path, values_text(each.a), values_text(each.b), *([each.unused] if unused else []))
     return made

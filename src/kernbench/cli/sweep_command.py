@@ -184,7 +184,7 @@ def _rows(found: Sweep) -> Table:
     few = sorted(good, key=_time)[:MOST_ROWS]
     which = f", the {MOST_ROWS} fastest of {len(good)}" if len(good) > MOST_ROWS else ""
     axes = [number(name) for name in ("point", *map(_short, found.axes))]
-    made = table(f"Points{which}", *axes, number("sim ns"), number("longest launch ns"), text("bound by"))
+    made = table(f"Points{which}", *axes, number("sim ns"), number("main launch ns"), text("bound by"))
     for row in few:
         made.add_row(*(_cell(row.get(name)) for name in ("point", *found.axes, *SHOWN)))
     return made

@@ -169,7 +169,8 @@ def _candidates(machine: Topology, found: RunExplanation) -> list[tuple[str, ...
             most[name] = max(most.get(name, 0.0), share)
     ordered = sorted((name for name in most if name in known), key=lambda name: -most[name])[:MOST_RESOURCES]
     ties = [group for roofline in (found.roofline, *([main.roofline] if main else [])) for group in roofline.ties]
-    groups = [pair for group in ties for pair in (*combinations(group, 2), group)]
+    ties += [each.resources for each in sum_resources(found.shares if main is None else main.shares)[:1]]
+    groups = [pair for group in ties if len(group) > 1 for pair in (*combinations(group, 2), group)]
     return list(dict.fromkeys([*((name,) for name in ordered), *groups]))
 
 

@@ -8,9 +8,9 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kernbench.common.complaints import explain, show
 from kernbench.common.config import path_text, read_model
@@ -18,7 +18,14 @@ from kernbench.common.errors import InputError
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
 from kernbench.evaluation.outputs import read_json
-from kernbench.evaluation.sweep_measure import OK, PointRow, bound_column, flat_configuration, part_column, slug
+from kernbench.evaluation.sweep_measure import (
+    OK,
+    PointRow,
+    flat_configuration,
+    slug,
+    tabulate_times,
+    tabulate_use,
+)
 from kernbench.evaluation.sweep_plan import BENCH_PREFIX, CCL
 from kernbench.evaluation.sweep_spec import LARGEST
 from kernbench.evaluation.sweep_table import JSON_COLUMNS, TABLE_FILE, SweepTable, read_sweep_table
@@ -49,53 +56,58 @@ class EngineUse(_ReadPart):
 
 
 class LaunchUse(_ReadPart):
-    """The time that the launches of a name took."""
+    """The time that the longest launch of a name took."""
 
     name: str
     total_ns: float
-    kernel_ns: float
 
 
-class PathPartTime(_ReadPart):
-    """A part of a critical path."""
+class PartTime(_ReadPart):
+    """The time of a path in one of its parts, and on a resource: none where it says none."""
 
     part: str
     ps: Picoseconds
+    resource: str = ""
+
+
+class ResourceTime(_ReadPart):
+    """The time of a path on a resource, or the least that the resource needs."""
+
+    resource: str
+    ps: Picoseconds
+    queued_ps: Picoseconds = 0
 
 
 class PathTaken(_ReadPart):
     """A critical path."""
 
     total_ps: Picoseconds
-    parts: tuple[PathPartTime, ...]
+    parts: tuple[PartTime, ...]
+    shares: tuple[PartTime, ...] = ()
+    resources: tuple[ResourceTime, ...] = ()
 
-
-class LeastTime(_ReadPart):
-    """The time that a resource needs at least."""
-
-    resource: str
-    ps: Picoseconds
+    def causes(self) -> Iterator[tuple[str, int, int]]:
+        """Yield resources and parts that no resource has, with their time and that in queues."""
+        yield from ((each.resource, each.ps, each.queued_ps) for each in self.resources)
+        yield from ((each.part, each.ps, 0) for each in self.shares if not each.resource)
 
 
 class Bounds(_ReadPart):
     """A roofline."""
 
     binding: str | None
-    bounds: tuple[LeastTime, ...]
-
-    @model_validator(mode="after")
-    def _binds(self) -> Bounds:
-        known = [bound.resource for bound in self.bounds]
-        if self.binding is not None and self.binding not in known:
-            raise ValueError(f"binding is {show(self.binding)}, which is none of the bounds")
-        return self
+    bounds: tuple[ResourceTime, ...]
 
 
 class Judged(_ReadPart):
-    """A verdict: that on a launch has a label, too."""
+    """A verdict."""
 
     sentence: str
     label: str = ""
+
+    def row(self, group: str) -> PointRow:
+        """It by column, as that on ``group``."""
+        return {f"{group}.bound": self.label or self.sentence, f"{group}.verdict": self.sentence}
 
 
 class Explained(_ReadPart):
@@ -107,6 +119,17 @@ class Explained(_ReadPart):
     request_id: int = -1
     name: str = ""
 
+    def row(self, group: str) -> PointRow:
+        """Its figures by column, as those of ``group``."""
+        path, roof, said = self.critical_path, self.roofline or Bounds(binding=None, bounds=()), self.verdict
+        return tabulate_times(
+            group,
+            path=((each.part, each.ps) for each in path.parts),
+            causes=path.causes(),
+            bounds={each.resource: each.ps for each in roof.bounds},
+            label=roof.binding,
+        ) | (said.row(group) if said else {})
+
 
 class Explanation(Explained):
     """The same of the run and of its launches, of which ``main_launch`` has most of its critical path."""
@@ -114,11 +137,14 @@ class Explanation(Explained):
     launches: tuple[Explained, ...] = ()
     main_launch: int | None = None
 
-    @property
-    def main(self) -> Explained | None:
-        """The main launch, or where that is not said the longest."""
+    def rows(self) -> PointRow:
+        """The figures of the run, and of its main launch: where that is not said, of the longest."""
         main = [each for each in self.launches if each.request_id == self.main_launch]
-        return max(main or self.launches, key=lambda each: each.critical_path.total_ps, default=None)
+        longest = max(main or self.launches, key=lambda each: each.critical_path.total_ps, default=None)
+        if longest is None:
+            return self.row("run")
+        named: PointRow = {"launch.name": longest.name, "launch.ns": ps_to_ns(longest.critical_path.total_ps)}
+        return self.row("run") | longest.row("launch") | named
 
 
 class RunDocument(_ReadPart):
@@ -131,6 +157,8 @@ class RunDocument(_ReadPart):
     phases: tuple[PhaseUse, ...] = ()
     engines: tuple[EngineUse, ...] = ()
     launches: tuple[LaunchUse, ...] = ()
+    verdict: Judged | None = None
+    used: Mapping[str, int | str | tuple[str, ...]] = {}
     explanation: Explanation | None = None
 
     def row(self) -> PointRow:
@@ -138,12 +166,10 @@ class RunDocument(_ReadPart):
         row: PointRow = {"status": OK, "sim_ns": self.sim_ns}
         row |= {f"phase.{each.phase}.busy_ns": each.busy_ns for each in self.phases}
         row |= {f"engine.{slug(each.engine)}.busy_ns": each.busy_ns for each in self.engines}
-        main = None if self.explanation is None else self.explanation.main
-        shown = [each for each in self.launches if main is not None and each.name == main.name]
-        longest = max(shown or self.launches, key=lambda each: each.total_ns, default=None)
-        if longest is not None:
-            row |= {"launch.name": longest.name, "launch.ns": longest.total_ns, "launch.kernel_ns": longest.kernel_ns}
-        return row if self.explanation is None else row | _tabulate_explanation(self.explanation)
+        longest = max(self.launches, key=lambda each: each.total_ns, default=None)
+        row |= {} if longest is None else {"launch.name": longest.name, "launch.ns": longest.total_ns}
+        row |= tabulate_use(self.used) | (self.verdict.row("run") if self.verdict else {})
+        return row if self.explanation is None else row | self.explanation.rows()
 
 
 def read_run(path: Path) -> RunDocument:
@@ -162,25 +188,8 @@ def read_run(path: Path) -> RunDocument:
     raise InputError(f"{path}: not what {RUN_COMMAND} prints: {at}{first.message}{more}")
 
 
-def _tabulate_explanation(found: Explanation) -> PointRow:
-    row = _group("run", found)
-    return row if found.main is None else row | _group("launch", found.main)
-
-
-def _group(group: str, found: Explained) -> PointRow:
-    row: PointRow = {part_column(group, each.part): ps_to_ns(each.ps) for each in found.critical_path.parts}
-    if found.verdict is not None:
-        row[f"{group}.bound"] = found.verdict.label or found.verdict.sentence
-    if found.roofline is None:
-        return row
-    binding = found.roofline.binding
-    row |= {bound_column(group, each.resource): ps_to_ns(each.ps) for each in found.roofline.bounds}
-    if binding is not None:
-        row = {f"{group}.bound": binding} | row | {f"{group}.bound_ns": row[bound_column(group, binding)]}
-    return row
-
-
 CCL_PREFIX = f"{CCL}."
+"""How parameters of collectives begin; runs do not say them."""
 _ONE_POINT = re.compile(r"(?P<path>.+):(?P<point>\d{1,18})")
 
 
@@ -196,15 +205,21 @@ class ResultFigures:
         """True if it has figures."""
         return self.row["status"] == OK
 
-    @property
-    def says_collectives(self) -> bool:
-        """True if it is known how collectives were configured; runs do not say."""
-        return any(path.startswith(CCL_PREFIX) for path in self.configuration)
+    def says(self, begin: str) -> bool:
+        """True if it has figures in columns that begin so."""
+        return any(column.startswith(begin) and cell is not None for column, cell in self.row.items())
+
+    def text(self, column: str) -> str:
+        """A text; empty where it is missing."""
+        return str(self.row.get(column) or "")
 
     def number(self, column: str) -> float:
         """A figure; what is missing took no time."""
         cell = self.row.get(column)
         return float(cell) if isinstance(cell, int | float) else 0.0
+
+
+ResultPair: TypeAlias = tuple[ResultFigures, ResultFigures]
 
 
 @value

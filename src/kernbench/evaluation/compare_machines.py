@@ -1,4 +1,4 @@
-"""Two machines that differ in many ways, said as an architect does: how many of what, how fast, how far.
+"""What differs between two machines and programs, said as an architect does, and whether the program uses it.
 
 A machine of another design differs in dozens of keys. ``say_machines`` names what most of them come to, in the order in
 which a machine is told; the table of ``kernbench compare`` has every key.
@@ -6,17 +6,160 @@ which a machine is told; the table of ``kernbench compare`` has every key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from kernbench.common import dtypes
 from kernbench.common.units import format_size
-from kernbench.evaluation.compare_inputs import ResultFigures
+from kernbench.common.values import value
+from kernbench.evaluation.compare_inputs import CCL_PREFIX, ResultFigures, ResultPair
+from kernbench.evaluation.sweep_plan import BENCH_PREFIX
 from kernbench.topology.hbm_spec import PRESETS
 
 Configuration: TypeAlias = Mapping[str, Any]
+_Headline: TypeAlias = str | Callable[[Configuration], str]
 
 MOST_NAMED = 8
 """So many parameters are named one by one"""
+
+
+@value
+class Differing:
+    """A parameter that is not the same: its values on both sides, of all pairs; none where a side does not have it.
+
+    ``unused``: what it is a parameter of, if no result uses that; empty where one does, or where nobody can tell.
+    """
+
+    path: str
+    a: tuple[Any, ...]
+    b: tuple[Any, ...]
+    unused: str = ""
+
+    @property
+    def of_machine(self) -> bool:
+        """True for a parameter of the machine, not of the bench or of collectives."""
+        return not f"{self.path}.".startswith((BENCH_PREFIX, CCL_PREFIX))
+
+    def __str__(self) -> str:
+        return f"{self.path} {_few(self.a)} → {_few(self.b)}"
+
+
+def find_differing(pairs: Sequence[ResultPair]) -> tuple[Differing, ...]:
+    """Return the parameters that differ between the results of a pair; of collectives only if all results say them."""
+    results = [each for pair in pairs for each in pair]
+    paths = dict.fromkeys(path for each in results for path in each.configuration)
+    if not all(any(path.startswith(CCL_PREFIX) for path in each.configuration) for each in results):
+        paths = dict.fromkeys(path for path in paths if not path.startswith(CCL_PREFIX))
+    differing = (path for path in paths if not all(_has_same(path, one, other) for one, other in pairs))
+    (ours, theirs), use = zip(*pairs, strict=True), _sum_use(pairs)
+    return tuple(
+        Differing(path, _values(ours, path), _values(theirs, path), _unused(path, use, results) if use else "")
+        for path in differing
+    )
+
+
+def _has_same(path: str, one: ResultFigures, other: ResultFigures) -> bool:
+    a, b = one.configuration.get(path), other.configuration.get(path)
+    return type(a) is type(b) and bool(a == b)
+
+
+def _values(results: Sequence[ResultFigures], path: str) -> tuple[Any, ...]:
+    """The values of a parameter, each once; none where no result has it, as with those of another version."""
+    if not any(path in each.configuration for each in results):
+        return ()
+    texts = dict.fromkeys(json.dumps(each.configuration.get(path)) for each in results)
+    return tuple(map(json.loads, texts))
+
+
+def values_text(values: Sequence[Any]) -> str:
+    """The values of a parameter on one side, as a file has them; ``absent`` where that side does not have it."""
+    texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
+    return ", ".join(texts) or "absent"
+
+
+def _few(values: Sequence[Any]) -> str:
+    return values_text(values) if len(values) <= 3 else f"{values_text(values[:2])}, …, {values_text(values[-1:])}"
+
+
+_COUNTED = {
+    "system.sips.": ("sips", "SIP", "sip_to_sip"),
+    "sip.cube_mesh.": ("cubes", "cube", "cube_to_cube"),
+    "cube.pe_layout.pe_per_corner": ("pes", "PE", ""),
+    "cube.hbm.slices": ("slices", "HBM slice", ""),
+}
+"""What parameters give the number of: its count, its name, the links between several."""
+_PART = re.compile(r"(?:system|sip|cube|pe)\.(?:links|components|extra)\.(\w+)\..+")
+_SECTIONS = {
+    "cube.hbm": "hbm_ctrl",
+    "cube.sram": "sram",
+    "pe.gemm": "pe_gemm",
+    "pe.math": "pe_math",
+    "pe.dma": "pe_dma",
+}
+_UNSEEN = ("pe_tcm", "pe_mmu")
+"""Parts that work without a sign of it"""
+_TYPES = tuple(map(str, dtypes.ALL))
+_WORDS = {
+    "cube_to_cube": "links between cubes",
+    "sip_to_sip": "links between SIPs",
+    "sip_port": "links between SIPs",
+    "router_to_sram": "SRAM",
+    "sram": "SRAM",
+    "pe_gemm": "the matrix unit",
+    "pe_math": "MATH",
+    "pe_ipcq": "queues",
+}
+
+
+@value
+class _Use:
+    """What results used of their machines: ``parts``; the ``cubes`` that all of it lies in, for each result; and how
+    many of what is counted, where both results of each pair used as many."""
+
+    parts: frozenset[str]
+    cubes: frozenset[str]
+    counts: Mapping[str, str]
+
+
+def _sum_use(pairs: Sequence[ResultPair]) -> _Use | None:
+    """Return what the results used; None where one does not say."""
+    results = [each for pair in pairs for each in pair]
+    if not all(each.says("used.parts") for each in results):
+        return None
+    counts = {}
+    for name, _, _ in _COUNTED.values():
+        numbers = {(a.text(f"used.{name}"), b.text(f"used.{name}")) for a, b in pairs}
+        if all(one == other for one, other in numbers):
+            counts[name] = " or ".join(sorted(one for one, _ in numbers))
+    parts = {name for text in {each.text("used.parts") for each in results} for name in text.split(", ")}
+    cubes = {each.text("used.within").partition(".cube")[2] for each in results}
+    return _Use(frozenset(parts), frozenset(cubes), counts)
+
+
+def _unused(path: str, use: _Use, results: Sequence[ResultFigures]) -> str:
+    """Return what a parameter of the machine is of, if no result uses that."""
+    count, name, part = next((each for begin, each in _COUNTED.items() if path.startswith(begin)), ("", "", ""))
+    part = part if count else _part_of(path, results)
+    if part in use.parts or part in _UNSEEN or (count not in use.counts if count else not part):
+        return ""
+    if part == "cube_to_cube":
+        (cube, *others) = use.cubes
+        return f"the mesh beyond cube {cube}" if cube and not others else _WORDS[part]
+    if part in _TYPES:
+        types = [each for each in _TYPES if each in use.parts]
+        return f"products of other types than {', '.join(types)}" if types else _WORDS["pe_gemm"]
+    return f"{name}s beyond {use.counts[count]}" if count else _WORDS.get(part, part)
+
+
+def _part_of(path: str, results: Sequence[ResultFigures]) -> str:
+    """Return the kind of part, the class of links or the type that a parameter is of, as ``used.parts`` has it."""
+    found, (section, _, key) = _PART.fullmatch(path), path.rpartition(".")
+    if found is not None:
+        kind = f"{path[: found.end(1)]}.kind"
+        return next((str(each.configuration[kind]) for each in results if each.configuration.get(kind)), found[1])
+    return key if section == "pe.gemm.macs_per_ns" else _SECTIONS.get(section, "")
 
 
 def say_machines(a: Iterable[ResultFigures], b: Iterable[ResultFigures]) -> str:
@@ -26,17 +169,17 @@ def say_machines(a: Iterable[ResultFigures], b: Iterable[ResultFigures]) -> str:
 
 
 def _headlines(ours: Iterable[Configuration], theirs: Iterable[Configuration]) -> Iterator[str]:
-    for label, describe in _HEADLINES:
+    for label, describe in _HEADLINES.items():
         sides = [{_try_headline(describe, each) for each in side} for side in (ours, theirs)]
         if sides[0] != sides[1] and all(len(side) == 1 and "" not in side for side in sides):
             (one,), (other,) = sides
             yield f"{label} {one} → {other}"
 
 
-def _try_headline(describe: Callable[[Configuration], str], configuration: Configuration) -> str:
+def _try_headline(describe: _Headline, configuration: Configuration) -> str:
     """Return a headline; nothing for a result without its keys, as of another version, or without such values."""
     try:
-        return describe(configuration)
+        return describe % configuration if isinstance(describe, str) else describe(configuration)
     except (KeyError, TypeError, ValueError):
         return ""
 
@@ -46,14 +189,6 @@ def _sips(c: Configuration) -> str:
     return f"{count} ({c['system.sips.topology']})" if count > 1 else f"{count}"
 
 
-def _cubes(c: Configuration) -> str:
-    return f"{c['sip.cube_mesh.w']} × {c['sip.cube_mesh.h']}"
-
-
-def _pes(c: Configuration) -> str:
-    return f"{c['cube.pe_layout.pe_per_corner'] * len(c['cube.pe_layout.corners'])}"
-
-
 def _slice(c: Configuration) -> str:
     name, channels = c["cube.hbm.timing"], c["cube.hbm.num_pcs"]
     preset = PRESETS.get(name)
@@ -61,43 +196,23 @@ def _slice(c: Configuration) -> str:
     return f"{channels} channels of {name}{peak}"
 
 
-def _clocks(c: Configuration) -> str:
-    return ", ".join(f"{c[f'clocks.{domain}']:g}" for domain in ("pe", "noc", "io"))
-
-
-def _rate(dtype: str) -> Callable[[Configuration], str]:
-    return lambda c: f"{c[f'pe.gemm.macs_per_ns.{dtype}']:g}"
-
-
-def _size(path: str) -> Callable[[Configuration], str]:
-    return lambda c: format_size(c[path])
-
-
-def _bandwidth(path: str) -> Callable[[Configuration], str]:
-    return lambda c: f"{c[path]:g} GB/s"
-
-
 def _between(path: str, *counts: str) -> Callable[[Configuration], str]:
     """Return the headline of links that machines have with more than one of what is counted."""
     return lambda c: f"{c[path]:g} GB/s" if any(c[count] > 1 for count in counts) else ""
 
 
-def _time(path: str) -> Callable[[Configuration], str]:
-    return lambda c: f"{c[path]:g} ns"
-
-
-_HEADLINES: tuple[tuple[str, Callable[[Configuration], str]], ...] = (
-    ("SIPs", _sips),
-    ("cubes a SIP", _cubes),
-    ("PEs a cube", _pes),
-    ("MACs of f16 a ns and PE", _rate("f16")),
-    ("a slice of HBM", _slice),
-    ("bytes of a slice", _size("cube.hbm.bytes_per_slice")),
-    ("TCM", _size("pe.tcm.bytes")),
-    ("a link of the NoC", _bandwidth("cube.noc.link_bw_gbs")),
-    ("a router", _time("cube.components.noc_router.attrs.overhead_ns")),
-    ("from cube to cube", _between("sip.links.cube_to_cube.bw_gbs", "sip.cube_mesh.w", "sip.cube_mesh.h")),
-    ("from SIP to SIP", _between("system.links.sip_to_sip.bw_gbs", "system.sips.count")),
-    ("clocks of PEs, NoC, IO", _clocks),
-    ("the host's link", _bandwidth("system.links.host_to_switch.bw_gbs")),
-)
+_HEADLINES: Mapping[str, _Headline] = {
+    "SIPs": _sips,
+    "cubes a SIP": "%(sip.cube_mesh.w)s × %(sip.cube_mesh.h)s",
+    "PEs a cube": lambda c: f"{c['cube.pe_layout.pe_per_corner'] * len(c['cube.pe_layout.corners'])}",
+    "MACs of f16 a ns and PE": "%(pe.gemm.macs_per_ns.f16)g",
+    "a slice of HBM": _slice,
+    "bytes of a slice": lambda c: format_size(c["cube.hbm.bytes_per_slice"]),
+    "TCM": lambda c: format_size(c["pe.tcm.bytes"]),
+    "a link of the NoC": "%(cube.noc.link_bw_gbs)g GB/s",
+    "a router": "%(cube.components.noc_router.attrs.overhead_ns)g ns",
+    "from cube to cube": _between("sip.links.cube_to_cube.bw_gbs", "sip.cube_mesh.w", "sip.cube_mesh.h"),
+    "from SIP to SIP": _between("system.links.sip_to_sip.bw_gbs", "system.sips.count"),
+    "clocks of PEs, NoC, IO": "%(clocks.pe)g, %(clocks.noc)g, %(clocks.io)g",
+    "the host's link": "%(system.links.host_to_switch.bw_gbs)g GB/s",
+}

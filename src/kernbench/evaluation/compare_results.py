@@ -1,6 +1,7 @@
-"""Two results side by side: which parameters differ, which stage of the critical path changed, and how the bound did.
+"""Two results side by side: what differs, whether it is used, and how latency, verdict and stages moved.
 
-The critical path adds up to the time, so the changes of its stages add up to the change. ``verdict`` says it in words.
+The critical path adds up to the time, so the changes of its stages add up to the change. A stage is a resource on the
+path, or a part of the path that no resource has; of a result that says no resources, a part.
 """
 
 from __future__ import annotations
@@ -11,72 +12,39 @@ from typing import Any
 
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
-from kernbench.evaluation.compare_inputs import CCL_PREFIX, ResultFigures, ResultFile
-from kernbench.evaluation.compare_machines import MOST_NAMED, say_machines
-from kernbench.evaluation.sweep_measure import part_column, slug
-from kernbench.evaluation.sweep_plan import BENCH_PREFIX
+from kernbench.evaluation.compare_inputs import ResultFigures, ResultFile, ResultPair
+from kernbench.evaluation.compare_machines import MOST_NAMED, Differing, find_differing, say_machines
+from kernbench.evaluation.sweep_measure import CAUSES, slug
 from kernbench.observe.critical_path_model import PathPart
+from kernbench.observe.path_resources import join_words
 from kernbench.observe.works import PE_ENGINES
 from kernbench.runtime_api.requests import PHASES
+from kernbench.topology import resources as of
 
-_NAMED: Mapping[str, tuple[PathPart, ...]] = {
-    "host": (PathPart.HOST_TRANSFER, PathPart.HOST_WAIT),
-    "control path": (
-        PathPart.DOWN,
-        PathPart.CONTROL_QUEUE,
-        PathPart.CONTROL_CPU,
-        PathPart.UP,
-        PathPart.COMMON_START,
-        PathPart.EARLIER_KERNEL,
-        PathPart.LAUNCH,
-        PathPart.BARRIER,
-    ),
-    "command issue": (PathPart.ISSUE, PathPart.TILE_ISSUE, PathPart.WAIT),
-    "device fill": (PathPart.FILL,),
-    "DMA set-up": (PathPart.DMA_SETUP,),
-    "network": (PathPart.REQUEST, PathPart.RESPONSE, PathPart.NETWORK_QUEUE, PathPart.RAW),
-    "memory": (
-        PathPart.ACCESS,
-        PathPart.MEMORY_QUEUE,
-        PathPart.TURNAROUND,
-        PathPart.ROWS,
-        PathPart.REFRESH,
-        PathPart.SERVICE,
-    ),
-    "fetch": (PathPart.FETCH,),
-    "GEMM": (PathPart.GEMM,),
-    "MATH": (PathPart.MATH,),
-    "store": (PathPart.STORE,),
-}
-_ELSEWHERE = frozenset(part for parts in _NAMED.values() for part in parts)
-STAGES: Mapping[str, tuple[PathPart, ...]] = {
-    **_NAMED,
-    "queues": tuple(part for part in PathPart if part not in _ELSEWHERE),
-}
-"""The parts of a critical path, by what an architect would change to shorten them."""
-UNKNOWN = "unknown"
-"""The stage of parts that this version does not know."""
-_PATH = part_column("run", "")[: -len("_ns")]
-_PATH_COLUMNS = frozenset(part_column("run", part) for part in PathPart)
+_PATH, _CAUSES, _QUEUES = "run.path.", "run.resources.", "run.queues."
+_NAMES: Mapping[str, str] = {slug(name): str(name) for name in CAUSES}
 _SAID: Mapping[str, str] = {
     _PATH: "a critical path",
-    "launch.bound": "a roofline",
+    _CAUSES: "the resources on its path",
+    "launch.bound": "what binds launches",
     "launch.ns": "how long launches took",
     "phase.": "how long phases were under way",
     "engine.": "how long engines were busy",
+    "used.": "what it used of the machine",
 }
 """What results say, by how its columns begin."""
+RUN, MAIN = "run", "main launch"
 NOTHING = "nothing"
 """What binds where nobody kept a roofline."""
-
-
-@value
-class Differing:
-    """A parameter that is not the same: its values on both sides, of all pairs; none where a side does not have it."""
-
-    path: str
-    a: tuple[Any, ...]
-    b: tuple[Any, ...]
+SAME_WAIT = 0.1
+"""Stages that move against each other are one wait if no more than this share of the largest is left."""
+SEEN = 0.03
+"""The share of the largest move from which others are told of"""
+MOST_TOLD, MOST_IN_HEADLINE = 6, 3
+_ONCE = frozenset(
+    (of.CONTROL, of.LAUNCH, of.IO_LINKS, of.HOST_LINK, "switch overhead", "PCIe overhead", "IO router overhead")
+) | {str(part) for part in (PathPart.HOST_TRANSFER, PathPart.HOST_WAIT, PathPart.DOWN, PathPart.UP, PathPart.FILL)}
+"""Stages that nothing overlaps with: they trade places with none"""
 
 
 @value
@@ -98,44 +66,105 @@ class Change:
         """The increase from A to B, as a share of A."""
         return self.ns / self.a_ns if self.a_ns else float("inf") if self.b_ns else 0.0
 
+    @property
+    def share_text(self) -> str:
+        """The same as a reader says it: a factor, a percentage or words."""
+        if not self.ns or not self.a_ns:
+            return "new" if self.ns else "as before"
+        size = abs(self.share)
+        if size >= 10:
+            return f"×{self.b_ns / self.a_ns:,.0f}"
+        return f"{self.share:+.1%}" if size >= 0.001 else f"{self.share:+.2%}" if size >= 0.0001 else "under 0.01%"
+
+    def __str__(self) -> str:
+        return f"{self.name} {ns_text(self.ns, '+')}"
+
+
+@value
+class Move:
+    """A stage that moved, or several that merely traded places, the largest first."""
+
+    stages: tuple[Change, ...]
+
+    @property
+    def ns(self) -> float:
+        """The increase from A to B."""
+        return self.change.ns
+
+    @property
+    def change(self) -> Change:
+        """All of it."""
+        return _sum(join_words([each.name for each in self.stages]) + self._same, self.stages)
+
+    @property
+    def _same(self) -> str:
+        return ": the same wait" if len(self.stages) > 1 else ""
+
+    def __str__(self) -> str:
+        return join_words([str(each) for each in self.stages]) + self._same
+
 
 @value
 class Pair:
-    """A result of each side. ``stages``: of its critical path, the largest change first; empty when nobody kept it."""
+    """A result of each side: its time, its main launch and the time of that; what binds it, and verdicts in sentences.
+
+    ``of``: what the bounds are of, the main launch, or the run where that is not the same launch. ``moves``: of the
+    stages of its critical path; empty when nobody kept it.
+    """
 
     where: tuple[tuple[str, Any], ...]
     time: Change
+    launches: tuple[str, str]
     launch: Change
+    of: str
     bounds: tuple[str, str]
     bound: Change
-    stages: tuple[Change, ...]
+    verdicts: tuple[str, str]
+    run_verdicts: tuple[str, str]
+    moves: tuple[Move, ...]
+
+    @property
+    def same_launch(self) -> bool:
+        """True if the main launch has the same name on both sides, or none."""
+        return len({*self.launches} - {""}) < 2
 
 
 @value
 class BoundGroup:
-    """All pairs that the same resources bind: the sums of their main launches and of their bounds."""
+    """All pairs that the same binds: the sums of their times and of their bounds."""
 
+    of: str
     bounds: tuple[str, str]
     pairs: int
-    launch: Change
+    time: Change
     bound: Change
+
+    def __str__(self) -> str:
+        a, b = self.bounds
+        if self.of == RUN:
+            return f"most of both goes to {a}" if a == b else f"most of A goes to {a}, of B to {b}"
+        return f"bound by {a} in both" if a == b else f"bound by {a} in A and by {b} in B"
 
 
 @value
 class ResultComparison:
-    """Everything about two results. ``stages`` are sums over all pairs; without critical paths ``busy`` are, of phases
-    and engines, which overlap. ``unmatched``: results of each side without a partner or without figures. ``unsaid``:
-    what one side does not say, such as one of an earlier version, so that it is not compared; in sentences.
-    ``machines``: what the machines differ in, where that is much.
+    """Everything about two results. ``stages`` are sums over all pairs, ``moves`` the same by what trades places;
+    without critical paths ``busy`` are, of phases and engines, which overlap. ``unmatched``: results of each side
+    without a partner or without figures; ``left_out``: why. ``unsaid``: what one side does not say, such as one of an
+    earlier version, so that it is not compared; in sentences. ``machines``: what the machines differ in, where that is
+    much; ``unused``: what of that no result uses.
     """
 
     differing: tuple[Differing, ...]
+    unused: tuple[str, ...]
     pairs: tuple[Pair, ...]
     unmatched: tuple[int, int]
+    left_out: tuple[str, ...]
     time: Change
     launch: Change
     groups: tuple[BoundGroup, ...]
     stages: tuple[Change, ...]
+    moves: tuple[Move, ...]
     busy: tuple[Change, ...]
     unsaid: tuple[str, ...]
     machines: str
@@ -148,49 +177,60 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
     if not good:
         raise InputError(f"{a.name} and {b.name}: every point that both have failed on one side")
     pairs = tuple(_pair(axes, one, other) for one, other in good)
-    differing = tuple(_differing(matched))
+    differing = find_differing(good)
+    stages = _stages(good)
     return ResultComparison(
         differing=differing,
+        unused=tuple(dict.fromkeys(each.unused for each in differing if each.unused)),
         pairs=pairs,
         unmatched=(len(a.results) - len(good), len(b.results) - len(good)),
-        time=_sum("all", (pair.time for pair in pairs)),
-        launch=_sum("main launch", (pair.launch for pair in pairs)),
+        left_out=tuple(_say_left_out(a, b, len(good))),
+        time=_sum(RUN, (pair.time for pair in pairs)),
+        launch=_sum(MAIN, (pair.launch for pair in pairs)),
         groups=_groups(pairs),
-        stages=_stages(good) if _both_say(good, _PATH) else (),
+        stages=stages,
+        moves=_find_moves(stages),
         busy=_busy(good),
         unsaid=tuple(_unsaid(good)),
-        machines=say_machines(*zip(*matched, strict=True)) if len(_of_machines(differing)) > MOST_NAMED else "",
+        machines=say_machines(*zip(*good, strict=True)) if sum(d.of_machine for d in differing) > MOST_NAMED else "",
     )
 
 
-def _says(result: ResultFigures, begin: str) -> bool:
-    return any(column.startswith(begin) and cell is not None for column, cell in result.row.items())
+def _say_left_out(a: ResultFile, b: ResultFile, compared: int) -> Iterator[str]:
+    """Say how many results of each side are not compared, and why."""
+    for name, file in (("A", a), ("B", b)):
+        failed = [each for each in file.results if not each.ok]
+        why = "the other side has none there, or it failed there"
+        if failed:
+            why = f"{len(failed)} failed, first with: {failed[0].text('error').partition(chr(10))[0]}"
+        if compared < len(file.results):
+            yield f"left out of {name}: {len(file.results) - compared} of {len(file.results)} points: {why}"
 
 
-def _both_say(pairs: Sequence[tuple[ResultFigures, ResultFigures]], begin: str) -> bool:
-    return all(_says(each, begin) for pair in pairs for each in pair)
+def _both_say(pairs: Sequence[ResultPair], begin: str) -> bool:
+    return all(each.says(begin) for pair in pairs for each in pair)
 
 
-def _unsaid(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> Iterator[str]:
+def _unsaid(pairs: Sequence[ResultPair]) -> Iterator[str]:
     """Name what only one side says, or says in words that are not known."""
     for begin, what in _SAID.items():
-        said = [all(_says(each, begin) for each in side) for side in zip(*pairs, strict=True)]
+        said = [all(each.says(begin) for each in side) for side in zip(*pairs, strict=True)]
         if said in ([True, False], [False, True]):
             lacking, having = ("B", "A") if said[0] else ("A", "B")
             yield f"{lacking} does not say {what}, {having} does: not compared"
     for name, side in zip("AB", zip(*pairs, strict=True), strict=True):
-        unknown = _unknown_parts(side)
+        unknown = [each for each in _names_in(side, _PATH) if each not in map(slug, PathPart)]
         if unknown:
             yield f"{name} has parts of the critical path that this version does not know: {', '.join(unknown)}"
 
 
-def _unknown_parts(results: Iterable[ResultFigures]) -> list[str]:
-    """The parts of critical paths, as columns call them, that this version does not have."""
-    columns = dict.fromkeys(column for each in results for column in each.row if column.startswith(_PATH))
-    return [column.removeprefix(_PATH).removesuffix("_ns") for column in columns if column not in _PATH_COLUMNS]
+def _names_in(results: Iterable[ResultFigures], begin: str) -> list[str]:
+    """The names of what results have times of in columns that begin so."""
+    columns = dict.fromkeys(column for each in results for column in each.row if column.startswith(begin))
+    return [column.removeprefix(begin).removesuffix("_ns") for column in columns]
 
 
-def _match(a: ResultFile, b: ResultFile) -> tuple[tuple[str, ...], list[tuple[ResultFigures, ResultFigures]]]:
+def _match(a: ResultFile, b: ResultFile) -> tuple[tuple[str, ...], list[ResultPair]]:
     """Results at the same values of all axes; if there are none, of the axes that both have."""
     every = tuple(dict.fromkeys([*a.axes, *b.axes]))
     common = tuple(axis for axis in a.axes if axis in b.axes)
@@ -199,52 +239,31 @@ def _match(a: ResultFile, b: ResultFile) -> tuple[tuple[str, ...], list[tuple[Re
         found = [(ours[key], theirs[key]) for key in ours if key in theirs]
         if found and len(ours) == len(a.results) and len(theirs) == len(b.results):
             return axes, found
-    has = [f"{file.name} has {len(file.results)} over {_names(file.axes)}" for file in (a, b)]
+    has = [f"{file.name} has {len(file.results)} over {', '.join(file.axes) or 'no axis'}" for file in (a, b)]
     raise InputError(f"no points fit together: {'; '.join(has)}; choose one point of a sweep with FILE.parquet:POINT")
 
 
-def _by_key(file: ResultFile, axes: Iterable[str]) -> dict[str, ResultFigures]:
-    wanted = tuple(axes)
-    return {json.dumps([each.configuration.get(axis) for axis in wanted]): each for each in file.results}
-
-
-def _names(axes: Sequence[str]) -> str:
-    return ", ".join(axes) or "no axis"
-
-
-def _differing(matched: Sequence[tuple[ResultFigures, ResultFigures]]) -> Iterator[Differing]:
-    paths = dict.fromkeys(path for pair in matched for each in pair for path in each.configuration)
-    if not all(each.says_collectives for pair in matched for each in pair):
-        paths = dict.fromkeys(path for path in paths if not path.startswith(CCL_PREFIX))
-    for path in paths:
-        if any(_value(one, path) != _value(other, path) for one, other in matched):
-            ours, theirs = (_values(side, path) for side in zip(*matched, strict=True))
-            yield Differing(path, ours, theirs)
-
-
-def _of_machines(differing: Iterable[Differing]) -> list[Differing]:
-    return [each for each in differing if not f"{each.path}.".startswith((BENCH_PREFIX, CCL_PREFIX))]
-
-
-def _value(result: ResultFigures, path: str) -> str:
-    return json.dumps(result.configuration.get(path))
-
-
-def _values(results: Sequence[ResultFigures], path: str) -> tuple[Any, ...]:
-    """The values of a parameter, each once; none where no result has it, as with those of another version."""
-    if not any(path in each.configuration for each in results):
-        return ()
-    return tuple(json.loads(value) for value in dict.fromkeys(_value(each, path) for each in results))
+def _by_key(file: ResultFile, axes: Sequence[str]) -> dict[str, ResultFigures]:
+    return {json.dumps([each.configuration.get(axis) for axis in axes]): each for each in file.results}
 
 
 def _pair(axes: Sequence[str], a: ResultFigures, b: ResultFigures) -> Pair:
+    def texts(column: str, missing: str = "") -> tuple[str, str]:
+        return a.text(column) or missing, b.text(column) or missing
+
+    launches = texts("launch.name")
+    group = "launch" if len({*launches} - {""}) < 2 and all(texts("launch.bound")) else "run"
     return Pair(
         where=tuple((axis, a.configuration.get(axis)) for axis in axes),
-        time=_change("all", a, b, "sim_ns"),
-        launch=_change(str(a.row.get("launch.name") or ""), a, b, "launch.ns"),
-        bounds=(str(a.row.get("launch.bound") or NOTHING), str(b.row.get("launch.bound") or NOTHING)),
-        bound=_change("bound", a, b, "launch.bound_ns"),
-        stages=_stages([(a, b)]),
+        time=_change(RUN, a, b, "sim_ns"),
+        launches=launches,
+        launch=_change(MAIN, a, b, "launch.ns"),
+        of=MAIN if group == "launch" else RUN,
+        bounds=texts(f"{group}.bound", NOTHING),
+        bound=_change("bound", a, b, f"{group}.bound_ns"),
+        verdicts=texts("launch.verdict"),
+        run_verdicts=texts("run.verdict"),
+        moves=_find_moves(_stages([(a, b)])),
     )
 
 
@@ -252,32 +271,35 @@ def _change(name: str, a: ResultFigures, b: ResultFigures, column: str) -> Chang
     return Change(name, a.number(column), b.number(column))
 
 
-def _sum(name: str, changes: Iterable[Change]) -> Change:
+def _sum(name: str, changes: Iterable[Change], parts: tuple[Change, ...] = ()) -> Change:
     given = list(changes)
-    return Change(name, sum(each.a_ns for each in given), sum(each.b_ns for each in given))
+    return Change(name, sum(each.a_ns for each in given), sum(each.b_ns for each in given), parts)
 
 
-def _stages(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> tuple[Change, ...]:
+def _sum_column(name: str, pairs: Sequence[ResultPair], column: str, parts: tuple[Change, ...] = ()) -> Change:
+    return _sum(name, (_change(name, a, b, column) for a, b in pairs), parts)
+
+
+def _stages(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
     """The stages of the critical path of the whole run, summed over pairs, the largest change first."""
+    begin = next((each for each in (_CAUSES, _PATH) if _both_say(pairs, each)), None)
+    if begin is None:
+        return ()
     found = []
-    unknown = _unknown_parts(each for pair in pairs for each in pair)
-    for stage, parts in {**STAGES, UNKNOWN: unknown}.items():
-        changes = _sort_changes(
-            _sum(part, (_change(part, a, b, part_column("run", part)) for a, b in pairs)) for part in parts
-        )
-        whole = _sum(stage, changes)
-        found.append(Change(stage, whole.a_ns, whole.b_ns, changes))
+    for name in _names_in((each for pair in pairs for each in pair), begin):
+        queued = _sum_column("in its queues", pairs, f"{_QUEUES}{name}_ns")
+        parts = (queued,) if begin == _CAUSES and (queued.a_ns or queued.b_ns) else ()
+        found.append(_sum_column(_NAMES.get(name, name), pairs, f"{begin}{name}_ns", parts))
     return _sort_changes(found)
 
 
-def _busy(pairs: Sequence[tuple[ResultFigures, ResultFigures]]) -> tuple[Change, ...]:
-    from_names = {f"phase {name}": f"phase.{name}.busy_ns" for name in PHASES}
-    from_names |= {f"engine {name}": f"engine.{slug(name)}.busy_ns" for name in PE_ENGINES}
-    for begin in ("phase.", "engine."):
-        if not _both_say(pairs, begin):
-            from_names = {name: column for name, column in from_names.items() if not column.startswith(begin)}
+def _busy(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
+    names = {"phase": PHASES, "engine": PE_ENGINES}
     return _sort_changes(
-        _sum(name, (_change(name, a, b, column) for a, b in pairs)) for name, column in from_names.items()
+        _sum_column(f"{what} {name}", pairs, f"{what}.{slug(name)}.busy_ns")
+        for what in names
+        if _both_say(pairs, f"{what}.")
+        for name in names[what]
     )
 
 
@@ -286,60 +308,97 @@ def _sort_changes(changes: Iterable[Change]) -> tuple[Change, ...]:
     return tuple(sorted((each for each in changes if each.a_ns or each.b_ns), key=lambda each: -abs(each.ns)))
 
 
+def _find_moves(stages: Sequence[Change]) -> tuple[Move, ...]:
+    """Return the stages that moved, the largest first; as one with others that make up for it."""
+    left, found = [each for each in stages if each.ns], []
+    least = SEEN * abs(stages[0].ns) if stages else 0.0
+    while left:
+        first, *left = left
+        traded, net, room = [first], first.ns, SAME_WAIT * abs(first.ns)
+        for other in left if abs(first.ns) >= least else ():
+            opposite = other.ns * net < 0 and abs(other.ns) <= abs(net) + room
+            if abs(net) > room and opposite and not {first.name, other.name} & _ONCE:
+                traded.append(other)
+                net += other.ns
+        traded = traded if abs(net) <= room else [first]
+        left = [each for each in left if each not in traded]
+        found.append(Move(tuple(traded)))
+    return tuple(found)
+
+
 def _groups(pairs: Sequence[Pair]) -> tuple[BoundGroup, ...]:
-    kinds = dict.fromkeys(pair.bounds for pair in pairs)
     made = []
-    for kind in kinds:
-        own = [pair for pair in pairs if pair.bounds == kind]
-        launch, bound = _sum("launch", (pair.launch for pair in own)), _sum("bound", (pair.bound for pair in own))
-        made.append(BoundGroup(kind, len(own), launch, bound))
+    for of_what, bounds in dict.fromkeys((pair.of, pair.bounds) for pair in pairs):
+        own = [pair for pair in pairs if (pair.of, pair.bounds) == (of_what, bounds)]
+        time = _sum(of_what, (pair.launch if of_what == MAIN else pair.time for pair in own))
+        made.append(BoundGroup(of_what, bounds, len(own), time, _sum("bound", (pair.bound for pair in own))))
     return tuple(sorted(made, key=lambda group: -group.pairs))
 
 
+def ns_text(ns: float, plus: str = "") -> str:
+    """A time in ns as a reader says it: to three digits, or to a whole number of ns; ``plus`` before an increase."""
+    size = f"{abs(ns):,.0f}" if abs(ns) >= 100 else f"{abs(ns):.3g}"
+    return f"{'−' if ns < 0 else plus}{size}"
+
+
 def verdict(found: ResultComparison) -> tuple[str, ...]:
-    """Say in sentences what changed and why."""
-    return tuple(_sentences(found))
+    """Say in sentences what moved and why; then what differs, what of it is not used, and how latency, verdict, stages
+    moved."""
+    return (_say_headline(found), *found.left_out, *found.unsaid, *_say_parts(found))
 
 
-def _sentences(found: ResultComparison) -> Iterator[str]:
-    count = f" over {len(found.pairs)} points" if len(found.pairs) > 1 else ""
-    yield f"B takes {found.time.ns:+,.3f} ns ({found.time.share:+.1%}){count}"
-    if found.machines:
-        of_machines = _of_machines(found.differing)
-        others = [_say(each) for each in found.differing if each not in of_machines]
-        yield "what differs: " + "; ".join([*others, found.machines, f"{len(of_machines)} of the machines' parameters"])
-    elif found.differing:
-        yield "what differs: " + "; ".join(_say(each) for each in found.differing)
+def _say_headline(found: ResultComparison) -> str:
+    time, count = found.time, f" over {len(found.pairs)} points" if len(found.pairs) > 1 else ""
+    known = [group for group in found.groups if NOTHING not in group.bounds]
+    which = [str(group) if len(found.pairs) == 1 else f"{group.pairs} {group}" for group in known[:MOST_TOLD]]
+    why = [", ".join(which)] if which else []
+    if not time.ns:
+        said = f"B takes as long as A{count}"
+        if not found.differing:
+            why = ["no parameter differs"]
+        elif all(each.unused for each in found.differing):
+            why = [f"what differs, {join_words(found.unused)}, is not used by this bench"]
+        elif not any(pair.time.ns for pair in found.pairs):
+            why = ["what differs holds up nothing", *why]
     else:
-        yield "no parameter differs"
-    yield from found.unsaid
-    if found.stages and found.time.ns:
-        most = found.stages[0]
-        part = most.parts[0]
-        own = f", most of it {part.name} ({part.ns:+,.3f} ns)" if len(most.parts) > 1 else ""
-        yield f"the stage that changed most: {most.name}, {most.ns:+,.3f} ns of {found.time.ns:+,.3f}{own}"
+        said = f"B takes {ns_text(abs(time.ns))} ns {'more' if time.ns > 0 else 'less'} ({time.share_text}){count}"
+        why += [", ".join(map(str, found.moves[:MOST_IN_HEADLINE]))] if found.moves else []
+    return f"{said}: {'; '.join(why)}" if why else said
+
+
+def _say_parts(found: ResultComparison) -> Iterator[str]:
+    others = [str(each) for each in found.differing if not (found.machines and each.of_machine)]
+    if found.machines:
+        others += [
+            found.machines,
+            f"{sum(each.of_machine for each in found.differing)} parameters of the machines in all",
+        ]
+    yield "what differs: " + ("; ".join(others) or "no parameter")
+    if found.unused:
+        yield f"not used by this bench: {', '.join(found.unused)}"
+    yield "; ".join([f"latency: {RUN} {_say_change(found.time)}", *_say_launch(found)])
     for group in found.groups:
         if NOTHING not in group.bounds:
-            yield _roofline(group)
+            points = f" at {group.pairs} point{'s' * (group.pairs > 1)}" if len(found.pairs) > 1 else ""
+            yield f"verdict: {group.of}{points}: {group}; bound {group.bound.share_text}, time {group.time.share_text}"
+    seen = [move for move in found.moves if abs(move.stages[0].ns) >= SEEN * abs(found.stages[0].ns)][:MOST_TOLD]
+    if seen:
+        rest = round(found.time.ns - sum(move.ns for move in seen), 3)
+        others = [f"anything else {ns_text(rest, '+')}"] if rest else []
+        yield f"stages, in ns: {'; '.join([*map(str, seen), *others])}"
 
 
-def _say(each: Differing) -> str:
-    return f"{each.path} {_few(each.a)} → {_few(each.b)}"
+def _say_launch(found: ResultComparison) -> Iterator[str]:
+    names = dict.fromkeys(name for pair in found.pairs for name in pair.launches if name)
+    others = sum(not pair.same_launch for pair in found.pairs)
+    if others and len(found.pairs) == 1:
+        launch = found.launch
+        yield f"{MAIN} {' in A, '.join(names)} in B: {ns_text(launch.a_ns)} and {ns_text(launch.b_ns)} ns"
+    elif others:
+        yield f"{MAIN}: at {others} points B has another"
+    elif found.launch.a_ns:
+        yield f"{' '.join([MAIN, *(names if len(names) == 1 else ())])} {_say_change(found.launch)}"
 
 
-def _few(values: Sequence[Any]) -> str:
-    return values_text(values) if len(values) <= 3 else f"{values_text(values[:2])}, …, {values_text(values[-1:])}"
-
-
-def values_text(values: Sequence[Any]) -> str:
-    """The values of a parameter on one side, as a file has them; ``absent`` where that side does not have it."""
-    texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
-    return ", ".join(texts) or "absent"
-
-
-def _roofline(group: BoundGroup) -> str:
-    a, b = group.bounds
-    who = f"{group.pairs} point{'s' if group.pairs > 1 else ''}"
-    what = f"bound by {a} in both" if a == b else f"bound by {a} in A and {b} in B"
-    moved = f"the bound of the main launch moves by {group.bound.share:+.1%}, the launch by {group.launch.share:+.1%}"
-    return f"{who} {what}: {moved}"
+def _say_change(change: Change) -> str:
+    return f"{ns_text(change.a_ns)} → {ns_text(change.b_ns)} ns ({change.share_text})"

@@ -113,7 +113,7 @@ class _Review:
             ps = sum(
                 each.ps
                 for each in self._launch.shares
-                if each.part in _BETWEEN and each.resource not in (of.NOC, "crossbar overhead", "")
+                if each.part in _BETWEEN and each.resources not in ((of.NOC,), ("crossbar overhead",), ())
             )
             yield ProgramAdvice(
                 what="work beside its data",
@@ -123,7 +123,7 @@ class _Review:
 
     def descriptors(self) -> Iterator[ProgramAdvice]:
         """Yield fewer, larger descriptors, where their set-up holds up work."""
-        path = next((each.ps for each in sum_resources(self._launch.shares) if each.resource == of.DMA_SETUP), 0)
+        path = next((each.ps for each in sum_resources(self._launch.shares) if each.resources == (of.DMA_SETUP,)), 0)
         bound = next((each for each in self._launch.roofline.bounds if each.resource == of.DMA_SETUP), None)
         if bound is not None and bound.amount > 1:
             yield ProgramAdvice(

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from kernbench.common.values import value
 from kernbench.evaluation.figure_style import INK
-from kernbench.evaluation.sweep_measure import OK, PointRow
+from kernbench.evaluation.sweep_measure import BOUNDS, OK, PointRow
 from kernbench.evaluation.sweep_spec import AxisValue, is_numeric, short_name
 from kernbench.evaluation.sweep_table import SweepTable
 
@@ -38,7 +38,7 @@ class TableSlice:
 
 def slice_of(table: SweepTable, drawn: Sequence[str | None], value: str) -> TableSlice:
     """The rows with ``value`` where every other axis is as at the first of them; there is one."""
-    good = [row for row in table.rows if has_numbers(row, [value])]
+    good = [row for row in table.rows if has_values(row, [value])]
     others = [name for name, values in table.grid.items() if name not in drawn and len(values) > 1]
     first = {name: good[0][name] for name in others}
     rows = (row for row in good if all(row[name] == first[name] for name in others))
@@ -46,8 +46,10 @@ def slice_of(table: SweepTable, drawn: Sequence[str | None], value: str) -> Tabl
     return TableSlice(tuple(rows), note)
 
 
-def has_numbers(row: PointRow, columns: Iterable[str]) -> bool:
-    return row["status"] == OK and all(isinstance(row.get(name), int | float) for name in columns)
+def has_values(row: PointRow, columns: Iterable[str]) -> bool:
+    """Tell whether a row is good and has numbers in ``columns``, or where they say what binds, words."""
+    cells = ((row.get(name), str if name in BOUNDS else int | float) for name in columns)
+    return row["status"] == OK and all(isinstance(cell, kind) for cell, kind in cells)
 
 
 def number_of(row: PointRow, column: str) -> float:

@@ -32,7 +32,7 @@ from kernbench.common.errors import (
 from kernbench.common.values import state, value
 from kernbench.common.yaml_document import YamlPlace
 from kernbench.di.registry import REGISTRY
-from kernbench.evaluation.sweep_measure import COLUMNS
+from kernbench.evaluation.sweep_measure import BOUNDS, COLUMNS
 from kernbench.evaluation.sweep_plan import BENCH_PREFIX, SweepPlan, as_override
 from kernbench.evaluation.sweep_spec import (
     AxisValue,
@@ -69,7 +69,7 @@ def _device_complaints(draft: SweepDraft) -> Iterator[Complaint]:
 def _column_complaints(at: int, plot: Plot, draft: SweepDraft) -> Iterator[Complaint]:
     numeric = [name for name, kind in COLUMNS.items() if kind is not str]
     for key, name in (("value", plot.value), ("cost", plot.cost)):
-        if name is None:
+        if name is None or (plot.kind == "heat-map" and name in BOUNDS):
             continue
         if name not in numeric and name not in draft.grid:
             hint = close_to(name, [*numeric, *draft.grid])

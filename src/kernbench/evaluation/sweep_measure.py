@@ -1,7 +1,8 @@
 """A run as one flat row: what it took, by phase, engine, resource and part of the critical path.
 
 Columns are named ``group.what_unit``. ``run`` is the whole program; ``launch`` is the launch that has most of its
-critical path, and where nobody followed that, the one that took longest. ``bound`` is the verdict on it in short.
+critical path, and where nobody followed that, the one that took longest. ``bound`` is the verdict on it in short,
+``verdict`` the same in a sentence.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, TypeAlias
 
 from kernbench.common.errors import text_of
+from kernbench.common.units import ps_to_ns
 from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.sweep_spec import LARGEST
-from kernbench.observe.critical_path_model import CriticalPath, PathPart
-from kernbench.observe.roofline import Roofline
+from kernbench.observe.critical_path_model import PathPart
+from kernbench.observe.path_resources import divide_ties, sum_causes
+from kernbench.observe.run_verdict import RunVerdict
 from kernbench.observe.statistics import Traffic
 from kernbench.observe.trace_log import TraceLog
+from kernbench.observe.verdict import Verdict
 from kernbench.observe.works import PE_ENGINES
 from kernbench.runtime_api.bench_runner import BenchResult, BenchStatus
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport, report_run
@@ -33,20 +38,32 @@ PointRow: TypeAlias = dict[str, Cell]
 STATUSES = OK, FAILED, INVALID, LOST = "ok", "failed", "invalid", "lost"
 """How a point ended: well; its run failed; its machine or parameters are not possible; its worker died."""
 
+BOUNDS = ("launch.bound", "run.bound")
+"""The columns that say in a few words what binds"""
+OWN_PARTS = "own parts"
+"""The name, in a table, of all resources that only this machine has"""
+CAUSES = tuple(dict.fromkeys([*PathPart, *BUILTIN_RESOURCES, OWN_PARTS]))
+"""What the time of a path is divided among: resources, and parts that no resource has"""
+COUNTS = ("sips", "cubes", "pes", "slices")
+"""What is counted of what was used of a machine"""
+
 
 def slug(text: str) -> str:
     """``memory access`` as ``memory_access``: how it is called in a column."""
     return re.sub(r"[^a-z0-9]+", "_", text.lower())
 
 
-def part_column(group: str, part: str) -> str:
-    """The column of a part of the critical path of ``run`` or ``launch``."""
-    return f"{group}.path.{slug(part)}_ns"
+def time_column(group: str, kind: str, name: str) -> str:
+    """The column of a part of the ``path`` of ``run`` or ``launch``, of a resource on it, its queues, its bound."""
+    return f"{group}.{kind}.{slug(name)}_ns"
 
 
-def bound_column(group: str, resource: str) -> str:
-    """The column of a resource's bound of ``run`` or ``launch``."""
-    return f"{group}.bounds.{slug(resource)}_ns"
+_TIMES: Mapping[str, Iterable[str]] = {
+    "bounds": BUILTIN_RESOURCES,
+    "path": tuple(PathPart),
+    "resources": CAUSES,
+    "queues": CAUSES,
+}
 
 
 def _columns() -> Iterator[tuple[str, type]]:
@@ -55,16 +72,18 @@ def _columns() -> Iterator[tuple[str, type]]:
     yield from {"values_read": int, "zeros_read": int, "data_stopped": str}.items()
     yield from {"launch.name": str, "launch.pes": int, "launch.ns": float, "launch.kernel_ns": float}.items()
     for group in ("launch", "run"):
-        yield from {f"{group}.bound": str, f"{group}.bound_ns": float, f"{group}.beyond": float}.items()
-        yield f"{group}.useful_macs", float
-        yield from ((bound_column(group, each), float) for each in BUILTIN_RESOURCES)
-        yield from ((part_column(group, each), float) for each in PathPart)
+        yield from {f"{group}.bound": str, f"{group}.verdict": str}.items()
+        yield from {f"{group}.bound_ns": float, f"{group}.beyond": float, f"{group}.useful_macs": float}.items()
+        for kind, names in _TIMES.items():
+            yield from ((time_column(group, kind, each), float) for each in names)
     for phase in PHASES:
         yield from {f"phase.{phase}.busy_ns": float, f"phase.{phase}.bytes": int}.items()
     for engine in map(slug, PE_ENGINES):
         yield from {f"engine.{engine}.busy_ns": float, f"engine.{engine}.occupancy": float}.items()
         yield f"engine.{engine}.records", int
     yield from {f"traffic.{each}_bytes": int for each in ("hbm_in", "hbm_out", "to_machine", "from_machine")}.items()
+    yield from {f"used.{each}": int for each in COUNTS}.items()
+    yield from {"used.within": str, "used.parts": str}.items()
     yield from {"traffic.host_utilisation": float, "machine": str, "changed": str, "params": str}.items()
 
 
@@ -89,6 +108,7 @@ def measure(result: BenchResult, engine: GraphEngine, log: TraceLog | None) -> P
     report = report_run(engine, result.links, None if log is None else log.seen.works)
     found = None if log is None else explain_run(log, engine.handles, 0.0, result.sim_ns)
     row = _head(result) | _report(report, found) | _traffic(report.traffic)
+    row |= tabulate_use(asdict(report.used))
     for phase in result.summary.phases:
         row |= {f"phase.{phase.phase}.busy_ns": phase.busy_ns, f"phase.{phase.phase}.bytes": phase.nbytes}
     return row if found is None else row | _tabulate_explanation(found)
@@ -135,14 +155,14 @@ def _report(report: RunReport, found: RunExplanation | None) -> PointRow:
         name = f"engine.{slug(each.engine)}"
         row |= {f"{name}.busy_ns": each.busy_ns, f"{name}.occupancy": each.occupancy, f"{name}.records": each.records}
     main = None if found is None else found.main_launch
-    shown = [each for each in report.launches if main is None or each.name == main.name]
+    shown = [each for each in report.launches if main is None or each.title == main.name]
     longest = max(shown or report.launches, key=lambda each: each.total_ns, default=None)
     return row if longest is None else row | _launch(longest)
 
 
 def _launch(launch: LaunchSplit) -> PointRow:
     return {
-        "launch.name": launch.name,
+        "launch.name": launch.title,
         "launch.pes": launch.pe_count,
         "launch.ns": launch.total_ns,
         "launch.kernel_ns": launch.kernel_ns,
@@ -159,20 +179,52 @@ def _traffic(found: Traffic) -> PointRow:
     }
 
 
+def tabulate_use(used: Mapping[str, Any]) -> PointRow:
+    """The row of what was used of the machine."""
+    return {f"used.{name}": ", ".join(each) if isinstance(each, tuple) else each for name, each in used.items()}
+
+
 def _tabulate_explanation(found: RunExplanation) -> PointRow:
-    main: LaunchExplanation | None = found.main_launch
-    row = _group("run", found.path, found.roofline, found.verdict.sentence)
-    return row if main is None else row | _group("launch", main.path, main.roofline, main.verdict.label)
+    main = found.main_launch
+    row = _tabulate_times("run", found, found.verdict)
+    row |= {} if main is None else _tabulate_times("launch", main, main.verdict)
+    return {name: cell for name, cell in row.items() if name in COLUMNS}
 
 
-def _group(group: str, path: CriticalPath, found: Roofline, bound: str) -> PointRow:
-    row: PointRow = {part_column(group, each.part): each.ns for each in path.parts}
-    known = [each for each in found.bounds if each.resource in BUILTIN_RESOURCES]
-    row |= {bound_column(group, each.resource): each.ns for each in known}
-    binding = found.binding
-    if binding is not None:
-        row |= {f"{group}.bound_ns": binding.ns, f"{group}.beyond": found.beyond}
-    return row | {f"{group}.bound": bound, f"{group}.useful_macs": found.useful}
+def _tabulate_times(group: str, found: RunExplanation | LaunchExplanation, verdict: RunVerdict | Verdict) -> PointRow:
+    """The row of an explanation. Resources that only this machine has are one in a table."""
+    roofline, causes = found.roofline, divide_ties(sum_causes(found.shares))
+    own = [each for each in causes if each.resource not in CAUSES]
+    row = tabulate_times(
+        group,
+        path=((each.part, each.ps) for each in found.path.parts),
+        causes=[
+            *((each.resource, each.ps, each.queued_ps) for each in causes),
+            *([(OWN_PARTS, sum(each.ps for each in own), sum(each.queued_ps for each in own))] if own else []),
+        ],
+        bounds={each.resource: each.ps for each in roofline.bounds},
+        label=verdict.label,
+    )
+    beyond = {f"{group}.beyond": roofline.beyond} if roofline.bounds else {}
+    return row | beyond | {f"{group}.verdict": verdict.sentence, f"{group}.useful_macs": roofline.useful}
+
+
+def tabulate_times(
+    group: str,
+    *,
+    path: Iterable[tuple[str, int]],
+    causes: Iterable[tuple[str, int, int]],
+    bounds: Mapping[str, int],
+    label: str | None,
+) -> PointRow:
+    """The row of times in ps: of the parts of a path, of its causes and of their queues, of bounds; and what binds."""
+    times = [("path", part, ps) for part, ps in path]
+    for name, ps, queued_ps in causes:
+        times += [("resources", name, ps), *([("queues", name, queued_ps)] if queued_ps else [])]
+    times += [("bounds", resource, ps) for resource, ps in bounds.items()]
+    row: PointRow = {time_column(group, kind, name): ps_to_ns(ps) for kind, name, ps in times}
+    row |= {f"{group}.bound_ns": ps_to_ns(max(bounds.values()))} if bounds else {}
+    return row | ({f"{group}.bound": label} if label else {})
 
 
 def flat_configuration(configuration: Mapping[str, Any]) -> dict[str, Any]:

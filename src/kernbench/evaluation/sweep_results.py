@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.colors import LogNorm
+from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from kernbench.evaluation.figure_style import (
     BLUE,
@@ -25,7 +26,7 @@ from kernbench.evaluation.sweep_axes import (
     PLAIN,
     axis_text,
     decades,
-    has_numbers,
+    has_values,
     label_axes,
     labels_of,
     mark_x,
@@ -40,7 +41,7 @@ from kernbench.evaluation.sweep_axes import (
 )
 from kernbench.evaluation.sweep_folder import WALL_FILE, picture_file, pictures_in
 from kernbench.evaluation.sweep_journal import Journal
-from kernbench.evaluation.sweep_measure import PointRow
+from kernbench.evaluation.sweep_measure import BOUNDS, PointRow
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_spec import Plot, PlotKind, is_numeric, short_name
 from kernbench.evaluation.sweep_table import TABLE_FILE, SweepTable, sweep_table, walls, write_sweep_table
@@ -66,7 +67,7 @@ def draw_plots(folder: Path, plan: SweepPlan, table: SweepTable) -> tuple[Path, 
 def can_draw(table: SweepTable, plot: Plot) -> bool:
     """Return True when some point has the numbers of a picture."""
     columns = [name for name in (plot.value, plot.cost) if name is not None]
-    return any(has_numbers(row, columns) for row in table.rows)
+    return any(has_values(row, columns) for row in table.rows)
 
 
 def draw_plot(table: SweepTable, plot: Plot) -> Figure:
@@ -120,28 +121,38 @@ def _draw_heat_map(table: SweepTable, plot: Plot) -> Figure:
     y = plot.y or free.pop(0)
     chosen = slice_of(table, [x, y], plot.value)
     columns, lines = labels_of(table, x), labels_of(table, y)
+    words = list(dict.fromkeys(row[plot.value] for row in chosen.rows)) if plot.value in BOUNDS else []
     grid = np.full((len(lines), len(columns)), np.nan)
     for row in chosen.rows:
-        grid[lines.index(axis_text(row[y])), columns.index(axis_text(row[x]))] = number_of(row, plot.value)
+        at = lines.index(axis_text(row[y])), columns.index(axis_text(row[x]))
+        grid[at] = words.index(row[plot.value]) if words else number_of(row, plot.value)
     width = min(max(4.4, 2.4 + 0.72 * len(columns)), 12)
-    with styled_figure(width, min(max(2.6, 1.6 + 0.42 * len(lines)), 9)) as figure:
+    with styled_figure(width, min(max(2.6, 1.6 + 0.42 * len(lines)), 9) + 0.25 * len(words)) as figure:
         panel = figure.add_subplot()
-        norm = norm_of(grid)
-        image = panel.imshow(grid, origin="lower", aspect="auto", cmap="cividis", norm=norm)
-        write_numbers(panel, grid, norm)
+        if words:
+            colours = [*PALETTE[: len(words)], *[MUTED] * (len(words) - len(PALETTE))]
+            panel.imshow(
+                grid, origin="lower", aspect="auto", cmap=ListedColormap(colours), vmin=0, vmax=len(words) - 1 or 1
+            )
+            keys = [Patch(color=colour, label=str(word)) for colour, word in zip(colours, words, strict=True)]
+            figure.legend(handles=keys, loc="outside lower left", title="bound by", alignment="left")
+        else:
+            norm = norm_of(grid)
+            image = panel.imshow(grid, origin="lower", aspect="auto", cmap="cividis", norm=norm)
+            write_numbers(panel, grid, norm)
+            marks = decades() if isinstance(norm, LogNorm) else None
+            figure.colorbar(image, label=plot.value, ticks=marks, format=PLAIN).ax.minorticks_off()
         name_cells(panel, columns, lines)
         panel.set_ylabel(short_name(y))
         panel.set_xlabel(short_name(x))
         panel.set_title(title_of(table, plot.value, chosen.note))
-        marks = decades() if isinstance(norm, LogNorm) else None
-        figure.colorbar(image, label=plot.value, ticks=marks, format=PLAIN).ax.minorticks_off()
     return figure
 
 
 def _draw_pareto(table: SweepTable, plot: Plot) -> Figure:
     assert plot.cost is not None, "a Pareto plot has a cost"
     grid = table.grid
-    rows = [row for row in table.rows if has_numbers(row, [plot.cost, plot.value])]
+    rows = [row for row in table.rows if has_values(row, [plot.cost, plot.value])]
     costs, values = ([number_of(row, name) for row in rows] for name in (plot.cost, plot.value))
     front = pareto_front(list(zip(costs, values, strict=True)))
     named = [name for name in grid if name != plot.cost and len(grid[name]) > 1]

@@ -11,15 +11,8 @@ from kernbench.common.errors import InputError
 from kernbench.common.files import plain_document
 from kernbench.common.values import value
 from kernbench.evaluation.compare_inputs import ResultFile, compared_run, compared_table, read_compared
-from kernbench.evaluation.compare_results import (
-    Change,
-    Differing,
-    Pair,
-    ResultComparison,
-    compare_results,
-    values_text,
-    verdict,
-)
+from kernbench.evaluation.compare_machines import Differing, values_text
+from kernbench.evaluation.compare_results import Change, Pair, ResultComparison, compare_results, verdict
 from kernbench.library.runs import Run
 from kernbench.library.sweeps import Sweep
 from kernbench.library.tables import LINE, Table, make_table, text_html

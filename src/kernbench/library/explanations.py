@@ -13,7 +13,7 @@ from kernbench.common.units import format_ns, ps_to_ns
 from kernbench.common.values import value
 from kernbench.library.tables import LINE, Table, make_table, text_html
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Spent
-from kernbench.observe.path_resources import PathShare, ResourceShare, sum_resources
+from kernbench.observe.path_resources import PathShare, divide_ties, sum_resources
 from kernbench.observe.roofline import Roofline
 from kernbench.observe.run_verdict import RunVerdict
 from kernbench.observe.slices import SliceTime
@@ -36,6 +36,15 @@ class PartTime:
     part: str
     ns: float
     share: float
+
+
+@value
+class ResourceRow:
+    """The time of a path on a resource, and of that in its queues."""
+
+    resource: str
+    ns: float
+    queued_ns: float
 
 
 @value
@@ -112,9 +121,12 @@ class ExplainedTime:
         return NOT_SAID if found is None else str(found["sentence"])
 
     @property
-    def resources(self) -> Table[ResourceShare]:
+    def resources(self) -> Table[ResourceRow]:
         """The resources on the path with their queues: a faster one gives at most its share."""
-        rows = [ResourceShare(**each) for each in self._document["critical_path"].get("resources", ())]
+        rows = [
+            ResourceRow(each["resource"], ps_to_ns(each["ps"]), ps_to_ns(each["queued_ps"]))
+            for each in self._document["critical_path"].get("resources", ())
+        ]
         return make_table("resources on the path", rows, _RESOURCES)
 
     @property
@@ -234,10 +246,10 @@ def _place(found: Mapping[str, Any]) -> str:
 
 
 _PATH = {"part": "what the path goes through", "ns": "how long, in ns", "share": "of the whole time"}
-_RESOURCES: Mapping[str, Any] = {
+_RESOURCES = {
     "resource": "what the path goes through or waits for",
     "ns": "how long, in ns",
-    "queued_ns": ("of that in its queues, in ns", lambda row: ps_to_ns(row.queued_ps)),
+    "queued_ns": "of that in its queues, in ns",
 }
 _BOUNDS = {
     "resource": "what is bound",
@@ -327,7 +339,7 @@ def _share_of(each: KernelShare) -> dict[str, Any]:
 
 def run_verdict_document(found: RunVerdict) -> dict[str, Any]:
     """Return the verdict on a run as a part of a document."""
-    return {"sentence": found.sentence, **asdict(found)}
+    return {"sentence": found.sentence, "label": found.label, **asdict(found)}
 
 
 def advice_document(found: Advice) -> dict[str, Any]:
@@ -345,7 +357,10 @@ def _path_of(path: CriticalPath, shares: Sequence[PathShare]) -> dict[str, Any]:
         "total_ps": path.ps,
         "parts": _parts_of(path.parts),
         "shares": [{"part": str(each.part), "resource": each.resource, "ps": each.ps} for each in shares],
-        "resources": [asdict(each) for each in sum_resources(shares)],
+        "resources": [
+            {"resource": each.resource, "ps": each.ps, "queued_ps": each.queued_ps}
+            for each in divide_ties(sum_resources(shares))
+        ],
     }
 
 

@@ -20,7 +20,7 @@ from kernbench.library.explanations import NOT_SAID
 from kernbench.library.runs import Run, RunFailure, RunStatus, StatedVerdict
 from kernbench.observe.run_verdict import RunVerdict
 from kernbench.observe.sanitizer import Finding
-from kernbench.observe.statistics import EngineUsage, MemoryTraffic, QueueTraffic, Traffic, Translation
+from kernbench.observe.statistics import EngineUsage, MachineUse, MemoryTraffic, QueueTraffic, Traffic, Translation
 from kernbench.runtime_api.arrays import Tolerance
 from kernbench.runtime_api.bench_runner import BenchSummary
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 COMMAND = "kernbench run --json"
 SWEEPS = "kernbench.library.sweeps"
 PARQUET = ".parquet"
+_LATER: Mapping[str, Any] = {
+    "under_way": (),
+    "queues": (),
+    "memories": (),
+    "translation": None,
+    "used": {"sips": 0, "cubes": 0, "pes": 0, "slices": 0, "within": "", "parts": ()},
+}
+"""What a document says that has none of these"""
 
 
 def load(path: str | os.PathLike[str]) -> Run | Sweep:
@@ -69,7 +77,7 @@ def run_of(document: Mapping[str, Any]) -> Run:
     """
     if not isinstance(document, dict):
         raise TypeError(f"found {show(document)}, must be a mapping")
-    given: dict[str, Any] = {"under_way": [], "queues": [], "memories": [], "translation": None, **document}
+    given: dict[str, Any] = {**_LATER, **document}
     sim_ns = float(given["sim_ns"])
     summary = {"sim_ns": sim_ns, "phases": given.get("phases", ()), "kernels": given.get("kernels", ())}
     checked = given["verification"]
@@ -111,6 +119,7 @@ def _report(given: Mapping[str, Any]) -> RunReport:
     form = {
         "engines": tuple[EngineUsage, ...],
         "traffic": Traffic,
+        "used": MachineUse,
         "events": int,
         "transfers": int,
         "records": int,

@@ -44,6 +44,7 @@ def document_of(run: Run) -> dict[str, Any]:
         "left": list(run.left),
     }
     further: dict[str, Any] = {
+        "used": asdict(report.used) if report.used.sips else None,
         "said": run.said,
         "translation": None if report.translation is None else asdict(report.translation),
         "unmodelled": dict(run.unmodelled),

@@ -54,7 +54,7 @@ DASK = "kernbench.evaluation.sweep_dask"
 FIGURES = "kernbench.evaluation.sweep_results"
 WRITER = (FIGURES, "write_results")
 TIME = "sim_ns"
-SHOWN = (TIME, "launch.ns", "launch.bound", "verdict")
+SHOWN = (TIME, "launch.ns", "launch.bound", "run.bound", "verdict")
 MOST_NAMED, MOST_ROWS = 5, 4
 _ADDRESS = re.compile(r"dask://(?P<address>[^\s/]+:\d+)")
 

@@ -168,17 +168,23 @@ class InsideDma:
         return self._seen.machine.network.watch.routes[transfer.route]
 
     def _queue(self, transfer: TransferFields[int], since_ps: int) -> None:
-        """Back to ``since_ps`` over time in which a transfer waited for links: behind others, each at its own pace."""
+        """Back to ``since_ps`` over time in which a transfer waited for links: behind others, each at its own pace.
+
+        One that a memory supplied waited for that memory.
+        """
         tables, chain = self._tables, self._chain
         ahead = transfer
         while chain.at_ps > since_ps and link_of(ahead.held_by) >= 0 and ahead.behind >= 0:
             ahead = tables.transfer(ahead.behind)
+            if ahead.held_by >= 0:
+                memory = self._seen.columns.parts[tables.turn(ahead.held_by).memory]
+                self._to(since_ps, PathPart.MEMORY_QUEUE, memory)
+                return
             route = self._route(ahead)
             took_ps = ahead.zero_load - route.total_overhead_ps
             if took_ps <= 0:
                 break
-            slowest = min(route.links, key=lambda link: link.bw_gbs)
-            self._to(max(since_ps, chain.at_ps - took_ps), PathPart.NETWORK_QUEUE, slowest)
+            self._to(max(since_ps, chain.at_ps - took_ps), PathPart.NETWORK_QUEUE, route)
         self._to(since_ps, PathPart.NETWORK_QUEUE, self._held_by(transfer))
 
     def _held_by(self, transfer: TransferFields[int]) -> Via:

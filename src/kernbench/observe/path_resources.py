@@ -2,12 +2,12 @@
 
 Time on an engine, a CPU or a memory is its own. The time of a transfer is, up to that of an empty way, the overhead of
 the parts that it enters and of the wires, each as far as the way has of it; what is beyond that went by at the pace of
-the slowest link. Time in a queue counts for what was waited for, and is told apart.
+the slowest links. Time in a queue counts for what was waited for, and is told apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from kernbench.common.units import ns_to_ps, ps_to_ns
@@ -36,16 +36,24 @@ _OWN: Mapping[PathPart, str] = MappingProxyType(
 _OF_BANKS: Mapping[PathPart, str] = MappingProxyType(
     {PathPart.TURNAROUND: of.HBM_TURNS, PathPart.ROWS: of.HBM_ROWS, PathPart.REFRESH: of.HBM_REFRESH}
 )
+TIE = 1.03
+"""Links of a way that are so much faster than its slowest are as slow"""
 _QUEUES = frozenset((PathPart.MEMORY_QUEUE, PathPart.NETWORK_QUEUE, PathPart.CONTROL_QUEUE))
 
 
 @value
 class PathShare:
-    """The time that a path spent in one of its parts on a resource; ``resource`` is empty where no key changes it."""
+    """The time that a path spent in one of its parts on ``resources``: one, or those that were as slow, of which none
+    gains alone; none where no key changes it."""
 
     part: PathPart
-    resource: str
+    resources: tuple[str, ...]
     ps: int
+
+    @property
+    def resource(self) -> str:
+        """The resources in words."""
+        return join_words(self.resources)
 
     @property
     def ns(self) -> float:
@@ -76,11 +84,16 @@ _SPLIT = frozenset(
 
 @value
 class ResourceShare:
-    """The time of a path on a resource, and of that in its queues."""
+    """The time of a path on ``resources``, one or those that tie, and of that in their queues."""
 
-    resource: str
+    resources: tuple[str, ...]
     ps: int
     queued_ps: int
+
+    @property
+    def resource(self) -> str:
+        """The resources in words."""
+        return join_words(self.resources)
 
     @property
     def ns(self) -> float:
@@ -95,25 +108,50 @@ def share_path(path: CriticalPath, graph: Graph) -> tuple[PathShare, ...]:
 
 def share_steps(steps: Iterable[PathStep], graph: Graph) -> tuple[PathShare, ...]:
     """Return the time of some steps of a path by part and resource, likewise."""
-    spent: dict[tuple[PathPart, str], int] = {}
+    spent: dict[tuple[PathPart, tuple[str, ...]], int] = {}
     for (part, via), (head_ps, tail_ps) in _sum_steps(steps).items():
-        for resource, ps in _divide(part, via, head_ps, tail_ps, graph):
-            spent[part, resource] = spent.get((part, resource), 0) + ps
+        for resources, ps in _divide(part, via, head_ps, tail_ps, graph):
+            spent[part, resources] = spent.get((part, resources), 0) + ps
     parts = list(PathPart)
     ordered = sorted(spent.items(), key=lambda each: parts.index(each[0][0]))
-    return tuple(PathShare(part, resource, ps) for (part, resource), ps in ordered if ps)
+    return tuple(PathShare(part, resources, ps) for (part, resources), ps in ordered if ps)
 
 
 def sum_resources(shares: Iterable[PathShare]) -> tuple[ResourceShare, ...]:
     """Return the time on each resource, the longest first."""
-    spent: dict[str, list[int]] = {}
+    spent: dict[tuple[str, ...], list[int]] = {}
     for each in shares:
-        if each.resource:
-            times = spent.setdefault(each.resource, [0, 0])
+        if each.resources:
+            times = spent.setdefault(each.resources, [0, 0])
             times[0] += each.ps
             times[1] += each.ps if each.part in _QUEUES else 0
-    made = (ResourceShare(name, *times) for name, times in spent.items())
+    made = (ResourceShare(names, *times) for names, times in spent.items())
     return tuple(sorted(made, key=lambda each: -each.ps))
+
+
+def sum_causes(shares: Iterable[PathShare]) -> tuple[ResourceShare, ...]:
+    """Return the time on each resource, and on each part of the path that no resource has, the longest first."""
+    given = tuple(shares)
+    others = (ResourceShare((str(each.part),), each.ps, 0) for each in given if not each.resources)
+    return tuple(sorted((*sum_resources(given), *others), key=lambda each: -each.ps))
+
+
+def divide_ties(found: Iterable[ResourceShare]) -> tuple[ResourceShare, ...]:
+    """Return the same time with one resource each: those that tie have equal parts of it."""
+    spent: dict[str, list[int]] = {}
+    for each in found:
+        n = len(each.resources)
+        for at, name in enumerate(each.resources):
+            times = spent.setdefault(name, [0, 0])
+            for column, ps in enumerate((each.ps, each.queued_ps)):
+                times[column] += ps * (at + 1) // n - ps * at // n
+    made = (ResourceShare((name,), *times) for name, times in spent.items())
+    return tuple(sorted(made, key=lambda each: -each.ps))
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Return ``a, b and c``."""
+    return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
 
 
 def resource_of(link: Link, graph: Graph) -> str:
@@ -126,27 +164,38 @@ def _sum_steps(steps: Iterable[PathStep]) -> dict[tuple[PathPart, Via], tuple[in
     found: dict[tuple[PathPart, Via], tuple[int, int]] = {}
     for step in steps:
         ps, key = step.ps, (step.part, step.via)
-        head_ps = min(ps, step.via.total_overhead_ps) if isinstance(step.via, Route) else ps
+        head_ps = ps
+        if isinstance(step.via, Route):
+            head_ps = 0 if step.part is PathPart.NETWORK_QUEUE else min(ps, step.via.total_overhead_ps)
         heads, tails = found.get(key, (0, 0))
         found[key] = heads + head_ps, tails + ps - head_ps
     return found
 
 
-def _divide(part: PathPart, via: Via, head_ps: int, tail_ps: int, graph: Graph) -> Iterator[tuple[str, int]]:
+def _divide(
+    part: PathPart, via: Via, head_ps: int, tail_ps: int, graph: Graph
+) -> Iterator[tuple[tuple[str, ...], int]]:
     match via:
         case Route():
-            yield from _divide_overhead(via, head_ps, graph)
-            yield resource_of(min(via.links, key=lambda link: link.bw_gbs), graph), tail_ps
+            for resource, ps in _divide_overhead(via, head_ps, graph):
+                yield (resource,), ps
+            yield _slowest(via, graph), tail_ps
         case Link():
-            yield resource_of(via, graph), head_ps
+            yield (resource_of(via, graph),), head_ps
         case str() if part in _OF_BANKS:
-            yield _OF_BANKS[part], head_ps
+            yield (_OF_BANKS[part],), head_ps
         case str() if part is PathPart.ACCESS:
-            yield of.resource_of_access(graph.node(via)), head_ps
+            yield (of.resource_of_access(graph.node(via)),), head_ps
         case str() if part in (PathPart.SERVICE, PathPart.MEMORY_QUEUE):
-            yield of.resource_of_memory(graph.node(via)), head_ps
+            yield (of.resource_of_memory(graph.node(via)),), head_ps
         case _:
-            yield _OWN.get(part, ""), head_ps
+            yield (_OWN[part],) if part in _OWN else (), head_ps
+
+
+def _slowest(route: Route, graph: Graph) -> tuple[str, ...]:
+    """Return the resources of the slowest links of a way: where several are as slow, none of them gains alone."""
+    limit = TIE * route.bottleneck_gbs
+    return tuple(dict.fromkeys(resource_of(link, graph) for link in route.links if link.bw_gbs <= limit))
 
 
 def _divide_overhead(route: Route, ps: int, graph: Graph) -> Iterator[tuple[str, int]]:

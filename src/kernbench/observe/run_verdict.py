@@ -8,7 +8,7 @@ from dataclasses import replace
 from kernbench.common.values import value
 from kernbench.observe.critical_path_model import CriticalPath, PathHop, PathPart, PathStep
 from kernbench.observe.path_resources import share_steps, sum_resources
-from kernbench.observe.verdict import Busy, Verdict, time_text
+from kernbench.observe.verdict import BOUND_BY, Busy, Verdict, time_text
 from kernbench.topology.graph import Graph
 
 MENTIONED = 0.25
@@ -37,6 +37,15 @@ class RunVerdict:
 
     time_ps: int
     spent: tuple[Spending, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What has most of the time in a few words, for a table: what binds kernels, or what else, and its resource."""
+        if not self.spent:
+            return "nothing"
+        most = self.spent[0]
+        why = [each.resource.removeprefix(BOUND_BY) for each in most.why[:1]]
+        return ": ".join(why if why and most.what == KERNELS else (most.what, *why))
 
     @property
     def sentence(self) -> str:

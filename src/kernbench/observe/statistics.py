@@ -13,6 +13,7 @@ from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.core.log import Columns
 from kernbench.engine.machine import Machine
 from kernbench.engine.queues import QueuePart
+from kernbench.engine.recorder import TileAmounts
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.works import ENGINE_OF, PE_ENGINES, Times, Works
 
@@ -60,6 +61,22 @@ class Traffic:
     from_machine: int
     host_utilisation: float
     busiest: tuple[LinkTraffic, ...]
+
+
+@value(kw_only=True)
+class MachineUse:
+    """What a run used of its machine: what worked, or sent or received bytes.
+
+    ``within``: the cube that all of it lies in but for what stands in none, or else the SIP; empty where they are more.
+    ``parts``: kinds of parts, classes of links, types of products, by the names that the machine's file has for them.
+    """
+
+    sips: int
+    cubes: int
+    pes: int
+    slices: int
+    within: str
+    parts: tuple[str, ...]
 
 
 @value
@@ -258,6 +275,27 @@ def memory_traffic(machine: Machine, links: tuple[LinkTraffic, ...] | None = Non
         for memory, own in found.items()
     )
     return tuple(sorted(rows, key=lambda each: -each.bytes_in - each.bytes_out)[:BUSIEST_MEMORIES])
+
+
+def machine_use(machine: Machine, works: Works, links: Iterable[LinkTraffic] | None = None) -> MachineUse:
+    """Return what was used by ``links`` that carried something, and by what the log has of parts."""
+    graph, columns = machine.graph, works.columns
+    carried = [graph.edge(link.src, link.dst) for link in (link_traffic(machine) if links is None else links)]
+    ends = (name for edge in carried for name in (edge.src, edge.dst))
+    worked = (columns.parts[part] for part in np.unique(columns.part).tolist())
+    nodes = [graph.node(name) for name in dict.fromkeys([*ends, *worked])]
+    sips = sorted({node.sip for node in nodes if node.sip is not None})
+    cubes = {node.cube_coord for node in nodes if node.cube is not None}
+    products = {str(what.element) for what in machine.log.whats if isinstance(what, TileAmounts) and what.macs}
+    within = f"sip{sips[0]}" if len(sips) == 1 else ""
+    return MachineUse(
+        sips=len(sips),
+        cubes=len(cubes),
+        pes=len({node.pe_coord for node in nodes if node.pe is not None}),
+        slices=sum(node.kind == "hbm_ctrl" for node in nodes),
+        within="sip{}.cube{}".format(*min(cubes)) if len(cubes) == 1 else within,
+        parts=tuple(sorted({node.kind for node in nodes} | {edge.link_class for edge in carried} | products)),
+    )
 
 
 def queue_traffic(machine: Machine, works: Works) -> tuple[QueueTraffic, ...]:

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from kernbench.common.values import value
-from kernbench.observe.path_resources import PathShare, ResourceShare, sum_resources
+from kernbench.observe.path_resources import PathShare, join_words, sum_causes, sum_resources
 from kernbench.observe.roofline import Bound, Roofline
 
 BINDS = 0.5
 """The share of the time from which a bound is what binds"""
+BOUND_BY = "bound by "
 ON_PATH = 0.5
 """The share of a bound that the path has to have of its resource"""
 
@@ -80,7 +81,7 @@ class Verdict:
     @property
     def phrase(self) -> str:
         """The label as a part of a sentence."""
-        return f"bound by {self.label}" if self.kind in (VerdictKind.BOUND, VerdictKind.TIE) else self.label
+        return f"{BOUND_BY}{self.label}" if self.kind in (VerdictKind.BOUND, VerdictKind.TIE) else self.label
 
     def _says(self) -> str:
         following = f"; next: {self.next}" if self.next else ""
@@ -89,9 +90,10 @@ class Verdict:
             case VerdictKind.BOUND:
                 return f"bound by {self.resources[0]} at {self.where}: {busy}{following}"
             case VerdictKind.TIE:
-                each = f"{self.tile_ns:g} ns a tile" if self.tile_ns else busy
+                on_path = f"on {self.share:.0%} of the critical path"
+                each = f"each {f'{self.tile_ns:g} ns a tile' if self.tile_ns else busy}" if self.where else on_path
                 alone = "neither gains" if len(self.resources) == 2 else "none gains"
-                return f"bound by a tie: {join_words(self.resources)}, each {each}; alone {alone}{following}"
+                return f"bound by a tie: {join_words(self.resources)}, {each}; alone {alone}{following}"
             case VerdictKind.LATENCY:
                 most = f"no resource is busy more than {self.next.share:.0%}" if self.next else "no resource is busy"
                 return f"bound by latency: {self.resources[0]} is {self.share:.0%} of the critical path; {most}"
@@ -108,21 +110,22 @@ def judge(found: Roofline, shares: Sequence[PathShare], waits: Iterable[str] = (
     time_ps, said = found.measured_ps, tuple(waits)
     if not time_ps:
         return Verdict(kind=VerdictKind.NOTHING, time_ps=0)
-    on_path = {each.resource: each.ps for each in sum_resources(shares)}
+    spent = sum_resources(shares)
     for bound in found.bounds:
         group = found.tied_with(bound.resource)
-        if bound.ps >= BINDS * time_ps and sum(on_path.get(name, 0) for name in group) >= ON_PATH * bound.ps:
+        on_path = sum(each.ps for each in spent if not set(group).isdisjoint(each.resources))
+        if bound.ps >= BINDS * time_ps and on_path >= ON_PATH * bound.ps:
             return _bind(found, bound, said)
-    longest = _longest(shares)
+    longest = next(iter(sum_causes(shares)), None)
     if longest is None:
         return Verdict(kind=VerdictKind.NOTHING, time_ps=time_ps, waits=said)
     if len(found.tied_with(longest.resource)) > 1:
         return _bind(found, next(each for each in found.bounds if each.resource == longest.resource), said)
     busiest = found.bounds[0] if found.bounds else None
     return Verdict(
-        kind=VerdictKind.LATENCY,
+        kind=VerdictKind.LATENCY if len(longest.resources) == 1 else VerdictKind.TIE,
         time_ps=time_ps,
-        resources=(longest.resource,),
+        resources=longest.resources,
         share=longest.ps / time_ps,
         next=None if busiest is None else Busy(busiest.resource, busiest.ps / time_ps),
         waits=said,
@@ -142,20 +145,6 @@ def _bind(found: Roofline, bound: Bound, waits: tuple[str, ...]) -> Verdict:
         tile_ns=round(bound.ns / bound.tiles, 3) if bound.tiles else 0.0,
         waits=waits,
     )
-
-
-def _longest(shares: Sequence[PathShare]) -> ResourceShare | None:
-    """Return the resource, or the part that no resource has, on which a path spent most time."""
-    found = [
-        *sum_resources(shares),
-        *(ResourceShare(str(each.part), each.ps, 0) for each in shares if not each.resource),
-    ]
-    return max(found, key=lambda each: each.ps, default=None)
-
-
-def join_words(words: Sequence[str]) -> str:
-    """Return ``a, b and c``."""
-    return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
 
 
 def time_text(ps: int) -> str:

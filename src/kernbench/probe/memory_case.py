@@ -19,7 +19,7 @@ from math import prod
 
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
-from kernbench.components.hbm.banks import BankedMemory, Grant
+from kernbench.components.hbm.banks import BankedMemory, Grant, Histories
 from kernbench.components.hbm.controller import Request, SliceArbiter
 from kernbench.components.hbm.layout import Layout
 from kernbench.core.clock import Clock
@@ -230,7 +230,7 @@ class SliceUnderTest:
 
     def make(self) -> BankedMemory:
         """Make such a slice, idle."""
-        return BankedMemory(self.banks, self.num_pcs, self.fields, self.queue, self.quantum, refresh=self.refresh)
+        return BankedMemory(Histories(self.banks, self.num_pcs, self.fields, self.queue, self.refresh), self.quantum)
 
     @property
     def is_compared(self) -> bool:
@@ -259,10 +259,8 @@ class SliceUnderTest:
                 yield Access(pa, access.row_bytes), write
 
     def _group_of(self, layout: Layout, pa: int) -> int:
-        """The bank group of a byte."""
-        row, place = divmod(pa, layout.sweep_bytes)
-        bank = layout.banks[place // layout.block_bytes] ^ layout.fold_of(row)
-        return bank // self.banks.banks % self.banks.groups
+        """Return the bank group of a byte."""
+        return layout.bank_of(pa) // self.banks.banks % self.banks.groups
 
 
 def slices_of(hbm: HbmSpec) -> tuple[SliceUnderTest, ...]:

@@ -18,6 +18,7 @@ from kernbench.messages.requests import HostMsg, KernelLaunchMsg, PeCoord
 from kernbench.observe.statistics import (
     EngineUsage,
     LinkTraffic,
+    MachineUse,
     MemoryTraffic,
     QueueTraffic,
     TimeShare,
@@ -25,6 +26,7 @@ from kernbench.observe.statistics import (
     Translation,
     engine_shares,
     engine_usage,
+    machine_use,
     memory_traffic,
     queue_traffic,
     traffic,
@@ -74,6 +76,7 @@ class RunReport:
     launches: tuple[LaunchSplit, ...]
     engines: tuple[EngineUsage, ...]
     traffic: Traffic
+    used: MachineUse
     events: int
     transfers: int
     records: int
@@ -98,6 +101,7 @@ def report_run(
         launches=tuple(_split(works, longest, count) for longest, count in longest_of_each_name(launched)),
         engines=_measure_engines(works, launched),
         traffic=traffic(engine.machine, links),
+        used=machine_use(engine.machine, works, links),
         events=engine.n_events,
         transfers=engine.machine.network.n_transfers,
         records=int(((columns.kind <= LAST_RECORD) & (columns.read >= 0)).sum()),

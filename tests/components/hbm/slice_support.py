@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernbench.components.hbm.banks import BankedMemory, Grant
+from kernbench.components.hbm.banks import BankedMemory, Grant, Histories
 from kernbench.components.hbm.controller import Request, SliceArbiter, SliceMemory
 from kernbench.components.hbm.ideal import Channels, IdealMemory
 from kernbench.core.clock import Clock
@@ -38,12 +38,12 @@ class Asked(Request):
 
 def banked() -> BankedMemory:
     """All work takes longer by what refresh takes: there is no outage."""
-    return BankedMemory(HBM3, 8, interleave(8, xor=True), 64, QUANTUM, refresh="spread")
+    return BankedMemory(Histories(HBM3, 8, interleave(8, xor=True), 64, "spread"), QUANTUM)
 
 
 def refreshed() -> BankedMemory:
     """All banks are refreshed at once."""
-    return BankedMemory(HBM3, 8, interleave(8, xor=True), 64, QUANTUM, refresh="all-bank")
+    return BankedMemory(Histories(HBM3, 8, interleave(8, xor=True), 64, "all-bank"), QUANTUM)
 
 
 def ideal() -> IdealMemory:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from kernbench.components.hbm import banks as banks_module
 from kernbench.components.hbm.banks import BankedMemory, Grant, Histories
 from kernbench.components.hbm.channel import FAR
-from kernbench.components.hbm.layout import Layout, Planner
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_spec import HBM2, HBM3, MAPPINGS, AddressMapping, HbmTiming, Refresh, interleave
 
@@ -30,23 +29,11 @@ class Kind:
     def __init__(
         self, mapping: AddressMapping, pcs: int = 8, refresh: Refresh = "all-bank", timing: HbmTiming = HBM3
     ) -> None:
-        self.mapping, self.pcs, self.refresh, self.timing = mapping, pcs, refresh, timing
-        self.planner = Planner(Layout(timing, pcs, mapping))
-        self.histories = Histories(timing, pcs, 64, refresh)
+        self.given = timing, pcs, mapping, 64, refresh
+        self.histories = Histories(*self.given)
 
     def make(self, *, shared: bool, base: int = 0) -> BankedMemory:
-        histories = self.histories if shared else None
-        return BankedMemory(
-            self.timing,
-            self.pcs,
-            self.mapping,
-            64,
-            QUANTUM,
-            refresh=self.refresh,
-            base=base,
-            planner=self.planner,
-            histories=histories,
-        )
+        return BankedMemory(self.histories if shared else Histories(*self.given), QUANTUM, base)
 
 
 def serve(made: BankedMemory, access: Access, write: bool, at: int, until: int = FAR) -> Grant:
@@ -55,8 +42,7 @@ def serve(made: BankedMemory, access: Access, write: bool, at: int, until: int =
 
 def seen(made: BankedMemory) -> tuple[object, ...]:
     """What was done, and what is to be; the ends in ``counters`` are times of histories, which begin at any time."""
-    counters = made.counters
-    return counters.done, counters.idle, counters.idle_ps, made.pending_bursts, made.end_ps
+    return made.counters.done, made.pending_bursts, made.end_ps
 
 
 # -- an access --
@@ -65,7 +51,7 @@ def seen(made: BankedMemory) -> tuple[object, ...]:
 @pytest.mark.parametrize("pcs", [1, 2, 3, 8])
 def test_the_pcs_of_a_channel_open_rows_one_after_another(pcs):
     timing = HBM3.model_copy(update={"pcs_per_channel": pcs})
-    memory = BankedMemory(timing, 8, interleave(8, xor=True), 64, QUANTUM, refresh="none")
+    memory = BankedMemory(Histories(timing, 8, interleave(8, xor=True), 64, "none"), QUANTUM)
     # All PCs at once: a row of each, of which eight bursts are read in one group.
     last = serve(memory, Access(0, 2048), False, 0).last_ps
     assert last == pytest.approx((pcs - 1) * 1250 + RCD + 7 * 2500 + 1250, abs=1250)
@@ -82,14 +68,14 @@ def test_addresses_count_from_the_base_of_the_slice():
 def test_nothing_begins_after_until_but_what_has_left():
     memory = Kind(ALL["interleave"]).make(shared=False)
     access = Access(0, 1 << 20)
-    saved = memory.save()
+    saved = memory.at
     whole = serve(memory, access, False, 0)
-    memory.restore(saved)
+    memory.at = saved
     cut = serve(memory, access, False, 0, whole.over_ps // 2)
     assert 0 < cut.end < whole.end
     assert cut.end % QUANTUM == 0
     assert cut.over_ps > whole.over_ps // 2
-    memory.restore(saved)
+    memory.at = saved
     assert memory.serve(access, False, 0, access.nbytes, 0, 0, 100_000).end == 100_352  # the end of its quantum
 
 
@@ -205,9 +191,9 @@ def test_histories_in_common_are_as_ones_own(mapping, most, operations):
 def _do(made: BankedMemory, what: str, access: Access, write: bool, now: int) -> Grant:
     if what == "serve":
         return serve(made, access, write, now)
-    saved = made.save()
+    saved = made.at
     whole = serve(made, access, write, now)
-    made.restore(saved)
+    made.at = saved
     return serve(made, access, write, now, (now + whole.over_ps) // 2)
 
 
@@ -233,13 +219,13 @@ def test_what_was_saved_is_as_it_was():
     made = Kind(ALL["MOP4CLXOR"]).make(shared=False)
     serve(made, Access(0, 100_000), False, 0)
     serve(made, Access(1 << 20, 5000), True, 0)
-    saved, before = made.save(), seen(made)
+    saved, before = made.at, seen(made)
     answers = []
     for _ in range(3):
         answers.append(
             (serve(made, Access(64, 300_000), False, LATER), serve(made, Access(0, 4096), True, 2 * LATER), seen(made))
         )
-        made.restore(saved)
+        made.at = saved
         assert seen(made) == before
     assert answers[0] == answers[1] == answers[2]
 
@@ -256,7 +242,7 @@ def test_idle_time_is_forgotten(refresh, accesses, more, longer):
         grant = serve(short, access, write, now)
         assert serve(long, access, write, now) == grant
         now = grant.over_ps
-    settled = max(now, short.save().history.settled_ps + short.save().began)
+    settled = max(now, short.at.history.settled_ps + short.at.began)
     at = settled
     for access, pause, write in map(access_of, more):
         at += pause
@@ -282,7 +268,7 @@ def both(
 ) -> tuple[BankedMemory, BankedMemory]:
     """One that repeats, and one that does not."""
     repeats, through = (
-        kind(timing, pcs, mapping, 64, QUANTUM, refresh=refresh) for kind in (BankedMemory, GoesThrough)
+        kind(Histories(timing, pcs, mapping, 64, refresh), QUANTUM) for kind in (BankedMemory, GoesThrough)
     )
     return repeats, through
 
@@ -349,9 +335,9 @@ def test_repeated_sweeps_are_exact_whatever_was_before(mapping, pa, sweeps, rest
 def test_a_cut_in_repeated_sweeps_is_exact(mapping, part, pcs):
     found = []
     for made in both(mapping, pcs=pcs):
-        access, saved = Access(0, 20 * made.quantum * 32 * pcs // 2), made.save()
+        access, saved = Access(0, 20 * made.quantum * 32 * pcs // 2), made.at
         whole = serve(made, access, False, 0)
-        made.restore(saved)
+        made.at = saved
         cut = serve(made, access, False, 0, int(whole.over_ps * part))
         found.append((whole, cut, seen(made), serve(made, Access(64, 4096), True, cut.over_ps), seen(made)))
     assert found[0] == found[1]

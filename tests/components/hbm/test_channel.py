@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.components.hbm.channel import Channel, ChannelTiming
+from kernbench.components.hbm.channel import PER_PC, Channel, ChannelTiming
 from kernbench.topology.hbm_spec import HBM2, HBM3, PRESETS, HbmTiming
 
 Run = tuple[int, int, int]
@@ -238,7 +238,7 @@ def test_writes_are_kept_back_until_the_high_mark():
     write(made, 0, (24, 0, 1))
     assert (made.pending_bursts, made.counters.done[0]) == (0, HIGH)
     # Nothing had used the buses: they turn at once.
-    assert made.counters.done[2:4] == (0, 0)
+    assert made.counters.done[PER_PC : PER_PC + 2] == (0, 0)
 
 
 def test_drained_writes_follow_each_other():
@@ -262,7 +262,7 @@ def test_reads_wait_for_writes_down_to_the_low_mark():
     # The row is open later than the buses have turned (13.8 ns). The last 8 writes have been sent back.
     assert first == on_grid(RCD_WRITE, over + max(TO_READ, RCD))
     assert made.pending_bursts == 8
-    assert made.counters.done[2:4] == (TO_READ, TO_READ)
+    assert made.counters.done[PER_PC : PER_PC + 2] == (TO_READ, TO_READ)
     assert flushed(made) == (57, 2)
 
 
@@ -273,7 +273,7 @@ def test_a_row_that_is_open_waits_for_the_turn_alone():
     over, first, _ = read(made, LATER, (GROUP, 0, 1))
     assert over + TO_READ <= first < over + TO_READ + PLACE
     # The buses turned for the writes too, long after the read before.
-    assert made.counters.done[2:4] == (TO_READ,) * 2
+    assert made.counters.done[PER_PC : PER_PC + 2] == (TO_READ,) * 2
 
 
 def test_reads_that_have_not_begun_are_served_after_the_writes():
@@ -296,8 +296,10 @@ def test_idle_time_is_filled_with_writes():
     counters = made.counters
     assert made.pending_bursts == 0
     assert counters.done[:2] == (9, 2)
-    assert counters.idle[:2] == (8, 1)
-    assert counters.idle_ps > 8 * BURST
+    assert counters.done[2:4] == (8, 1)
+    # The bus was free before: it turned at once, and waited for the row of the writes, and later for that of the read.
+    data = 7 * IN_GROUP + BURST
+    assert counters.done[4:] == (RCD_WRITE + data, 0, RCD_WRITE, 0, 0, RCD, 0)
 
 
 def test_an_open_row_after_idle_time_waits_for_no_turn():
@@ -354,7 +356,7 @@ def test_times_make_sense(drawn):
         assert now <= first <= last
         now, counters = over, made.counters
         assert all(new >= old for new, old in zip(counters.done, before.done, strict=True))
-        assert all(idle <= done for idle, done in zip(counters.idle, counters.done, strict=True))
+        assert all(idle <= done for idle, done in zip(counters.done[2:4], counters.done[:2], strict=True))
         assert 0 <= made.pending_bursts < 64
         before = counters
         end = max(end, made.end_ps)
@@ -404,7 +406,6 @@ def test_idle_time_is_forgotten(drawn, longer):
     later, at = made.copy(), made.settled_ps
     assert go(made, more, at) == go(later, more, at + longer)
     assert made.counters.done == later.counters.done
-    assert made.counters.idle == later.counters.idle
 
 
 @given(busy(2))

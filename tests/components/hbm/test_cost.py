@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernbench.components.hbm.banks import BankedMemory, Histories
-from kernbench.components.hbm.layout import RUN_BURSTS, Layout, Planner
+from kernbench.components.hbm.layout import RUN_BURSTS, Planner
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_spec import HBM3, MAPPINGS, AddressMapping, interleave
 
@@ -20,22 +20,11 @@ class Slices:
     """Slices of a machine: what is known of one is known of all."""
 
     def __init__(self, mapping: AddressMapping) -> None:
-        self.mapping = mapping
-        self.planner = Planner(Layout(HBM3, PCS, mapping))
-        self.histories = Histories(HBM3, PCS, 64, "all-bank")
+        self.histories = Histories(HBM3, PCS, mapping, 64, "all-bank")
+        self.planner = self.histories.planner
 
     def one(self, base: int = 0) -> BankedMemory:
-        return BankedMemory(
-            HBM3,
-            PCS,
-            self.mapping,
-            64,
-            QUANTUM,
-            refresh="all-bank",
-            base=base,
-            planner=self.planner,
-            histories=self.histories,
-        )
+        return BankedMemory(self.histories, QUANTUM, base)
 
 
 def read(made: BankedMemory, pa: int, nbytes: int, at: int) -> int:
@@ -139,7 +128,7 @@ def runs_of(planner: Planner, access: Access) -> int:
     """Runs of an access, of all channels: rows of banks that each quantum touches, eight bursts at most."""
     found = 0
     for begin in range(0, access.nbytes, QUANTUM):
-        _, parts = planner.parts(access, begin, min(QUANTUM, access.nbytes - begin))
+        *_, parts = planner.parts(access, begin, min(QUANTUM, access.nbytes - begin))
         found += sum(len(channels) * len(runs) for channels, runs in parts)
     return found
 
@@ -158,16 +147,18 @@ ACCESSES = {
 def test_bursts_of_a_row_are_runs(mapping, access):
     """Rows of banks that an access touches, counted burst by burst, are as many runs, and steps of a channel."""
     slices = Slices(mapping)
-    touched: dict[tuple[int, int, int, int], set[int]] = {}
+    touched: dict[tuple[int, int, int], set[int]] = {}
     for at in range(access.nbytes):
         row, column = divmod(at, access.row_bytes)
         burst = (access.pa + row * access.stride + column) // BURST
-        base, ((((channel, label),), ((bank, above, _),)),) = slices.planner.parts(
+        base, fold, ((((channel, label),), ((bank, above, _),)),) = slices.planner.parts(
             Access(burst * BURST, BURST), 0, BURST
         )
-        touched.setdefault((at // QUANTUM, channel, bank ^ label, base + above), set()).add(burst)
+        place = (channel * slices.planner.layout.banks_per_channel + (bank ^ label)) ^ fold, base + above
+        touched.setdefault((at // QUANTUM, *place), set()).add(burst)
     assert runs_of(slices.planner, access) == sum(-(-len(bursts) // RUN_BURSTS) for bursts in touched.values())
     memory = slices.one()
     memory.serve(access, False, 0, access.nbytes, 0)
     assert memory.counters.done[0] == sum(len(bursts) for bursts in touched.values())
-    assert slices.histories.served <= len({(quantum, channel) for quantum, channel, _, _ in touched})
+    each = slices.planner.layout.banks_per_channel
+    assert slices.histories.served <= len({(quantum, bank // each) for quantum, bank, _ in touched})

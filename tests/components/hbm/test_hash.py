@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.components.hbm.banks import BankedMemory
+from kernbench.components.hbm.banks import BankedMemory, Histories
 from kernbench.components.hbm.controller import Request, SliceArbiter
 from kernbench.components.hbm.layout import Layout, Planner
 from kernbench.core.clock import Clock
@@ -91,7 +91,7 @@ class Asked(Request):
 
 def part_of_peak(mapping: AddressMapping, streams: int, apart: int) -> float:
     """The part of its peak that a slice gives to streams that begin ``apart`` bytes from each other."""
-    memory, clock = BankedMemory(HBM3, 8, mapping, 64, 2048), Clock()
+    memory, clock = BankedMemory(Histories(HBM3, 8, mapping, 64), 2048), Clock()
     turns = SliceArbiter(memory, clock)
     for i in range(40):
         for stream in range(streams):
@@ -113,8 +113,8 @@ def test_one_stream_is_as_fast():
 
 
 def test_plans_are_found_again_whatever_the_row():
-    """Runs depend on the row by its fold alone: there are no more of them than PCs, groups and banks."""
+    """What is folded is XORed with all banks of a quantum: its runs are one plan in all rows."""
     planner = Planner(Layout(HBM3, 8, HASH))
     sweep = planner.layout.sweep_bytes
-    plans = {id(planner.parts(Access(row * sweep + 4096, 2048), 0, 2048)[1]) for row in range(2000)}
-    assert len(plans) <= 8 * 4 * 4
+    plans = {id(planner.parts(Access(row * sweep + 4096, 2048), 0, 2048)[2]) for row in range(2000)}
+    assert len(plans) == 1

@@ -12,9 +12,22 @@ from kernbench.components.hbm.layout import RUN_BURSTS, Layout, Planner
 from kernbench.messages.fabric import Access
 from kernbench.topology.hbm_spec import HBM2, HBM3, MAPPINGS, AddressMapping, interleave
 
-ALL = {**MAPPINGS, "interleave": interleave(8, xor=True), "mod": interleave(8, xor=False)}
+ALL = {
+    **MAPPINGS,
+    "interleave": interleave(8, xor=True),
+    "mod": interleave(8, xor=False),
+    "hash": interleave(8, xor=True, fold_row=True),
+}
 SWEEP = 256 * 1024
 """8 pseudo-channels of 32 banks with rows of 1 KiB"""
+
+
+LAYOUTS = [
+    *(Layout(HBM3, 8, mapping) for mapping in ALL.values()),
+    *(Layout(HBM3, pcs, ALL["mod"]) for pcs in (3, 6)),
+    Layout(HBM3.model_copy(update={"row_bytes": 1536}), 8, ALL["hash"]),
+]
+"""In the last three not all sizes are powers of two"""
 
 
 def planner(mapping: AddressMapping) -> Planner:
@@ -23,10 +36,13 @@ def planner(mapping: AddressMapping) -> Planner:
 
 def runs_of(planned: Planner, access: Access, first: int, nbytes: int) -> tuple[int, list[tuple[int, int, int]]]:
     """The base of the rows, and the runs of all channels with the numbers of banks in the slice."""
-    base, parts = planned.parts(access, first, nbytes)
+    base, fold, parts = planned.parts(access, first, nbytes)
     each = planned.layout.banks_per_channel
     found = [
-        (c * each + (bank ^ label), row, n) for alike, runs in parts for c, label in alike for bank, row, n in runs
+        ((c * each + (bank ^ label)) ^ fold, row, n)
+        for alike, runs in parts
+        for c, label in alike
+        for bank, row, n in runs
     ]
     assert all(1 <= n <= RUN_BURSTS for _, _, n in found)
     return base, found
@@ -76,17 +92,19 @@ def test_bursts_that_rows_share_are_read_once():
 
 
 @given(
-    mapping=st.sampled_from(list(ALL.values())),
+    layout=st.sampled_from(LAYOUTS),
+    other=st.integers(0, 4 * SWEEP),
     pa=st.integers(0, 4 * SWEEP),
     row_bytes=st.integers(1, 600),
     rows=st.integers(1, 20),
     stride=st.integers(1, 3 * SWEEP),
 )
-def test_what_is_kept_is_what_is_worked_out(mapping, pa, row_bytes, rows, stride):
-    """The runs of an access in another sweep are those of its own, whatever was asked before."""
+def test_what_is_kept_is_what_is_worked_out(layout, other, pa, row_bytes, rows, stride):
+    """The runs of an access are those of its own, whatever was asked before at other places."""
     stride = max(stride, row_bytes + 64)  # no two rows share a burst
-    kept = planner(mapping)
-    kept.parts(Access(pa % SWEEP, row_bytes, rows, stride), 0, rows * row_bytes)
+    kept = Planner(layout)
+    for place in (pa % SWEEP, pa % 4096, other // 4096 * 4096 + pa % 4096):
+        kept.parts(Access(place, row_bytes, rows, stride), 0, rows * row_bytes)
     access = Access(pa, row_bytes, rows, stride)
     base, runs = runs_of(kept, access, 0, access.nbytes)
     found: Counter[tuple[int, int]] = Counter()
@@ -94,7 +112,7 @@ def test_what_is_kept_is_what_is_worked_out(mapping, pa, row_bytes, rows, stride
         found[bank, base + row] += n
     alone: Counter[tuple[int, int]] = Counter()
     for i in range(rows):
-        base, runs = runs_of(planner(mapping), Access(pa + i * stride, row_bytes), 0, row_bytes)
+        base, runs = runs_of(Planner(layout), Access(pa + i * stride, row_bytes), 0, row_bytes)
         for bank, row, n in runs:
             alone[bank, base + row] += n
     assert found == alone

@@ -19,7 +19,7 @@ ROW_OF_ALL = 2 * 32 * 1024  # bytes of a row of all banks of two PCs
 
 def memory(refresh: Refresh = "all-bank") -> BankedMemory:
     """A channel of two PCs, interleaved by 256 B."""
-    return BankedMemory(HBM3, 2, interleave(8, xor=False), 64, 2048, refresh=refresh)
+    return BankedMemory(Histories(HBM3, 2, interleave(8, xor=False), 64, refresh), 2048)
 
 
 def read(made: BankedMemory, at: int, pa: int = 0, nbytes: int = 32) -> tuple[int, int]:
@@ -145,7 +145,7 @@ def test_another_row_after_refresh_has_none_to_close():
 
 def test_each_channel_is_idle_by_itself():
     """Of two channels one has a read over an outage: its rows stay what they are; those of the other are closed."""
-    made = BankedMemory(HBM3, 4, interleave(8, xor=False), 64, 2048, refresh="all-bank")
+    made = BankedMemory(Histories(HBM3, 4, interleave(8, xor=False), 64, "all-bank"), 2048)
     there, other = 0, 512  # PCs 0 and 2
     for pa in (there, other):
         read(made, 0, pa)
@@ -200,10 +200,10 @@ def test_spread_takes_all_work_longer():
 
 def test_rows_do_not_depend_on_what_another_slice_has_done():
     """Slices with histories in common do the same after other idle times: each knows which refresh found it idle."""
-    histories = Histories(HBM3, 4, 64, "all-bank")
+    histories = Histories(HBM3, 4, interleave(8, xor=False), 64, "all-bank")
 
     def third_access(pause: int) -> tuple[int, int]:
-        made = BankedMemory(HBM3, 4, interleave(8, xor=False), 64, 2048, refresh="all-bank", histories=histories)
+        made = BankedMemory(histories, 2048)
         read(made, PERIOD - RCD // 2)  # over the outage
         read(made, PERIOD + OUTAGE + pause, 512)  # the other channel
         at = PERIOD + OUTAGE + pause + 100_000

@@ -9,7 +9,6 @@ from slice_support import MIB, QUANTUM, Asked, banked, ideal, refreshed
 from slice_support import run as run_at
 
 from covering import covering
-from kernbench.components.hbm.controller import SliceArbiter
 from kernbench.core.clock import Clock
 
 RCD, BURST = 19_400, 1400
@@ -22,10 +21,10 @@ def run(*asked: tuple[int, Asked]) -> Clock:
 
 
 def test_an_access_alone_is_one_promise():
-    clock = Clock()
-    slice_ = SliceArbiter(banked(), clock)
-    assert slice_.access(5000, "pe0", 0, 32, False) == (5000 + RCD, 5000 + RCD + BURST)
-    assert slice_.access(900_000, "pe0", 32, 32, False) == (900_000, 900_000 + BURST)
+    first, hit = Asked(0, 0, 32), Asked(0, 32, 32)
+    run((5000, first), (900_000, hit))
+    assert first.turns == [(0, 32, 5000 + RCD, 5000 + RCD + BURST)]
+    assert hit.turns == [(0, 32, 900_000, 900_000 + BURST)]
 
 
 def test_an_access_alone_costs_no_event():

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_support import hbm, machine, place
-from kernbench.components.hbm.banks import BankedMemory
+from kernbench.components.hbm.banks import BankedMemory, Histories
+from kernbench.components.hbm.channel import PER_PC
 from kernbench.core.log import By
 from kernbench.core.observed import BankTime
 from kernbench.engine.engine import GraphEngine
@@ -32,7 +33,7 @@ PERIOD, OUTAGE = 3_900_000, 417_200
 
 
 def memory(refresh: Refresh = "none") -> BankedMemory:
-    made = BankedMemory(HBM3, 2, interleave(8, xor=False), 64, 2048, refresh=refresh)
+    made = BankedMemory(Histories(HBM3, 2, interleave(8, xor=False), 64, refresh), 2048)
     made.observed = True
     return made
 
@@ -159,7 +160,8 @@ def test_turns_add_up_to_what_was_done(refresh, accesses):
     found = BankTime(*[sum(column) for column in zip(*turns, strict=True)])
     assert found.bursts == done[0]
     assert found.hits == done[0] - done[1]
-    assert (found.turned, found.opened) == (sum(done[2:4]), sum(done[4:]))
+    turned, opened = done[5] + sum(done[PER_PC : PER_PC + 2]), done[6] + sum(done[PER_PC + 2 :])
+    assert (found.turned, found.opened) == (turned, opened)
 
 
 def two_streams(*, cut: bool) -> GraphEngine:

@@ -1,10 +1,8 @@
 """The banks of a slice: histories of its channels, the grants of an access, refresh, and what a turn took of the banks.
 
 What a channel answers depends on its *history* only: on the runs that it was given, and the times between them. So
-histories are kept, as a tree: channels with the same history have the same node of it, whatever their slices. The first
-channel that goes through a step works it out, the others find it. ``History`` is a node: a history of a channel, with
-the step that it has beyond its parent. ``SliceHistory`` is the same of a slice, step by step of accesses: the histories
-of its channels. A step that begins after all of the past is over is the same for any idle time.
+histories are kept, as a tree (``ChannelHistory``): the first channel that goes through a step works it out, the others
+find it. ``SliceHistory`` is the same of a slice, step by step of accesses.
 
 A channel that has been worked out goes on from node to node. To go on from a node that it has left, one is made from
 the last copy on the way there, and goes through the steps since then: a copy is kept every ``STEPS_BETWEEN_COPIES``.
@@ -19,16 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import chain
-from operator import add, attrgetter, sub
-from typing import NamedTuple, Protocol
+from operator import add, sub
+from typing import NamedTuple
 
 from kernbench.common.units import PS_PER_NS
 from kernbench.common.values import value
-from kernbench.components.hbm.channel import FAR, Channel, ChannelState, ChannelTiming, Counters
+from kernbench.components.hbm.channel import FAR, PER_PC, Channel, ChannelState, ChannelTiming, Counters
 from kernbench.components.hbm.layout import Layout, Planner, RowRun
 from kernbench.core.observed import BankTime
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_refresh import NO_REFRESH, RefreshClock, refresh_clock
+from kernbench.topology.hbm_refresh import NO_REFRESH, refresh_clock
 from kernbench.topology.hbm_spec import AddressMapping, HbmTiming, Refresh
 
 STEPS_BETWEEN_COPIES = 16
@@ -46,40 +44,34 @@ class Grant:
     last_ps: int
 
 
-class TurnCost(Protocol):
-    """The cost of a grant: what it took of a memory."""
-
-    def split(self, since: int, end: int) -> tuple[int, BankTime]:
-        """Return when a turn began that its requester waited for from ``since`` to ``end``, and what it took then."""
-
-
 ChannelStep = tuple[int, int, tuple[RowRun, ...], bool, bool]
 """What ``Channel.serve`` is given"""
+NO_STEP: ChannelStep = 0, 0, (), False, False
 
 
 class ChannelHistory:
-    """The past of a channel up to ``now_ps``: its last step, and what it answered to that.
+    """The past of a channel up to ``now_ps``: what was ``before``, the last ``step``, and what it answered to that.
 
-    It has the channel as it is then (``live``), or a copy that stays, or a parent to go on from.
+    It has the channel as it is then (``live``), or a copy that stays, or goes on from what was before.
     """
 
     __slots__ = (
-        *("_counters", "copy", "depth", "end_ps", "entered_ps", "first_ps"),
-        *("last_ps", "live", "now_ps", "parent", "settled_ps", "step"),
+        *("_counters", "before", "copy", "depth", "end_ps", "entered_ps", "first_ps"),
+        *("last_ps", "live", "now_ps", "settled_ps", "step"),
     )
 
     def __init__(
         self,
         channel: Channel,
-        now_ps: int,
-        answer: tuple[int, int, int],
-        parent: ChannelHistory | None,
-        step: ChannelStep | None,
+        now_ps: int = 0,
+        answer: tuple[int, int, int] = (0, 0, 0),
+        before: ChannelHistory | None = None,
+        step: ChannelStep = NO_STEP,
     ) -> None:
         self.live: Channel | None = channel
-        self.copy: Channel | None = None
-        self.parent, self.step = parent, step
-        self.depth: int = 0 if parent is None else parent.depth + 1  # steps since a copy
+        self.before, self.step = before, step
+        self.copy: Channel | None = None if before else channel.copy()
+        self.depth: int = before.depth + 1 if before else 0  # steps since a copy
         self.now_ps = now_ps
         self.entered_ps, self.first_ps, self.last_ps = answer
         self.end_ps, self.settled_ps = channel.end_ps, channel.settled_ps
@@ -92,67 +84,64 @@ class ChannelHistory:
             self._counters = self.channel().counters
         return self._counters
 
-    def has_uniform_banks(self, now: int, *, refreshed: bool) -> bool:
-        """Return True if banks may have other labels from ``now`` on: all is over, and they have the same row open."""
-        return now >= self.settled_ps and (refreshed or self.channel().has_uniform_banks)
-
     def channel(self) -> Channel:
         """Return the channel as it is then. It is not to be changed."""
         if self.live is None:
-            self.live = self._made_again()
+            steps, history = [], self
+            while history.copy is None:
+                assert history.before is not None, "the first history has a copy"
+                steps.append(history.step)
+                history = history.before
+            self.live = history.copy.copy()
+            for step in reversed(steps):
+                self.live.serve(*step)
+            self._keep_copy(self.live)
         return self.live
 
     def take_channel(self) -> Channel:
         """Return the channel, to go on with; this history keeps a copy if the last one is some steps ago."""
-        channel, self.live = self.live or self._made_again(), None
-        if self.copy is None and self.depth >= STEPS_BETWEEN_COPIES:
-            self.keep_copy(channel)
+        channel, self.live = self.live or self.channel(), None
+        if self.depth >= STEPS_BETWEEN_COPIES:
+            self._keep_copy(channel)
         return channel
 
-    def keep_copy(self, channel: Channel) -> None:
+    def _keep_copy(self, channel: Channel) -> None:
         """Keep a copy of the channel; what was before is no longer needed."""
-        self.copy, self.parent, self.depth = channel.copy(), None, 0
-
-    def _made_again(self) -> Channel:
-        steps, history = [], self
-        while history.copy is None and history.parent is not None and history.step is not None:
-            steps.append(history.step)
-            history = history.parent
-        if history.copy is None:
-            raise AssertionError("a history without a begin")
-        channel = history.copy.copy()
-        for step in reversed(steps):
-            channel.serve(*step)
-        if steps:
-            self.keep_copy(channel)
-        return channel
+        if self.copy is None:
+            self.copy, self.before, self.depth = channel.copy(), None, 0
 
 
-_END_PS, _SETTLED_PS = attrgetter("end_ps"), attrgetter("settled_ps")
+class SliceChannel(NamedTuple):
+    """A channel of a slice: its history, whose times and rows are so much behind, and what it did ``more``.
+
+    In sweeps that were not gone through, banks do the same some rows further.
+    """
+
+    history: ChannelHistory
+    behind_ps: int
+    behind_rows: int
+    more: tuple[int, ...] = ()
+
+    @property
+    def counters(self) -> Counters:
+        """Return what the channel has done; the ends are times of the slice."""
+        done, ends = self.history.counters
+        ends = tuple([end + self.behind_ps for end in ends])
+        return Counters(tuple(map(add, done, self.more)) if self.more else done, ends)
 
 
 class SliceHistory:
-    """The histories of the channels of a slice at ``now_ps``, and by how much the times of each are ``behind`` its own.
+    """The channels of a slice at ``now_ps``, and the ``labels`` of bank 0 of each.
 
-    ``labels``: of bank 0 of each channel. ``ends``: when the last byte of each is over. All is over at ``settled_ps``.
+    ``ends``: when the last byte of each is over. All is over at ``settled_ps``.
     """
 
-    __slots__ = ("behind", "channels", "ends", "labels", "now_ps", "settled_ps")
+    __slots__ = ("channels", "ends", "labels", "now_ps", "settled_ps")
 
-    def __init__(
-        self, channels: Sequence[ChannelHistory], behind: Sequence[int], labels: Sequence[int], now_ps: int
-    ) -> None:
-        self.channels, self.behind, self.labels, self.now_ps = tuple(channels), tuple(behind), tuple(labels), now_ps
-        self.ends = tuple(map(add, map(_END_PS, channels), behind))
-        self.settled_ps = max(map(add, map(_SETTLED_PS, channels), behind))
-
-
-class SliceChannels(NamedTuple):
-    """The channels of a slice in the middle of a grant: histories, by how much each is behind, labels of banks 0."""
-
-    histories: list[ChannelHistory]
-    behind: list[int]
-    labels: list[int]
+    def __init__(self, channels: Sequence[SliceChannel], labels: Sequence[int], now_ps: int) -> None:
+        self.channels, self.labels, self.now_ps = tuple(channels), tuple(labels), now_ps
+        self.ends = tuple([each.history.end_ps + each.behind_ps for each in channels])
+        self.settled_ps = max([each.history.settled_ps + each.behind_ps for each in channels])
 
 
 class KnownSweep(NamedTuple):
@@ -161,7 +150,8 @@ class KnownSweep(NamedTuple):
     Its first byte was on a bus ``first`` after its begin, its last one had been ``last`` after that.
     """
 
-    end: SliceChannels
+    channels: tuple[SliceChannel, ...]
+    labels: tuple[int, ...]
     row: int
     over: int
     took: int
@@ -171,18 +161,28 @@ class KnownSweep(NamedTuple):
 
 
 class Histories:
-    """The trees of histories of slices with ``num_pcs`` pseudo-channels (PCs). ``served``: steps worked out so far."""
+    """The trees of histories of one kind of slice, with ``num_pcs`` pseudo-channels (PCs); ``planner`` has its layout.
 
-    def __init__(self, timing: HbmTiming, num_pcs: int, queue_entries: int, refresh: Refresh) -> None:
+    ``served``: steps worked out so far.
+    """
+
+    def __init__(
+        self, timing: HbmTiming, num_pcs: int, mapping: AddressMapping, queue_entries: int, refresh: Refresh = "spread"
+    ) -> None:
         most = timing.pcs_per_channel
         sizes = [min(most, num_pcs - first) for first in range(0, num_pcs, most)]
-        share = timing.refresh_share if refresh == "spread" else 0.0
-        roots = {size: _begin(ChannelTiming(timing, size, queue_entries, share)) for size in set(sizes)}
-        self.root = SliceHistory([roots[size] for size in sizes], [0] * len(sizes), [0] * len(sizes), 0)
+        self.timing, self.planner = timing, Planner(Layout(timing, num_pcs, mapping))
+        self.clock = refresh_clock(timing) if refresh == "all-bank" else NO_REFRESH
+        self.share = timing.refresh_share if refresh == "spread" else 0.0
+        roots = {
+            size: ChannelHistory(Channel(ChannelTiming(timing, size, queue_entries, self.share))) for size in set(sizes)
+        }
+        self.root = SliceHistory([SliceChannel(roots[size], 0, 0) for size in sizes], [0] * len(sizes), 0)
         self.served = 0
         self._steps: dict[tuple[ChannelHistory, int, int, int, bool, bool], ChannelHistory] = {}
-        self.grants: dict[Hashable, tuple[SliceHistory, Grant]] = {}
+        self.grants: dict[Hashable, tuple[SliceHistory, Grant]] = {}  # by history, and all that an answer depends on
         self.sweeps: dict[Hashable, KnownSweep] = {}
+        self.states: dict[ChannelState, object] = {}  # of channels when a sweep begins, with a mark for each
 
     def step(
         self, history: ChannelHistory, now: int, base: int, runs: tuple[RowRun, ...], write: bool, refreshed: bool
@@ -200,18 +200,6 @@ class Histories:
                 self._steps.clear()
             self._steps[key] = found
         return found
-
-    def keep(self, key: Hashable, history: SliceHistory, grant: Grant) -> None:
-        """Keep what a slice answers to an access, under its history and all that the answer depends on."""
-        if len(self.grants) == MOST_STEPS:
-            self.grants.clear()
-        self.grants[key] = history, grant
-
-
-def _begin(timing: ChannelTiming) -> ChannelHistory:
-    history = ChannelHistory(Channel(timing), 0, (0, 0, 0), None, None)
-    history.keep_copy(history.channel())
-    return history
 
 
 class Position(NamedTuple):
@@ -233,9 +221,7 @@ class BanksTurnCost:
     after: Position
     now: int
     write: bool
-    timing: HbmTiming
-    share: float
-    clock: RefreshClock
+    kind: Histories
 
     def split(self, since: int, end: int) -> tuple[int, BankTime]:
         """Return when a turn began that its requester waited for from ``since`` to ``end``, and what it took then.
@@ -246,100 +232,67 @@ class BanksTurnCost:
         A bus is *taken* from when it was free, or from the begin of the turn, to when it is free again: bursts, turns
         of direction, what it waited for rows or for the pace of bank groups, and refresh if that is spread.
         """
-        clock = self.clock
+        clock, share, burst_ns = self.kind.clock, self.kind.share, self.kind.timing.ccd_s_ns
         begin, over = max(clock.into(since), self.now), clock.into(end)
-        before, after = (_added([each.counters for each in at.history.channels]) for at in (self.before, self.after))
-        free = [_ends_at(at) for at in (self.before, self.after)]
-        taken = [ends - max(was, self.now) for was, ends in zip(*free, strict=True)]
-        used = [pc for pc, ps in enumerate(taken) if ps > 0]
-        done = [new - old for new, old in zip(after.done, before.done, strict=True)]
-        own = [ps - (new - old) for ps, new, old in zip(done, after.idle, before.idle, strict=True)]
-        (bursts, opened), turned, rows = own[:2], own[2 : 2 + len(taken)], own[2 + len(taken) :]
+        before, after = (_added(at.history) for at in (self.before, self.after))
+        free = [[end + at.began for end in done.ends] for at, done in ((self.before, before), (self.after, after))]
+        taken = [max(0, ends - max(was, self.now)) for was, ends in zip(*free, strict=True)]
+        used = [pc for pc, ps in enumerate(taken) if ps]
+        bursts, opened, *idle = map(sub, after.done[:PER_PC], before.done)
+        done = [new - old for new, old in zip(after.done[PER_PC:], before.done[PER_PC:], strict=True)]
+        turned, rows = done[: len(taken)], done[len(taken) :]
         turning, opening = 0, over
         if used:
             last = max(used, key=free[1].__getitem__)
             if not self.write:
                 begin = min(max(begin, free[0][last]), over)
             turning, opening = min(turned[last], over - begin), rows[last]
-        data = round(bursts * self.timing.ccd_s_ns * PS_PER_NS / (1 - self.share)) // max(1, len(used))
-        row_ps = max(0, min(opening, over - begin - turning - data)) if opened > 0 else 0
+        data = round((bursts - idle[0]) * burst_ns * PS_PER_NS / (1 - share)) // max(1, len(used))
+        row_ps = max(0, min(opening, over - begin - turning - data)) if opened > idle[1] else 0
         start = min(max(since, clock.out(begin)), end)
-        refresh = (end - start) - (over - begin) + round((over - begin - row_ps) * self.share)
+        refresh = (end - start) - (over - begin) + round((over - begin - row_ps) * share)
         return start, BankTime(
-            bursts=done[0],
-            hits=done[0] - done[1],
-            taken=sum(ps for ps in taken if ps > 0) + after.idle_ps - before.idle_ps,
-            opened=sum(done[2 + len(taken) :]),
-            turned=sum(done[2 : 2 + len(taken)]),
+            bursts=bursts,
+            hits=bursts - opened,
+            taken=sum(taken) + idle[2],
+            opened=sum(rows) + idle[4],
+            turned=sum(turned) + idle[3],
             rows=row_ps,
-            turning=turning - round(turning * self.share),
+            turning=turning - round(turning * share),
             refresh=refresh,
         )
-
-
-def _ends_at(at: Position) -> list[int]:
-    """Return the bank time at which the last byte of each PC is over."""
-    history = at.history
-    return [
-        end + by + at.began
-        for each, by in zip(history.channels, history.behind, strict=True)
-        for end in each.counters.ends
-    ]
 
 
 class BankedMemory:
     """The banks of a slice whose bytes begin at address ``base``. ``quantum``: in bytes.
 
-    ``planner``, ``histories``: those of all slices of its kind, if there are others. ``took``: what the last grant took
-    of the banks, if that is ``observed``. ``quanta``: gone through so far.
+    ``histories``: those of all slices of its kind. ``at``: its state. ``took``: what the last grant took of the banks,
+    if that is ``observed``. ``quanta``: gone through so far.
     """
 
-    def __init__(
-        self,
-        timing: HbmTiming,
-        num_pcs: int,
-        mapping: AddressMapping,
-        queue_entries: int,
-        quantum: int,
-        *,
-        refresh: Refresh = "spread",
-        base: int = 0,
-        planner: Planner | None = None,
-        histories: Histories | None = None,
-    ) -> None:
+    def __init__(self, histories: Histories, quantum: int, base: int = 0) -> None:
         self.quantum, self.quanta = quantum, 0
         self.observed = False
-        self.took: TurnCost | None = None
-        self._timing, self._base = timing, base
-        self._share = timing.refresh_share if refresh == "spread" else 0.0
-        self._planner = planner or Planner(Layout(timing, num_pcs, mapping))
-        self._histories = histories or Histories(timing, num_pcs, queue_entries, refresh)
-        self._at = Position(self._histories.root, 0, self._histories.root.ends)
-        self._not_refreshed = (False,) * len(self._histories.root.channels)
-        self.clock = refresh_clock(timing) if refresh == "all-bank" else NO_REFRESH
+        self.took: BanksTurnCost | None = None
+        self.clock = histories.clock
+        self._histories, self._base = histories, base
+        self.at = Position(histories.root, 0, histories.root.ends)
+        self._not_refreshed = (False,) * len(histories.root.channels)
 
     @property
     def counters(self) -> Counters:
-        """All that its channels have done."""
-        return _added([each.counters for each in self._at.history.channels])
+        """Return what its channels have done."""
+        return _added(self.at.history)
 
     @property
     def pending_bursts(self) -> int:
-        """Bursts of writes that are kept back."""
-        return sum(each.channel().pending_bursts for each in self._at.history.channels)
+        """Return the bursts of writes that are kept back."""
+        return sum(each.history.channel().pending_bursts for each in self.at.history.channels)
 
     @property
     def end_ps(self) -> int:
         """Return when the last byte on a bus is over."""
-        return self.clock.out(max(self._at.ends))
-
-    def save(self) -> Position:
-        """Return the state, to ``restore``."""
-        return self._at
-
-    def restore(self, saved: Position) -> None:
-        """Put the state back to one that was saved."""
-        self._at = saved
+        return self.clock.out(max(self.at.ends))
 
     def serve(
         self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR, least: int = 0
@@ -348,7 +301,7 @@ class BankedMemory:
 
         No further one begins after ``until``, unless it has bytes before ``least``.
         """
-        clock, before = self.clock, self._at
+        clock, before = self.clock, self.at
         history, began, ends = before
         bank_now = clock.into(now)
         here = bank_now - began
@@ -356,18 +309,22 @@ class BankedMemory:
         outage, next_outage = clock.outages_around(bank_now)
         refreshed = tuple(map(outage.__ge__, ends)) if outage > 0 else self._not_refreshed
         idle = here - history.now_ps if here < history.settled_ps else -1
-        local = Access(access.pa - self._base, access.row_bytes, access.rows, access.stride if access.rows > 1 else 0)
-        key = history, idle, local, write, begin, end, until, least, refreshed
-        known = self._histories.grants.get(key)
+        place, stride = access.pa - self._base, access.stride if access.rows > 1 else 0
+        key = history, idle, place, access.row_bytes, access.rows, stride, write, begin, end, until, least, refreshed
+        grants = self._histories.grants
+        known = grants.get(key)
         if known is None:
+            local = Access(place, access.row_bytes, access.rows, stride)
             known = self._serve(history, here, local, write, (begin, end), (until + here, least), list(refreshed))
-            self._histories.keep(key, *known)
+            if len(grants) == MOST_STEPS:
+                grants.clear()
+            grants[key] = known
         after, grant = known
         began = bank_now - after.now_ps
         ends = tuple([its + began if its > after.now_ps else end for end, its in zip(ends, after.ends, strict=True)])
-        self._at = Position(after, began, ends)
+        self.at = Position(after, began, ends)
         if self.observed:
-            self.took = BanksTurnCost(before, self._at, bank_now, write, self._timing, self._share, clock)
+            self.took = BanksTurnCost(before, self.at, bank_now, write, self._histories)
         if outage < bank_now and max(grant.over_ps, grant.last_ps) + began < next_outage:
             began += now - bank_now
             return Grant(grant.end, grant.over_ps + began, grant.first_ps + began, grant.last_ps + began)
@@ -391,54 +348,55 @@ class BankedMemory:
         refreshed: list[bool],
     ) -> tuple[SliceHistory, Grant]:
         """Go through the quanta of a grant, at times of the slice's history."""
-        planner, quantum, step = self._planner, self.quantum, self._histories.step
-        channels, behind, labels = now_has = SliceChannels(
-            list(history.channels), list(history.behind), list(history.labels)
-        )
+        planner, quantum, step = self._histories.planner, self.quantum, self._histories.step
+        channels, labels = list(history.channels), list(history.labels)
         (at, end), (until, least) = span, limits
         first, last, over = FAR, now, now
         sweep_first, sweep_last = FAR, 0
-        two_sweeps = 2 * planner.layout.sweep_bytes
-        mark_at, sweeps = self._first_mark(access, at, end) if end - at >= two_sweeps else FAR, None
+        sweep = planner.layout.sweep_bytes
+        mark_at = self._first_mark(access, at, end) if end - at >= 2 * sweep else FAR
+        sweeps = None
         while at < end and (over <= until or at < least):
             if at == mark_at:
-                sweep = planner.layout.sweep_bytes
-                sweeps = sweeps or Sweeps(planner.layout, self._histories.sweeps, write, (access.pa + at) % sweep)
+                sweeps = sweeps or Sweeps(self._histories, write, (access.pa + at) % sweep)
                 most, row = (end - at) // sweep, (access.pa + at) // sweep
-                found, skipped = sweeps.skip(now_has, Grant(at, over, sweep_first, sweep_last), row, most, until)
-                channels, behind, labels = now_has = found
+                skipped = sweeps.skip(channels, labels, Grant(at, over, sweep_first, sweep_last), row, most, until)
                 first, last = min(first, sweep_first, skipped.first_ps), max(last, sweep_last, skipped.last_ps)
                 at, over = at + skipped.end * sweep, skipped.over_ps
                 sweep_first, sweep_last = FAR, 0
                 mark_at = at + sweep if end - at >= sweep else FAR
                 continue
-            base, parts = planner.parts(access, at, min(quantum, end - at))
+            base, fold, parts = planner.parts(access, at, min(quantum, end - at))
+            high, low = divmod(fold, planner.layout.banks_per_channel)
             entered = over
             for alike, runs in parts:
-                old, old_by, own, new = None, 0, runs, None
-                for number, label in alike:
-                    its, by = channels[number], behind[number]
-                    if labels[number] != label and its.has_uniform_banks(over - by, refreshed=refreshed[number]):
-                        labels[number] = label
-                    given = runs if labels[number] == label else planner.relabelled(runs, labels[number] ^ label)
-                    if its is not old or by != old_by or given is not own or refreshed[number] or new is None:
-                        old, old_by, own = its, by, given
-                        new = step(its, over - by, base, given, write, refreshed[number])
-                        refreshed[number] = False
+                before = None
+                for place, relative in alike:
+                    number, label = place ^ high, relative ^ low
+                    # Channels alike, whose labels differ alike, have the step in common.
+                    its = channels[number], labels[number] ^ label, refreshed[number]
+                    if its != before:
+                        (old, behind_ps, behind_rows, more), shift, closed = before = its
+                        its_now = over - behind_ps
+                        if shift and its_now >= old.settled_ps and (closed or old.channel().has_uniform_banks):
+                            shift = 0
+                        given = planner.relabelled(runs, shift) if shift else runs
+                        new = step(old, its_now, base - behind_rows, given, write, closed)
                         by = over - new.now_ps
                         entered = new.entered_ps + by if new.entered_ps + by > entered else entered
                         sweep_first = new.first_ps + by if new.first_ps + by < sweep_first else sweep_first
                         sweep_last = new.last_ps + by if new.last_ps + by > sweep_last else sweep_last
-                    channels[number], behind[number] = new, over - new.now_ps
+                        after = SliceChannel(new, by, behind_rows, more)
+                    channels[number], labels[number], refreshed[number] = after, label ^ shift, False
             over = entered
             at += quantum
             self.quanta += 1
         first, last = min(first, sweep_first), max(last, sweep_last)
-        return SliceHistory(channels, behind, labels, now), Grant(min(at, end), over, first, last)
+        return SliceHistory(channels, labels, now), Grant(min(at, end), over, first, last)
 
     def _first_mark(self, access: Access, begin: int, end: int) -> int:
         """Return the byte with which the first whole sweep begins; FAR if there is none, or it cannot be known."""
-        layout, quantum = self._planner.layout, self.quantum
+        layout, quantum = self._histories.planner.layout, self.quantum
         # Rows that are folded begin with a sweep: from there on all that is folded changes at once.
         first = begin + (-(access.pa + begin) % layout.sweep_bytes if layout.folds_rows else 0)
         fits = access.rows == 1 and not layout.sweep_bytes % quantum and not (first - begin) % quantum
@@ -446,96 +404,78 @@ class BankedMemory:
 
 
 class Sweeps:
-    """The sweeps of a grant, which begins them at ``place`` of each, among those that are ``known``.
+    """The sweeps of a grant, which begins them at ``place`` of each, among those that are known.
 
     A sweep is known by the state of the channels when it begins, which counts banks from where its first block lies,
     and rows from its own. The same state makes the same of a sweep, in as much time; so a sweep that begins as one that
     was gone through is not gone through again.
     """
 
-    def __init__(self, layout: Layout, known: dict[Hashable, KnownSweep], write: bool, place: int) -> None:
-        self._layout, self._known, self._kind = layout, known, (write, place)
+    def __init__(self, histories: Histories, write: bool, place: int) -> None:
+        self._layout, self._known, self._marks = histories.planner.layout, histories.sweeps, histories.states
+        self._kind = write, place
         self._begun: tuple[Hashable, int, list[tuple[int, ...]]] | None = None  # the last: its state, when, counters
+        self._states: dict[Hashable, object] = {}
 
     def skip(
-        self, channels: SliceChannels, grant: Grant, row: int, most: int, until: int
-    ) -> tuple[SliceChannels, Grant]:
-        """Return the channels after all sweeps from ``row`` on that are known; and the grant of these: how many, when.
+        self, channels: list[SliceChannel], labels: list[int], grant: Grant, row: int, most: int, until: int
+    ) -> Grant:
+        """Put channels at the end of all sweeps from ``row`` on that are known. Return how many that are, and when.
 
         ``grant``: of the sweep before. No more than ``most``, and none that ends after ``until``.
         """
         layout, over, times, last = self._layout, grant.over_ps, 0, None
-        done = [each.counters.done for each in channels.histories]
+        done = [each.counters.done for each in channels]
         if self._begun is not None:
             state, when, before = self._begun
             made = tuple([tuple(map(sub, *each)) for each in zip(done, before, strict=True)])
-            end = SliceChannels(channels.histories[:], channels.behind[:], channels.labels[:])
             if len(self._known) == MOST_SWEEPS:
                 self._known.clear()
-            first, took = grant.first_ps - when, over - when
-            self._known[state] = KnownSweep(end, row - 1, over, took, first, grant.last_ps - when, made)
+                self._marks.clear()
+            took = over - when, grant.first_ps - when, grant.last_ps - when
+            self._known[state] = KnownSweep(tuple(channels), tuple(labels), row - 1, over, *took, made)
         first_ps, last_ps = FAR, 0
-        state = self._state(channels, over, row, layout.fold_of(row))
+        state = self._state(channels, labels, over, row, layout.fold_of(row))
         while times < most and (known := self._known.get(state)) and over + known.took <= until:
             fold = layout.fold_of(row) ^ layout.fold_of(known.row)
             high = fold // layout.banks_per_channel
             done = [tuple(map(add, each, known.done[i ^ high])) for i, each in enumerate(done)]
             first_ps, last_ps = min(first_ps, over + known.first), max(last_ps, over + known.last)
             last, times, row, over = (known, fold), times + 1, row + 1, over + known.took
-            state = self._state(known.end, known.over, known.row + 1, fold ^ layout.fold_of(row))
+            state = self._state(known.channels, known.labels, known.over, known.row + 1, fold ^ layout.fold_of(row))
         if last is not None:
-            channels = self._moved(*last, row - last[0].row - 1, over - last[0].over, done)
-        self._begun = state, over, [each.counters.done for each in channels.histories]
-        return channels, Grant(times, over, first_ps, last_ps)
+            known, fold = last
+            high, low = divmod(fold, layout.banks_per_channel)
+            ps, rows = over - known.over, row - known.row - 1
+            for i, did in enumerate(done):
+                its = known.channels[i ^ high]
+                more = tuple(map(sub, did, its.history.counters.done))
+                channels[i] = SliceChannel(its.history, its.behind_ps + ps, its.behind_rows + rows, more)
+                labels[i] = known.labels[i ^ high] ^ low
+        self._begun = state, over, done
+        return Grant(times, over, first_ps, last_ps)
 
-    def _state(self, channels: SliceChannels, over: int, row: int, fold: int) -> Hashable:
+    def _state(
+        self, channels: Sequence[SliceChannel], labels: Sequence[int], over: int, row: int, fold: int
+    ) -> Hashable:
         """Return the state of channels at ``over``; rows count from ``row``, banks as ``fold`` has them."""
         high, low = divmod(fold, self._layout.banks_per_channel)
-        states: dict[Hashable, ChannelState] = {}
         found = []
-        for i in range(len(channels.histories)):
-            history, by, label = (
-                channels.histories[i ^ high],
-                channels.behind[i ^ high],
-                channels.labels[i ^ high] ^ low,
-            )
-            key = history, by, label
-            if key not in states:
-                states[key] = history.channel().state(over - by, row, label)
-            found.append((label, states[key]))
+        for i in range(len(channels)):
+            (history, behind_ps, behind_rows, _), label = channels[i ^ high], labels[i ^ high] ^ low
+            key = history, over - behind_ps, row - behind_rows, label
+            mark = self._states.get(key)
+            if mark is None:
+                state = history.channel().state(over - behind_ps, row - behind_rows, label)
+                mark = self._states[key] = self._marks.setdefault(state, object())
+            found.append((label, mark))
         return *self._kind, *found
 
-    def _moved(self, sweep: KnownSweep, fold: int, rows: int, ps: int, done: list[tuple[int, ...]]) -> SliceChannels:
-        """Return the channels at the end of a sweep, so many rows and so long later, in banks that ``fold`` gives.
 
-        ``done``: what each has done by then.
-        """
-        high, low = divmod(fold, self._layout.banks_per_channel)
-        made: dict[Hashable, ChannelHistory] = {}
-        moved = []
-        for i, its in enumerate(done):
-            history = sweep.end.histories[i ^ high]
-            if (history, its) not in made:
-                channel = history.channel().copy()
-                channel.move(rows, ps, its)
-                made[history, its] = later = ChannelHistory(channel, history.now_ps + ps, (0, 0, 0), None, None)
-                later.keep_copy(channel)
-            moved.append(made[history, its])
-        order = [i ^ high for i in range(len(done))]
-        return SliceChannels(moved, [sweep.end.behind[i] for i in order], [sweep.end.labels[i] ^ low for i in order])
-
-
-def _added(each: Sequence[Counters]) -> Counters:
-    """Return the counters of several channels as one of all their PCs."""
-
-    def join(arrays: list[tuple[int, ...]]) -> tuple[int, ...]:
-        half = len(arrays[0]) // 2 + 1
-        turns, rows = [array[2:half] for array in arrays], [array[half:] for array in arrays]
-        return (*map(sum, zip(*[array[:2] for array in arrays], strict=True)), *chain(*turns), *chain(*rows))
-
-    return Counters(
-        join([one.done for one in each]),
-        join([one.idle for one in each]),
-        sum(one.idle_ps for one in each),
-        tuple(chain(*[one.ends for one in each])),
-    )
+def _added(history: SliceHistory) -> Counters:
+    """Return the counters of all channels as of one with all their PCs."""
+    each = [one.counters for one in history.channels]
+    heads, per_pc = [one.done[:PER_PC] for one in each], [(one.done[PER_PC:], len(one.ends)) for one in each]
+    turned, waited = [done[:pcs] for done, pcs in per_pc], [done[pcs:] for done, pcs in per_pc]
+    done = *map(sum, zip(*heads, strict=True)), *chain(*turned), *chain(*waited)
+    return Counters(done, tuple(chain(*[one.ends for one in each])))

@@ -4,39 +4,30 @@ A channel has pseudo-channels (PCs), mostly two, with data buses of their own. T
 queues, and the direction: all read, or all write.
 
 Runs are served in the order they come, each at once, with times ahead of now. A later run may use what an earlier one
-left free. That is what a scheduler comes to that serves first what is ready first.
-
-    queue  a burst enters when a place is free; the burst that opens a row leaves with ACT, the others with their
-           column command
-    hit    the row is open, or is going to be, and is not closed before the run enters: data when the row is ready
-    miss   a = max(bank, row bus, ACT of the PC, now + tRP if a row is open);  ready = a + tRCD;  bank = a + tRC;
-           the row that was open closes at a - tRP
-    data   column commands on a grid, the first places that are free from ``ready`` on: a burst apart in a PC, tCCD_L
-           apart in a group;  bank = max(bank, end + tRTP + tRP), of writes tCWL + tWR + tRP
+left free. That is what a scheduler comes to that serves first what is ready first. docs/memory.md has the rules.
 
 The row bus and ACT are counters that conserve work: free = max(free, now) + work, and a run starts at max(ready, free
-before), so a late row holds up no other. Reads of a stack with one group in the queue take turns with the other
-stack, tCCD_R apart.
-
-Writes wait until ``high`` of the queue have come, or until no read is left. Then the direction turns. Accesses of the
-old direction that have not begun go back to their queue, and are the first when their direction is back. Reads get it
-back when some wait and the writes in the queue are down to ``low``.
+before), so a late row holds up no other. Column commands lie on a grid of bits, a place a burst.
 """
 
 from __future__ import annotations
 
 from copy import copy
 from heapq import heappop, heappush
-from typing import NamedTuple
+from operator import add, itemgetter
+from typing import NamedTuple, TypeVar
 
 from kernbench.common.units import PS_PER_NS, ns_to_ps
 from kernbench.components.hbm.layout import RUN_BURSTS, RowRun
 from kernbench.topology.hbm_spec import HbmTiming
 
+T = TypeVar("T")
 FAR = 1 << 62
 LONG_AGO = -(1 << 60)
 GRID_KEPT = 256
 """Places of the grid that are kept although their time is over."""
+PER_PC = 7
+"""Counters before those of each PC"""
 
 
 class ChannelTiming:
@@ -61,7 +52,7 @@ class ChannelTiming:
         # Of reads, which wait in front of the queue; writes have waited before they are served.
         self.rooms = queue_entries, FAR
         self.high, self.low = int(timing.high * queue_entries), round(timing.low * queue_entries)
-        self.pcs, self.banks_per_pc = pcs, timing.banks_per_pc
+        self.pcs = pcs
         self.stacks, self.groups = pcs * timing.stacks, pcs * timing.stacks * timing.groups
         self.stacked = timing.stacks > 1
         # Lanes of the grid are of PCs and then of groups. Of banks: PC, stack, and the lane of the group.
@@ -86,38 +77,28 @@ class ChannelTiming:
         That is the places that others of its PC cannot have, and others of its group; then the time to the end of the
         last byte, and by how much to shift taken places, one time after another, to have those of whole runs.
         """
-        commands = sum(1 << i * self.in_group for i in range(bursts))
-
-        def near(places: int) -> int:
-            found = 0
-            for by in range(1 - places, places):
-                found |= commands << self.margin + by
-            return found
-
-        shifts, done = [], 1
-        while done < bursts:
-            shifts.append(min(done, bursts - done) * self.in_group)
-            done += min(done, bursts - done)
-        return near(1), near(self.in_group), ((bursts - 1) * self.in_group + 1) * self.burst, shifts
+        in_pc, in_group = sum(1 << self.margin + i * self.in_group for i in range(bursts)), 0
+        for by in range(self.in_group):
+            in_group |= in_pc << by | in_pc >> by
+        shifts = [min(n, bursts - n) * self.in_group for n in (1 << i for i in range(RUN_BURSTS)) if n < bursts]
+        return in_pc, in_group, ((bursts - 1) * self.in_group + 1) * self.burst, shifts
 
 
 class Counters(NamedTuple):
-    """The counters of a channel. ``done``: bursts, rows opened, and of each PC, in ps, bus time for turns and for rows.
+    """The counters of a channel.
 
-    ``idle``: all that of what was done in idle time, which gave buses ``idle_ps`` of work. ``ends``: when the last byte
-    of each PC is over.
+    ``done``: bursts, rows opened; of these two what was done in idle time, then its bus time in ps: all, for turns, for
+    rows; from ``PER_PC`` on of each PC bus time for turns, and for rows. ``ends``: when the last byte of a PC is over.
     """
 
     done: tuple[int, ...]
-    idle: tuple[int, ...]
-    idle_ps: int
     ends: tuple[int, ...]
 
 
 Rows = tuple[tuple[int, int, int, int], ...]
 """Rows that a bank is going to open or has open, the last first: row; when it opens, is ready, and closes, or FAR."""
 InQueue = tuple[int, int, int, int, int]
-"""Bursts in a queue: when they leave it, number of their run, bursts, bank, row"""
+"""Bursts in a queue: when they leave it, number of their run's last burst, bursts, bank, row"""
 ChannelState = tuple[object, ...]
 
 
@@ -125,10 +106,9 @@ class Channel:
     """The state of a channel: what its banks, buses and queues are busy with."""
 
     __slots__ = (
-        *("_acts", "_bus_from", "_counted", "_done", "_ends", "_first", "_grid", "_grid_end"),
-        *("_held", "_idle", "_idle_ps", "_leaving", "_next", "_of", "_offered", "_origin"),
-        *("_other_at", "_row_bus", "_rows", "_runs", "_serial", "_used", "_used_at", "_waiting"),
-        *("_writing", "end_ps"),
+        *("_acts", "_bus_from", "_counted", "_done", "_ends", "_first", "_grid", "_grid_end", "_held", "_leaving"),
+        *("_next", "_of", "_offered", "_origin", "_other_at", "_row_bus", "_rows", "_serial", "_used", "_used_at"),
+        *("_waiting", "_writing", "end_ps"),
     )
 
     def __init__(self, timing: ChannelTiming) -> None:
@@ -146,8 +126,8 @@ class Channel:
         # Of stacks: the group used last, up to which burst, and up to which one another was.
         self._used = [-1] * of.stacks
         self._used_at, self._other_at = [LONG_AGO] * of.stacks, [LONG_AGO] * of.stacks
-        # Bursts and runs so far; the direction, from when it may use the buses, its first command; the end of all data.
-        self._serial = self._runs = self._writing = self._bus_from = self.end_ps = 0
+        # Bursts so far; the direction, from when it may use the buses, its first command; the end of all data.
+        self._serial = self._writing = self._bus_from = self.end_ps = 0
         self._first = FAR
         # Of reads and of writes: bursts in the queue that have a time to leave it, and how many; runs that wait for
         # their direction, and the bursts and rows of these that were counted before.
@@ -156,22 +136,22 @@ class Channel:
         self._waiting: list[tuple[RowRun, ...]] = [(), ()]
         self._counted = [(0, 0), (0, 0)]
         self._offered = 0  # when the last write came that waits
-        self._done, self._idle, self._idle_ps = [0] * (2 + 2 * of.pcs), [0] * (2 + 2 * of.pcs), 0
+        self._done = [0] * (PER_PC + 2 * of.pcs)
 
     @property
     def counters(self) -> Counters:
         """Return what it has done so far."""
-        return Counters(tuple(self._done), tuple(self._idle), self._idle_ps, tuple(self._ends))
+        return Counters(tuple(self._done), tuple(self._ends))
 
     @property
     def pending_bursts(self) -> int:
-        """Bursts of writes that wait for their direction."""
+        """Return the bursts of writes that wait for their direction."""
         return sum(n for _, _, n in self._waiting[1])
 
     @property
     def has_uniform_banks(self) -> bool:
-        """True if all banks have the same row open, or none has one, and no access waits."""
-        return not any(self._waiting) and len({rows[0][0] if rows else -1 for rows in self._rows}) == 1
+        """Return True if all banks have the same row open, or none has one, and no access waits."""
+        return not any(self._waiting) and len({rows[0][0] if rows else None for rows in self._rows}) == 1
 
     @property
     def settled_ps(self) -> int:
@@ -201,40 +181,36 @@ class Channel:
             return self._serve(now, base, runs, 0)
         first = FAR
         for bank, row, n in runs:
-            now = self._write(now, (bank, base + row, n))
+            if self._writing:
+                now = self._enter(1, now, self._of.queue - n)
+                self._serve(now, base, ((bank, row, n),), 1)
+            else:
+                self._waiting[1] += ((bank, base + row, n),)
+                self._offered = now
+                if self.pending_bursts >= self._of.high:
+                    self._turn(1, now)
             first = now if now < first else first
         return now, first, now
 
-    def _write(self, now: int, run: RowRun) -> int:
-        """Take a run of writes: when it has entered its queue."""
-        of = self._of
-        if self._writing:
-            now = self._enter(1, now, of.queue - run[2])
-            self._serve(now, 0, (run,), 1)
-            return now
-        self._waiting[1] += (run,)
-        self._offered = now
-        if self.pending_bursts >= of.high:
-            self._turn(1, now)
-        return now
-
     def _use_idle_time(self, now: int) -> None:
-        """Serve the writes that wait from when nothing else was to be done, if that was before ``now``."""
+        """Serve the writes that wait from when nothing else was to be done. Nobody waits for turns and rows then."""
         start = max(self.end_ps, self._offered)
         if start >= now:
             return
-        done, ends = self._done[:], self._ends[:]
+        before, ends, pcs = self._done, self._ends[:], self._of.pcs
+        self._done = [0] * len(before)
         self._turn(1, start)
-        self._idle = [idle + new - old for idle, new, old in zip(self._idle, self._done, done, strict=True)]
-        self._idle_ps += sum(
-            max(0, min(end, now) - max(before, start)) for before, end in zip(ends, self._ends, strict=True)
-        )
+        used = sum([max(0, min(end, now) - max(old, start)) for old, end in zip(ends, self._ends, strict=True)])
+        served, per_pc = self._done[:2], self._done[PER_PC:]
+        idle = *served, *served, used, sum(per_pc[:pcs]), sum(per_pc[pcs:])
+        self._done = [*map(add, before, idle), *before[PER_PC:]]
 
     def _enter(self, write: int, now: int, room: int) -> int:
         """Return when no more than ``room`` bursts are in a queue."""
         leaving, held = self._leaving[write], self._held[write]
-        while leaving and (held > room or leaving[0][0] <= now):
-            now, held = _leave(leaving, held, now)
+        while leaving and held > room:
+            when, _, n, _, _ = heappop(leaving)
+            now, held = when if when > now else now, held - n
         self._held[write] = held
         return now
 
@@ -246,7 +222,7 @@ class Channel:
         last = min(now, self.end_ps - self._of.burst)
         until = max(now, last + self._of.turning[writing]) if self._first < now else now
         for pc in range(self._of.pcs):
-            self._done[2 + pc] += until - now
+            self._done[PER_PC + pc] += until - now
         self._bus_from, self._first = until, FAR
         again, self._waiting[writing] = self._waiting[writing], ()
         (bursts, rows), opened = self._counted[writing], self._done[1]
@@ -258,8 +234,7 @@ class Channel:
 
     def _send_back(self, write: int, now: int) -> None:
         """Have all accesses of a direction wait that have not begun at ``now``."""
-        self._enter(write, now, FAR)
-        left = sorted(self._leaving[write], key=_number_of)
+        left = sorted([each for each in self._leaving[write] if each[0] > now], key=itemgetter(1))
         self._leaving[write].clear()
         self._held[write] = 0
         runs: list[RowRun] = []
@@ -279,20 +254,23 @@ class Channel:
         """Undo what begins after ``now``; a bank closes its row by ``closing``. Return the rows that are not opened."""
         of, opened = self._of, 0
         for bank, rows in enumerate(self._rows):
-            if rows:
-                open_rows = [row for row in rows if row[1] <= now]
-                opened += len(rows) - len(open_rows)
-                free = self._next[bank]
-                if open_rows:
-                    row, opens, ready, _ = open_rows[0]
+            begun = rows
+            while begun and begun[0][1] > now:
+                begun = begun[1:]
+                opened += 1
+            free = self._next[bank]
+            if begun:
+                row, opens, ready, _ = begun[0]
+                if len(rows) > 1:
                     self._rows[bank] = ((row, opens, ready, FAR),)
-                    self._next[bank] = max(opens + of.cycle, min(free, closing))
-                else:
-                    self._rows[bank], self._next[bank] = (), min(free, now + of.precharge)
+                free, least = closing if closing < free else free, opens + of.cycle
+                self._next[bank] = free if free > least else least
+            elif rows:
+                self._rows[bank], self._next[bank] = (), min(free, now + of.precharge)
         self._row_bus = min(self._row_bus, now)
         self._acts = [min(free, now + of.act) for free in self._acts]
-        begun = (1 << max(0, (now - self._origin) // of.burst + 1)) - 1
-        self._grid = [taken & begun for taken in self._grid]
+        kept = (1 << max(0, (now - self._origin) // of.burst + 1)) - 1
+        self._grid = [taken & kept for taken in self._grid]
         self._grid_end, self.end_ps = min(self._grid_end, now + of.burst), now + of.burst
         self._ends = [min(end, now + of.burst) for end in self._ends]
         return opened
@@ -301,7 +279,7 @@ class Channel:
         self, now: int, base: int, runs: tuple[RowRun, ...], write: int
     ) -> tuple[int, int, int]:
         """Serve runs in the direction of the buses: when the last has entered its queue, first byte, last."""
-        of, first, last, serial, number = self._of, FAR, now, self._serial, self._runs
+        of, first, last, serial = self._of, FAR, now, self._serial
         leaving, held, room, places = self._leaving[write], self._held[write], of.rooms[write], of.places
         shapes = of.shapes
         all_rows, next_at, ends, bus_from = self._rows, self._next, self._ends, self._bus_from
@@ -314,17 +292,13 @@ class Channel:
             pc, stack, group = places[bank]
             near_in_pc, near_in_group, length, fits = shapes[n]
             row, at = base + above, now
-            number += 1
             serial += n
-            if held + n > room:
-                # The first burst enters at ``at``, the last at ``now``.
-                while leaving and held >= room:
-                    left = heappop(leaving)
-                    now, held = left[0] if left[0] > now else now, held - left[2]
-                at = now
-                while leaving and held + n > room:
-                    left = heappop(leaving)
-                    now, held = left[0] if left[0] > now else now, held - left[2]
+            # The first burst enters at ``at``, the last at ``now``.
+            while leaving and held + n > room:
+                when, _, gone, _, _ = heappop(leaving)
+                now = when if when > now else now
+                at = now if held >= room else at
+                held -= gone
             held += n
             waits, newest = n, True
             for each in all_rows[bank]:
@@ -333,7 +307,7 @@ class Channel:
                     break
             else:
                 opens, ready = self._open(pc, bank, row, at, write)
-                heappush(leaving, (opens, number, 1, bank, row))
+                heappush(leaving, (opens, serial, 1, bank, row))
                 waits -= 1
             start = ready if ready > at else at
             start = bus_from if bus_from > start else start
@@ -364,12 +338,12 @@ class Channel:
                 next_at[bank] = end + closing
             if waits:
                 # They leave one after another: all at half of their time comes to the same for those that follow.
-                heappush(leaving, ((start + end) // 2, number, waits, bank, row))
+                heappush(leaving, ((start + end) // 2, serial, waits, bank, row))
             ends[pc] = end if end > ends[pc] else ends[pc]
             first = start if start < first else first
             last = end if end > last else last
         self._done[0] += serial - self._serial
-        self._serial, self._runs, self._held[write], self._grid_end = serial, number, held, grid_end
+        self._serial, self._held[write], self._grid_end = serial, held, grid_end
         self._first, self.end_ps = min(first, self._first), max(last, self.end_ps)
         return now, first, last
 
@@ -385,20 +359,20 @@ class Channel:
         self._acts[pc] = (acts if acts > now else now) + of.act
         self._next[bank] = opens + of.cycle
         ready = opens + of.column[write]
-        opened = (row, opens, ready, FAR)
-        if not rows:
-            self._rows[bank] = (opened,)
-        else:
-            row, opens_before, ready_before, closes = rows[0]
-            if closes == FAR:
-                closes = opens - of.precharge
-            before = ((row, opens_before, ready_before, closes),) if closes > now else ()
-            self._rows[bank] = (opened, *before, *[each for each in rows[1:] if each[3] > now])
+        opened: Rows = ((row, opens, ready, FAR),)
+        if rows:
+            # The row before closes for it; those before that have closed earlier.
+            while rows[-1][3] <= now:
+                rows = rows[:-1]
+            closes = opens - of.precharge
+            if closes > now:
+                opened = (*opened, (*rows[0][:3], closes), *rows[1:])
+        self._rows[bank] = opened
         done, free = self._done, self._ends[pc]
         done[1] += 1
         late = ready - (free if free > now else now)
         if late > 0:
-            done[2 + of.pcs + pc] += late
+            done[PER_PC + of.pcs + pc] += late
         return opens, ready
 
     def _begin_grid(self, now: int, start: int) -> int:
@@ -434,12 +408,11 @@ class Channel:
 
     def own_lists(self) -> None:
         """Share no list with the channel that this is a copy of."""
-        self._grid, self._ends, self._acts = self._grid[:], self._ends[:], self._acts[:]
-        self._next, self._rows = self._next[:], self._rows[:]
-        self._used, self._used_at, self._other_at = self._used[:], self._used_at[:], self._other_at[:]
-        self._leaving, self._held = (self._leaving[0][:], self._leaving[1][:]), self._held[:]
-        self._waiting, self._counted = self._waiting[:], self._counted[:]
-        self._done, self._idle = self._done[:], self._idle[:]
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, list):
+                setattr(self, name, value[:])
+        self._leaving = self._leaving[0][:], self._leaving[1][:]
 
     def state(self, now: int, base: int, label: int) -> ChannelState:
         """Return all that decides what it makes of what comes from ``now`` on: equal states behave alike.
@@ -448,89 +421,39 @@ class Channel:
         """
         of = self._of
         since = min(now, max(self.end_ps, self._offered)) if self._waiting[1] else now
-
-        def ahead(time: int) -> int:
-            return time - since if time > since else 0
-
-        def times(array: list[int], label: int = 0) -> tuple[int, ...]:
-            return tuple([ahead(array[i ^ label]) for i in range(len(array))])
-
-        def bursts(array: list[int], label: int) -> tuple[int, ...]:
-            return tuple([max(array[i ^ label] - self._serial, -of.queue - 1) for i in range(len(array))])
-
-        def rows_of(rows: Rows) -> tuple[tuple[int, ...], ...]:
-            return tuple(
-                [
-                    (row - base, ahead(opens), ahead(ready), closes if closes == FAR else ahead(closes))
-                    for row, opens, ready, closes in rows
-                    if closes > since
-                ]
-            )
-
         pc_label, stack_label, group_label = of.places[label]
         group_label -= of.pcs
-        grid: tuple[object, ...] = ()
+
+        def relabelled(array: list[T], label: int) -> list[T]:
+            return [array[i ^ label] for i in range(len(array))]
+
+        def ahead(time: int) -> int:
+            return 0 if time <= since else FAR if time >= FAR else time - since
+
+        times = [*relabelled(self._ends, pc_label), *relabelled(self._acts, pc_label), *relabelled(self._next, label)]
+        times += self._row_bus, self._bus_from, self._first, self._offered, self._grid_end, self.end_ps
+        rows = [
+            tuple([(row - base, *map(ahead, its)) for row, *its in each if its[-1] > since])
+            for each in relabelled(self._rows, label)
+        ]
+        grid: list[int] = []
         if self._grid_end > since:
             over = max(0, (since - self._origin) // of.burst - of.margin)
-            lanes = [
-                *[pc ^ pc_label for pc in range(of.pcs)],
-                *[of.pcs + (group ^ group_label) for group in range(of.groups)],
-                *[~(pc ^ pc_label) for pc in range(of.pcs)],
-            ]
-            grid = (self._origin + over * of.burst - since, *[self._grid[lane] >> over for lane in lanes])
+            in_pcs, in_groups, in_turn = self._grid[: of.pcs], self._grid[of.pcs : -of.pcs], self._grid[-of.pcs :]
+            lanes = *relabelled(in_pcs, pc_label), *relabelled(in_groups, group_label), *relabelled(in_turn, pc_label)
+            grid = [self._origin + over * of.burst - since, *[lane >> over for lane in lanes]]
+        used = [each if each < 0 else (each - of.pcs) ^ group_label for each in relabelled(self._used, stack_label)]
+        used_at = relabelled(self._used_at, stack_label) + relabelled(self._other_at, stack_label)
+        used += [max(each - self._serial, -of.queue - 1) for each in used_at]
         leaving = [
             sorted(
-                (when - now, number - self._runs, n, bank ^ label, row - base)
-                for when, number, n, bank, row in each
-                if when > now
+                [
+                    (when - now, number - self._serial, n, bank ^ label, row - base)
+                    for when, number, n, bank, row in each
+                    if when > now
+                ]
             )
             for each in self._leaving
         ]
         waiting = [[(bank ^ label, row - base, n) for bank, row, n in each] for each in self._waiting]
-        return (
-            *(grid, times(self._ends, pc_label), times(self._acts, pc_label), times(self._next, label)),
-            tuple([rows_of(self._rows[bank ^ label]) for bank in range(len(self._rows))]),
-            times([self._row_bus, self._bus_from, self.end_ps, self._grid_end]),
-            self._first - since if since <= self._first < FAR else self._first == FAR,
-            self._offered - since if self._waiting[1] else 0,
-            tuple(
-                [
-                    each if each < 0 else (each - of.pcs) ^ group_label
-                    for each in (self._used[stack ^ stack_label] for stack in range(of.stacks))
-                ]
-            ),
-            *(bursts(self._used_at, stack_label), bursts(self._other_at, stack_label), self._writing),
-            *map(tuple, leaving),
-            *map(tuple, waiting),
-        )
-
-    def move(self, rows: int, ps: int, done: tuple[int, ...]) -> None:
-        """Be as if all had been so many rows further and ``ps`` later, having ``done`` so much."""
-        self._origin, self._grid_end, self.end_ps = self._origin + ps, self._grid_end + ps, self.end_ps + ps
-        for array in (self._ends, self._acts, self._next):
-            array[:] = [time + ps for time in array]
-        self._rows = [
-            tuple(
-                [
-                    (row + rows, opens + ps, ready + ps, closes if closes == FAR else closes + ps)
-                    for row, opens, ready, closes in each
-                ]
-            )
-            for each in self._rows
-        ]
-        self._row_bus, self._bus_from, self._offered = self._row_bus + ps, self._bus_from + ps, self._offered + ps
-        self._first += ps if self._first < FAR else 0
-        for each in self._leaving:
-            each[:] = [(when + ps, number, n, bank, row + rows) for when, number, n, bank, row in each]
-        self._waiting = [tuple([(bank, row + rows, n) for bank, row, n in each]) for each in self._waiting]
-        self._done = list(done)
-
-
-def _leave(leaving: list[InQueue], held: int, now: int) -> tuple[int, int]:
-    """Return when the next bursts of the ``held`` have left a queue, and how many are left."""
-    left = heappop(leaving)
-    return left[0] if left[0] > now else now, held - left[2]
-
-
-def _number_of(each: InQueue) -> int:
-    return each[1]
+        return self._writing, *map(tuple, (map(ahead, times), rows, grid, used, *leaving, *waiting))

@@ -1,8 +1,7 @@
 """Between the fabric and a slice of HBM: requests take turns, and what they are promised feeds the replies.
 
-A requester is a part and one of its channels: the queues of a PE, or all else. Its replies leave in the order it asked.
-
-Requesters take turns, a quantum at a time, and each is served in the order it asked.
+Requesters take turns, a quantum at a time, and each is served in the order it asked. A requester is a part and one of
+its channels: the queues of a PE, or all else.
 
 A requester that is alone is promised its whole access at once. What it was promised is a *stretch*; if a request of
 another comes in it, the stretch is cut after the quantum that has its turn: the slice is put back to before the
@@ -13,13 +12,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from kernbench.common.values import state
-from kernbench.components.hbm.banks import BankedMemory, Grant, Histories, TurnCost
-from kernbench.components.hbm.channel import FAR
+from kernbench.components.hbm.banks import BankedMemory, Grant, Histories
 from kernbench.components.hbm.ideal import Channels, IdealMemory
-from kernbench.components.hbm.layout import Layout, Planner
 from kernbench.components.memory_server import Answering, pace_of
 from kernbench.core.clock import Clock
 from kernbench.messages.fabric import Access, QueueData, ReadReply, ReadRequest, WriteData
@@ -31,25 +28,8 @@ if TYPE_CHECKING:
     from kernbench.topology.graph import Node
 
 
-class SliceMemory(Protocol):
-    """What serves the turns: it knows addresses, and nothing of requesters. ``quantum`` is in bytes.
-
-    What it saves, only it reads. ``took``: what the last stretch took of banks, if that is ``observed``.
-    """
-
-    observed: bool
-    took: TurnCost | None
-
-    @property
-    def quantum(self) -> int: ...
-
-    def serve(
-        self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR, least: int = 0
-    ) -> Grant: ...
-
-    def save(self) -> Any: ...
-
-    def restore(self, saved: Any) -> None: ...
+SliceMemory: TypeAlias = BankedMemory | IdealMemory
+"""Memories serve turns: they know addresses, and nothing of requesters. Their state is never changed in place"""
 
 
 class Request:
@@ -65,15 +45,15 @@ class Request:
         self.served = 0
 
     def begin(self, first: int, grant: Grant) -> None:
-        """Bytes ``first`` … ``grant.end - 1`` have their turn."""
+        """Take a turn of bytes ``first`` … ``grant.end - 1``."""
         raise NotImplementedError
 
     def cut(self, end: int) -> None:
-        """What was begun holds for bytes up to ``end`` only."""
+        """Cut what was begun: it holds for bytes up to ``end`` only."""
         raise NotImplementedError
 
     def bytes_left_port(self, now: int) -> int:
-        """Bytes that may have left by ``now``: what was begun holds for them."""
+        """Return how many bytes may have left by ``now``: what was begun holds for them."""
         return 0
 
 
@@ -102,27 +82,14 @@ class SliceArbiter:
 
     def submit(self, request: Request) -> None:
         """Serve a request when its turn comes."""
-        requester = request.requester
-        line = self._lines.get(requester)
-        if line is None:
-            self._lines[requester] = deque((request,))
-            self._ring.append(requester)
-        else:
-            line.append(request)
+        self._line_of(request).append(request)
         now = self._clock.time
         if self.over_ps > now:
-            if self._open is not None and self._open.request.requester != requester:
+            if self._open is not None and self._open.request.requester != request.requester:
                 self._cut(self._open, now)
             self._await_turn()
         elif self._turn_at < 0:
             self._give_turn()
-
-    def access(self, at: int, requester: Hashable, pa: int, nbytes: int, write: bool) -> tuple[int, int]:
-        """Run an access alone, from ``at`` on: when its first byte is on a bus and when its last has been, in ps."""
-        request = _Alone(requester, Access(pa, nbytes), write, at)
-        self._clock.call_at(at, lambda _: self.submit(request), None)
-        self._clock.advance()
-        return request.first_ps, request.last_ps
 
     def _await_turn(self) -> None:
         if self._turn_at != self.over_ps:
@@ -147,7 +114,7 @@ class SliceArbiter:
         start = max(self.over_ps, request.since) if request.write else now
         self._open = None
         if end - begin > quantum:
-            self._open = _OpenGrant(request, begin, start, memory.save())
+            self._open = _OpenGrant(request, begin, start, memory.at)
         grant = memory.serve(access, request.write, begin, end, start)
         self.over_ps = max(grant.over_ps, now)
         request.served = end
@@ -165,7 +132,7 @@ class SliceArbiter:
         """End a stretch with the quantum that has its turn; the rest of the access is first in its line again."""
         self._open = None
         memory, request = self._memory, promise.request
-        memory.restore(promise.before)
+        memory.at = promise.before
         end = request.access.nbytes
         grant = memory.serve(
             request.access, request.write, promise.begin, end, promise.start_ps, now, request.bytes_left_port(now)
@@ -175,29 +142,15 @@ class SliceArbiter:
             return
         request.served = grant.end
         request.cut(grant.end)
+        self._line_of(request).appendleft(request)
+
+    def _line_of(self, request: Request) -> deque[Request]:
+        """Return the line of a request's requester, who takes turns from now on."""
         line = self._lines.get(request.requester)
         if line is None:
-            self._lines[request.requester] = deque((request,))
+            line = self._lines[request.requester] = deque()
             self._ring.append(request.requester)
-        else:
-            line.appendleft(request)
-
-
-class _Alone(Request):
-    """Remembers when it was served."""
-
-    __slots__ = ("first_ps", "last_ps")
-
-    def __init__(self, requester: Hashable, access: Access, write: bool, since: int) -> None:
-        super().__init__(requester, access, write, since)
-        self.first_ps, self.last_ps = FAR, 0
-
-    def begin(self, first: int, grant: Grant) -> None:
-        self.first_ps = min(self.first_ps, grant.first_ps)
-        self.last_ps = grant.last_ps
-
-    def cut(self, end: int) -> None:
-        self.last_ps = 0
+        return line
 
 
 def idle_memory(machine: Machine, node: Node) -> SliceMemory:
@@ -207,18 +160,10 @@ def idle_memory(machine: Machine, node: Node) -> SliceMemory:
     if banks is None:
         channels = machine.shared(Channels, lambda: Channels(hbm))
         return IdealMemory(channels, quantum, machine.spec.cube.pc_ps_per_byte)
-    mapping, refresh = hbm.fields(banks), hbm.refresh_mode
-    return BankedMemory(
-        banks,
-        hbm.num_pcs,
-        mapping,
-        hbm.queue,
-        quantum,
-        refresh=refresh,
-        base=machine.addresses.base_of_slice(node),
-        planner=machine.shared(Planner, lambda: Planner(Layout(banks, hbm.num_pcs, mapping))),
-        histories=machine.shared(Histories, lambda: Histories(banks, hbm.num_pcs, hbm.queue, refresh)),
+    kind = machine.shared(
+        Histories, lambda: Histories(banks, hbm.num_pcs, hbm.fields(banks), hbm.queue, hbm.refresh_mode)
     )
+    return BankedMemory(kind, quantum, machine.addresses.base_of_slice(node))
 
 
 class SliceController(Answering):
@@ -289,17 +234,12 @@ class _Read(Request):
     """Once it has begun; since when nothing of its own was in its way"""
 
     def __init__(self, controller: SliceController, message: ReadRequest, output: _Output) -> None:
-        # As Request has it, once more: a call for each would be dear.
-        self.requester = message.requester, False
-        self.access = access = message.access
-        self.write = False
-        self.since = controller.clock.time
-        self.served = 0
+        super().__init__((message.requester, False), message.access, False, controller.clock.time)
         self.controller = controller
         self.message = message
         self.output = output
         machine, reply = controller.machine, ReadReply(message.op, message.part)
-        nbytes = access.rows * access.row_bytes
+        nbytes = message.access.rows * message.access.row_bytes
         self.transfer = machine.network.make(output.port, output.route, nbytes, machine.delivered, reply)
 
     def begin(self, first: int, grant: Grant) -> None:
@@ -339,11 +279,7 @@ class _Write(Request):
     __slots__ = ("controller", "message", "promise")
 
     def __init__(self, controller: SliceController, message: WriteData, since: int) -> None:
-        self.requester = message.requester, isinstance(message, QueueData)
-        self.access = message.access
-        self.write = True
-        self.since = since
-        self.served = 0
+        super().__init__((message.requester, isinstance(message, QueueData)), message.access, True, since)
         self.controller = controller
         self.message = message
         self.promise = 0

@@ -8,10 +8,11 @@ small access waits for at most a quantum in its PC, and one of each competitor.
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import lru_cache
 from operator import itemgetter
 
 from kernbench.common.values import value
-from kernbench.components.hbm.banks import Grant, TurnCost
+from kernbench.components.hbm.banks import Grant
 from kernbench.components.hbm.channel import FAR
 from kernbench.core.observed import BankTime
 from kernbench.messages.fabric import Access
@@ -21,43 +22,23 @@ MOST_KEPT = 1 << 15
 
 
 class Channels:
-    """The PCs of one kind of slice."""
-
-    __slots__ = ("_burst", "_kept", "_n", "_piece", "_xor")
+    """The PCs of one kind of slice. ``count``: how many they are."""
 
     def __init__(self, hbm: HbmSpec) -> None:
-        self._n = hbm.num_pcs
-        self._burst = hbm.interleave_bytes
-        self._piece = hbm.piece_bytes
+        self.count = hbm.num_pcs
+        self._burst, self._piece = hbm.interleave_bytes, hbm.piece_bytes
         # One channel has no digits to fold.
         self._xor = hbm.folds_channels and hbm.num_pcs > 1
-        self._kept: dict[Access, list[int]] = {}
+        # Tiles come again.
+        self.loads = lru_cache(MOST_KEPT)(self._loads)
 
-    @property
-    def count(self) -> int:
-        """How many PCs a slice has."""
-        return self._n
-
-    def loads(self, access: Access, end: int) -> list[int]:
-        """Bytes of the pieces that the first ``end`` bytes of an access touch, by PC; a piece counts once.
-
-        They are kept for whole accesses of many rows.
-        """
-        if access.rows == 1 or end < access.nbytes:
-            return self._count(access, end)
-        found = self._kept.get(access)
-        if found is None:
-            if len(self._kept) == MOST_KEPT:
-                self._kept.clear()
-            found = self._kept[access] = self._count(access, end)
-        return found
-
-    def _count(self, access: Access, end: int) -> list[int]:
-        loads = [0] * self._n
-        rows, rest = divmod(end, access.row_bytes)
-        runs = [(access.pa + i * access.stride, access.row_bytes) for i in range(rows)]
-        if rest:
-            runs.append((access.pa + rows * access.stride, rest))
+    def _loads(self, access: Access, end: int) -> list[int]:
+        """Return the bytes of pieces that the first ``end`` bytes of an access touch, by PC; a piece counts once."""
+        loads = [0] * self.count
+        runs = [
+            (access.pa + begin // access.row_bytes * access.stride, min(access.row_bytes, end - begin))
+            for begin in range(0, end, access.row_bytes)
+        ]
         if access.stride < 0:
             runs.reverse()
         done = 0
@@ -70,71 +51,55 @@ class Channels:
                 done = stop
         return loads
 
-    def channel(self, burst: int) -> int:
-        """The PC of a burst."""
-        digit = burst % self._n
-        if self._xor:
-            burst //= self._n
-            while burst:
-                digit ^= burst % self._n
-                burst //= self._n
-        return digit
-
     def _add_run(self, loads: list[int], first: int, end: int) -> None:
         """Add the bytes ``first`` … ``end - 1`` to the loads."""
-        group = self._n * self._burst
-        head_end = min(first - first % group + group, end) if first % group else first
-        tail_start = max(end - end % group, head_end)
-        full = tail_start - head_end
-        if full:
-            share = full // self._n
-            for i in range(self._n):
-                loads[i] += share
-        self._add_end(loads, first, head_end)
-        self._add_end(loads, tail_start, end)
-
-    def _add_end(self, loads: list[int], first: int, end: int) -> None:
+        burst, group = self._burst, self.count * self._burst
         while first < end:
-            burst = first // self._burst
-            stop = min((burst + 1) * self._burst, end)
-            loads[self.channel(burst)] += stop - first
-            first = stop
+            groups = 0 if first % group else (end - first) // group
+            if groups:
+                # A group has a burst of every PC.
+                loads[:] = [load + groups * burst for load in loads]
+                first += groups * group
+            else:
+                stop = min(first - first % burst + burst, end)
+                loads[self.channel(first // burst)] += stop - first
+                first = stop
+
+    def channel(self, burst: int) -> int:
+        """Return the PC of a burst."""
+        digit = burst % self.count
+        if self._xor:
+            burst //= self.count
+            while burst:
+                digit ^= burst % self.count
+                burst //= self.count
+        return digit
 
 
 @value
 class _IdealTurnCost:
-    """A turn that began with the PC which was done last."""
+    """The cost of a turn that began with the PC which was done last."""
 
     began: int
 
     def split(self, since: int, end: int) -> tuple[int, BankTime]:
+        """Return when a turn began that was waited for from ``since`` to ``end``, and nothing that it took of banks."""
         return min(max(since, self.began), end), BankTime()
 
 
 class IdealMemory:
-    """The PCs of one slice. ``quantum``: in bytes; ``ps_per_byte``: of a PC.
+    """The PCs of one slice. ``quantum``: in bytes; ``ps_per_byte``: of a PC. ``at``: when each PC is free.
 
     ``took``: what the last stretch took, if that is ``observed``.
     """
 
-    __slots__ = ("_ahead_ps", "_channels", "_free", "_ps_per_byte", "observed", "quantum", "took")
-
     def __init__(self, channels: Channels, quantum: int, ps_per_byte: float) -> None:
         self.quantum = quantum
         self.observed = False
-        self.took: TurnCost | None = None
-        self._channels = channels
-        self._ps_per_byte = ps_per_byte
+        self.took: _IdealTurnCost | None = None
+        self._channels, self._ps_per_byte = channels, ps_per_byte
         self._ahead_ps = round(quantum * ps_per_byte)
-        self._free = [0] * channels.count  # when each PC is; never changed in place
-
-    def save(self) -> list[int]:
-        """The state, to ``restore``."""
-        return self._free
-
-    def restore(self, saved: list[int]) -> None:
-        """Put the state back to one that was saved."""
-        self._free = saved
+        self.at = [0] * channels.count
 
     def serve(
         self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR, least: int = 0
@@ -145,8 +110,8 @@ class IdealMemory:
         """
         if until < FAR:
             end = self._end_of_turns(access, begin, end, now, until, least)
-        before, after = self._free, self._serve(access, begin, end, now)
-        self._free = after
+        before, after = self.at, self._serve(access, begin, end, now)
+        self.at = after
         first = last = now
         used = [(old, new) for old, new in zip(before, after, strict=True) if new != old]
         if used:
@@ -157,22 +122,21 @@ class IdealMemory:
         return Grant(end, self._over_ps(after, now), first, last)
 
     def _over_ps(self, free: list[int], now: int) -> int:
-        """When no PC has more than a quantum left to do."""
+        """Return when no PC has more than a quantum left to do."""
         return max(now, max(free) - self._ahead_ps)
 
     def _serve(self, access: Access, begin: int, end: int, now: int) -> list[int]:
-        """When each PC is free if it serves its part of these bytes: of a piece that turns share, the first does."""
+        """Return when each PC is free after its part of these bytes: of a piece that turns share, the first has it."""
         loads = self._channels.loads(access, end)
         if begin:
             loads = [load - done for load, done in zip(loads, self._channels.loads(access, begin), strict=True)]
-        per_byte = self._ps_per_byte
         return [
-            (free if free > now else now) + round(load * per_byte) if load else free
-            for free, load in zip(self._free, loads, strict=True)
+            (free if free > now else now) + round(load * self._ps_per_byte) if load else free
+            for free, load in zip(self.at, loads, strict=True)
         ]
 
     def _end_of_turns(self, access: Access, begin: int, end: int, now: int, until: int, least: int) -> int:
-        """Where the first quantum ends whose turn is over after ``until``, no byte before ``least`` being left."""
+        """Return the end of the first quantum that is over after ``until``, no byte before ``least`` being left."""
 
         def over_ps(at: int) -> int:
             return self._over_ps(self._serve(access, begin, at, now), now)
