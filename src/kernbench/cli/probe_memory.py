@@ -31,7 +31,7 @@ def print_memory(console: Console, machine: Topology, reports: Sequence[SliceRep
     if machine.spec.cube.hbm.banks is None:
         console.print("This machine has timing: ideal, without banks. This is a channel of HBM3 with two mappings.\n")
     for report in reports:
-        show(console, _patterns(report), _requesters(report), _latencies(report), _compared(report))
+        show(console, _patterns(report), _requesters(report), _latencies(report), _references(report))
     errors = [error for report in reports for error in report.errors]
     if errors:
         close = sum(error <= CLOSE for error in errors)
@@ -95,7 +95,7 @@ def _latencies(report: SliceReport) -> Table:
     return made
 
 
-def _compared(report: SliceReport) -> Table:
+def _references(report: SliceReport) -> Table:
     made = table(
         "Latency in ns beside the reference, at the loads that it has run",
         text("pattern"),

@@ -18,7 +18,7 @@ EVENLY = "refresh: spread in these cases, so that closed forms are exact (the ma
 
 def print_reports(console: Console, probe: Probe) -> None:
     """Print a row for each case; then the details of those that have them, and the cases that cannot be here."""
-    found = probe.found
+    found = probe.measurements
     head = [(probe.verdict, "bold"), (f"machine: {probe.machine.name}", "default")]
     if probe.machine.spec.cube.hbm.refresh_mode == "all-bank":
         head.append((EVENLY, "dim"))

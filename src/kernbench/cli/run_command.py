@@ -126,7 +126,7 @@ class RunOptions:
         named = self.op_log, self.trace, self.trace_filter, self.roofline
         if all(each is None for each in named):
             return None
-        files: RunFiles = late(FILES, "wanted_files")(machine.topology, *named)
+        files: RunFiles = late(FILES, "list_files")(machine.topology, *named)
         return files
 
     def of_one_simulation(self) -> dict[str, object]:

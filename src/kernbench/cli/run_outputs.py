@@ -49,7 +49,7 @@ class RunFiles:
             _keep_machine(self.roofline, run.engine.topology, what)
 
 
-def wanted_files(
+def list_files(
     machine: Topology, op_log: str | None, trace: str | None, keep: str | None, roofline: str | None
 ) -> RunFiles:
     """Return the files that options ask for.

@@ -243,7 +243,7 @@ def read_compared(text: str) -> ResultFile:
         raise InputError(f"{path}: no such file; compare takes {TABLE_FILE}, or what {RUN_COMMAND} prints")
     if path.suffix == ".json":
         return ResultFile(text, (), (_figures(read_run(path)),))
-    found = compared_table(text, read_sweep_table(path))
+    found = take_table(text, read_sweep_table(path))
     if match is None:
         return found
     point = int(match["point"])
@@ -252,12 +252,12 @@ def read_compared(text: str) -> ResultFile:
     return ResultFile(text, (), (found.results[point],))
 
 
-def compared_table(name: str, table: SweepTable) -> ResultFile:
+def take_table(name: str, table: SweepTable) -> ResultFile:
     """Return the results of a sweep, to be compared."""
     return ResultFile(name, table.axes, tuple(_points(table)))
 
 
-def compared_run(name: str, document: Mapping[str, Any]) -> ResultFile:
+def take_run(name: str, document: Mapping[str, Any]) -> ResultFile:
     """Return the result of a run, to be compared. InputError for one that failed."""
     if document["status"] != GOOD_STATUS:
         why = f": {show(document['error'])}" if document["error"] else ""

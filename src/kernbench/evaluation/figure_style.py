@@ -63,7 +63,7 @@ def halo() -> list[AbstractPathEffect]:
 
 
 @contextmanager
-def styled_figure(width_in: float, height_in: float, title: str = "") -> Iterator[Figure]:
+def make_figure(width_in: float, height_in: float, title: str = "") -> Iterator[Figure]:
     """Give a figure in the common style, to be filled inside."""
     with rc_context(STYLE):
         figure = Figure(figsize=(width_in, height_in), layout="constrained")
@@ -85,7 +85,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 @contextmanager
 def drawing(path: Path, width_in: float, height_in: float, title: str = "") -> Iterator[Figure]:
     """Give a figure in the common style, to be filled inside; written to the PNG ``path`` at the end."""
-    with styled_figure(width_in, height_in, title) as figure:
+    with make_figure(width_in, height_in, title) as figure:
         yield figure
     save_figure(figure, path)
 

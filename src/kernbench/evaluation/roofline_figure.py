@@ -19,8 +19,8 @@ from kernbench.evaluation.figure_style import (
     MUTED,
     ORANGE,
     PURPLE,
+    make_figure,
     save_figure,
-    styled_figure,
     value_grid,
 )
 from kernbench.observe.roofline_chart import ChartPoint, RooflineChart
@@ -47,7 +47,7 @@ def roofline_figure(charts: Sequence[RooflineChart], title: str) -> Figure:
     """Draw ``charts`` side by side."""
     width, height = PANEL_IN
     words = _plain(fill(title, LETTERS * len(charts)))
-    with styled_figure(width * len(charts), height, words) as figure:
+    with make_figure(width * len(charts), height, words) as figure:
         for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
             _draw_chart(axes, chart)
     return figure

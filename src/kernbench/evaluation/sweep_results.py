@@ -17,8 +17,8 @@ from kernbench.evaluation.figure_style import (
     MUTED,
     PALETTE,
     VERMILLION,
+    make_figure,
     save_figure,
-    styled_figure,
     value_grid,
 )
 from kernbench.evaluation.outputs import PROVENANCE_FILE, provenance_of, write_csv, write_provenance
@@ -89,7 +89,7 @@ def _draw_lines(table: SweepTable, plot: Plot) -> Figure:
     others = [name for name in axes if name != x]
     by = plot.by or next((name for name in others if 1 < len(grid[name]) <= MOST_CURVES), None)
     chosen = slice_of(table, [x, by], plot.value)
-    with styled_figure(6.4, 4.2) as figure:
+    with make_figure(6.4, 4.2) as figure:
         panel = figure.add_subplot()
         for at, (label, rows) in enumerate(_curves(chosen.rows, by)):
             places, values = places_along(table, x, rows), [number_of(row, plot.value) for row in rows]
@@ -127,7 +127,7 @@ def _draw_heat_map(table: SweepTable, plot: Plot) -> Figure:
         at = lines.index(axis_text(row[y])), columns.index(axis_text(row[x]))
         grid[at] = words.index(row[plot.value]) if words else number_of(row, plot.value)
     width = min(max(4.4, 2.4 + 0.72 * len(columns)), 12)
-    with styled_figure(width, min(max(2.6, 1.6 + 0.42 * len(lines)), 9) + 0.25 * len(words)) as figure:
+    with make_figure(width, min(max(2.6, 1.6 + 0.42 * len(lines)), 9) + 0.25 * len(words)) as figure:
         panel = figure.add_subplot()
         if words:
             colours = [*PALETTE[: len(words)], *[MUTED] * (len(words) - len(PALETTE))]
@@ -156,7 +156,7 @@ def _draw_pareto(table: SweepTable, plot: Plot) -> Figure:
     costs, values = ([number_of(row, name) for row in rows] for name in (plot.cost, plot.value))
     front = pareto_front(list(zip(costs, values, strict=True)))
     named = [name for name in grid if name != plot.cost and len(grid[name]) > 1]
-    with styled_figure(6.4, 4.2) as figure:
+    with make_figure(6.4, 4.2) as figure:
         panel = figure.add_subplot()
         panel.scatter(costs, values, s=18, color=MUTED, alpha=0.6, linewidths=0, label="points")
         best = [costs[at] for at in front], [values[at] for at in front]

@@ -10,7 +10,7 @@ from kernbench.common.complaints import show
 from kernbench.common.errors import InputError
 from kernbench.common.files import plain_document
 from kernbench.common.values import value
-from kernbench.evaluation.compare_inputs import ResultFile, compared_run, compared_table, read_compared
+from kernbench.evaluation.compare_inputs import ResultFile, read_compared, take_run, take_table
 from kernbench.evaluation.compare_machines import Differing, values_text
 from kernbench.evaluation.compare_results import Change, Pair, ResultComparison, compare_results, verdict
 from kernbench.library.runs import Run
@@ -103,9 +103,9 @@ def compare(a: Comparable, b: Comparable) -> SideBySide:
 
 def _file_of(given: Comparable, name: str) -> ResultFile:
     if isinstance(given, Run):
-        return compared_run(given.bench, given.to_dict())
+        return take_run(given.bench, given.to_dict())
     if isinstance(given, Sweep):
-        return compared_table(given.name, given.found)
+        return take_table(given.name, given.found)
     if isinstance(given, str | os.PathLike):
         return read_compared(os.fspath(given))
     raise InputError(f"{name}: found {show(given)}, must be a run, a sweep, or the file of one")

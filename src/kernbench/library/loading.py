@@ -81,37 +81,37 @@ def run_of(document: Mapping[str, Any]) -> Run:
     sim_ns = float(given["sim_ns"])
     summary = {"sim_ns": sim_ns, "phases": given.get("phases", ()), "kernels": given.get("kernels", ())}
     checked = given["verification"]
-    status = _typed(RunStatus, given["status"])
+    status = _read_as(RunStatus, given["status"])
     return Run(
-        bench=_typed(str, given["bench"]),
+        bench=_read_as(str, given["bench"]),
         status=status,
-        device=_typed(str, given.get("device", "all")),
+        device=_read_as(str, given.get("device", "all")),
         verdict=_read_verdict(given.get("verdict")),
-        params=_typed(dict[str, Any], given["params"]),
-        source=_typed(str, given["topology"]),
-        digest=_typed(str, given["digest"]),
-        configuration=_typed(dict[str, Any], given["configuration"]),
-        summary=_typed(BenchSummary, summary),
+        params=_read_as(dict[str, Any], given["params"]),
+        source=_read_as(str, given["topology"]),
+        digest=_read_as(str, given["digest"]),
+        configuration=_read_as(dict[str, Any], given["configuration"]),
+        summary=_read_as(BenchSummary, summary),
         report=_report(given),
         checks=tuple(map(_read_comparison, checked["comparisons"])),
         skipped=int(checked["skipped"]),
         verify=bool(checked["comparisons"]),
-        data=_typed(DataReport, given.get("data", {"kept": False})),
+        data=_read_as(DataReport, given.get("data", {"kept": False})),
         error=_read_failure(given.get("error")),
         place=_read_place(given.get("place")),
         exit_code={"OK": 0, "INTERRUPTED": 130}.get(status, 1),
-        said=_typed(str, given.get("said", "")),
-        leaked=_typed(tuple[str, ...], given.get("leaked", ())),
-        left=_typed(tuple[str, ...], given.get("left", ())),
-        unmodelled=_typed(dict[str, int], given.get("unmodelled", {})),
-        printed=_typed(tuple[PrintedLine, ...], given.get("printed", ())),
-        findings=_typed(tuple[Finding, ...] | None, _read_findings(given.get("findings"))),
-        explained=_typed(dict[str, Any] | None, given.get("explanation")),
-        advised=_typed(dict[str, Any] | None, given.get("advice")),
+        said=_read_as(str, given.get("said", "")),
+        leaked=_read_as(tuple[str, ...], given.get("leaked", ())),
+        left=_read_as(tuple[str, ...], given.get("left", ())),
+        unmodelled=_read_as(dict[str, int], given.get("unmodelled", {})),
+        printed=_read_as(tuple[PrintedLine, ...], given.get("printed", ())),
+        findings=_read_as(tuple[Finding, ...] | None, _read_findings(given.get("findings"))),
+        explained=_read_as(dict[str, Any] | None, given.get("explanation")),
+        advised=_read_as(dict[str, Any] | None, given.get("advice")),
     )
 
 
-def _typed(form: Any, found: Any) -> Any:
+def _read_as(form: Any, found: Any) -> Any:
     return TypeAdapter(form).validate_python(found)
 
 
@@ -130,20 +130,20 @@ def _report(given: Mapping[str, Any]) -> RunReport:
     }
     return RunReport(
         launches=tuple(map(_read_launch, given["launches"])),
-        **{name: _typed(kind, given[name]) for name, kind in form.items()},
+        **{name: _read_as(kind, given[name]) for name, kind in form.items()},
     )
 
 
 def _read_launch(found: Mapping[str, Any]) -> LaunchSplit:
-    made: LaunchSplit = _typed(LaunchSplit, {"title": found["name"], "slowest": found["slowest_pe"], **found})
+    made: LaunchSplit = _read_as(LaunchSplit, {"title": found["name"], "slowest": found["slowest_pe"], **found})
     return made
 
 
 def _read_comparison(found: Mapping[str, Any]) -> Comparison:
     first = found["first_wrong"]
     made = {**found, "tolerance": Tolerance(found["rtol"], found["atol"])}
-    made["first_wrong"] = None if first is None else _typed(Mismatch, _with_numbers(first, "got", "expected"))
-    read: Comparison = _typed(Comparison, _with_numbers(made, "max_abs_error", "max_rel_error"))
+    made["first_wrong"] = None if first is None else _read_as(Mismatch, _with_numbers(first, "got", "expected"))
+    read: Comparison = _read_as(Comparison, _with_numbers(made, "max_abs_error", "max_rel_error"))
     return read
 
 
@@ -166,7 +166,7 @@ def _with_places(finding: Mapping[str, Any]) -> dict[str, Any]:
 def _read_verdict(found: Any) -> RunVerdict | StatedVerdict:
     if found is None:
         return StatedVerdict(NOT_SAID)
-    made: RunVerdict | StatedVerdict = _typed(RunVerdict if "spent" in found else StatedVerdict, found)
+    made: RunVerdict | StatedVerdict = _read_as(RunVerdict if "spent" in found else StatedVerdict, found)
     return made
 
 
@@ -180,6 +180,6 @@ def _read_failure(text: Any) -> RunFailure | None:
 def _read_place(found: Any) -> ErrorPlace | None:
     if found is None:
         return None
-    line = None if found["file"] is None else _typed(ProgramLine, found)
-    made: ErrorPlace = _typed(ErrorPlace, {**found, "line": None})
+    line = None if found["file"] is None else _read_as(ProgramLine, found)
+    made: ErrorPlace = _read_as(ErrorPlace, {**found, "line": None})
     return ErrorPlace(line=line, pe=made.pe, kernel=made.kernel, rank=made.rank)

@@ -35,31 +35,31 @@ class Probe:
     complete: bool = True
 
     @property
-    def found(self) -> tuple[ProbeReport, ...]:
+    def measurements(self) -> tuple[ProbeReport, ...]:
         """The reports of the cases that the machine can have."""
         return tuple(each for each in self.reports if isinstance(each, ProbeReport))
 
     @property
     def table(self) -> Table[ProbeReport]:
         """A row for each case that the machine can have."""
-        return make_table("cases", self.found, _CASES)
+        return make_table("cases", self.measurements, _CASES)
 
     @property
     def hops(self) -> Table[TraceRow]:
         """The hops of one transaction of each case that was asked for by its name."""
-        return make_table("hops", [row for report in self.found for row in report.trace], _HOPS)
+        return make_table("hops", [row for report in self.measurements for row in report.trace], _HOPS)
 
     @property
     def sizes(self) -> Table[Transaction]:
         """One transaction by size, of each case that was asked for by its name."""
-        return make_table("transactions", [step for report in self.found for step in report.sweep], _SIZES)
+        return make_table("transactions", [step for report in self.measurements for step in report.sweep], _SIZES)
 
     @property
     def verdict(self) -> str:
         """The shortest and the longest latency, in a sentence."""
-        if not self.found:
+        if not self.measurements:
             return "no case was measured"
-        ordered = sorted(self.found, key=lambda each: each.single.latency_ps)
+        ordered = sorted(self.measurements, key=lambda each: each.single.latency_ps)
         short, long = ordered[0], ordered[-1]
         if short is long:
             stream = short.sustained
@@ -84,7 +84,7 @@ class Probe:
         return plain_document({**found, **memory, "topology": self.machine.source, "digest": self.machine.digest})
 
     def __repr__(self) -> str:
-        lines = [self.verdict, *repr(self.table).splitlines()[1:]] if self.found else [self.verdict]
+        lines = [self.verdict, *repr(self.table).splitlines()[1:]] if self.measurements else [self.verdict]
         absent = [each for each in self.reports if isinstance(each, NotHere)]
         lines += [f"not on this machine: {', '.join(each.case for each in absent)}"] if absent else []
         return "\n".join(line[:LINE] for line in lines)
@@ -203,7 +203,7 @@ def _report(report: ProbeReport) -> dict[str, Any]:
         "initiator": report.initiator,
         "memory": report.memory,
         "transaction": _transaction(report.single),
-        "sustained": _sustained(report.sustained),
+        "sustained": _stream(report.sustained),
         "crowd": None if report.crowd is None else _crowd(report.crowd),
         "sweep": [_transaction(step) for step in report.sweep],
         "hops": [_hop(row) for row in report.trace],
@@ -223,7 +223,7 @@ def _transaction(single: Transaction) -> dict[str, Any]:
     }
 
 
-def _sustained(stream: Sustained) -> dict[str, Any]:
+def _stream(stream: Sustained) -> dict[str, Any]:
     return {
         "nbytes": stream.nbytes,
         "transactions": stream.transactions,
