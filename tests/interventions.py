@@ -10,7 +10,7 @@ from functools import cached_property
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import ConfigError
 from kernbench.engine.engine import GraphEngine, Observer
-from kernbench.observe.path_resources import sum_resources
+from kernbench.observe.path_resources import sum_most
 from kernbench.observe.trace_log import TraceLog
 from kernbench.observe.verdict import VerdictKind
 from kernbench.runtime_api.bench_registry import Bench, BenchFunction
@@ -63,7 +63,7 @@ class Experiment:
     @cached_property
     def path_shares(self) -> Mapping[str, float]:
         """The share of each resource of its path, with queues."""
-        return {each.resource: each.ps / self.time_ps for each in sum_resources(self.launch.shares)}
+        return {name: ps / self.time_ps for name, ps in sum_most(self.launch.shares).items()}
 
     @cached_property
     def bounds(self) -> Mapping[str, float]:

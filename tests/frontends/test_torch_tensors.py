@@ -34,7 +34,8 @@ def context() -> Iterator[RuntimeContext[Any]]:
 
 @pytest.mark.usefixtures("context")
 @pytest.mark.parametrize(
-    "dtype", ["float32", "float16", "bfloat16", "int32", "int64", "int8", "uint8", "bool", "float8_e5m2"]
+    "dtype",
+    ["float32", "float16", "bfloat16", "int32", "int64", "int16", "int8", "uint8", "uint32", "bool", "float8_e5m2"],
 )
 def test_elements_come_back_as_they_went(dtype: str) -> None:
     here = torch.arange(24).reshape(4, 6).to(getattr(torch, dtype))
@@ -155,9 +156,9 @@ def test_types_that_the_machine_does_not_have(dtype: Any) -> None:
 
 
 @pytest.mark.usefixtures("context")
-def test_whole_numbers_that_do_not_fit() -> None:
-    with pytest.raises(InputError, match=f"32 bits on ahbm, which do not hold {2**40}"):
-        torch.tensor([1, 2**40], device=AHBM)
+def test_whole_numbers_are_as_wide_as_pytorch_s() -> None:
+    assert torch.tensor([1, 2**40], device=AHBM).tolist() == [1, 2**40]
+    assert torch.tensor([2**64 - 1], dtype=torch.uint64, device=AHBM).tolist() == [2**64 - 1]
 
 
 @pytest.mark.usefixtures("context")
@@ -180,15 +181,6 @@ def test_numbers_are_shown_without_simulated_time(context: RuntimeContext[Any]) 
     assert repr(x) == "tensor([0., 1., 2.], device='ahbm:0')"
     assert context.engine.now == before
     assert f"{x[1]:.2f}" == "1.00"
-
-
-@pytest.mark.usefixtures("context")
-def test_cuda_may_mean_the_machine() -> None:
-    with kernbench.torch.as_cuda():
-        made = [torch.ones(3, device="cuda"), torch.ones(3).cuda(), torch.ones(3).to(torch.device("cuda", 0))]
-        assert torch.cuda.get_device_properties("cuda").multi_processor_count == 8
-    assert {x.device for x in made} == {torch.device("ahbm:0")}
-    assert not torch.cuda.is_available()
 
 
 @pytest.mark.usefixtures("context")

@@ -351,8 +351,6 @@ def refusing(x_ptr, out_ptr, WHICH: tl.constexpr):
         z = tl.associative_scan(x, 0, product)
     elif WHICH == "sort":
         z = tl.sort(x)
-    elif WHICH == "join":
-        z = tl.join(x, x)
     elif WHICH == "histogram":
         z = tl.histogram(x.to(tl.int32), 4)
     elif WHICH == "batched":
@@ -370,7 +368,6 @@ REFUSED = {
     "reduce": "tl.reduce by product: MATH reduces by",
     "scan": "a scan by product",
     "sort": "bitcast of data|of data",
-    "join": "join of data",
     "histogram": "histogram of data",
     "batched": "the GEMM engine takes matrices",
     "double": "values of fp64",

@@ -114,7 +114,7 @@ def test_a_dropped_result_of_an_atomic_is_not_fetched() -> None:
     assert fetched == [False, False, True] * 2
 
 
-MANY = 16384
+MANY = 65536
 
 
 @triton.jit

@@ -29,6 +29,7 @@ import torch  # noqa: E402
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 import triton.profiler  # noqa: E402
+from triton._C.libtriton import nvidia  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 from kernbench.frontends.triton.launch import LaunchPace  # noqa: E402
@@ -62,6 +63,11 @@ def product(a_desc, b_desc, c_desc, K, BLOCK: tl.constexpr, SPECIALIZE: tl.const
     for k in tl.range(0, tl.cdiv(K, BLOCK), warp_specialize=SPECIALIZE, flatten=True):
         acc = tl.dot(a_desc.load([row, k * BLOCK]), b_desc.load([column, k * BLOCK]).T, acc)
     c_desc.store([row, column], acc.to(c_desc.dtype))
+
+
+@triton.jit
+def fill(x_ptr, BLOCK: tl.constexpr):
+    tl.store(x_ptr + tl.arange(0, BLOCK), tl.full((BLOCK,), 3.0, tl.float32))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e5m2, torch.float8_e4m3fn])
@@ -137,9 +143,56 @@ def test_a_report_that_is_stopped_shows_what_it_has_measured(capsys: pytest.Capt
     assert capsys.readouterr().out == "sums (GB/s), as far as it came:\n  n=1, provider=ours: 2.5\n"
 
 
-def test_the_profiler_of_gpus_is_refused() -> None:
-    with triton.profiler.scope("a part", {"flops": 1}), pytest.raises(InputError, match="--explain and --trace say"):
-        triton.profiler.start("profile", hook="triton")
+def test_a_column_of_operators_of_the_host_is_not_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def measure(n: int, m: int, provider: str) -> Any:
+        x = torch.zeros(n, device=AHBM)
+        work = (lambda: fill[1,](x, BLOCK=8)) if provider == "ours" else x.abs
+        return triton.testing.do_bench(work, quantiles=[0.5, 0.2, 0.8])
+
+    report = triton.testing.Benchmark(
+        x_names=["n", "m"],
+        x_vals=[8, (16, 2)],
+        line_arg="provider",
+        line_vals=["torch", "ours"],
+        line_names=["Torch", "Ours"],
+        styles=[("red", "-"), ("blue", "--")],
+        plot_name="fills",
+        ylabel="ms",
+        args={},
+    )
+    table = triton.testing.perf_report(report)(measure).run(print_data=True, return_df=True, save_path=str(tmp_path))
+    assert list(table.columns) == ["n", "m", "Torch (ms)", "Ours (ms)"]
+    assert table["Torch (ms)"].tolist() == ["n/a", "n/a"]
+    assert (table["Ours (ms)"] > 0).all()
+    assert "n/a: Torch is of copies only: the host computed abs" in capsys.readouterr().out
+    assert (tmp_path / "fills.csv").read_text().startswith("n,m,Ours (ms)")
+
+
+def test_the_profiler_of_gpus_records_nothing_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with triton.profiler.scope("a part", {"flops": 1}):
+        session = triton.profiler.start("profile", hook="triton")
+        triton.profiler.deactivate(session)
+        triton.profiler.finalize()
+    assert "records nothing here; --explain and --trace say where the time went" in capsys.readouterr().out
+    with pytest.raises(InputError, match="nothing here that could be shown"):
+        triton.profiler.viewer.parse(["time/ms"], "profile.hatchet")
+
+
+def test_products_of_the_library_of_gpus() -> None:
+    a, b, c = torch.randn(4, 6), torch.randn(5, 6), torch.randn(4, 5)
+    blas, made = nvidia.cublas.CublasLt(torch.empty(8, device=AHBM)), torch.empty(4, 5, device=AHBM)
+    blas.matmul(a.to(AHBM), b.to(AHBM), made)
+    assert torch.allclose(made.cpu(), a @ b.T)
+    blas.gemm(a.to(AHBM), b.to(AHBM), c.to(AHBM), made, 2.0, 0.5)
+    assert torch.allclose(made.cpu(), 2 * (a @ b.T) + c / 2)
+    with pytest.raises(InputError, match="no block-scaled"):
+        blas.block_scaled_matmul_mxfp8(a, b, c)
+
+
+def test_a_launch_takes_options_of_all_gpus() -> None:
+    x = torch.zeros(8, device=AHBM)
+    fill[1,](x, BLOCK=8, num_warps=2, maxnreg=64, waves_per_eu=1, llvm_fn_attrs="", extern_libs={"libdevice": "x.bc"})
+    assert x.tolist() == [3] * 8
 
 
 def test_a_run_leaves_nothing_on_stderr() -> None:

@@ -25,7 +25,7 @@ from kernbench.topology.builder import Topology
 
 Array = np.ndarray[Any, Any]
 FLOATS = (F32, F16, BF16)
-MATRIX_TYPES = tuple(item for item in ALL if item.name != "i32")  # the matrix unit has no rate for i32
+MATRIX_TYPES = tuple(item for item in ALL if item.is_float or item is I8)  # those that the matrix unit has rates for
 VARIANTS = ("ref_ref", "load_ref", "load_load")
 PES = 8
 

@@ -5,7 +5,10 @@ import textwrap
 import pytest
 
 from kernbench.common.errors import BenchError, UnknownNameError
+from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.bench_registry import BenchRegistry, load_bench
+from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.topology.builder import resolve_topology
 
 
 @pytest.fixture
@@ -112,3 +115,38 @@ def test_a_malformed_bench_in_a_file_is_its_own_error(write):
     """)
     with pytest.raises(BenchError, match="write kebab-case"):
         load_bench(str(path))
+
+
+def test_a_file_that_asks_for_the_machine_is_imported_by_the_run(write):
+    path = write("""
+        from kernbench.runtime_api.context import require_context
+        NOW = require_context().engine.now
+        def run(torch):
+            torch.ones(4)
+            return NOW
+    """)
+    made = load_bench(str(path))
+    result = run_bench(
+        topology=resolve_topology("one-cube"), bench_fn=made, engine_factory=lambda machine, _: GraphEngine(machine)
+    )
+    result.raise_for_status()
+    assert (made.name, result.value) == ("mine", 0.0)
+
+
+def test_parameters_are_read_before_there_is_a_machine(write):
+    path = write("""
+        from kernbench.common.config import ConfigModel
+        from kernbench.runtime_api.bench_registry import bench
+        from kernbench.runtime_api.context import require_context
+        class Params(ConfigModel):
+            m: int = 4
+        require_context()
+        @bench("mine", "x", params=Params)
+        def run(torch): ...
+    """)
+    made = load_bench(str(path), BenchRegistry())
+    result = run_bench(
+        topology=resolve_topology("one-cube"), bench_fn=made, engine_factory=lambda machine, _: GraphEngine(machine)
+    )
+    assert isinstance(result.error, BenchError)
+    assert "has parameters, which are read before there is a machine" in str(result.error)

@@ -101,7 +101,7 @@ def test_integers_have_to_be_equal():
 
 def test_another_shape_or_kind_fails_with_words():
     assert str(close(np.zeros((2, 3)), np.zeros(6))) == "FAIL x: it has shape (2, 3), expected is (6,)"
-    assert str(close(np.zeros(2, np.float16), np.zeros(2, int))) == "FAIL x: it is f16, expected is int64"
+    assert str(close(np.zeros(2, np.float16), np.zeros(2, int))) == "FAIL x: it is f16, expected is i64"
     assert close(np.zeros(2, ml_dtypes.bfloat16), np.zeros(2)).passed
 
 

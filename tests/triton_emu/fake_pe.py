@@ -250,4 +250,5 @@ def _row_steps(shape: tuple[int, ...]) -> list[int]:
 
 
 def random_array(rng: np.random.Generator, shape: tuple[int, ...], item: DType) -> np.ndarray[Any, Any]:
-    return rng.integers(-4, 5, shape).astype(item.numpy)
+    least = 0 if item.numpy.kind == "u" else -4
+    return rng.integers(least, least + 9, shape).astype(item.numpy)

@@ -315,7 +315,7 @@ FORBIDDEN: list[tuple[Callable[[Any], Any], str]] = [
     (lambda tl: tl.iota((), "i32"), r"axis -1 of a tensor of shape \(\)"),
     (lambda tl: tl.iota(130, "i8"), "i8 does not hold every index up to 129, only to 127"),
     (lambda tl: tl.iota((2, 300), "bf16"), "bf16 does not hold every index up to 299, only to 256; use i32"),
-    (lambda tl: tl.elementwise("pow", tl.zeros(2, "f16")), "unknown elementwise operator 'pow'; there are: exp"),
+    (lambda tl: tl.elementwise("power", tl.zeros(2, "f16")), "unknown elementwise operator 'power'; there are: exp"),
     (lambda tl: tl.elementwise("add", tl.zeros(2, "f16")), "add takes 2 operands, not 1"),
 ]
 

@@ -17,36 +17,46 @@ Shape: TypeAlias = tuple[int, ...]
 
 @value
 class DType:
-    """An element type: its short name, its size in bytes and the NumPy type that holds it."""
+    """An element type: its short name, its size in bytes, the NumPy type that holds it, whether it has fractions."""
 
     name: str
     itemsize: int
     numpy: np.dtype
-
-    @property
-    def is_float(self) -> bool:
-        """True for every type but the integers."""
-        return self.name[0] != "i"
+    is_float: bool
 
     def __str__(self) -> str:
         return self.name
 
 
-F32 = DType("f32", 4, np.dtype(np.float32))
-F16 = DType("f16", 2, np.dtype(np.float16))
-BF16 = DType("bf16", 2, np.dtype(ml_dtypes.bfloat16))
-I32 = DType("i32", 4, np.dtype(np.int32))
-I8 = DType("i8", 1, np.dtype(np.int8))
-F8E4M3 = DType("f8e4m3", 1, np.dtype(ml_dtypes.float8_e4m3fn))
-F8E5M2 = DType("f8e5m2", 1, np.dtype(ml_dtypes.float8_e5m2))
-U8 = DType("u8", 1, np.dtype(np.uint8))
-"""Raw bytes: what host transfers and fills move. No kernel computes with it."""
-ALL = (F32, F16, BF16, I32, I8, F8E4M3, F8E5M2)
+F32 = DType("f32", 4, np.dtype(np.float32), True)
+F16 = DType("f16", 2, np.dtype(np.float16), True)
+BF16 = DType("bf16", 2, np.dtype(ml_dtypes.bfloat16), True)
+I32 = DType("i32", 4, np.dtype(np.int32), False)
+I8 = DType("i8", 1, np.dtype(np.int8), False)
+F8E4M3 = DType("f8e4m3", 1, np.dtype(ml_dtypes.float8_e4m3fn), True)
+F8E5M2 = DType("f8e5m2", 1, np.dtype(ml_dtypes.float8_e5m2), True)
+I64 = DType("i64", 8, np.dtype(np.int64), False)
+I16 = DType("i16", 2, np.dtype(np.int16), False)
+U8 = DType("u8", 1, np.dtype(np.uint8), False)
+"""Also the raw bytes that host transfers and fills move."""
+U16 = DType("u16", 2, np.dtype(np.uint16), False)
+U32 = DType("u32", 4, np.dtype(np.uint32), False)
+U64 = DType("u64", 8, np.dtype(np.uint64), False)
+ALL = (F32, F16, BF16, I32, I8, F8E4M3, F8E5M2, I64, I16, U8, U16, U32, U64)
 
 _NAMES: dict[str, DType] = {t.name: t for t in ALL} | {t.numpy.name: t for t in ALL}
-_NAMES |= {"fp32": F32, "float": F32, "fp16": F16, "half": F16, "int": I32, "float8_e4m3": F8E4M3}
+_NAMES |= {
+    "fp32": F32,
+    "float": F32,
+    "fp16": F16,
+    "half": F16,
+    "int": I32,
+    "long": I64,
+    "short": I16,
+    "float8_e4m3": F8E4M3,
+}
 _NAMES |= {"fp8e4m3": F8E4M3, "fp8e5m2": F8E5M2}
-# As the names "float" and "int": the machine has no wider ones.
+# As the names "float" and "int": what programs of kernbench mean by them.
 _PYTHON: dict[object, DType] = {float: F32, int: I32}
 
 

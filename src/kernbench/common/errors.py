@@ -6,6 +6,7 @@ KernbenchError
 │   ├── PhysAddrError          a field or a value outside the address format
 │   ├── UnknownNameError       a name nobody registered; lists what exists
 │   ├── UnreadableFileError    what is no file to read as an input; says what it is
+│   ├── NoMachineError         a program asks for the machine where there is none
 │   └── BenchError             a bench that cannot be found, loaded or parametrised
 └── RunError                   the run failed: the CLI exits with 1
     ├── AllocationError        a memory is full, or a free that fits no allocation
@@ -127,6 +128,10 @@ class UnreadableFileError(InputError):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
+
+
+class NoMachineError(InputError):
+    """A program asks for the machine outside of a run."""
 
 
 class BenchError(InputError):

@@ -15,6 +15,7 @@ import numpy as np
 
 from kernbench.common.dtypes import BF16, F16, F32, I8, I32, Array, DType
 from kernbench.common.errors import KernelError, UnknownNameError
+from kernbench.common.special import BINARY, TESTS, UNARY
 from kernbench.common.values import value
 
 PlainNumber: TypeAlias = int | float
@@ -29,6 +30,9 @@ ACCUMULATORS = (F32, F16, BF16)
 _F32 = np.dtype(np.float32)
 _F64 = np.dtype(np.float64)
 _I64 = np.dtype(np.int64)
+_U64 = np.dtype(np.uint64)
+_INTEGERS = "iu"
+"""NumPy's kinds of whole numbers."""
 _GELU_SCALE = 2 * sqrt(2 / pi)
 _GELU_CUBE = 0.044715
 # How much of K is summed between two roundings when the accumulators are narrower than f32: the K of one tile.
@@ -55,7 +59,7 @@ PLAIN = Attributes()
 
 @value
 class Operator:
-    """One operator: ``fn`` computes on f32 (or f64) arrays, ``integer`` on int64 ones (None: they go through f32).
+    """One operator: ``fn`` computes on f32 (or f64) arrays, ``integer`` on 64-bit ones (None: they go through f32).
 
     ``makes``: the type of its results, whatever the operands are; None: theirs.
     """
@@ -157,7 +161,7 @@ def gemm(
     KernelError for a missing operand.
     """
     value = accumulate(args, attrs, acc)
-    if epilogue and value.dtype.kind == "i":
+    if epilogue and value.dtype.kind in _INTEGERS:
         value = value.astype(_F64)
     for name, *operand in epilogue:
         op = EPILOGUE.get(name)
@@ -177,7 +181,9 @@ def accumulate(args: Sequence[Array | PlainNumber], attrs: Attributes = PLAIN, a
     a, b = np.asarray(args[0]), np.asarray(args[1])
     a = np.swapaxes(a, -1, -2) if attrs.trans_a else a
     b = np.swapaxes(b, -1, -2) if attrs.trans_b else b
-    value: Any = _matmul_integer(a, b) if a.dtype.kind == b.dtype.kind == "i" else _matmul_float(a, b, acc)
+    value: Any = (
+        _matmul_integer(a, b) if a.dtype.kind in _INTEGERS and b.dtype.kind in _INTEGERS else _matmul_float(a, b, acc)
+    )
     if len(args) == 3:
         value = _round_to(value + np.asarray(args[2]).astype(value.dtype), acc)
     return np.asarray(value)
@@ -192,7 +198,7 @@ def narrow(value: Any, out: DType) -> Array:
     target = out.numpy
     if value.dtype is target:
         return value if value.__class__ is np.ndarray else np.asarray(value)
-    if target.kind == "i" and value.dtype.kind not in "ib":
+    if target.kind in _INTEGERS and value.dtype.kind not in "iub":
         value = _saturate(value, target)
     return np.asarray(value.astype(target, copy=False))
 
@@ -200,8 +206,8 @@ def narrow(value: Any, out: DType) -> Array:
 def _widen(args: Sequence[Array | PlainNumber], out: DType, op: Operator) -> tuple[list[Any], bool]:
     """Return the operands in the type the operator computes in, and True when that is the integer one."""
     source = _source(args, out)
-    integer = source.kind == "i" and op.integer is not None
-    wide = _I64 if integer else _F32
+    integer = source.kind in _INTEGERS and op.integer is not None
+    wide = (_U64 if source == _U64 else _I64) if integer else _F32
     return [_as(a, wide, source) for a in args], integer
 
 
@@ -222,12 +228,15 @@ def _as(value: Array | PlainNumber, wide: np.dtype[Any], source: np.dtype[Any]) 
 
 def _saturate(value: Any, target: np.dtype[Any]) -> Any:
     limits = np.iinfo(target)
-    whole = np.clip(np.trunc(value.astype(_F64)), limits.min, limits.max)
-    return np.where(np.isnan(whole), 0.0, whole)
+    whole = np.trunc(value.astype(_F64))
+    # Not the limits themselves: f64 does not hold those of 64 bits.
+    high, low = whole >= float(limits.max), whole <= float(limits.min)
+    inside = np.where(high | low | np.isnan(whole), 0.0, whole).astype(target)
+    return np.where(high, limits.max, np.where(low, limits.min, inside)).astype(target, copy=False)
 
 
 def _round_to(value: Any, acc: DType) -> Any:
-    if acc is F32 or value.dtype.kind == "i":
+    if acc is F32 or value.dtype.kind in _INTEGERS:
         return value
     return value.astype(acc.numpy).astype(_F32)
 
@@ -270,8 +279,10 @@ def _matmul_float(a: Array, b: Array, acc: DType) -> Any:
 
 def _divide_integers(a: Any, b: Any) -> Any:
     """Divide towards zero; x / 0 is 0."""
-    quotient = np.abs(a) // np.maximum(np.abs(b), 1)
-    return np.where(b == 0, 0, quotient * (np.sign(a) * np.sign(b)))
+    divisor = np.where(b == 0, 1, b)
+    quotient = a // divisor
+    inexact = (a - quotient * divisor != 0) & ((a < 0) != (b < 0))
+    return np.where(b == 0, 0, quotient + inexact.astype(quotient.dtype))
 
 
 def _sigmoid(x: Array) -> Any:
@@ -290,7 +301,7 @@ def _softmax(x: Array, axis: int) -> Any:
 
 def _mean_of_integers(x: Array, axis: int | None) -> Any:
     count = x.size if axis is None else x.shape[axis]
-    return _divide_integers(np.sum(x, axis), count)
+    return _divide_integers(np.sum(x, axis), x.dtype.type(count))
 
 
 def _cast(args: Sequence[Any], out: DType, shape: tuple[int, ...] | None, attrs: Attributes) -> Any:  # noqa: ARG001
@@ -340,6 +351,7 @@ def _shift_right(x: Array, count: Array) -> Any:
     return np.right_shift(x, np.clip(count, 0, 63))
 
 
+_ROUNDINGS = frozenset(("trunc", "rint", "round"))
 _ERF = np.vectorize(erf, otypes=[np.float32])
 _SINGLE = frozenset(("unary", "binary", "ternary"))
 _ELEMENTWISE = _SINGLE | {"compare", "bits"}
@@ -360,12 +372,15 @@ def _table() -> tuple[Operator, ...]:
         Operator("relu", 1, "unary", lambda x: np.maximum(x, 0), lambda x: np.maximum(x, 0)),
         Operator("gelu", 1, "unary", _gelu),
         Operator("silu", 1, "unary", lambda x: x * _sigmoid(x)),
-        Operator("recip", 1, "unary", lambda x: 1 / x, lambda x: _divide_integers(np.int64(1), x)),
+        Operator("recip", 1, "unary", lambda x: 1 / x, lambda x: _divide_integers(x.dtype.type(1), x)),
         Operator("exp2", 1, "unary", np.exp2),
         Operator("log2", 1, "unary", np.log2),
         Operator("floor", 1, "unary", np.floor, _same),
         Operator("ceil", 1, "unary", np.ceil, _same),
         Operator("erf", 1, "unary", _ERF),
+        *(Operator(name, 1, "unary", fn, _same if name in _ROUNDINGS else None) for name, fn in UNARY.items()),
+        *(Operator(name, 2, "binary", fn) for name, fn in BINARY.items()),
+        *(Operator(name, 1, "compare", fn, None, I8) for name, fn in TESTS.items()),
         Operator("add", 2, "binary", np.add, np.add),
         Operator("sub", 2, "binary", np.subtract, np.subtract),
         Operator("mul", 2, "binary", np.multiply, np.multiply),

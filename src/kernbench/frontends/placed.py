@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from kernbench.messages.requests import PeCoord
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor
 
 
@@ -11,3 +15,9 @@ class Placed:
     def place(self) -> tuple[Tensor, int]:
         """The tensor of the machine that holds them, and bytes from its beginning to the first element."""
         raise NotImplementedError
+
+
+def pes_of_tensors(context: RuntimeContext[Any], sip: int) -> tuple[PeCoord, ...]:
+    """Return the PEs of a SIP that tensors of host libraries spread over: all of them reach every tensor there."""
+    cubes, pes = range(context.frontends.torch.cubes), range(context.topology.pes_per_cube)
+    return tuple([(sip, cube, pe) for cube in cubes for pe in pes])

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import F32, Array, DType
+from kernbench.common.dtypes import F32, I64, Array, DType
 from kernbench.common.errors import RunError
 from kernbench.common.operators import (
     ATOMICS,
@@ -28,7 +28,6 @@ from kernbench.numerics.memory import as_bytes, repeated
 from kernbench.numerics.operands import OperandMemory
 
 Rule: TypeAlias = Callable[[Work, OperandMemory, DType, bool], Array]
-_I64 = DType("i64", 8, np.dtype(np.int64))  # integers on their way to an epilogue; no memory holds it
 
 
 def result(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:
@@ -57,13 +56,13 @@ def combine(
 
 def _wide(op: Operator, args: Sequence[Array | float]) -> DType:
     """Return the type in which ``op`` computes: nothing is rounded before the epilogue."""
-    integers = all(x.dtype.kind == "i" for x in args if isinstance(x, np.ndarray))
-    return _I64 if integers and op.integer is not None else F32
+    integers = all(x.dtype.kind in "iu" for x in args if isinstance(x, np.ndarray))
+    return I64 if integers and op.integer is not None else F32
 
 
 def _finished(value: Array, steps: Sequence[EpilogueStep]) -> Array:
     """Apply an epilogue to unrounded results, by the rules of ``operators.gemm``: f32, or f64 after integers."""
-    if value.dtype.kind == "i":
+    if value.dtype.kind in "iu":
         value = value.astype(np.float64)
     for name, *given in steps:
         value = EPILOGUE[name].fn(value, *(x.astype(value.dtype) if isinstance(x, np.ndarray) else x for x in given))

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernbench.common.complaints import one_line, show
-from kernbench.common.dtypes import U8, dtype
+from kernbench.common.dtypes import dtype
 from kernbench.common.errors import InputError
 from kernbench.common.files import parse_json, replacing, writable
 from kernbench.core.op_log import OpRecord
@@ -288,7 +288,7 @@ def _operand(row: OpRow) -> Operand:
         address=row["address"],
         nbytes=row["nbytes"],
         shape=tuple(row["shape"]),
-        dtype=U8 if row["dtype"] == U8.name else dtype(row["dtype"]),  # bytes of the host, no type of tensors
+        dtype=dtype(row["dtype"]),
         strides=_tuple(row["strides"]),
         segments=tuple((s["address"], s["nbytes"]) for s in row["segments"]),
         valid=_tuple(row["valid"]),

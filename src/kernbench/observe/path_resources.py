@@ -149,6 +149,20 @@ def divide_ties(found: Iterable[ResourceShare]) -> tuple[ResourceShare, ...]:
     return tuple(sorted(made, key=lambda each: -each.ps))
 
 
+def sum_most(shares: Iterable[PathShare]) -> dict[str, int]:
+    """Return the most of a path's time that each resource can have: that in its queues included.
+
+    In the queue of a slice with banks others wait for their data, rows, turns of direction and refreshes alike.
+    """
+    found = sum_resources(shares)
+    most: dict[str, int] = {}
+    for each in found:
+        for name in each.resources:
+            most[name] = most.get(name, 0) + each.ps
+    queued = sum(each.queued_ps for each in found if each.resources == (of.HBM,))
+    return most | {name: most.get(name, 0) + queued for name in _OF_BANKS.values() if queued or name in most}
+
+
 def join_words(words: Sequence[str]) -> str:
     """Return ``a, b and c``."""
     return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)

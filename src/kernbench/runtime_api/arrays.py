@@ -9,7 +9,25 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import ALL, BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, Array, DType, Shape
+from kernbench.common.dtypes import (
+    ALL,
+    BF16,
+    F8E4M3,
+    F8E5M2,
+    F16,
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    Array,
+    DType,
+    Shape,
+)
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.policy.placement.geometry import Index
@@ -116,7 +134,7 @@ def as_bytes(array: Array) -> Array:
 
 def host_dtype(array: Array) -> DType:
     """Return the element type of an array: one of the machine's, else a description of NumPy's own."""
-    return _MACHINE.get(array.dtype) or DType(array.dtype.name, array.itemsize, array.dtype)
+    return _MACHINE.get(array.dtype) or DType(array.dtype.name, array.itemsize, array.dtype, array.dtype.kind == "f")
 
 
 def holds_floats(array: Array) -> bool:
@@ -126,8 +144,12 @@ def holds_floats(array: Array) -> bool:
 
 
 def machine_dtype(array: Array) -> DType:
-    """Return the machine's type for the elements of an array without a named type: wide numbers become f32 and i32."""
-    return _MACHINE.get(array.dtype) or (F32 if holds_floats(array) else I32)
+    """Return the machine's type for the elements of an array without a named type.
+
+    f64 and i64, which NumPy has where nothing else is said, become f32 and i32.
+    """
+    found = _MACHINE.get(array.dtype)
+    return (F32 if holds_floats(array) else I32) if found is None or found is I64 else found
 
 
 class DTypeNames:
@@ -140,16 +162,30 @@ class DTypeNames:
     bfloat16: ClassVar[DType] = BF16
     int32: ClassVar[DType] = I32
     int8: ClassVar[DType] = I8
+    int64: ClassVar[DType] = I64
+    int16: ClassVar[DType] = I16
+    uint8: ClassVar[DType] = U8
+    uint16: ClassVar[DType] = U16
+    uint32: ClassVar[DType] = U32
+    uint64: ClassVar[DType] = U64
     float8_e4m3fn: ClassVar[DType] = F8E4M3
     float8_e5m2: ClassVar[DType] = F8E5M2
     float: ClassVar[DType] = F32
     half: ClassVar[DType] = F16
     int: ClassVar[DType] = I32
+    long: ClassVar[DType] = I64
+    short: ClassVar[DType] = I16
     f32: ClassVar[DType] = F32
     f16: ClassVar[DType] = F16
     bf16: ClassVar[DType] = BF16
     i32: ClassVar[DType] = I32
     i8: ClassVar[DType] = I8
+    i64: ClassVar[DType] = I64
+    i16: ClassVar[DType] = I16
+    u8: ClassVar[DType] = U8
+    u16: ClassVar[DType] = U16
+    u32: ClassVar[DType] = U32
+    u64: ClassVar[DType] = U64
     f8e4m3: ClassVar[DType] = F8E4M3
     f8e5m2: ClassVar[DType] = F8E5M2
 

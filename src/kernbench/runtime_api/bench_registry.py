@@ -33,6 +33,7 @@ from kernbench.common.errors import (
     BenchError,
     InputError,
     KernbenchError,
+    NoMachineError,
     UnknownNameError,
     UnreadableFileError,
     close_to,
@@ -205,17 +206,22 @@ def load_bench(text: str, registry: BenchRegistry = REGISTRY) -> Bench:
     Of a file the function is by default ``run``.
     The function may be decorated with ``@bench`` or plain; a plain one has no parameters. UnknownNameError for a name
     nobody registered; BenchError for a file that is missing, does not import (with the line) or lacks the function;
-    ProgramExitError for one that is left by ``sys.exit`` while it is imported.
+    ProgramExitError for one that is left by ``sys.exit`` while it is imported. A file that asks for the machine while
+    it is imported is imported by the run, which has one.
     """
     match = _FILE.fullmatch(text)
-    if match is not None:
-        path = Path(match["path"])
-        return _find_bench(_import_file(path, registry), path, match["function"] or DEFAULT_FUNCTION)
     named = _MODULE.fullmatch(text)
-    if named is None:
+    if match is None and named is None:
         return registry.lookup(text)
-    module = _import_module(named["module"])
-    return _find_bench(module, Path(module.__file__ or named["module"]), named["function"])
+    if match is None:
+        assert named is not None, "what names no file here names a module"
+        module = _import_module(named["module"])
+        return _find_bench(module, Path(module.__file__ or named["module"]), named["function"])
+    path, name = Path(match["path"]), match["function"] or DEFAULT_FUNCTION
+    try:
+        return _find_bench(_import_file(path, registry), path, name)
+    except NoMachineError:
+        return _load_in_run(path, name, registry)
 
 
 def _import_module(name: str) -> ModuleType:
@@ -226,6 +232,21 @@ def _import_module(name: str) -> ModuleType:
         if isinstance(error, KernbenchError):
             raise
         raise BenchError(f"importing {name} failed: {type(error).__name__}: {error}") from error
+
+
+def _load_in_run(path: Path, name: str, registry: BenchRegistry) -> Bench:
+    """Return a bench that imports its file when it runs."""
+
+    def run(context: RuntimeContext[NoParams]) -> object:
+        found = _find_bench(_import_file(path, registry), path, name)
+        if found.params is not NoParams:
+            raise BenchError(
+                f"{path}: {name!r} has parameters, which are read before there is a machine; ask for the machine in "
+                f"it, and not while the file is imported"
+            )
+        return found(context)
+
+    return Bench(name=path.stem, description=f"{name} of {path.name}", function=run, file=str(path))
 
 
 def _find_bench(module: ModuleType, path: Path, name: str) -> Bench:

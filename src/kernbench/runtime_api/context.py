@@ -14,7 +14,7 @@ from kernbench.ccl.config import AlgorithmConfig
 from kernbench.ccl.install import IpcqPlan
 from kernbench.ccl.loading import CclLike
 from kernbench.common.config import ConfigModel
-from kernbench.common.errors import InputError
+from kernbench.common.errors import InputError, NoMachineError
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Completion, RequestHandle
 from kernbench.messages.requests import HostMsg, KernelRef, PeCoord
@@ -31,7 +31,7 @@ from kernbench.runtime_api.process_group import ProcessGroups, QueueInstaller
 from kernbench.runtime_api.rank_scheduler import RankScheduler
 from kernbench.runtime_api.ranks import RankLocal, Workers
 from kernbench.runtime_api.requests import RequestRecord, Requests, Work
-from kernbench.runtime_api.tensor import KnownValues
+from kernbench.runtime_api.tensor import KnownValues, Tensor
 from kernbench.runtime_api.testing import Verifier
 from kernbench.runtime_api.types import Accelerator, Ahbm, Devices, DeviceSelector, resolve_device
 from kernbench.topology.spec import TopologySpec
@@ -51,10 +51,10 @@ def current_context() -> RuntimeContext[Any] | None:
 
 
 def require_context(torch: AnyContext | None = None) -> AnyContext:
-    """Return ``torch``, else the context that this code runs in; InputError when there is none."""
+    """Return ``torch``, else the context that this code runs in; NoMachineError when there is none."""
     context = torch or current_context()
     if context is None:
-        raise InputError("no RuntimeContext is entered here: give torch=, or run inside `with RuntimeContext(...)`")
+        raise NoMachineError("no RuntimeContext is entered here: give torch=, or run inside `with RuntimeContext(...)`")
     return context
 
 
@@ -150,6 +150,10 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         """True when values can be read. Where they cannot, making data is of no use."""
         return self._engine.enable_data
 
+    def bytes_in_use(self, sip: int) -> int:
+        """Return the bytes of the SIP's HBM that tensors have."""
+        return self._memory.bytes_in_use(sip)
+
     @property
     def requests(self) -> Requests:
         """Every request of the program."""
@@ -222,6 +226,10 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self._installer.remove(plan.queues)
         if not self._workers.current.spawned:
             self._requests.lost.raise_new_if_well()
+
+    def map_on(self, tensor: Tensor, pes: Sequence[PeCoord]) -> None:
+        """Let PEs of the tensor's SIP reach it by its address, as those do that own a part of it."""
+        self._memory.map_on([((tensor.layout,), tuple(pes))])
 
     def map_memory(self, part: str) -> int:
         """Return the address of a memory of ``cube.extra`` or ``pe.extra``, for ``tl.load`` and ``tl.store``.

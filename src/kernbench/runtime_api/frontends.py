@@ -14,12 +14,19 @@ from kernbench.common.config import ConfigModel, Document, apply_overrides, chec
 class TritonSettings(ConfigModel):
     """``autotune``: the first configuration, or the fastest in simulated time, found by running each once.
 
-    ``order``: which PE runs a program, see ``programs_of``. ``points``: a benchmark takes so many values of x.
+    ``capability``: the compute capability that a program with --as-cuda is told. ``order``: which PE runs a program,
+    see ``programs_of``. ``points``: a benchmark takes so many values of x.
     """
 
     autotune: Literal["first", "search"] = "first"
+    capability: Annotated[float, Field(ge=5.0, lt=100.0)] = 9.0
     order: Literal["cyclic", "blocked"] = "cyclic"
     points: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def capability_numbers(self) -> tuple[int, int]:
+        """The compute capability as its two numbers: 8.6 is (8, 6)."""
+        return divmod(round(self.capability * 10), 10)
 
 
 class TorchSettings(ConfigModel):
@@ -37,6 +44,11 @@ class FrontendSettings(ConfigModel):
 
     triton: TritonSettings = TritonSettings()
     torch: TorchSettings = TorchSettings()
+
+    @property
+    def with_cuda(self) -> FrontendSettings:
+        """The same for a program in which the device "cuda" is the machine."""
+        return self.model_copy(update={"torch": self.torch.model_copy(update={"as_cuda": True})})
 
 
 FRONTENDS = tuple(FrontendSettings.model_fields)

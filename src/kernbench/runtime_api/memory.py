@@ -215,6 +215,11 @@ class TensorMemory:
         found = self._live.get(layout.key)
         return found is not None and found.deployment is layout.deployment
 
+    def bytes_in_use(self, sip: int) -> int:
+        """Return the bytes of the SIP's HBM that tensors have, those of other contexts too."""
+        use = _measure_use(self._engine)
+        return sum(nbytes for (pe, part), nbytes in use.items() if part == "hbm" and pe[0] == sip)
+
     def fill(self, layout: TensorLayout, value: float) -> None:
         """Make every element ``value``; the device writes it."""
         self._write(layout, fill_messages(layout, value))

@@ -151,7 +151,7 @@ def elementwise_operator(name: str, operands: Sequence[object]) -> Operator:
 def check_has_bits(op: Operator, item: DType) -> None:
     """Check that operands of an operator on bits are whole numbers."""
     if op.kind == "bits" and item.is_float:
-        raise kernel_error(f"{op.name} of {item}: it works on the bits of whole numbers, i8 and i32; use tl.cast")
+        raise kernel_error(f"{op.name} of {item}: it works on the bits of whole numbers; use tl.cast")
 
 
 def number_as(value: object, item: DType) -> Number:

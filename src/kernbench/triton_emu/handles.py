@@ -282,13 +282,18 @@ class Handle(Allocation):
 
 
 class View(Handle):
-    """The bytes of ``base``, row by row, in another shape. It holds on to the handle, and gives nothing back itself."""
+    """The bytes of ``base`` from ``offset`` on, row by row, in another shape.
+
+    It holds on to the handle, and gives nothing back itself.
+    """
 
     __slots__ = ("base",)
 
-    def __init__(self, base: Handle, shape: tuple[int, ...]) -> None:
+    def __init__(self, base: Handle, shape: tuple[int, ...], offset: int = 0) -> None:
         self.base = base.root
-        super().__init__(base.owner, replace(base.array, shape=shape), UnmanagedPlace())
+        there, nbytes = base.array, math.prod(shape) * base.dtype.itemsize
+        seen = replace(there, shape=shape, nbytes=nbytes, address=there.address + offset)
+        super().__init__(base.owner, seen, UnmanagedPlace())
         self.producer = base.producer
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import prod
 from typing import Any, Protocol, cast
 
 from kernbench.common.dtypes import I8, DType, Shape
@@ -246,6 +247,14 @@ class MathCalls(ElementwiseCalls):
         self._runner.check()
         extent = reshaped(shape, self._own(x).shape)
         return x if extent == x.shape else View(x, extent)
+
+    def part(self, x: Handle, index: int) -> Handle:
+        """``x[index]``, an element of its first axis, which is counted from 0: a view, no command, no time."""
+        self._runner.check()
+        shape = self._own(x).shape
+        if not shape or not 0 <= index < shape[0]:
+            raise kernel_error(f"part {index} of a tensor of shape {shape}: its first axis has so many parts")
+        return View(x, shape[1:], index * prod(shape[1:]) * x.dtype.itemsize)
 
     def expand_dims(self, x: Handle, axis: int) -> Handle:
         """``x`` with another axis of 1 element, which is to be ``axis``: a view, which operators then broadcast."""

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 
-from kernbench.common.dtypes import BF16, F16, F32, I8, I32, DType, Shape
+from kernbench.common.dtypes import BF16, F16, F32, I8, I32, I64, U32, U64, DType, Shape
 from kernbench.common.errors import NoDataError
 from kernbench.common.operators import ATOMICS, OPERATORS
 from kernbench.messages.commands import (
@@ -315,7 +315,7 @@ def _extent(nbytes: int | None, shape: Ints | None, dtype: object) -> tuple[Shap
     return (nbytes // item.itemsize,), item
 
 
-_TYPES = (I32, F32, F16, BF16)
+_TYPES = (I32, F32, F16, BF16, I64, U32, U64)
 
 
 class How(TypedDict, total=False):
@@ -335,7 +335,7 @@ class AtomicCalls(Issuer):
     """The memory combines its elements with those of a handle, and nobody can come between.
 
     ``ptr`` is an address or a scatter-gather list; an element that the list has twice is changed twice. Without
-    ``fetch`` they give None. KernelError for arguments that do not fit and for types other than i32, f32, f16 and bf16.
+    ``fetch`` they give None. KernelError for arguments that do not fit and for types that memories do not change.
     """
 
     __slots__ = ()

@@ -1,31 +1,40 @@
-"""Programs that name the device "cuda": inside ``as_cuda`` that means ``ahbm``."""
+"""Programs that name the device "cuda": inside ``as_cuda`` that means ``ahbm``, and ``torch.cuda`` answers for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+import torch.cuda.nvtx
+from torch.utils import _device
+from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_map
 
-from kernbench.frontends.torch.device import synchronize
+from kernbench.common.errors import InputError, there_are
+from kernbench.frontends.gpu import DEVICE
+from kernbench.frontends.torch import device
 from kernbench.frontends.torch.storage import current
-from kernbench.frontends.torch.tensor import DEVICE
+from kernbench.frontends.torch.tensor import SaysCuda
 
 _CUDA = "cuda"
 
 
-class _AsCuda(TorchFunctionMode):
+class _AsCuda(SaysCuda):
     """Every function of PyTorch, and every method of a tensor, comes by here."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call ``func`` with the machine where a GPU is named."""
-        if func is torch.Tensor.cuda:
-            return args[0].to(DEVICE)
-        return func(*tree_map(_meant, args), **tree_map(_meant, kwargs or {}))
+        named = kwargs or {}
+        own = _METHODS.get(func)
+        if own is not None:
+            return own(*args, **named)
+        if "pin_memory" in named:
+            named = {name: each for name, each in named.items() if name != "pin_memory"}
+        return func(*tree_map(_meant, args), **tree_map(_meant, named))
 
 
 def _meant(x: Any) -> Any:
@@ -34,20 +43,113 @@ def _meant(x: Any) -> Any:
     return torch.device(DEVICE, x.index) if isinstance(x, torch.device) and x.type == _CUDA else x
 
 
-def _properties(device: object = None) -> SimpleNamespace:  # noqa: ARG001 - all SIPs are alike
-    context = current()
-    spec = context.topology
-    pes = spec.pes_per_cube * context.frontends.torch.cubes
-    return SimpleNamespace(name=DEVICE, multi_processor_count=pes, total_memory=spec.hbm_bytes_per_sip)
+def _to_machine(x: Any, device: Any = None, non_blocking: bool = False, **_: object) -> Any:  # noqa: ARG001
+    return x.to(DEVICE if device is None else torch.device(DEVICE, _number(device)))
+
+
+def _number(device: Any) -> int | None:
+    return device if isinstance(device, int) else torch.device(device).index
+
+
+def _same(x: Any, *_: object, **__: object) -> Any:
+    return x
+
+
+def _nothing(*_: object, **__: object) -> None: ...
+
+
+_METHODS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+    {
+        torch.device: torch.device,  # a program that makes one, or asks a tensor for it, finds what it knows
+        torch.Tensor.cuda: _to_machine,
+        torch.Tensor.pin_memory: _same,  # all of the host's memory is
+    }
+)
+
+
+class _Context(DeviceContext):
+    """``with torch.device("cuda"):`` and ``torch.set_default_device``."""
+
+    def __init__(self, device: Any) -> None:
+        super().__init__(_meant(device))
+
+
+class _Generator(torch.Generator):
+    """A generator of the machine: random numbers are the host's."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:  # noqa: ARG004
+        return super().__new__(cls, "cpu")
+
+
+@contextmanager
+def _range(msg: str, *_: object, **__: object) -> Iterator[None]:  # noqa: ARG001 - of nvtx
+    yield
+
+
+_NVTX = MappingProxyType({"range_push": _nothing, "range_pop": _nothing, "mark": _nothing, "range": _range})
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    """Make what stands for a function of ``torch.cuda`` that the machine has no answer to."""
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise InputError(f"torch.cuda.{name}: not of this machine; in torch.cuda {there_are(name, tuple(_answers()))}")
+
+    return refuse
+
+
+def _refusing_class(name: str) -> type:
+    return type(name, (), {"__init__": _refusing(name), "__module__": "torch.cuda"})
+
+
+def _answers() -> dict[str, Any]:
+    """Return what of ``torch.cuda`` the machine's module has."""
+    return {name: found for name, found in vars(device).items() if name in torch.cuda.__all__}
+
+
+def _replacements() -> dict[str, Any]:
+    """Return every function and class of ``torch.cuda``: the machine's, or one that refuses by its name.
+
+    Types of tensors and submodules stay what they are.
+    """
+    found = _answers()
+    for name in torch.cuda.__all__:
+        there = vars(torch.cuda).get(name)
+        if name in found or name.endswith(("Tensor", "Storage", "Error")):
+            continue
+        if inspect.isfunction(there):
+            found[name] = _refusing(name)
+        elif isinstance(there, type):
+            found[name] = _refusing_class(name)
+    return found
+
+
+@contextmanager
+def _replaced(owner: Any, names: Mapping[str, Any]) -> Iterator[None]:
+    before = {name: vars(owner)[name] for name in names}
+    for name, found in names.items():
+        setattr(owner, name, found)
+    try:
+        yield
+    finally:
+        for name, found in before.items():
+            setattr(owner, name, found)
 
 
 @contextmanager
 def as_cuda() -> Iterator[None]:
-    """Inside, "cuda" is ``ahbm``; ``torch.cuda.is_available()`` stays False."""
-    before = torch.cuda.get_device_properties, torch.cuda.synchronize
-    torch.cuda.get_device_properties, torch.cuda.synchronize = _properties, synchronize
+    """Inside, "cuda" is ``ahbm``, and ``torch.cuda`` answers for it: ``is_available()`` is True."""
+    context = current()
+    settings = context.frontends
+    context.frontends = settings.with_cuda
     try:
-        with _AsCuda():
+        with ExitStack() as around:
+            around.enter_context(_replaced(torch.cuda, _replacements()))
+            around.enter_context(_replaced(torch.cuda.nvtx, _NVTX))
+            around.enter_context(_replaced(_device, {"DeviceContext": _Context}))
+            around.enter_context(_replaced(torch, {"Generator": _Generator}))
+            around.callback(torch.set_default_device, None)
+            around.enter_context(_AsCuda())
             yield
     finally:
-        torch.cuda.get_device_properties, torch.cuda.synchronize = before
+        context.frontends = settings

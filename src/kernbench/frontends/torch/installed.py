@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch.utils import backend_registration
 
+from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import device, operators
-from kernbench.frontends.torch.tensor import DEVICE, dispatch_by
+from kernbench.frontends.torch.tensor import dispatch_by
 
 MADE_FOR = "2.13"
 _NAMES = ((backend_registration, "_setup_privateuseone_for_python_backend"), (torch.Tensor, "_make_wrapper_subclass"))

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
 from torch.utils._pytree import tree_map
 
+from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.storage import current
-from kernbench.frontends.torch.tensor import DEVICE, AhbmTensor, fetch, from_host, new, sip_of, to_host, write
+from kernbench.frontends.torch.tensor import AhbmTensor, fetch, from_host, new, sip_of, to_host, write
 
 aten = torch.ops.aten
 TorchOperator = Any
@@ -51,6 +53,12 @@ def run(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     own = _OWN.get(operator)
     if own is not None:
         return own(*args, **kwargs)
+    if operator.namespace != "aten" and (defined := OPDEFS.get(operator._schema.name)) is not None:  # noqa: SLF001
+        return defined._init_fn(*args, **kwargs)  # noqa: SLF001 - a program's own, which gets tensors of the machine
+    # Within an operator of a program composites come undivided, whose schemas call what may be a copy a view.
+    parts = operator.decompose(*args, **kwargs)
+    if parts is not NotImplemented:
+        return parts
     if _is_view(operator):
         return _view(operator, args, kwargs)
     if operator.overloadpacket.__name__ in _UNWRITTEN:
@@ -85,7 +93,7 @@ def _without_elements(x: Any) -> Any:
 def _unwritten(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     """A new tensor; where the program says, else where the one it is made like lies."""
     like = next((each for each in args if isinstance(each, AhbmTensor)), None)
-    device = torch.device(kwargs.get("device") or (like.device if like is not None else DEVICE))
+    device = torch.device(kwargs.get("device") or (DEVICE if like is None else like.on_machine))
     if device.type != DEVICE:
         return operator(*tree_map(_without_elements, args), **{**kwargs, "device": torch.device("meta")}).to_empty(
             device=device
@@ -224,7 +232,7 @@ def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
 
 def _to_copy(x: AhbmTensor, *, device: Any = None, dtype: Any = None, **options: Any) -> Any:  # noqa: ARG001 - layouts
     """``x.to(...)``; another type is what the host makes, and listed, unless it stays there."""
-    there = torch.device(device) if device is not None else x.device
+    there = x.on_machine if device is None else torch.device(device)
     wanted = dtype or x.dtype
     if there.type != DEVICE:
         return to_host(x).to(wanted, copy=True).to(there)

@@ -9,9 +9,10 @@ from weakref import finalize
 import numpy as np
 import torch
 
-from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, DType
-from kernbench.common.errors import InputError
+from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I16, I32, I64, U8, U16, U32, U64, DType
+from kernbench.common.errors import InputError, NoMachineError
 from kernbench.common.values import state
+from kernbench.frontends.placed import pes_of_tensors
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext, current_context
 from kernbench.runtime_api.tensor import KnownValues, Tensor
@@ -26,18 +27,21 @@ MACHINE_TYPES: dict[TorchType, DType] = {
     torch.float8_e4m3fn: F8E4M3,
     torch.float8_e5m2: F8E5M2,
     torch.int32: I32,
-    torch.int64: I32,
+    torch.int64: I64,
+    torch.int16: I16,
     torch.int8: I8,
-    torch.uint8: I8,
+    torch.uint8: U8,
+    torch.uint16: U16,
+    torch.uint32: U32,
+    torch.uint64: U64,
     torch.bool: I8,
 }
-"""How each type lies on the machine; int64 in 32 bits, bool in 8."""
+"""How each type lies on the machine; bool as bytes that are 0 or 1."""
 # Whole numbers with the bits of types that PyTorch gives NumPy only so, or that the machine knows by other names.
 _BITS = {
     torch.bfloat16: (torch.int16, np.int16),
     torch.float8_e4m3fn: (torch.int8, np.int8),
     torch.float8_e5m2: (torch.int8, np.int8),
-    torch.uint8: (torch.int8, np.int8),
     torch.bool: (torch.int8, np.int8),
 }
 
@@ -55,11 +59,13 @@ def machine_type(ty: TorchType) -> DType:
 
 
 def current() -> RuntimeContext[Any]:
-    """The context that the program runs in; InputError outside of one, KernelError when it is a kernel that asks."""
+    """The context that the program runs in. NoMachineError outside of one, KernelError when a kernel asks."""
     check_host_calls()
     found = current_context()
     if found is None:
-        raise InputError("device ahbm: there is no machine; kernbench run --script FILE, or --bench FILE, gives one")
+        raise NoMachineError(
+            "device ahbm: there is no machine; kernbench run --script FILE, or --bench FILE, gives one"
+        )
     return found
 
 
@@ -85,7 +91,10 @@ class Pool:
         before = context.devices.current
         context.ahbm.set_device(sip)
         try:
-            return context.empty(n, dtype=item, dp=policy, name=f"storage{self.made}")
+            made = context.empty(n, dtype=item, dp=policy, name=f"storage{self.made}")
+            # An address in a tensor is as good as an argument: whoever runs a kernel of this SIP may have it.
+            context.map_on(made, pes_of_tensors(context, sip))
+            return made
         finally:
             context.ahbm.set_device(before)
 
@@ -93,6 +102,12 @@ class Pool:
         """Nobody has ``tensor`` any more."""
         self.known.forget(tensor)
         self.dropped.setdefault((tensor.numel(), tensor.dtype, tensor.sip), []).append(tensor)
+
+
+def dropped_bytes(sip: int) -> int:
+    """Return the bytes of a SIP that no tensor of this rank has any more, and the next may have."""
+    dropped = _pool().dropped
+    return sum(each.nbytes for (_, _, at), shelf in dropped.items() if at == sip for each in shelf)
 
 
 def _pool() -> Pool:
@@ -146,10 +161,6 @@ class Storage:
     def write(self, first: int, flat: TorchTensor, *, known: bool = True) -> None:
         """Elements from ``first`` on become ``flat``, of the host: a transfer. ``known``: these are their values."""
         bits = _BITS.get(self.dtype)
-        if self.dtype is torch.int64 and flat.numel() and bool((flat != flat.to(torch.int32)).any()):
-            raise InputError(
-                f"int64 lies in 32 bits on ahbm, which do not hold {flat[flat != flat.to(torch.int32)][0]}"
-            )
         array = flat.numpy() if bits is None else flat.view(bits[0]).numpy().view(self.tensor.dtype.numpy)
         if len(array) == self.n:
             self.tensor.copy_(array)

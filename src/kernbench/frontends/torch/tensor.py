@@ -6,13 +6,26 @@ from math import prod
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from kernbench.common.errors import InputError
+from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.placed import Placed
 from kernbench.frontends.torch.storage import Storage, TorchTensor, TorchType, current
 from kernbench.runtime_api.tensor import Tensor
 
-DEVICE = "ahbm"
+
+class SaysCuda(TorchFunctionMode):
+    """Inside, tensors of the machine say that they are on "cuda"."""
+
+
+def _is_called_cuda() -> bool:
+    return any(isinstance(each, SaysCuda) for each in _get_current_function_mode_stack())
+
+
+def device_of_sip(sip: int) -> Any:
+    """Return the device that the program knows a SIP by."""
+    return torch.device("cuda" if _is_called_cuda() else DEVICE, sip)
 
 
 class AhbmTensor(Placed, torch.Tensor):
@@ -47,10 +60,28 @@ class AhbmTensor(Placed, torch.Tensor):
         tensor = self.storage.tensor
         return tensor, self.storage_offset() * tensor.dtype.itemsize
 
+    @property
+    def on_machine(self) -> Any:
+        """Its device, whatever the program calls that."""
+        return torch.device(DEVICE, self.storage.tensor.sip)
+
+    @property
+    def device(self) -> Any:
+        """Its device, as the program calls it."""
+        return device_of_sip(self.storage.tensor.sip)
+
+    @property
+    def is_cuda(self) -> bool:
+        """True where "cuda" means the machine."""
+        return _is_called_cuda()
+
     def data_ptr(self) -> int:
         """The virtual address of its first element."""
         tensor, offset = self.place()
         return tensor.va + offset
+
+    def record_stream(self, stream: object) -> None:
+        """Nothing: launches are in one order."""
 
     def tolist(self) -> Any:
         """Its elements as Python's numbers: a transfer."""
@@ -151,7 +182,7 @@ def write(x: AhbmTensor, source: TorchTensor, *, known: bool = True) -> None:
 
 
 def sip_of(device: Any) -> int:
-    """The SIP that a device means; the current one without an index."""
+    """The SIP that a device of the machine means; the current one without an index."""
     found = torch.device(device)
     if found.type != DEVICE:
         raise InputError(f"device {found}: not a device of the machine")

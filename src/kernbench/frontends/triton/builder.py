@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from math import prod
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
-from kernbench.common.dtypes import I8, Shape
+from kernbench.common.dtypes import I8, Array, Shape
 from kernbench.frontends.triton.atomics import Atomic, change, compare_and_swap
 from kernbench.frontends.triton.calls import result_is_added
-from kernbench.frontends.triton.descriptors import repeated, thin
+from kernbench.frontends.triton.descriptors import in_bytes, repeated, thin
+from kernbench.frontends.triton.libdevice import call, upper_product
 from kernbench.frontends.triton.memory import load, store
 from kernbench.frontends.triton.pointers import PointerHandle, moved
 from kernbench.frontends.triton.running import refused, running
@@ -79,8 +81,15 @@ OPERATORS: MappingProxyType[Any, str] = MappingProxyType(
 )
 """The operators of MATH, by the NumPy function that the interpreter has for known values."""
 _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
-_READ_TYPES = frozenset((tl.int16, tl.int64, tl.uint8, tl.uint16, tl.uint32, tl.uint64))
-"""Whole numbers that MATH does not have: index arithmetic, which the CPU of the PE does with numbers it has read."""
+
+
+_MISSING = MappingProxyType(
+    {
+        "create_descriptor_reduce": "an atomic of a tensor descriptor: tl.atomic_add and the like take pointers",
+        "new_block": "tl.map_elementwise: MATH computes whole tensors, by its own operators",
+    }
+)
+"""Why what the interpreter's builder lacks is refused, by the first method that it is asked for."""
 
 
 class Builder(interpreter.InterpreterBuilder):
@@ -123,13 +132,41 @@ class Builder(interpreter.InterpreterBuilder):
         """A pointer moved on by known elements."""
         return moved(ptr, offset)
 
+    def create_make_tensor_descriptor(
+        self,
+        base: Value,
+        shape: list[Value],
+        strides: list[Value],
+        tensor_shape: list[int],
+        is_signed: bool,
+        padding: object = "zero",
+    ) -> Any:
+        """A tensor descriptor; the kernel waits for sizes that are loaded."""
+        known_shape, known_strides = ([as_known(each) for each in sizes] for sizes in (shape, strides))
+        with _refusing_assertions():
+            return super().create_make_tensor_descriptor(
+                base, known_shape, known_strides, tensor_shape, is_signed, padding
+            )
+
     def create_descriptor_load(self, desc: Any, indices: list[Value], cache_policy: object) -> Value:
         """A block of a tensor descriptor."""
-        return super().create_descriptor_load(desc, [as_known(each) for each in indices], cache_policy)
+        with _refusing_assertions():
+            return super().create_descriptor_load(desc, [as_known(each) for each in indices], cache_policy)
 
     def create_descriptor_store(self, desc: Any, value: Value, indices: list[Value]) -> Value:
         """The same, to memory."""
-        return super().create_descriptor_store(desc, value, [as_known(each) for each in indices])
+        with _refusing_assertions():
+            return super().create_descriptor_store(desc, value, [as_known(each) for each in indices])
+
+    def create_descriptor_gather(self, desc: Any, x_offsets: Value, y_offset: Value, type: object) -> Value:  # noqa: A002
+        """Rows of a tensor descriptor."""
+        pointers, mask = _rows(desc, x_offsets, y_offset)
+        return load(self, pointers, mask, None)
+
+    def create_descriptor_scatter(self, desc: Any, value: Value, x_offsets: Value, y_offset: Value) -> None:
+        """The same, to memory."""
+        pointers, mask = _rows(desc, x_offsets, y_offset)
+        store(pointers, value, mask)
 
     def create_atomic_rmw(self, op: object, ptr: Value, val: Value, mask: Value, sem: object, scope: object) -> Value:
         """``tl.atomic_add`` and the like."""
@@ -198,13 +235,26 @@ class Builder(interpreter.InterpreterBuilder):
             a = running().tl.full((1,) * len(shape), a, machine_type(rhs.dtype))
         return _symbolic(running().tl.where(_condition(cond), a, b), shape, rhs.dtype)
 
+    def create_umulhi(self, lhs: Value, rhs: Value) -> Value:
+        """The upper half of a product of whole numbers of 32 bits."""
+        if not is_symbolic(lhs, rhs):
+            return super().create_umulhi(lhs, rhs)
+        out = lhs.dtype.scalar
+        if out is not tl.uint32:
+            raise refused(f"tl.umulhi of data of type {out}: MATH computes it of uint32, in 64 bits")
+        return upper_product([lhs, rhs], out, _common(lhs.data.shape, rhs.data.shape))
+
+    def create_extern_elementwise(
+        self, lib_name: str, lib_path: str, symbol: str, args: list[Value], ret_type: Type, is_pure: bool
+    ) -> Value:
+        """A function of libdevice."""
+        return call(symbol, args, ret_type)
+
     # types
 
     def cast_impl(self, src: Value, dst_type: Type) -> Value:
         """Every conversion of a value."""
         to = dst_type.scalar
-        if is_symbolic(src) and to in _READ_TYPES:
-            src = as_known(src)
         if not is_symbolic(src):
             return value_of(repeated(thin(src.data).astype(numpy_type(to)), src.data.shape), to)
         x = src.data
@@ -216,12 +266,23 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_bitcast(self, src: Value, dst_type: Type) -> Value:
         """The same bits as another type."""
-        if is_symbolic(src):
-            raise refused(f"a bitcast of data to {dst_type.scalar}: MATH computes values, not bits")
-        return super().create_bitcast(src, dst_type)
+        if not is_symbolic(src):
+            return super().create_bitcast(src, dst_type)
+        to = dst_type.scalar
+        if src.dtype.scalar.is_int() and to.is_int():  # numbers wrap, so their bits stay
+            return self.cast_impl(src, to)
+        raise refused(f"a bitcast of data to {to}: MATH computes values, not bits")
 
-    create_int_to_ptr = create_bitcast
-    create_ptr_to_int = create_bitcast
+    def create_int_to_ptr(self, src: Value, dst_type: Type) -> Value:
+        """An address: the kernel waits for one that is loaded."""
+        numbers = known(src)
+        if numbers.size == 1:
+            return PointerHandle(int(numbers.item()), dst_type.scalar, np.zeros(numbers.shape, np.int32))
+        return value_of(numbers.astype(np.uint64), dst_type.scalar)
+
+    def create_ptr_to_int(self, src: Value, dst_type: Type) -> Value:
+        """The address that a pointer is."""
+        return value_of(known(src).astype(numpy_type(dst_type)), dst_type.scalar)
 
     # shapes: views, since they only rename axes
 
@@ -275,6 +336,37 @@ class Builder(interpreter.InterpreterBuilder):
         made = running().tl.trans(whole(arg), order)
         return _symbolic(made, made.shape, arg.dtype)
 
+    def create_split(self, arg: Value) -> tuple[Value, Value]:
+        """The two halves of the last axis: it comes to the front, where its parts are views."""
+        if not is_symbolic(arg):
+            found: tuple[Value, Value] = super().create_split(arg)
+            return found
+        axes = len(arg.data.shape)
+        halves = running().tl.trans(whole(arg), (axes - 1, *range(axes - 1)))
+        one, two = (running().tl.part(halves, i) for i in (0, 1))
+        return tuple(_symbolic(each, each.shape or (1,), arg.dtype) for each in (one, two))
+
+    def create_join(self, lhs: Value, rhs: Value) -> Value:
+        """Two values as the elements of another axis, the last."""
+        if not is_symbolic(lhs, rhs):
+            return super().create_join(lhs, rhs)
+        last = len(lhs.data.shape)
+        return self._alternate(self.create_expand_dims(lhs, last), self.create_expand_dims(rhs, last), last)
+
+    def create_cat(self, lhs: Value, rhs: Value) -> Value:
+        """The elements of one value, then those of another."""
+        if not is_symbolic(lhs, rhs):
+            return super().create_cat(lhs, rhs)
+        made = self._alternate(self.create_expand_dims(lhs, 0), self.create_expand_dims(rhs, 0), 0)
+        return self.create_reshape(made, (made.data.size,), False)
+
+    def _alternate(self, one: Value, two: Value, axis: int) -> Value:
+        """``one`` and ``two``, whose ``axis`` has one element, as its first and its second."""
+        shape = tuple([2 if i == axis else n for i, n in enumerate(one.data.shape)])
+        first = np.array([True, False]).reshape([2 if i == axis else 1 for i in range(len(shape))])
+        both = [self.create_broadcast(each, shape) for each in (one, two)]
+        return self.create_select(TensorHandle(repeated(first, shape), tl.int1), *both)
+
     # the matrix engine
 
     def create_dot(self, a: Value, b: Value, d: Value, input_precision: object, max_num_imprecise_acc: object) -> Value:
@@ -295,6 +387,22 @@ class Builder(interpreter.InterpreterBuilder):
             return value_of(Product(issue, d.data.shape), d.dtype.scalar)
         return _symbolic(issue(None), d.data.shape, d.dtype)
 
+    # what no engine does
+
+    def create_inline_asm(self, *_: object) -> NoReturn:
+        """``tl.inline_asm_elementwise``."""
+        raise refused("tl.inline_asm_elementwise: a PE does not run the instructions of a GPU")
+
+    def create_dot_scaled(self, *_: object) -> NoReturn:
+        """``tl.dot_scaled``."""
+        raise refused("tl.dot_scaled: the matrix unit has no scales for parts of its factors")
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse what only a compiler's builder has."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise refused(_MISSING.get(name, f"{name.removeprefix('create_')}: the machine has no such operation"))
+
     # what a program says of itself
 
     def create_print(self, prefix: str, hex: bool, values: Sequence[Value], isSigned: object) -> None:  # noqa: A002, N803
@@ -309,6 +417,25 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_barrier(self) -> None:
         """Nothing: a program is one stream of instructions, and its memory is in that order."""
+
+
+def _rows(desc: Any, x_offsets: Value, y_offset: Value) -> tuple[Value, Array]:
+    """Return pointers to rows of a tensor descriptor, from a column on, and a mask of those inside of it."""
+    rows, columns = known(x_offsets)[:, None], known(y_offset).item() + np.arange(desc.block_shape[-1])[None, :]
+    heights, widths = (each.data.item() for each in desc.shape)
+    steps = [each.data.item() for each in desc.strides]
+    at = in_bytes(rows * steps[0] + columns * steps[1], desc.base.dtype.element_ty.primitive_bitwidth // 8)
+    inside = (rows >= 0) & (rows < heights) & (columns >= 0) & (columns < widths)
+    return value_of((known(desc.base).item() + at).astype(np.uint64), desc.base.dtype.scalar), inside
+
+
+@contextmanager
+def _refusing_assertions() -> Iterator[None]:
+    """Say at the kernel's line what the interpreter asserts of a tensor descriptor."""
+    try:
+        yield
+    except AssertionError as error:
+        raise refused(f"a tensor descriptor: {error}") from None
 
 
 def _symbolic(handle: Handle, shape: Shape, ty: Type) -> Value:
@@ -356,7 +483,7 @@ def _refusing(name: str, inherited: Callable[..., Any]) -> Callable[..., Any]:
     return refuse
 
 
-for _name in ("atomic_poll", "cat", "dot_scaled", "gather", "histogram", "join", "split", "umulhi"):
+for _name in ("atomic_poll", "gather", "histogram"):
     _method = f"create_{_name}"
     setattr(Builder, _method, _refusing(_name, getattr(interpreter.InterpreterBuilder, _method)))
 

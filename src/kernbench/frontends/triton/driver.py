@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from copy import copy
-from functools import wraps
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 from triton.backends.compiler import GPUTarget
 
-from kernbench.common.errors import InputError
 from kernbench.common.values import value
+from kernbench.frontends.gpu import DEVICE, REGISTERS, WARP_SIZE, device_properties
 from kernbench.frontends.triton.launch import context_of, launch
-from kernbench.runtime_api.context import RuntimeContext
-from kernbench.topology.spec import TopologySpec
-
-BACKEND = "ahbm"
-WARP_SIZE = 32
-REGISTERS = 65536
-"""Of a PE, as programs that count how many blocks fit are told: a kernel that was warmed up takes all of them."""
-
-
-def _properties(spec: TopologySpec, cubes: int) -> dict[str, int]:
-    return {
-        "multiprocessor_count": spec.pes_per_cube * cubes,
-        "max_shared_mem": spec.pe.tcm.bytes,
-        "max_num_regs": REGISTERS,
-        "warpSize": WARP_SIZE,
-        "sm_clock_rate": 1_000_000,
-        "mem_clock_rate": 1_000_000,
-        "mem_bus_width": 8192,
-    }
+from kernbench.frontends.triton.reports import do_bench
+from kernbench.runtime_api.context import current_context
 
 
 class Utils:
@@ -42,7 +23,16 @@ class Utils:
     def get_device_properties(device: int = 0) -> dict[str, int]:  # noqa: ARG004 - all SIPs are alike
         """The multiprocessors are the PEs that a tensor of PyTorch spreads over, their TCM is the shared memory."""
         context = context_of("get_device_properties")
-        return _properties(context.topology, context.frontends.torch.cubes)
+        found = device_properties(context, context.devices.current)
+        return {
+            "multiprocessor_count": found.multi_processor_count,
+            "max_shared_mem": found.shared_memory_per_block,
+            "max_num_regs": REGISTERS,
+            "warpSize": WARP_SIZE,
+            "sm_clock_rate": found.clock_rate,
+            "mem_clock_rate": found.memory_clock_rate,
+            "mem_bus_width": found.memory_bus_width,
+        }
 
 
 class TritonDriver:
@@ -51,90 +41,48 @@ class TritonDriver:
     utils = Utils()
 
     def get_current_target(self) -> Any:
-        """The machine, as a target that nothing compiles for."""
-        return GPUTarget(BACKEND, "pe", WARP_SIZE)
+        """The machine, as a target that nothing compiles for; in a program that means it by "cuda" one of CUDA."""
+        context = current_context()
+        if context is None or not context.frontends.torch.as_cuda:
+            return GPUTarget(DEVICE, "pe", WARP_SIZE)
+        major, minor = context.frontends.triton.capability_numbers
+        return GPUTarget("cuda", 10 * major + minor, WARP_SIZE)
 
     def get_current_device(self) -> int:
         """The SIP that tensors are made on."""
         return context_of("get_current_device").devices.current
 
+    def set_current_device(self, device: int) -> None:
+        """Make a SIP the current one."""
+        context_of("set_current_device").ahbm.set_device(device)
+
+    def get_device_capability(self, device: int = 0) -> tuple[int, int]:
+        """The compute capability that --set triton.capability says."""
+        return context_of("get_device_capability").frontends.triton.capability_numbers
+
+    def get_current_stream(self, device: int = 0) -> int:
+        """The only one there is."""
+        return 0
+
     def get_active_torch_device(self) -> Any:
         """The machine, as PyTorch's device. ImportError without the extra for PyTorch, which this one does not need."""
         importlib.import_module("kernbench.frontends.torch.installed")
-        return importlib.import_module("torch").device(BACKEND, self.get_current_device())
+        as_cuda = context_of("get_active_torch_device").frontends.torch.as_cuda
+        return importlib.import_module("torch").device("cuda" if as_cuda else DEVICE, self.get_current_device())
+
+    def get_device_interface(self) -> Any:
+        """Return the module of the device, after ``torch.cuda``."""
+        return importlib.import_module("torch").get_device_module(self.get_active_torch_device())
+
+    def get_empty_cache_for_benchmark(self) -> None:
+        """Nothing: the machine has no cache that a benchmark would have to empty."""
+
+    def clear_cache(self, cache: object) -> None:
+        """Nothing, for the same reason."""
 
     def get_benchmarker(self) -> Callable[..., Any]:
         """Return the function that measures."""
         return do_bench
-
-
-def do_bench(
-    fn: Callable[[], object],
-    warmup: float = 0,  # noqa: ARG001 - what repeats need, as rep and grad_to_none
-    rep: float = 0,  # noqa: ARG001
-    grad_to_none: object = None,  # noqa: ARG001
-    quantiles: Sequence[float] | None = None,
-    return_mode: str = "mean",
-) -> Any:
-    """Simulated milliseconds of one call, which a second one would take as well; in place of Triton's."""
-    context = context_of("do_bench")
-    start, launches, unmodelled = context.engine.now, _launches(context), context.unmodelled.copy()
-    fn()
-    ms = (context.engine.now - start) * 1e-6
-    only = context.unmodelled - unmodelled
-    if only and _launches(context) == launches:
-        print(f"do_bench: {ms:.6f} ms is the time of copies only, since the host computed {', '.join(sorted(only))}")
-    if quantiles is None:
-        return [ms] if return_mode == "all" else ms
-    return ms if len(quantiles) == 1 else [ms] * len(quantiles)
-
-
-def start_profiler(*args: object, **kwargs: object) -> None:  # noqa: ARG001
-    """In place of ``triton.profiler.start``: InputError, since proton reads the counters of a GPU's driver."""
-    raise InputError(
-        "triton.profiler (proton) reads counters of a GPU, which this machine does not have; leave it out: "
-        "--explain and --trace say where the time went"
-    )
-
-
-def _launches(context: RuntimeContext[Any]) -> int:
-    return sum(each.phase == "launch" for each in context.traces)
-
-
-def points_of_report(measure: Callable[..., Any]) -> Callable[..., Any]:
-    """``Mark._run`` for the first values of x, if the run asks for a few only, which is said.
-
-    A report that does not come to its end shows what it has measured.
-    """
-
-    @wraps(measure)
-    def run(mark: Any, bench: Any, *args: Any, **kwargs: Any) -> Any:
-        points, total = context_of("perf_report").frontends.triton.points, len(bench.x_vals)
-        if points is not None and points < total:
-            bench = copy(bench)
-            bench.x_vals = list(bench.x_vals)[:points]
-            print(f"{bench.plot_name}: the first {points} of {total} values of {', '.join(bench.x_names)}")
-        mark, finished = copy(mark), list[str]()
-        mark.fn = _noting(mark.fn, (*bench.x_names, bench.line_arg), finished)
-        try:
-            return measure(mark, bench, *args, **kwargs)
-        except BaseException:
-            if finished:
-                print(f"{bench.plot_name} ({bench.ylabel}), as far as it came:", *finished, sep="\n")
-            raise
-
-    return run
-
-
-def _noting(measure: Callable[..., Any], names: Sequence[str], finished: list[str]) -> Callable[..., Any]:
-    """``measure``, which also adds a line to ``finished``: its arguments ``names``, and what it has measured."""
-
-    def run(**arguments: Any) -> Any:
-        figure = measure(**arguments)
-        finished.append(f"  {', '.join(f'{name}={arguments[name]}' for name in names)}: {figure}")
-        return figure
-
-    return run
 
 
 @value

@@ -13,14 +13,28 @@ from typing import Any
 import triton
 import triton.language as tl
 import triton.profiler
+from triton._C.libtriton import amd, nvidia
+from triton.language.extra import cuda
+from triton.language.extra import libdevice as generic
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
 
-from kernbench.frontends.triton import atomics, recorded, reductions, tuning
+from kernbench.frontends.triton import (
+    atomics,
+    gpu_language,
+    kernels,
+    libdevice,
+    libraries,
+    recorded,
+    reductions,
+    tuning,
+)
 from kernbench.frontends.triton.builder import Builder
-from kernbench.frontends.triton.driver import TritonDriver, do_bench, points_of_report, run, start_profiler
+from kernbench.frontends.triton.driver import TritonDriver, run
+from kernbench.frontends.triton.reports import do_bench, report_of
 from kernbench.frontends.triton.values import numpy_type
 
 MADE_FOR = "3.9"
@@ -30,6 +44,11 @@ _EXPECTED: Mapping[tuple[Any, str], str] = {
     (interpreter, "_get_np_dtype"): "tt_dtype",
     (interpreter, "_patch_lang"): "fn",
     (interpreter, "_patch_attr"): "obj name member builder scope",
+    (interpreter, "FunctionRewriter"): "fn kwargs",
+    (interpreter.ASTTransformer, "visit_Assign"): "self node",
+    (JITFunction, "__init__"): (
+        "self fn version do_not_specialize do_not_specialize_on_alignment debug noinline repr launch_metadata"
+    ),
     (interpreter.InterpretedFunction, "run"): "self args grid warmup kwargs",
     (interpreter.InterpretedFunction, "__call__"): "self args kwargs",
     (interpreter.InterpretedFunction, "rewrite"): "self",
@@ -45,9 +64,12 @@ _EXPECTED: Mapping[tuple[Any, str], str] = {
     (TritonSemantic, "atom_red_typechecking_impl"): "self ptr val mask op",
     (Autotuner, "run"): "self args kwargs",
     (Autotuner, "prune_configs"): "self kwargs",
+    (Autotuner, "check_disk_cache"): "self tuning_key configs bench_fn",
     (Autotuner, "_bench"): "self args config meta",
     (triton.testing, "do_bench"): "fn warmup rep grad_to_none quantiles return_mode",
-    (triton.profiler, "start"): "name context data backend mode hook",
+    **{(triton.profiler, name): "" for name in libraries.PROTON},
+    (nvidia.cublas, "CublasLt"): "",
+    (amd.hipblas, "HipblasLt"): "",
     (triton.testing.Mark, "_run"): "self bench save_path show_plots print_data diff_col save_precision kwargs",
 }
 
@@ -103,14 +125,22 @@ def _install() -> None:
     interpreter._patch_attr = recorded.patch  # noqa: SLF001
     # Once and for good: the interpreter does it anew for each call of a kernel, and takes it back after each launch.
     interpreter._patch_lang(_language)  # noqa: SLF001
+    for module in (cuda, cuda.gdc, cuda.utils):
+        for name in gpu_language.names_in(module):
+            setattr(module, name, gpu_language.FUNCTIONS[name])
+    for name, function in libdevice.functions_of(cuda.libdevice).items():
+        for module in (cuda.libdevice, generic):
+            recorded.patch(module, name, function, builder, interpreter._LangPatchScope())  # noqa: SLF001
     tl.core.tensor.T = property(_transposed)
     TritonSemantic.atomic_max, TritonSemantic.atomic_min = atomics.atomic_max, atomics.atomic_min
     Autotuner.run = tuning.run
     Autotuner.prune_configs = tuning.prune
+    Autotuner.check_disk_cache = tuning.recall
     Autotuner._bench = tuning.bench  # noqa: SLF001
     triton.testing.do_bench = triton.testing.do_bench_cudagraph = do_bench
-    triton.profiler.start = start_profiler
-    triton.testing.Mark._run = points_of_report(triton.testing.Mark._run)  # noqa: SLF001
+    libraries.install(triton.profiler, nvidia, amd)
+    triton.testing.Mark._run = report_of(triton.testing.Mark._run)  # noqa: SLF001
+    kernels.install()
     driver.set_active(TritonDriver())
     atexit.register(_let_go)
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import field, replace
 from math import prod
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import triton.language as tl
+from triton.backends.amd.compiler import HIPOptions
+from triton.backends.nvidia.compiler import CUDAOptions
 from triton.runtime import interpreter
 from triton.runtime.jit import mangle_type
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernbench.common.errors import InputError, RunStopped
+from kernbench.common.errors import InputError, NoMachineError, RunStopped
 from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine
-from kernbench.frontends.placed import Placed
+from kernbench.frontends.gpu import DEVICE
+from kernbench.frontends.placed import Placed, pes_of_tensors
 from kernbench.frontends.triton.pointers import PointerHandle
 from kernbench.frontends.triton.running import LaunchGrid, Running, begin, coordinates, programs_of
 from kernbench.frontends.triton.values import POINTED_TO, TensorHandle
@@ -32,40 +36,35 @@ from kernbench.triton_emu.tl_context import TLContext
 
 MEASURED = 0.1
 """Of the time that the run may take, so much of a launch is measured before anything is foreseen of the rest."""
-_GPU_OPTIONS = frozenset(
-    [
-        "num_warps",
-        "num_stages",
-        "num_ctas",
-        "maxnreg",
-        "ir_override",
-        "warp_size",
-        "debug",
-        "enable_fp_fusion",
-        "launch_cooperative_grid",
-        "launch_pdl",
-        "waves_per_eu",
-        "matrix_instr_nonkdim",
-        "kpack",
-        "schedule_hint",
-        "allow_flush_denorm",
-    ]
-)
+_GPU_OPTIONS = frozenset(option.name for options in (CUDAOptions, HIPOptions) for option in dataclasses.fields(options))
 """How GPUs run a kernel; of these ``num_stages`` means something here."""
 _PLACED = Tensor | Placed | TensorDescriptor
 """Arguments that lie in memory."""
 
 
+@runtime_checkable
+class Addressed(Protocol):
+    """An object of a program that stands for a tensor of a host library, such as those of ``triton.reinterpret``."""
+
+    dtype: Any
+    device: Any
+
+    def data_ptr(self) -> int:
+        """The address of its first element."""
+
+
 @value
 class Pointer:
-    """A pointer argument: to ``offset`` bytes from the beginning of ``tensor``, to elements of type ``ty``.
+    """A pointer argument: to ``offset`` bytes from the beginning of ``tensor``, to elements of type ``ty``, on ``sip``.
 
-    ``descriptor``: the argument is this tensor descriptor of the host, whose base the pointer is.
+    None as tensor: ``offset`` is the address. ``descriptor``: the argument is this tensor descriptor of the host, whose
+    base the pointer is.
     """
 
-    tensor: Tensor
+    tensor: Tensor | None
     offset: int
     ty: Any
+    sip: int
     descriptor: TensorDescriptor | None = None
 
     def at(self, address: int) -> Any:
@@ -92,11 +91,13 @@ class Arguments:
 
 
 def context_of(name: str) -> RuntimeContext[Any]:
-    """The context that a host program runs in, for ``name``; InputError outside of one, KernelError in a kernel."""
+    """The context that a host program runs in, for ``name``; NoMachineError outside of one, KernelError in a kernel."""
     check_host_calls()
     context = current_context()
     if context is None:
-        raise InputError(f"{name}: there is no machine here; kernbench run --script FILE, or --bench FILE, gives one")
+        raise NoMachineError(
+            f"{name}: there is no machine here; kernbench run --script FILE, or --bench FILE, gives one"
+        )
     return context
 
 
@@ -112,16 +113,29 @@ def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[
     arguments = _split(name, kernel.fn, bound)
     stages = kwargs.get("num_stages")
     window = None if stages is None else 2 * int(stages)
-    tensors = tuple(dict.fromkeys(each.tensor for each in arguments.pointers.values()))
+    tensors = tuple(dict.fromkeys(each.tensor for each in arguments.pointers.values() if each.tensor is not None))
     _check_placement(name, arguments, context.topology)
-    if not tensors:
+    if not arguments.pointers:
         raise InputError(f"kernel {name!r}: no argument is a tensor, and it runs on the PEs that own its tensors")
-    pes = sorted({owner for tensor in tensors for owner in tensor.layout.owners})
+    pes = _find_pes(context, bound, arguments, tensors)
     shares = {pe: programs_of(context.frontends.triton.order, prod(extents), i, len(pes)) for i, pe in enumerate(pes)}
     pace = LaunchPace(name, extents, context.engine)
     on_write = None if context.has_data else context.known_values.forget_range
     program = _program(function, arguments, tensors, extents, shares, window, pace, on_write)
     context.launch_on(name, pes, KernelRef(name=name, function=program, file=function.__code__.co_filename), *tensors)
+
+
+def _find_pes(
+    context: RuntimeContext[Any], bound: Mapping[str, object], arguments: Arguments, tensors: Sequence[Tensor]
+) -> list[PeCoord]:
+    """Return the PEs that own the tensors; all that may with a tensor of a host library, which reach all of those."""
+    if any(isinstance(each, Placed) or _is_address(each) or _is_placed_descriptor(each) for each in bound.values()):
+        return list(pes_of_tensors(context, next(iter(arguments.pointers.values())).sip))
+    return sorted({owner for tensor in tensors for owner in tensor.layout.owners})
+
+
+def _is_placed_descriptor(x: object) -> bool:
+    return isinstance(x, TensorDescriptor) and isinstance(x.base, Placed)
 
 
 def _check_placement(name: str, arguments: Arguments, spec: TopologySpec) -> None:
@@ -130,8 +144,8 @@ def _check_placement(name: str, arguments: Arguments, spec: TopologySpec) -> Non
         raise InputError(
             f"kernel {name!r}: with pe.dma.ordering=relaxed its loads and stores have no order; use program"
         )
-    if len({each.tensor.sip for each in arguments.pointers.values()}) > 1:
-        where = ", ".join(f"{key} on sip{each.tensor.sip}" for key, each in arguments.pointers.items())
+    if len({each.sip for each in arguments.pointers.values()}) > 1:
+        where = ", ".join(f"{key} on sip{each.sip}" for key, each in arguments.pointers.items())
         raise InputError(f"kernel {name!r}: its tensors lie on several SIPs ({where}); launch once on each, by spawn")
 
 
@@ -152,7 +166,8 @@ def _program(
         here = Running(tl, grid, window, on_write)
         begin(here)
         at = dict(zip(tensors, addresses, strict=True))
-        pointers = {name: each.at(at[each.tensor]) for name, each in arguments.pointers.items()}
+        places = {name: 0 if each.tensor is None else at[each.tensor] for name, each in arguments.pointers.items()}
+        pointers = {name: each.at(places[name]) for name, each in arguments.pointers.items()}
         with np.errstate(all="ignore"):
             for here.program in coordinates(shares[site.sip, site.cube, site.pe], grid):
                 function(**arguments.values, **pointers)
@@ -188,13 +203,20 @@ def _grid(name: str, grid: object) -> LaunchGrid:
 def _split(name: str, function: Callable[..., object], bound: Mapping[str, object]) -> Arguments:
     """Tensors apart from values; a value that is no ``constexpr`` is a tensor of the language, as on a GPU."""
     annotations = inspect.get_annotations(function)
-    pointers = {key: _pointer(value) for key, value in bound.items() if isinstance(value, _PLACED)}
+    pointers = {
+        key: _pointer(value) for key, value in bound.items() if isinstance(value, _PLACED) or _is_address(value)
+    }
     values = {
         key: value if _is_constexpr(annotations.get(key)) else _value(name, key, value)
         for key, value in bound.items()
         if key not in pointers
     }
     return Arguments(pointers, values)
+
+
+def _is_address(x: object) -> bool:
+    """Tell whether an argument stands for a tensor of the machine; a tensor of the host does not."""
+    return isinstance(x, Addressed) and str(x.device).startswith((DEVICE, "cuda"))
 
 
 def _pointer(x: Any) -> Pointer:
@@ -205,9 +227,12 @@ def _pointer(x: Any) -> Pointer:
             raise InputError("a tensor descriptor with round_f32_to_tf32: the machine has no tf32")
         return replace(_pointer(x.base), descriptor=copy(x))  # a hook may give it other blocks for the next launch
     if isinstance(x, Tensor):
-        return Pointer(x, 0, POINTED_TO[x.dtype])
+        return Pointer(x, 0, POINTED_TO[x.dtype], x.sip)
+    ty = tl.str_to_ty(mangle_type(x), None).element_ty
+    if not isinstance(x, Placed):
+        return Pointer(None, x.data_ptr(), ty, x.device.index or 0)
     tensor, offset = x.place()
-    return Pointer(tensor, offset, tl.str_to_ty(mangle_type(x), None).element_ty)
+    return Pointer(tensor, offset, ty, tensor.sip)
 
 
 def _is_constexpr(annotation: object) -> bool:

@@ -1,9 +1,16 @@
-"""``triton.autotune`` by simulated time."""
+"""``triton.autotune`` by simulated time; what a search has found is remembered from run to run."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
+import os
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import field
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from triton.runtime.autotuner import Autotuner
@@ -16,6 +23,8 @@ Config: TypeAlias = Any
 _run, _prune, _bench = Autotuner.run, Autotuner.prune_configs, Autotuner._bench  # noqa: SLF001 - replaced by these
 DOES_NOT_FIT = [float("inf")] * 3
 """What Triton has for the times of a configuration that cannot run."""
+FOLDER = "KERNBENCH_CACHE"
+"""The variable of the environment that says where searches are remembered; else it is the user's cache."""
 
 
 @state
@@ -30,17 +39,20 @@ class Chosen:
 
 
 def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-    """In place of ``Autotuner.run``: it chooses anew in each simulation."""
+    """In place of ``Autotuner.run``: it chooses anew in each simulation, and a search asks `recall` first."""
     local = context_of(tuner.base_fn.__name__).rank_local
     chosen = local.get(Chosen)
     if chosen is None:
         local.put(chosen := Chosen())
     before = len(cache := chosen.of(tuner))
-    tuner.cache = cache
+    tuner.cache, tuner.cache_results = cache, _searches()
     result = _run(tuner, *args, **kwargs)
-    if len(cache) > before and _searches():
+    if len(cache) > before and not _searches():
         key, config = next(reversed(cache.items()))
-        print(f"autotune {tuner.base_fn.__name__} {key}: {config}")
+        print(
+            f"autotune {tuner.base_fn.__name__} {key}: the first of {len(tuner.configs)} configurations, {config}; "
+            f"--set triton.autotune=search finds the fastest"
+        )
     return result
 
 
@@ -60,6 +72,72 @@ def bench(tuner: Any, *args: Any, config: Config, **kwargs: Any) -> Any:
             f"autotune {tuner.base_fn.__name__}: {config} does not fit: {reason}", RuntimeWarning, stacklevel=1
         )
         return DOES_NOT_FIT
+
+
+def recall(tuner: Any, tuning_key: Any, configs: Sequence[Config], search: Callable[[], None]) -> bool:
+    """In place of ``Autotuner.check_disk_cache``: search, unless the same was searched before; print what was found."""
+    path = _folder() / f"{_digest_of(tuner, tuning_key, configs)}.json"
+    times = _read(path, len(configs))
+    if times is None:
+        search()
+        found = [tuner.configs_timings[config] for config in configs]
+        _write(path, [each[0] if isinstance(each, list | tuple) else each for each in found])
+    else:
+        tuner.configs_timings = dict(zip(configs, times, strict=True))
+        tuner.cache[tuning_key] = min(configs, key=tuner.configs_timings.__getitem__)
+    _print_table(tuner, tuning_key, configs, "searched" if times is None else f"remembered in {path}")
+    return times is not None
+
+
+def _print_table(tuner: Any, tuning_key: Any, configs: Sequence[Config], how: str) -> None:
+    print(f"autotune {tuner.base_fn.__name__} {tuning_key}, {how}:")
+    for config in configs:
+        ms = tuner.configs_timings[config]
+        ms = ms[0] if isinstance(ms, list | tuple) else ms
+        time = "does not fit" if math.isinf(ms) else f"{ms:.6f} ms"
+        print(f"  {time:>14}  {config}{'  <- taken' * (config is tuner.cache[tuning_key])}")
+
+
+def _digest_of(tuner: Any, tuning_key: Any, configs: Sequence[Config]) -> str:
+    """Return a digest of all that times depend on: sources, key, configurations, machine, settings and version."""
+    context, function = context_of("autotune"), tuner.base_fn
+    settings = context.frontends
+    parts = (
+        Path(function.__code__.co_filename).read_text() if os.path.exists(function.__code__.co_filename) else "",
+        function.__qualname__,
+        str(tuning_key),
+        *map(str, configs),
+        context.engine.topology.digest,
+        str(settings.torch.cubes),
+        settings.triton.order,
+        version("kernbench"),
+    )
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _folder() -> Path:
+    chosen = os.environ.get(FOLDER)
+    if chosen:
+        return Path(chosen) / "autotune"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernbench" / "autotune"
+
+
+def _read(path: Path, configs: int) -> list[float] | None:
+    """Return the times of a search; None when there was none, or its file is not what one writes."""
+    try:
+        found = json.loads(path.read_text())
+        times = [math.inf if each is None else float(each) for each in found["ms"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return times if len(times) == configs else None
+
+
+def _write(path: Path, times: Sequence[float]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"ms": [None if math.isinf(each) else each for each in times]}))
+    except OSError as error:
+        print(f"autotune: what was found is not remembered: {error}; {FOLDER} names another folder")
 
 
 def _searches() -> bool:

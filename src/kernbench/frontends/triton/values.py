@@ -12,7 +12,24 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
-from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, Array, DType, Shape
+from kernbench.common.dtypes import (
+    BF16,
+    F8E4M3,
+    F8E5M2,
+    F16,
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    Array,
+    DType,
+    Shape,
+)
 from kernbench.frontends.triton.descriptors import thin
 from kernbench.frontends.triton.running import refused, running
 from kernbench.triton_emu.handles import Handle, Number
@@ -32,6 +49,12 @@ MACHINE_TYPES: MappingProxyType[Type, DType] = MappingProxyType(
         tl.float8e5: F8E5M2,
         tl.int32: I32,
         tl.int8: I8,
+        tl.int64: I64,
+        tl.int16: I16,
+        tl.uint8: U8,
+        tl.uint16: U16,
+        tl.uint32: U32,
+        tl.uint64: U64,
         tl.int1: I8,
     }
 )
@@ -126,6 +149,14 @@ class Symbolic:
 
     def __array__(self, *_: object, **__: object) -> NoReturn:
         raise refused("an operation on data that the machine does not have")
+
+    def __iter__(self) -> NoReturn:
+        raise refused("an operation that goes through data one by one, which the machine does not have")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise refused(f"an operation on data that the machine does not have (the interpreter asks for its {name})")
 
     def __repr__(self) -> str:
         return f"<data {self.handle.dtype} {list(self.shape)}: numbers are in the machine>"

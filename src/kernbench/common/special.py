@@ -1,0 +1,176 @@
+"""Functions of mathematics as operators compute them: on arrays of f32, in f64, rounded once to f32.
+
+Domains and limits are those of C's library: what has no value is NaN, what is too large infinite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from kernbench.common.dtypes import Array
+
+Function = Callable[..., Any]
+_F32, _F64, _I32 = np.float32, np.float64, np.int32
+_ROOT_2 = math.sqrt(2)
+_NORMAL = NormalDist()
+# Where exp(x²) and erfc(x) are far from their limits in f64.
+_ERFCX_SERIES = 20.0
+
+
+def _in_f64(fn: Function) -> Function:
+    """Return ``fn`` on arrays of f32, computed in f64."""
+
+    def computed(*args: Array) -> Any:
+        return np.asarray(fn(*[np.asarray(x).astype(_F64) for x in args])).astype(_F32)
+
+    return computed
+
+
+def _one_by_one(fn: Callable[[float], float]) -> Function:
+    """Return a function of Python's numbers on arrays of f32; ``fn`` raises ValueError outside its domain."""
+
+    def at(x: float) -> float:
+        try:
+            return fn(x)
+        except ValueError:
+            return math.nan
+        except OverflowError:
+            return math.inf
+
+    return np.vectorize(at, otypes=[_F32])
+
+
+def _round_half_away(x: Array) -> Any:
+    whole = np.trunc(x)
+    return np.where(np.abs(x - whole) >= 0.5, whole + np.copysign(1.0, x), whole)
+
+
+def _sinpi(x: Array) -> Any:
+    turn = np.fmod(x, 2.0)
+    return np.where(turn == np.trunc(turn), np.copysign(0.0, x), np.sin(np.pi * turn))
+
+
+def _cospi(x: Array) -> Any:
+    turn = np.abs(np.fmod(x, 2.0))
+    return np.where(np.abs(turn - 1) == 0.5, 0.0, np.cos(np.pi * turn))
+
+
+def _lgamma(x: float) -> float:
+    if math.isinf(x) or (x <= 0 and x == math.floor(x)):
+        return math.inf
+    return math.lgamma(x)
+
+
+def _tgamma(x: float) -> float:
+    return math.copysign(math.inf, x) if x == 0 else math.gamma(x)
+
+
+def _erfinv(y: float) -> float:
+    if abs(y) >= 1:
+        return math.copysign(math.inf, y) if abs(y) == 1 else math.nan
+    return 0.0 if y == 0 else math.copysign(_NORMAL.inv_cdf((1 + abs(y)) / 2) / _ROOT_2, y)
+
+
+def _erfcinv(y: float) -> float:
+    if y in (0.0, 2.0):
+        return math.inf if y == 0 else -math.inf
+    return -_NORMAL.inv_cdf(y / 2) / _ROOT_2 if 0 < y < 2 else math.nan
+
+
+def _erfcx(x: float) -> float:
+    if x < _ERFCX_SERIES:
+        return math.exp(x * x) * math.erfc(x)
+    square = 2 * x * x  # the asymptotic series; its fourth term is below what f32 tells
+    return (1 - 1 / square + 3 / square**2 - 15 / square**3) / (x * math.sqrt(math.pi))
+
+
+def _normcdf(x: float) -> float:
+    return 0.5 * math.erfc(-x / _ROOT_2)
+
+
+def _normcdfinv(p: float) -> float:
+    if p in (0.0, 1.0):
+        return math.inf if p else -math.inf
+    return _NORMAL.inv_cdf(p) if 0 < p < 1 else math.nan
+
+
+def _ieee_remainder(a: Array, b: Array) -> Any:
+    """Compute ``a - n b``, where ``n`` is the whole number next to a / b, the even one of two."""
+    rest = np.fmod(np.abs(a), np.abs(b))
+    half, odd = np.abs(b) / 2, np.fmod(np.floor(np.abs(a) / np.abs(b)), 2) == 1
+    rest = np.where((rest > half) | ((rest == half) & odd), rest - np.abs(b), rest)
+    return np.where(a < 0, -rest, rest)
+
+
+def _logb(x: Array) -> Any:
+    _, exponent = np.frexp(x)
+    whole = np.where(np.isfinite(x), exponent - 1.0, np.abs(x))
+    return np.where(x == 0, -np.inf, whole)
+
+
+def _scale_by_power(x: Array, n: Array) -> Any:
+    return np.ldexp(x, np.clip(n, -2000, 2000).astype(_I32))
+
+
+def _nextafter(a: Array, b: Array) -> Any:
+    return np.nextafter(a.astype(_F32), b.astype(_F32))
+
+
+UNARY: MappingProxyType[str, Function] = MappingProxyType(
+    {
+        "exp10": _in_f64(lambda x: np.power(10.0, x)),
+        "expm1": _in_f64(np.expm1),
+        "log10": _in_f64(np.log10),
+        "log1p": _in_f64(np.log1p),
+        "tan": _in_f64(np.tan),
+        "asin": _in_f64(np.arcsin),
+        "acos": _in_f64(np.arccos),
+        "atan": _in_f64(np.arctan),
+        "sinh": _in_f64(np.sinh),
+        "cosh": _in_f64(np.cosh),
+        "asinh": _in_f64(np.arcsinh),
+        "acosh": _in_f64(np.arccosh),
+        "atanh": _in_f64(np.arctanh),
+        "sinpi": _in_f64(_sinpi),
+        "cospi": _in_f64(_cospi),
+        "cbrt": _in_f64(np.cbrt),
+        "rcbrt": _in_f64(lambda x: 1 / np.cbrt(x)),
+        "erfc": _one_by_one(math.erfc),
+        "erfinv": _one_by_one(_erfinv),
+        "erfcinv": _one_by_one(_erfcinv),
+        "erfcx": _one_by_one(_erfcx),
+        "normcdf": _one_by_one(_normcdf),
+        "normcdfinv": _one_by_one(_normcdfinv),
+        "lgamma": _one_by_one(_lgamma),
+        "tgamma": _one_by_one(_tgamma),
+        "trunc": np.trunc,
+        "rint": np.rint,
+        "round": _in_f64(_round_half_away),
+        "logb": _in_f64(_logb),
+    }
+)
+"""Of one operand. ``rint`` rounds halves to even, ``round`` away from 0."""
+BINARY: MappingProxyType[str, Function] = MappingProxyType(
+    {
+        "pow": _in_f64(np.power),
+        "atan2": _in_f64(np.arctan2),
+        "hypot": _in_f64(np.hypot),
+        "rhypot": _in_f64(lambda a, b: 1 / np.hypot(a, b)),
+        "copysign": _in_f64(np.copysign),
+        "nextafter": _nextafter,
+        "fdim": _in_f64(lambda a, b: np.where(a > b, a - b, np.where(np.isnan(a) | np.isnan(b), np.nan, 0.0))),
+        "remainder": _in_f64(_ieee_remainder),
+        "ldexp": _in_f64(_scale_by_power),
+    }
+)
+"""Of two. ``remainder`` is IEEE's; ``ldexp`` is the first times 2 to the power of the second."""
+TESTS: MappingProxyType[str, Function] = MappingProxyType(
+    {"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite, "signbit": np.signbit},
+)
+"""Of one operand, to 0 or 1."""

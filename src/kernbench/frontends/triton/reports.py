@@ -1,0 +1,134 @@
+"""Benchmarks of host programs: ``triton.testing.do_bench`` and ``perf_report``, in simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import field
+from functools import wraps
+from typing import Any
+
+from kernbench.common.values import state
+from kernbench.frontends.triton.launch import context_of
+from kernbench.runtime_api.context import RuntimeContext
+
+_OF_TABLES = frozenset(("diff_col", "save_precision"))
+"""What a report takes for its table; everything else is for the function that it measures."""
+
+
+@state
+class Measurements:
+    """What the last calls of ``do_bench`` were of: of each the operators, if the host computed all there was."""
+
+    copies: list[frozenset[str]] = field(default_factory=list)
+
+
+def _measurements(context: RuntimeContext[Any]) -> Measurements:
+    found = context.rank_local.get(Measurements)
+    if found is None:
+        context.rank_local.put(found := Measurements())
+    return found
+
+
+def do_bench(
+    fn: Callable[[], object],
+    warmup: float = 0,  # noqa: ARG001 - what repeats need, as rep and grad_to_none
+    rep: float = 0,  # noqa: ARG001
+    grad_to_none: object = None,  # noqa: ARG001
+    quantiles: Sequence[float] | None = None,
+    return_mode: str = "mean",
+) -> Any:
+    """Simulated milliseconds of one call, which a second one would take as well; in place of Triton's."""
+    context = context_of("do_bench")
+    start, launches, unmodelled = context.engine.now, _launches(context), context.unmodelled.copy()
+    fn()
+    ms = (context.engine.now - start) * 1e-6
+    computed = frozenset(context.unmodelled - unmodelled) if _launches(context) == launches else frozenset()
+    _measurements(context).copies.append(computed)
+    if computed:
+        print(
+            f"do_bench: {ms:.6f} ms is the time of copies only, since the host computed {', '.join(sorted(computed))}"
+        )
+    if quantiles is None:
+        return [ms] if return_mode == "all" else ms
+    return ms if len(quantiles) == 1 else [ms] * len(quantiles)
+
+
+def _launches(context: RuntimeContext[Any]) -> int:
+    return sum(each.phase == "launch" for each in context.traces)
+
+
+def report_of(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """Make what takes the place of ``Mark._run``, which is ``draw``.
+
+    It takes the first values of x only, if the run asks for a few, which is said; it shows what it has measured when it
+    does not come to its end; and a line that is of operators of the host is ``n/a`` in its table, and not drawn.
+    """
+
+    @wraps(draw)
+    def run(mark: Any, bench: Any, save_path: str, show_plots: bool, print_data: bool, **kwargs: Any) -> Any:
+        bench = _first_points(bench)
+        fixed = {**bench.args, **{name: each for name, each in kwargs.items() if name not in _OF_TABLES}}
+        figures, computed = _measure_all(mark.fn, bench, fixed)
+        chosen = [line for line in range(len(bench.line_vals)) if line not in computed]
+        drawn, shown = copy(mark), iter([row[line] for row in figures for line in chosen])
+        drawn.fn = lambda **_: next(shown)
+        table = draw(drawn, _lines_of(bench, chosen), save_path, show_plots, False, **kwargs)
+        for line in computed:
+            table.insert(len(bench.x_names) + line, f"{bench.line_names[line]} ({bench.ylabel})", "n/a")
+        if print_data:
+            print(f"{bench.plot_name}:", table.to_string(), sep="\n")
+            for line, names in computed.items():
+                print(f"n/a: {bench.line_names[line]} is of copies only: the host computed {', '.join(sorted(names))}")
+        return table
+
+    return run
+
+
+def _first_points(bench: Any) -> Any:
+    points, total = context_of("perf_report").frontends.triton.points, len(bench.x_vals)
+    if points is None or points >= total:
+        return bench
+    print(f"{bench.plot_name}: the first {points} of {total} values of {', '.join(bench.x_names)}")
+    few = copy(bench)
+    few.x_vals = list(bench.x_vals)[:points]
+    return few
+
+
+def _lines_of(bench: Any, chosen: Sequence[int]) -> Any:
+    """Return the benchmark with some of its lines."""
+    part = copy(bench)
+    part.line_vals, part.line_names = ([each[i] for i in chosen] for each in (bench.line_vals, bench.line_names))
+    part.styles = [bench.styles[i] for i in chosen] if bench.styles else bench.styles
+    return part
+
+
+def _measure_all(
+    measure: Callable[..., Any], bench: Any, fixed: Mapping[str, object]
+) -> tuple[list[list[Any]], dict[int, frozenset[str]]]:
+    """Return the figures, of each x those of all lines, and the operators of lines that are of copies only."""
+    figures: list[list[Any]] = []
+    seen: list[list[frozenset[str]]] = [[] for _ in bench.line_vals]
+    finished: list[str] = []
+    try:
+        for at in _points_of(bench):
+            figures.append([])
+            for line, chosen in enumerate(bench.line_vals):
+                noted = _measurements(context_of("perf_report")).copies
+                noted.clear()
+                figure = measure(**at, **{bench.line_arg: chosen}, **fixed)
+                names = frozenset().union(*noted) if noted and all(noted) else frozenset[str]()
+                seen[line].append(names)
+                figures[-1].append(figure)
+                values = ", ".join(f"{name}={each}" for name, each in {**at, bench.line_arg: chosen}.items())
+                finished.append(f"  {values}: {'n/a' if names else figure}")
+    except BaseException:
+        if finished:
+            print(f"{bench.plot_name} ({bench.ylabel}), as far as it came:", *finished, sep="\n")
+        raise
+    return figures, {i: frozenset().union(*each) for i, each in enumerate(seen) if each and all(each)}
+
+
+def _points_of(bench: Any) -> Iterator[dict[str, Any]]:
+    for x in bench.x_vals:
+        yield dict(zip(bench.x_names, x if isinstance(x, list | tuple) else [x] * len(bench.x_names), strict=True))

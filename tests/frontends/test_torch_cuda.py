@@ -1,0 +1,191 @@
+"""Programs that mean the machine by the device "cuda": torch.cuda answers for it, or refuses by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from extras import need
+from kernbench.common.errors import InputError
+from kernbench.engine.engine import GraphEngine
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.frontends import frontend_settings
+from kernbench.topology.builder import resolve_topology
+
+need("torch")
+
+import torch  # noqa: E402
+
+import kernbench.torch  # noqa: E402
+
+MACHINE = resolve_topology("default", ["system.sips.count=2", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])
+HBM = MACHINE.spec.hbm_bytes_per_sip
+CUDA = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def context() -> Iterator[RuntimeContext[Any]]:
+    """A context in which "cuda" is the machine."""
+    settings = frontend_settings(["triton.capability=8.6"])
+    with RuntimeContext(engine=GraphEngine(MACHINE), frontends=settings) as made, kernbench.torch.as_cuda():
+        yield made
+
+
+@pytest.mark.usefixtures("context")
+def test_tensors_are_on_cuda() -> None:
+    layer = torch.nn.Linear(2, 3).cuda()
+    made = [
+        torch.ones(3, device="cuda"),
+        torch.ones(3).cuda(),
+        torch.ones(3, pin_memory=True).pin_memory().cuda(0, non_blocking=True),
+        torch.ones(3).to(torch.device("cuda", 0)),
+        torch.empty(3, device=CUDA) + 1,
+        layer.weight,
+        layer(torch.ones(1, 2, device="cuda")),
+        torch.zeros_like(layer.weight).T,
+    ]
+    assert {x.device for x in made} == {CUDA}
+    assert all(x.is_cuda and x.get_device() == 0 for x in made)
+    assert "device='cuda:0'" in repr(made[0])
+    assert not made[0].cpu().is_cuda
+    assert torch.zeros(2, device=made[0].device).is_cuda
+    made[0].record_stream(torch.cuda.current_stream())
+
+
+def test_outside_they_are_on_the_machine() -> None:
+    names = {name: vars(torch.cuda)[name] for name in torch.cuda.__all__}
+    with RuntimeContext(engine=GraphEngine(MACHINE)) as context:
+        with kernbench.torch.as_cuda():
+            x = torch.ones(3, device="cuda")
+            torch.set_default_device("cuda")
+            assert torch.ones(1).is_cuda
+        assert (x.device, x.is_cuda) == (torch.device("ahbm:0"), False)
+        assert torch.ones(1).device.type == "cpu"
+        assert not context.frontends.torch.as_cuda
+    assert not torch.cuda.is_available()
+    assert {name: vars(torch.cuda)[name] for name in torch.cuda.__all__} == names
+
+
+@pytest.mark.usefixtures("context")
+def test_the_device_of_the_context_is_the_machine() -> None:
+    with torch.device("cuda"):
+        assert torch.ones(2).device == CUDA
+    assert not torch.ones(2).is_cuda
+
+
+@pytest.mark.usefixtures("context")
+def test_figures() -> None:
+    assert (torch.cuda.is_available(), torch.cuda.device_count(), torch.cuda.current_device()) == (True, 2, 0)
+    found = torch.cuda.get_device_properties("cuda:1")
+    assert (found.major, found.minor) == torch.cuda.get_device_capability() == (8, 6)
+    assert torch.cuda.get_arch_list() == ["sm_86"]
+    assert (found.multi_processor_count, found.total_memory, found.warp_size) == (8, HBM, 32)
+    assert found.shared_memory_per_block_optin == found.shared_memory_per_multiprocessor == MACHINE.spec.pe.tcm.bytes
+    assert found.name == torch.cuda.get_device_name() == found.gcnArchName
+    assert found.uuid != torch.cuda.get_device_properties(0).uuid
+    assert torch.cuda.is_bf16_supported()
+    assert not torch.cuda.can_device_access_peer(0, 1)
+
+
+@pytest.mark.usefixtures("context")
+def test_memory_in_use() -> None:
+    assert torch.cuda.mem_get_info() == (HBM, HBM)
+    x = torch.empty(1 << 20, device="cuda")
+    assert torch.cuda.mem_get_info() == (HBM - (4 << 20), HBM)
+    del x
+    assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == (0, 4 << 20)
+    assert torch.cuda.mem_get_info(1) == (HBM, HBM)
+
+
+@pytest.mark.usefixtures("context")
+def test_the_current_device() -> None:
+    with torch.cuda.device(1):
+        x = torch.ones(2, device="cuda")
+        with torch.cuda.device_of(torch.ones(1)):
+            assert torch.cuda.current_device() == 1
+    assert (x.device.index, torch.cuda.current_device()) == (1, 0)
+    with torch.cuda.device_of(x), torch.cuda.stream(torch.cuda.Stream(0)):
+        assert torch.cuda.current_device() == 0
+    torch.cuda.set_device("cuda:1")
+    assert torch.cuda.current_stream().device == torch.device("cuda", 1)
+    with pytest.raises(InputError, match="7"):
+        torch.cuda.set_device(7)
+
+
+def test_events_are_in_simulated_time(context: RuntimeContext[Any]) -> None:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    with pytest.raises(InputError, match="both events have to be recorded"):
+        begin.elapsed_time(end)
+    begin.record()
+    before = context.engine.now
+    torch.ones(1000, device="cuda")
+    torch.cuda.current_stream().record_event(end)
+    torch.cuda.synchronize()
+    assert begin.elapsed_time(end) == pytest.approx((context.engine.now - before) * 1e-6)
+    assert begin.elapsed_time(end) > 0
+
+
+@pytest.mark.usefixtures("context")
+def test_random_numbers() -> None:
+    torch.cuda.manual_seed(3)
+    state = torch.cuda.get_rng_state()
+    x = torch.rand(4, device="cuda")
+    torch.cuda.set_rng_state(state)
+    assert torch.equal(torch.rand(4, device="cuda"), x)
+    drawn = torch.rand(4, device="cuda", generator=torch.Generator(device="cuda").manual_seed(3))
+    assert torch.equal(drawn, x)
+
+
+@pytest.mark.usefixtures("context")
+def test_functions_of_autocast_run_forward_and_backward() -> None:
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float16)
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="cuda")
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad * 2
+
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert torch.get_autocast_dtype("cuda") is torch.bfloat16
+        y = Doubled.apply(x)
+    assert y.dtype is torch.float16
+    y.float().sum().backward()
+    assert x.grad.tolist() == [2, 2, 2]
+
+
+@pytest.mark.usefixtures("context")
+def test_marks_for_a_profiler_do_nothing() -> None:
+    torch.cuda.nvtx.range_push("a part")
+    with torch.cuda.nvtx.range("another"):
+        torch.cuda.nvtx.mark("here")
+    torch.cuda.nvtx.range_pop()
+
+
+@pytest.mark.usefixtures("context")
+@pytest.mark.parametrize("name", ["CUDAGraph", "temperature", "memory_snapshot", "graph", "MemPool"])
+def test_what_the_machine_has_no_answer_to_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"torch.cuda.{name}: not of this machine; in torch.cuda there are: "):
+        vars(torch.cuda)[name]()
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="kernbench[triton] is not installed")
+@pytest.mark.usefixtures("context")
+def test_the_driver_is_one_of_cuda() -> None:
+    import kernbench.triton  # noqa: F401, PLC0415
+
+    # isort: split
+    from triton.runtime import driver  # noqa: PLC0415
+
+    target = driver.active.get_current_target()
+    assert (target.backend, target.arch, driver.active.get_device_capability()) == ("cuda", 86, (8, 6))
+    assert driver.active.get_active_torch_device() == CUDA
+    assert driver.active.get_device_interface() is torch.cuda
+    assert driver.active.get_current_stream() == 0
