@@ -30,7 +30,7 @@ def compare_machines() -> str:
         results = [os.path.join(folder, f"{machine}.json") for machine in COMPARED]
         for machine, result in zip(COMPARED, results, strict=True):
             Path(result).write_text(_print("run", "--bench", BENCH, "--topology", machine, "--explain", "--json"))
-        verdict = _print("compare", *results).partition("\n\n")[0]
+        verdict = "\n".join(json.loads(_print("compare", *results, "--json"))["verdict"])
     return f"```\n{verdict}\n```"
 
 

@@ -20,7 +20,7 @@ HEAVY = (
 )
 SELDOM = (
     *("pyarrow", "matplotlib", "kernbench.evaluation.outputs"),
-    *("kernbench.observe.trace", "kernbench.observe.critical_path", "kernbench.observe.sanitizer"),
+    *("kernbench.observe.trace", "kernbench.observe.sanitizer", "kernbench.library.loading"),
 )
 
 
@@ -43,7 +43,7 @@ def test_help_imports_little_and_nothing_heavy() -> None:
 
 
 def test_a_run_imports_what_its_options_ask_for(tmp_path: Path) -> None:
-    """Files of Parquet and pictures, evaluations and explanations take long to import: most runs have none."""
+    """Files of Parquet and pictures, evaluations and the sanitizer take long to import: most runs have none."""
     script = (
         "import sys; from kernbench.cli.main import main; code = main(sys.argv[1:]);"
         f" print([m for m in {SELDOM!r} if m in sys.modules], file=sys.stderr); sys.exit(code)"

@@ -132,7 +132,7 @@ def of_plan(more: str) -> str:
 
 
 def test_an_explanation_of_a_schedule_says_what_its_steps_do(run: Run) -> None:
-    ran = run(of_plan("n_elem: 64"), *RAW[1:], bench=RAW[0])
+    ran = run(of_plan("n_elem: 64"), *RAW[1:], "-v", bench=RAW[0])
     for text in (
         "Steps of plan",
         "1   load, 64 f32",

@@ -58,7 +58,15 @@ def test_two_runs_as_json(kernbench: Run, runs: tuple[str, str]) -> None:
 def test_runs_that_nobody_explained(kernbench: Run, tmp_path: Path) -> None:
     for name in ("a", "b"):
         ran = kernbench(
-            "run", "--bench", "gemm-single-pe", "--json", *SMALL, *SIZES, "--set", f"bench.m={64 + ord(name)}"
+            "run",
+            "--bench",
+            "gemm-single-pe",
+            "--json",
+            "--no-observe",
+            *SMALL,
+            *SIZES,
+            "--set",
+            f"bench.m={64 + ord(name)}",
         )
         (tmp_path / f"{name}.json").write_text(ran.out)
     ran = kernbench("compare", "a.json", "b.json")

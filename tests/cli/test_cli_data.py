@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from kernbench.cli import sweep_command, sweep_run
+from kernbench.cli import sweep_command
 from kernbench.evaluation.sweep_driver import InlineWorker
 from kernbench.evaluation.sweep_table import read_sweep_table
+from kernbench.library import sweeps
 
 Run = Callable[..., Any]
 SMALL = ("--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1", "--set", "system.sips.count=1")
@@ -171,7 +172,7 @@ plots: []
 @pytest.fixture
 def sweep(kernbench: Run, loop: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Sweep the program in this process."""
-    monkeypatch.setattr(sweep_run, "LocalWorkers", lambda _: nullcontext(InlineWorker()))
+    monkeypatch.setattr(sweeps, "LocalWorkers", lambda _: nullcontext(InlineWorker()))
     monkeypatch.setattr(sweep_command, "begin_server", lambda: None)
     Path("grid.yaml").write_text(SWEEP)
     return lambda *options: kernbench("sweep", "grid.yaml", *options)

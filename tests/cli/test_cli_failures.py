@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from kernbench.cli import list_command, probe_command
+from kernbench.cli import list_command
+from kernbench.library import probes
 
 Run = Callable[..., Any]
 SMALL = ("--set", "sip.cube_mesh.w=2", "--set", "sip.cube_mesh.h=2", "--set", "system.sips.count=2")
@@ -242,7 +243,7 @@ def test_a_command_that_fails_before_its_own_document_prints_one(
     ran = kernbench("list", "--json")
     assert ran.code == 1
     assert json.loads(ran.out)["error"] == "RuntimeError: the sky fell"
-    monkeypatch.setattr(probe_command, "probe_case", leaves)
+    monkeypatch.setattr(probes, "measure_case", leaves)
     ran = kernbench("probe", "--case", "pe-sram", "--json")
     assert ran.code == 1
     assert json.loads(ran.out)["error"] == "ProgramExitError: left by sys.exit(0)"

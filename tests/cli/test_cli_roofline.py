@@ -21,7 +21,7 @@ def test_the_picture_is_written_beside_the_machine(tmp_path: Path, capsys: pytes
     assert place.read_bytes().startswith(PNG)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["roof.PNG", "roof.PNG.config.yaml"]
     assert f"wrote {place}" in err
-    assert "explanation" not in json.loads(out)
+    assert json.loads(out)["explanation"]["roofline"]
 
 
 def test_equal_runs_give_equal_pictures(tmp_path: Path) -> None:

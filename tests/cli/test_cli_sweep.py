@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from kernbench.cli import sweep_command, sweep_run
-from kernbench.cli.sweep_run import progress_line
+from kernbench.cli import sweep_command
 from kernbench.evaluation import sweep_table
 from kernbench.evaluation.folder_lock import folder_lock
-from kernbench.evaluation.sweep_driver import Chunked, InlineWorker, Progress
+from kernbench.evaluation.sweep_driver import Chunked, InlineWorker, SweepProgress
 from kernbench.evaluation.sweep_point import PointChunk
+from kernbench.library import sweeps
 
 Run = Callable[..., Any]
 GRID = """\
@@ -54,7 +54,7 @@ class Inline(InlineWorker):
 @pytest.fixture(autouse=True)
 def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes have tests of their own."""
-    monkeypatch.setattr(sweep_run, "LocalWorkers", Inline)
+    monkeypatch.setattr(sweeps, "LocalWorkers", Inline)
     monkeypatch.setattr(sweep_command, "begin_server", lambda: None)
 
 
@@ -68,7 +68,10 @@ def test_a_sweep(kernbench: Run, spec: str, tmp_path: Path) -> None:
     (tmp_path / spec).write_text(PLOTTED)
     ran = kernbench("sweep", spec)
     assert ran.code == 1
-    assert ran.out.splitlines()[-1] == "grid: 2 of 4 points ok, 2 failed"
+    wrong, verdict, status, *_ = ran.out.splitlines()
+    assert wrong.startswith("2 points failed: ")
+    assert verdict.startswith("fastest at ")
+    assert status == "grid: 2 of 4 points ok, 2 failed"
     assert "must be a multiple of the 4 corners" in ran.out
     assert "[4/4] 2 failed" in ran.err
     folder = Path("results/sweep/grid")
@@ -209,7 +212,7 @@ def test_interrupted_as_json(kernbench: Run, spec: str, monkeypatch: pytest.Monk
 def test_nothing_went_well(kernbench: Run, tmp_path: Path) -> None:
     (tmp_path / "grid.yaml").write_text("bench: matmul-composite\ngrid: { cube.hbm.slices: [7, 9] }\n")
     ran = kernbench("sweep", "grid.yaml")
-    assert (ran.code, ran.out.splitlines()[-1]) == (1, "grid: 0 of 2 points ok, 2 failed")
+    assert (ran.code, ran.out.splitlines()[2]) == (1, "grid: 0 of 2 points ok, 2 failed")
     assert kernbench("sweep", "grid.yaml", "--allow-failures", "--force").code == 0
 
 
@@ -281,7 +284,7 @@ def test_failures_are_summed_up_by_error(kernbench: Run, leaving: str) -> None:
 def test_a_summary_of_failures_for_people(kernbench: Run, leaving: str, leaving_text: str, tmp_path: Path) -> None:
     (tmp_path / leaving).write_text(leaving_text.replace("[1, 2, 3, 4]", "{ start: 1, stop: 9, step: 1 }"))
     ran = kernbench("sweep", leaving)
-    assert (ran.code, ran.out.splitlines()[-1]) == (1, "leaving: 2 of 18 points ok, 16 failed")
+    assert (ran.code, ran.out.splitlines()[2]) == (1, "leaving: 2 of 18 points ok, 16 failed")
     said = " ".join(ran.out.split())
     assert "bench.m=3 bench.n=5; bench.m=3 bench.n=6;" in said
     assert "and 9 more" in said
@@ -324,23 +327,32 @@ def test_an_executor_is_one_mistake_among_others(kernbench: Run, spec: str) -> N
 
 
 def test_dask_that_is_not_installed(kernbench: Run, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_run, "DASK", "kernbench.no_such_module")
+    monkeypatch.setattr(sweeps, "DASK", "kernbench.no_such_module")
     ran = kernbench("sweep", spec, "--executor", "dask://local")
     assert ran.code == 2
     assert "pip install 'kernbench[cluster]'" in ran.err
 
 
 @pytest.mark.parametrize(
-    ("state", "line"),
+    ("counts", "line"),
     [
-        (Progress(points=200, finished=40, failed=2, found=0), "[ 40/200] 2 failed, 12 s, about 48 s left"),
-        (Progress(points=200, finished=100, failed=0, found=80), "[100/200] 12 s, about 60 s left"),
-        (Progress(points=200, finished=80, failed=0, found=80), "[ 80/200] 12 s, 80 were finished before"),
-        (Progress(points=200, finished=200, failed=0, found=0), "[200/200] 12 s"),
+        (
+            (200, 40, 2, 0),
+            "[ 40/200] 2 failed, 12 s, about 48 s left",
+        ),
+        (
+            (200, 100, 0, 80),
+            "[100/200] 12 s, about 60 s left",
+        ),
+        (
+            (200, 80, 0, 80),
+            "[ 80/200] 12 s, 80 were finished before",
+        ),
+        ((200, 200, 0, 0), "[200/200] 12 s"),
     ],
 )
-def test_a_line_of_progress(state: Progress, line: str) -> None:
-    assert progress_line(state, 12.0) == line
+def test_a_line_of_progress(counts: tuple[int, int, int, int], line: str) -> None:
+    assert str(SweepProgress(*counts, elapsed_s=12.0)) == line
 
 
 OTHER_GRIDS = [

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from kernbench.cli import sweep_command, sweep_run
+from kernbench.cli import sweep_command
 from kernbench.evaluation.sweep_driver import InlineWorker
+from kernbench.library import sweeps
 from skewed import FILE
 
 Run = Callable[..., Any]
@@ -51,7 +52,7 @@ def assert_clean(text: str) -> dict[str, float]:
 @pytest.fixture(autouse=True)
 def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Points of a sweep run here."""
-    monkeypatch.setattr(sweep_run, "LocalWorkers", InlineWorkers)
+    monkeypatch.setattr(sweeps, "LocalWorkers", InlineWorkers)
     monkeypatch.setattr(sweep_command, "begin_server", lambda: None)
 
 

@@ -16,9 +16,10 @@ from rich.console import Console
 
 from compiled import compiled
 from covering import covering
-from kernbench.cli.explain_output import explanation_document, print_explanation
+from kernbench.cli.explain_output import explanation_parts
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
+from kernbench.library.explanations import explanation_document
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, PeCoord
 from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import CriticalPath, PathPart
@@ -207,7 +208,8 @@ def test_the_report_names_it_too(capsys: pytest.CaptureFixture[str]) -> None:
     install(engine, ring_of(A, FAR))
     early, late = start(engine, collective, zeros(engine, A, FAR), 64, 500, pes=(A, FAR))
     found = explain_run(log_of(engine), engine.handles, 0.0, engine.now)
-    print_explanation(Console(width=200), found)
+    for part in explanation_parts(found):
+        Console(width=200).print(part)
     text = capsys.readouterr().out
     waiting, sending = line(collective, 7), line(collective, 6)
     assert f"sip0.cube0.pe0 (collective of rank 0 line {waiting})" in text

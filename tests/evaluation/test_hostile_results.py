@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kernbench.cli.compare_command import compared_document
 from kernbench.cli.main import main
 from kernbench.common.errors import InputError
 from kernbench.common.files import parse_json
@@ -20,6 +19,7 @@ from kernbench.core.op_log import OpLog
 from kernbench.evaluation import gemm_report
 from kernbench.evaluation.compare_inputs import read_compared
 from kernbench.evaluation.compare_results import compare_results
+from kernbench.library.comparisons import SideBySide
 from kernbench.observe.op_log_io import read_op_log, write_op_log
 
 ABOUT = {"axes": ["bench.m"], "bench": "b", "configuration": {"cube.hbm.slices": 8}}
@@ -266,7 +266,7 @@ def with_other(document: Any, path: tuple[Any, ...], value: object) -> Any:
 
 def compare(one: str, other: str) -> None:
     a, b = read_compared(one), read_compared(other)
-    json.dumps(compared_document(a, b, compare_results(a, b)))
+    json.dumps(SideBySide(a, b, compare_results(a, b)).to_dict())
 
 
 def complaint_of(action: Callable[[], object]) -> str | None:

@@ -13,7 +13,7 @@ import pytest
 from kernbench.common.config import Document
 from kernbench.common.errors import InputError, RunError
 from kernbench.evaluation import sweep_driver, sweep_point
-from kernbench.evaluation.sweep_driver import Chunked, InlineWorker, Progress, run_sweep
+from kernbench.evaluation.sweep_driver import Chunked, InlineWorker, SweepProgress, run_sweep
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, begin_journal, resume_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_measure import CAUSES, COLUMNS, time_column
@@ -88,7 +88,7 @@ def new_journal(plan: SweepPlan, folder: Path) -> Journal:
     return begin_journal(folder / JOURNAL_FILE, plan.identity(), plan.n_points)
 
 
-def ignore(_: Progress) -> None:
+def ignore(_: SweepProgress) -> None:
     """Nobody looks."""
 
 
@@ -177,7 +177,7 @@ def test_an_interrupted_sweep_ends_the_same(plan: SweepPlan, tmp_path: Path, lef
         run_sweep(plan, journal, Stopping(left), ignore)
     with (parts / JOURNAL_FILE).open("ab") as file:
         file.write(b'{"point":5,"wall')  # torn by a kill
-    seen: list[Progress] = []
+    seen: list[SweepProgress] = []
     with resume_journal(parts / JOURNAL_FILE, plan.identity(), plan.n_points) as journal:
         run_sweep(plan, journal, InlineWorker(), seen.append)
         write_results(parts, plan, journal)

@@ -15,7 +15,14 @@ from pathlib import Path
 import pytest
 
 from kernbench.common.errors import RunError
-from kernbench.evaluation.sweep_driver import ChunkWorkers, InlineWorker, LocalWorkers, Progress, run_sweep, worker_pool
+from kernbench.evaluation.sweep_driver import (
+    ChunkWorkers,
+    InlineWorker,
+    LocalWorkers,
+    SweepProgress,
+    run_sweep,
+    worker_pool,
+)
 from kernbench.evaluation.sweep_journal import JOURNAL_FILE, begin_journal
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_plan import SweepPlan
@@ -40,7 +47,7 @@ def plan(tmp_path: Path) -> SweepPlan:
     return plan_sweep(tmp_path / "grid.yaml")
 
 
-def ignore(_: Progress) -> None:
+def ignore(_: SweepProgress) -> None:
     """Nobody looks."""
 
 

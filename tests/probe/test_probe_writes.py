@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from kernbench.cli.probe_output import print_reports, probe_document
+from kernbench.cli.probe_output import print_reports
 from kernbench.engine.engine import GraphEngine
+from kernbench.library.machines import load_machine
+from kernbench.library.probes import Probe
 from kernbench.messages.requests import PeCoord
 from kernbench.probe.cases import HbmSlice, ProbeCase, ProbeFlow, Site
 from kernbench.probe.closed_form import Breakdown, compute_closed_form
@@ -133,13 +135,13 @@ def report_of(topology: Topology, at: HbmSlice, offset: int, nbytes: int, pes: i
 
 
 def printed(topology: Topology, report: ProbeReport, capsys: pytest.CaptureFixture[str]) -> str:
-    print_reports(Console(width=120), topology, report.single.nbytes, [report])
+    print_reports(Console(width=120), Probe(load_machine(topology), report.single.nbytes, (report,)))
     return capsys.readouterr().out
 
 
 def test_a_report_says_exact(machine: Topology, capsys: pytest.CaptureFixture[str]) -> None:
     report = report_of(machine, FAR, ROUND, 16 << 10)
-    document = json.loads(json.dumps(probe_document(machine, 16 << 10, [report], complete=True)))
+    document = json.loads(json.dumps(Probe(load_machine(machine), 16 << 10, (report,)).to_dict()))
     for single in (document["cases"][0]["transaction"], *document["cases"][0]["sweep"]):
         assert single["closed_form_is"] == "exact"
         assert single["closed_form_ns"] == single["latency_ns"]
@@ -159,14 +161,14 @@ def test_a_report_says_how_it_was_refreshed(
     assert single.latency_ns > 3900
     assert single.latency_ps == single.closed_form_ps
     cases = "none" if mode == "none" else "spread"
-    document = json.loads(json.dumps(probe_document(machine, 1 << 20, [report], complete=True)))
+    document = json.loads(json.dumps(Probe(load_machine(machine), 1 << 20, (report,)).to_dict()))
     assert document["refresh"] == {"machine": mode, "cases": cases}
     assert ("refresh: spread" in printed(machine, report, capsys)) == (mode == "all-bank")
 
 
 def test_a_report_without_banks_has_no_refresh(make_machine: MakeMachine) -> None:
     machine = make_machine("cube.hbm.timing=ideal")
-    document = probe_document(machine, 64, [], complete=True)
+    document = Probe(load_machine(machine), 64, ()).to_dict()
     assert document["refresh"] == {"machine": None, "cases": None}
 
 

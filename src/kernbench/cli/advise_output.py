@@ -1,23 +1,21 @@
-"""Print advice on a run: as tables, and as a part of its JSON document."""
+"""Advice on a run, as tables."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterator
 
-from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import Json, number, show, table, text
+from kernbench.cli.console import ReportLine, number, table, text
 from kernbench.evaluation.advice import Advice
 from kernbench.observe.path_resources import join_words
 
 
-def print_advice(console: Console, found: Advice) -> None:
-    """Print what faster resources give, then what the program could do differently."""
+def advice_parts(found: Advice) -> Iterator[Table | ReportLine | None]:
+    """Yield what faster resources give, then what the program could do differently."""
     if not found.machine and not found.program:
-        console.print("No resource that is 10 % faster gives 2 % of the time.\n", style="bold")
-        return
-    show(console, _machine(found), _program(found))
+        yield "No resource that is 10 % faster gives 2 % of the time.", "bold"
+    yield from (_machine(found), _program(found))
 
 
 def _machine(found: Advice) -> Table | None:
@@ -53,13 +51,3 @@ def _program(found: Advice) -> Table | None:
     for each in found.program:
         made.add_row(each.what, each.evidence, f"{each.share:.1%}")
     return made
-
-
-def advice_document(found: Advice) -> Json:
-    """Return advice as a part of a document."""
-    return {
-        "launch": found.launch,
-        "run_ns": found.timing.run_ps / 1000,
-        "machine": [asdict(each) for each in found.machine],
-        "program": [asdict(each) for each in found.program],
-    }

@@ -3,66 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
 import rich_click as click
 from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import Json, bar, facts, number, print_json, show, stdout, table, text
-from kernbench.cli.options import debug_option, json_option
-from kernbench.evaluation.compare_inputs import ResultFile, read_compared
+from kernbench.cli.console import bar, number, print_json, show_report, stdout, table, text
+from kernbench.cli.options import output_options, verbose_option
+from kernbench.evaluation.compare_inputs import ResultFile
 from kernbench.evaluation.compare_machines import values_text
-from kernbench.evaluation.compare_results import (
-    Change,
-    Move,
-    Pair,
-    ResultComparison,
-    compare_results,
-    verdict,
-)
+from kernbench.evaluation.compare_results import Change, Move, Pair, ResultComparison
+from kernbench.library.comparisons import SideBySide, compare
 
 
 @click.command(name="compare")
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@json_option
-@debug_option
+@verbose_option
+@output_options
 def command(a: str, b: str, as_json: bool) -> int:
     """Two results side by side: sweep.parquet, one point of it (sweep.parquet:7), or what run --json printed."""
-    one, other = read_compared(a), read_compared(b)
-    found = compare_results(one, other)
+    found = compare(a, b)
     if as_json:
-        print_json(compared_document(one, other, found))
+        print_json(found.to_dict())
     else:
-        print_compared(stdout(), one, other, found)
+        print_compared(stdout(), found)
     return 0
 
 
 MOST_ROWS = 20
 
 
-def print_compared(console: Console, a: ResultFile, b: ResultFile, found: ResultComparison) -> None:
-    """Everything about two results: what moved and why, in sentences, then in tables."""
-    for at, line in enumerate(verdict(found)):
-        console.print(line, style="bold" if at == 0 else None, soft_wrap=True)
-    console.print()
-    show(
-        console,
-        facts("Compared", [("A", _name(a)), ("B", _name(b))]),
-        _differing(found),
-        _pairs(found.pairs),
-        _verdicts(found.pairs),
-        _stages(found),
-    )
-
-
-def compared_document(a: ResultFile, b: ResultFile, found: ResultComparison) -> Json:
-    """Everything about two results."""
-    document: dict[str, Any] = asdict(found)
-    document["pairs"] = [pair | {"where": dict(pair["where"])} for pair in document["pairs"]]
-    return {"a": a.name, "b": b.name, **document, "verdict": list(verdict(found))}
+def print_compared(console: Console, compared: SideBySide) -> None:
+    """Print what moved and why, in sentences, then in tables."""
+    found, (first, *others) = compared.found, compared.sentences
+    head = [(first, "bold"), *((line, "default") for line in others)]
+    head += [(f"{name}: {_name(file)}", "default") for name, file in (("A", compared.a), ("B", compared.b))]
+    tables = (_stages(found), _pairs(found.pairs), _verdicts(found.pairs), _differing(found))
+    show_report(console, head, tables)
 
 
 def _name(file: ResultFile) -> str:
@@ -98,7 +76,7 @@ def _stages(found: ResultComparison) -> Table:
     """Tabulate the stages that moved; below their sum those that trade places, and what a stage waited in queues."""
     title, moves, every = "Where the time moved  (critical path of the run, all points)", found.moves, found.stages
     if not every:
-        title, every = "Busy time  (overlaps; --explain and sweeps keep the critical path)", found.busy
+        title, every = "Busy time  (overlaps; runs that are observed have a critical path)", found.busy
         moves = tuple(Move((each,)) for each in every if each.ns)
     columns = (number(name) for name in ("A ns", "B ns", "change ns", "change"))
     made = table(title, text("stage"), *columns, text(""))

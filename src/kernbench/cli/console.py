@@ -20,6 +20,7 @@ from rich.text import Text
 
 from kernbench.cli.options import current_session
 from kernbench.common.files import FIGURES, json_text
+from kernbench.library.progress import ProgressDisplay
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 # Wide enough for every table, where no terminal says how wide it is.
@@ -36,6 +37,11 @@ def printable(text: str) -> str:
 def say(text: str, *, newline: bool = True) -> None:
     """Tell the user something on stderr."""
     click.echo(printable(text), err=True, nl=newline)
+
+
+def show_progress() -> ProgressDisplay:
+    """Return what shows progress on stderr, a context manager."""
+    return ProgressDisplay(say, stderr())
 
 
 class SafeConsole(Console):
@@ -107,6 +113,58 @@ def show(console: Console, *tables: Table | None) -> None:
         if each is not None and each.row_count:
             console.print(each)
             console.print()
+
+
+MOST_LINES = 40
+"""Of a report, unless all of it is asked for by ``-v``"""
+ReportLine: TypeAlias = tuple[str, str]
+"""A line of a report and its style"""
+
+
+def show_report(console: Console, head: Iterable[ReportLine], tables: Iterable[Table | ReportLine | None]) -> None:
+    """Print a report: the lines that come first, then tables and lines by rank, as many as fit; ``-v`` prints all.
+
+    The last line names the tables that are left out.
+    """
+    session = current_session()
+    used, left = 0, list[str]()
+    for line, style in head:
+        used += _print_counted(console, Text(printable(line), style=style))
+    console.print()
+    most = math.inf if session is not None and session.verbose else MOST_LINES - 2
+    for each in tables:
+        if isinstance(each, tuple):
+            used += _print_counted(console, Text(printable(each[0]), style=each[1])) if used < most else 0
+        elif each is not None and each.row_count:
+            printed = _print_table(console, each, most - used)
+            used += printed
+            left += [] if printed else [str(each.title).partition("  ")[0]]
+    if left:
+        console.print(f"not shown, -v prints all: {'; '.join(dict.fromkeys(left))}", style="dim", soft_wrap=True)
+
+
+TABLE_HEAD = 4
+"""Lines of a table beside its rows: title, names of columns, a rule, and the line behind it"""
+
+
+def _print_table(console: Console, made: Table, most: float) -> int:
+    """Print a table if it has at most so many lines; return how many, 0 if it was not printed."""
+    if made.row_count + TABLE_HEAD > most:
+        return 0
+    with console.capture() as captured:
+        console.print(made)
+        console.print()
+    printed = captured.get()
+    lines = printed.count("\n")
+    if lines > most:
+        return 0
+    console.file.write(printed)
+    return lines
+
+
+def _print_counted(console: Console, line: Text) -> int:
+    console.print(line, soft_wrap=True)
+    return 1 + line.plain.count("\n")
 
 
 def bar(share: float, width: int = 24) -> str:

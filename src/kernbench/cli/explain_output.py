@@ -1,26 +1,21 @@
-"""Print where the time of a run went: as tables, and as a part of its JSON document."""
+"""Where the time of a run went, as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 
-from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import Json, bar, number, show, table, text
+from kernbench.cli.console import ReportLine, bar, number, table, text
 from kernbench.common.ids import pe_name
 from kernbench.common.units import format_size
 from kernbench.messages.commands import BY_BLOCKS
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Spent
-from kernbench.observe.path_resources import PathShare, divide_ties, sum_resources
+from kernbench.observe.critical_path_model import CriticalPath, KernelPlace
+from kernbench.observe.path_resources import PathShare, sum_resources
 from kernbench.observe.roofline import BUSY, Bound, Roofline
-from kernbench.observe.run_verdict import RunVerdict
 from kernbench.observe.slices import SliceTime
-from kernbench.observe.verdict import Verdict
-from kernbench.runtime_api.run_explanation import KernelShare, LaunchExplanation, LineUse, LineWait, RunExplanation
-from kernbench.triton_emu.source import ProgramText
+from kernbench.runtime_api.run_explanation import LaunchExplanation, LineUse, RunExplanation
 
 SMALLEST_SHARE = 0.002
 SMALLEST_SPLIT = 0.02
@@ -29,19 +24,19 @@ MOST_WAITS = 8
 MOST_SLICES = 8
 
 
-def print_explanation(console: Console, found: RunExplanation) -> None:
-    """Print the longest launch of each name, then the run, each with its verdict first."""
+def explanation_parts(found: RunExplanation) -> Iterator[Table | ReportLine | None]:
+    """Yield the tables of the longest launch of each name, then of the run, each with its verdict first."""
     for launch in found.longest_of_each_name():
         what = f"Launch {launch.name!r}{'' if launch.ended else ', as far as it got'}"
-        console.print(f"{what}: {launch.verdict.sentence}", style="bold", soft_wrap=True, markup=False)
-        show(console, _path(what, launch.path, launch.shares), _resources(what, launch.shares, launch.path.ps))
-        show(console, _lines(launch), _waits(launch), _kernels(launch))
-        show(console, _bounds(what, launch.roofline), _differences(launch.roofline))
-        show(console, _slices(what, launch.slices, launch.path.ps))
-    console.print(f"Run: {found.verdict.sentence}", style="bold", soft_wrap=True, markup=False)
-    show(console, _path("Run", found.path, found.shares), _resources("Run", found.shares, found.path.ps))
-    show(console, _bounds("Run", found.roofline), _differences(found.roofline))
-    show(console, _slices("Run", found.slices, found.path.ps))
+        yield f"{what}: {launch.verdict.sentence}", "bold"
+        yield from (_path(what, launch.path, launch.shares), _resources(what, launch.shares, launch.path.ps))
+        yield from (_lines(launch), _waits(launch), _kernels(launch))
+        yield from (_bounds(what, launch.roofline), _differences(launch.roofline))
+        yield _slices(what, launch.slices, launch.path.ps)
+    yield f"Run: {found.verdict.sentence}", "bold"
+    yield from (_path("Run", found.path, found.shares), _resources("Run", found.shares, found.path.ps))
+    yield from (_bounds("Run", found.roofline), _differences(found.roofline))
+    yield _slices("Run", found.slices, found.path.ps)
 
 
 def _path(what: str, path: CriticalPath, shares: Sequence[PathShare]) -> Table:
@@ -235,117 +230,3 @@ def _slices(what: str, found: Sequence[SliceTime], total_ps: int) -> Table | Non
         shares = (*(ps / total_ps for ps in spent), max(0.0, 1 - each.busy_ps / total_ps), each.hit_share)
         made.add_row(each.where, *(f"{share:.1%}" for share in shares))
     return made
-
-
-def explanation_document(found: RunExplanation) -> Json:
-    """All launches, and the run. Whole ps, so that sums are exact."""
-    return {
-        "verdict": run_verdict_document(found.verdict),
-        "critical_path": _path_json(found.path, found.shares),
-        "roofline": _roofline_json(found.roofline),
-        "main_launch": None if found.main_launch is None else found.main_launch.request_id,
-        "launches": [_launch_json(launch) for launch in found.launches],
-        **_slices_json(found.slices),
-    }
-
-
-def _launch_json(launch: LaunchExplanation) -> Json:
-    return {
-        "name": launch.name,
-        "request_id": launch.request_id,
-        "pe_count": launch.pe_count,
-        "file": launch.program.file,
-        **({"schedule": launch.program.schedule} if launch.program.schedule else {}),
-        "verdict": verdict_document(launch.verdict),
-        "critical_path": _path_json(launch.path, launch.shares),
-        "lines": [_line_json(each, launch.program) for each in launch.lines],
-        "waits": [_wait_json(each) for each in launch.waits],
-        "kernels": [_share_json(each) for each in launch.pes],
-        "roofline": _roofline_json(launch.roofline),
-        **_slices_json(launch.slices),
-        **({} if launch.ended else {"ended": False}),
-    }
-
-
-def _slices_json(found: Sequence[SliceTime]) -> Mapping[str, Json]:
-    """Slices with banks, if there are any."""
-    return {"slices": [asdict(each) for each in found]} if found else {}
-
-
-def _wait_json(each: LineWait) -> Json:
-    return {
-        "waiting": _place_json(each.waiting, each.waiting_kernel),
-        "for": each.waited_for,
-        "direction": each.direction,
-        "cause": _place_json(each.cause, each.kernel),
-        "count": each.count,
-        "ns": each.ns,
-    }
-
-
-def _place_json(place: KernelPlace, kernel: str) -> Json:
-    return {"pe": list(place.pe), "request_id": place.launch_id, "kernel": kernel, "line": place.line}
-
-
-def _share_json(each: KernelShare) -> Json:
-    return {"pe": list(each.pe), "request_id": each.launch_id, "kernel": each.kernel, "ns": each.ns}
-
-
-def verdict_document(found: Verdict) -> Json:
-    """Return the verdict on a launch as a part of a document."""
-    return {"sentence": found.sentence, "label": found.label, **asdict(found)}
-
-
-def run_verdict_document(found: RunVerdict) -> Json:
-    """Return the verdict on a run as a part of a document."""
-    return {"sentence": found.sentence, "label": found.label, **asdict(found)}
-
-
-def _path_json(path: CriticalPath, shares: Sequence[PathShare]) -> Json:
-    return {
-        "total_ps": path.ps,
-        "parts": _parts_json(path.parts),
-        "shares": [{"part": str(each.part), "resource": each.resource, "ps": each.ps} for each in shares],
-        "resources": [
-            {"resource": each.resource, "ps": each.ps, "queued_ps": each.queued_ps}
-            for each in divide_ties(sum_resources(shares))
-        ],
-    }
-
-
-def _parts_json(parts: Iterable[Spent]) -> Json:
-    return [{"part": str(each.part), "ps": each.ps} for each in parts]
-
-
-def _line_json(each: LineUse, program: ProgramText) -> Json:
-    return {
-        "line": each.line,
-        **({"step": each.says} if program.schedule else {}),
-        "path_ns": each.path_ns,
-        "parts": _parts_json(each.parts),
-        "busy": [{"engine": time.engine, "ns": time.ns} for time in each.busy],
-        **({"blocks": list(each.blocks)} if each.blocks else {}),
-    }
-
-
-def _roofline_json(found: Roofline) -> Json:
-    binding = found.binding
-    return {
-        "measured_ps": found.measured_ps,
-        "binding": None if binding is None else binding.resource,
-        "ties": [list(group) for group in found.ties],
-        "beyond": found.beyond,
-        "useful_macs": found.useful,
-        "bounds": [
-            {
-                "resource": each.resource,
-                "where": each.where,
-                "amount": each.amount,
-                "unit": each.unit,
-                "rate_per_ns": each.rate,
-                "ps": each.ps,
-            }
-            for each in found.bounds
-        ],
-        "differences": [{"what": str(each.what), "ps": each.ps} for each in found.differences],
-    }

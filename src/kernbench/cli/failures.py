@@ -12,7 +12,7 @@ from kernbench.cli.console import Json, document_text, say
 from kernbench.cli.options import current_session
 from kernbench.cli.session import FAILED, INTERRUPTED, INVALID, Session
 from kernbench.common.errors import ConfigError, KernbenchError, SimulationDeadlock, exit_error, notes_of, text_of
-from kernbench.common.program_line import ErrorPlace, is_program, place_of, program_line
+from kernbench.common.program_line import is_program, place_document, place_of, program_line
 
 
 def report_failure(error: Exception | SystemExit, session: Session) -> int:
@@ -106,21 +106,6 @@ def failure_text(error: BaseException, session: Session | None = None) -> str:
 def error_document(error: BaseException | None) -> Json:
     """An error as an entry of a document."""
     return None if error is None else f"{type(error).__name__}: {failure_text(error)}"
-
-
-def place_document(place: ErrorPlace | None) -> Json:
-    """Make an entry of a document of the place where an error comes from."""
-    if place is None:
-        return None
-    line = place.line
-    return {
-        "file": None if line is None else line.file,
-        "line": None if line is None else line.line,
-        "function": None if line is None else line.function,
-        "pe": None if place.pe is None else list(place.pe),
-        "kernel": place.kernel,
-        "rank": place.rank,
-    }
 
 
 def print_failure(error: Exception, session: Session) -> None:

@@ -62,6 +62,14 @@ def data_options(command: Callable[..., int]) -> Callable[..., int]:
     return with_values
 
 
+device_option = click.option(
+    "--device", default="all", show_default=True, metavar="sip:N|all", help="The SIPs it may use."
+)
+observe_option = click.option(
+    "--observe/--no-observe",
+    default=True,
+    help="Keep what explains the time, or nothing: a sixth faster, and no verdict.  [default: keep]",
+)
 verify_option = click.option("--verify-data", "verify", is_flag=True, help="Compute numbers too, and check them.")
 topology_option = click.option(
     "--topology",
@@ -77,6 +85,14 @@ set_option = click.option(
     shell_complete=complete_override,
     help="Change one value of the machine, for example cube.hbm.slices=16. May be given several times.",
 )
+bench_set_option = click.option(
+    "--set",
+    "overrides",
+    metavar="PATH=VALUE",
+    multiple=True,
+    shell_complete=complete_override,
+    help="Change a value of the machine (cube.hbm.slices=16) or a parameter of the bench (bench.m=512).",
+)
 ccl_option = click.option(
     "--ccl", metavar="FILE", help="How collectives work.  [default: ./ccl.yaml, else the packaged file]"
 )
@@ -89,7 +105,7 @@ verbose_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_note_verbose,
-    help="Show a report of a deadlock in full.",
+    help="Print everything: all tables, and a deadlock in full.",
 )
 debug_option = click.option(
     "--debug",
@@ -99,3 +115,8 @@ debug_option = click.option(
     is_eager=True,
     help="Show where an error comes from.",
 )
+
+
+def output_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Decorate a command with what every command has: ``--json`` and ``--debug``."""
+    return json_option(debug_option(command))

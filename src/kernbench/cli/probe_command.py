@@ -7,19 +7,15 @@ from pathlib import Path
 import rich_click as click
 
 from kernbench.cli.completion import complete_case
-from kernbench.cli.console import print_json, say, stdout
-from kernbench.cli.options import debug_option, json_option, set_option, topology_option
-from kernbench.cli.probe_memory import draw_memory, memory_document, print_memory, probe_memory
-from kernbench.cli.probe_output import print_reports, probe_document
+from kernbench.cli.console import print_json, say, show_progress, stdout
+from kernbench.cli.options import output_options, set_option, topology_option, verbose_option
+from kernbench.cli.probe_memory import draw_memory, print_memory
+from kernbench.cli.probe_output import print_reports
 from kernbench.cli.session import INTERRUPTED
-from kernbench.cli.steps import show_steps
 from kernbench.common.errors import InputError
-from kernbench.common.units import parse_size
-from kernbench.probe.cases import ProbeCase, cases_of, find_case
-from kernbench.probe.measure import probe_case, refreshed_evenly
+from kernbench.library.machines import compile_machine
+from kernbench.library.probes import DEFAULT_SIZE, bytes_of, probe_machine
 from kernbench.probe.memory_case import NAME as MEMORY
-from kernbench.probe.report import NotHere, ProbeReport
-from kernbench.topology.builder import Topology, resolve_topology
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -33,12 +29,12 @@ PICTURES = (".png", ".svg", ".pdf")
     shell_complete=complete_case,
     help="A case, with its hops and sweep.  [default: all]",
 )
-@click.option("--size", default="4KiB", show_default=True, metavar="SIZE", help="Bytes of the one transaction.")
+@click.option("--size", default=DEFAULT_SIZE, show_default=True, metavar="SIZE", help="Bytes of the one transaction.")
 @click.option("--picture", metavar="FILE", type=click.Path(dir_okay=False), help="Draw the case memory: png, svg, pdf.")
 @topology_option
 @set_option
-@json_option
-@debug_option
+@verbose_option
+@output_options
 def command(
     names: tuple[str, ...],
     size: str,
@@ -51,27 +47,21 @@ def command(
 
     The case memory, by name only: patterns of accesses to one HBM slice, and latency over load.
     """
-    nbytes = _size(size)
+    nbytes = bytes_of(size, "--size")
     if picture is not None:
         _check_picture(picture, names)
-    machine = resolve_topology(topology, overrides)
-    traffic, known = (name for name in names if name != MEMORY), cases_of(machine.topology_obj)
-    cases = tuple(dict.fromkeys(find_case(name, known) for name in traffic)) if names else known
-    memory = probe_memory(machine) if MEMORY in names else ()
+    found = probe_machine(compile_machine(topology, overrides), names or None, nbytes, show_progress())
     if picture is not None:
-        draw_memory(memory, picture)
+        draw_memory(found.memory, picture)
         say(f"wrote {picture}")
-    measured = refreshed_evenly(machine)
-    reports, code = _probe(measured, cases, nbytes, details=bool(names)) if cases else ([], 0)
     if as_json:
-        document = probe_document(machine, nbytes, reports, complete=not code)
-        print_json({**document, "memory": memory_document(memory)} if memory else document)
-        return code
-    if memory:
-        print_memory(stdout(), machine, memory)
-    if cases:
-        print_reports(stdout(), machine, nbytes, reports)
-    return code
+        print_json(found.to_dict())
+    else:
+        if found.memory:
+            print_memory(stdout(), found.machine.topology, found.memory)
+        if found.reports or not found.memory:
+            print_reports(stdout(), found)
+    return 0 if found.complete else INTERRUPTED
 
 
 def _check_picture(picture: str, names: tuple[str, ...]) -> None:
@@ -79,28 +69,3 @@ def _check_picture(picture: str, names: tuple[str, ...]) -> None:
         raise InputError(f"--picture is of the case memory: give --case {MEMORY} too")
     if Path(picture).suffix not in PICTURES:
         raise InputError(f"--picture: found {picture}, must end in one of {', '.join(PICTURES)}")
-
-
-def _size(text: str) -> int:
-    try:
-        nbytes = parse_size(int(text) if text.isdigit() else text)
-    except ValueError as error:
-        raise InputError(f"--size: {error}") from error
-    if nbytes < 1:
-        raise InputError(f"--size: found {text}, must be at least 1 byte")
-    return nbytes
-
-
-def _probe(
-    machine: Topology, cases: tuple[ProbeCase, ...], nbytes: int, *, details: bool
-) -> tuple[list[ProbeReport | NotHere], int]:
-    """The reports of all cases and 0; interrupted, those that are finished and the code for that."""
-    reports: list[ProbeReport | NotHere] = []
-    try:
-        with show_steps(len(cases)) as progress:
-            for case in cases:
-                progress.begin(case.name)
-                reports.append(probe_case(machine, case, nbytes, details=details))
-    except KeyboardInterrupt:
-        return reports, INTERRUPTED
-    return reports, 0

@@ -1,4 +1,4 @@
-"""``kernbench probe --case memory``: its tables, its JSON document and its picture."""
+"""``kernbench probe --case memory``: its tables and its picture."""
 
 from __future__ import annotations
 
@@ -8,35 +8,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import Json, number, show, table, text
-from kernbench.cli.steps import show_steps
+from kernbench.cli.console import number, show, table, text
 from kernbench.common.files import replacing, writable
 from kernbench.common.late import late
-from kernbench.probe.memory_case import (
-    NAME,
-    Latency,
-    LatencyFigures,
-    PatternRow,
-    SliceReport,
-    probe_slice,
-    slices_of,
-)
+from kernbench.probe.memory_case import SliceReport
 from kernbench.topology.builder import Topology
 
 PICTURE = "kernbench.probe.memory_figure"
 CLOSE = 10.0
 """Points of peak that count as close to the reference"""
-
-
-def probe_memory(machine: Topology) -> tuple[SliceReport, ...]:
-    """Probe the slice of a machine."""
-    slices = slices_of(machine.spec.cube.hbm)
-    reports = []
-    with show_steps(len(slices)) as progress:
-        for each in slices:
-            progress.begin(f"{NAME} {each.memory} {each.mapping}")
-            reports.append(probe_slice(each))
-    return tuple(reports)
 
 
 def draw_memory(reports: Sequence[SliceReport], path: str) -> None:
@@ -51,7 +31,7 @@ def print_memory(console: Console, machine: Topology, reports: Sequence[SliceRep
     if machine.spec.cube.hbm.banks is None:
         console.print("This machine has timing: ideal, without banks. This is a channel of HBM3 with two mappings.\n")
     for report in reports:
-        show(console, _patterns(report), _requesters(report), _latencies(report), _compared(report))
+        show(console, _patterns(report), _requesters(report), _latencies(report), _references(report))
     errors = [error for report in reports for error in report.errors]
     if errors:
         close = sum(error <= CLOSE for error in errors)
@@ -115,7 +95,7 @@ def _latencies(report: SliceReport) -> Table:
     return made
 
 
-def _compared(report: SliceReport) -> Table:
+def _references(report: SliceReport) -> Table:
     made = table(
         "Latency in ns beside the reference, at the loads that it has run",
         text("pattern"),
@@ -132,51 +112,3 @@ def _compared(report: SliceReport) -> Table:
                 *(f"{ns:.1f}" for ns in (found.p50_ns, known.p50_ns, found.p99_ns, known.p99_ns)),
             )
     return made
-
-
-def memory_document(reports: Sequence[SliceReport]) -> Json:
-    """All reports: rows as those of the reference, latencies over load, and those at the reference's loads."""
-    return [
-        {
-            "memory": report.timing,
-            "assumed": report.assumed,
-            "mapping": report.mapping,
-            "num_pcs": report.num_pcs,
-            "refresh": report.refresh,
-            "peak_gbs": report.peak_gbs,
-            "rows": [_row(report, row) for row in report.rows],
-            "latency": [_latency(each) for each in report.latencies],
-            "latency_compared": [_latency(each) for each in report.compared],
-        }
-        for report in reports
-    ]
-
-
-def _row(report: SliceReport, row: PatternRow) -> Json:
-    reference = row.reference
-    return {
-        "memory": report.timing,
-        "mapping": report.mapping,
-        "pattern": row.pattern,
-        "requesters": row.requesters,
-        "gbs": row.gbs,
-        "efficiency_pct": row.found.efficiency_pct,
-        "row_hit_pct": row.found.row_hit_pct,
-        "reference": None
-        if reference is None
-        else {"efficiency_pct": reference.efficiency_pct, "row_hit_pct": reference.row_hit_pct},
-    }
-
-
-def _latency(each: Latency) -> Json:
-    return {
-        "pattern": each.pattern,
-        "load_gbs": each.gbs,
-        "load_pct": each.load_pct,
-        **_latency_figures(each.found),
-        "reference": None if each.reference is None else _latency_figures(each.reference),
-    }
-
-
-def _latency_figures(found: LatencyFigures) -> dict[str, Json]:
-    return {"mean_ns": found.mean_ns, "p50_ns": found.p50_ns, "p99_ns": found.p99_ns}

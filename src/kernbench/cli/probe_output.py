@@ -1,34 +1,41 @@
-"""Probe reports as tables, and as a JSON document."""
+"""Probe reports as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import Json, bar, facts, number, show, table, text
+from kernbench.cli.console import bar, facts, number, show_report, table, text
 from kernbench.common.ids import cube_part
 from kernbench.common.units import format_size, ps_to_ns
-from kernbench.probe.report import Crowd, LinkLoad, NotHere, ProbeReport, Sustained, TraceRow, Transaction
-from kernbench.topology.builder import Topology
+from kernbench.library.probes import Probe
+from kernbench.probe.report import NotHere, ProbeReport
 
 EVENLY = "refresh: spread in these cases, so that closed forms are exact (the machine has all-bank)"
 
 
-def print_reports(console: Console, machine: Topology, nbytes: int, reports: Sequence[ProbeReport | NotHere]) -> None:
-    """A row for each case; then the details of those that have them, and the cases that the machine cannot have."""
-    found = [each for each in reports if isinstance(each, ProbeReport)]
-    missing = [each for each in reports if isinstance(each, NotHere)]
-    show(console, _summary(nbytes, found), _breakdown(nbytes, found), _crowds(found))
+def print_reports(console: Console, probe: Probe) -> None:
+    """Print a row for each case; then the details of those that have them, and the cases that cannot be here."""
+    found = probe.measurements
+    head = [(probe.verdict, "bold"), (f"machine: {probe.machine.name}", "default")]
+    if probe.machine.spec.cube.hbm.refresh_mode == "all-bank":
+        head.append((EVENLY, "dim"))
+    show_report(console, head, _tables(probe, found))
+
+
+def _tables(probe: Probe, found: Sequence[ProbeReport]) -> Iterator[Table | None]:
+    yield _summary(probe.nbytes, found)
     for report in found:
         if report.trace:
-            _print_details(console, report)
-    absent = ((each.case, f"{each.why} ({each.description})") for each in missing)
-    show(console, facts("Not on this machine", absent))
-    if machine.spec.cube.hbm.refresh_mode == "all-bank":
-        console.print(EVENLY, style="dim", soft_wrap=True)
-    console.print(f"machine: {machine.name}", style="dim", soft_wrap=True)
+            yield from (_sweep(report), _hops(report))
+    yield from (_breakdown(probe.nbytes, found), _crowds(found))
+    for report in found:
+        if report.trace:
+            yield from (_shares(report), _links(report))
+    missing = (each for each in probe.reports if isinstance(each, NotHere))
+    yield facts("Not on this machine", ((each.case, f"{each.why} ({each.description})") for each in missing))
 
 
 def _summary(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
@@ -95,10 +102,6 @@ def _crowds(reports: Sequence[ProbeReport]) -> Table:
                 f"{crowd.fairness:.4f}",
             )
     return made
-
-
-def _print_details(console: Console, report: ProbeReport) -> None:
-    show(console, _sweep(report), _hops(report), _shares(report), _links(report))
 
 
 def _sweep(report: ProbeReport) -> Table:
@@ -179,100 +182,3 @@ def _links(report: ProbeReport) -> Table:
             bar(link.utilisation),
         )
     return made
-
-
-def probe_document(
-    machine: Topology, nbytes: int, reports: Sequence[ProbeReport | NotHere], *, complete: bool
-) -> dict[str, Json]:
-    """All reports; ``complete`` is false when the work was interrupted."""
-    hbm = machine.spec.cube.hbm
-    mode = None if hbm.banks is None else hbm.refresh_mode
-    return {
-        "topology": machine.source,
-        "digest": machine.digest,
-        "nbytes": nbytes,
-        "complete": complete,
-        "refresh": {"machine": mode, "cases": "spread" if mode == "all-bank" else mode},
-        "cases": [_report(each) if isinstance(each, ProbeReport) else _absent(each) for each in reports],
-    }
-
-
-def _absent(report: NotHere) -> Json:
-    return {"case": report.case, "description": report.description, "on_this_machine": False, "why": report.why}
-
-
-def _report(report: ProbeReport) -> Json:
-    return {
-        "case": report.case,
-        "description": report.description,
-        "on_this_machine": True,
-        "operation": report.operation,
-        "initiator": report.initiator,
-        "memory": report.memory,
-        "transaction": _transaction(report.single),
-        "sustained": _sustained(report.sustained),
-        "crowd": None if report.crowd is None else _crowd(report.crowd),
-        "sweep": [_transaction(step) for step in report.sweep],
-        "hops": [_hop(row) for row in report.trace],
-    }
-
-
-def _transaction(single: Transaction) -> Json:
-    return {
-        "nbytes": single.nbytes,
-        "latency_ns": single.latency_ns,
-        "closed_form_ns": single.closed_form_ns,
-        "closed_form_is": "exact",
-        "breakdown": dict(single.breakdown.parts_ns),
-        "bottleneck_gbs": single.bottleneck_gbs,
-        "effective_gbs": single.effective_gbs,
-        "utilisation": single.utilisation,
-    }
-
-
-def _sustained(stream: Sustained) -> Json:
-    return {
-        "nbytes": stream.nbytes,
-        "transactions": stream.transactions,
-        "outstanding": stream.outstanding,
-        "flows": stream.flows,
-        "duration_ns": ps_to_ns(stream.duration_ps),
-        "bottleneck_gbs": stream.bottleneck_gbs,
-        "effective_gbs": stream.effective_gbs,
-        "utilisation": stream.utilisation,
-        "busiest_links": [_link(link) for link in stream.busiest],
-    }
-
-
-def _link(link: LinkLoad) -> Json:
-    return {
-        "src": link.src,
-        "dst": link.dst,
-        "bw_gbs": link.bw_gbs,
-        "nbytes": link.nbytes,
-        "utilisation": link.utilisation,
-    }
-
-
-def _crowd(crowd: Crowd) -> Json:
-    rows = zip(crowd.initiators, crowd.latencies_ps, crowd.rates_gbs, strict=True)
-    return {
-        "min_ns": crowd.min_ns,
-        "mean_ns": crowd.mean_ns,
-        "max_ns": crowd.max_ns,
-        "fairness": crowd.fairness,
-        "initiators": [
-            {"initiator": node, "latency_ns": ps_to_ns(latency), "stream_gbs": rate} for node, latency, rate in rows
-        ],
-    }
-
-
-def _hop(row: TraceRow) -> Json:
-    return {
-        "leg": row.leg,
-        "node": row.node,
-        "what": row.what,
-        "link_gbs": row.link_gbs,
-        "first_byte_ns": ps_to_ns(row.head_ps),
-        "last_byte_ns": ps_to_ns(row.tail_ps),
-    }

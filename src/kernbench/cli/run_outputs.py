@@ -1,110 +1,68 @@
-"""Observe a run for more than its report: ``--explain``, ``--sanitize``, and the files that it leaves."""
+"""The files that a run leaves: found to be writable before it, written after it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from kernbench.cli.console import say
-from kernbench.cli.run_extras import Extras
 from kernbench.common import __version__
 from kernbench.common.errors import InputError
 from kernbench.common.files import replacing, writable
 from kernbench.common.late import late
-from kernbench.common.values import state
-from kernbench.engine.engine import GraphEngine, Observer
+from kernbench.common.values import value
+from kernbench.library.runs import Run
 from kernbench.observe.op_log_io import checked_path, write_op_log
 from kernbench.observe.roofline_chart import roofline_charts
-from kernbench.observe.sanitizer import Sanitizer
-from kernbench.observe.trace import make_trace
 from kernbench.observe.trace_filter import EVERYTHING, LINKS, TraceFilter, parse_filter
-from kernbench.observe.trace_io import write_trace
-from kernbench.observe.trace_log import TraceLog
-from kernbench.observe.works import Works
-from kernbench.runtime_api.run_explanation import RunExplanation, explain_run
 from kernbench.topology.builder import Topology
 
 ROOFLINE = "kernbench.evaluation.roofline_figure"
 
 
-@state(kw_only=True)
-class Outputs:
-    """The outputs wanted beside the report, and the observers that make them."""
+@value(kw_only=True)
+class RunFiles:
+    """The files wanted beside the report; ``keep``: what the timeline shows."""
 
     op_log: Path | None = None
     trace: Path | None = None
     roofline: Path | None = None
     keep: TraceFilter = EVERYTHING
-    explain: bool = False
-    sanitize: bool = False
-    observe: bool = True
-    log: TraceLog | None = None
-    sanitizer: Sanitizer | None = None
-    explanation: RunExplanation | None = None
-
-    def make_observers(self) -> tuple[Observer, ...]:
-        """Return new observers, as many as something wanted needs."""
-        self.sanitizer = Sanitizer() if self.sanitize else None
-        self.log = None
-        if self.observe:
-            links = self.trace is not None and self.keep.may_keep(LINKS)
-            self.log = TraceLog(links=links, watch_queues=self.trace is not None)
-        return tuple(each for each in (self.sanitizer, self.log) if each is not None)
 
     @property
-    def works(self) -> Works | None:
-        """The works of the engines as the explanation has them, so that a report need not read them again."""
-        return None if self.log is None else self.log.seen.works
+    def shows_links(self) -> bool:
+        """True when the loads of links are wanted."""
+        return self.trace is not None and self.keep.may_keep(LINKS)
 
-    def extras(self, engine: GraphEngine, end_ns: float) -> Extras:
-        """Return what the report has beside its figures; the run ended at ``end_ns``, before it was cleaned up."""
-        if self.log is not None:
-            self.explanation = explain_run(self.log, engine.handles, 0.0, end_ns)
-        return Extras(
-            explanation=self.explanation,
-            explains=self.explain,
-            printed=engine.printed(),
-            findings=None if self.sanitizer is None else self.sanitizer.findings(engine),
-        )
-
-    def write(self, engine: GraphEngine, what: str) -> None:
-        """Write the files, and beside each the machine that it was made on; ``what`` was run."""
+    def write(self, run: Run) -> None:
+        """Write the files, and beside each the machine that it was made on."""
+        params = " ".join(f"{name}={given}" for name, given in run.params.items())
+        what = f"bench {run.bench} {params}".rstrip()
         if self.op_log is not None:
-            write_op_log(engine.op_log, self.op_log)
-            _keep_machine(self.op_log, engine.topology, what)
-        if self.trace is not None and self.log is not None:
-            write_trace(make_trace(self.log, engine.handles, self.keep), self.trace)
-            _keep_machine(self.trace, engine.topology, what)
-        if self.roofline is not None and self.explanation is not None:
-            charts = roofline_charts(engine.machine.graph, self.explanation.rooflines)
+            write_op_log(run.engine.op_log, self.op_log)
+            _keep_machine(self.op_log, run.engine.topology, what)
+        if self.trace is not None:
+            run.trace(self.trace, keep=self.keep)
+            _keep_machine(self.trace, run.engine.topology, what)
+        if self.roofline is not None and run.live is not None and run.live.explanation is not None:
+            charts = roofline_charts(run.engine.machine.graph, run.live.explanation.rooflines)
             late(ROOFLINE, "draw_roofline")(charts, what, self.roofline)
-            _keep_machine(self.roofline, engine.topology, what)
+            _keep_machine(self.roofline, run.engine.topology, what)
 
 
-def wanted_outputs(
-    machine: Topology,
-    op_log: str | None,
-    trace: str | None,
-    keep: str | None,
-    roofline: str | None,
-    *,
-    explain: bool,
-    sanitize: bool,
-    observe: bool,
-) -> Outputs:
-    """Return the outputs that options ask for.
+def list_files(
+    machine: Topology, op_log: str | None, trace: str | None, keep: str | None, roofline: str | None
+) -> RunFiles:
+    """Return the files that options ask for.
 
     InputError for a file that cannot be written and for a filter without sense.
     """
     if keep is not None and trace is None:
         raise InputError("--trace-filter says what --trace FILE shows; give both")
-    return Outputs(
+    return RunFiles(
         op_log=None if op_log is None else checked_path(op_log),
         trace=None if trace is None else writable(trace),
         roofline=None if roofline is None else _picture(roofline),
         keep=EVERYTHING if keep is None else parse_filter(keep, machine.topology_obj.nodes),
-        explain=explain,
-        sanitize=sanitize,
-        observe=observe,
     )
 
 

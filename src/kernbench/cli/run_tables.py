@@ -1,32 +1,30 @@
-"""A run as tables and lines."""
+"""Print a run: what went wrong, the verdict, numbers, then tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import field
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import bar, facts, number, show, table, text
-from kernbench.cli.run_extras import Extras, print_extras
-from kernbench.common.config import ConfigModel
-from kernbench.common.errors import text_of
+from kernbench.cli.console import ReportLine, bar, facts, number, show_report, table, text
 from kernbench.common.ids import cube_part, pe_name
-from kernbench.common.program_line import ErrorPlace
-from kernbench.common.units import format_ns, format_size
-from kernbench.common.values import value
-from kernbench.engine.keeping import DataReport
+from kernbench.common.late import late
+from kernbench.common.units import format_size
+from kernbench.library.running import WRONG
+from kernbench.library.runs import LiveRun, Run
 from kernbench.messages.commands import BY_BLOCKS
+from kernbench.messages.requests import PeCoord
 from kernbench.observe.statistics import TimeShare
-from kernbench.runtime_api.bench_runner import BenchSummary
-from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
-from kernbench.runtime_api.memory import CleanupReport, LeakedMemory
-from kernbench.runtime_api.testing import Comparison
-from kernbench.topology.builder import Topology
+from kernbench.runtime_api.launch_report import LaunchSplit
 
 SMALLEST_SHARE = 0.005
-MOST_QUEUES = 8
+MOST_QUEUES, MOST_LINKS, MOST_FINDINGS, MOST_PRINTED, MOST_COMPARED = 8, 8, 5, 8, 6
+EXPLANATION = "kernbench.cli.explain_output"
+ADVICE = "kernbench.cli.advise_output"
+FINDINGS = "kernbench.cli.finding_tables"
 PHASES = {
     "launch": "launch: kernels",
     "h2d": "h2d: host to device",
@@ -36,92 +34,117 @@ PHASES = {
     "unmap": "unmap: MMU entries",
     "dma": "dma: raw traffic",
 }
+ReportPart: TypeAlias = "Table | ReportLine | None"
 
 
-@value(kw_only=True)
-class RunHead:
-    """A run as its program sees it; ``status`` is OK, FAILED, NO_REQUESTS or INTERRUPTED, ``said`` its own line.
-
-    ``error``: what the program raised; ``failure``, which happened at ``place``: why the run did not go well. ``data``:
-    what was kept and read; ``unmodelled``: operators that the host computed, and how often.
-    """
-
-    bench: str
-    device: str
-    status: str
-    summary: BenchSummary
-    params: ConfigModel
-    verify: bool
-    comparisons: tuple[Comparison, ...]
-    skipped: int
-    cleanup: CleanupReport = field(default_factory=CleanupReport)
-    error: Exception | None = None
-    failure: Exception | None = None
-    place: ErrorPlace | None = None
-    said: str = ""
-    data: DataReport
-    unmodelled: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def leaks(self) -> tuple[LeakedMemory, ...]:
-        """Memory that nobody gave back; a run that broke off could not, so that says nothing."""
-        return self.cleanup.leaked if self.error is None else ()
+def print_run(console: Console, run: Run, *, explain: bool, verbose: bool) -> None:
+    """Print a run; ``explain``: where its time went before everything else. ``verbose``: nothing is left out."""
+    show_report(console, _head(run, verbose=verbose), _tables(run, explain=explain))
 
 
-def print_run(
-    console: Console, machine: Topology, head: RunHead, report: RunReport, extras: Extras | None = None
-) -> None:
-    """Print everything about a run: why it failed, what binds it, then its tables."""
-    if head.failure is not None:
-        console.print(
-            f"{head.status}  {head.bench}: {text_of(head.failure)}", style="bold red", soft_wrap=True, markup=False
-        )
-    if extras is not None and extras.explanation is not None:
-        console.print(extras.explanation.verdict.sentence, style="bold", soft_wrap=True, markup=False)
-        console.print()
-    show(console, facts("Run", _about(machine, head)), _phases(head))
-    for launch in report.launches:
-        show(console, _launch(launch))
-    show(console, _engines(report), _links(report), _queues(report), facts("Traffic", _traffic(report)))
-    if extras is not None:
-        print_extras(console, extras)
-    if report.under_way:
-        console.print(f"under way when it ended: {_some(report.under_way)}", style="yellow", soft_wrap=True)
-    for line, style in _verdict(head):
-        console.print(line, style=style, soft_wrap=True)
-    if head.said:
-        console.print(head.said, style="bold", soft_wrap=True, markup=False)
-    simulated = f"{format_ns(head.summary.sim_ns)} simulated, {report.events:,} events"
-    console.print(f"{head.status}  {head.bench}: {simulated}", style=_colour(head.status), soft_wrap=True)
+def _head(run: Run, *, verbose: bool) -> Iterator[ReportLine]:
+    """Yield the lines that come first: what is wrong, what binds, what was compared."""
+    most = None if verbose else MOST_COMPARED
+    wrong = [(str(each), "bold red") for each in run.checks if not each.passed]
+    wrong += [(str(each), "bold red") for each in run.findings or () if each.kind in WRONG]
+    yield from _some_of(wrong, most, "wrong")
+    yield run.verdict.sentence, "bold"
+    yield run.status_line, {"OK": "bold green", "INTERRUPTED": "bold yellow"}.get(run.status, "bold red")
+    if run.said:
+        yield run.said, "bold"
+    yield from _some_of([(str(each), "green") for each in run.checks if each.passed], most, "PASS")
+    if not run.checks:
+        yield _describe_unverified(run), "yellow"
+    yield str(run.data), "bold yellow" if run.data.stopped or run.data.zeros_read else "default"
+    yield from _further(run, most)
+    yield from _about(run)
+    yield from _some_of([(str(line), "default") for line in run.printed], most and MOST_PRINTED, "lines of kernels")
 
 
-def _about(machine: Topology, head: RunHead) -> Iterator[tuple[str, str]]:
-    spec = machine.spec
-    yield "bench", head.bench
-    params = ", ".join(f"{name}={value}" for name, value in head.params.model_dump().items())
+def _some_of(lines: Sequence[ReportLine], most: int | None, what: str) -> Iterator[ReportLine]:
+    """Yield the first lines, and how many more there are."""
+    yield from islice(lines, most)
+    if most is not None and len(lines) > most:
+        yield f"… {len(lines) - most:,} more {what} (-v shows all)", lines[0][1]
+
+
+def _further(run: Run, most: int | None) -> Iterator[ReportLine]:
+    if run.report.under_way:
+        yield f"under way when it ended: {_some_names(run.report.under_way)}", "yellow"
+    if run.unmodelled:
+        found = ", ".join(f"{name} {times}" for name, times in sorted(run.unmodelled.items(), key=lambda e: -e[1]))
+        yield f"unmodelled, computed by the host at the price of copies: {found}", "bold red"
+    left = [(f"leaked: {leak}", "yellow") for leak in run.leaked]
+    left += [(f"left behind: {each}", "yellow") for each in run.left]
+    left += [(str(each), "yellow") for each in run.findings or () if each.kind not in WRONG]
+    yield from _some_of(left, most and MOST_FINDINGS, "lines")
+    if run.findings == ():
+        yield "sanitizer: nothing found", "green"
+
+
+def _describe_unverified(run: Run) -> str:
+    if run.status == "NO_REQUESTS":
+        return "the bench submitted no request, so nothing was simulated"
+    if run.error is not None:
+        return "nothing was verified: the run failed"
+    if run.verify:
+        return "nothing was verified: the bench compared nothing"
+    checks = f"{run.skipped} comparison{'' if run.skipped == 1 else 's'} of the bench"
+    return f"nothing was verified; --verify-data evaluates {checks if run.skipped else 'its comparisons'}"
+
+
+def _about(run: Run) -> Iterator[ReportLine]:
+    params = ", ".join(f"{name}={given}" for name, given in run.params.items())
     if params:
-        yield "parameters", params
-    counts = f"{spec.num_sips} SIPs × {spec.cubes_per_sip} cubes × {spec.pes_per_cube} PEs"
-    yield "machine", f"{machine.name} ({counts}, {machine.digest[:12]})"
-    clocks = machine.configured.clocks
-    if clocks.changed:
-        yield "clocks", str(clocks)
-    if spec.cube.hbm.is_assumed:
-        yield "memory", spec.cube.hbm.timing_text
-    yield "device", head.device
-    yield "latency", f"{head.summary.sim_ns:,.3f} ns"
+        yield f"parameters: {params}", "default"
+    yield f"machine: {run.machine_name} ({', '.join(_machine(run))}), device {run.device}", "default"
 
 
-def _phases(head: RunHead) -> Table:
+def _machine(run: Run) -> Iterator[str]:
+    if run.live is not None:
+        topology = run.live.machine.topology
+        spec, clocks = topology.spec, topology.configured.clocks
+        yield f"{spec.num_sips} SIPs × {spec.cubes_per_sip} cubes × {spec.pes_per_cube} PEs"
+        if clocks.changed:
+            yield f"clocks {clocks}"
+        if spec.cube.hbm.is_assumed:
+            yield f"memory {spec.cube.hbm.timing_text}"
+    yield run.digest[:12]
+
+
+def _tables(run: Run, *, explain: bool) -> Iterator[ReportPart]:
+    """Yield the tables, the most important first."""
+    if run.live is not None and run.live.advice is not None:
+        yield from late(ADVICE, "advice_parts")(run.live.advice)
+    if explain:
+        yield from _explanation(run.live)
+    launches = [_launch(launch) for launch in run.report.launches]
+    yield from launches[:1]
+    yield _phases(run)
+    yield from launches[1:]
+    yield from (_engines(run), _links(run), _queues(run), facts("Traffic", _traffic(run)))
+    if run.findings:
+        yield late(FINDINGS, "tabulate_findings")(run.findings)
+    if not explain:
+        yield from _explanation(run.live)
+
+
+def _explanation(live: LiveRun | None) -> Iterable[ReportPart]:
+    if live is None or live.explanation is None:
+        return ()
+    parts: Iterable[ReportPart] = late(EXPLANATION, "explanation_parts")(live.explanation)
+    return parts
+
+
+def _phases(run: Run) -> Table:
     made = table(
         "Simulated latency by phase  (phases may overlap; what is left is freed after the run)",
         text("phase"),
         *(number(name) for name in ("requests", "bytes", "under way ns", "of the run", "longest ns")),
         text(""),
     )
-    whole = head.summary.sim_ns
-    for phase in head.summary.phases:
-        share = phase.busy_ns / whole if whole else 0.0
+    for phase in run.phases:
+        share = phase.busy_ns / run.latency_ns if run.latency_ns else 0.0
         made.add_row(
             PHASES.get(phase.phase, phase.phase),
             f"{phase.requests:,}",
@@ -146,7 +169,7 @@ def _launch(launch: LaunchSplit) -> Table:
     whole = launch.total_ns
     made.add_row("control path: host to PEs, until the common start", *_part(launch.before_ns, whole))
     made.add_row("kernels: first start to last end", *_part(launch.kernel_ns, whole))
-    slowest = cube_part(launch.slowest[0], launch.slowest[1], f"pe{launch.slowest[2]}")
+    slowest = _pe(launch.slowest)
     longest = f"  the longest, {slowest}" if launch.pe_count > 1 else f"  {slowest}"
     made.add_row(longest, f"{launch.slowest_ns:,.3f}", "", "", style="cyan")
     for share in _visible(launch):
@@ -160,13 +183,17 @@ def _launch(launch: LaunchSplit) -> Table:
     return made
 
 
+def _pe(pe: PeCoord) -> str:
+    return cube_part(pe[0], pe[1], f"pe{pe[2]}")
+
+
 def _part(ns: float, whole: float) -> tuple[str, str, str]:
     share = ns / whole if whole else 0.0
     return f"{ns:,.3f}", f"{share:.1%}", bar(share)
 
 
 def _visible(launch: LaunchSplit) -> Iterator[TimeShare]:
-    """The shares that can be seen; the others in one."""
+    """Yield the shares that can be seen, and the others in one."""
     least = SMALLEST_SHARE * launch.slowest_ns
     small = [share.ns for share in launch.shares if share.ns < least]
     yield from (share for share in launch.shares if share.ns >= least)
@@ -174,14 +201,14 @@ def _visible(launch: LaunchSplit) -> Iterator[TimeShare]:
         yield TimeShare("anything else", sum(small))
 
 
-def _engines(report: RunReport) -> Table:
+def _engines(run: Run) -> Table:
     made = table(
         "Engines of the PEs, from the first start of a kernel to the last end",
         text("engine"),
         *(number(name) for name in ("PEs", "operations", "busy ns a PE", "utilisation")),
         text(""),
     )
-    for usage in report.engines:
+    for usage in run.engines:
         made.add_row(
             usage.engine,
             str(usage.pes),
@@ -193,7 +220,7 @@ def _engines(report: RunReport) -> Table:
     return made
 
 
-def _links(report: RunReport) -> Table:
+def _links(run: Run) -> Table:
     made = table(
         "Busiest links",
         text("from"),
@@ -201,7 +228,7 @@ def _links(report: RunReport) -> Table:
         *(number(name) for name in ("GB/s", "carried", "busy", "peak FIFO")),
         text(""),
     )
-    for link in report.traffic.busiest:
+    for link in run.links[:MOST_LINKS]:
         made.add_row(
             link.src,
             link.dst,
@@ -214,21 +241,21 @@ def _links(report: RunReport) -> Table:
     return made
 
 
-def _queues(report: RunReport) -> Table:
+def _queues(run: Run) -> Table:
     made = table(
         "Queues of the PEs that sent most",
         text("PE"),
         *(number(name) for name in ("messages", "bytes", "busy ns")),
         text("by queue"),
     )
-    for each in sorted(report.queues, key=lambda each: -each.nbytes)[:MOST_QUEUES]:
+    for each in sorted(run.report.queues, key=lambda each: -each.nbytes)[:MOST_QUEUES]:
         by_queue = ", ".join(f"{use.direction} {use.messages:,} ({format_size(use.nbytes)})" for use in each.sent)
         made.add_row(pe_name(each.pe), f"{each.messages:,}", format_size(each.nbytes), f"{each.busy_ns:,.3f}", by_queue)
     return made
 
 
-def _traffic(report: RunReport) -> Iterator[tuple[str, str]]:
-    traffic = report.traffic
+def _traffic(run: Run) -> Iterator[tuple[str, str]]:
+    report, traffic = run.report, run.report.traffic
     yield "HBM", f"{format_size(traffic.hbm_in)} in, {format_size(traffic.hbm_out)} out (headers included)"
     ways = f"{format_size(traffic.to_machine)} to the machine, {format_size(traffic.from_machine)} from it"
     yield "host link", f"{ways}, {traffic.host_utilisation:.1%} busy"
@@ -240,38 +267,7 @@ def _traffic(report: RunReport) -> Iterator[tuple[str, str]]:
     yield "events", f"{report.events:,} for {report.transfers:,} transfers; {report.records:,} records in the op-log"
 
 
-def _some(names: tuple[str, ...], most: int = 5) -> str:
-    """The first of some names, and how many more there are."""
+def _some_names(names: tuple[str, ...], most: int = 5) -> str:
+    """Return the first of some names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-def _verdict(head: RunHead) -> Iterator[tuple[str, str]]:
-    """Lines about numbers and memory, with their style."""
-    for each in head.comparisons:
-        yield str(each), "green" if each.passed else "bold red"
-    if not head.comparisons:
-        yield _describe_unverified(head), "yellow"
-    yield str(head.data), "bold yellow" if head.data.stopped or head.data.zeros_read else "default"
-    if head.unmodelled:
-        found = ", ".join(f"{name} {times}" for name, times in sorted(head.unmodelled.items(), key=lambda e: -e[1]))
-        yield f"unmodelled, computed by the host at the price of copies: {found}", "bold red"
-    for leak in head.leaks:
-        yield f"leaked: {leak}", "yellow"
-    for left in head.cleanup.left:
-        yield f"left behind: {left}", "yellow"
-
-
-def _describe_unverified(head: RunHead) -> str:
-    if head.status == "NO_REQUESTS":
-        return "the bench submitted no request, so nothing was simulated"
-    if head.error is not None:
-        return "nothing was verified: the run failed"
-    if head.verify:
-        return "nothing was verified: the bench compared nothing"
-    checks = f"{head.skipped} comparison{'' if head.skipped == 1 else 's'} of the bench"
-    return f"nothing was verified; --verify-data evaluates {checks if head.skipped else 'its comparisons'}"
-
-
-def _colour(status: str) -> str:
-    return {"OK": "bold green", "INTERRUPTED": "bold yellow"}.get(status, "bold red")

@@ -1,17 +1,75 @@
-"""``kernbench sweep``: its options. What it does is in ``sweep_run``, which takes long to import."""
+"""``kernbench sweep``: its options, and its results as tables. What takes long to import comes later."""
 
 from __future__ import annotations
 
-import rich_click as click
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from kernbench.cli.completion import complete_override
-from kernbench.cli.options import data_options, debug_option, json_option, topology_option
+import rich_click as click
+from rich.table import Table
+
+from kernbench.cli.console import (
+    ReportLine,
+    number,
+    print_json,
+    say,
+    show_progress,
+    show_report,
+    stderr,
+    stdout,
+    table,
+    text,
+)
+from kernbench.cli.options import (
+    bench_set_option,
+    ccl_option,
+    data_options,
+    debug_option,
+    json_option,
+    topology_option,
+    verbose_option,
+)
+from kernbench.cli.session import FAILED, INTERRUPTED
 from kernbench.common.data_policy import DataOptions
+from kernbench.common.errors import InputError, Problem
 from kernbench.common.late import late
+from kernbench.common.values import value
 from kernbench.evaluation.sweep_processes import begin_server
 
-RUN = "kernbench.cli.sweep_run"
+if TYPE_CHECKING:
+    from kernbench.evaluation.sweep_measure import PointRow
+    from kernbench.evaluation.sweep_plan import SweepPlan
+    from kernbench.library.sweeps import Sweep
+
+LIBRARY = "kernbench.library.sweeps"
+LOADING = "kernbench.evaluation.sweep_loading"
+JOURNAL = "kernbench.evaluation.sweep_journal"
 LOCAL = "local"
+RESULTS = Path("results") / "sweep"
+MOST_ROWS = 10
+MOST_NAMED = 5
+LONGEST_ERROR = 300
+SHOWN = ("sim_ns", "launch.ns", "launch.bound")
+
+
+@value(kw_only=True)
+class SweepOptions:
+    """The options of the command line."""
+
+    spec: str
+    executor: str
+    jobs: int | None
+    resume: bool
+    force: bool
+    allow_failures: bool
+    out: str | None
+    overrides: tuple[str, ...]
+    topology: str | None
+    ccl: str | None
+    values: DataOptions
+    as_json: bool
 
 
 @click.command(name="sweep")
@@ -28,50 +86,142 @@ LOCAL = "local"
 @click.option("--force", is_flag=True, help="Overwrite the results of a sweep that are there.")
 @click.option("--allow-failures", is_flag=True, help="Exit with 0 although points failed.")
 @click.option("--out", metavar="DIR", help="Where results go.  [default: results/sweep/NAME]")
-@click.option(
-    "--set",
-    "overrides",
-    metavar="PATH=VALUE",
-    multiple=True,
-    shell_complete=complete_override,
-    help="Change a value of the machine or a parameter of the bench, at all points.",
-)
-@click.option("--ccl", metavar="FILE", help="How collectives work.  [default: ./ccl.yaml, else the packaged file]")
+@bench_set_option
+@ccl_option
 @data_options
 @topology_option
+@verbose_option
 @json_option
 @debug_option
-def command(
-    spec: str,
-    executor: str,
-    jobs: int | None,
-    resume: bool,
-    force: bool,
-    allow_failures: bool,
-    out: str | None,
-    overrides: tuple[str, ...],
-    ccl: str | None,
-    values: DataOptions,
-    topology: str | None,
-    as_json: bool,
-) -> int:
+def command(**given: Any) -> int:
     """Run a grid of machine and bench parameters in parallel: one Parquet file, and pictures."""
-    if executor == LOCAL:
+    asked = SweepOptions(**given)
+    if asked.executor == LOCAL:
         begin_server()
-    code: int = late(RUN, "sweep")(
-        late(RUN, "SweepOptions")(
-            spec=spec,
-            executor=executor,
-            jobs=jobs,
-            resume=resume,
-            force=force,
-            allow_failures=allow_failures,
-            out=out,
-            overrides=overrides,
-            topology=topology,
-            ccl=ccl,
-            values=values,
-            as_json=as_json,
-        )
+    return run_sweep_command(asked)
+
+
+def run_sweep_command(asked: SweepOptions) -> int:
+    """Run the sweep, write its results, show them; return the exit code."""
+    if asked.resume and asked.force:
+        raise InputError("--resume goes on with what is there, --force overwrites it: give one of them")
+    jobs = asked.jobs or os.cpu_count() or 1
+    try:
+        make_workers = late(LIBRARY, "workers_named")(asked.executor, jobs)
+    except InputError as error:
+        wrong = [Problem(source="--executor", line=0, column=0, path="", message=str(error))]
+        late(LOADING, "plan_sweep")(asked.spec, asked.topology, asked.overrides, asked.ccl, wrong=wrong)
+        raise
+    plan: SweepPlan = late(LOADING, "plan_sweep")(
+        asked.spec, asked.topology, asked.overrides, asked.ccl, values=asked.values, jobs=jobs
     )
-    return code
+    folder = RESULTS / plan.name if asked.out is None else Path(asked.out)
+    try:
+        found: Sweep = late(LIBRARY, "run_planned")(
+            plan, folder, make_workers, resume=asked.resume, force=asked.force, on_progress=show_progress()
+        )
+    except KeyboardInterrupt:
+        _tell_interrupted(plan, folder, as_json=asked.as_json)
+        return INTERRUPTED
+    if asked.as_json:
+        print_json(found.to_dict())
+    else:
+        for path in found.files:
+            say(f"wrote {path}")
+        show_report(stdout(), _head(found), _tables(found))
+    return 0 if asked.allow_failures or not len(found.failed) else FAILED
+
+
+def _tell_interrupted(plan: SweepPlan, folder: Path, *, as_json: bool) -> None:
+    """Say what is finished, and how to go on: as the journal in ``folder`` says, which is what is gone on with."""
+    path = folder / late(JOURNAL, "JOURNAL_FILE")
+    state = late(JOURNAL, "read_state")(path)
+    finished = 0 if state is None else state.finished
+    said = f"{finished} of {plan.n_points} points are finished, in {path}"
+    stderr().print(f"interrupted: {said}; go on with --resume", soft_wrap=True)
+    if as_json:
+        print_json(
+            {
+                "status": "INTERRUPTED",
+                "error": "interrupted; go on with --resume",
+                "sweep": plan.name,
+                "bench": plan.bench.name,
+                "points": plan.n_points,
+                "finished": finished,
+                "journal": str(path),
+                "topology": plan.machine.source,
+                "digest": plan.machine.digest,
+            }
+        )
+
+
+def _head(found: Sweep) -> Iterator[ReportLine]:
+    """Yield the lines that come first: what failed, what is best, and what was swept."""
+    failed = len(found.failed)
+    if failed:
+        groups = found.groups
+        more = f" (and {len(groups) - 1} other errors)" if len(groups) > 1 else ""
+        yield f"{failed} points failed: {_shorten(groups[0].error)}{more}", "bold red"
+    yield found.verdict, "bold"
+    yield found.status_line, "bold yellow" if failed else "bold green"
+    yield f"bench: {found.found.bench}, machine: {found.source}", "default"
+    for path, values in found.found.grid.items():
+        yield f"axis {path}: {len(values)}: {_ends(values)}", "default"
+
+
+def _ends(values: Sequence[object]) -> str:
+    shown = [_cell(each) for each in values]
+    return ", ".join(shown if len(shown) <= 8 else [*shown[:3], "…", shown[-1]])
+
+
+def _tables(found: Sweep) -> Iterator[Table]:
+    yield _failures(found)
+    yield _rows(found)
+
+
+def _rows(found: Sweep) -> Table:
+    good = [row for row in found.table if row["status"] == "ok"]
+    few = sorted(good, key=_time)[:MOST_ROWS]
+    which = f", the {MOST_ROWS} fastest of {len(good)}" if len(good) > MOST_ROWS else ""
+    axes = [number(name) for name in ("point", *map(_short, found.axes))]
+    made = table(f"Points{which}", *axes, number("sim ns"), number("main launch ns"), text("bound by"))
+    for row in few:
+        made.add_row(*(_cell(row.get(name)) for name in ("point", *found.axes, *SHOWN)))
+    return made
+
+
+def _failures(found: Sweep) -> Table:
+    groups = found.groups
+    which = f", the {MOST_ROWS} most frequent errors of {len(groups)}" if len(groups) > MOST_ROWS else ""
+    made = table(f"Failed{which}", number("points"), text("status"), text("why"), text("where"))
+    for group in groups[:MOST_ROWS]:
+        made.add_row(str(len(group.rows)), group.status, _shorten(group.error), _places(found, group.rows))
+    return made
+
+
+def _shorten(error: str) -> str:
+    """Return its first line: a report of a deadlock has many, which are in the file."""
+    line = error.partition("\n")[0][:LONGEST_ERROR]
+    return line if line == error else f"{line} …"
+
+
+def _places(found: Sweep, rows: Sequence[PointRow]) -> str:
+    """Return ``m=32 n=64; m=64 n=64; and 3 more``."""
+    named = [" ".join(f"{_short(path)}={_cell(row[path])}" for path in found.axes) for row in rows[:MOST_NAMED]]
+    return "; ".join([*named, f"and {len(rows) - MOST_NAMED} more"] if len(rows) > MOST_NAMED else named)
+
+
+def _short(path: str) -> str:
+    name: str = late("kernbench.evaluation.sweep_spec", "short_name")(path)
+    return name
+
+
+def _time(row: PointRow) -> float:
+    found = row["sim_ns"]
+    return float(found) if isinstance(found, int | float) else 0.0
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

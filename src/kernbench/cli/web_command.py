@@ -9,8 +9,8 @@ import rich_click as click
 
 import kernbench.benches
 from kernbench.cli.completion import complete_bench, complete_override
-from kernbench.cli.console import Json, facts, print_json, say, show, stdout
-from kernbench.cli.failures import error_document, place_document, report_program_error
+from kernbench.cli.console import Json, facts, print_json, say, show, show_progress, stdout
+from kernbench.cli.failures import error_document, report_program_error
 from kernbench.cli.options import (
     ccl_option,
     data_options,
@@ -20,13 +20,14 @@ from kernbench.cli.options import (
     verbose_option,
     verify_option,
 )
-from kernbench.cli.run_json import verification_document
 from kernbench.cli.session import Session
-from kernbench.cli.steps import show_steps
 from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import InputError
 from kernbench.common.files import writable
+from kernbench.common.program_line import place_document
 from kernbench.common.units import format_ns, format_size
+from kernbench.library.progress import StepProgress
+from kernbench.library.run_document import verification_document
 from kernbench.runtime_api.bench_runner import BenchResult, BenchStatus
 from kernbench.web.page import FileSource, Made, PageSource, RunSource
 from kernbench.web.server import PageServer, Shelf, Watcher, serve
@@ -115,8 +116,8 @@ def _what_is_wrong(result: BenchResult) -> str:
 
 
 def _make(source: RunSource) -> Made:
-    with show_steps(1) as progress:
-        progress.begin("the machine" if source.bench is None else f"simulating {source.bench}")
+    with show_progress() as display:
+        display(StepProgress("the machine" if source.bench is None else f"simulating {source.bench}", 0, 1))
         return source.make()
 
 

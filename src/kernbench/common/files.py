@@ -125,6 +125,20 @@ def round_figures(value: Any, decimals: Mapping[str, int] = TIMES, digits: int |
     return value if digits is None or not isinstance(value, float) else round(value, digits)
 
 
+def plain_document(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document as JSON has it: figures rounded for a reader, and as texts those that JSON does not have."""
+    found: dict[str, Any] = _finite(round_figures(document, FIGURES))
+    return found
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _last_word(name: object) -> str:
     """Return the last word of a name, such as ``ns`` of ``launch.kernel_ns``."""
     return str(name).replace(".", "_").rpartition("_")[2]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from kernbench.common.errors import InputError, KernelNote, ProgramExitError, RunError, notes_of, text_of
 from kernbench.common.values import value
@@ -112,6 +113,21 @@ class ErrorPlace:
     pe: tuple[int, int, int] | None = None
     kernel: str | None = None
     rank: int | None = None
+
+
+def place_document(place: ErrorPlace | None) -> dict[str, Any] | None:
+    """Return the place where an error comes from as an entry of a document."""
+    if place is None:
+        return None
+    line = place.line
+    return {
+        "file": None if line is None else line.file,
+        "line": None if line is None else line.line,
+        "function": None if line is None else line.function,
+        "pe": None if place.pe is None else list(place.pe),
+        "kernel": place.kernel,
+        "rank": place.rank,
+    }
 
 
 def place_of(error: BaseException) -> ErrorPlace:

@@ -242,15 +242,27 @@ def read_compared(text: str) -> ResultFile:
     if not os.path.exists(path):
         raise InputError(f"{path}: no such file; compare takes {TABLE_FILE}, or what {RUN_COMMAND} prints")
     if path.suffix == ".json":
-        return ResultFile(text, (), (_run(path),))
-    table = read_sweep_table(path)
-    results = tuple(_points(table))
+        return ResultFile(text, (), (_figures(read_run(path)),))
+    found = take_table(text, read_sweep_table(path))
     if match is None:
-        return ResultFile(text, table.axes, results)
+        return found
     point = int(match["point"])
-    if point >= len(results):
-        raise InputError(f"{path}: no point {point}; there are 0 to {len(results) - 1}")
-    return ResultFile(text, (), (results[point],))
+    if point >= len(found.results):
+        raise InputError(f"{path}: no point {point}; there are 0 to {len(found.results) - 1}")
+    return ResultFile(text, (), (found.results[point],))
+
+
+def take_table(name: str, table: SweepTable) -> ResultFile:
+    """Return the results of a sweep, to be compared."""
+    return ResultFile(name, table.axes, tuple(_points(table)))
+
+
+def take_run(name: str, document: Mapping[str, Any]) -> ResultFile:
+    """Return the result of a run, to be compared. InputError for one that failed."""
+    if document["status"] != GOOD_STATUS:
+        why = f": {show(document['error'])}" if document["error"] else ""
+        raise InputError(f"{name}: the run ended with status {document['status']}{why}; there is nothing to compare")
+    return ResultFile(name, (), (_figures(read_model(RunDocument, document)),))
 
 
 def _points(table: SweepTable) -> Iterator[ResultFigures]:
@@ -262,8 +274,7 @@ def _points(table: SweepTable) -> Iterator[ResultFigures]:
         yield ResultFigures(_plain({**base, **axes, **changed, **_of_bench(params)}), row)
 
 
-def _run(path: Path) -> ResultFigures:
-    document = read_run(path)
+def _figures(document: RunDocument) -> ResultFigures:
     machine = flat_configuration(document.configuration)
     return ResultFigures(_plain({"bench": document.bench, **machine, **_of_bench(document.params)}), document.row())
 

@@ -63,18 +63,31 @@ def halo() -> list[AbstractPathEffect]:
 
 
 @contextmanager
-def drawing(path: Path, width_in: float, height_in: float, title: str = "") -> Iterator[Figure]:
-    """A figure in the common style, to be filled inside; written to the PNG ``path`` at the end, whole or not at all.
-
-    The same data give the same file. InputError when it cannot be written.
-    """
-    with rc_context(STYLE), replacing(path) as temporary:
+def make_figure(width_in: float, height_in: float, title: str = "") -> Iterator[Figure]:
+    """Give a figure in the common style, to be filled inside."""
+    with rc_context(STYLE):
         figure = Figure(figsize=(width_in, height_in), layout="constrained")
         FigureCanvasAgg(figure)
         if title:
             figure.suptitle(title, x=0.008, horizontalalignment="left", fontsize=12, fontweight="bold")
         yield figure
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure to the PNG ``path``, whole or not at all. InputError when it cannot be written.
+
+    The same data give the same file.
+    """
+    with rc_context(STYLE), replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
+
+
+@contextmanager
+def drawing(path: Path, width_in: float, height_in: float, title: str = "") -> Iterator[Figure]:
+    """Give a figure in the common style, to be filled inside; written to the PNG ``path`` at the end."""
+    with make_figure(width_in, height_in, title) as figure:
+        yield figure
+    save_figure(figure, path)
 
 
 def value_grid(axes: Axes, along: str = "y") -> None:

@@ -12,9 +12,8 @@ from kernbench.common.errors import InputError
 from kernbench.common.units import format_size
 from kernbench.topology.builder import Topology, packaged_machines, resolve_topology
 from kernbench.topology.drawing.figure import to_svg
-from kernbench.topology.spec import TopologySpec
+from kernbench.topology.export import peak_text
 
-OPS_PER_MAC = 2
 _COLUMNS = (
     "machine",
     "SIPs × cubes × PEs",
@@ -53,22 +52,13 @@ def _row(machine: Topology) -> tuple[str, ...]:
     return (
         f"`{machine.name}`",
         f"{spec.num_sips} × {spec.cubes_per_sip} × {spec.pes_per_cube} = {spec.num_pes}",
-        _peaks(spec),
+        peak_text(spec),
         f"{cube.hbm.timing_text} {spec.num_sips * spec.hbm_bytes_per_sip / 2**30:,.0f}",
         f"{cube.slice_peak_gbs:.4g}; {cube.slice_bw_gbs:.4g}",
         f"{slices * cube.slice_peak_gbs:.3g}; {slices * cube.slice_bw_gbs:.3g}",
         format_size(spec.pe.tcm.bytes),
         f"{cube.noc.link_bw_gbs:g}; {between_cubes}; {between_sips}; {system.host_to_switch.bw_gbs:g}",
     )
-
-
-def _peaks(spec: TopologySpec) -> str:
-    """Describe the peak of all PEs: types of one rate together."""
-    by_rate: dict[float, list[str]] = {}
-    for dtype, rate in spec.pe.gemm.macs_per_ns.items():
-        by_rate.setdefault(rate, []).append("f8" if dtype.startswith("f8") else dtype)
-    peaks = ((dict.fromkeys(names), OPS_PER_MAC * rate * spec.num_pes / 1000) for rate, names in by_rate.items())
-    return "; ".join(f"{', '.join(names)} {tera:,.0f}" for names, tera in peaks)
 
 
 def fill_page(page: str, sections: Mapping[str, str]) -> str:

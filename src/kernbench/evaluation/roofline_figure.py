@@ -8,9 +8,21 @@ from pathlib import Path
 from textwrap import fill
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from kernbench.evaluation.figure_style import BLACK, BLUE, GREEN, MARKERS, MUTED, ORANGE, PURPLE, drawing, value_grid
+from kernbench.evaluation.figure_style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    MARKERS,
+    MUTED,
+    ORANGE,
+    PURPLE,
+    make_figure,
+    save_figure,
+    value_grid,
+)
 from kernbench.observe.roofline_chart import ChartPoint, RooflineChart
 from kernbench.topology import resources as of
 
@@ -27,12 +39,18 @@ NAME_DECADES = 0.12
 
 
 def draw_roofline(charts: Sequence[RooflineChart], title: str, path: Path) -> None:
-    """Draw ``charts`` side by side to the PNG ``path``. InputError when it cannot be written."""
+    """Draw ``charts`` to the PNG ``path``. InputError when it cannot be written."""
+    save_figure(roofline_figure(charts, title), path)
+
+
+def roofline_figure(charts: Sequence[RooflineChart], title: str) -> Figure:
+    """Draw ``charts`` side by side."""
     width, height = PANEL_IN
     words = _plain(fill(title, LETTERS * len(charts)))
-    with drawing(path, width * len(charts), height, words) as figure:
+    with make_figure(width * len(charts), height, words) as figure:
         for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
             _draw_chart(axes, chart)
+    return figure
 
 
 def _draw_chart(axes: Axes, chart: RooflineChart) -> None:

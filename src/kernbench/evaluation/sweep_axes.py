@@ -15,8 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from kernbench.common.values import value
 from kernbench.evaluation.figure_style import INK
 from kernbench.evaluation.sweep_measure import BOUNDS, OK, PointRow
-from kernbench.evaluation.sweep_plan import SweepPlan
-from kernbench.evaluation.sweep_spec import is_numeric, short_name
+from kernbench.evaluation.sweep_spec import AxisValue, is_numeric, short_name
 from kernbench.evaluation.sweep_table import SweepTable
 
 ValueGrid: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.float64]]"
@@ -37,10 +36,10 @@ class TableSlice:
     note: str
 
 
-def slice_of(plan: SweepPlan, table: SweepTable, drawn: Sequence[str | None], value: str) -> TableSlice:
+def slice_of(table: SweepTable, drawn: Sequence[str | None], value: str) -> TableSlice:
     """The rows with ``value`` where every other axis is as at the first of them; there is one."""
     good = [row for row in table.rows if has_values(row, [value])]
-    others = [name for name in plan.axes if name not in drawn and len(plan.axes[name]) > 1]
+    others = [name for name, values in table.grid.items() if name not in drawn and len(values) > 1]
     first = {name: good[0][name] for name in others}
     rows = (row for row in good if all(row[name] == first[name] for name in others))
     note = ", ".join(f"{short_name(name)} {axis_text(cell)}" for name, cell in first.items())
@@ -59,17 +58,18 @@ def number_of(row: PointRow, column: str) -> float:
     return float(cell)
 
 
-def places_along(plan: SweepPlan, x: str, rows: Sequence[PointRow]) -> list[float]:
+def places_along(table: SweepTable, x: str, rows: Sequence[PointRow]) -> list[float]:
     """Place the rows of a curve along ``x``: at its numbers, or one beside the other."""
-    if is_numeric(plan.axes[x]):
+    values = table.grid[x]
+    if is_numeric(values):
         return [number_of(row, x) for row in rows]
-    names = [axis_text(value) for value in plan.axes[x]]
+    names = [axis_text(value) for value in values]
     return [float(names.index(axis_text(row[x]))) for row in rows]
 
 
-def mark_x(panel: Axes, plan: SweepPlan, x: str) -> None:
-    values = plan.axes[x]
-    if not is_numeric(plan.axes[x]):
+def mark_x(panel: Axes, values: Sequence[AxisValue]) -> None:
+    """Mark an axis with its values: at its numbers, or one beside the other."""
+    if not is_numeric(values):
         panel.set_xticks(range(len(values)), [axis_text(value) for value in values])
         return
     numbers = {float(value): axis_text(value) for value in values if isinstance(value, int | float)}
@@ -136,14 +136,14 @@ def name_cells(panel: Axes, columns: Sequence[str], lines: Sequence[str]) -> Non
     panel.spines[:].set_visible(False)
 
 
-def label_axes(panel: Axes, plan: SweepPlan, x: str, value: str, note: str) -> None:
+def label_axes(panel: Axes, table: SweepTable, x: str, value: str, note: str) -> None:
     panel.set_xlabel(short_name(x))
     panel.set_ylabel(value)
-    panel.set_title(title_of(plan, value, note))
+    panel.set_title(title_of(table, value, note))
 
 
-def title_of(plan: SweepPlan, value: str, note: str) -> str:
-    about = f"{plan.bench.name}: {value}"
+def title_of(table: SweepTable, value: str, note: str) -> str:
+    about = f"{table.bench}: {value}"
     return f"{about}\nat {note}" if note else about
 
 

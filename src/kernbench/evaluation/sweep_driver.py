@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, ProcessPoolExecutor, wait
@@ -27,7 +28,7 @@ from kernbench.evaluation.sweep_journal import Journal
 from kernbench.evaluation.sweep_measure import LOST, OK
 from kernbench.evaluation.sweep_plan import SweepPlan
 from kernbench.evaluation.sweep_point import PointChunk, PointJob, PointOutcome, SweepJob, run_chunk
-from kernbench.evaluation.sweep_processes import worker_context
+from kernbench.evaluation.sweep_processes import hidden_main, worker_context
 
 CHUNK_S = 0.5
 MOST_IN_CHUNK = 64
@@ -50,17 +51,33 @@ class ChunkWorkers(Protocol):
 
 
 @value
-class Progress:
+class SweepProgress:
     """The progress of a sweep. ``found``: points finished before it began, in a sweep that is resumed."""
 
     points: int
     finished: int
     failed: int
     found: int
+    elapsed_s: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """The share of the points that are finished."""
+        return self.finished / self.points
+
+    def __str__(self) -> str:
+        width, done = len(str(self.points)), self.finished - self.found
+        parts = [f"{self.failed} failed"] if self.failed else []
+        parts.append(f"{self.elapsed_s:.0f} s")
+        if done and self.finished < self.points:
+            parts.append(f"about {self.elapsed_s / done * (self.points - self.finished):.0f} s left")
+        elif self.found and not done:
+            parts.append(f"{self.found} were finished before")
+        return f"[{self.finished:>{width}}/{self.points}] {', '.join(parts)}"
 
 
 def run_sweep(
-    plan: SweepPlan, journal: Journal, workers: ChunkWorkers, on_progress: Callable[[Progress], None]
+    plan: SweepPlan, journal: Journal, workers: ChunkWorkers, on_progress: Callable[[SweepProgress], None]
 ) -> None:
     """Run the points that ``journal`` lacks, until it has all of them."""
     _SweepRun(plan, journal, workers, on_progress).run()
@@ -73,12 +90,13 @@ class _SweepRun:
     plan: SweepPlan
     journal: Journal
     workers: ChunkWorkers
-    on_progress: Callable[[Progress], None]
+    on_progress: Callable[[SweepProgress], None]
     waiting: deque[PointJob] = field(default_factory=deque)
     suspects: deque[PointChunk] = field(default_factory=deque)
     under_way: dict[Chunked, PointChunk] = field(default_factory=dict)
     found: int = 0
     failed: int = 0
+    began: float = field(default_factory=time.monotonic)
     cpu_s_per_point: float = math.inf
 
     def run(self) -> None:
@@ -94,12 +112,14 @@ class _SweepRun:
             self._tell()
 
     def _tell(self) -> None:
-        self.on_progress(Progress(self.plan.n_points, len(self.journal.finished), self.failed, self.found))
+        elapsed_s = time.monotonic() - self.began
+        finished = len(self.journal.finished)
+        self.on_progress(SweepProgress(self.plan.n_points, finished, self.failed, self.found, elapsed_s))
 
     def _job(self) -> SweepJob:
         plan = self.plan
         return SweepJob(
-            bench=plan.bench_name,
+            bench=plan.bench_name or plan.bench,
             device=plan.spec.device,
             verify=plan.spec.verify,
             data=plan.data,
@@ -191,12 +211,13 @@ class LocalWorkers:
 
     def submit(self, chunk: PointChunk) -> Chunked:
         """Begin to run a chunk, on new processes where the old ones died."""
-        try:
-            return self._pool.submit(run_chunk, chunk)
-        except BrokenExecutor:
-            self._pool.shutdown()
-            self._pool = make_pool(self._jobs)
-            return self._pool.submit(run_chunk, chunk)
+        with hidden_main():
+            try:
+                return self._pool.submit(run_chunk, chunk)
+            except BrokenExecutor:
+                self._pool.shutdown()
+                self._pool = make_pool(self._jobs)
+                return self._pool.submit(run_chunk, chunk)
 
     def is_loss(self, error: BaseException) -> bool:
         """Tell whether ``error`` means that a process died."""
@@ -212,9 +233,17 @@ class LocalWorkers:
 
 
 class InlineWorker:
-    """Runs chunks in this process, one after the other."""
+    """Runs chunks in this process, one after the other. A context manager, as other workers are."""
 
     slots = 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """It has nothing to end."""
 
     def submit(self, chunk: PointChunk) -> Chunked:
         """Run a chunk now."""

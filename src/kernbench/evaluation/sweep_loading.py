@@ -73,13 +73,13 @@ def _column_complaints(at: int, plot: Plot, draft: SweepDraft) -> Iterator[Compl
             continue
         if name not in numeric and name not in draft.grid:
             hint = close_to(name, [*numeric, *draft.grid])
-            there = f"there are the axes, and {one_of(_families(numeric))}"
+            there = f"there are the axes, and {one_of(families_of(numeric))}"
             yield Complaint(("plots", at, key), f"{name!r} is no column with numbers; {hint}{there}")
         elif not is_numeric(draft.grid.get(name, ())):
             yield Complaint(("plots", at, key), f"the values of {name} are no numbers")
 
 
-def _families(columns: Iterable[str]) -> list[str]:
+def families_of(columns: Iterable[str]) -> list[str]:
     """Columns as a reader can take them in: ``phase.*`` for all that begin so."""
     return list(dict.fromkeys(f"{name.partition('.')[0]}.*" if "." in name else name for name in columns))
 
@@ -152,17 +152,35 @@ def plan_sweep(
     ``values``: what runs keep; ``jobs`` of them, at a time, share the limit.
     ConfigError with everything that is wrong, also with what ``wrong`` says of the command line.
     """
-    document = load_document(path)
+    asked = SweepAsked(topology=topology, overrides=overrides, ccl=ccl, values=values, jobs=jobs)
+    return plan_document(load_document(path), Path(path), asked, wrong)
+
+
+@value(kw_only=True)
+class SweepAsked:
+    """What goes before a sweep's file: from the command line, or from a call, which may give bench and machine."""
+
+    topology: str | None = None
+    overrides: Sequence[str] = ()
+    ccl: str | None = None
+    values: DataOptions = UNSAID
+    jobs: int = 1
+    bench: Bench | None = None
+    base: Document | None = None
+
+
+def plan_document(document: Document, path: Path, asked: SweepAsked, wrong: Sequence[Problem] = ()) -> SweepPlan:
+    """Plan the sweep of a document, whose name and place are those of ``path``; else as ``plan_sweep``."""
     checked = check(document, SweepSpec)
     draft = read_draft(document, checked.complaints)
-    loading = _Loading(document, Path(path).parent, list(checked.complaints), list(wrong))
-    draft = loading.with_overrides(draft, overrides)
+    loading = _Loading(document, path.parent, list(checked.complaints), list(wrong))
+    draft = loading.with_overrides(draft, asked.overrides)
     loading.complain(*draft_complaints(draft))
     draft = draft.without({complaint.path[:2] for complaint in loading.complaints})
-    bench_name, bench = loading.bench(draft.bench)
-    base = loading.machine(draft.topology, topology)
+    bench_name, bench = loading.bench(draft.bench) if asked.bench is None else ("", asked.bench)
+    base = loading.machine(draft.topology, asked.topology) if asked.base is None else asked.base
     machine = None if base is None else loading.attempt(base.source, partial(compile_topology, base))
-    collectives = loading.file("ccl", draft.ccl, ccl, _load_ccl)
+    collectives = loading.file("ccl", draft.ccl, asked.ccl, _load_ccl)
     loading.complain(*plan_complaints(draft, bench, base))
     loading.report()
     assert checked.value is not None, "a file without complaints has a value"
@@ -171,8 +189,8 @@ def plan_sweep(
     assert machine is not None, "a sweep without complaints has a machine"
     assert collectives is not None, "a sweep without complaints has its collectives"
     spec = checked.value.model_copy(update={"fixed": dict(draft.fixed)})
-    data = values.policy(verify=spec.verify, bench=bench.data, share=jobs)
-    return SweepPlan(Path(path).stem, spec, bench, bench_name, base, machine, collectives, data)
+    data = asked.values.policy(verify=spec.verify, bench=bench.data, share=asked.jobs)
+    return SweepPlan(path.stem, spec, bench, bench_name, base, machine, collectives, data)
 
 
 @state

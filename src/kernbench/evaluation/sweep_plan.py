@@ -41,8 +41,8 @@ class Point:
 class SweepPlan:
     """A sweep that is ready to run, with everything that it depends on: files that change meanwhile change nothing.
 
-    ``base``: the machine's file as it was read; ``machine``: what it compiles to; ``bench_name``: what workers load;
-    ``data``: what each run keeps to compute values.
+    ``base``: the machine's file as it was read; ``machine``: what it compiles to; ``bench_name``: what workers load,
+    empty for a function, which runs in this process alone; ``data``: what each run keeps to compute values.
     """
 
     name: str

@@ -39,9 +39,12 @@ from kernbench.topology.builder import Topology, compile_topology
 
 @value(kw_only=True)
 class SweepJob:
-    """The part that all points of a sweep have in common. ``configuration``: the resolved base machine by path."""
+    """The part that all points of a sweep have in common. ``configuration``: the resolved base machine by path.
 
-    bench: str
+    ``bench``: what workers load; a bench itself goes to no other process.
+    """
+
+    bench: str | Bench
     device: str
     verify: bool
     data: DataPolicy
@@ -90,7 +93,8 @@ def run_chunk(chunk: PointChunk) -> list[PointOutcome]:
     """
     if chunk.job.version != __version__:
         raise RunError(f"a worker has kernbench {__version__}, the sweep is made by {chunk.job.version}")
-    bench = load_bench(chunk.job.bench)
+    named = chunk.job.bench
+    bench = load_bench(named) if isinstance(named, str) else named
     # Programs may print; the document of --json shall be the only thing on stdout.
     with redirect_stdout(io.StringIO()):
         return [

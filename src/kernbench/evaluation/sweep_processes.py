@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
+from types import ModuleType
 
 # Imported once, in the process from which workers are forked.
-PRELOADED = ("__main__", "kernbench.evaluation.sweep_warm")
+PRELOADED = ("kernbench.evaluation.sweep_warm",)
 METHOD = "forkserver"
 
 
@@ -30,6 +34,18 @@ def begin_server() -> None:
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        forkserver.ensure_running()
+        with hidden_main():
+            forkserver.ensure_running()
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def hidden_main() -> Iterator[None]:
+    """Inside, processes that begin do not run the main program again: workers need nothing of it, and it may sweep."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

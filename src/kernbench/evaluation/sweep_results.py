@@ -8,9 +8,19 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.colors import ListedColormap, LogNorm
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from kernbench.evaluation.figure_style import BLUE, MARKERS, MUTED, PALETTE, VERMILLION, drawing, value_grid
+from kernbench.evaluation.figure_style import (
+    BLUE,
+    MARKERS,
+    MUTED,
+    PALETTE,
+    VERMILLION,
+    make_figure,
+    save_figure,
+    value_grid,
+)
 from kernbench.evaluation.outputs import PROVENANCE_FILE, provenance_of, write_csv, write_provenance
 from kernbench.evaluation.sweep_axes import (
     PLAIN,
@@ -48,11 +58,21 @@ def draw_plots(folder: Path, plan: SweepPlan, table: SweepTable) -> tuple[Path, 
     drawn = []
     for at, plot in enumerate(plan.spec.plots if plan.spec.plots is not None else _usual(plan)):
         path = folder / picture_file(at + 1, plot.kind)
-        columns = [name for name in (plot.value, plot.cost) if name is not None]
-        if any(has_values(row, columns) for row in table.rows):
-            _DRAW[plot.kind](path, plan, table, plot)
+        if can_draw(table, plot):
+            save_figure(draw_plot(table, plot), path)
             drawn.append(path)
     return tuple(drawn)
+
+
+def can_draw(table: SweepTable, plot: Plot) -> bool:
+    """Return True when some point has the numbers of a picture."""
+    columns = [name for name in (plot.value, plot.cost) if name is not None]
+    return any(has_values(row, columns) for row in table.rows)
+
+
+def draw_plot(table: SweepTable, plot: Plot) -> Figure:
+    """Draw a picture of a table that has its numbers."""
+    return _DRAW[plot.kind](table, plot)
 
 
 def _usual(plan: SweepPlan) -> Iterator[Plot]:
@@ -62,25 +82,27 @@ def _usual(plan: SweepPlan) -> Iterator[Plot]:
         yield Plot(kind="heat-map")
 
 
-def _draw_lines(path: Path, plan: SweepPlan, table: SweepTable, plot: Plot) -> None:
-    axes = list(plan.axes)
-    x = plot.x or next((name for name in axes if is_numeric(plan.axes[name]) and len(plan.axes[name]) > 1), axes[0])
+def _draw_lines(table: SweepTable, plot: Plot) -> Figure:
+    grid = table.grid
+    axes = list(grid)
+    x = plot.x or next((name for name in axes if is_numeric(grid[name]) and len(grid[name]) > 1), axes[0])
     others = [name for name in axes if name != x]
-    by = plot.by or next((name for name in others if 1 < len(plan.axes[name]) <= MOST_CURVES), None)
-    chosen = slice_of(plan, table, [x, by], plot.value)
-    with drawing(path, 6.4, 4.2) as figure:
+    by = plot.by or next((name for name in others if 1 < len(grid[name]) <= MOST_CURVES), None)
+    chosen = slice_of(table, [x, by], plot.value)
+    with make_figure(6.4, 4.2) as figure:
         panel = figure.add_subplot()
         for at, (label, rows) in enumerate(_curves(chosen.rows, by)):
-            places, values = places_along(plan, x, rows), [number_of(row, plot.value) for row in rows]
+            places, values = places_along(table, x, rows), [number_of(row, plot.value) for row in rows]
             colour, marker = PALETTE[at % MOST_CURVES], MARKERS[at % MOST_CURVES]
             # Curves often lie upon each other: those below look out.
             panel.plot(places, values, color=colour, marker=marker, markersize=max(3, 8 - at), label=label)
-        mark_x(panel, plan, x)
-        label_axes(panel, plan, x, plot.value, chosen.note)
+        mark_x(panel, grid[x])
+        label_axes(panel, table, x, plot.value, chosen.note)
         scale_y(panel, [number_of(row, plot.value) for row in chosen.rows])
         value_grid(panel, "both")
         if by is not None:
             panel.legend(title=short_name(by), loc="best")
+    return figure
 
 
 def _curves(rows: Sequence[PointRow], by: str | None) -> Iterator[tuple[str, list[PointRow]]]:
@@ -91,12 +113,13 @@ def _curves(rows: Sequence[PointRow], by: str | None) -> Iterator[tuple[str, lis
         yield axis_text(value), [row for row in rows if row[by] == value]
 
 
-def _draw_heat_map(path: Path, plan: SweepPlan, table: SweepTable, plot: Plot) -> None:
-    free = [name for name in plan.axes if name not in (plot.x, plot.y)]
-    free.sort(key=lambda name: len(plan.axes[name]) < 2)
+def _draw_heat_map(table: SweepTable, plot: Plot) -> Figure:
+    axes = table.grid
+    free = [name for name in axes if name not in (plot.x, plot.y)]
+    free.sort(key=lambda name: len(axes[name]) < 2)
     x = plot.x or free.pop(0)
     y = plot.y or free.pop(0)
-    chosen = slice_of(plan, table, [x, y], plot.value)
+    chosen = slice_of(table, [x, y], plot.value)
     columns, lines = labels_of(table, x), labels_of(table, y)
     words = list(dict.fromkeys(row[plot.value] for row in chosen.rows)) if plot.value in BOUNDS else []
     grid = np.full((len(lines), len(columns)), np.nan)
@@ -104,7 +127,7 @@ def _draw_heat_map(path: Path, plan: SweepPlan, table: SweepTable, plot: Plot) -
         at = lines.index(axis_text(row[y])), columns.index(axis_text(row[x]))
         grid[at] = words.index(row[plot.value]) if words else number_of(row, plot.value)
     width = min(max(4.4, 2.4 + 0.72 * len(columns)), 12)
-    with drawing(path, width, min(max(2.6, 1.6 + 0.42 * len(lines)), 9) + 0.25 * len(words)) as figure:
+    with make_figure(width, min(max(2.6, 1.6 + 0.42 * len(lines)), 9) + 0.25 * len(words)) as figure:
         panel = figure.add_subplot()
         if words:
             colours = [*PALETTE[: len(words)], *[MUTED] * (len(words) - len(PALETTE))]
@@ -122,31 +145,34 @@ def _draw_heat_map(path: Path, plan: SweepPlan, table: SweepTable, plot: Plot) -
         name_cells(panel, columns, lines)
         panel.set_ylabel(short_name(y))
         panel.set_xlabel(short_name(x))
-        panel.set_title(title_of(plan, plot.value, chosen.note))
+        panel.set_title(title_of(table, plot.value, chosen.note))
+    return figure
 
 
-def _draw_pareto(path: Path, plan: SweepPlan, table: SweepTable, plot: Plot) -> None:
+def _draw_pareto(table: SweepTable, plot: Plot) -> Figure:
     assert plot.cost is not None, "a Pareto plot has a cost"
+    grid = table.grid
     rows = [row for row in table.rows if has_values(row, [plot.cost, plot.value])]
     costs, values = ([number_of(row, name) for row in rows] for name in (plot.cost, plot.value))
     front = pareto_front(list(zip(costs, values, strict=True)))
-    named = [name for name in plan.axes if name != plot.cost and len(plan.axes[name]) > 1]
-    with drawing(path, 6.4, 4.2) as figure:
+    named = [name for name in grid if name != plot.cost and len(grid[name]) > 1]
+    with make_figure(6.4, 4.2) as figure:
         panel = figure.add_subplot()
         panel.scatter(costs, values, s=18, color=MUTED, alpha=0.6, linewidths=0, label="points")
         best = [costs[at] for at in front], [values[at] for at in front]
         label = f"not beaten by any ({', '.join(short_name(name) for name in named)})" if named else "not beaten by any"
         panel.step(*best, where="post", color=VERMILLION, marker="o", label=label)
-        if plot.cost in plan.axes:
-            mark_x(panel, plan, plot.cost)
+        if plot.cost in grid:
+            mark_x(panel, grid[plot.cost])
         for at in front if len(front) <= MOST_NAMED else ():
             text = ", ".join(axis_text(rows[at][name]) for name in named)
             place = (costs[at], values[at])
             panel.annotate(text, place, xytext=(5, 5), textcoords="offset points", fontsize=8, color=BLUE)
-        label_axes(panel, plan, plot.cost, plot.value, "")
+        label_axes(panel, table, plot.cost, plot.value, "")
         scale_y(panel, values)
         value_grid(panel, "both")
         panel.legend(loc="best")
+    return figure
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -161,7 +187,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     return front
 
 
-_DRAW: Mapping[PlotKind, Callable[[Path, SweepPlan, SweepTable, Plot], None]] = {
+_DRAW: Mapping[PlotKind, Callable[[SweepTable, Plot], Figure]] = {
     "lines": _draw_lines,
     "heat-map": _draw_heat_map,
     "pareto": _draw_pareto,

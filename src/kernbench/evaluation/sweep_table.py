@@ -43,6 +43,18 @@ class SweepTable:
         return [float(cell) if isinstance(cell, int | float) else None for cell in cells]
 
     @property
+    def bench(self) -> str:
+        """The name of the bench."""
+        return str(self.about["bench"])
+
+    @property
+    def grid(self) -> Mapping[str, tuple[AxisValue, ...]]:
+        """The values of each axis; of a sweep that does not say them, those that its rows have."""
+        given = self.about.get("grid", {})
+        seen = ((axis, dict.fromkeys(row[axis] for row in self.rows)) for axis in self.axes)
+        return {axis: tuple(given.get(axis, values)) for axis, values in seen}
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Every column that some row has."""
         return tuple(dict.fromkeys(name for row in self.rows for name, cell in row.items() if cell is not None))

@@ -69,7 +69,12 @@ def _bar(process: str, row: str, name: str, ts: float, dur: float) -> Bar:
 
 
 def draw_timeline(bars: Iterable[Bar], pe: str, memory: str, path: Path) -> None:
-    """Draw the rows of process ``pe`` and the row of ``memory`` during the PE's kernels to the image ``path``.
+    """Write ``timeline_figure`` to the image ``path``."""
+    timeline_figure(bars, pe, memory).savefig(path, dpi=160)
+
+
+def timeline_figure(bars: Iterable[Bar], pe: str, memory: str) -> Figure:
+    """Draw the rows of process ``pe`` and the row of ``memory`` during the PE's kernels.
 
     InputError when the PE ran none.
     """
@@ -91,7 +96,7 @@ def draw_timeline(bars: Iterable[Bar], pe: str, memory: str, path: Path) -> None
                 _draw(axes, bar, at, begin, colours.get(bar.tile, PLAIN), LETTER * (end - begin))
     _style(axes, rows, end - begin)
     _legend(axes, colours)
-    figure.savefig(path, dpi=160)
+    return figure
 
 
 def timeline_rows(bars: Sequence[Bar], pe: str, memory: str) -> list[FigureRow]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -90,6 +91,11 @@ def write_op_log(records: Iterable[OpRecord], path: str | Path) -> None:
     _format(path, _WRITERS)(records, Path(path))
 
 
+def op_log_table(records: Iterable[OpRecord]) -> pa.Table:
+    """Return ``records`` as an Arrow table of ``SCHEMA``, with the rows of the files."""
+    return pa.concat_tables([pa.Table.from_pylist([], SCHEMA), *_tables(records)])
+
+
 def read_op_log(path: str | Path) -> list[OpRecord]:
     """The records of a file that ``write_op_log`` wrote, without host arrays.
 
@@ -120,8 +126,8 @@ def write_jsonl(records: Iterable[OpRecord], path: Path) -> None:
 def write_parquet(records: Iterable[OpRecord], path: Path) -> None:
     """Write a Parquet file of ``SCHEMA``."""
     with replacing(path) as temporary, pq.ParquetWriter(temporary, SCHEMA, compression="zstd") as file:
-        for group in _groups(records):
-            file.write_table(pa.Table.from_pylist(group, SCHEMA))
+        for group in _tables(records):
+            file.write_table(group)
 
 
 def _read_jsonl(path: Path) -> Iterator[OpRow]:
@@ -160,15 +166,11 @@ def checked_path(path: str | Path) -> Path:
     return writable(path)
 
 
-def _groups(records: Iterable[OpRecord]) -> Iterator[list[OpRow]]:
-    group: list[OpRow] = []
-    for record in records:
-        group.append(_row(record))
-        if len(group) == _ROWS_PER_GROUP:
-            yield group
-            group = []
-    if group:
-        yield group
+def _tables(records: Iterable[OpRecord]) -> Iterator[pa.Table]:
+    """Yield the rows of records as tables, some thousands in each."""
+    rest = iter(records)
+    while group := [_row(record) for record in islice(rest, _ROWS_PER_GROUP)]:
+        yield pa.Table.from_pylist(group, SCHEMA)
 
 
 def _line(row: OpRow) -> str:

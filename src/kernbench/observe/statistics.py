@@ -18,7 +18,9 @@ from kernbench.messages.requests import PeCoord
 from kernbench.observe.works import ENGINE_OF, PE_ENGINES, Times, Works
 
 NO_ENGINE = "no engine: CPU and waiting"
-BUSIEST_LINKS = 8
+BUSIEST_LINKS = 32
+BUSIEST_MEMORIES = 32
+_MEMORIES = ("hbm_ctrl", "sram")
 
 
 @value
@@ -75,6 +77,17 @@ class MachineUse:
     slices: int
     within: str
     parts: tuple[str, ...]
+
+
+@value
+class MemoryTraffic:
+    """The bytes that links brought to a memory and took from it, headers included; ``utilisation``: of its busiest."""
+
+    memory: str
+    kind: str
+    bytes_in: int
+    bytes_out: int
+    utilisation: float
 
 
 @value
@@ -242,6 +255,26 @@ def traffic(machine: Machine, links: tuple[LinkTraffic, ...] | None = None) -> T
         host_utilisation=max((link.utilisation for link in [*down, *up]), default=0.0),
         busiest=tuple(sorted(links, key=lambda link: -link.utilisation)[:BUSIEST_LINKS]),
     )
+
+
+def memory_traffic(machine: Machine, links: tuple[LinkTraffic, ...] | None = None) -> tuple[MemoryTraffic, ...]:
+    """Sum the traffic of memories by ``links``, those with most bytes first; None: by all links, since time 0."""
+    nodes, found = machine.graph.nodes, dict[str, list[LinkTraffic]]()
+    for link in link_traffic(machine) if links is None else links:
+        for end in (link.src, link.dst):
+            if nodes[end].kind in _MEMORIES or nodes[end].window is not None:
+                found.setdefault(end, []).append(link)
+    rows = (
+        MemoryTraffic(
+            memory,
+            nodes[memory].kind,
+            sum(link.nbytes for link in own if link.dst == memory),
+            sum(link.nbytes for link in own if link.src == memory),
+            max(link.utilisation for link in own),
+        )
+        for memory, own in found.items()
+    )
+    return tuple(sorted(rows, key=lambda each: -each.bytes_in - each.bytes_out)[:BUSIEST_MEMORIES])
 
 
 def machine_use(machine: Machine, works: Works, links: Iterable[LinkTraffic] | None = None) -> MachineUse:

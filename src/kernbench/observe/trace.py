@@ -193,11 +193,14 @@ class _Maker:
         node = self.graph.node(node_id)
         if node.sip is None:
             return TrackGroup(node_id)
-        parts = [f"SIP {node.sip}"]
-        parts += [f"cube {node.cube}"] if node.cube is not None else []
-        parts += [f"PE {node.pe}"] if node.pe is not None else []
         at = tuple(-1 if part is None else part for part in (node.sip, node.cube, node.pe))
-        return TrackGroup(", ".join(parts), 0, at)
+        return TrackGroup(process_of((node.sip, node.cube, node.pe)), 0, at)
+
+
+def process_of(place: tuple[int | None, ...]) -> str:
+    """Return the process of a SIP, of a cube or of a PE: ``SIP 0, cube 1, PE 2``."""
+    named = zip(("SIP", "cube", "PE"), place, strict=True)
+    return ", ".join(f"{what} {number}" for what, number in named if number is not None)
 
 
 def _about(message: Message, direction: str, peer: PeCoord) -> tuple[Fact, ...]:

@@ -197,24 +197,41 @@ known_benches = REGISTRY.list_benches
 
 DEFAULT_FUNCTION = "run"
 _FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<function>.*))?")
+_MODULE = re.compile(r"(?P<module>\w+(?:\.\w+)*):(?P<function>\w+)")
 
 
 def load_bench(text: str, registry: BenchRegistry = REGISTRY) -> Bench:
-    """Return the bench that ``text`` names: a registered one, or ``path/to/file.py[:function]`` (``run`` by default).
+    """Return the bench that ``text`` names: a registered one, ``path/to/file.py[:function]``, or ``module:function``.
 
+    Of a file the function is by default ``run``.
     The function may be decorated with ``@bench`` or plain; a plain one has no parameters. UnknownNameError for a name
     nobody registered; BenchError for a file that is missing, does not import (with the line) or lacks the function;
     ProgramExitError for one that is left by ``sys.exit`` while it is imported. A file that asks for the machine while
     it is imported is imported by the run, which has one.
     """
     match = _FILE.fullmatch(text)
-    if match is None:
+    named = _MODULE.fullmatch(text)
+    if match is None and named is None:
         return registry.lookup(text)
+    if match is None:
+        assert named is not None, "what names no file here names a module"
+        module = _import_module(named["module"])
+        return _find_bench(module, Path(module.__file__ or named["module"]), named["function"])
     path, name = Path(match["path"]), match["function"] or DEFAULT_FUNCTION
     try:
         return _find_bench(_import_file(path, registry), path, name)
     except NoMachineError:
         return _load_in_run(path, name, registry)
+
+
+def _import_module(name: str) -> ModuleType:
+    try:
+        with exit_is_failure():
+            return importlib.import_module(name)
+    except Exception as error:
+        if isinstance(error, KernbenchError):
+            raise
+        raise BenchError(f"importing {name} failed: {type(error).__name__}: {error}") from error
 
 
 def _load_in_run(path: Path, name: str, registry: BenchRegistry) -> Bench:

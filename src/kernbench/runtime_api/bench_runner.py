@@ -224,7 +224,7 @@ def run_bench(
     Errors of the program are in the result, whose ``raise_for_status()`` raises them; InputError comes out for a
     topology, a device or parameters that cannot be used.
     """
-    bench = _as_bench(bench_fn)
+    bench = as_bench(bench_fn)
     chosen = _make_params(bench, params)
     machine = topology if isinstance(topology, Topology) else resolve_topology(topology)
     selector = device if isinstance(device, DeviceSelector) else DeviceSelector(device)
@@ -360,11 +360,12 @@ class _BenchRun:
         return self._error
 
 
-def _as_bench(bench_fn: Bench | BenchFunction) -> Bench:
+def as_bench(bench_fn: Bench | BenchFunction) -> Bench:
+    """Return a bench as it is, and a function of one argument as a bench. BenchError for anything else."""
     if isinstance(bench_fn, Bench):
         return bench_fn
     if not callable(bench_fn):
-        raise BenchError(f"bench_fn is a {type(bench_fn).__name__}, not a bench or a function")
+        raise BenchError(f"found {bench_fn!r}, not a bench or a function of one argument")
     return Bench(name="bench", description="a function", function=bench_fn, file=file_of(bench_fn))
 
 

@@ -19,6 +19,7 @@ from kernbench.observe.statistics import (
     EngineUsage,
     LinkTraffic,
     MachineUse,
+    MemoryTraffic,
     QueueTraffic,
     TimeShare,
     Traffic,
@@ -26,6 +27,7 @@ from kernbench.observe.statistics import (
     engine_shares,
     engine_usage,
     machine_use,
+    memory_traffic,
     queue_traffic,
     traffic,
     translation,
@@ -68,6 +70,7 @@ class RunReport:
 
     ``launches``: the longest one of each name; ``queues``: of the PEs that sent messages; ``under_way``: requests that
     had not ended when the run did, or had failed and were given up. ``translation``: where PEs have a TLB.
+    ``memories``: those that moved most.
     """
 
     launches: tuple[LaunchSplit, ...]
@@ -80,6 +83,7 @@ class RunReport:
     under_way: tuple[str, ...] = ()
     queues: tuple[QueueTraffic, ...] = ()
     translation: Translation | None = None
+    memories: tuple[MemoryTraffic, ...] = ()
 
 
 def report_run(
@@ -104,6 +108,7 @@ def report_run(
         under_way=tuple(_name(handle.msg) for handle in engine.handles if not _has_ended(handle)),
         queues=queue_traffic(engine.machine, works),
         translation=translation(engine.machine),
+        memories=memory_traffic(engine.machine, links),
     )
 
 

@@ -32,6 +32,7 @@ _DOT_STYLE = {
     "sram": "#66c2a5",
 }
 _DOT_OTHER = "#cc79a7"
+OPS_PER_MAC = 2
 _PLACES = ("system", "sip", "cube", "pe")
 
 
@@ -107,6 +108,15 @@ def clock_rows(topology: Topology) -> list[ClockRow]:
         for each in list_clocked_entries(given, given.clocks)
         if each.given != each.clocked
     ]
+
+
+def peak_text(spec: TopologySpec) -> str:
+    """Describe the peak of all PEs in TFLOPS, of integers in TOPS: types of one rate together."""
+    by_rate: dict[float, list[str]] = {}
+    for dtype, rate in spec.pe.gemm.macs_per_ns.items():
+        by_rate.setdefault(rate, []).append("f8" if dtype.startswith("f8") else dtype)
+    peaks = ((dict.fromkeys(names), OPS_PER_MAC * rate * spec.num_pes / 1000) for rate, names in by_rate.items())
+    return "; ".join(f"{', '.join(names)} {tera:,.0f}" for names, tera in peaks)
 
 
 def _extra_rows(spec: TopologySpec) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,111 @@
+"""Two results side by side: runs, sweeps, and files of either."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import Any, TypeAlias
+
+from kernbench.common.complaints import show
+from kernbench.common.errors import InputError
+from kernbench.common.files import plain_document
+from kernbench.common.values import value
+from kernbench.evaluation.compare_inputs import ResultFile, read_compared, take_run, take_table
+from kernbench.evaluation.compare_machines import Differing, values_text
+from kernbench.evaluation.compare_results import Change, Pair, ResultComparison, compare_results, verdict
+from kernbench.library.runs import Run
+from kernbench.library.sweeps import Sweep
+from kernbench.library.tables import LINE, Table, make_table, text_html
+
+Comparable: TypeAlias = "Run | Sweep | str | os.PathLike[str]"
+"""A run, a sweep, or what names a file of one: a run's JSON, a sweep's folder, its Parquet file, a point of that"""
+MOST_LINES = 8
+
+
+@value(repr=False, eq=False)
+class SideBySide:
+    """Two results side by side: in what they differ, and what explains it."""
+
+    a: ResultFile
+    b: ResultFile
+    found: ResultComparison
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What changed and why, in sentences."""
+        return verdict(self.found)
+
+    @property
+    def verdict(self) -> str:
+        """What changed, in a sentence."""
+        return self.sentences[0]
+
+    @property
+    def pairs(self) -> Table[Pair]:
+        """The results at the same points."""
+        return make_table("pairs", self.found.pairs, _PAIRS)
+
+    @property
+    def stages(self) -> Table[Change]:
+        """The stages of the critical path, the largest change first; empty where one side has none."""
+        return make_table("stages", self.found.stages, _CHANGES)
+
+    @property
+    def differing(self) -> Table[Differing]:
+        """The parameters that are not the same."""
+        return make_table("differing parameters", self.found.differing, _DIFFERING)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document that ``kernbench compare --json`` prints."""
+        document = asdict(self.found)
+        document["pairs"] = [pair | {"where": dict(pair["where"])} for pair in document["pairs"]]
+        return plain_document({"verdict": list(self.sentences), "a": self.a.name, "b": self.b.name, **document})
+
+    def __repr__(self) -> str:
+        sentences = self.sentences
+        more = [f"… {len(sentences) - MOST_LINES} more"] if len(sentences) > MOST_LINES else []
+        return "\n".join(line[:LINE] for line in (*sentences[:MOST_LINES], *more))
+
+    def _repr_html_(self) -> str:
+        tables = (each for each in (self.pairs, self.stages, self.differing) if len(each))
+        return text_html(repr(self), *(each.to_html() for each in tables))
+
+
+_PAIRS: dict[str, Any] = {
+    "where": ("the values of the axes", lambda row: ", ".join(f"{path}={each}" for path, each in row.where)),
+    "a_ns": ("time of A", lambda row: row.time.a_ns),
+    "b_ns": ("time of B", lambda row: row.time.b_ns),
+    "share": ("the change, as a share of A", lambda row: row.time.share),
+    "bound": ("what binds the launch, on both sides", lambda row: " → ".join(dict.fromkeys(row.bounds))),
+}
+_CHANGES: dict[str, Any] = {
+    "name": "the stage",
+    "a_ns": "time of A",
+    "b_ns": "time of B",
+    "ns": "the change",
+    "share": "the change, as a share of A",
+}
+_DIFFERING: dict[str, Any] = {
+    "path": "the parameter",
+    "a": ("its values in A", lambda row: values_text(row.a)),
+    "b": ("its values in B", lambda row: values_text(row.b)),
+}
+
+
+def compare(a: Comparable, b: Comparable) -> SideBySide:
+    """Put two results side by side: runs, sweeps, or files that commands wrote.
+
+    InputError for what is no result, for a run that failed, and when nothing fits together.
+    """
+    one, other = _file_of(a, "a"), _file_of(b, "b")
+    return SideBySide(one, other, compare_results(one, other))
+
+
+def _file_of(given: Comparable, name: str) -> ResultFile:
+    if isinstance(given, Run):
+        return take_run(given.bench, given.to_dict())
+    if isinstance(given, Sweep):
+        return take_table(given.name, given.found)
+    if isinstance(given, str | os.PathLike):
+        return read_compared(os.fspath(given))
+    raise InputError(f"{name}: found {show(given)}, must be a run, a sweep, or the file of one")

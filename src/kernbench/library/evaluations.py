@@ -1,0 +1,91 @@
+"""Evaluations: benches that make simulations of their own, and write data and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernbench.common.errors import InputError, text_of
+from kernbench.common.files import plain_document
+from kernbench.common.program_line import place_document
+from kernbench.common.values import value
+from kernbench.engine.engine import GraphEngine
+from kernbench.evaluation.outputs import Summary
+from kernbench.library.machines import CompiledMachine, MachineLike, load_machine
+from kernbench.library.running import param_texts
+from kernbench.library.tables import LINE
+from kernbench.runtime_api.bench_registry import Bench, load_bench
+from kernbench.runtime_api.bench_runner import BenchResult, run_bench
+from kernbench.runtime_api.types import DeviceSelector, resolve_device
+
+
+@value(repr=False, eq=False)
+class Evaluation:
+    """An evaluation that is over. ``summary``: what it found, in which folder; None after one that failed."""
+
+    bench: str
+    machine: CompiledMachine
+    result: BenchResult
+
+    @property
+    def summary(self) -> Summary | None:
+        """What it found, and in which folder."""
+        return self.result.value if isinstance(self.result.value, Summary) else None
+
+    @property
+    def ok(self) -> bool:
+        """True when it went well."""
+        return self.result.ok
+
+    def raise_for_status(self) -> None:
+        """Raise what went wrong."""
+        self.result.raise_for_status()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document that ``kernbench run --json`` prints of an evaluation."""
+        result, summary, error = self.result, self.summary, self.result.completion.error
+        return plain_document(
+            {
+                "status": result.status.value,
+                "error": None if error is None else f"{type(error).__name__}: {text_of(error)}",
+                "place": place_document(result.place),
+                "bench": self.bench,
+                "folder": None if summary is None else str(summary.folder),
+                "files": [] if summary is None else list(summary.files),
+                "results": None if summary is None else dict(summary.results),
+                "params": result.params.model_dump(mode="json"),
+                "topology": self.machine.source,
+                "digest": self.machine.digest,
+            }
+        )
+
+    def __repr__(self) -> str:
+        summary = self.summary
+        said = [] if summary is None else [summary.title, *summary.notes[:6], f"in {summary.folder}"]
+        return "\n".join(line[:LINE] for line in (f"{self.result.status.value}  {self.bench}", *said))
+
+
+def evaluate(
+    program: str, machine: MachineLike = None, *, params: Mapping[str, object] | None = None, **keywords: object
+) -> Evaluation:
+    """Run an evaluation, such as ``milestone-1h-gemm``; ``out``, a parameter, says where its files go."""
+    bench = load_bench(program)
+    if not bench.evaluation:
+        raise InputError(f"{bench.name!r} is one simulation: use run")
+    return run_evaluation(bench, load_machine(machine), param_texts(params or {}, keywords))
+
+
+def run_evaluation(
+    bench: Bench, machine: CompiledMachine, params: Sequence[str] = (), device: str = "all"
+) -> Evaluation:
+    """Run an evaluation; ``params``: changes of its parameters as texts."""
+    selector = DeviceSelector(device)
+    resolve_device(selector, machine.spec)
+    result = run_bench(
+        topology=machine.topology,
+        bench_fn=bench,
+        device=selector,
+        engine_factory=lambda made, _: GraphEngine(made, enable_data=False),
+        params=params,
+    )
+    return Evaluation(bench.name, machine, result)

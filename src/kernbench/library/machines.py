@@ -1,0 +1,175 @@
+"""Machines of the library: loaded from a name, a file, a mapping or another machine, and told in a few lines."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kernbench.common.complaints import show
+from kernbench.common.config import Document, apply_overrides, load_document
+from kernbench.common.errors import InputError
+from kernbench.common.late import late
+from kernbench.common.units import format_size
+from kernbench.library.tables import text_html
+from kernbench.topology.builder import Topology, compile_topology, topology_file
+from kernbench.topology.export import peak_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from kernbench.topology.spec import TopologySpec
+
+PICTURES = "kernbench.topology.drawing.figure"
+Overrides: TypeAlias = Mapping[str, object]
+"""Values by their path, as ``--set`` has them: ``{"cube.hbm.num_pcs": 16}``"""
+
+
+@dataclass(frozen=True, repr=False)
+class CompiledMachine:
+    """A machine that has been compiled. It is its document: pickled as that, and compiled again when it is asked.
+
+    ``changes``: how many values were changed since it was read.
+    """
+
+    document: Document
+    changes: int = 0
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The compiled machine as the engine takes it."""
+        return compile_topology(self.document)
+
+    @property
+    def name(self) -> str:
+        """The name of a packaged machine; else the path of its file, or what it was made of."""
+        return self.topology.name
+
+    @property
+    def source(self) -> str:
+        """The file that it was read from, or what else it was made of."""
+        return self.document.source
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the resolved configuration: the same for files that mean the same machine."""
+        return self.topology.digest
+
+    @property
+    def spec(self) -> TopologySpec:
+        """The typed configuration, with every size that follows from it."""
+        return self.topology.spec
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The whole configuration as plain data, with every default."""
+        return self.topology.configuration
+
+    @property
+    def num_sips(self) -> int:
+        """The number of SIPs."""
+        return self.spec.num_sips
+
+    @property
+    def num_cubes(self) -> int:
+        """The number of cubes of all SIPs."""
+        return self.spec.num_cubes
+
+    @property
+    def num_pes(self) -> int:
+        """The number of PEs of all cubes."""
+        return self.spec.num_pes
+
+    def with_(self, overrides: Overrides) -> CompiledMachine:
+        """Return the machine with other values: ``machine.with_({"cube.hbm.num_pcs": 16})``.
+
+        ConfigError for paths that do not exist and values that are not allowed.
+        """
+        return load_machine(self, overrides=overrides)
+
+    def to_yaml(self) -> str:
+        """Return the whole configuration as YAML, which compiles to the same machine."""
+        return self.topology.resolved_yaml()
+
+    def draw(self) -> Figure:
+        """Draw the machine to scale, as a figure of matplotlib."""
+        figure: Figure = late(PICTURES, "draw")(self.topology)
+        return figure
+
+    def __repr__(self) -> str:
+        spec, cube = self.spec, self.spec.cube
+        mesh, links, sips, system = spec.sip.cube_mesh, spec.sip.links, spec.system.sips, spec.system.links
+        changed = f", {self.changes} value{'s' * (self.changes > 1)} changed" if self.changes else ""
+        slices, memory = spec.num_cubes * cube.hbm.slices, spec.num_sips * spec.hbm_bytes_per_sip
+        peak, sustained = (f"{slices * gbs / 1000:.3g}" for gbs in (cube.slice_peak_gbs, cube.slice_bw_gbs))
+        joined = f" in {sips.topology}, {system.sip_to_sip.bw_gbs:g} GB/s a link" if spec.num_sips > 1 else ""
+        between = f", {links.cube_to_cube.bw_gbs:g} GB/s between neighbours" if spec.cubes_per_sip > 1 else ""
+        rows = {
+            "host": f"{system.host_to_switch.bw_gbs:g} GB/s to the machine",
+            "SIPs": f"{spec.num_sips}{joined}",
+            "cubes": f"{spec.num_cubes}, {mesh.w} × {mesh.h} a SIP{between}",
+            "PEs": f"{spec.num_pes}, {spec.pes_per_cube} a cube, {format_size(spec.pe.tcm.bytes)} of TCM each",
+            "memory": f"{format_size(memory)} of {cube.hbm.timing_text}, {peak} TB/s at peak, {sustained} sustained",
+            "compute": f"TFLOPS at peak (i8: TOPS): {peak_text(spec)}",
+        }
+        head = f"machine {self.name!r}{changed} ({self.digest[:12]})"
+        return "\n".join([head, *(f"  {name:<8} {said}" for name, said in rows.items())])
+
+    def _repr_html_(self) -> str:
+        drawing = str(late(PICTURES, "to_svg")(self.topology))
+        return text_html(repr(self), drawing[drawing.index("<svg") :])
+
+    def __eq__(self, other: object) -> bool:
+        return self.digest == other.digest if isinstance(other, CompiledMachine) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"document": self.document, "changes": self.changes}
+
+
+MachineLike: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | CompiledMachine | Topology | None"
+
+
+def load_machine(source: MachineLike = None, *, overrides: Overrides | None = None) -> CompiledMachine:
+    """Compile a machine: a packaged one by its name, a file, a mapping like one, or another machine.
+
+    ``overrides``: values by their path, as ``--set`` has them. None: ./topology.yaml, else ``default``. ConfigError
+    with every problem; UnknownNameError, with the nearest, for a name that no machine has.
+    """
+    return compile_machine(source, override_texts(overrides or {}))
+
+
+def compile_machine(source: MachineLike, texts: Sequence[str]) -> CompiledMachine:
+    """Compile a machine with changes as texts: ``path=value``, as ``--set`` takes them."""
+    document, changed = _document_of(source)
+    made = CompiledMachine(apply_overrides(document, texts) if texts else document, changed + len(texts))
+    _ = made.topology  # what is wrong with it is told now
+    return made
+
+
+def _document_of(source: MachineLike) -> tuple[Document, int]:
+    if isinstance(source, CompiledMachine):
+        return source.document, source.changes
+    if isinstance(source, Topology):
+        return Document(source.source, source.configured.model_dump(mode="json"), {}), 0
+    if isinstance(source, Mapping):
+        return Document("a mapping", json.loads(json.dumps(dict(source), default=_refuse)), {}), 0
+    if source is None or isinstance(source, str | os.PathLike):
+        return load_document(topology_file(source)), 0
+    raise InputError(f"found {show(source)}, must be a machine: a name, a file, a mapping, or what load_machine gave")
+
+
+def _refuse(given: object) -> object:
+    raise InputError(f"found {show(given)} in a machine; its values are numbers, texts, lists and mappings")
+
+
+def override_texts(overrides: Overrides) -> list[str]:
+    """Return values by their path as ``--set`` takes them. InputError for what is no mapping of paths."""
+    if not isinstance(overrides, Mapping):
+        raise InputError(f"found {show(overrides)}, must be a mapping of paths such as cube.hbm.num_pcs to values")
+    return [f"{path}={json.dumps(given, default=_refuse)}" for path, given in overrides.items()]

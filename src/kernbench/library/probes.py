@@ -1,0 +1,319 @@
+"""Probe cases: predefined traffic on a machine, and what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from kernbench.common.complaints import show
+from kernbench.common.errors import InputError
+from kernbench.common.files import plain_document
+from kernbench.common.units import format_size, parse_size, ps_to_ns
+from kernbench.common.values import value
+from kernbench.library.machines import CompiledMachine, MachineLike, load_machine
+from kernbench.library.progress import ProgressDisplay, StepProgress
+from kernbench.library.tables import LINE, Table, make_table, text_html
+from kernbench.probe.cases import ProbeCase, cases_of, find_case
+from kernbench.probe.measure import probe_case as measure_case
+from kernbench.probe.measure import refreshed_evenly
+from kernbench.probe.memory_case import NAME as MEMORY
+from kernbench.probe.memory_case import Latency, LatencyFigures, PatternRow, SliceReport, probe_slice, slices_of
+from kernbench.probe.report import Crowd, LinkLoad, NotHere, ProbeReport, Sustained, TraceRow, Transaction
+
+OnSteps: TypeAlias = Callable[[StepProgress], None]
+DEFAULT_SIZE = "4KiB"
+
+
+@value(repr=False, eq=False)
+class Probe:
+    """What probing found. ``memory``: of the case memory, if that was asked for; ``complete`` is false after Ctrl-C."""
+
+    machine: CompiledMachine
+    nbytes: int
+    reports: tuple[ProbeReport | NotHere, ...]
+    memory: tuple[SliceReport, ...] = ()
+    complete: bool = True
+
+    @property
+    def measurements(self) -> tuple[ProbeReport, ...]:
+        """The reports of the cases that the machine can have."""
+        return tuple(each for each in self.reports if isinstance(each, ProbeReport))
+
+    @property
+    def table(self) -> Table[ProbeReport]:
+        """A row for each case that the machine can have."""
+        return make_table("cases", self.measurements, _CASES)
+
+    @property
+    def hops(self) -> Table[TraceRow]:
+        """The hops of one transaction of each case that was asked for by its name."""
+        return make_table("hops", [row for report in self.measurements for row in report.trace], _HOPS)
+
+    @property
+    def sizes(self) -> Table[Transaction]:
+        """One transaction by size, of each case that was asked for by its name."""
+        return make_table("transactions", [step for report in self.measurements for step in report.sweep], _SIZES)
+
+    @property
+    def verdict(self) -> str:
+        """The shortest and the longest latency, in a sentence."""
+        if not self.measurements:
+            return "no case was measured"
+        ordered = sorted(self.measurements, key=lambda each: each.single.latency_ps)
+        short, long = ordered[0], ordered[-1]
+        if short is long:
+            stream = short.sustained
+            return (
+                f"{short.case}: {short.single.latency_ns:,.3f} ns for {format_size(self.nbytes)}; "
+                f"a stream gets {stream.effective_gbs:.1f} of {stream.bottleneck_gbs:.1f} GB/s"
+            )
+        ends = (f"{each.case} {each.single.latency_ns:,.3f} ns" for each in (short, long))
+        return f"{format_size(self.nbytes)} take from {' to '.join(ends)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document that ``kernbench probe --json`` prints."""
+        hbm = self.machine.spec.cube.hbm
+        mode = None if hbm.banks is None else hbm.refresh_mode
+        found = {
+            "complete": self.complete,
+            "nbytes": self.nbytes,
+            "refresh": {"machine": mode, "cases": "spread" if mode == "all-bank" else mode},
+            "cases": [_report(each) if isinstance(each, ProbeReport) else _absent(each) for each in self.reports],
+        }
+        memory = {"memory": memory_document(self.memory)} if self.memory else {}
+        return plain_document({**found, **memory, "topology": self.machine.source, "digest": self.machine.digest})
+
+    def __repr__(self) -> str:
+        lines = [self.verdict, *repr(self.table).splitlines()[1:]] if self.measurements else [self.verdict]
+        absent = [each for each in self.reports if isinstance(each, NotHere)]
+        lines += [f"not on this machine: {', '.join(each.case for each in absent)}"] if absent else []
+        return "\n".join(line[:LINE] for line in lines)
+
+    def _repr_html_(self) -> str:
+        tables = (each for each in (self.table, self.sizes, self.hops) if len(each))
+        return text_html(self.verdict, *(each.to_html() for each in tables))
+
+
+_CASES: Mapping[str, Any] = {
+    "case": "its name",
+    "operation": "read or write",
+    "initiator": "who asks",
+    "memory": "what is asked",
+    "latency_ns": ("of one transaction", lambda row: row.single.latency_ns),
+    "closed_form_ns": ("what it takes alone, by the formula", lambda row: row.single.closed_form_ns),
+    "effective_gbs": ("bandwidth of one transaction", lambda row: row.single.effective_gbs),
+    "bottleneck_gbs": ("bandwidth of the narrowest place on the way", lambda row: row.single.bottleneck_gbs),
+    "stream_gbs": ("bandwidth of a long stream", lambda row: row.sustained.effective_gbs),
+    "stream_utilisation": ("of that of its bottleneck", lambda row: row.sustained.utilisation),
+}
+_HOPS: Mapping[str, Any] = {
+    "leg": "request, memory or response",
+    "node": "where it comes to",
+    "what": "what it does there",
+    "link_gbs": "bandwidth of the link that it came by",
+    "first_byte_ns": ("when its first byte was there", lambda row: ps_to_ns(row.head_ps)),
+    "last_byte_ns": ("when its last byte was there", lambda row: ps_to_ns(row.tail_ps)),
+}
+_SIZES = {
+    "nbytes": "its size",
+    "latency_ns": "from the request to its completion",
+    "closed_form_ns": "what it takes alone, by the formula",
+    "effective_gbs": "bytes over latency",
+    "utilisation": "of the bandwidth of its bottleneck",
+}
+
+
+def probe_case(
+    case: str | Iterable[str] | None = None,
+    machine: MachineLike = None,
+    *,
+    size: int | str = DEFAULT_SIZE,
+    on_progress: OnSteps | None = None,
+) -> Probe:
+    """Probe a machine. ``case``: by name, one or several, with its hops and its latency by size; None: all but memory.
+
+    ``size``: bytes of the one transaction. Ctrl-C gives what is finished. UnknownNameError, with the nearest, for no
+    case; InputError for a size that is none.
+    """
+    made = load_machine(machine)
+    names = (case,) if isinstance(case, str) else None if case is None else tuple(case)
+    return probe_machine(made, names, bytes_of(size), on_progress)
+
+
+def bytes_of(size: int | str, what: str = "size") -> int:
+    """Return a size in bytes. InputError for what is none."""
+    try:
+        nbytes = parse_size(int(size) if isinstance(size, str) and size.isdigit() else size)
+    except ValueError as error:
+        raise InputError(f"{what}: {error}") from error
+    if nbytes < 1:
+        raise InputError(f"{what}: found {size}, must be at least 1 byte")
+    return nbytes
+
+
+def probe_machine(
+    machine: CompiledMachine, names: Sequence[str] | None, nbytes: int, on_progress: OnSteps | None = None
+) -> Probe:
+    """Probe cases one after another; ``names`` None: all but memory."""
+    if names is not None and not all(isinstance(each, str) for each in names):
+        raise InputError(f"case: found {show(list(names))}, must be names of cases")
+    known = cases_of(machine.topology.topology_obj)
+    traffic = [each for each in names or () if each != MEMORY]
+    cases = tuple(dict.fromkeys(find_case(each, known) for each in traffic)) if names else known
+    tell: OnSteps = on_progress or (lambda _: None)
+    memory = tuple(_probe_memory(machine, tell)) if MEMORY in (names or ()) else ()
+    reports: list[ProbeReport | NotHere] = []
+    complete = True
+    try:
+        reports.extend(_probe(machine, cases, nbytes, tell, details=bool(names)))
+    except KeyboardInterrupt:
+        complete = False
+    finally:
+        if isinstance(on_progress, ProgressDisplay):
+            on_progress.close()
+    return Probe(machine, nbytes, tuple(reports), memory, complete)
+
+
+def _probe(
+    machine: CompiledMachine, cases: Sequence[ProbeCase], nbytes: int, tell: OnSteps, *, details: bool
+) -> Iterator[ProbeReport | NotHere]:
+    measured = refreshed_evenly(machine.topology) if cases else machine.topology
+    for at, case in enumerate(cases):
+        tell(StepProgress(case.name, at, len(cases)))
+        yield measure_case(measured, case, nbytes, details=details)
+
+
+def _probe_memory(machine: CompiledMachine, tell: OnSteps) -> Iterator[SliceReport]:
+    slices = slices_of(machine.spec.cube.hbm)
+    for at, each in enumerate(slices):
+        tell(StepProgress(f"{MEMORY} {each.memory} {each.mapping}", at, len(slices)))
+        yield probe_slice(each)
+
+
+def _absent(report: NotHere) -> dict[str, Any]:
+    return {"case": report.case, "description": report.description, "on_this_machine": False, "why": report.why}
+
+
+def _report(report: ProbeReport) -> dict[str, Any]:
+    return {
+        "case": report.case,
+        "description": report.description,
+        "on_this_machine": True,
+        "operation": report.operation,
+        "initiator": report.initiator,
+        "memory": report.memory,
+        "transaction": _transaction(report.single),
+        "sustained": _stream(report.sustained),
+        "crowd": None if report.crowd is None else _crowd(report.crowd),
+        "sweep": [_transaction(step) for step in report.sweep],
+        "hops": [_hop(row) for row in report.trace],
+    }
+
+
+def _transaction(single: Transaction) -> dict[str, Any]:
+    return {
+        "nbytes": single.nbytes,
+        "latency_ns": single.latency_ns,
+        "closed_form_ns": single.closed_form_ns,
+        "closed_form_is": "exact",
+        "breakdown": dict(single.breakdown.parts_ns),
+        "bottleneck_gbs": single.bottleneck_gbs,
+        "effective_gbs": single.effective_gbs,
+        "utilisation": single.utilisation,
+    }
+
+
+def _stream(stream: Sustained) -> dict[str, Any]:
+    return {
+        "nbytes": stream.nbytes,
+        "transactions": stream.transactions,
+        "outstanding": stream.outstanding,
+        "flows": stream.flows,
+        "duration_ns": ps_to_ns(stream.duration_ps),
+        "bottleneck_gbs": stream.bottleneck_gbs,
+        "effective_gbs": stream.effective_gbs,
+        "utilisation": stream.utilisation,
+        "busiest_links": [_link(link) for link in stream.busiest],
+    }
+
+
+def _link(link: LinkLoad) -> dict[str, Any]:
+    return {
+        "src": link.src,
+        "dst": link.dst,
+        "bw_gbs": link.bw_gbs,
+        "nbytes": link.nbytes,
+        "utilisation": link.utilisation,
+    }
+
+
+def _crowd(crowd: Crowd) -> dict[str, Any]:
+    rows = zip(crowd.initiators, crowd.latencies_ps, crowd.rates_gbs, strict=True)
+    return {
+        "min_ns": crowd.min_ns,
+        "mean_ns": crowd.mean_ns,
+        "max_ns": crowd.max_ns,
+        "fairness": crowd.fairness,
+        "initiators": [
+            {"initiator": node, "latency_ns": ps_to_ns(latency), "stream_gbs": rate} for node, latency, rate in rows
+        ],
+    }
+
+
+def _hop(row: TraceRow) -> dict[str, Any]:
+    return {
+        "leg": row.leg,
+        "node": row.node,
+        "what": row.what,
+        "link_gbs": row.link_gbs,
+        "first_byte_ns": ps_to_ns(row.head_ps),
+        "last_byte_ns": ps_to_ns(row.tail_ps),
+    }
+
+
+def memory_document(reports: Sequence[SliceReport]) -> list[dict[str, Any]]:
+    """Return all reports: rows as those of the reference, latencies over load, and those at the reference's loads."""
+    return [
+        {
+            "memory": report.timing,
+            "assumed": report.assumed,
+            "mapping": report.mapping,
+            "num_pcs": report.num_pcs,
+            "refresh": report.refresh,
+            "peak_gbs": report.peak_gbs,
+            "rows": [_row(report, row) for row in report.rows],
+            "latency": [_latency(each) for each in report.latencies],
+            "latency_compared": [_latency(each) for each in report.compared],
+        }
+        for report in reports
+    ]
+
+
+def _row(report: SliceReport, row: PatternRow) -> dict[str, Any]:
+    reference = row.reference
+    return {
+        "memory": report.timing,
+        "mapping": report.mapping,
+        "pattern": row.pattern,
+        "requesters": row.requesters,
+        "gbs": row.gbs,
+        "efficiency_pct": row.found.efficiency_pct,
+        "row_hit_pct": row.found.row_hit_pct,
+        "reference": None
+        if reference is None
+        else {"efficiency_pct": reference.efficiency_pct, "row_hit_pct": reference.row_hit_pct},
+    }
+
+
+def _latency(each: Latency) -> dict[str, Any]:
+    return {
+        "pattern": each.pattern,
+        "load_gbs": each.gbs,
+        "load_pct": each.load_pct,
+        **_latency_figures(each.found),
+        "reference": None if each.reference is None else _latency_figures(each.reference),
+    }
+
+
+def _latency_figures(found: LatencyFigures) -> dict[str, Any]:
+    return {"mean_ns": found.mean_ns, "p50_ns": found.p50_ns, "p99_ns": found.p99_ns}

@@ -1,0 +1,110 @@
+"""A run as the document that ``kernbench run --json`` prints: what was found first, the configuration last.
+
+Nothing in it depends on the computer or the hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from kernbench.common.program_line import place_document
+from kernbench.library.runs import Run
+from kernbench.runtime_api.launch_report import LaunchSplit
+from kernbench.runtime_api.testing import Comparison
+from kernbench.runtime_api.testing import verdict as passed_or_not
+
+
+def document_of(run: Run) -> dict[str, Any]:
+    """Return everything about a run as plain data, with figures in full."""
+    report = run.report
+    document: dict[str, Any] = {
+        "status": run.status,
+        "verdict": {"sentence": run.verdict.sentence, **asdict(run.verdict)},
+        "error": None if run.error is None else str(run.error),
+        "place": place_document(run.place),
+        "bench": run.bench,
+        "device": run.device,
+        "sim_ns": run.latency_ns,
+        "verification": verification_document(run.checks, run.skipped),
+        "phases": [asdict(phase) for phase in run.summary.phases],
+        "kernels": [asdict(kernel) for kernel in run.summary.kernels],
+        "launches": [_launch(launch) for launch in report.launches],
+        "engines": [asdict(usage) for usage in report.engines],
+        "traffic": asdict(report.traffic),
+        "memories": [asdict(each) for each in report.memories],
+        "queues": [asdict(each) for each in report.queues],
+        "events": report.events,
+        "transfers": report.transfers,
+        "records": report.records,
+        "under_way": list(report.under_way),
+        "data": asdict(run.data),
+        "leaked": list(run.leaked),
+        "left": list(run.left),
+    }
+    further: dict[str, Any] = {
+        "used": asdict(report.used) if report.used.sips else None,
+        "said": run.said,
+        "translation": None if report.translation is None else asdict(report.translation),
+        "unmodelled": dict(run.unmodelled),
+        "printed": [asdict(each) for each in run.printed],
+    }
+    document |= {name: said for name, said in further.items() if said}
+    if run.findings is not None:
+        document["findings"] = [asdict(each) for each in run.findings]
+    if run.advised is not None:
+        document["advice"] = run.advised
+    if run.explained is not None:
+        document["explanation"] = run.explained
+    made_with = {"params": dict(run.params), "topology": run.source, "digest": run.digest}
+    return document | made_with | {"configuration": run.configuration}
+
+
+def verification_document(comparisons: Sequence[Comparison], skipped: int) -> dict[str, Any]:
+    """Return the comparisons made and the number of those not evaluated."""
+    return {
+        "verdict": passed_or_not(comparisons),
+        "skipped": skipped,
+        "comparisons": [_comparison(each) for each in comparisons],
+    }
+
+
+def _launch(launch: LaunchSplit) -> dict[str, Any]:
+    return {
+        "name": launch.name,
+        "title": launch.title,
+        "algorithm": launch.algorithm,
+        "launches": launch.launches,
+        "pe_count": launch.pe_count,
+        "late_pes": launch.late_pes,
+        "total_ns": launch.total_ns,
+        "before_ns": launch.before_ns,
+        "kernel_ns": launch.kernel_ns,
+        "after_ns": launch.after_ns,
+        "slowest_pe": list(launch.slowest),
+        "slowest_ns": launch.slowest_ns,
+        "shares": [asdict(share) for share in launch.shares],
+        "blocks": list(launch.blocks),
+    }
+
+
+def _comparison(each: Comparison) -> dict[str, Any]:
+    first = each.first_wrong
+    wrong = None
+    if first is not None:
+        wrong = {"index": list(first.index), "got": first.got, "expected": first.expected, "place": first.place}
+    return {
+        "name": each.name,
+        "passed": each.passed,
+        "elements": each.elements,
+        "wrong": each.wrong,
+        "max_abs_error": each.max_abs_error,
+        "max_rel_error": each.max_rel_error,
+        "rtol": each.tolerance.rtol,
+        "atol": each.tolerance.atol,
+        "first_wrong": wrong,
+        "pes": each.pes,
+        "wrong_pes": [list(pe) for pe in each.wrong_pes],
+        "reason": each.reason,
+    }

@@ -1,0 +1,336 @@
+"""Run a program on a machine: what is asked, the run under observation, and its result."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import field, replace
+from functools import wraps
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import kernbench.benches
+from kernbench.ccl.diagnostics import trace_ccl
+from kernbench.ccl.loading import check_ccl
+from kernbench.common.complaints import show
+from kernbench.common.data_policy import DataOptions, DataPolicy
+from kernbench.common.errors import BenchError, InputError, LimitReached, RunError
+from kernbench.common.late import late
+from kernbench.common.program_line import ErrorPlace
+from kernbench.common.values import state, value
+from kernbench.engine.engine import GraphEngine, Observer
+from kernbench.engine.requests import Limits
+from kernbench.library.machines import CompiledMachine, MachineLike, load_machine
+from kernbench.library.progress import OnProgress, ProgressDisplay, ProgressWatch
+from kernbench.library.runs import LiveRun, Run, RunStatus, StatedVerdict, failure_of
+from kernbench.library.wall_limit import wall_limit
+from kernbench.runtime_api.bench_registry import Bench, load_bench
+from kernbench.runtime_api.bench_runner import BenchResult, BenchStatus, as_bench, run_bench, summarise
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.frontends import FrontendSettings
+from kernbench.runtime_api.launch_report import RunReport, report_run
+from kernbench.runtime_api.types import DeviceSelector, resolve_device
+
+if TYPE_CHECKING:
+    from kernbench.observe.run_verdict import RunVerdict
+    from kernbench.observe.sanitizer import Sanitizer
+    from kernbench.observe.trace_log import TraceLog
+    from kernbench.runtime_api.run_explanation import RunExplanation
+
+# Importing the package is what makes its benches known.
+BENCHES = kernbench.benches.__name__
+TRACE_LOG = "kernbench.observe.trace_log"
+SANITIZER = "kernbench.observe.sanitizer"
+EXPLAIN = "kernbench.runtime_api.run_explanation"
+EXPLANATION = "kernbench.library.explanations"
+ADVICE = "kernbench.evaluation.advice"
+WRONG = ("unwritten", "copies", "race", "slot", "message")
+"""Findings that make a run fail; a wait for scratch only costs time."""
+INTERRUPTED, FAILED = 130, 1
+PARAMS_PREFIX = "bench."
+Program: TypeAlias = "str | os.PathLike[str] | Bench | Callable[[Any], object]"
+"""A bench's name, ``file.py[:function]``, ``module:function``, a bench, or a function of one argument"""
+
+
+@value(kw_only=True)
+class RunRequest:
+    """What is to be run, and how.
+
+    ``params``: changes of the bench's parameters as texts, ``bench.m=512``. ``observe``: keep what explains the time;
+    ``links``, ``queues``: also their loads, which pages and timelines show. ``sanitize``: look for races and
+    reads of what nobody wrote; ``trace_ccl``: print every message of queues.
+    ``advise``: simulate what changes of the machine would give.
+    """
+
+    bench: Bench
+    machine: CompiledMachine
+    params: Sequence[str] = ()
+    device: str = "all"
+    verify: bool = False
+    data: DataPolicy = field(default_factory=DataPolicy)
+    ccl: str | os.PathLike[str] | None = None
+    frontends: FrontendSettings = field(default_factory=FrontendSettings)
+    limits: Limits = field(default_factory=Limits)
+    observe: bool = True
+    links: bool = True
+    queues: bool = True
+    sanitize: bool = False
+    trace_ccl: bool = False
+    advise: bool = False
+
+
+def run(
+    program: Program,
+    machine: MachineLike = None,
+    *,
+    params: Mapping[str, object] | None = None,
+    verify: bool = False,
+    data: bool | None = None,
+    device: str = "all",
+    ccl: str | os.PathLike[str] | None = None,
+    observe: bool = True,
+    advise: bool = False,
+    max_sim_ns: float | None = None,
+    max_wall_s: float | None = None,
+    on_progress: OnProgress | None = None,
+    **keywords: object,
+) -> Run:
+    """Run a program on a machine.
+
+    ``program``: a bench's name, ``file.py[:function]``, ``module:function``, a function of one argument, or a bench.
+    Its parameters: as keywords or in ``params``. ``machine``: as ``load_machine`` takes it. ``verify``: compute
+    numbers, and check them; ``data``: keep values to be read, by default as the bench says. ``device``: ``all``, or one
+    SIP as ``sip:0``. ``ccl``: the file that configures collectives. ``observe``: keep what explains the time;
+    ``advise``: simulate what changes of the machine would give, on copies of it. ``max_sim_ns``, ``max_wall_s``: stop
+    beyond this simulated time, or after so many seconds. ``on_progress`` is called with a RunProgress twice a second,
+    from a thread of its own; ``kb.ProgressDisplay()`` shows a bar.
+
+    A program that fails does not raise: the result says so, and its ``raise_for_status`` raises. Ctrl-C ends the run,
+    whose result has what was finished. InputError for a program, a machine or parameters that cannot be used.
+    """
+    bench = find_program(program)
+    policy = DataOptions(data).policy(verify=verify, bench=bench.data)
+    request = RunRequest(
+        bench=bench,
+        machine=load_machine(machine),
+        params=param_texts(params or {}, keywords),
+        device=device,
+        verify=verify,
+        data=policy,
+        ccl=ccl,
+        limits=Limits(_limit("max_sim_ns", max_sim_ns), _limit("max_wall_s", max_wall_s)),
+        observe=observe,
+        advise=advise,
+    )
+    return simulate(request, on_progress)
+
+
+def find_program(program: Program) -> Bench:
+    """Return the bench that a program is. UnknownNameError or BenchError, with what there is, for none."""
+    if isinstance(program, str | os.PathLike):
+        bench = load_bench(os.fspath(program))
+    else:
+        bench = as_bench(program)
+        bench = replace(bench, name=program.__name__) if isinstance(program, FunctionType) else bench
+    if bench.evaluation:
+        raise BenchError(f"{bench.name!r} is an evaluation, which makes many runs of its own: kernbench run --bench")
+    return bench
+
+
+def param_texts(params: Mapping[str, object], keywords: Mapping[str, object]) -> list[str]:
+    """Return parameters as texts. InputError for a name that is given twice and for values that no file could have."""
+    if not isinstance(params, Mapping):
+        raise InputError(f"params: found {show(params)}, must be a mapping of names to values")
+    twice = [name for name in keywords if name in params]
+    if twice:
+        raise InputError(f"{', '.join(twice)}: given as a keyword and in params; give it once")
+    texts = []
+    for name, given in {**params, **keywords}.items():
+        try:
+            texts.append(f"{PARAMS_PREFIX}{name}={json.dumps(given)}")
+        except TypeError as error:
+            raise InputError(f"{name}: found {show(given)}, must be a number, a text, a list or a mapping") from error
+    return texts
+
+
+def _limit(name: str, given: float | None) -> float | None:
+    if given is None or given == math.inf:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float) or math.isnan(given) or given < 0:
+        raise InputError(f"{name}: found {show(given)}, must be a number from 0, or infinity")
+    return float(given)
+
+
+def simulate(request: RunRequest, on_progress: OnProgress | None = None) -> Run:
+    """Run what is asked to its end, or until the user interrupts. InputError for what cannot be used."""
+    machine = request.machine.topology
+    device = DeviceSelector(request.device)
+    resolve_device(device, machine.spec)
+    if request.advise and not request.observe:
+        raise InputError("advise: it is about what was observed: leave observe=False out")
+    if request.ccl is not None:
+        check_ccl(os.fspath(request.ccl))
+    return _Simulation(request, device, on_progress).run()
+
+
+@state(eq=False)
+class _Simulation:
+    """A run under way, so that what is finished can be told when it is interrupted."""
+
+    request: RunRequest
+    device: DeviceSelector
+    on_progress: OnProgress | None = None
+    watch: ProgressWatch | None = None
+    log: TraceLog | None = None
+    sanitizer: Sanitizer | None = None
+    engine: GraphEngine | None = None
+    context: RuntimeContext[Any] | None = None
+    end_ns: float = 0.0
+
+    def run(self) -> Run:
+        """Run, and collect what came of it."""
+        request, result = self.request, None
+        if request.observe:
+            self.log = late(TRACE_LOG, "TraceLog")(links=request.links, watch_queues=request.queues)
+        if request.sanitize:
+            self.sanitizer = late(SANITIZER, "Sanitizer")()
+        params = request.bench.make_params(request.params)
+        try:
+            with ExitStack() as around:
+                if isinstance(self.on_progress, ProgressDisplay):
+                    around.enter_context(self.on_progress)
+                if self.on_progress is not None:
+                    self.watch = around.enter_context(ProgressWatch(request.bench.name, self.on_progress))
+                around.enter_context(wall_limit(request.limits.wall_s, self._out_of_time))
+                result = run_bench(
+                    topology=request.machine.topology,
+                    bench_fn=replace(request.bench, function=self._note_context()),
+                    device=self.device,
+                    engine_factory=lambda *_: self._make_engine(),
+                    params=params,
+                    verify=request.verify,
+                    ccl=request.ccl,
+                    frontends=request.frontends,
+                )
+        except KeyboardInterrupt:
+            if self.engine is None:
+                raise
+        assert self.engine is not None, "a run that has ended has an engine"
+        found = self._collect(self.engine, result)
+        return self._with_advice(found) if request.advise and result is not None and result.error is None else found
+
+    def _with_advice(self, found: Run) -> Run:
+        """Run the program again, on the machine with ``refresh: spread`` and on faster ones."""
+        request = self.request
+        program = late(ADVICE, "Program")(
+            bench=request.bench,
+            device=self.device,
+            params=tuple(request.params),
+            ccl=None if request.ccl is None else os.fspath(request.ccl),
+            frontends=request.frontends,
+            data=request.data,
+        )
+        advice = late(ADVICE, "advise_program")(program, request.machine.topology)
+        assert found.live is not None, "a run that has just ended has its engine"
+        document = late(EXPLANATION, "advice_document")(advice)
+        return replace(found, advised=document, live=replace(found.live, advice=advice))
+
+    def _note_context(self) -> Callable[[RuntimeContext[Any]], object]:
+        """Return the bench's function, which also notes the context that it runs in."""
+        bench = self.request.bench
+
+        @wraps(bench.function)
+        def run(torch: RuntimeContext[Any]) -> object:
+            self.context = torch
+            try:
+                return bench(torch)
+            finally:
+                self.end_ns = torch.engine.now
+
+        return run
+
+    def _make_engine(self) -> GraphEngine:
+        request = self.request
+        observers: list[Observer] = [each for each in (self.sanitizer, self.log) if each is not None]
+        machine = request.machine.topology
+        self.engine = GraphEngine(machine, request.data, observers=observers, limits=request.limits)
+        if self.watch is not None:
+            self.watch.engine = self.engine
+        if request.trace_ccl:
+            trace_ccl(self.engine)
+        return self.engine
+
+    def _out_of_time(self) -> LimitReached:
+        return LimitReached("stopped by --max-wall-s") if self.engine is None else self.engine.out_of_time()
+
+    def _collect(self, engine: GraphEngine, result: BenchResult | None) -> Run:
+        request, context, log = self.request, self.context, self.log
+        end_ns = self.end_ns if result is None else result.sim_ns
+        explanation = None if log is None else late(EXPLAIN, "explain_run")(log, engine.handles, 0.0, end_ns)
+        findings = None if self.sanitizer is None else self.sanitizer.findings(engine)
+        report = report_run(engine, None if result is None else result.links, None if log is None else log.seen.works)
+        machine = request.machine
+        testing = None if context is None else context.testing
+        params = request.bench.params() if context is None else context.params
+        found = Run(
+            bench=request.bench.name,
+            status="INTERRUPTED",
+            device=str(self.device),
+            verdict=_say_verdict(explanation, report),
+            params=params.model_dump(mode="json"),
+            source=machine.source,
+            digest=machine.digest,
+            configuration=machine.configuration,
+            summary=summarise(() if context is None else context.traces, end_ns),
+            report=report,
+            checks=() if testing is None else testing.comparisons,
+            skipped=0 if testing is None else testing.skipped,
+            verify=request.verify,
+            data=engine.data_report(),
+            exit_code=INTERRUPTED,
+            printed=engine.printed(),
+            findings=findings,
+            explained=None if explanation is None else late(EXPLANATION, "explanation_document")(explanation),
+            live=LiveRun(engine, machine, result, log, self.sanitizer, explanation),
+        )
+        return found if result is None else _with_result(found, result)
+
+
+def _with_result(found: Run, result: BenchResult) -> Run:
+    """Return the run with what its program came to."""
+    wrong = [each for each in found.findings or () if each.kind in WRONG]
+    failure = result.completion.error or (RunError(f"the sanitizer has found: {wrong[0]}") if wrong else None)
+    assert found.live is not None, "a run that has just ended has its engine"
+    return replace(
+        found,
+        bench=result.bench,
+        status=_status(result, failure),
+        error=None if failure is None else failure_of(failure),
+        place=result.place or (ErrorPlace(line=result.program) if wrong else None),
+        exit_code=result.exit_code or (FAILED if wrong else 0),
+        said=result.value if isinstance(result.value, str) else "",
+        # A run that broke off could not give back what it had.
+        leaked=tuple(map(str, result.cleanup.leaked)) if result.error is None else (),
+        left=result.cleanup.left,
+        unmodelled=result.unmodelled,
+        live=replace(found.live, error=failure),
+    )
+
+
+def _status(result: BenchResult, failure: Exception | None) -> RunStatus:
+    if failure is None:
+        return "OK"
+    return "NO_REQUESTS" if result.status is BenchStatus.NO_REQUESTS else "FAILED"
+
+
+def _say_verdict(found: RunExplanation | None, report: RunReport) -> RunVerdict | StatedVerdict:
+    """Return what binds a run; where nobody observed it, what was busy."""
+    if found is not None:
+        return found.verdict
+    busiest = max(report.engines, key=lambda each: each.occupancy, default=None)
+    used = [] if busiest is None else [f"{busiest.engine} {busiest.occupancy:.0%}"]
+    used += [f"link {each.src} → {each.dst} {each.utilisation:.0%}" for each in report.traffic.busiest[:1]]
+    return StatedVerdict(f"not observed; busiest: {', '.join(used) or 'nothing'}")

@@ -1,0 +1,354 @@
+"""Sweeps: a program at every point of a grid of parameters of machine and bench, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from pydantic import ValidationError
+
+from kernbench.common.complaints import show
+from kernbench.common.config import Document
+from kernbench.common.data_policy import DataOptions
+from kernbench.common.errors import InputError, close_to
+from kernbench.common.files import plain_document
+from kernbench.common.late import late
+from kernbench.common.values import value
+from kernbench.evaluation.folder_lock import folder_lock
+from kernbench.evaluation.outputs import output_folder
+from kernbench.evaluation.sweep_driver import ChunkWorkers, InlineWorker, LocalWorkers, SweepProgress, run_sweep
+from kernbench.evaluation.sweep_folder import open_journal
+from kernbench.evaluation.sweep_journal import JOURNAL_FILE, Journal, read_state
+from kernbench.evaluation.sweep_loading import SweepAsked, families_of, plan_document
+from kernbench.evaluation.sweep_measure import COLUMNS, OK, PointRow
+from kernbench.evaluation.sweep_plan import SweepPlan
+from kernbench.evaluation.sweep_spec import Plot, PlotKind, short_name
+from kernbench.evaluation.sweep_table import (
+    POINT,
+    TABLE_FILE,
+    FailureGroup,
+    SweepTable,
+    failure_groups,
+    read_sweep_table,
+    sweep_table,
+)
+from kernbench.library.machines import MachineLike, Overrides, load_machine
+from kernbench.library.progress import ProgressDisplay
+from kernbench.library.running import Program, find_program
+from kernbench.library.tables import LINE, Table, make_table, text_html
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MakeWorkers: TypeAlias = Callable[[], AbstractContextManager[ChunkWorkers]]
+OnSweepProgress: TypeAlias = Callable[[SweepProgress], None]
+DASK = "kernbench.evaluation.sweep_dask"
+FIGURES = "kernbench.evaluation.sweep_results"
+WRITER = (FIGURES, "write_results")
+TIME = "sim_ns"
+SHOWN = (TIME, "launch.ns", "launch.bound", "run.bound", "verdict")
+MOST_NAMED, MOST_ROWS = 5, 4
+_ADDRESS = re.compile(r"dask://(?P<address>[^\s/]+:\d+)")
+
+
+@value(repr=False, eq=False)
+class Sweep:
+    """The results of a sweep. ``found``: a row for each point; ``folder``: where it is, None for one without files.
+
+    ``source``: the file of the machine it started from; ``files``: what was written.
+    """
+
+    name: str
+    source: str
+    found: SweepTable
+    folder: Path | None = None
+    files: tuple[Path, ...] = ()
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The paths that the grid varies."""
+        return self.found.axes
+
+    @property
+    def table(self) -> Table[PointRow]:
+        """A row for each point: its number, its place on the axes, and what was measured."""
+        return self._tabulate("points", self.found.rows)
+
+    @property
+    def failed(self) -> Table[PointRow]:
+        """The points without figures, and why."""
+        return self._tabulate("failed points", [row for row in self.found.rows if row["status"] != OK])
+
+    def _tabulate(self, kind: str, rows: Sequence[PointRow]) -> Table[PointRow]:
+        known = {POINT: "its number, the last axis running fastest", **dict.fromkeys(self.axes, "an axis of the grid")}
+        about = {**known, **{name: _say_column(name) for name in COLUMNS if name in self.found.columns}}
+        return make_table(kind, rows, about)
+
+    def best(self, value: str = TIME) -> PointRow:
+        """Return the row in which a column is smallest. InputError for no such column, and where no point has it."""
+        rows = [row for row in self.found.rows if row["status"] == OK and _number(row.get(value)) is not None]
+        if not rows:
+            raise InputError(f"no point has a number in {value!r}; {self._hint(value)}")
+        return min(rows, key=lambda row: _number(row[value]) or 0.0)
+
+    def plot(self, x: str, y: str, by: str | None = None, kind: PlotKind = "lines", value: str = TIME) -> Figure:
+        """Draw the sweep, as a figure of matplotlib.
+
+        ``lines``: column ``y`` over axis ``x``, a curve for each value of axis ``by``. ``heat-map``: column ``value``
+        over axes ``x`` and ``y``. ``pareto``: the points that no other beats both in ``x``, which is paid, and ``y``.
+        The axes that are not shown are as at the first point.
+        """
+        shown: dict[str, dict[str, str | None]] = {
+            "lines": {"x": x, "by": by, "value": y},
+            "heat-map": {"x": x, "y": y, "value": value},
+            "pareto": {"cost": x, "value": y},
+        }
+        given = shown.get(kind)
+        if given is None:
+            raise InputError(f"kind: found {show(kind)}, must be one of: {', '.join(shown)}")
+        for name in (given.get("x"), given.get("y"), given.get("by")):
+            if name is not None and name not in self.axes:
+                raise InputError(f"{name!r} is no axis; {close_to(name, self.axes)}the grid has {', '.join(self.axes)}")
+        try:
+            plot = Plot.model_validate(
+                {"kind": kind, **{name: each for name, each in given.items() if each is not None}}
+            )
+        except ValidationError as error:
+            raise InputError(error.errors()[0]["msg"]) from error
+        if not late(FIGURES, "can_draw")(self.found, plot):
+            wanted = [name for name in (plot.value, plot.cost) if name is not None]
+            raise InputError(f"no point has numbers in {' and '.join(wanted)}; {self._hint(wanted[0])}")
+        figure: Figure = late(FIGURES, "draw_plot")(self.found, plot)
+        return figure
+
+    def _hint(self, name: str) -> str:
+        there = [each for each, kind in COLUMNS.items() if kind is not str and each in self.found.columns]
+        named = ", ".join([*self.axes, *families_of(there)])
+        return f"{close_to(name, [*self.axes, *there])}there are: {named}"
+
+    @property
+    def groups(self) -> tuple[FailureGroup, ...]:
+        """The failures, those of most points first."""
+        return failure_groups(self.found.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sweep as the document that ``kernbench sweep --json`` prints."""
+        found, names = self.found, (POINT, *self.axes, "status", "error", *SHOWN)
+        n_bad = len(self.failed)
+        return plain_document(
+            {
+                "status": "FAILED" if n_bad else "OK",
+                "error": f"{n_bad} of {len(found.rows)} points failed" if n_bad else None,
+                "sweep": self.name,
+                "bench": found.bench,
+                "points": len(found.rows),
+                "failed": n_bad,
+                "failures": [_failure(found, group) for group in self.groups],
+                "rows": [{name: row.get(name) for name in names} for row in found.rows],
+                "files": [str(path) for path in self.files],
+                "topology": self.source,
+                "digest": found.about.get("machine", ""),
+            }
+        )
+
+    @property
+    def status_line(self) -> str:
+        """How it ended, in a line."""
+        n_bad = len(self.failed)
+        failed = f", {n_bad} failed" if n_bad else ""
+        return f"{self.name}: {len(self.found.rows) - n_bad} of {len(self.found.rows)} points ok{failed}"
+
+    @property
+    def verdict(self) -> str:
+        """The fastest point and what bound it, in a sentence."""
+        good = [row for row in self.found.rows if row["status"] == OK]
+        if not good:
+            return "no point has ended well"
+        best = self.best()
+        where = ", ".join(f"{short_name(axis)} {best[axis]}" for axis in self.axes)
+        bound = f", bound by {best['launch.bound']}" if best.get("launch.bound") else ""
+        return f"fastest at {where}: {best[TIME]:,.3f} ns{bound}"
+
+    def __repr__(self) -> str:
+        axes = [f"  axis    {path}: {', '.join(map(str, values[:8]))}" for path, values in self.found.grid.items()][:4]
+        failed = [f"  failed  {len(group.rows)} × {group.error}" for group in self.groups[:2]]
+        where = [] if self.folder is None else [f"  folder  {self.folder}"]
+        lines = [self.verdict, self.status_line, f"  bench   {self.found.bench}", *axes, *failed, *where]
+        return "\n".join(line.partition("\n")[0][:LINE] for line in lines)
+
+    def _repr_html_(self) -> str:
+        return text_html(repr(self), self.table.to_html())
+
+
+def _say_column(name: str) -> str:
+    """Say what a column is: its name does."""
+    group, _, rest = name.rpartition(".")
+    words = rest.replace("_", " ")
+    return f"{words} of {group}" if group else words
+
+
+def _number(cell: object) -> float | None:
+    return float(cell) if isinstance(cell, int | float) and not isinstance(cell, bool) else None
+
+
+def _failure(found: SweepTable, group: FailureGroup) -> dict[str, Any]:
+    return {
+        "status": group.status,
+        "error": group.error,
+        "count": len(group.rows),
+        "points": [{name: row[name] for name in (POINT, *found.axes)} for row in group.rows[:MOST_NAMED]],
+        "more": max(0, len(group.rows) - MOST_NAMED),
+    }
+
+
+def sweep(
+    program: Program,
+    machine: MachineLike = None,
+    *,
+    grid: Mapping[str, Sequence[object] | Mapping[str, object]],
+    overrides: Overrides | None = None,
+    workers: int | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    verify: bool = False,
+    observe: bool = True,
+    on_progress: OnSweepProgress | None = None,
+) -> Sweep:
+    """Run a program at every point of a grid.
+
+    ``grid``: the values of each path, as ``--set`` has them: ``{"bench.m": [64, 128], "cube.hbm.num_pcs": [4, 8]}``, or
+    a range, ``{"start": 32, "stop": 512, "factor": 2}``. ``overrides``: the same at all points. ``workers``: processes,
+    by default one for each core; 1: this one. ``folder``: where results go, and a journal: a sweep that was interrupted
+    goes on there, also one of ``kernbench sweep``. ``observe``: keep what explains the time of each point.
+
+    A name, a file and ``module:function`` run on workers; another function runs in this process, without a folder.
+    What only some points trip over is their result: ``failed``. ConfigError with everything that is wrong otherwise.
+    """
+    named = isinstance(program, str | os.PathLike)
+    if not named and folder is not None:
+        raise InputError(
+            "folder: a function is known to this process alone; name it as file.py:function or module:function"
+        )
+    if not named and workers not in (None, 1):
+        raise InputError(f"workers: found {workers}, and a function runs in this process: name it as module:function")
+    jobs = _workers_of(workers) if named else 1
+    document = _document_of(program if named else "", grid, overrides or {}, verify=verify, observe=observe)
+    asked = SweepAsked(
+        jobs=jobs,
+        values=DataOptions(),
+        bench=None if named else find_program(program),
+        base=load_machine(machine).document,
+    )
+    name = _name_of(program)
+    plan = plan_document(document, Path(name), asked)
+    make: MakeWorkers = InlineWorker if jobs == 1 else partial(LocalWorkers, jobs)
+    place = None if folder is None else Path(folder)
+    resume = place is not None and is_unfinished(place, plan)
+    return run_planned(plan, place, make, resume=resume, on_progress=on_progress)
+
+
+def _workers_of(given: int | None) -> int:
+    if given is None:
+        return os.cpu_count() or 1
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise InputError(f"workers: found {show(given)}, must be a number from 1")
+    return given
+
+
+def _name_of(program: Program) -> str:
+    if isinstance(program, str | os.PathLike):
+        return Path(os.fspath(program).partition(":")[0]).stem
+    return find_program(program).name
+
+
+def _document_of(program: Program, grid: object, overrides: Overrides, *, verify: bool, observe: bool) -> Document:
+    if not isinstance(grid, Mapping) or not grid:
+        raise InputError(f"grid: found {show(grid)}, must be a mapping of paths to lists of values, with one at least")
+    axes = {str(path): dict(given) if isinstance(given, Mapping) else _values_of(given) for path, given in grid.items()}
+    bench = os.fspath(program) if isinstance(program, str | os.PathLike) else ""
+    settings = {"verify": verify, "explain": observe, "set": dict(overrides)}
+    return Document("sweep", {"bench": bench, **settings, "grid": axes}, {})
+
+
+def _values_of(given: object) -> object:
+    """Return the values of an axis as a file has them: arrays of NumPy as lists, with numbers of Python."""
+    if isinstance(given, np.ndarray):
+        return given.tolist()
+    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        return [each.item() if isinstance(each, np.generic) else each for each in given]
+    return given
+
+
+def is_unfinished(folder: Path, plan: SweepPlan) -> bool:
+    """Return True when the folder has the journal of this sweep, which can then go on."""
+    state = read_state(folder / JOURNAL_FILE)
+    return state is not None and state.is_of(plan.identity())
+
+
+def run_planned(
+    plan: SweepPlan,
+    folder: Path | None,
+    make_workers: MakeWorkers,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    on_progress: OnSweepProgress | None = None,
+) -> Sweep:
+    """Run the points of a plan that are missing, and write the results to its folder, if it has one."""
+    with ExitStack() as around:
+        temporary = around.enter_context(tempfile.TemporaryDirectory()) if folder is None else None
+        place = Path(temporary) if folder is None and temporary is not None else output_folder(folder or Path())
+        around.enter_context(folder_lock(place))
+        journal = around.enter_context(open_journal(place, plan.identity(), plan.n_points, resume=resume, force=force))
+        _run(plan, journal, make_workers, on_progress, write=folder is not None)
+        if folder is None:
+            return Sweep(plan.name, plan.machine.source, sweep_table(plan, journal.finished))
+        found, files = late(*WRITER)(place, plan, journal)
+        return Sweep(plan.name, plan.machine.source, found, place, files)
+
+
+def _run(
+    plan: SweepPlan, journal: Journal, make_workers: MakeWorkers, on_progress: OnSweepProgress | None, *, write: bool
+) -> None:
+    with ExitStack() as around:
+        if isinstance(on_progress, ProgressDisplay):
+            around.enter_context(on_progress)
+        workers = around.enter_context(make_workers())
+        if write:
+            # Parquet and pictures take long to import: while the workers run.
+            threading.Thread(target=late, args=WRITER).start()
+        run_sweep(plan, journal, workers, on_progress or (lambda _: None))
+
+
+def workers_named(executor: str, jobs: int) -> MakeWorkers:
+    """Return the workers that ``--executor`` means. InputError for none; not all can be there without dask."""
+    if executor == "local":
+        return partial(LocalWorkers, jobs)
+    match = _ADDRESS.fullmatch(executor)
+    if match is None and executor != "dask://local":
+        raise InputError(f"found {executor!r}; write local, dask://local, or dask://HOST:PORT")
+    try:
+        make = late(DASK, "DaskWorkers")
+    except ImportError as error:
+        raise InputError(
+            f"{executor} needs dask.distributed ({error}); install it: pip install 'kernbench[cluster]'"
+        ) from error
+    return partial(make, None if match is None else f"tcp://{match['address']}", jobs)
+
+
+def load_sweep(path: Path) -> Sweep:
+    """Read the results of a sweep: its folder, or its Parquet file. InputError for anything else."""
+    file = path / TABLE_FILE if path.is_dir() else path
+    if path.is_dir() and not file.exists():
+        state = read_state(path / JOURNAL_FILE)
+        why = "it has no results of a sweep" if state is None else f"a sweep of which {state}: go on with --resume"
+        raise InputError(f"{path}: {why}; they are made by: kernbench sweep SPEC.yaml --out {path}")
+    found = read_sweep_table(file)
+    return Sweep(file.parent.name, "", found, file.parent)

@@ -1,0 +1,163 @@
+"""Tests of ``kb.sweep``: the same sweep as the command's, its pictures, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernbench as kb
+from kernbench.cli.main import main
+from kernbench.evaluation.sweep_driver import SweepProgress
+
+GRID: dict[str, Any] = {"bench.m": [32, 64], "cube.hbm.num_pcs": [4, 8]}
+FIXED = {"bench.k": 64, "bench.n": 32}
+SPEC = "bench: matmul-composite\nset: {bench.k: 64, bench.n: 32}\ngrid: {bench.m: [32, 64], cube.hbm.num_pcs: [4, 8]}\n"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> kb.Sweep:
+    folder = tmp_path_factory.mktemp("sweep")
+    return kb.sweep("matmul-composite", "one-cube", grid=GRID, overrides=FIXED, workers=1, folder=folder)
+
+
+def test_a_sweep_and_its_table(found: kb.Sweep) -> None:
+    assert found.axes == ("bench.m", "cube.hbm.num_pcs")
+    assert found.table.column("bench.m") == [32, 32, 64, 64]
+    assert found.table.to_arrow().num_rows == 4
+    assert not len(found.failed)
+    best = found.best()
+    assert best["sim_ns"] == min(found.table.column("sim_ns"))  # type: ignore[type-var]
+    lines = repr(found).splitlines()
+    assert lines[0].startswith("fastest at bench.m 32, ")
+    assert lines[1] == "matmul-composite: 4 of 4 points ok"
+    assert len(lines) <= 10
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"x": "bench.m", "y": "launch.ns", "by": "cube.hbm.num_pcs"},
+        {"x": "bench.m", "y": "cube.hbm.num_pcs", "kind": "heat-map", "value": "launch.ns"},
+        {"x": "cube.hbm.num_pcs", "y": "sim_ns", "kind": "pareto"},
+    ],
+)
+def test_a_picture_of_each_kind(found: kb.Sweep, asked: dict[str, Any]) -> None:
+    assert found.plot(**asked).axes[0].has_data()
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"x": "bench.mm", "y": "sim_ns"}, "did you mean 'bench.m'"),
+        ({"x": "bench.m", "y": "sim"}, "no point has numbers in sim; did you mean 'sim_ns'"),
+        ({"x": "bench.m", "y": "sim_ns", "kind": "pie"}, "must be one of: lines, heat-map, pareto"),
+        ({"x": "bench.m", "y": "sim_ns", "by": "bench.m"}, "an axis can be drawn once"),
+    ],
+)
+def test_a_picture_that_cannot_be(found: kb.Sweep, asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(kb.InputError, match=message):
+        found.plot(**asked)
+
+
+def test_a_sweep_of_the_command_is_the_same(found: kb.Sweep, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("matmul-composite.yaml").write_text(SPEC)
+    assert (
+        main(["sweep", "matmul-composite.yaml", "--topology", "one-cube", "--jobs", "1", "--out", "out", "--json"]) == 0
+    )
+    document = json.loads(capsys.readouterr().out)
+    files = [Path(each).name for each in document.pop("files")]
+    ours = found.to_dict()
+    assert files == [Path(each).name for each in ours.pop("files")]
+    assert document == ours
+    assert found.folder is not None
+    assert (Path("out") / "sweep.parquet").read_bytes() == (found.folder / "sweep.parquet").read_bytes()
+    loaded = kb.load("out")
+    assert isinstance(loaded, kb.Sweep)
+    assert loaded.table.to_dicts() == found.table.to_dicts()
+    assert loaded.plot("bench.m", "sim_ns").axes
+
+
+class StopError(Exception):
+    """Stops a sweep."""
+
+
+def stop_after(count: int) -> Callable[[SweepProgress], None]:
+    def tell(state: SweepProgress) -> None:
+        if state.finished >= count:
+            raise StopError
+
+    return tell
+
+
+def test_a_sweep_begun_by_one_is_resumed_by_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    asked: dict[str, Any] = {"grid": GRID, "overrides": FIXED, "workers": 1, "folder": "out"}
+    with pytest.raises(StopError):
+        kb.sweep("matmul-composite", "one-cube", **asked, on_progress=stop_after(2))
+    Path("grid.yaml").write_text(SPEC)
+    command = ["sweep", "grid.yaml", "--topology", "one-cube", "--jobs", "1", "--out", "out", "--resume", "--json"]
+    assert main(command) == 0
+    journal = (Path("out") / "journal.jsonl").read_text().splitlines()
+    assert len(journal) == 1 + 4
+    seen: list[SweepProgress] = []
+    again = kb.sweep("matmul-composite", "one-cube", **asked, on_progress=seen.append)
+    assert (seen[0].found, len(again.table)) == (4, 4)
+
+
+def test_a_function_runs_here_and_what_fails_is_a_row() -> None:
+    def program(torch: Any) -> None:
+        if torch.topology.cube.hbm.num_pcs == 8:
+            raise ValueError("eight")
+        torch.zeros(64, dtype="f16", name="x")
+
+    found = kb.sweep(program, "one-cube", grid={"cube.hbm.num_pcs": np.array([4, 8])})
+    assert found.table.column("status") == ["ok", "failed"]
+    assert found.failed.column("error") == ["ValueError: eight"]
+    assert found.folder is None
+
+
+@pytest.mark.parametrize(
+    ("program", "asked", "message"),
+    [
+        ("matmul-composite", {"grid": {}}, "grid: found a mapping, must be a mapping of paths to lists"),
+        ("matmul-composite", {"grid": {"bench.m": []}}, "must have at least one value"),
+        ("matmul-composite", {"grid": {"bench.mm": [1]}}, "unknown key 'mm'; allowed here: m, k, n"),
+        ("matmul-composite", {"grid": {"cube.hbm.num_pc": [1]}}, "did you mean 'num_pcs'"),
+        ("matmul-composit", {"grid": GRID}, "did you mean 'matmul-composite'"),
+        ("matmul-composite", {"grid": GRID, "workers": 0}, "workers: found 0, must be a number from 1"),
+        ("matmul-composite", {"grid": GRID, "machine": "one"}, "unknown machine 'one'"),
+        (print, {"grid": GRID, "folder": "out"}, "a function is known to this process alone"),
+        (print, {"grid": GRID, "workers": 2}, "a function runs in this process"),
+    ],
+)
+def test_wrong_calls_raise_with_what_is_allowed(program: Any, asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(kb.InputError, match=message):
+        kb.sweep(program, **{"machine": "one-cube", **asked})
+
+
+def test_what_is_no_sweep_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:
+    with pytest.raises(kb.InputError, match="kernbench sweep SPEC"):
+        kb.load(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_may_sweep_on_workers() -> None:
+    script = (
+        "import kernbench as kb\n"
+        f"found = kb.sweep('matmul-composite', 'one-cube', grid={GRID!r}, overrides={FIXED!r}, workers=2)\n"
+        "print(len(found.table), len(found.failed))\n"
+    )
+    Path("script.py").write_text(script)
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=True)
+    assert done.stdout == "4 0\n"
