@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kernbench.ccl.loading import packaged_file
+from kernbench.ccl.loading import find_packaged_file
 from kernbench.evaluation.ccl_report import check_numbers, draw_figures
 from kernbench.evaluation.ccl_results import read_sweep, write_data
 from kernbench.evaluation.ccl_study import CclStudy
@@ -22,7 +22,7 @@ JOBS = 2
 def draw(render_only: bool) -> None:
     """Write the results, unless those that are there shall be drawn, and the figures."""
     if not render_only:
-        sweep = CclStudy(topology=resolve_topology("default"), ccl=packaged_file(), jobs=JOBS).run()
+        sweep = CclStudy(topology=resolve_topology("default"), ccl=find_packaged_file(), jobs=JOBS).run()
         check_numbers(sweep)
         write_data(sweep, FIGURES)
     for name in draw_figures(read_sweep(FIGURES, f"python {Path(__file__).name}"), FIGURES):

@@ -23,7 +23,7 @@ from collective_checks import assert_all_reduced, assert_collective
 
 from compiled import compiled
 from kernbench.ccl.config import AlgorithmConfig
-from kernbench.ccl.loading import load_ccl_config, packaged_file
+from kernbench.ccl.loading import find_packaged_file, load_ccl_config
 from kernbench.topology.builder import Topology
 
 KINDS = ("tcm", "hbm", "sram")
@@ -168,7 +168,7 @@ WORLDS = (*_where_ranks_are_pes(), *_where_ranks_are_sips())
 
 def packaged() -> dict[str, AlgorithmConfig]:
     """The algorithms of the packaged file."""
-    return {config.name: config for config in load_ccl_config(packaged_file()).algorithms}
+    return {config.name: config for config in load_ccl_config(find_packaged_file()).algorithms}
 
 
 def as_packaged(config: AlgorithmConfig) -> World:

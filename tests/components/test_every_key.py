@@ -29,7 +29,7 @@ from one_program import (
 )
 
 from ideal_memory import IDEAL
-from kernbench.ccl.loading import ccl_config_of, packaged_file
+from kernbench.ccl.loading import ccl_config_of, find_packaged_file
 from kernbench.common.config import Document, Path, apply_overrides, load_document, path_text
 from kernbench.common.errors import ConfigError
 from kernbench.common.units import parse_size
@@ -39,7 +39,7 @@ from kernbench.triton_emu.tl_context import TLContext as Tl
 pytestmark = pytest.mark.filterwarnings("ignore:all_reduce. the configured")
 
 TOPOLOGY = apply_overrides(load_document(topology_file("default")), SMALL)
-CCL = load_document(packaged_file())
+CCL = load_document(find_packaged_file())
 SLOW_SRAM, SLOW_TCM = "cube.components.sram.attrs.bw_gbs=32", "pe.tcm.read_bw_gbs=32"
 
 

@@ -6,7 +6,7 @@ from functools import cache
 
 from compiled import compiled
 from ideal_memory import IDEAL
-from kernbench.ccl.loading import packaged_file
+from kernbench.ccl.loading import find_packaged_file
 from kernbench.evaluation.ccl_fabrics import Fabric, ring_of
 from kernbench.evaluation.ccl_results import CclSweep
 from kernbench.evaluation.ccl_study import CclStudy
@@ -30,7 +30,7 @@ def study(**changes: object) -> CclStudy:
         "sizes": SIZES,
         "ranks": (2,),
         "ring_sizes": (4096,),
-        "ccl": packaged_file(),
+        "ccl": find_packaged_file(),
     }
     return CclStudy(**(values | changes))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compiled import compiled
-from kernbench.ccl.loading import packaged_file
+from kernbench.ccl.loading import find_packaged_file
 from kernbench.evaluation.ccl_fabrics import ALGORITHMS, INTERCUBE, SIZES, Fabric, fabrics, ring_of
 from kernbench.evaluation.ccl_results import read_sweep
 from kernbench.evaluation.ccl_rings import KINDS, LARGE_SLOT, MESSAGE_SIZES, RANKS, RING_SIZES
@@ -26,7 +26,7 @@ def committed():
 
 
 def test_a_committed_ring_is_what_a_fresh_run_gives(committed):
-    study = CclStudy(topology=compiled(), fabrics=(ring_of(2),), sizes=SIZES[:1], ccl=packaged_file())
+    study = CclStudy(topology=compiled(), fabrics=(ring_of(2),), sizes=SIZES[:1], ccl=find_packaged_file())
     run = next(run for run in study.collective_runs() if run.algorithm != INTERCUBE)
     assert committed.topology_hash == study.topology.digest
     assert set(run.run()) <= set(committed.collectives), f"run {COMMAND}"
@@ -41,7 +41,7 @@ def test_committed_results_are_what_a_fresh_run_gives(committed):
         sizes=SIZES[:1],
         ranks=(2,),
         ring_sizes=RING_SIZES[:3],
-        ccl=packaged_file(),
+        ccl=find_packaged_file(),
     ).run()
     assert committed.topology_hash == fresh.topology_hash
     for points in ("collectives", "buffers", "rings"):
@@ -52,7 +52,7 @@ def test_committed_results_are_what_a_fresh_run_gives(committed):
 
 @pytest.mark.slow
 def test_a_committed_mesh_is_what_a_fresh_run_gives(committed):
-    study = CclStudy(topology=compiled(), fabrics=(MESH,), sizes=SEVERAL_MESSAGES, ccl=packaged_file())
+    study = CclStudy(topology=compiled(), fabrics=(MESH,), sizes=SEVERAL_MESSAGES, ccl=find_packaged_file())
     run = next(run for run in study.collective_runs() if (run.fabric, run.algorithm) == (MESH, INTERCUBE))
     # The skew of ranks depends on what ran before, so these are the first sizes in their order.
     assert set(run.run()) <= set(committed.collectives), f"run {COMMAND}"

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from ccl_study_support import SIZES, TORUS, machine, small_sweep, study
 
-from kernbench.ccl.loading import load_ccl_config, packaged_file
+from kernbench.ccl.loading import find_packaged_file, load_ccl_config
 from kernbench.common.errors import InputError, VerificationError
 from kernbench.evaluation.ccl_fabrics import ALGORITHMS, INTERCUBE, OVER_SIPS, Fabric, document_of, fabrics, ring_of
 from kernbench.evaluation.ccl_report import check_numbers, evaluate_ccl, redraw_ccl
@@ -147,6 +147,6 @@ def test_no_results_to_draw(tmp_path):
 )
 def test_rings_are_as_long_as_their_terms_on_other_machines(changes):
     run = RingRun(
-        machine=document_of(machine(*changes)), ccl=load_ccl_config(packaged_file()), ranks=2, sizes=(4096, 65536)
+        machine=document_of(machine(*changes)), ccl=load_ccl_config(find_packaged_file()), ranks=2, sizes=(4096, 65536)
     )
     assert [abs(point.beyond_theory) < 0.15 for point in run.run()] == [True, True]

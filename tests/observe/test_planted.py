@@ -13,7 +13,7 @@ from interventions import Experiment, spread
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
 from kernbench.components.hbm_ctrl import HbmCtrl
 from kernbench.components.memory import MemoryAccess
-from kernbench.evaluation.advice import Program, advise_program
+from kernbench.evaluation.advice import RepeatedProgram, advise_program
 from kernbench.observe.verdict import VerdictKind
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_registry import Bench, load_bench
@@ -124,7 +124,7 @@ def test_it_is_named_and_comes_first(
     assert resource in found.launch.verdict.sentence
     assert resource in found.explained.verdict.sentence
     advice = advise_program(
-        Program(bench=named(program), device=DeviceSelector("all"), params=params), found.machine, workers=1
+        RepeatedProgram(bench=named(program), device=DeviceSelector("all"), params=params), found.machine, workers=1
     )
     assert advice.machine[0].resources == (resource,)
     assert 0.02 <= advice.machine[0].share <= 0.1
@@ -135,7 +135,7 @@ def test_the_link_of_the_host() -> None:
     found = Experiment(load_bench("matmul-composite"), slow)
     assert found.explained.verdict.sentence.startswith("copies 9")
     assert "(host link 9" in found.explained.verdict.sentence
-    program = Program(bench=load_bench("matmul-composite"), device=DeviceSelector("all"))
+    program = RepeatedProgram(bench=load_bench("matmul-composite"), device=DeviceSelector("all"))
     advice = advise_program(program, slow, workers=1)
     assert advice.machine[0].resources == ("host link",)
     assert advice.machine[0].settings == tuple(
@@ -185,6 +185,8 @@ def test_stages_that_tie(params: tuple[str, ...], machine: tuple[str, ...], tied
 
 
 def test_nothing_is_promised_below_two_per_cent() -> None:
-    advice = advise_program(Program(bench=load_bench("hello-send"), device=DeviceSelector("all")), spread(), workers=1)
+    advice = advise_program(
+        RepeatedProgram(bench=load_bench("hello-send"), device=DeviceSelector("all")), spread(), workers=1
+    )
     assert all(each.share >= 0.02 for each in (*advice.machine, *advice.program))
     assert np.isclose(advice.timing.run_ps / 1000, 805.903, atol=2)

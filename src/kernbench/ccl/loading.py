@@ -381,10 +381,10 @@ def as_ccl_config(given: CclLike, fallback: Mapping[str, Any] | None = None) -> 
 def _file(path: str | os.PathLike[str] | None) -> str:
     if path is not None:
         return os.fspath(path)
-    return LOCAL_FILE if Path(LOCAL_FILE).exists() else packaged_file()
+    return LOCAL_FILE if Path(LOCAL_FILE).exists() else find_packaged_file()
 
 
-def packaged_file() -> str:
+def find_packaged_file() -> str:
     """Return the file that ships with the package."""
     return str(resources.files("kernbench") / "defaults" / LOCAL_FILE)
 

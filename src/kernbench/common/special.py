@@ -26,10 +26,10 @@ _ERFCX_SERIES = 20.0
 def _in_f64(fn: Function) -> Function:
     """Return ``fn`` on arrays of f32, computed in f64."""
 
-    def computed(*args: Array) -> Any:
+    def compute(*args: Array) -> Any:
         return np.asarray(fn(*[np.asarray(x).astype(_F64) for x in args])).astype(_F32)
 
-    return computed
+    return compute
 
 
 def _one_by_one(fn: Callable[[float], float]) -> Function:

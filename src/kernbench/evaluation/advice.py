@@ -96,7 +96,7 @@ def spread_refresh(machine: Topology) -> Topology:
 
 
 @value(kw_only=True)
-class Program:
+class RepeatedProgram:
     """A program that can be simulated again, on another machine; what it prints then is not shown."""
 
     bench: Bench
@@ -129,7 +129,7 @@ class Program:
         return Timing(ns_to_ps(result.sim_ns), {each.request_id: each.ended_ps - each.submitted_ps for each in ended})
 
 
-def advise_program(program: Program, machine: Topology, *, workers: int | None = None) -> Advice:
+def advise_program(program: RepeatedProgram, machine: Topology, *, workers: int | None = None) -> Advice:
     """Return advice on a program, which is run again for it on ``machine`` with ``refresh: spread`` and on variants."""
     spread, log = spread_refresh(machine), TraceLog()
     result = program.simulate(spread, log)

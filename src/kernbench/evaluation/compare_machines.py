@@ -55,7 +55,7 @@ def find_differing(pairs: Sequence[ResultPair]) -> tuple[Differing, ...]:
     differing = (path for path in paths if not all(_has_same(path, one, other) for one, other in pairs))
     (ours, theirs), use = zip(*pairs, strict=True), _sum_use(pairs)
     return tuple(
-        Differing(path, _values(ours, path), _values(theirs, path), _unused(path, use, results) if use else "")
+        Differing(path, _values(ours, path), _values(theirs, path), _name_unused(path, use, results) if use else "")
         for path in differing
     )
 
@@ -138,7 +138,7 @@ def _sum_use(pairs: Sequence[ResultPair]) -> _Use | None:
     return _Use(frozenset(parts), frozenset(cubes), counts)
 
 
-def _unused(path: str, use: _Use, results: Sequence[ResultFigures]) -> str:
+def _name_unused(path: str, use: _Use, results: Sequence[ResultFigures]) -> str:
     """Return what a parameter of the machine is of, if no result uses that."""
     count, name, part = next((each for begin, each in _COUNTED.items() if path.startswith(begin)), ("", "", ""))
     part = part if count else _part_of(path, results)

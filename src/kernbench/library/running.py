@@ -225,7 +225,7 @@ class _Simulation:
     def _with_advice(self, found: Run) -> Run:
         """Run the program again, on the machine with ``refresh: spread`` and on faster ones."""
         request = self.request
-        program = late(ADVICE, "Program")(
+        program = late(ADVICE, "RepeatedProgram")(
             bench=request.bench,
             device=self.device,
             params=tuple(request.params),

@@ -9,7 +9,7 @@ from one_program import EVERY_STEP, SMALL, outcomes
 
 from compiled import compiled
 from engine_support import two_cubes
-from kernbench.ccl.loading import ccl_config_of, packaged_file
+from kernbench.ccl.loading import ccl_config_of, find_packaged_file
 from kernbench.common.config import apply_overrides, load_document
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import PeDmaMsg
@@ -152,7 +152,7 @@ def test_pes_share_a_slice():
 def test_express_or_not_takes_the_same_time(refresh):
     changes = (*SMALL, *BANKED, f"cube.hbm.refresh={refresh}")
     document = apply_overrides(load_document(topology_file("default")), changes)
-    ccl = ccl_config_of(load_document(packaged_file()))
+    ccl = ccl_config_of(load_document(find_packaged_file()))
     found = [
         list(outcomes(compile_topology(apply_overrides(document, [f"transport.express={express}"])), ccl))
         for express in ("true", "false")

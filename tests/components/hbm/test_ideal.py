@@ -9,7 +9,7 @@ from one_program import EVERY_STEP, SMALL, outcomes
 from slice_support import MIB, QUANTUM, Asked, ideal, run
 
 from compiled import compiled
-from kernbench.ccl.loading import ccl_config_of, packaged_file
+from kernbench.ccl.loading import ccl_config_of, find_packaged_file
 from kernbench.common.config import apply_overrides, load_document
 from kernbench.engine.engine import GraphEngine
 from kernbench.messages.requests import PeDmaMsg
@@ -121,7 +121,7 @@ def test_express_or_not_takes_the_same_time() -> None:
         load_document(topology_file("default")),
         (*SMALL, "cube.hbm.timing=ideal", "cube.components.hbm_ctrl.attrs={access_ns: 30.0}"),
     )
-    ccl = ccl_config_of(load_document(packaged_file()))
+    ccl = ccl_config_of(load_document(find_packaged_file()))
     found = [
         list(outcomes(compile_topology(apply_overrides(document, [f"transport.express={express}"])), ccl))
         for express in ("true", "false")

@@ -125,7 +125,7 @@ def _replacements() -> dict[str, Any]:
 
 
 @contextmanager
-def _replaced(owner: Any, names: Mapping[str, Any]) -> Iterator[None]:
+def _replace_names(owner: Any, names: Mapping[str, Any]) -> Iterator[None]:
     before = {name: vars(owner)[name] for name in names}
     for name, found in names.items():
         setattr(owner, name, found)
@@ -144,10 +144,10 @@ def as_cuda() -> Iterator[None]:
     context.frontends = settings.with_cuda
     try:
         with ExitStack() as around:
-            around.enter_context(_replaced(torch.cuda, _replacements()))
-            around.enter_context(_replaced(torch.cuda.nvtx, _NVTX))
-            around.enter_context(_replaced(_device, {"DeviceContext": _Context}))
-            around.enter_context(_replaced(torch, {"Generator": _Generator}))
+            around.enter_context(_replace_names(torch.cuda, _replacements()))
+            around.enter_context(_replace_names(torch.cuda.nvtx, _NVTX))
+            around.enter_context(_replace_names(_device, {"DeviceContext": _Context}))
+            around.enter_context(_replace_names(torch, {"Generator": _Generator}))
             around.callback(torch.set_default_device, None)
             around.enter_context(_AsCuda())
             yield

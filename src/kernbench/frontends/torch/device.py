@@ -10,7 +10,7 @@ import torch
 
 from kernbench.common.errors import InputError
 from kernbench.frontends.gpu import DeviceProperties, device_properties
-from kernbench.frontends.torch.storage import current, dropped_bytes
+from kernbench.frontends.torch.storage import bytes_to_drop, current
 from kernbench.frontends.torch.tensor import device_of_sip
 
 
@@ -129,7 +129,7 @@ max_memory_reserved = memory_reserved
 
 def memory_allocated(device: Any = None) -> int:
     """Return the bytes of HBM that tensors have."""
-    return memory_reserved(device) - dropped_bytes(_index(device))
+    return memory_reserved(device) - bytes_to_drop(_index(device))
 
 
 def empty_cache() -> None:

@@ -104,7 +104,7 @@ class Pool:
         self.dropped.setdefault((tensor.numel(), tensor.dtype, tensor.sip), []).append(tensor)
 
 
-def dropped_bytes(sip: int) -> int:
+def bytes_to_drop(sip: int) -> int:
     """Return the bytes of a SIP that no tensor of this rank has any more, and the next may have."""
     dropped = _pool().dropped
     return sum(each.nbytes for (_, _, at), shelf in dropped.items() if at == sip for each in shelf)

@@ -162,13 +162,13 @@ def _cast(x: Value, out: Type) -> Value:
 
 def functions_of(library: ModuleType) -> dict[str, Callable[..., Any]]:
     """Return the functions of Triton's module by name, which say what types they take where it gives a KeyError."""
-    found = {name: _checked(name, each) for name, each in vars(library).items() if tl.core.is_builtin(each)}
+    found = {name: _check_call(name, each) for name, each in vars(library).items() if tl.core.is_builtin(each)}
     return found | {"fast_tanhf": found["tanh"]}
 
 
-def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _check_call(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
-    def checked(*args: Any, **kwargs: Any) -> Any:
+    def check(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except KeyError as error:
@@ -177,4 +177,4 @@ def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             )
             raise refused(f"libdevice.{name} of {types}: there is none for these types; cast them") from None
 
-    return checked
+    return check
