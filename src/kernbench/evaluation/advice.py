@@ -21,7 +21,7 @@ from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine, Observer
 from kernbench.evaluation.program_review import ProgramAdvice, review_program
-from kernbench.observe.path_resources import PathShare, sum_most, sum_resources
+from kernbench.observe.path_resources import PathShare, divide_ties, sum_resources
 from kernbench.observe.roofline import Roofline
 from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.bench_registry import Bench
@@ -178,8 +178,8 @@ def _potentials(shares: Iterable[PathShare], roofline: Roofline) -> Iterator[tup
     """Yield resources, with the share of their bounds, and with that of the path that they have, queues included."""
     for bound in roofline.bounds:
         yield bound.resource, bound.ps / roofline.measured_ps
-    for name, ps in sum_most(shares).items():
-        yield name, ps / roofline.measured_ps
+    for each in divide_ties(sum_resources(shares)):
+        yield each.resource, each.ps / roofline.measured_ps
 
 
 def _variant(machine: Topology, names: Sequence[str]) -> Topology | None:
