@@ -7,24 +7,29 @@ read by panels instead, into the part of the TCM that the scheduler keeps for it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
+from itertools import chain, islice
 from math import inf
 from typing import Any
+
+import numpy as np
 
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import state
 from kernbench.components.access_plan import extent, plan
+from kernbench.components.passages import Passage, Passages, StageRows
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.pe_fetch_store import PeFetchStore
 from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.components.stage import OverlappingStage, Stage, StageUnit, Token
+from kernbench.components.timetables import PipelineSizes, TileList, TileShape, TileStages, Timetables, What
 from kernbench.core.clock import Clock
-from kernbench.core.log import LAUNCH, LINE, NONE, By, Cause, Kind, Log, Row, pack_row
+from kernbench.core.log import LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Log, Row, pack_row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.engine.part import Component
@@ -43,12 +48,13 @@ from kernbench.triton_emu.tile_plans import (
     BlockedProduct,
     BlockRoom,
     BlockStep,
+    DotTiles,
     OperandReads,
     OperandWindow,
     Panel,
+    StepTiles,
     Tile,
     TileSizes,
-    dot_tiles,
     gemm_tiles,
     math_tiles,
     row_strides,
@@ -137,7 +143,8 @@ class PipelinedCommand:
     """A command in the pipeline: tiles that have not been injected, how many are inside, whom to tell.
 
     By blocks, ``tiles`` are those of one step, and ``steps`` are those for which nothing has been read. The panels of
-    ``held`` are in TCM, or on their way there.
+    ``held`` are in TCM, or on their way there. ``source``: of ``tiles`` that may go by timetable, of which none is
+    injected. ``inside`` counts those as one.
     """
 
     op: int
@@ -150,6 +157,7 @@ class PipelinedCommand:
     exhausted: bool = False
     steps: Iterator[BlockStep] | None = None
     held: deque[HeldStep] = field(default_factory=deque)
+    source: DotTiles | StepTiles | None = None
 
 
 @state(eq=False)
@@ -186,10 +194,13 @@ class PanelBuffers:
 
     def release(self, token: Token, done: Callable[[Row], None]) -> None:
         """Give up what nobody needs behind the step of ``token``, its last tile, which has been fetched."""
-        plan = token.work.plan
-        self._free += plan.held.popleft().step.freed
-        self._read((token.row, By.SLOT))
+        self.release_step(token.work.plan, token.row)
         done(token.row)
+
+    def release_step(self, plan: PipelinedCommand, row: Row) -> None:
+        """Give up what nobody needs behind the first step of ``plan``, as ``row`` ends."""
+        self._free += plan.held.popleft().step.freed
+        self._read((row, By.SLOT))
 
     def write(self, plan: PipelinedCommand, result: Panel, done: Callable[[Row], None], cause: Cause) -> None:
         """Write a part of the result, which has its place here until it is in memory; then call ``done(row)``."""
@@ -230,6 +241,13 @@ class PanelBuffers:
             self._on_ready((row, By.OPERAND))
 
 
+class _TileLists:
+    """The lists of tiles of a machine that may go by timetable, by what decides them; None: those that may not."""
+
+    def __init__(self) -> None:
+        self.found: dict[Hashable, TileList | None] = {}
+
+
 class _ChosenSizes:
     """The sizes that have been chosen on a machine: most PEs of a launch want the same."""
 
@@ -258,7 +276,7 @@ class PeScheduler(Component):
         here = node.pe_coord
         self._sizes = machine.spec.pe.gemm.tile_sizes
         self._issue_ps = attrs.issue_ps
-        self._in_flight = attrs.tiles_in_flight
+        self._in_flight = self._most_in_flight = attrs.tiles_in_flight
         self._gemm = machine.part(pe_part(*here, "pe_gemm"), PeGemm)
         self._math = machine.part(pe_part(*here, "pe_math"), PeMath)
         self._fetch_store = machine.part(pe_part(*here, "pe_fetch_store"), PeFetchStore)
@@ -271,6 +289,12 @@ class PeScheduler(Component):
         self._room = BlockRoom(machine.spec.pe.gemm.acc_bytes, machine.spec.pe.tcm.scheduler_reserved_bytes)
         self._panels = PanelBuffers(self.clock, self._room.panels, dma, self._inject)
         self._panels_end = OverlappingStage("panels_end", attrs.tiles_in_flight, self._panels.release)
+        fetch, gemm, store = self._fetch_store.fetch, self._gemm.unit, self._fetch_store.store
+        self._stages = TileStages(self._issue_ps, self._issue, fetch, self._panels_end, gemm, store)
+        sizes = PipelineSizes(self._issue_ps, attrs.tiles_in_flight, attrs.stage_slots)
+        self._timetables = machine.shared(Timetables, partial(Timetables, sizes))
+        components = [part.node.id for part in (self, self._fetch_store, self._gemm, self._fetch_store)]
+        self._passages = Passages(StageRows(self.clock, machine.log, components), self._timetables, self._on_mark)
         self._log_stages()
 
     def submit(
@@ -288,8 +312,10 @@ class PeScheduler(Component):
         ``begun(now, cause)`` is called when its first tile is issued, and returns its row; ``done(row)`` when its last
         tile is over, whose last stage has that row.
         """
-        tiles = self._tiles(command, use) if steps is None else iter(())
+        tiles = self._tiles(command) if steps is None and command.op is not DOT else iter(())
         plan = PipelinedCommand(op, command, tiles, begun, done, steps=steps)
+        if command.op is DOT:
+            plan.source = DotTiles(command, self._sizes, use)
         self._plans.append(plan)
         if steps is not None:
             self._panels.add(plan, cause)
@@ -348,19 +374,29 @@ class PeScheduler(Component):
             return sizes if product.can_block(room) and product.fits(sizes, room) else None
         return self.machine.shared(_ChosenSizes).of(product, room)
 
-    def _tiles(self, command: Command, use: AccumulatorUse) -> Iterator[Tile]:
-        if command.op is DOT:
-            return dot_tiles(command, self._sizes, use)
+    def _tiles(self, command: Command) -> Iterator[Tile]:
         return gemm_tiles(command, self._sizes) if command.op is GEMM else math_tiles(command, self._sizes)
 
     def _inject(self, cause: Cause) -> None:
         """Let tiles in, after ``cause``, while there is room."""
-        while self._plans and self._in_flight:
+        while self._plans and self._in_flight and not self._passages.is_full:
             plan = self._plans[0]
+            source, plan.source = plan.source, None
+            if source is not None:
+                listed = self._listed(plan.command, source) if self._in_flight == self._most_in_flight else None
+                if listed is not None:
+                    plan.inside += 1
+                    self._passages.begin(plan, source, listed, cause)
+                    continue
+                plan.tiles = iter(source)
             tile = next(plan.tiles, None)
             if tile is None:
                 if not self._begin_step(plan):
                     break
+                continue
+            if self._passages.is_under_way:
+                self._resume_tokens()
+                plan.tiles = chain((tile,), plan.tiles)
                 continue
             plan.inside += 1
             self._in_flight -= 1
@@ -378,8 +414,69 @@ class PeScheduler(Component):
         if following.missing:
             return False
         following.begun = True
-        plan.tiles = iter(following.step.tiles)
+        plan.source = following.step.tiles
         return True
+
+    def _listed(self, command: Command, source: DotTiles | StepTiles) -> TileList | None:
+        """Return the list of tiles if they may go by timetable, and are not all in the pipeline at once."""
+        found, key = self.machine.shared(_TileLists).found, source.key
+        if key not in found:
+            found[key] = self._list(command, tuple(source))
+        return found[key]
+
+    def _list(self, command: Command, tiles: Sequence[Tile]) -> TileList | None:
+        simple = all(x.macs and not (x.reads or x.math_bytes or x.write) for x in tiles)
+        if not simple or len(tiles) <= self._most_in_flight:
+            return None
+        log, gemm_ps = self.machine.log, self._gemm.tile_ps(command.a.dtype)
+        fetch_ps, store_ps = self._fetch_store.fetch_ps, self._fetch_store.store_ps
+        shapes = [
+            TileShape(
+                fetch_ps(x.fetch_bytes),
+                gemm_ps,
+                store_ps(x.store_bytes) if x.store_bytes else NONE,
+                x.ends_step,
+                x.result is not None,
+            )
+            for x in tiles
+        ]
+        return TileList(
+            self._timetables.shapes(shapes),
+            np.array([log.tile(x.index) for x in tiles], np.int64),
+            np.array([log.named(_amounts_of(x, command)) for x in tiles], np.int64),
+        )
+
+    def _on_mark(self, passage: Passage, what: What, tile: int, row: Row) -> None:
+        """Do what is to be done as a tile that goes by timetable ends in a stage."""
+        plan: PipelinedCommand = passage.plan
+        if what is What.EXHAUSTED:
+            self._inject((row, By.SLOT))
+        elif what is What.RELEASE:
+            self._panels.release_step(plan, row)
+        elif what is What.RESULT:
+            assert isinstance(passage.source, StepTiles)
+            plan.inside += 1
+            self._panels.write(plan, passage.source.result_of(tile), partial(self._on_written, plan), (row, By.OPERAND))
+        elif what is What.LAST:
+            plan.inside -= 1
+            self._end(plan, row)
+        elif plan.row < 0:
+            plan.row = plan.begun(self.clock.time, passage.begun_after())
+
+    def _resume_tokens(self) -> None:
+        """Let the tiles that go by timetable go on by events."""
+        found, moved = self._passages.give_away()
+        tokens = []
+        for passage, number, row in moved:
+            tile = next(islice(passage.source, number, None))
+            token = self._token(passage.plan, tile, ROOT)
+            token.row = row
+            tokens.append(token)
+            passage.plan.inside += 1
+        for passage in {id(each.passage): each.passage for each in moved}.values():
+            passage.plan.inside -= 1
+        self._in_flight -= len(tokens)
+        self._stages.resume(tokens, found)
 
     def _token(self, plan: PipelinedCommand, tile: Tile, cause: Cause) -> Token:
         """Make the token of a tile: its way, and its time in each timed stage; both are read from the end."""
@@ -447,19 +544,22 @@ class PeScheduler(Component):
         log = self.machine.log
         launch, line = log.rows[plan.row + LAUNCH], log.rows[plan.row + LINE]
         work, tile = token.work, token.work.tile
-        element = plan.command.a.dtype if tile.macs else None
-        amounts = TileAmounts(tile.fetch_bytes, tile.macs, element, sum(tile.math_bytes), tile.store_bytes)
         return log.open(
             self._part,
             Kind.TILE_ISSUE,
             start,
             token.cause,
-            what=log.named(amounts),
+            what=log.named(_amounts_of(tile, plan.command)),
             launch=launch,
             line=line,
             tile=work.number,
             parent=plan.row,
         )
+
+
+def _amounts_of(tile: Tile, command: Command) -> TileAmounts:
+    element = command.a.dtype if tile.macs else None
+    return TileAmounts(tile.fetch_bytes, tile.macs, element, sum(tile.math_bytes), tile.store_bytes)
 
 
 class _StageWriter:

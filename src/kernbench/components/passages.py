@@ -1,0 +1,304 @@
+"""Passages: lists of tiles on their way through a PE's pipeline by timetable, with an event only where others are told.
+
+What a timetable says is written to the log when it has happened: when somebody is told, or reads the log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from kernbench.components.timetables import (
+    STAGE_KINDS,
+    External,
+    Mark,
+    Marks,
+    PipelineState,
+    Seen,
+    TileList,
+    Timetable,
+    Timetables,
+    What,
+)
+from kernbench.core.clock import NEVER, Clock
+from kernbench.core.log import (
+    BY,
+    CAUSE,
+    COMMIT,
+    END,
+    LAUNCH,
+    LINE,
+    NONE,
+    PARENT,
+    PART,
+    READ,
+    START,
+    WIDTH,
+    By,
+    Cause,
+    Log,
+    Row,
+)
+from kernbench.triton_emu.tile_plans import Tile
+
+OnMark: TypeAlias = "Callable[[Passage, What, int, Row], None]"
+"""What is told of a mark: its passage, what happens, with which tile, and the row that ends"""
+
+
+class StageRows:
+    """What the rows of the stages of a PE have in common: the log, its parts there, and what their rows are about."""
+
+    __slots__ = ("clock", "log", "parts", "what")
+
+    def __init__(self, clock: Clock, log: Log, components: Sequence[str]) -> None:
+        self.clock = clock
+        self.log = log
+        self.parts = np.array([log.part(each) for each in components], np.int64)
+        self.what = log.named("stage")
+
+
+class Passage:
+    """A list of tiles of ``plan`` that came to the pipeline at ``start_ps`` after ``cause``.
+
+    ``source`` gives the tiles once more. ``before``: passage and tile of each token that was there.
+    """
+
+    __slots__ = (
+        "_given",
+        "_n_fired",
+        "_open",
+        "_places",
+        "_stages",
+        "before",
+        "cause",
+        "plan",
+        "source",
+        "start_ps",
+        "tiles",
+        "timetable",
+    )
+
+    def __init__(
+        self,
+        stages: StageRows,
+        plan: Any,
+        source: Iterable[Tile],
+        tiles: TileList,
+        timetable: Timetable,
+        cause: Cause,
+        before: tuple[tuple[Passage, int], ...],
+    ) -> None:
+        self.plan = plan
+        self.source = source
+        self.tiles = tiles
+        self.timetable = timetable
+        self.start_ps = stages.clock.time
+        self.cause = cause
+        self.before = before
+        self._stages = stages
+        self._given: dict[int, int] = {}  # tiles that go on by tokens of their own: how many stages were left
+        self._n_fired = 0
+        self._places: list[Row] = []  # of the rows that are written
+        self._open: list[int] = []  # those of them that have not ended
+
+    def events_by_now(self) -> int:
+        """Return how many events have happened; within an event, one that is due now has only if that is known."""
+        clock, events = self._stages.clock, self.timetable.events
+        after = clock.time - self.start_ps
+        found = bisect_right(events, after) if clock.has_come(clock.time, NEVER) else bisect_left(events, after)
+        self._n_fired = max(self._n_fired, found)
+        return self._n_fired
+
+    def note_fired(self, number: int) -> None:
+        """Note that all events before ``number`` have happened."""
+        self._n_fired = max(self._n_fired, number)
+
+    def origin(self, tile: int) -> tuple[Passage, int]:
+        """Return the passage of a tile, and its number there."""
+        return (self, tile) if tile >= 0 else self.before[tile]
+
+    def row(self, tile: int, stage: int) -> Row:
+        """Return the row of a tile in a stage that it has begun."""
+        owner, number = self.origin(tile)
+        return owner._place(owner.timetable.row_of(number, stage))
+
+    def _place(self, at: int) -> Row:
+        if at >= len(self._places):
+            self._n_fired = max(self._n_fired, bisect_right(self.timetable.rows_before, at))
+            self.write()
+        return self._places[at]
+
+    def begun_after(self) -> Cause:
+        """Return the cause of its first row."""
+        return self._cause_of(self.timetable.externals[0])
+
+    def write(self) -> None:
+        """Write the rows that have begun."""
+        plan, table, start_ps, rows = self.plan, self.timetable, self.start_ps, self._stages.log.rows
+        after = self._stages.clock.time - start_ps
+        if self._open:
+            self._open = [at for at in self._open if not self._close(at, after)]
+        places = self._places
+        first, last = len(places), table.rows_before[self.events_by_now()]
+        if first >= last or plan.row < 0:
+            return
+        place = len(rows)
+        places.extend(range(place, place + (last - first) * WIDTH, WIDTH))
+        fresh = table.rows_of(self.tiles, self._stages.what)[first:last].copy()
+        fresh[:, PART] = self._stages.parts[fresh[:, PART]]
+        fresh[:, LAUNCH : LINE + 1] = rows[plan.row + LAUNCH], rows[plan.row + LINE]
+        fresh[:, PARENT] = plan.row
+        fresh[:, START : END + 1] += start_ps
+        if not first:
+            fresh[:, CAUSE] = fresh[:, CAUSE] * WIDTH + place
+        else:
+            fresh[:, CAUSE] = np.array(places, np.int64)[fresh[:, CAUSE]]
+        for at in range(max(first, last - len(STAGE_KINDS)), last):
+            if table.ends[at] > after:
+                fresh[at - first, READ : END + 1] = NONE
+                self._open.append(at)
+        rows.frombytes(fresh.tobytes())
+        for external in table.externals:
+            if first <= external.at < last:
+                rows[places[external.at] + CAUSE], rows[places[external.at] + BY] = self._cause_of(external)
+
+    def _cause_of(self, external: External) -> Cause:
+        by = external.by
+        if external.stage == NONE:
+            return self.cause[0], self.cause[1] if by == By.NOTHING else by
+        return self.row(external.tile, external.stage), by
+
+    def _close(self, at: int, after: int) -> bool:
+        """Close a row, if it has ended."""
+        end, rows, row = self.timetable.ends[at], self._stages.log.rows, self._places[at]
+        if end > after:
+            return False
+        rows[row + READ] = rows[row + START]
+        rows[row + COMMIT] = rows[row + END] = end + self.start_ps
+        return True
+
+    def give_away(self, tile: int, to_pass: int) -> None:
+        """Let a tile go on by a token of its own, with ``to_pass`` stages left."""
+        self._given[tile] = to_pass
+
+    def has_given_away(self, mark: Mark) -> bool:
+        """Return True when another is to tell of it."""
+        to_pass = self._given.get(mark.tile)
+        if to_pass is None:
+            return False
+        shape = self.tiles.shapes.tiles[mark.tile]
+        return mark.what is not What.RELEASE or to_pass > 1 + (shape.store_ps >= 0)
+
+
+class Moved(NamedTuple):
+    """A token that goes on by itself: tile ``number`` of ``passage``, whose last row is ``row``."""
+
+    passage: Passage
+    number: int
+    row: Row
+
+
+class Passages:
+    """The passages of a PE."""
+
+    def __init__(self, stages: StageRows, timetables: Timetables, on_mark: OnMark) -> None:
+        self.is_full = False  # tiles of the last one have not been injected
+        self._stages = stages
+        self._timetables = timetables
+        self._on_mark = on_mark
+        self._current: Passage | None = None  # the last one, until it is over
+        self._under_way: list[Passage] = []
+        self._firing = NONE  # the event of the current one that finds no tile left
+        stages.log.writers.append(self.write)
+
+    @property
+    def is_under_way(self) -> bool:
+        """True while there are tiles in the pipeline that go by timetable."""
+        return self._current is not None
+
+    def begin(self, plan: Any, source: Iterable[Tile], tiles: TileList, cause: Cause) -> None:
+        """Let tiles come to the pipeline after ``cause``, as soon as it has room."""
+        found, before, due = self._timetables.idle, (), 0
+        if self._current is not None:
+            found, seen = self._look(self._current)
+            before = tuple([self._current.origin(each.tile) for each in seen])
+            due = int(self._current.events_by_now() == self._firing)  # the event of now is the first of the new one
+        timetable = self._timetables.find(found, tiles.shapes)
+        passage = Passage(self._stages, plan, source, tiles, timetable, cause, before)
+        self._current, self.is_full = passage, True
+        self._under_way.append(passage)
+        clock, start_ps = self._stages.clock, passage.start_ps
+        clock.reserve(start_ps + timetable.events[-1])
+        for each in timetable.marks:
+            if each.number < due:
+                for mark in each.marks:
+                    self._tell(passage, mark)
+            elif each.begin_ps < 0:
+                clock.call_at(start_ps + each.end_ps, self._fire, (passage, each))
+            else:
+                clock.call_at(start_ps + each.begin_ps, self._await, (passage, each))
+
+    def _look(self, passage: Passage) -> tuple[PipelineState, Sequence[Seen]]:
+        """Return the state of the pipeline, and the tokens in it."""
+        number = passage.events_by_now()
+        seen = passage.timetable.seen.get(number, ())
+        after = self._stages.clock.time - passage.start_ps
+        return self._timetables.state(passage.timetable, number, after), seen
+
+    def _await(self, due: tuple[Passage, Marks]) -> None:
+        """Take the place of an event in the order of its instant, now that its stage begins."""
+        passage, marks = due
+        self._stages.clock.call_at(passage.start_ps + marks.end_ps, self._fire, due)
+
+    def _fire(self, due: tuple[Passage, Marks]) -> None:
+        """Tell what happens in an event."""
+        passage, (number, _, __, marks) = due
+        passage.note_fired(number)
+        self.write()
+        for mark in marks:
+            if mark.what is What.EXHAUSTED:
+                self._firing = number
+                self._tell(passage, mark)
+                self._firing = NONE
+            passage.note_fired(number + 1)
+            if mark.what is not What.EXHAUSTED and not passage.has_given_away(mark):
+                self._tell(passage, mark)
+
+    def _tell(self, passage: Passage, mark: Mark) -> None:
+        what, tile, stage = mark
+        if what is What.EXHAUSTED:
+            if self._current is not passage:
+                return
+            self.is_full = False
+        if what is What.LAST:
+            passage.write()
+            self._under_way.remove(passage)
+            passage.before = ()
+            if self._current is passage:
+                self._current = None
+        row = passage.cause[0] if stage == NONE else NONE if what is What.BEGIN else passage.row(tile, stage)
+        self._on_mark(passage, what, tile, row)
+
+    def write(self) -> None:
+        """Write the rows that have begun."""
+        for each in self._under_way:
+            each.write()
+
+    def give_away(self) -> tuple[PipelineState, list[Moved]]:
+        """Return the state of the pipeline, and its tokens, which go on by themselves."""
+        passage = self._current
+        if passage is None:
+            return self._timetables.idle, []
+        found, seen = self._look(passage)
+        self.write()
+        moved = []
+        for each in seen:
+            owner, number = passage.origin(each.tile)
+            moved.append(Moved(owner, number, NONE if each.stage == NONE else owner.row(number, each.stage)))
+            owner.give_away(number, each.to_pass)
+        self._current = None
+        self._under_way.clear()
+        return found, moved
