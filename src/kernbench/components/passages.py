@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from kernbench.components.timetables import (
-    STAGE_KINDS,
     External,
     Mark,
     Marks,
@@ -32,7 +31,6 @@ from kernbench.core.log import (
     LAUNCH,
     LINE,
     NONE,
-    PARENT,
     PART,
     READ,
     START,
@@ -44,8 +42,7 @@ from kernbench.core.log import (
 )
 from kernbench.triton_emu.tile_plans import Tile
 
-OnMark: TypeAlias = "Callable[[Passage, What, int, Row], None]"
-"""What is told of a mark: its passage, what happens, with which tile, and the row that ends"""
+OnMark: TypeAlias = "Callable[[Passage, Mark], None]"
 
 
 class StageRows:
@@ -74,6 +71,7 @@ class Passage:
         "_stages",
         "before",
         "cause",
+        "is_last",
         "plan",
         "source",
         "start_ps",
@@ -90,6 +88,7 @@ class Passage:
         timetable: Timetable,
         cause: Cause,
         before: tuple[tuple[Passage, int], ...],
+        is_last: bool,
     ) -> None:
         self.plan = plan
         self.source = source
@@ -98,6 +97,7 @@ class Passage:
         self.start_ps = stages.clock.time
         self.cause = cause
         self.before = before
+        self.is_last = is_last
         self._stages = stages
         self._given: dict[int, int] = {}  # tiles that go on by tokens of their own: how many stages were left
         self._n_fired = 0
@@ -138,32 +138,32 @@ class Passage:
     def write(self) -> None:
         """Write the rows that have begun."""
         plan, table, start_ps, rows = self.plan, self.timetable, self.start_ps, self._stages.log.rows
-        after = self._stages.clock.time - start_ps
+        now, places = self._stages.clock.time, self._places
         if self._open:
-            self._open = [at for at in self._open if not self._close(at, after)]
-        places = self._places
+            self._open = [at for at in self._open if not self._close(at, now)]
         first, last = len(places), table.rows_before[self.events_by_now()]
         if first >= last or plan.row < 0:
             return
         place = len(rows)
         places.extend(range(place, place + (last - first) * WIDTH, WIDTH))
-        fresh = table.rows_of(self.tiles, self._stages.what)[first:last].copy()
+        launch, line = rows[plan.row + LAUNCH], rows[plan.row + LINE]
+        same = (0, 0, 0, launch, line, 0, plan.row, start_ps, start_ps, start_ps, start_ps, place - first * WIDTH, 0, 0)
+        fresh = table.rows_of(self.tiles, self._stages.what)[first:last] + np.array(same, np.int64)
         fresh[:, PART] = self._stages.parts[fresh[:, PART]]
-        fresh[:, LAUNCH : LINE + 1] = rows[plan.row + LAUNCH], rows[plan.row + LINE]
-        fresh[:, PARENT] = plan.row
-        fresh[:, START : END + 1] += start_ps
-        if not first:
-            fresh[:, CAUSE] = fresh[:, CAUSE] * WIDTH + place
-        else:
-            fresh[:, CAUSE] = np.array(places, np.int64)[fresh[:, CAUSE]]
-        for at in range(max(first, last - len(STAGE_KINDS)), last):
-            if table.ends[at] > after:
-                fresh[at - first, READ : END + 1] = NONE
-                self._open.append(at)
+        for at in np.flatnonzero(fresh[:, END] > now).tolist():
+            fresh[at, READ : END + 1] = NONE
+            self._open.append(first + at)
         rows.frombytes(fresh.tobytes())
+        for at, before in table.causes_before(first, last):
+            rows[places[at] + CAUSE] = places[before]
         for external in table.externals:
             if first <= external.at < last:
                 rows[places[external.at] + CAUSE], rows[places[external.at] + BY] = self._cause_of(external)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether all of its rows are in the log."""
+        return len(self._places) == len(self.timetable.ends) and not self._open
 
     def _cause_of(self, external: External) -> Cause:
         by = external.by
@@ -171,13 +171,13 @@ class Passage:
             return self.cause[0], self.cause[1] if by == By.NOTHING else by
         return self.row(external.tile, external.stage), by
 
-    def _close(self, at: int, after: int) -> bool:
+    def _close(self, at: int, now: int) -> bool:
         """Close a row, if it has ended."""
-        end, rows, row = self.timetable.ends[at], self._stages.log.rows, self._places[at]
-        if end > after:
+        end, rows, row = self.timetable.ends[at] + self.start_ps, self._stages.log.rows, self._places[at]
+        if end > now:
             return False
         rows[row + READ] = rows[row + START]
-        rows[row + COMMIT] = rows[row + END] = end + self.start_ps
+        rows[row + COMMIT] = rows[row + END] = end
         return True
 
     def give_away(self, tile: int, to_pass: int) -> None:
@@ -219,24 +219,27 @@ class Passages:
         """True while there are tiles in the pipeline that go by timetable."""
         return self._current is not None
 
-    def begin(self, plan: Any, source: Iterable[Tile], tiles: TileList, cause: Cause) -> None:
-        """Let tiles come to the pipeline after ``cause``, as soon as it has room."""
-        found, before, due = self._timetables.idle, (), 0
+    def begin(self, plan: Any, source: Iterable[Tile], tiles: TileList, cause: Cause, *, is_last: bool) -> None:
+        """Let tiles come to the pipeline after ``cause``, as soon as it has room; ``is_last``: their end is told."""
+        found, due = self._timetables.idle, 0
+        before: tuple[tuple[Passage, int], ...] = ()
         if self._current is not None:
             found, seen = self._look(self._current)
             before = tuple([self._current.origin(each.tile) for each in seen])
             due = int(self._current.events_by_now() == self._firing)  # the event of now is the first of the new one
         timetable = self._timetables.find(found, tiles.shapes)
-        passage = Passage(self._stages, plan, source, tiles, timetable, cause, before)
+        passage = Passage(self._stages, plan, source, tiles, timetable, cause, before, is_last)
         self._current, self.is_full = passage, True
         self._under_way.append(passage)
         clock, start_ps = self._stages.clock, passage.start_ps
         clock.reserve(start_ps + timetable.events[-1])
         for each in timetable.marks:
+            what = each.marks[-1].what
             if each.number < due:
-                for mark in each.marks:
-                    self._tell(passage, mark)
-            elif each.begin_ps < 0:
+                self._on_mark(passage, each.marks[0])  # the first tile is issued
+            elif (what is What.BEGIN and plan.row >= 0) or (what is What.LAST and not is_last and len(each.marks) == 1):
+                continue  # nobody has to know
+            elif each.begin_ps < 0 or what is What.EXHAUSTED:
                 clock.call_at(start_ps + each.end_ps, self._fire, (passage, each))
             else:
                 clock.call_at(start_ps + each.begin_ps, self._await, (passage, each))
@@ -256,36 +259,32 @@ class Passages:
     def _fire(self, due: tuple[Passage, Marks]) -> None:
         """Tell what happens in an event."""
         passage, (number, _, __, marks) = due
-        passage.note_fired(number)
-        self.write()
         for mark in marks:
+            passage.note_fired(number)
             if mark.what is What.EXHAUSTED:
-                self._firing = number
-                self._tell(passage, mark)
-                self._firing = NONE
-            passage.note_fired(number + 1)
-            if mark.what is not What.EXHAUSTED and not passage.has_given_away(mark):
-                self._tell(passage, mark)
+                if self._current is passage:
+                    self.is_full, self._firing = False, number
+                    self._on_mark(passage, mark)
+                    self._firing = NONE
+            elif not passage.has_given_away(mark) and (passage.is_last or mark.what is not What.LAST):
+                passage.note_fired(number + 1)
+                if mark.what is What.LAST and self._current is passage:
+                    self._current = None
+                self._on_mark(passage, mark)
+        passage.note_fired(number + 1)
 
-    def _tell(self, passage: Passage, mark: Mark) -> None:
-        what, tile, stage = mark
-        if what is What.EXHAUSTED:
-            if self._current is not passage:
-                return
-            self.is_full = False
-        if what is What.LAST:
-            passage.write()
-            self._under_way.remove(passage)
-            passage.before = ()
-            if self._current is passage:
-                self._current = None
-        row = passage.cause[0] if stage == NONE else NONE if what is What.BEGIN else passage.row(tile, stage)
-        self._on_mark(passage, what, tile, row)
+    def row_of(self, passage: Passage, mark: Mark) -> Row:
+        """Return the row that ends as ``mark`` happens."""
+        self.write()
+        return passage.row(mark.tile, mark.stage)
 
     def write(self) -> None:
         """Write the rows that have begun."""
-        for each in self._under_way:
+        under_way = self._under_way
+        for each in under_way:
             each.write()
+        while under_way and under_way[0].is_written:
+            under_way.pop(0).before = ()
 
     def give_away(self) -> tuple[PipelineState, list[Moved]]:
         """Return the state of the pipeline, and its tokens, which go on by themselves."""

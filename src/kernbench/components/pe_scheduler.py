@@ -27,7 +27,7 @@ from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.components.stage import OverlappingStage, Stage, StageUnit, Token
-from kernbench.components.timetables import PipelineSizes, TileList, TileShape, TileStages, Timetables, What
+from kernbench.components.timetables import Mark, PipelineSizes, TileList, TileShape, TileStages, Timetables, What
 from kernbench.core.clock import Clock
 from kernbench.core.log import LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Log, Row, pack_row
 from kernbench.di.registry import register
@@ -385,8 +385,9 @@ class PeScheduler(Component):
             if source is not None:
                 listed = self._listed(plan.command, source) if self._in_flight == self._most_in_flight else None
                 if listed is not None:
-                    plan.inside += 1
-                    self._passages.begin(plan, source, listed, cause)
+                    is_last = plan.steps is None and all(held.begun for held in plan.held)
+                    plan.inside += is_last
+                    self._passages.begin(plan, source, listed, cause, is_last=is_last)
                     continue
                 plan.tiles = iter(source)
             tile = next(plan.tiles, None)
@@ -446,20 +447,22 @@ class PeScheduler(Component):
             np.array([log.named(_amounts_of(x, command)) for x in tiles], np.int64),
         )
 
-    def _on_mark(self, passage: Passage, what: What, tile: int, row: Row) -> None:
+    def _on_mark(self, passage: Passage, mark: Mark) -> None:
         """Do what is to be done as a tile that goes by timetable ends in a stage."""
         plan: PipelinedCommand = passage.plan
-        if what is What.EXHAUSTED:
-            self._inject((row, By.SLOT))
-        elif what is What.RELEASE:
-            self._panels.release_step(plan, row)
-        elif what is What.RESULT:
+        if mark.what is What.EXHAUSTED:
+            if self._begin_step(plan):
+                self._inject((self._passages.row_of(passage, mark), By.SLOT))
+        elif mark.what is What.RELEASE:
+            self._panels.release_step(plan, self._passages.row_of(passage, mark))
+        elif mark.what is What.RESULT:
             assert isinstance(passage.source, StepTiles)
+            result, after = passage.source.result_of(mark.tile), (self._passages.row_of(passage, mark), By.OPERAND)
             plan.inside += 1
-            self._panels.write(plan, passage.source.result_of(tile), partial(self._on_written, plan), (row, By.OPERAND))
-        elif what is What.LAST:
+            self._panels.write(plan, result, partial(self._on_written, plan), after)
+        elif mark.what is What.LAST:
             plan.inside -= 1
-            self._end(plan, row)
+            self._end(plan, self._passages.row_of(passage, mark))
         elif plan.row < 0:
             plan.row = plan.begun(self.clock.time, passage.begun_after())
 
@@ -474,7 +477,7 @@ class PeScheduler(Component):
             tokens.append(token)
             passage.plan.inside += 1
         for passage in {id(each.passage): each.passage for each in moved}.values():
-            passage.plan.inside -= 1
+            passage.plan.inside -= passage.is_last
         self._in_flight -= len(tokens)
         self._stages.resume(tokens, found)
 

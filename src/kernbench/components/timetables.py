@@ -6,7 +6,7 @@ Such tiles wait for nobody but each other. The stages work through a list of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -16,7 +16,26 @@ from numpy.typing import NDArray
 
 from kernbench.components.stage import OverlappingStage, Stage, StageUnit, Token
 from kernbench.core.clock import Clock
-from kernbench.core.log import BY, CAUSE, END, KIND, NONE, PART, START, TILE, WHAT, WIDTH, By, Cause, Kind, Log, Row
+from kernbench.core.log import (
+    BY,
+    CAUSE,
+    END,
+    KIND,
+    LAUNCH,
+    LINE,
+    NONE,
+    PARENT,
+    PART,
+    START,
+    TILE,
+    WHAT,
+    WIDTH,
+    By,
+    Cause,
+    Kind,
+    Log,
+    Row,
+)
 
 Integers: TypeAlias = NDArray[np.int64]
 STAGE_KINDS = (Kind.TILE_ISSUE, Kind.FETCH, Kind.GEMM, Kind.STORE)
@@ -45,7 +64,7 @@ class TileShapes:
 
 
 class TileList:
-    """A list of tiles: their shapes, the numbers of their indices in the log, and those of what their issue is about."""
+    """Tiles in order: their shapes, the numbers of their indices in the log, and of what their issue is about."""
 
     __slots__ = ("numbers", "shapes", "whats")
 
@@ -303,7 +322,7 @@ class Timetable:
     """The rows of a list of tiles in a pipeline, from the time on when they may come, and what others have to know.
 
     ``events``: when each event of the pipeline happens, and ``rows_before`` it. ``ends``: when each row does. The cause
-    of a row is another one's number here, but for those of ``externals``.
+    of a row is another one's place here, but for those of ``externals``.
     """
 
     def __init__(self, sizes: PipelineSizes, found: PipelineState, shapes: TileShapes) -> None:
@@ -323,10 +342,12 @@ class Timetable:
         self._rows = table[own]
         causes = self._rows[:, CAUSE] // WIDTH
         self.externals = [
-            External(at, *map(int, table[causes[at]][[TILE, PART]]), By(int(self._rows[at, BY])))
+            External(at, int(table[causes[at], TILE]), int(table[causes[at], PART]), By(self._rows[at, BY]))
             for at in np.flatnonzero(number[causes] < 0).tolist()
         ]
-        self._rows[:, CAUSE] = np.maximum(number[causes], 0)
+        self._rows[:, [LAUNCH, LINE, PARENT]] = 0  # these are added, like the time of the beginning
+        self._causes: list[int] = number[causes].tolist()
+        self._rows[:, CAUSE] = number[causes] * WIDTH
         self.ends: list[int] = self._rows[:, END].tolist()
         self._row_of: dict[tuple[int, int], int] = {}
         for at, tile, stage in zip(range(len(own)), *self._rows[:, (TILE, PART)].T.tolist(), strict=True):
@@ -336,6 +357,14 @@ class Timetable:
     def row_of(self, tile: int, stage: int) -> int:
         """Return the number of the row of a tile in a stage."""
         return self._row_of[tile, stage]
+
+    def causes_before(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Yield the rows from ``first`` to ``last`` whose causes are before these, with their causes."""
+        if first:
+            causes = self._causes
+            for at in range(first, last):
+                if 0 <= causes[at] < first:
+                    yield at, causes[at]
 
     def rows_of(self, tiles: TileList, stage_what: int) -> Integers:
         """Return its rows for these tiles; the part of each is the place of its stage."""
