@@ -123,9 +123,10 @@ class Passage:
     def row(self, tile: int, stage: int) -> Row:
         """Return the row of a tile in a stage that it has begun."""
         owner, number = self.origin(tile)
-        return owner._place(owner.timetable.row_of(number, stage))
+        return owner.row_at(owner.timetable.row_of(number, stage))
 
-    def _place(self, at: int) -> Row:
+    def row_at(self, at: int) -> Row:
+        """Return the row that is number ``at`` of the timetable, and has begun."""
         if at >= len(self._places):
             self._n_fired = max(self._n_fired, bisect_right(self.timetable.rows_before, at))
             self.write()

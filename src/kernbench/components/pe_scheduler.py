@@ -385,9 +385,7 @@ class PeScheduler(Component):
             if source is not None:
                 listed = self._listed(plan.command, source) if self._in_flight == self._most_in_flight else None
                 if listed is not None:
-                    is_last = plan.steps is None and all(held.begun for held in plan.held)
-                    plan.inside += is_last
-                    self._passages.begin(plan, source, listed, cause, is_last=is_last)
+                    self._begin_passage(plan, source, listed, cause)
                     continue
                 plan.tiles = iter(source)
             tile = next(plan.tiles, None)
@@ -418,6 +416,13 @@ class PeScheduler(Component):
         plan.source = following.step.tiles
         return True
 
+    def _begin_passage(
+        self, plan: PipelinedCommand, source: DotTiles | StepTiles, listed: TileList, cause: Cause
+    ) -> None:
+        is_last = plan.steps is None and all(held.begun for held in plan.held)
+        plan.inside += is_last
+        self._passages.begin(plan, source, listed, cause, is_last=is_last)
+
     def _listed(self, command: Command, source: DotTiles | StepTiles) -> TileList | None:
         """Return the list of tiles if they may go by timetable, and are not all in the pipeline at once."""
         found, key = self.machine.shared(_TileLists).found, source.key
@@ -427,7 +432,7 @@ class PeScheduler(Component):
 
     def _list(self, command: Command, tiles: Sequence[Tile]) -> TileList | None:
         simple = all(x.macs and not (x.reads or x.math_bytes or x.write) for x in tiles)
-        if not simple or len(tiles) <= self._most_in_flight:
+        if not simple or len(tiles) < self._most_in_flight:
             return None
         log, gemm_ps = self.machine.log, self._gemm.tile_ps(command.a.dtype)
         fetch_ps, store_ps = self._fetch_store.fetch_ps, self._fetch_store.store_ps
