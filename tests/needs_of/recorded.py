@@ -11,8 +11,8 @@ from unittest.mock import patch
 from kernbench.common.data_policy import DataPolicy
 from kernbench.components import pe_cpu
 from kernbench.components.dispatch import Dispatcher
-from kernbench.components.queue import Queue
 from kernbench.components.pe_scheduler import PeScheduler
+from kernbench.components.queue import Queue
 from kernbench.components.stage import Stage, StageUnit, Token
 from kernbench.components.timetables import TileStages
 from kernbench.core.log import ROOT, Cause, Row
@@ -143,7 +143,7 @@ class NeedsEngine(GraphEngine):
                 self.resume = resume
 
         claim, enter = Stage.claim_next, StageUnit.enter
-        begin, resume_tokens = PeScheduler._begin_passage, TileStages.resume
+        begin, resume_tokens = PeScheduler.begin_passage, TileStages.resume
         counted: set[Token] = set()
         started, math, send = Recorder.started, Recorder.math, Queue.send
 
@@ -167,7 +167,7 @@ class NeedsEngine(GraphEngine):
         def listed(scheduler: PeScheduler, plan: Any, source: Iterable[Any], *rest: Any) -> None:
             """Tiles that go by timetable take slots in their order, though no stage sees them."""
             for tile in source:
-                token = scheduler._token(plan, tile, ROOT)
+                token = scheduler.make_token(plan, tile, ROOT)
                 for stage in token.route[-2::-1]:
                     engine.slots.setdefault(stage, stage.free)
                     engine.takers.setdefault(stage, []).append(token)
@@ -197,7 +197,7 @@ class NeedsEngine(GraphEngine):
             patch.object(pe_cpu, "Dispatcher", Observed),
             patch.object(Stage, "claim_next", claim_next),
             patch.object(StageUnit, "enter", entered),
-            patch.object(PeScheduler, "_begin_passage", listed),
+            patch.object(PeScheduler, "begin_passage", listed),
             patch.object(TileStages, "resume", resumed),
             patch.object(Recorder, "started", begun),
             patch.object(Recorder, "math", computed),

@@ -203,34 +203,32 @@ class Moved(NamedTuple):
 
 
 class Passages:
-    """The passages of a PE."""
+    """The passages of a PE.
+
+    ``current`` is the last one, until it is over; ``is_full``: tiles of it have not been injected.
+    """
 
     def __init__(self, stages: StageRows, timetables: Timetables, on_mark: OnMark) -> None:
-        self.is_full = False  # tiles of the last one have not been injected
+        self.is_full = False
+        self.current: Passage | None = None
         self._stages = stages
         self._timetables = timetables
         self._on_mark = on_mark
-        self._current: Passage | None = None  # the last one, until it is over
         self._under_way: list[Passage] = []
         self._firing = NONE  # the event of the current one that finds no tile left
         stages.log.writers.append(self.write)
-
-    @property
-    def is_under_way(self) -> bool:
-        """True while there are tiles in the pipeline that go by timetable."""
-        return self._current is not None
 
     def begin(self, plan: Any, source: Iterable[Tile], tiles: TileList, cause: Cause, *, is_last: bool) -> None:
         """Let tiles come to the pipeline after ``cause``, as soon as it has room; ``is_last``: their end is told."""
         found, due = self._timetables.idle, 0
         before: tuple[tuple[Passage, int], ...] = ()
-        if self._current is not None:
-            found, seen = self._look(self._current)
-            before = tuple([self._current.origin(each.tile) for each in seen])
-            due = int(self._current.events_by_now() == self._firing)  # the event of now is the first of the new one
+        if self.current is not None:
+            found, seen = self._look(self.current)
+            before = tuple([self.current.origin(each.tile) for each in seen])
+            due = int(self.current.events_by_now() == self._firing)  # the event of now is the first of the new one
         timetable = self._timetables.find(found, tiles.shapes)
         passage = Passage(self._stages, plan, source, tiles, timetable, cause, before, is_last)
-        self._current, self.is_full = passage, True
+        self.current, self.is_full = passage, True
         self._under_way.append(passage)
         clock, start_ps = self._stages.clock, passage.start_ps
         clock.reserve(start_ps + timetable.events[-1])
@@ -263,14 +261,14 @@ class Passages:
         for mark in marks:
             passage.note_fired(number)
             if mark.what is What.EXHAUSTED:
-                if self._current is passage:
+                if self.current is passage:
                     self.is_full, self._firing = False, number
                     self._on_mark(passage, mark)
                     self._firing = NONE
             elif not passage.has_given_away(mark) and (passage.is_last or mark.what is not What.LAST):
                 passage.note_fired(number + 1)
-                if mark.what is What.LAST and self._current is passage:
-                    self._current = None
+                if mark.what is What.LAST and self.current is passage:
+                    self.current = None
                 self._on_mark(passage, mark)
         passage.note_fired(number + 1)
 
@@ -289,7 +287,7 @@ class Passages:
 
     def give_away(self) -> tuple[PipelineState, list[Moved]]:
         """Return the state of the pipeline, and its tokens, which go on by themselves."""
-        passage = self._current
+        passage = self.current
         if passage is None:
             return self._timetables.idle, []
         found, seen = self._look(passage)
@@ -299,6 +297,6 @@ class Passages:
             owner, number = passage.origin(each.tile)
             moved.append(Moved(owner, number, NONE if each.stage == NONE else owner.row(number, each.stage)))
             owner.give_away(number, each.to_pass)
-        self._current = None
+        self.current = None
         self._under_way.clear()
         return found, moved

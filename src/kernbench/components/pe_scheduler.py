@@ -385,7 +385,7 @@ class PeScheduler(Component):
             if source is not None:
                 listed = self._listed(plan.command, source) if self._in_flight == self._most_in_flight else None
                 if listed is not None:
-                    self._begin_passage(plan, source, listed, cause)
+                    self.begin_passage(plan, source, listed, cause)
                     continue
                 plan.tiles = iter(source)
             tile = next(plan.tiles, None)
@@ -393,13 +393,13 @@ class PeScheduler(Component):
                 if not self._begin_step(plan):
                     break
                 continue
-            if self._passages.is_under_way:
+            if self._passages.current is not None:
                 self._resume_tokens()
                 plan.tiles = chain((tile,), plan.tiles)
                 continue
             plan.inside += 1
             self._in_flight -= 1
-            self._issue.put(self._token(plan, tile, cause))
+            self._issue.put(self.make_token(plan, tile, cause))
 
     def _begin_step(self, plan: PipelinedCommand) -> bool:
         """Go on to the next tiles of the first plan, or to the next plan; False: they wait for their panels."""
@@ -416,7 +416,7 @@ class PeScheduler(Component):
         plan.source = following.step.tiles
         return True
 
-    def _begin_passage(
+    def begin_passage(
         self, plan: PipelinedCommand, source: DotTiles | StepTiles, listed: TileList, cause: Cause
     ) -> None:
         is_last = plan.steps is None and all(held.begun for held in plan.held)
@@ -477,7 +477,7 @@ class PeScheduler(Component):
         tokens = []
         for passage, number, row in moved:
             tile = next(islice(passage.source, number, None))
-            token = self._token(passage.plan, tile, ROOT)
+            token = self.make_token(passage.plan, tile, ROOT)
             token.row = row
             tokens.append(token)
             passage.plan.inside += 1
@@ -486,7 +486,7 @@ class PeScheduler(Component):
         self._in_flight -= len(tokens)
         self._stages.resume(tokens, found)
 
-    def _token(self, plan: PipelinedCommand, tile: Tile, cause: Cause) -> Token:
+    def make_token(self, plan: PipelinedCommand, tile: Tile, cause: Cause) -> Token:
         """Make the token of a tile: its way, and its time in each timed stage; both are read from the end."""
         route: list[Stage] = [self._issue]
         times = [self._issue_ps]

@@ -6,7 +6,7 @@ tiles of the block fetch from there, while their sums stay in the matrix unit. `
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from math import inf, prod
 from typing import TypeAlias
 
