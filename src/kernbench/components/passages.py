@@ -6,7 +6,7 @@ What a timetable says is written to the log when it has happened: when somebody 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ from kernbench.components.timetables import (
     PipelineState,
     Seen,
     TileList,
+    TileShape,
     Timetable,
     Timetables,
     What,
@@ -40,9 +41,48 @@ from kernbench.core.log import (
     Log,
     Row,
 )
+from kernbench.engine.recorder import TileAmounts
+from kernbench.messages.commands import Command
 from kernbench.triton_emu.tile_plans import Tile
 
 OnMark: TypeAlias = "Callable[[Passage, Mark], None]"
+
+
+class TileLists:
+    """The lists of tiles of a machine, ``known`` by what decides them; None: those that may not go by timetable.
+
+    Those may that only fetch, multiply and store, and that fill the pipeline.
+    """
+
+    def __init__(self, log: Log, timetables: Timetables, amounts_of: Callable[[Tile, Command], TileAmounts]) -> None:
+        self.known: dict[Hashable, TileList | None] = {}
+        self._amounts_of = amounts_of
+        self._log = log
+        self._timetables = timetables
+
+    def make(
+        self, command: Command, source: Iterable[Tile], times: tuple[Callable[[int], int], int, Callable[[int], int]]
+    ) -> TileList | None:
+        """Make a list; ``times``: of a fetch of some bytes, of a tile in the matrix unit, of a store."""
+        log, tiles, (fetch_ps, gemm_ps, store_ps) = self._log, tuple(source), times
+        simple = all(x.macs and not (x.reads or x.math_bytes or x.write) for x in tiles)
+        if not simple or len(tiles) < self._timetables.sizes.tiles_in_flight:
+            return None
+        shapes = [
+            TileShape(
+                fetch_ps(x.fetch_bytes),
+                gemm_ps,
+                store_ps(x.store_bytes) if x.store_bytes else NONE,
+                x.ends_step,
+                x.result is not None,
+            )
+            for x in tiles
+        ]
+        return TileList(
+            self._timetables.shapes(shapes),
+            np.array([log.tile(x.index) for x in tiles], np.int64),
+            np.array([log.named(self._amounts_of(x, command)) for x in tiles], np.int64),
+        )
 
 
 class StageRows:
@@ -139,10 +179,10 @@ class Passage:
     def write(self) -> None:
         """Write the rows that have begun."""
         plan, table, start_ps, rows = self.plan, self.timetable, self.start_ps, self._stages.log.rows
-        now, places = self._stages.clock.time, self._places
+        places, event = self._places, self.events_by_now()
         if self._open:
-            self._open = [at for at in self._open if not self._close(at, now)]
-        first, last = len(places), table.rows_before[self.events_by_now()]
+            self._open = [at for at in self._open if not self._close(at, event)]
+        first, last = len(places), table.rows_before[event]
         if first >= last or plan.row < 0:
             return
         place = len(rows)
@@ -151,15 +191,15 @@ class Passage:
         same = (0, 0, 0, launch, line, 0, plan.row, start_ps, start_ps, start_ps, start_ps, place - first * WIDTH, 0, 0)
         fresh = table.rows_of(self.tiles, self._stages.what)[first:last] + np.array(same, np.int64)
         fresh[:, PART] = self._stages.parts[fresh[:, PART]]
-        for at in np.flatnonzero(fresh[:, END] > now).tolist():
-            fresh[at, READ : END + 1] = NONE
-            self._open.append(first + at)
+        still_open, earlier, externals = table.part(first, event)
+        for at in still_open:
+            fresh[at - first, READ : END + 1] = NONE
+        self._open += still_open
         rows.frombytes(fresh.tobytes())
-        for at, before in table.causes_before(first, last):
+        for at, before in earlier:
             rows[places[at] + CAUSE] = places[before]
-        for external in table.externals:
-            if first <= external.at < last:
-                rows[places[external.at] + CAUSE], rows[places[external.at] + BY] = self._cause_of(external)
+        for external in externals:
+            rows[places[external.at] + CAUSE], rows[places[external.at] + BY] = self._cause_of(external)
 
     @property
     def is_written(self) -> bool:
@@ -172,11 +212,11 @@ class Passage:
             return self.cause[0], self.cause[1] if by == By.NOTHING else by
         return self.row(external.tile, external.stage), by
 
-    def _close(self, at: int, now: int) -> bool:
-        """Close a row, if it has ended."""
-        end, rows, row = self.timetable.ends[at] + self.start_ps, self._stages.log.rows, self._places[at]
-        if end > now:
+    def _close(self, at: int, event: int) -> bool:
+        """Close a row, if it has ended before ``event``."""
+        if self.timetable.ended_by[at] >= event:
             return False
+        end, rows, row = self.timetable.ends[at] + self.start_ps, self._stages.log.rows, self._places[at]
         rows[row + READ] = rows[row + START]
         rows[row + COMMIT] = rows[row + END] = end
         return True

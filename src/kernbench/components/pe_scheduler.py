@@ -7,27 +7,25 @@ read by panels instead, into the part of the TCM that the scheduler keeps for it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from itertools import chain, islice
 from math import inf
 from typing import Any
 
-import numpy as np
-
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import state
 from kernbench.components.access_plan import extent, plan
-from kernbench.components.passages import Passage, Passages, StageRows
+from kernbench.components.passages import Passage, Passages, StageRows, TileLists
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.pe_fetch_store import PeFetchStore
 from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.components.stage import OverlappingStage, Stage, StageUnit, Token
-from kernbench.components.timetables import Mark, PipelineSizes, TileList, TileShape, TileStages, Timetables, What
+from kernbench.components.timetables import Mark, PipelineSizes, TileList, TileStages, Timetables, What
 from kernbench.core.clock import Clock
 from kernbench.core.log import LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Log, Row, pack_row
 from kernbench.di.registry import register
@@ -241,13 +239,6 @@ class PanelBuffers:
             self._on_ready((row, By.OPERAND))
 
 
-class _TileLists:
-    """The lists of tiles of a machine that may go by timetable, by what decides them; None: those that may not."""
-
-    def __init__(self) -> None:
-        self.found: dict[Hashable, TileList | None] = {}
-
-
 class _ChosenSizes:
     """The sizes that have been chosen on a machine: most PEs of a launch want the same."""
 
@@ -292,9 +283,10 @@ class PeScheduler(Component):
         fetch, gemm, store = self._fetch_store.fetch, self._gemm.unit, self._fetch_store.store
         self._stages = TileStages(self._issue_ps, self._issue, fetch, self._panels_end, gemm, store)
         sizes = PipelineSizes(self._issue_ps, attrs.tiles_in_flight, attrs.stage_slots)
-        self._timetables = machine.shared(Timetables, partial(Timetables, sizes))
+        timetables = machine.shared(Timetables, partial(Timetables, sizes))
+        self._tile_lists = machine.shared(TileLists, partial(TileLists, machine.log, timetables, amounts_of))
         components = [part.node.id for part in (self, self._fetch_store, self._gemm, self._fetch_store)]
-        self._passages = Passages(StageRows(self.clock, machine.log, components), self._timetables, self._on_mark)
+        self._passages = Passages(StageRows(self.clock, machine.log, components), timetables, self._on_mark)
         self._log_stages()
 
     def submit(
@@ -424,33 +416,12 @@ class PeScheduler(Component):
         self._passages.begin(plan, source, listed, cause, is_last=is_last)
 
     def _listed(self, command: Command, source: DotTiles | StepTiles) -> TileList | None:
-        """Return the list of tiles if they may go by timetable, and are not all in the pipeline at once."""
-        found, key = self.machine.shared(_TileLists).found, source.key
-        if key not in found:
-            found[key] = self._list(command, tuple(source))
-        return found[key]
-
-    def _list(self, command: Command, tiles: Sequence[Tile]) -> TileList | None:
-        simple = all(x.macs and not (x.reads or x.math_bytes or x.write) for x in tiles)
-        if not simple or len(tiles) < self._most_in_flight:
-            return None
-        log, gemm_ps = self.machine.log, self._gemm.tile_ps(command.a.dtype)
-        fetch_ps, store_ps = self._fetch_store.fetch_ps, self._fetch_store.store_ps
-        shapes = [
-            TileShape(
-                fetch_ps(x.fetch_bytes),
-                gemm_ps,
-                store_ps(x.store_bytes) if x.store_bytes else NONE,
-                x.ends_step,
-                x.result is not None,
-            )
-            for x in tiles
-        ]
-        return TileList(
-            self._timetables.shapes(shapes),
-            np.array([log.tile(x.index) for x in tiles], np.int64),
-            np.array([log.named(_amounts_of(x, command)) for x in tiles], np.int64),
-        )
+        """Return the list of tiles if they may go by timetable."""
+        known, key = self._tile_lists.known, source.key
+        if key not in known:
+            times = self._fetch_store.fetch_ps, self._gemm.tile_ps(command.a.dtype), self._fetch_store.store_ps
+            known[key] = self._tile_lists.make(command, source, times)
+        return known[key]
 
     def _on_mark(self, passage: Passage, mark: Mark) -> None:
         """Do what is to be done as a tile that goes by timetable ends in a stage."""
@@ -557,7 +528,7 @@ class PeScheduler(Component):
             Kind.TILE_ISSUE,
             start,
             token.cause,
-            what=log.named(_amounts_of(tile, plan.command)),
+            what=log.named(amounts_of(tile, plan.command)),
             launch=launch,
             line=line,
             tile=work.number,
@@ -565,7 +536,8 @@ class PeScheduler(Component):
         )
 
 
-def _amounts_of(tile: Tile, command: Command) -> TileAmounts:
+def amounts_of(tile: Tile, command: Command) -> TileAmounts:
+    """Return what a tile of ``command`` moves and computes."""
     element = command.a.dtype if tile.macs else None
     return TileAmounts(tile.fetch_bytes, tile.macs, element, sum(tile.math_bytes), tile.store_bytes)
 

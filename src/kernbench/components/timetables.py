@@ -6,7 +6,7 @@ Such tiles wait for nobody but each other. The stages work through a list of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -185,6 +185,14 @@ class External(NamedTuple):
     by: By
 
 
+class TablePart(NamedTuple):
+    """Of some rows on end: those that have not ended, those whose causes are before them, and causes elsewhere."""
+
+    open: list[int]
+    earlier: list[tuple[int, int]]
+    externals: list[External]
+
+
 class Seen(NamedTuple):
     """The token of a tile as it is before an event; it ends at ``end_ps``, or waits.
 
@@ -212,6 +220,7 @@ class _Rehearsal:
         self._exhausted = False
         self.events: list[int] = []
         self.rows_before: list[int] = []  # each event
+        self.ended: list[Row] = []  # by each event
         self.marks: list[Marks] = []
         self.seen: dict[int, list[Seen]] = {}  # by the number of the event: when all tiles are under way
         units = [
@@ -257,6 +266,7 @@ class _Rehearsal:
             if self._next == len(self._shapes):
                 self.seen[len(self.events)] = self._look()
             self.rows_before.append(len(rows) // WIDTH)
+            self.ended.append(row)
             self.events.append(end_ps)
             self._begin_ps = rows[row + START]
             del self._ends[rows[row + PART]]
@@ -321,7 +331,8 @@ class _Rehearsal:
 class Timetable:
     """The rows of a list of tiles in a pipeline, from the time on when they may come, and what others have to know.
 
-    ``events``: when each event of the pipeline happens, and ``rows_before`` it. ``ends``: when each row does. The cause
+    ``events``: when each event of the pipeline happens, and how many rows ``rows_before`` it. A row ends at ``ends``,
+    by event ``ended_by``. The cause
     of a row is another one's place here, but for those of ``externals``.
     """
 
@@ -349,22 +360,31 @@ class Timetable:
         self._causes: list[int] = number[causes].tolist()
         self._rows[:, CAUSE] = number[causes] * WIDTH
         self.ends: list[int] = self._rows[:, END].tolist()
+        self.ended_by = [NONE] * len(own)
+        for event, row in enumerate(played.ended):
+            if number[row // WIDTH] >= 0:
+                self.ended_by[number[row // WIDTH]] = event
         self._row_of: dict[tuple[int, int], int] = {}
         for at, tile, stage in zip(range(len(own)), *self._rows[:, (TILE, PART)].T.tolist(), strict=True):
             self._row_of[tile, stage] = at
         self._rows_of: dict[TileList, Integers] = {}
+        self._parts: dict[tuple[int, int], TablePart] = {}
 
     def row_of(self, tile: int, stage: int) -> int:
         """Return the number of the row of a tile in a stage."""
         return self._row_of[tile, stage]
 
-    def causes_before(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Yield the rows from ``first`` to ``last`` whose causes are before these, with their causes."""
-        if first:
-            causes = self._causes
-            for at in range(first, last):
-                if 0 <= causes[at] < first:
-                    yield at, causes[at]
+    def part(self, first: int, event: int) -> TablePart:
+        """Return what is special about the rows from ``first`` to those that have begun before ``event``."""
+        found = self._parts.get((first, event))
+        if found is None:
+            last = self.rows_before[event]
+            found = self._parts[first, event] = TablePart(
+                [at for at in range(first, last) if self.ended_by[at] >= event],
+                [(at, self._causes[at]) for at in range(first, last) if 0 <= self._causes[at] < first],
+                [each for each in self.externals if first <= each.at < last],
+            )
+        return found
 
     def rows_of(self, tiles: TileList, stage_what: int) -> Integers:
         """Return its rows for these tiles; the part of each is the place of its stage."""

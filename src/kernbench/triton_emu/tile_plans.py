@@ -511,9 +511,9 @@ class DotTiles:
 
     @property
     def key(self) -> Hashable:
-        """Return what decides them."""
+        """Return what decides them on a machine."""
         a, dst, use = self.command.a, self.command.result, self.use
-        return a.shape, self.command.params.trans_a, dst.shape, a.dtype, dst.dtype, use.fetched, use.stored
+        return a.shape, self.command.params.trans_a, dst.shape, a.dtype.name, dst.dtype.name, use.fetched, use.stored
 
 
 @value(eq=False, guarded=False)
@@ -528,10 +528,10 @@ class StepTiles:
 
     @property
     def key(self) -> Hashable:
-        """Return what decides them, but for the windows of results."""
+        """Return what decides them on a machine, but for the windows of results."""
         x, a, out = self.panels, self.panels.command.a, self.panels.command.out
         has_math = self.last and bool(self.panels.command.params.epilogue)
-        return a.shape, out.shape, a.dtype, out.dtype, x.tile, x.rows, x.steps, x.columns, self.last, has_math
+        return a.shape, out.shape, a.dtype.name, out.dtype.name, x.rows, x.steps, x.columns, self.last, has_math
 
     def result_of(self, number: int) -> Panel:
         """Return the row of tiles of the result that tile ``number`` is in."""
