@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +11,11 @@ from unittest.mock import patch
 from kernbench.common.data_policy import DataPolicy
 from kernbench.components import pe_cpu
 from kernbench.components.dispatch import Dispatcher
+from kernbench.components.pe_scheduler import PeScheduler
 from kernbench.components.queue import Queue
 from kernbench.components.stage import Stage, StageUnit, Token
-from kernbench.core.log import Cause, Row
+from kernbench.components.timetables import TileStages
+from kernbench.core.log import ROOT, Cause, Row
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.hooks import SlotReleased
 from kernbench.engine.queues import QueuePair, queue_pairs_of
@@ -141,6 +143,8 @@ class NeedsEngine(GraphEngine):
                 self.resume = resume
 
         claim, enter = Stage.claim_next, StageUnit.enter
+        begin, resume_tokens = PeScheduler.begin_passage, TileStages.resume
+        counted: set[Token] = set()
         started, math, send = Recorder.started, Recorder.math, Queue.send
 
         def begun(recorder: Recorder, event: OpStarted, cause: Cause) -> Row:
@@ -160,7 +164,22 @@ class NeedsEngine(GraphEngine):
             engine.place_of[row] = queue, sequence
             engine.messages[queue, sequence] = row
 
+        def listed(scheduler: PeScheduler, plan: Any, source: Iterable[Any], *rest: Any) -> None:
+            """Tiles that go by timetable take slots in their order, though no stage sees them."""
+            for tile in source:
+                token = scheduler.make_token(plan, tile, ROOT)
+                for stage in token.route[-2::-1]:
+                    engine.slots.setdefault(stage, stage.free)
+                    engine.takers.setdefault(stage, []).append(token)
+            begin(scheduler, plan, source, *rest)
+
+        def resumed(stages: TileStages, tokens: Sequence[Token], *rest: Any) -> None:
+            counted.update(tokens)
+            resume_tokens(stages, tokens, *rest)
+
         def claim_next(stage: Stage, token: Token) -> bool:
+            if token in counted or isinstance(token.work, int):  # listed before, or of a rehearsal
+                return claim(stage, token)
             following = None if token.to_pass < 2 else token.route[token.to_pass - 2]
             if following is not None:
                 engine.slots.setdefault(following, following.free)
@@ -178,6 +197,8 @@ class NeedsEngine(GraphEngine):
             patch.object(pe_cpu, "Dispatcher", Observed),
             patch.object(Stage, "claim_next", claim_next),
             patch.object(StageUnit, "enter", entered),
+            patch.object(PeScheduler, "begin_passage", listed),
+            patch.object(TileStages, "resume", resumed),
             patch.object(Recorder, "started", begun),
             patch.object(Recorder, "math", computed),
             patch.object(Queue, "send", sent),

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
+from itertools import chain, islice
 from math import inf
 from typing import Any
 
@@ -17,14 +18,16 @@ from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import state
 from kernbench.components.access_plan import extent, plan
+from kernbench.components.passages import Passage, Passages, StageRows, TileLists
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.pe_fetch_store import PeFetchStore
 from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_mmu import PeMmuPart
 from kernbench.components.stage import OverlappingStage, Stage, StageUnit, Token
+from kernbench.components.timetables import Mark, PipelineSizes, TileList, TileStages, Timetables, What
 from kernbench.core.clock import Clock
-from kernbench.core.log import LAUNCH, LINE, NONE, By, Cause, Kind, Log, Row, pack_row
+from kernbench.core.log import LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Log, Row, pack_row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.engine.part import Component
@@ -43,12 +46,13 @@ from kernbench.triton_emu.tile_plans import (
     BlockedProduct,
     BlockRoom,
     BlockStep,
+    DotTiles,
     OperandReads,
     OperandWindow,
     Panel,
+    StepTiles,
     Tile,
     TileSizes,
-    dot_tiles,
     gemm_tiles,
     math_tiles,
     row_strides,
@@ -137,7 +141,8 @@ class PipelinedCommand:
     """A command in the pipeline: tiles that have not been injected, how many are inside, whom to tell.
 
     By blocks, ``tiles`` are those of one step, and ``steps`` are those for which nothing has been read. The panels of
-    ``held`` are in TCM, or on their way there.
+    ``held`` are in TCM, or on their way there. ``source``: of ``tiles`` that may go by timetable, of which none is
+    injected. ``inside`` counts those as one.
     """
 
     op: int
@@ -150,6 +155,7 @@ class PipelinedCommand:
     exhausted: bool = False
     steps: Iterator[BlockStep] | None = None
     held: deque[HeldStep] = field(default_factory=deque)
+    source: DotTiles | StepTiles | None = None
 
 
 @state(eq=False)
@@ -186,10 +192,13 @@ class PanelBuffers:
 
     def release(self, token: Token, done: Callable[[Row], None]) -> None:
         """Give up what nobody needs behind the step of ``token``, its last tile, which has been fetched."""
-        plan = token.work.plan
-        self._free += plan.held.popleft().step.freed
-        self._read((token.row, By.SLOT))
+        self.release_step(token.work.plan, token.row)
         done(token.row)
+
+    def release_step(self, plan: PipelinedCommand, row: Row) -> None:
+        """Give up what nobody needs behind the first step of ``plan``, as ``row`` ends."""
+        self._free += plan.held.popleft().step.freed
+        self._read((row, By.SLOT))
 
     def write(self, plan: PipelinedCommand, result: Panel, done: Callable[[Row], None], cause: Cause) -> None:
         """Write a part of the result, which has its place here until it is in memory; then call ``done(row)``."""
@@ -258,7 +267,7 @@ class PeScheduler(Component):
         here = node.pe_coord
         self._sizes = machine.spec.pe.gemm.tile_sizes
         self._issue_ps = attrs.issue_ps
-        self._in_flight = attrs.tiles_in_flight
+        self._in_flight = self._most_in_flight = attrs.tiles_in_flight
         self._gemm = machine.part(pe_part(*here, "pe_gemm"), PeGemm)
         self._math = machine.part(pe_part(*here, "pe_math"), PeMath)
         self._fetch_store = machine.part(pe_part(*here, "pe_fetch_store"), PeFetchStore)
@@ -271,6 +280,13 @@ class PeScheduler(Component):
         self._room = BlockRoom(machine.spec.pe.gemm.acc_bytes, machine.spec.pe.tcm.scheduler_reserved_bytes)
         self._panels = PanelBuffers(self.clock, self._room.panels, dma, self._inject)
         self._panels_end = OverlappingStage("panels_end", attrs.tiles_in_flight, self._panels.release)
+        fetch, gemm, store = self._fetch_store.fetch, self._gemm.unit, self._fetch_store.store
+        self._stages = TileStages(self._issue_ps, self._issue, fetch, self._panels_end, gemm, store)
+        sizes = PipelineSizes(self._issue_ps, attrs.tiles_in_flight, attrs.stage_slots)
+        timetables = machine.shared(Timetables, partial(Timetables, sizes))
+        self._tile_lists = machine.shared(TileLists, partial(TileLists, machine.log, timetables, amounts_of))
+        components = [part.node.id for part in (self, self._fetch_store, self._gemm, self._fetch_store)]
+        self._passages = Passages(StageRows(self.clock, machine.log, components), timetables, self._on_mark)
         self._log_stages()
 
     def submit(
@@ -288,8 +304,10 @@ class PeScheduler(Component):
         ``begun(now, cause)`` is called when its first tile is issued, and returns its row; ``done(row)`` when its last
         tile is over, whose last stage has that row.
         """
-        tiles = self._tiles(command, use) if steps is None else iter(())
+        tiles = self._tiles(command) if steps is None and command.op is not DOT else iter(())
         plan = PipelinedCommand(op, command, tiles, begun, done, steps=steps)
+        if command.op is DOT:
+            plan.source = DotTiles(command, self._sizes, use)
         self._plans.append(plan)
         if steps is not None:
             self._panels.add(plan, cause)
@@ -348,23 +366,32 @@ class PeScheduler(Component):
             return sizes if product.can_block(room) and product.fits(sizes, room) else None
         return self.machine.shared(_ChosenSizes).of(product, room)
 
-    def _tiles(self, command: Command, use: AccumulatorUse) -> Iterator[Tile]:
-        if command.op is DOT:
-            return dot_tiles(command, self._sizes, use)
+    def _tiles(self, command: Command) -> Iterator[Tile]:
         return gemm_tiles(command, self._sizes) if command.op is GEMM else math_tiles(command, self._sizes)
 
     def _inject(self, cause: Cause) -> None:
         """Let tiles in, after ``cause``, while there is room."""
-        while self._plans and self._in_flight:
+        while self._plans and self._in_flight and not self._passages.is_full:
             plan = self._plans[0]
+            source, plan.source = plan.source, None
+            if source is not None:
+                listed = self._listed(plan.command, source) if self._in_flight == self._most_in_flight else None
+                if listed is not None:
+                    self.begin_passage(plan, source, listed, cause)
+                    continue
+                plan.tiles = iter(source)
             tile = next(plan.tiles, None)
             if tile is None:
                 if not self._begin_step(plan):
                     break
                 continue
+            if self._passages.current is not None:
+                self._resume_tokens()
+                plan.tiles = chain((tile,), plan.tiles)
+                continue
             plan.inside += 1
             self._in_flight -= 1
-            self._issue.put(self._token(plan, tile, cause))
+            self._issue.put(self.make_token(plan, tile, cause))
 
     def _begin_step(self, plan: PipelinedCommand) -> bool:
         """Go on to the next tiles of the first plan, or to the next plan; False: they wait for their panels."""
@@ -378,10 +405,59 @@ class PeScheduler(Component):
         if following.missing:
             return False
         following.begun = True
-        plan.tiles = iter(following.step.tiles)
+        plan.source = following.step.tiles
         return True
 
-    def _token(self, plan: PipelinedCommand, tile: Tile, cause: Cause) -> Token:
+    def begin_passage(
+        self, plan: PipelinedCommand, source: DotTiles | StepTiles, listed: TileList, cause: Cause
+    ) -> None:
+        is_last = plan.steps is None and all(held.begun for held in plan.held)
+        plan.inside += is_last
+        self._passages.begin(plan, source, listed, cause, is_last=is_last)
+
+    def _listed(self, command: Command, source: DotTiles | StepTiles) -> TileList | None:
+        """Return the list of tiles if they may go by timetable."""
+        known, key = self._tile_lists.known, source.key
+        if key not in known:
+            times = self._fetch_store.fetch_ps, self._gemm.tile_ps(command.a.dtype), self._fetch_store.store_ps
+            known[key] = self._tile_lists.make(command, source, times)
+        return known[key]
+
+    def _on_mark(self, passage: Passage, mark: Mark) -> None:
+        """Do what is to be done as a tile that goes by timetable ends in a stage."""
+        plan: PipelinedCommand = passage.plan
+        if mark.what is What.EXHAUSTED:
+            if self._begin_step(plan):
+                self._inject((self._passages.row_of(passage, mark), By.SLOT))
+        elif mark.what is What.RELEASE:
+            self._panels.release_step(plan, self._passages.row_of(passage, mark))
+        elif mark.what is What.RESULT:
+            assert isinstance(passage.source, StepTiles)
+            result, after = passage.source.result_of(mark.tile), (self._passages.row_of(passage, mark), By.OPERAND)
+            plan.inside += 1
+            self._panels.write(plan, result, partial(self._on_written, plan), after)
+        elif mark.what is What.LAST:
+            plan.inside -= 1
+            self._end(plan, self._passages.row_of(passage, mark))
+        elif plan.row < 0:
+            plan.row = plan.begun(self.clock.time, passage.begun_after())
+
+    def _resume_tokens(self) -> None:
+        """Let the tiles that go by timetable go on by events."""
+        found, moved = self._passages.give_away()
+        tokens = []
+        for passage, number, row in moved:
+            tile = next(islice(passage.source, number, None))
+            token = self.make_token(passage.plan, tile, ROOT)
+            token.row = row
+            tokens.append(token)
+            passage.plan.inside += 1
+        for passage in {id(each.passage): each.passage for each in moved}.values():
+            passage.plan.inside -= passage.is_last
+        self._in_flight -= len(tokens)
+        self._stages.resume(tokens, found)
+
+    def make_token(self, plan: PipelinedCommand, tile: Tile, cause: Cause) -> Token:
         """Make the token of a tile: its way, and its time in each timed stage; both are read from the end."""
         route: list[Stage] = [self._issue]
         times = [self._issue_ps]
@@ -447,19 +523,23 @@ class PeScheduler(Component):
         log = self.machine.log
         launch, line = log.rows[plan.row + LAUNCH], log.rows[plan.row + LINE]
         work, tile = token.work, token.work.tile
-        element = plan.command.a.dtype if tile.macs else None
-        amounts = TileAmounts(tile.fetch_bytes, tile.macs, element, sum(tile.math_bytes), tile.store_bytes)
         return log.open(
             self._part,
             Kind.TILE_ISSUE,
             start,
             token.cause,
-            what=log.named(amounts),
+            what=log.named(amounts_of(tile, plan.command)),
             launch=launch,
             line=line,
             tile=work.number,
             parent=plan.row,
         )
+
+
+def amounts_of(tile: Tile, command: Command) -> TileAmounts:
+    """Return what a tile of ``command`` moves and computes."""
+    element = command.a.dtype if tile.macs else None
+    return TileAmounts(tile.fetch_bytes, tile.macs, element, sum(tile.math_bytes), tile.store_bytes)
 
 
 class _StageWriter:

@@ -62,6 +62,11 @@ class Stage:
         # The first of several has waited for the stage, which comes free as what this one works on does.
         self.try_start(cause if len(waiting) == 1 else (cause[0], By.ENGINE))
 
+    def wait(self, token: Token) -> None:
+        """Take a token that has waited here before, with its slot."""
+        self.free -= 1
+        self.waiting.append(token)
+
     def try_start(self, cause: Cause) -> None:
         """Begin what can begin after ``cause``."""
         raise NotImplementedError
@@ -140,6 +145,15 @@ class StageUnit(Stage):
             token.row = self.open(token, start)
         token.to_spend = left = token.to_spend - 1
         clock.call_at(start + token.times[left], FINISH, self)
+
+    def go_on(self, token: Token, left_ps: int) -> None:
+        """Take a token that has begun here before, with its slots; it ends after ``left_ps``."""
+        self.free -= 1
+        if token.to_pass > 1:
+            token.route[token.to_pass - 2].free -= 1
+        self._current = token
+        token.to_spend -= 1
+        self._clock.call_at(self._clock.time + left_ps, FINISH, self)
 
     def finish(self) -> None:
         """End the current token."""

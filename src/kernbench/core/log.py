@@ -162,10 +162,22 @@ class Log:
 
     ``whats``: by ``WHAT``, a text, or what a record is made of; ``kernels``: the name of a launch's kernel;
     ``steps``: of one that is a schedule, what its step of a number is called on a PE; ``requests``: the row of a
-    request.
+    request. ``writers`` write what has happened but is not written; who reads all rows calls them first (``catch_up``).
     """
 
-    __slots__ = ("_names", "_part_of", "_tile_of", "kernels", "parts", "requests", "rows", "steps", "tiles", "whats")
+    __slots__ = (
+        "_names",
+        "_part_of",
+        "_tile_of",
+        "kernels",
+        "parts",
+        "requests",
+        "rows",
+        "steps",
+        "tiles",
+        "whats",
+        "writers",
+    )
 
     def __init__(self) -> None:
         self.rows = array("q")
@@ -175,9 +187,15 @@ class Log:
         self.kernels: dict[int, str] = {}
         self.steps: dict[int, Callable[[int, tuple[int, int, int]], str]] = {}
         self.requests: dict[int, Row] = {}
+        self.writers: list[Callable[[], None]] = []
         self._part_of: dict[str, int] = {}
         self._names: dict[Hashable, int] = {}
         self._tile_of: dict[tuple[int, ...], int] = {}
+
+    def catch_up(self) -> None:
+        """Write all that has happened."""
+        for write in self.writers:
+            write()
 
     @property
     def n_rows(self) -> int:
@@ -263,4 +281,5 @@ class Log:
 
     def columns(self) -> Columns:
         """Return all rows as arrays."""
+        self.catch_up()
         return Columns(self)

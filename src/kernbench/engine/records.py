@@ -170,6 +170,7 @@ class RecordViews(OpLog):
         return self._log.place(record.launch_id, record.line, None if node.pe is None else node.pe_coord)
 
     def _bring_up_to_date(self) -> None:
+        self._log.catch_up()
         rows = self._log.rows
         still_open = []
         for view, row in self._open:

@@ -6,7 +6,7 @@ tiles of the block fetch from there, while their sums stay in the matrix unit. `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from math import inf, prod
 from typing import TypeAlias
 
@@ -75,7 +75,7 @@ class BlockStep:
     reads: tuple[Panel, ...]
     nbytes: int
     freed: int
-    tiles: Iterable[Tile]
+    tiles: StepTiles
 
 
 @value(eq=False, guarded=False)
@@ -491,11 +491,52 @@ def block_steps(command: Command, tile: TileSizes, sizes: TileSizes, *, keep_a: 
                     shared = _Panels(command, tile, *whole).read(kept)
                     comes, goes = number == 0, number == len(inner) - 1
                 reads, leaves = shared * comes + own, shared * goes + own
-                yield BlockStep(reads, _nbytes(reads), _nbytes(leaves), panels.tiles(ends))
+                yield BlockStep(reads, _nbytes(reads), _nbytes(leaves), StepTiles(panels, ends))
 
 
 def _nbytes(panels: tuple[Panel, ...]) -> int:
     return sum(each.nbytes for _, each in panels)
+
+
+@value(eq=False, guarded=False)
+class DotTiles:
+    """The tiles of a dot on operands in TCM, K innermost; ``use`` says where its sums come from and go."""
+
+    command: Command
+    sizes: TileSizes
+    use: AccumulatorUse
+
+    def __iter__(self) -> Iterator[Tile]:
+        return dot_tiles(self.command, self.sizes, self.use)
+
+    @property
+    def key(self) -> Hashable:
+        """Return what decides them on a machine."""
+        a, dst, use = self.command.a, self.command.result, self.use
+        return a.shape, self.command.params.trans_a, dst.shape, a.dtype.name, dst.dtype.name, use.fetched, use.stored
+
+
+@value(eq=False, guarded=False)
+class StepTiles:
+    """The tiles of a step, K innermost. ``last``: K ends here, and the result is written a row of tiles at a time."""
+
+    panels: _Panels
+    last: bool
+
+    def __iter__(self) -> Iterator[Tile]:
+        return self.panels.tiles(self.last)
+
+    @property
+    def key(self) -> Hashable:
+        """Return what decides them on a machine, but for the windows of results."""
+        x, a, out = self.panels, self.panels.command.a, self.panels.command.out
+        has_math = self.last and bool(self.panels.command.params.epilogue)
+        return a.shape, out.shape, a.dtype.name, out.dtype.name, x.rows, x.steps, x.columns, self.last, has_math
+
+    def result_of(self, number: int) -> Panel:
+        """Return the row of tiles of the result that tile ``number`` is in."""
+        x = self.panels
+        return x.result(x.rows[0] + number // (x.columns[1] * x.steps[1]))
 
 
 @value(eq=False, guarded=False)
@@ -536,7 +577,7 @@ class _Panels:
                     ends = ends_row and i == row + rows - 1
                     index, extents = (i, j, s), self._extents(i, j, s)
                     if last and s == step + steps - 1:
-                        result = self._result(i) if ends_row else None
+                        result = self.result(i) if ends_row else None
                         yield _output_tile(self.command, index, extents, (), None, ends_step=ends, result=result)
                     else:
                         yield _gemm_tile(self.command, index, extents, ends_step=ends)
@@ -546,7 +587,7 @@ class _Panels:
         (m, k), n, (tm, tk, tn) = self.command.a.shape, self.command.b.shape[1], self.tile
         return min(tm, m - i * tm), min(tk, k - s * tk), min(tn, n - j * tn)
 
-    def _result(self, i: int) -> Panel:
+    def result(self, i: int) -> Panel:
         """Row ``i`` of the tiles of the result."""
         (step, steps), (column, columns) = self.steps, self.columns
         first, shape = self._elements_of_result((i, 1))

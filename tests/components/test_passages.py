@@ -1,0 +1,202 @@
+"""Tiles that go by timetable: the log is as if each stage of each tile had been an event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from engine_support import Placed, launch, place, two_cubes
+from kernbench.components.pe_scheduler import PeScheduler
+from kernbench.components.timetables import Timetables
+from kernbench.core.log import BY, CAUSE, KIND, LAST, LINE, PARENT, PART, START, TILE, WHAT, WIDTH, By
+from kernbench.engine.engine import GraphEngine
+from kernbench.engine.recorder import TileAmounts
+from kernbench.messages.requests import KernelLaunchMsg, KernelRef
+
+PES = ((0, 0, 0), (0, 0, 1))
+M, K, N = 96, 256, 160
+Kernel = Callable[..., object]
+Op = tuple[str, int]
+
+
+@contextmanager
+def by_events() -> Iterator[None]:
+    """Inside, every tile goes by events."""
+    with patch.object(PeScheduler, "_listed", lambda *_: None):
+        yield
+
+
+def rows_of(engine: GraphEngine) -> list[tuple[Any, ...]]:
+    """All rows, whatever their order, where rows refer to others by what these are."""
+    log = engine.machine.log
+    log.catch_up()
+    rows = log.rows
+
+    def name(row: int) -> tuple[Any, ...]:
+        tile = rows[row + TILE]
+        place = log.parts[rows[row + PART]], rows[row + KIND], rows[row + START], rows[row + LINE]
+        return () if row < 0 else (*place, log.tiles[tile] if tile >= 0 else ())
+
+    def about(row: int) -> str:
+        what = log.whats[rows[row + WHAT]] if rows[row + WHAT] >= 0 else ""
+        return repr(what) if isinstance(what, str | TileAmounts) else type(what).__name__
+
+    return sorted(
+        (
+            *name(row),
+            tuple(rows[row + START + 1 : row + CAUSE]),
+            about(row),
+            *(name(rows[row + column]) for column in (PARENT, CAUSE, LAST)),
+            By(rows[row + BY]).name,
+        )
+        for row in range(0, len(rows), WIDTH)
+    )
+
+
+def engine_of(*overrides: str) -> tuple[GraphEngine, list[Placed]]:
+    engine = GraphEngine(two_cubes(*overrides), enable_data=False)
+    shapes = (M, K), (K, N), (M, N)
+    return engine, [place(engine, np.zeros(shape, np.float16), name=f"t{n}") for n, shape in enumerate(shapes)]
+
+
+def run(kernel: Kernel, *overrides: str) -> GraphEngine:
+    engine, arrays = engine_of(*overrides)
+    launch(engine, kernel, *arrays, targets=PES)
+    return engine
+
+
+# --- random programs --------------------------------------------------------------------------------------------------
+
+OPS = ("dot", "add", "small", "wide", "math", "blocked", "blocked x", "streamed", "epilogue", "wait")
+
+
+def program(ops: list[Op]) -> Kernel:
+    def kernel(x_ptr: int, w_ptr: int, y_ptr: int, *, tl: Any) -> None:
+        x, w = tl.load(x_ptr, (M, K), "f16"), tl.load(w_ptr, (K, N), "f16")
+        x_ref, w_ref = tl.ref(x_ptr, (M, K), "f16"), tl.ref(w_ptr, (K, N), "f16")
+        total = tl.dot(x, w)
+        for op, k in ops:
+            match op:
+                case "dot":
+                    total = tl.dot(x, w)
+                case "add":
+                    total = tl.dot(x, w, total)
+                case "small":
+                    tl.dot(tl.zeros((8 + 9 * k, 40 + 20 * k), "f16"), tl.zeros((40 + 20 * k, 30), "f16"))
+                case "wide":
+                    tl.dot(tl.zeros((1, 64 * (k + 1)), "f16"), tl.zeros((64 * (k + 1), 32 * (k + 2)), "f16"))
+                case "math":
+                    for _ in range(k + 1):
+                        total = tl.exp(total)
+                case "blocked":
+                    tl.composite("gemm", x_ref, w_ref, y_ptr, block="auto")
+                case "blocked x":
+                    tl.composite("gemm", x, w_ref, y_ptr, block=(32, 64 * (k + 1), 32 * (k + 1)))
+                case "streamed":
+                    tl.composite("gemm", x_ref, w, y_ptr)
+                case "epilogue":
+                    tl.composite("gemm", x, w_ref, y_ptr, epilogue=(("relu",),), block="auto")
+                case _:
+                    tl.fence()
+        tl.store(y_ptr, total)
+
+    return kernel
+
+
+MACHINES = st.fixed_dictionaries(
+    {},
+    optional={
+        "pe.components.pe_scheduler.attrs.stage_slots": st.integers(1, 3),
+        "pe.components.pe_scheduler.attrs.tiles_in_flight": st.integers(1, 6),
+        "pe.components.pe_scheduler.attrs.issue_ns": st.sampled_from((0, 3, 16, 40)),
+        "pe.tcm.read_bw_gbs": st.sampled_from((90, 256, 701)),
+        "pe.tcm.write_bw_gbs": st.sampled_from((20, 128)),
+        "pe.gemm.acc_bytes": st.sampled_from((0, 8192)),
+        "pe.tcm.scheduler_reserved_bytes": st.sampled_from((40_000, 100_000)),
+    },
+)
+OF_PROGRAMS = {"ops": st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 3)), max_size=7), "changes": MACHINES}
+
+
+def check_program(ops: list[Op], changes: dict[str, int]) -> None:
+    overrides = [f"{key}={number}" for key, number in changes.items()]
+    found = run(program(ops), *overrides)
+    with by_events():
+        detailed = run(program(ops), *overrides)
+    assert rows_of(found) == rows_of(detailed)
+    assert found.n_events <= detailed.n_events
+
+
+@example(ops=[("small", 0), ("add", 0), ("streamed", 0), ("dot", 0), ("epilogue", 0)], changes={})
+@example(ops=[("blocked", 0), ("blocked x", 1), ("dot", 0), ("math", 3)], changes={})
+@given(**OF_PROGRAMS)
+@settings(max_examples=3)
+def test_any_program_is_logged_as_by_events(ops: list[Op], changes: dict[str, int]) -> None:
+    check_program(ops, changes)
+
+
+@pytest.mark.slow
+@given(**OF_PROGRAMS)
+@settings(max_examples=60)
+def test_many_programs_are_logged_as_by_events(ops: list[Op], changes: dict[str, int]) -> None:
+    check_program(ops, changes)
+
+
+@given(ops=OF_PROGRAMS["ops"], stops=st.lists(st.integers(1_500, 40_000), min_size=1, max_size=3))
+@settings(max_examples=3)
+def test_who_stops_on_the_way_sees_what_has_begun(ops: list[Op], stops: list[int]) -> None:
+    def seen() -> Iterator[object]:
+        engine, arrays = engine_of()
+        begin = engine.now
+        args = tuple(each.arg for each in arrays)
+        engine.submit(KernelLaunchMsg(kernel=KernelRef(name="k", function=program(ops)), args=args, targets=PES))
+        for stop in sorted(stops):
+            engine.run_until(begin + stop)
+            yield rows_of(engine)
+            yield [(each.seq, each.component, each.kind, each.t_start_ps, each.t_end_ps) for each in engine.op_log]
+            columns = engine.machine.log.columns()
+            assert len(columns.start) == len(rows_of(engine))
+
+    found = list(seen())
+    with by_events():
+        assert found == list(seen())
+
+
+# --- what it costs ----------------------------------------------------------------------------------------------------
+
+
+def test_a_dot_alone_costs_two_events() -> None:
+    """The end of its last tile, and before it the beginning of that tile's last stage."""
+
+    def kernel(x_ptr: int, w_ptr: int, y_ptr: int, *, tl: Any) -> None:
+        x, w = tl.load(x_ptr, (M, K), "f16"), tl.load(w_ptr, (K, N), "f16")
+        tl.fence()
+        tl.dot(x, w)
+
+    def idle(x_ptr: int, w_ptr: int, y_ptr: int, *, tl: Any) -> None:
+        tl.load(x_ptr, (M, K), "f16")
+        tl.load(w_ptr, (K, N), "f16")
+        tl.fence()
+
+    tiles, outputs, pes = 3 * 4 * 5, 3 * 5, len(PES)
+    with by_events():
+        assert run(kernel).n_events - run(idle).n_events == pes * (3 * tiles + outputs + 1)
+    assert run(kernel).n_events - run(idle).n_events == pes * (2 + 1 + 1)
+
+
+def test_equal_dots_have_one_timetable() -> None:
+    def kernel(x_ptr: int, w_ptr: int, y_ptr: int, *, tl: Any) -> None:
+        x, w = tl.load(x_ptr, (M, K), "f16"), tl.load(w_ptr, (K, N), "f16")
+        for _ in range(3):
+            tl.dot(x, w)
+            tl.fence()
+
+    engine = run(kernel)
+    assert len(engine.machine.shared(Timetables).idle.timetables) == 1
