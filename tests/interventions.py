@@ -76,6 +76,13 @@ class Experiment:
         known = find_resources(self.machine.configured)
         return [name for name in known if name in self.path_shares or name in self.bounds]
 
+    @property
+    def foremost(self) -> list[str]:
+        """Those of the verdict, and the five with most of the path or of a bound: a faster choice of ``concerned``."""
+        most = {name: max(self.path_shares.get(name, 0.0), self.bounds.get(name, 0.0)) for name in self.concerned}
+        said = [name for name in self.launch.verdict.resources if name in most]
+        return list(dict.fromkeys([*said, *sorted(most, key=lambda name: -most[name])[:5]]))
+
     def gain(self, *names: str) -> int | None:
         """Return by how many ps the launch is shorter on a machine with these faster; None if there is none such."""
         spec = speed_up(self.machine.configured, names, FASTER)
