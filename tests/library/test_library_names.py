@@ -6,6 +6,7 @@ import pkgutil
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -41,3 +42,12 @@ def test_errors_are_those_of_the_tree() -> None:
     assert kb.ConfigError is errors.ConfigError
     with pytest.raises(AttributeError, match="rnu"):
         kb.rnu  # type: ignore[attr-defined] # noqa: B018
+
+
+@pytest.mark.slow
+def test_a_typo_fails_mypy(tmp_path: Path) -> None:
+    """The names are there for type checkers, which see no ``__getattr__``."""
+    (tmp_path / "program.py").write_text('import kernbench as kb\n\nkb.run("hello-send")\nkb.rnu("hello-send")\n')
+    command = [sys.executable, "-m", "mypy", "--strict", "program.py"]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert checked.stdout.splitlines()[:-1] == ['program.py:4: error: Module has no attribute "rnu"  [attr-defined]']
