@@ -208,7 +208,7 @@ def command(session: Session, /, **given: Any) -> int:
         advise=asked.advise,
     )
     if asked.advise:
-        say(f"advising: {bench.name} runs again, on this machine and on faster ones")
+        say(f"advice: {bench.name} runs again if it ends well, on this machine and on faster ones")
     found = simulate(request, show_progress())
     if asked.as_json:
         print_json(found.to_dict())

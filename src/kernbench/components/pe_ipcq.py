@@ -265,14 +265,14 @@ class PeIpcq(QueuePart):
 
     def has_in_flight(self, busy: Collection[PeCoord]) -> bool:
         """Return whether a message is on its way in a queue neither of whose ends is ``busy``."""
-        return any(queue.has_in_flight for queue in self._unused(busy))
+        return any(queue.has_in_flight for queue in self._idle_queues(busy))
 
     def empty(self, busy: Collection[PeCoord]) -> None:
         """Begin all queues anew neither of whose ends is ``busy``: the messages in them are lost."""
-        for queue in self._unused(busy):
+        for queue in self._idle_queues(busy):
             queue.reset()
 
-    def _unused(self, busy: Collection[PeCoord]) -> list[Queue]:
+    def _idle_queues(self, busy: Collection[PeCoord]) -> list[Queue]:
         if self.coord in busy:
             return []
         return [queue for queue in self.queues.values() if queue.peer.pe not in busy]

@@ -54,7 +54,7 @@ Rerun: TypeAlias = Callable[[Topology], Timing]
 
 @value(kw_only=True)
 class MachineAdvice:
-    """What resources that are 10 % faster, together, give of the run and of its main launch, measured.
+    """The gain of the run and of its main launch, measured, when ``resources`` are 10 % faster together.
 
     ``settings``: what to ``--set`` for that.
     """
@@ -68,7 +68,7 @@ class MachineAdvice:
 
     @property
     def gained_ns(self) -> float:
-        """What the run gains, in ns."""
+        """The gain of the run in ns."""
         return ps_to_ns(self.gained_ps)
 
     @property
@@ -79,7 +79,7 @@ class MachineAdvice:
 
 @value(kw_only=True)
 class Advice:
-    """What changes of the machine give, and what changes of the program could, the largest first."""
+    """The gains of changes of the machine, and the most that changes of the program give, the largest first."""
 
     launch: str
     timing: Timing

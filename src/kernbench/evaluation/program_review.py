@@ -28,7 +28,7 @@ _BETWEEN = frozenset((PathPart.REQUEST, PathPart.RESPONSE, PathPart.NETWORK_QUEU
 
 @value(kw_only=True)
 class ProgramAdvice:
-    """What a program could do differently: it gives at most ``share`` of the launch's time, for the reason given."""
+    """A change of the program, with its evidence: it gives at most ``share`` of the launch's time."""
 
     what: str
     evidence: str

@@ -20,7 +20,7 @@ KERNELS, COPIES, SETUP, HOST = "kernels", "copies", "maps and queues", "host pro
 
 @value
 class Spending:
-    """What a share of a run's critical path was spent on, and ``why``: its verdicts, or the resource that has most."""
+    """A share of a run's critical path, and ``why``: its verdicts, or the resource that has most of it."""
 
     what: str
     share: float
@@ -40,7 +40,7 @@ class RunVerdict:
 
     @property
     def label(self) -> str:
-        """What has most of the time in a few words, for a table: what binds kernels, or what else, and its resource."""
+        """The largest share in a few words, for a table: the verdict on kernels, or the resource of anything else."""
         if not self.spent:
             return "nothing"
         most = self.spent[0]

@@ -22,7 +22,7 @@ ON_PATH = 0.5
 
 
 class VerdictKind(StrEnum):
-    """What binds."""
+    """The kinds of verdict."""
 
     BOUND = "bound"
     LATENCY = "latency"
@@ -43,7 +43,7 @@ class Busy:
 
 @value(kw_only=True)
 class Verdict:
-    """What binds a time of ``time_ps``.
+    """The verdict on a time of ``time_ps``.
 
     ``resources``: the one that is bound by, those that tie, or the one with most of the critical path; ``share``: its
     share of the time, of its work or of the path; ``where``: its busiest instance. ``next``: the resource that is
@@ -67,7 +67,7 @@ class Verdict:
 
     @property
     def label(self) -> str:
-        """What binds in a few words, for a table."""
+        """The verdict in a few words, for a table."""
         match self.kind:
             case VerdictKind.BOUND:
                 return self.resources[0]

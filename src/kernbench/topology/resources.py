@@ -109,7 +109,7 @@ _BUILTIN = "builtin."
 
 @value
 class Resource:
-    """What can hold up work: its name in sentences, and the entries of the file that make it faster."""
+    """A part or rate that can hold up work: its name in sentences, and the entries of the file that make it faster."""
 
     name: str
     places: tuple[str, ...]

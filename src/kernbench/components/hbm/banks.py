@@ -234,7 +234,7 @@ class BanksTurnCost:
         """
         clock, share, burst_ns = self.kind.clock, self.kind.share, self.kind.timing.ccd_s_ns
         begin, over = max(clock.into(since), self.now), clock.into(end)
-        before, after = (_added(at.history) for at in (self.before, self.after))
+        before, after = (_add_counters(at.history) for at in (self.before, self.after))
         free = [[end + at.began for end in done.ends] for at, done in ((self.before, before), (self.after, after))]
         taken = [max(0, ends - max(was, self.now)) for was, ends in zip(*free, strict=True)]
         used = [pc for pc, ps in enumerate(taken) if ps]
@@ -282,7 +282,7 @@ class BankedMemory:
     @property
     def counters(self) -> Counters:
         """Return what its channels have done."""
-        return _added(self.at.history)
+        return _add_counters(self.at.history)
 
     @property
     def pending_bursts(self) -> int:
@@ -472,7 +472,7 @@ class Sweeps:
         return *self._kind, *found
 
 
-def _added(history: SliceHistory) -> Counters:
+def _add_counters(history: SliceHistory) -> Counters:
     """Return the counters of all channels as of one with all their PCs."""
     each = [one.counters for one in history.channels]
     heads, per_pc = [one.done[:PER_PC] for one in each], [(one.done[PER_PC:], len(one.ends)) for one in each]
