@@ -136,12 +136,24 @@ class SliceHistory:
     ``ends``: when the last byte of each is over. All is over at ``settled_ps``.
     """
 
-    __slots__ = ("channels", "ends", "labels", "now_ps", "settled_ps")
+    __slots__ = ("_counters", "channels", "ends", "labels", "now_ps", "settled_ps")
 
     def __init__(self, channels: Sequence[SliceChannel], labels: Sequence[int], now_ps: int) -> None:
+        self._counters: Counters | None = None
         self.channels, self.labels, self.now_ps = tuple(channels), tuple(labels), now_ps
         self.ends = tuple([each.history.end_ps + each.behind_ps for each in channels])
         self.settled_ps = max([each.history.settled_ps + each.behind_ps for each in channels])
+
+    @property
+    def counters(self) -> Counters:
+        """Return the counters of all channels as of one with all their PCs; added up once for all slices."""
+        if self._counters is None:
+            each = [one.counters for one in self.channels]
+            heads, per_pc = [one.done[:PER_PC] for one in each], [(one.done[PER_PC:], len(one.ends)) for one in each]
+            turned, waited = [done[:pcs] for done, pcs in per_pc], [done[pcs:] for done, pcs in per_pc]
+            done = *map(sum, zip(*heads, strict=True)), *chain(*turned), *chain(*waited)
+            self._counters = Counters(done, tuple(chain(*[one.ends for one in each])))
+        return self._counters
 
 
 class KnownSweep(NamedTuple):
@@ -234,7 +246,7 @@ class BanksTurnCost:
         """
         clock, share, burst_ns = self.kind.clock, self.kind.share, self.kind.timing.ccd_s_ns
         begin, over = max(clock.into(since), self.now), clock.into(end)
-        before, after = (_add_counters(at.history) for at in (self.before, self.after))
+        before, after = self.before.history.counters, self.after.history.counters
         free = [[end + at.began for end in done.ends] for at, done in ((self.before, before), (self.after, after))]
         taken = [max(0, ends - max(was, self.now)) for was, ends in zip(*free, strict=True)]
         used = [pc for pc, ps in enumerate(taken) if ps]
@@ -282,7 +294,7 @@ class BankedMemory:
     @property
     def counters(self) -> Counters:
         """Return what its channels have done."""
-        return _add_counters(self.at.history)
+        return self.at.history.counters
 
     @property
     def pending_bursts(self) -> int:
@@ -470,12 +482,3 @@ class Sweeps:
                 mark = self._states[key] = self._marks.setdefault(state, object())
             found.append((label, mark))
         return *self._kind, *found
-
-
-def _add_counters(history: SliceHistory) -> Counters:
-    """Return the counters of all channels as of one with all their PCs."""
-    each = [one.counters for one in history.channels]
-    heads, per_pc = [one.done[:PER_PC] for one in each], [(one.done[PER_PC:], len(one.ends)) for one in each]
-    turned, waited = [done[:pcs] for done, pcs in per_pc], [done[pcs:] for done, pcs in per_pc]
-    done = *map(sum, zip(*heads, strict=True)), *chain(*turned), *chain(*waited)
-    return Counters(done, tuple(chain(*[one.ends for one in each])))
