@@ -10,25 +10,19 @@ from pathlib import Path
 
 import kernbench.benches
 from kernbench.evaluation.gemm_measure import GemmStudy
-from kernbench.evaluation.gemm_report import check_numbers, draw_figures
-from kernbench.evaluation.gemm_results import DATA_FILE, read_sweep, sweep_document
+from kernbench.evaluation.gemm_report import GEMM_REPORT
 from kernbench.evaluation.gemm_shapes import SHAPES
-from kernbench.evaluation.outputs import run_script, write_json
+from kernbench.evaluation.study_report import update_figures
 from kernbench.topology.builder import resolve_topology
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 assert kernbench.benches.__all__  # importing the package makes its benches known
 
 
-def draw(render_only: bool) -> None:
-    """Write the results, unless those that are there shall be drawn, and the figures."""
-    if not render_only:
-        sweep = GemmStudy(topology=resolve_topology("default"), shapes=SHAPES).run()
-        check_numbers(sweep)
-        write_json(FIGURES / DATA_FILE, sweep_document(sweep))
-    for name in draw_figures(read_sweep(FIGURES, f"python {Path(__file__).name}"), FIGURES):
-        print(f"wrote {FIGURES / name}", file=sys.stderr)
+def make_study() -> GemmStudy:
+    """Return the simulations."""
+    return GemmStudy(topology=resolve_topology("default"), shapes=SHAPES)
 
 
 if __name__ == "__main__":
-    sys.exit(run_script(__doc__, draw))
+    sys.exit(update_figures(GEMM_REPORT, make_study, FIGURES, __doc__))

@@ -10,7 +10,7 @@ import pytest
 from compiled import compiled
 from kernbench.ccl.loading import find_packaged_file
 from kernbench.evaluation.ccl_fabrics import ALGORITHMS, INTERCUBE, SIZES, Fabric, fabrics, ring_of
-from kernbench.evaluation.ccl_results import read_sweep
+from kernbench.evaluation.ccl_report import report_ccl
 from kernbench.evaluation.ccl_rings import KINDS, LARGE_SLOT, MESSAGE_SIZES, RANKS, RING_SIZES
 from kernbench.evaluation.ccl_study import CclStudy
 
@@ -22,7 +22,7 @@ SEVERAL_MESSAGES = SIZES[:4]
 
 @pytest.fixture(scope="module")
 def committed():
-    return read_sweep(FIGURES, COMMAND)
+    return report_ccl().read(FIGURES, COMMAND)
 
 
 def test_a_committed_ring_is_what_a_fresh_run_gives(committed):

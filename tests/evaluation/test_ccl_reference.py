@@ -7,7 +7,8 @@ from ccl_study_support import study
 
 from kernbench.common.errors import InputError
 from kernbench.evaluation.ccl_fabrics import ring_of
-from kernbench.evaluation.ccl_reference import CclReference, compared, largest_error, read_reference, reference_curve
+from kernbench.evaluation.ccl_reference import CclReference, compare_sizes, read_reference, reference_curve
+from kernbench.evaluation.ccl_report import report_ccl
 
 
 def written(tmp_path, text):
@@ -59,11 +60,12 @@ def sweep():
 
 def test_errors_are_shares_of_the_reference(sweep):
     latencies = {point.nbytes: point.direct.latency_ns for point in reference_curve(sweep)}
-    found = compared(sweep, CclReference("r", ((64, latencies[64] / 1.25), (5000, latencies[5000] * 2))))
+    reference = CclReference("r", ((64, latencies[64] / 1.25), (5000, latencies[5000] * 2)))
+    found = compare_sizes(sweep, reference)
     assert [each.error for each in found] == [pytest.approx(0.25), pytest.approx(-0.5)]
-    assert largest_error(found) == pytest.approx(0.5)
+    assert "reference r, largest error 50.0%:" in report_ccl(reference).notes(sweep)
 
 
 def test_a_size_that_was_not_simulated(sweep):
     with pytest.raises(InputError, match="r: 128 bytes are not among the results; run without --render-only"):
-        compared(sweep, CclReference("r", ((128, 1.0),)))
+        compare_sizes(sweep, CclReference("r", ((128, 1.0),)))

@@ -13,8 +13,8 @@ from ccl_study_support import SIZES, TORUS, machine, small_sweep, study
 from kernbench.ccl.loading import find_packaged_file, load_ccl_config
 from kernbench.common.errors import InputError, VerificationError
 from kernbench.evaluation.ccl_fabrics import ALGORITHMS, INTERCUBE, OVER_SIPS, Fabric, document_of, fabrics, ring_of
-from kernbench.evaluation.ccl_report import check_numbers, evaluate_ccl, redraw_ccl
-from kernbench.evaluation.ccl_results import collective_rows, read_sweep, ring_rows, write_sweep
+from kernbench.evaluation.ccl_reference import read_reference
+from kernbench.evaluation.ccl_report import report_ccl
 from kernbench.evaluation.ccl_rings import RingRun
 
 
@@ -73,11 +73,11 @@ def test_a_ring_takes_its_steps(sweep):
 
 
 def test_results_come_back_from_their_file(sweep, tmp_path):
-    write_sweep(sweep, tmp_path)
-    assert read_sweep(tmp_path, "a command") == sweep
-    rows = collective_rows(sweep)
+    report_ccl().write(sweep, tmp_path)
+    assert report_ccl().read(tmp_path, "a command") == sweep
+    rows = [point.row for point in sweep.collectives]
     assert pq.read_table(tmp_path / "ccl_sweep.parquet").to_pylist() == rows
-    for name, table in (("summary.csv", rows), ("ccl_ring.csv", ring_rows(sweep))):
+    for name, table in (("summary.csv", rows), ("ccl_ring.csv", [point.row for point in sweep.rings])):
         with (tmp_path / name).open(encoding="utf-8") as file:
             found = list(csv.DictReader(file))
         assert found == [{key: "" if value is None else str(value) for key, value in row.items()} for row in table]
@@ -87,7 +87,7 @@ def test_wrong_numbers_are_named(sweep):
     first, *others = sweep.collectives
     wrong = replace(first, right=first.right - 1)
     with pytest.raises(VerificationError, match="results are wrong: intercube_allreduce, ring of 2, tcm, 64 bytes"):
-        check_numbers(replace(sweep, collectives=(wrong, *others)))
+        report_ccl().verify(replace(sweep, collectives=(wrong, *others)))
 
 
 @pytest.mark.parametrize("sizes", [(6,), (0,), (-4,)])
@@ -107,8 +107,9 @@ def test_the_machines_own_way_of_joining_sips_is_among_them():
 def evaluated(tmp_path, table):
     """The summary of a small evaluation beside a table."""
     table.write_text("size_bytes,latency_ns\n64,500\n128,700\n")
-    small = study(fabrics=(ring_of(2),), sizes=SIZES[:1], ranks=())
-    return evaluate_ccl(small, str(tmp_path / "results"), "a command", {"jobs": 1}, str(table))
+    reference = read_reference(str(table))
+    small = study(fabrics=(ring_of(2),), sizes=SIZES[:1], own_sizes=reference.sizes, ranks=())
+    return report_ccl(reference).evaluate(small, str(tmp_path / "results"), "a command", {"jobs": 1})
 
 
 def test_everything_is_written(tmp_path):
@@ -127,13 +128,13 @@ def test_everything_is_drawn_again_the_same(tmp_path):
     table, folder = tmp_path / "reference.csv", tmp_path / "results"
     summary = evaluated(tmp_path, table)
     figures = {path: path.read_bytes() for path in folder.glob("*.png")}
-    assert redraw_ccl(str(folder), "a command", str(table)).rows == summary.rows
+    assert report_ccl(read_reference(str(table))).redraw(str(folder), "a command").rows == summary.rows
     assert {path: path.read_bytes() for path in folder.glob("*.png")} == figures
 
 
 def test_no_results_to_draw(tmp_path):
     with pytest.raises(InputError, match="it is made by: a command"):
-        redraw_ccl(str(tmp_path), "a command")
+        report_ccl().redraw(str(tmp_path), "a command")
 
 
 @pytest.mark.parametrize(

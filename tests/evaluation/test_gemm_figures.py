@@ -8,7 +8,7 @@ from pathlib import Path
 from compiled import compiled
 from kernbench.evaluation import gemm_figures
 from kernbench.evaluation.gemm_measure import GemmStudy
-from kernbench.evaluation.gemm_results import read_sweep
+from kernbench.evaluation.gemm_report import GEMM_REPORT
 from kernbench.evaluation.gemm_shapes import SHAPES, VARIANTS
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
@@ -23,7 +23,7 @@ def simulated(run):
 
 
 def test_committed_results_are_what_a_fresh_run_gives():
-    committed = read_sweep(FIGURES, COMMAND)
+    committed = GEMM_REPORT.read(FIGURES, COMMAND)
     fresh = GemmStudy(topology=compiled(), shapes=QUICK).run()
     assert committed.topology_hash == fresh.topology_hash
     by_title = {run.title: simulated(run) for run in committed.runs}
@@ -32,7 +32,7 @@ def test_committed_results_are_what_a_fresh_run_gives():
 
 
 def test_all_runs_are_there_and_right():
-    committed = read_sweep(FIGURES, COMMAND)
+    committed = GEMM_REPORT.read(FIGURES, COMMAND)
     assert [(run.shape, run.variant) for run in committed.runs] == [(s, v) for s in SHAPES for v in VARIANTS]
     assert all(run.verified.passed for run in committed.runs)
     assert all(run.ideal.ns <= run.pe.ns for run in committed.runs)
@@ -47,7 +47,7 @@ def test_where_all_are_ideal_the_axis_has_numbers_all_the_same(tmp_path, monkeyp
     tops = []
     percent_axis = gemm_figures.percent_axis
     monkeypatch.setattr(gemm_figures, "percent_axis", axis)
-    sweep = read_sweep(FIGURES, COMMAND)
+    sweep = GEMM_REPORT.read(FIGURES, COMMAND)
     ideal = replace(sweep, runs=tuple(replace(run, ideal=replace(run.ideal, ns=run.pe.ns)) for run in sweep.runs))
     gemm_figures.draw_theory(ideal, tmp_path / "theory.png")
     assert min(tops) >= 0.05

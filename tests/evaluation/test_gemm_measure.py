@@ -12,8 +12,7 @@ from gemm_support import machine
 
 from kernbench.common.errors import InputError, VerificationError
 from kernbench.evaluation.gemm_measure import GemmStudy
-from kernbench.evaluation.gemm_report import check_numbers, draw_figures, evaluate_gemm, redraw_gemm
-from kernbench.evaluation.gemm_results import read_sweep, table_rows, write_sweep
+from kernbench.evaluation.gemm_report import GEMM_REPORT
 from kernbench.evaluation.gemm_shapes import LARGEST, SHAPES, VARIANTS, GemmShape
 
 SHAPE = GemmShape(40, 130, 20)  # 2 × 3 × 1 tiles, N below the tile
@@ -99,13 +98,13 @@ def test_windows_lie_in_one_another(runs):
 
 
 def test_results_come_back_from_their_file(sweep, tmp_path):
-    write_sweep(sweep, tmp_path)
-    assert read_sweep(tmp_path, "a command") == sweep
+    GEMM_REPORT.write(sweep, tmp_path)
+    assert GEMM_REPORT.read(tmp_path, "a command") == sweep
 
 
 def test_one_row_a_run_in_every_table(sweep, tmp_path):
-    write_sweep(sweep, tmp_path)
-    rows = table_rows(sweep.runs)
+    GEMM_REPORT.write(sweep, tmp_path)
+    rows = [run.row for run in sweep.runs]
     assert pq.read_table(tmp_path / "gemm_sweep.parquet").to_pylist() == rows
     with (tmp_path / "gemm_sweep.csv").open(encoding="utf-8") as file:
         assert list(csv.DictReader(file)) == [{name: str(value) for name, value in row.items()} for row in rows]
@@ -118,14 +117,14 @@ def test_no_results_to_draw(tmp_path, text, problem):
     if text is not None:
         (tmp_path / "gemm_sweep.json").write_text(text)
     with pytest.raises(InputError, match=problem):
-        redraw_gemm(str(tmp_path), "a command")
+        GEMM_REPORT.redraw(str(tmp_path), "a command")
 
 
 def test_wrong_numbers_are_named(sweep):
     first, *others = sweep.runs
     wrong = replace(first, verified=replace(first.verified, passed=False))
-    with pytest.raises(VerificationError, match="1 of 8 products are wrong: 40×130×20 ref_ref"):
-        check_numbers(replace(sweep, runs=(wrong, *others)))
+    with pytest.raises(VerificationError, match="1 of 8 results are wrong: 40×130×20 ref_ref"):
+        GEMM_REPORT.verify(replace(sweep, runs=(wrong, *others)))
 
 
 def test_operands_that_are_not_staged_whole():
@@ -135,7 +134,7 @@ def test_operands_that_are_not_staged_whole():
 
 def test_everything_is_written_and_drawn_again_the_same(tmp_path):
     study = GemmStudy(topology=machine(), shapes=(GemmShape(32, 32, 32),), dtype="bf16")
-    summary = evaluate_gemm(study, str(tmp_path / "a" / "b"), "a command", {"dtype": "bf16"})
+    summary = GEMM_REPORT.evaluate(study, str(tmp_path / "a" / "b"), "a command", {"dtype": "bf16"})
     folder = tmp_path / "a" / "b"
     assert set(summary.files) == {path.name for path in folder.iterdir()}
     assert [row[0] for row in summary.rows] == ["32×32×32 *"] * 4
@@ -147,10 +146,10 @@ def test_everything_is_written_and_drawn_again_the_same(tmp_path):
     assert len(figures) == 3
     for path in figures:
         path.unlink()
-    assert redraw_gemm(str(folder), "a command").rows == summary.rows
+    assert GEMM_REPORT.redraw(str(folder), "a command").rows == summary.rows
     assert {path: path.read_bytes() for path in folder.glob("*.png")} == figures
 
 
 def test_the_largest_has_a_figure_of_its_own(sweep, tmp_path):
     large = replace(sweep, runs=tuple(replace(run, shape=LARGEST) for run in sweep.of(SHAPE)))
-    assert draw_figures(large, tmp_path) == ("gemm_utilisation.png", "gemm_theory.png", "gemm_512.png")
+    assert GEMM_REPORT.draw(large, tmp_path) == ("gemm_utilisation.png", "gemm_theory.png", "gemm_512.png")

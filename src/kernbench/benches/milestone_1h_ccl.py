@@ -13,7 +13,7 @@ from kernbench.topology.builder import Topology
 from kernbench.topology.elaborate import elaborate
 
 if TYPE_CHECKING:
-    from kernbench.evaluation.outputs import Summary
+    from kernbench.evaluation.study_report import Summary
 
 NAME = "milestone-1h-ccl"
 WORKERS = 2
@@ -49,17 +49,20 @@ class CclEvaluationParams(ConfigModel):
 def run(torch: RuntimeContext[CclEvaluationParams]) -> Summary:
     """Evaluate collectives on machines made of that of this run; numbers are always verified."""
     # They draw, and to import that takes as long as to import all benches: only who evaluates shall wait for it.
-    from kernbench.evaluation import ccl_fabrics, ccl_report, ccl_rings, ccl_study  # noqa: PLC0415
+    from kernbench.evaluation import ccl_fabrics, ccl_reference, ccl_report, ccl_rings, ccl_study  # noqa: PLC0415
 
     p = torch.params
     command = f"kernbench run --bench {NAME}"
+    reference = None if p.reference is None else ccl_reference.read_reference(p.reference)
+    report = ccl_report.report_ccl(reference)
     if p.render_only:
-        return ccl_report.redraw_ccl(p.out, command, p.reference)
+        return report.redraw(p.out, command)
     study = ccl_study.CclStudy(
         topology=Topology(elaborate(torch.topology), "the machine of the run, in topology.resolved.yaml"),
         sizes=p.sizes or (ccl_fabrics.FULL_SIZES if p.full else ccl_fabrics.SIZES),
+        own_sizes=() if reference is None else reference.sizes,
         ranks=ccl_rings.RANKS if p.rings else (),
         ccl=p.ccl,
         jobs=p.jobs,
     )
-    return ccl_report.evaluate_ccl(study, p.out, command, p.model_dump(mode="json"), p.reference)
+    return report.evaluate(study, p.out, command, p.model_dump(mode="json"))

@@ -15,7 +15,7 @@ from kernbench.topology.builder import Topology
 from kernbench.topology.elaborate import elaborate
 
 if TYPE_CHECKING:
-    from kernbench.evaluation.outputs import Summary
+    from kernbench.evaluation.study_report import Summary
 
 NAME = "milestone-1h-gemm"
 Extents: TypeAlias = tuple[PositiveInt, PositiveInt, PositiveInt]
@@ -48,11 +48,11 @@ def run(torch: RuntimeContext[GemmEvaluationParams]) -> Summary:
     p = torch.params
     command = f"kernbench run --bench {NAME}"
     if p.render_only:
-        return gemm_report.redraw_gemm(p.out, command)
+        return gemm_report.GEMM_REPORT.redraw(p.out, command)
     study = gemm_measure.GemmStudy(
         topology=Topology(elaborate(torch.topology), "the machine of the run, in topology.resolved.yaml"),
         shapes=tuple(dict.fromkeys(GemmShape(*extents) for extents in p.shapes)),
         dtype=p.dtype,
         sip=torch.devices.current,
     )
-    return gemm_report.evaluate_gemm(study, p.out, command, p.model_dump(mode="json"))
+    return gemm_report.GEMM_REPORT.evaluate(study, p.out, command, p.model_dump(mode="json"))

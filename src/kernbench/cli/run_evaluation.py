@@ -10,7 +10,7 @@ from kernbench.cli.console import number, print_json, show, show_progress, stdou
 from kernbench.cli.failures import report_program_error
 from kernbench.cli.session import Session
 from kernbench.common.errors import InputError
-from kernbench.evaluation.outputs import Summary
+from kernbench.evaluation.study_report import Summary
 from kernbench.library.evaluations import run_evaluation
 from kernbench.library.machines import CompiledMachine
 from kernbench.library.progress import StepProgress

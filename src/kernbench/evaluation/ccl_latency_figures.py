@@ -62,7 +62,7 @@ def _latency_panel(axes: Axes, sweep: CclSweep, algorithm: AlgorithmName, sips: 
         )
         # The closed form is of the kernels: the control path is the same for all sizes.
         formed = [(p.nbytes, p.closed_ns + p.direct.control_ns) for p in curve if p.closed_ns is not None]
-        axes.plot([x for x, _ in formed], [y for _, y in formed], color=colour, linestyle=(0, (4, 2)), linewidth=1)
+        axes.plot([x for x, _ in formed], [y for _, y in formed], color=colour, **style.THEORY)
     axes.set_title(f"{algorithm}, {sips} SIPs")
     time_axis(axes, close=True)
     size_axis(axes, sizes, MEANING[algorithm] if sips == _middle(sweep) else "")
@@ -101,7 +101,7 @@ def _latency_handles(kinds: Sequence[str], has_reference: bool) -> list[Artist]:
     handles: list[Artist] = [
         Line2D([], [], color=_colour(kind), marker=_marker(kind), label=TITLES[kind]) for kind in kinds
     ]
-    handles.append(Line2D([], [], color=style.MUTED, linestyle=(0, (4, 2)), linewidth=1, label="closed form"))
+    handles.append(Line2D([], [], color=style.MUTED, label="closed form", **style.THEORY))
     if has_reference:
         mark = Line2D([], [], color=style.BLACK, linestyle="none", marker="x", label="reference (error of simulation)")
         handles.append(mark)
@@ -131,8 +131,7 @@ def draw_control(sweep: CclSweep, path: Path) -> None:
 
 def nearest(sweep: CclSweep, nbytes: int) -> int:
     """The size nearest to this one that every collective was run with."""
-    common = set.intersection(*({p.nbytes for p in sweep.curve(a, f)} for a in sweep.algorithms for f in sweep.fabrics))
-    return min(common, key=lambda size: abs(size - nbytes))
+    return min(sweep.common_sizes, key=lambda size: abs(size - nbytes))
 
 
 def _control_bars(axes: Axes, at: int, point: CollectivePoint) -> None:
@@ -147,26 +146,17 @@ def _control_bars(axes: Axes, at: int, point: CollectivePoint) -> None:
             timing.control_ns,
             WIDTH * 0.92,
             bottom=timing.kernel_ns,
-            facecolor="white",
-            edgecolor=colour,
-            hatch="//////",
             linewidth=1,
+            **style.hollow(colour),
         )
-        axes.annotate(
-            f"+{timing.control_ns:.0f}",
-            (at + offset, timing.latency_ns),
-            (0, 2),
-            textcoords="offset points",
-            ha="center",
-            fontsize=8,
-        )
+        style.write_above(axes, at + offset, timing.latency_ns, f"+{timing.control_ns:.0f}")
 
 
 def _control_handles() -> list[Artist]:
     return [
         Patch(color=style.SKY, label="kernels, direct"),
         Patch(color=style.BLUE, label="kernels, by ranks"),
-        Patch(facecolor="white", edgecolor=style.MUTED, hatch="//////", label="control path (+ns)"),
+        Patch(label="control path (+ns)", **style.hollow(style.MUTED)),
     ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -105,7 +104,7 @@ def _refuse(path: str, line: int, problem: str) -> NoReturn:
     raise InputError(f"{path}:{line}: {problem}")
 
 
-def compared(sweep: CclSweep, reference: CclReference) -> tuple[SizeComparison, ...]:
+def compare_sizes(sweep: CclSweep, reference: CclReference) -> tuple[SizeComparison, ...]:
     """Each size of a reference beside the packaged default collective on the machine as its SIPs are joined.
 
     InputError for a size that was not simulated: results that are drawn again have those of their run.
@@ -121,8 +120,3 @@ def compared(sweep: CclSweep, reference: CclReference) -> tuple[SizeComparison, 
 def reference_curve(sweep: CclSweep) -> tuple[CollectivePoint, ...]:
     """Select the points that a reference is compared with."""
     return sweep.curve(INTERCUBE, sweep.own)
-
-
-def largest_error(points: Iterable[SizeComparison]) -> float:
-    """The largest, whichever way."""
-    return max(abs(point.error) for point in points)

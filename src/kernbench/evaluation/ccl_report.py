@@ -1,165 +1,96 @@
-"""The evaluation of collectives from end to end: simulate, write results, draw figures, tell the reader."""
+"""The report of the evaluation of collectives: its files, figures and summary, and a reference to compare with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Sequence
+from functools import partial
 
-from kernbench.common.errors import VerificationError
+from pydantic import TypeAdapter
+
 from kernbench.evaluation.ccl_fabrics import AlgorithmName, Fabric
 from kernbench.evaluation.ccl_latency_figures import draw_control, draw_latency
-from kernbench.evaluation.ccl_reference import CclReference, SizeComparison, compared, largest_error, read_reference
-from kernbench.evaluation.ccl_results import (
-    DATA_FILE,
-    CclSweep,
-    CollectivePoint,
-    read_sweep,
-    sweep_document,
-    write_sweep,
-)
+from kernbench.evaluation.ccl_reference import CclReference, SizeComparison, compare_sizes
+from kernbench.evaluation.ccl_results import CclSweep
 from kernbench.evaluation.ccl_ring_figures import draw_buffers, draw_rings
-from kernbench.evaluation.ccl_study import CclStudy
 from kernbench.evaluation.ccl_topology_figure import draw_topologies
 from kernbench.evaluation.figure_style import size_title
-from kernbench.evaluation.outputs import (
-    CONFIGURATION_FILE,
-    PROVENANCE_FILE,
-    Summary,
-    TableColumn,
-    drawing_from,
-    output_folder,
-    provenance_of,
-    write_csv,
-    write_provenance,
-)
+from kernbench.evaluation.study_report import Drawing, StudyReport
+from kernbench.topology.grid import Grid
 
-LATENCY_FIGURE, CONTROL_FIGURE, BUFFERS_FIGURE = "ccl_latency.png", "ccl_control.png", "ccl_buffers.png"
-RING_FIGURE, TOPOLOGY_FIGURE = "ccl_ring.png", "ccl_topologies.png"
-REFERENCE_FILE = "ccl_reference.csv"
+MOST_DRAWN = 10_000
+"""SIPs, or cubes of one, that a figure may have."""
 
 
-def evaluate_ccl(
-    study: CclStudy, folder: str, made_by: str, parameters: Mapping[str, Any], reference: str | None = None
-) -> Summary:
-    """Simulate all of ``study``; results and figures go to ``folder``. ``reference``: a CSV file to compare with.
+def report_ccl(reference: CclReference | None = None) -> StudyReport[CclSweep]:
+    """Return the report: all-reduce by SIP topology, size and buffer kind, beside closed forms and a reference."""
 
-    VerificationError, when everything is written, for numbers that are wrong.
-    """
-    table = None if reference is None else read_reference(reference)
-    place = output_folder(folder)
-    if table is not None:
-        study = replace(study, own_sizes=table.sizes)
-    sweep = study.run()
-    data = write_sweep(sweep, place)
-    write_provenance(place, provenance_of(study.topology, made_by, parameters), study.topology)
-    errors = _compare(sweep, table, place)
-    figures = draw_figures(sweep, place, errors)
-    check_numbers(sweep)
-    files = (*data, *((REFERENCE_FILE,) if errors else ()), PROVENANCE_FILE, CONFIGURATION_FILE, *figures)
-    return _summary(sweep, errors, table, place, files)
+    def compare(sweep: CclSweep) -> tuple[SizeComparison, ...]:
+        return () if reference is None else compare_sizes(sweep, reference)
 
-
-def redraw_ccl(folder: str, made_by: str, reference: str | None = None) -> Summary:
-    """Draw the figures again from the results in ``folder``. InputError when it has none."""
-    place = Path(folder)
-    sweep = read_sweep(place, made_by)
-    table = None if reference is None else read_reference(reference)
-    with drawing_from(place / DATA_FILE):
-        errors = _compare(sweep, table, place)
-        figures = draw_figures(sweep, place, errors)
-        return _summary(sweep, errors, table, place, (*((REFERENCE_FILE,) if errors else ()), *figures))
-
-
-def draw_figures(sweep: CclSweep, folder: Path, reference: Sequence[SizeComparison] = ()) -> tuple[str, ...]:
-    """Draw everything that there are results for; the names of the figures."""
-    draw_latency(sweep, reference, folder / LATENCY_FIGURE)
-    draw_control(sweep, folder / CONTROL_FIGURE)
-    draw_topologies(sweep.fabrics, sweep.cubes, sweep.root_cube, folder / TOPOLOGY_FIGURE)
-    drawn = [LATENCY_FIGURE, CONTROL_FIGURE, TOPOLOGY_FIGURE]
-    if sweep.buffers:
-        draw_buffers(sweep, folder / BUFFERS_FIGURE)
-        drawn.append(BUFFERS_FIGURE)
-    if sweep.rings:
-        draw_rings(sweep, folder / RING_FIGURE)
-        drawn.append(RING_FIGURE)
-    return tuple(drawn)
-
-
-def check_numbers(sweep: CclSweep) -> None:
-    """VerificationError, which names them, when some results are not the sums that they should be."""
-    wrong = [point.title for point in sweep.collectives if not point.passed]
-    wrong += [
-        f"message in {point.buffer_kind}, {point.senders} at once, {point.nbytes} bytes"
-        for point in sweep.buffers
-        if point.right != point.senders
-    ]
-    if wrong:
-        total = len(sweep.collectives) + len(sweep.buffers)
-        raise VerificationError(f"{len(wrong)} of {total} results are wrong: {'; '.join(wrong)}")
-
-
-def _compare(sweep: CclSweep, reference: CclReference | None, folder: Path) -> tuple[SizeComparison, ...]:
-    if reference is None:
-        return ()
-    errors = compared(sweep, reference)
-    write_csv(folder / REFERENCE_FILE, [each.row for each in errors])
-    return errors
-
-
-def _summary(
-    sweep: CclSweep,
-    errors: Sequence[SizeComparison],
-    reference: CclReference | None,
-    folder: Path,
-    files: tuple[str, ...],
-) -> Summary:
-    sizes = _common_sizes(sweep)
-    return Summary(
+    return StudyReport(
         title="All-reduce by SIP topology: latency in µs by size of a contribution",
-        columns=(
-            TableColumn("algorithm", figures=False),
-            TableColumn("SIPs", figures=False),
-            *(TableColumn(size_title(nbytes)) for nbytes in sizes),
-            TableColumn("control ns"),
-            TableColumn("by ranks ns"),
-            TableColumn("beyond closed form"),
-            TableColumn("numbers", figures=False),
-        ),
-        rows=tuple(_row(sweep, a, f, sizes) for a in sweep.algorithms for f in sweep.fabrics),
-        notes=(*_notes(sweep), *_reference_notes(errors, reference)),
-        results=sweep_document(sweep),
-        folder=folder,
-        files=files,
+        data_file="ccl_sweep.json",
+        form=TypeAdapter(CclSweep),
+        tables=lambda sweep: {
+            "summary.csv": sweep.collectives,
+            "ccl_buffers.csv": sweep.buffers,
+            "ccl_ring.csv": sweep.rings,
+        },
+        comparisons=lambda sweep: {"ccl_reference.csv": [each.row for each in compare(sweep)]},
+        find_gap=_find_gap,
+        drawings=lambda sweep: _drawings(sweep, compare(sweep)),
+        words=("algorithm", "SIPs", "numbers"),
+        rows=lambda sweep: [
+            _row(sweep, algorithm, fabric) for algorithm in sweep.algorithms for fabric in sweep.fabrics
+        ],
+        notes=lambda sweep: (*_notes(sweep), *_reference_notes(reference, compare(sweep))),
     )
 
 
-def _common_sizes(sweep: CclSweep) -> list[int]:
-    """Return the sizes that every collective has."""
-    curves = (sweep.curve(a, f) for a in sweep.algorithms for f in sweep.fabrics)
-    return sorted(set.intersection(*({point.nbytes for point in curve} for curve in curves)))
+def _find_gap(sweep: CclSweep) -> str:
+    curves = {(a, f): sweep.curve(a, f) for a in sweep.algorithms for f in sweep.fabrics}
+    missing = next((f"{algorithm} on {fabric.title}" for (algorithm, fabric), curve in curves.items() if not curve), "")
+    if not curves or missing:
+        return f"there are no collectives of {missing}" if missing else "there are no collectives"
+    if not _can_be_drawn(sweep.cubes) or sweep.root_cube not in range(len(sweep.cubes)):
+        return f"cubes are {sweep.cubes.w}×{sweep.cubes.h}, and cube {sweep.root_cube} is the root"
+    for fabric in sweep.fabrics:
+        if not _can_be_drawn(Grid(fabric.w, fabric.h)) or fabric.w * fabric.h != fabric.sips:
+            return f"a {fabric.family} has {fabric.sips} SIPs in {fabric.w} columns and {fabric.h} rows"
+    return "" if sweep.common_sizes else "there is no size with which all collectives were run"
 
 
-def _row(sweep: CclSweep, algorithm: AlgorithmName, fabric: Fabric, sizes: Sequence[int]) -> tuple[str, ...]:
+def _can_be_drawn(grid: Grid) -> bool:
+    return grid.w > 0 and grid.h > 0 and grid.w * grid.h <= MOST_DRAWN
+
+
+def _drawings(sweep: CclSweep, reference: Sequence[SizeComparison]) -> dict[str, Drawing]:
+    found: dict[str, Drawing] = {
+        "ccl_latency.png": partial(draw_latency, sweep, reference),
+        "ccl_control.png": partial(draw_control, sweep),
+        "ccl_topologies.png": partial(draw_topologies, sweep.fabrics, sweep.cubes, sweep.root_cube),
+    }
+    if sweep.buffers:
+        found["ccl_buffers.png"] = partial(draw_buffers, sweep)
+    if sweep.rings:
+        found["ccl_ring.png"] = partial(draw_rings, sweep)
+    return found
+
+
+def _row(sweep: CclSweep, algorithm: AlgorithmName, fabric: Fabric) -> dict[str, str]:
     curve = sweep.curve(algorithm, fabric)
     by_size = {point.nbytes: point for point in curve}
     right, of = min(point.right for point in curve), curve[0].contributions
-    verdict = "PASS" if all(point.passed for point in curve) else "FAIL"
-    return (
-        algorithm,
-        fabric.title,
-        *(f"{by_size[nbytes].direct.latency_ns / 1000:,.3f}" for nbytes in sizes),
-        _span((point.direct.control_ns for point in curve), ",.0f"),
-        _span((point.distributed.control_ns for point in curve), ",.0f"),
-        _beyond(curve),
-        f"{verdict} {right} of {of}",
-    )
-
-
-def _beyond(curve: Iterable[CollectivePoint]) -> str:
     shares = [point.direct.kernel_ns / point.closed_ns - 1 for point in curve if point.closed_ns is not None]
-    return _span(shares, ".1%") if shares else ""
+    return {
+        "algorithm": algorithm,
+        "SIPs": fabric.title,
+        **{size_title(each): f"{by_size[each].direct.latency_ns / 1000:,.3f}" for each in sweep.common_sizes},
+        "control ns": _span((point.direct.control_ns for point in curve), ",.0f"),
+        "by ranks ns": _span((point.distributed.control_ns for point in curve), ",.0f"),
+        "beyond closed form": _span(shares, ".1%") if shares else "",
+        "numbers": f"{'PASS' if all(point.passed for point in curve) else 'FAIL'} {right} of {of}",
+    }
 
 
 def _span(values: Iterable[float], form: str) -> str:
@@ -168,13 +99,13 @@ def _span(values: Iterable[float], form: str) -> str:
 
 
 def _notes(sweep: CclSweep) -> tuple[str, ...]:
-    kept = sum(point.same for point in sweep.collectives)
+    same = sum(point.same for point in sweep.collectives)
     notes = [
         "launched on all SIPs at once, until the last has ended; a contribution is a row of a cube "
         "(intercube_allreduce) or the tensor of a SIP (sip_allreduce)",
         "control: the part of it that is no kernel; by ranks: the same of dist.all_reduce behind a barrier",
         "beyond closed form: the kernels, over all sizes; of intercube_allreduce beyond its bound",
-        f"{len(sweep.collectives)} collectives, each both ways: {kept} with the same bits both ways",
+        f"{len(sweep.collectives)} collectives, each both ways: {same} with the same bits both ways",
     ]
     if sweep.rings:
         worst = max(sweep.rings, key=lambda point: abs(point.beyond_theory))
@@ -186,11 +117,11 @@ def _notes(sweep: CclSweep) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _reference_notes(errors: Sequence[SizeComparison], reference: CclReference | None) -> tuple[str, ...]:
-    if reference is None or not errors:
+def _reference_notes(reference: CclReference | None, found: Sequence[SizeComparison]) -> tuple[str, ...]:
+    if reference is None:
         return ()
     lines = [
         f"  {size_title(each.nbytes)}: {each.reference_ns:,.0f} ns, simulated {each.latency_ns:,.0f}, {each.error:+.1%}"
-        for each in errors
+        for each in found
     ]
-    return (f"reference {reference.name}, largest error {largest_error(errors):.1%}:", *lines)
+    return (f"reference {reference.name}, largest error {max(abs(each.error) for each in found):.1%}:", *lines)

@@ -1,24 +1,15 @@
-"""Hold the results of the evaluation of collectives: typed, as JSON and back, and as rows of tables."""
+"""Hold the results of the evaluation of collectives: collectives, messages and rings, each a row of a table."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
-
-from pydantic import TypeAdapter
 
 from kernbench.common.values import value
 from kernbench.evaluation.ccl_fabrics import AlgorithmName, Fabric
 from kernbench.evaluation.ccl_theory import RingTime
-from kernbench.evaluation.outputs import TableValue, read_results, write_csv, write_json, write_parquet
+from kernbench.evaluation.outputs import TableValue
 from kernbench.messages.requests import BufferKind
 from kernbench.topology.grid import Grid
-
-DATA_FILE, SUMMARY_FILE, PARQUET_FILE = "ccl_sweep.json", "summary.csv", "ccl_sweep.parquet"
-MOST_DRAWN = 10_000
-"""SIPs, or cubes of one, that a figure may have."""
-BUFFERS_FILE, RING_FILE = "ccl_buffers.csv", "ccl_ring.csv"
 
 
 @value(kw_only=True)
@@ -65,6 +56,18 @@ class CollectivePoint:
         """Such as ``sip_allreduce, torus 2×2, tcm, 4096 bytes``."""
         return f"{self.algorithm}, {self.fabric.title}, {self.buffer_kind}, {self.nbytes} bytes"
 
+    @property
+    def row(self) -> dict[str, TableValue]:
+        """Return it as a row of a table."""
+        fabric = self.fabric
+        row: dict[str, TableValue] = {"algorithm": self.algorithm, "sip_topology": fabric.kind, "sips": fabric.sips}
+        row |= {"sip_w": fabric.w, "sip_h": fabric.h, "buffer_kind": self.buffer_kind, "size_bytes": self.nbytes}
+        for name, timing in (("", self.distributed), ("direct_", self.direct)):
+            row |= {f"{name}latency_ns": timing.latency_ns, f"{name}kernel_ns": timing.kernel_ns}
+            row |= {f"{name}control_ns": timing.control_ns}
+        row |= {"closed_form_ns": self.closed_ns, "contributions": self.contributions, "right": self.right}
+        return row | {"same_both_ways": self.same, "passed": self.passed}
+
 
 @value(kw_only=True)
 class BufferPoint:
@@ -76,6 +79,21 @@ class BufferPoint:
     nbytes: int
     latency_ns: float
     right: int
+
+    @property
+    def passed(self) -> bool:
+        """True if all sums are correct."""
+        return self.right == self.senders
+
+    @property
+    def title(self) -> str:
+        """Such as ``message in tcm, 8 at once, 4096 bytes``."""
+        return f"message in {self.buffer_kind}, {self.senders} at once, {self.nbytes} bytes"
+
+    @property
+    def row(self) -> dict[str, TableValue]:
+        """Return it as a row of a table."""
+        return asdict(self)
 
 
 @value(kw_only=True)
@@ -100,6 +118,23 @@ class RingPoint:
     def beyond_theory(self) -> float:
         """The time beyond the closed form with its end terms, as a share of that."""
         return self.kernel_ns / self.theory.ns - 1
+
+    @property
+    def passed(self) -> None:
+        """None: no numbers were computed."""
+
+    @property
+    def title(self) -> str:
+        """Such as ``ring of 16, 4096 bytes``."""
+        return f"ring of {self.ranks}, {self.nbytes} bytes"
+
+    @property
+    def row(self) -> dict[str, TableValue]:
+        """Return it as a row of a table, with every term of theory."""
+        row: dict[str, TableValue] = {"ranks": self.ranks, "size_bytes": self.nbytes, "slot_size": self.slot_size}
+        row |= {"n_slots": self.n_slots, "packet_bytes": self.packet_bytes}
+        row |= {"hop_ns": self.hop_ns, "bw_gbs": self.bw_gbs, "kernel_ns": self.kernel_ns}
+        return row | asdict(self.theory) | {"theory_ns": self.theory.ns, "beyond_theory": self.beyond_theory}
 
 
 @value(kw_only=True)
@@ -127,6 +162,12 @@ class CclSweep:
         """The algorithms in order."""
         return tuple(dict.fromkeys(point.algorithm for point in self.collectives))
 
+    @property
+    def common_sizes(self) -> list[int]:
+        """The sizes that every collective was run with, from small to large."""
+        curves = (self.curve(algorithm, fabric) for algorithm in self.algorithms for fabric in self.fabrics)
+        return sorted(set.intersection(*({point.nbytes for point in curve} for curve in curves)))
+
     def curve(
         self, algorithm: AlgorithmName, fabric: Fabric, kind: BufferKind | None = None
     ) -> tuple[CollectivePoint, ...]:
@@ -134,83 +175,3 @@ class CclSweep:
         found = [point for point in self.collectives if (point.algorithm, point.fabric) == (algorithm, fabric)]
         wanted = kind or (found[0].buffer_kind if found else None)
         return tuple(sorted((p for p in found if p.buffer_kind == wanted), key=lambda point: point.nbytes))
-
-
-_DOCUMENT = TypeAdapter(CclSweep)
-
-
-def sweep_document(sweep: CclSweep) -> Any:
-    """The results as plain data, as they are in the JSON file."""
-    return _DOCUMENT.dump_python(sweep, mode="json")
-
-
-def write_data(sweep: CclSweep, folder: Path) -> None:
-    """Write the results as JSON."""
-    write_json(folder / DATA_FILE, sweep_document(sweep))
-
-
-def write_sweep(sweep: CclSweep, folder: Path) -> tuple[str, ...]:
-    """Write the results to ``folder``: everything as JSON, and a row for each point in tables; the files' names."""
-    write_data(sweep, folder)
-    rows = collective_rows(sweep)
-    write_csv(folder / SUMMARY_FILE, rows)
-    write_parquet(folder / PARQUET_FILE, rows)
-    written = [DATA_FILE, SUMMARY_FILE, PARQUET_FILE]
-    for name, table in ((BUFFERS_FILE, [asdict(p) for p in sweep.buffers]), (RING_FILE, ring_rows(sweep))):
-        if table:
-            write_csv(folder / name, table)
-            written.append(name)
-    return tuple(written)
-
-
-def read_sweep(folder: Path, made_by: str) -> CclSweep:
-    """The results in ``folder``. InputError, which names the command ``made_by``, when there are none."""
-    return read_results(folder / DATA_FILE, made_by, _DOCUMENT, _incomplete)
-
-
-def _incomplete(sweep: CclSweep) -> str:
-    """Say what the figures need that results lack; empty when nothing."""
-    curves = {(a, f): sweep.curve(a, f) for a in sweep.algorithms for f in sweep.fabrics}
-    missing = next((f"{algorithm} on {fabric.title}" for (algorithm, fabric), curve in curves.items() if not curve), "")
-    if not curves or missing:
-        return f"there are no collectives of {missing}" if missing else "there are no collectives"
-    if not _can_be_drawn(sweep.cubes) or sweep.root_cube not in range(len(sweep.cubes)):
-        return f"cubes are {sweep.cubes.w}×{sweep.cubes.h}, and cube {sweep.root_cube} is the root"
-    for fabric in sweep.fabrics:
-        if not _can_be_drawn(Grid(fabric.w, fabric.h)) or fabric.w * fabric.h != fabric.sips:
-            return f"a {fabric.family} has {fabric.sips} SIPs in {fabric.w} columns and {fabric.h} rows"
-    if not set.intersection(*({point.nbytes for point in curve} for curve in curves.values())):
-        return "there is no size with which all collectives were run"
-    return ""
-
-
-def _can_be_drawn(grid: Grid) -> bool:
-    return grid.w > 0 and grid.h > 0 and grid.w * grid.h <= MOST_DRAWN
-
-
-def collective_rows(sweep: CclSweep) -> list[dict[str, TableValue]]:
-    """A flat row for each collective, all with the same columns."""
-    return [_collective_row(point) for point in sweep.collectives]
-
-
-def _collective_row(point: CollectivePoint) -> dict[str, TableValue]:
-    fabric = point.fabric
-    row: dict[str, TableValue] = {"algorithm": point.algorithm, "sip_topology": fabric.kind, "sips": fabric.sips}
-    row |= {"sip_w": fabric.w, "sip_h": fabric.h, "buffer_kind": point.buffer_kind, "size_bytes": point.nbytes}
-    for name, timing in (("", point.distributed), ("direct_", point.direct)):
-        row |= {f"{name}latency_ns": timing.latency_ns, f"{name}kernel_ns": timing.kernel_ns}
-        row |= {f"{name}control_ns": timing.control_ns}
-    row |= {"closed_form_ns": point.closed_ns, "contributions": point.contributions, "right": point.right}
-    return row | {"same_both_ways": point.same, "passed": point.passed}
-
-
-def ring_rows(sweep: CclSweep) -> list[dict[str, TableValue]]:
-    """A flat row for each ring: what was measured, and every term of theory."""
-    rows = []
-    for point in sweep.rings:
-        row: dict[str, TableValue] = {"ranks": point.ranks, "size_bytes": point.nbytes, "slot_size": point.slot_size}
-        row |= {"n_slots": point.n_slots, "packet_bytes": point.packet_bytes}
-        row |= {"hop_ns": point.hop_ns, "bw_gbs": point.bw_gbs, "kernel_ns": point.kernel_ns}
-        row |= asdict(point.theory)
-        rows.append(row | {"theory_ns": point.theory.ns, "beyond_theory": point.beyond_theory})
-    return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from matplotlib.artist import Artist
@@ -98,7 +99,7 @@ def _time_panel(axes: Axes, points: Sequence[RingPoint]) -> None:
         sizes = [point.nbytes for point in found]
         colour = style.PALETTE[at]
         axes.plot(sizes, [p.kernel_ns for p in found], color=colour, marker=style.MARKERS[at])
-        axes.plot(sizes, [p.theory.oracle_ns for p in found], color=colour, linestyle=(0, (4, 2)), linewidth=1)
+        axes.plot(sizes, [p.theory.oracle_ns for p in found], color=colour, **style.THEORY)
     size_axis(axes, [point.nbytes for point in points], "S, bytes of each rank")
     axes.set_title(f"time, {size_title(points[0].slot_size)} slots")
 
@@ -108,7 +109,7 @@ def _time_handles(points: Sequence[RingPoint]) -> list[Artist]:
         Line2D([], [], color=style.PALETTE[at], marker=style.MARKERS[at], label=f"N = {ranks}")
         for at, ranks in enumerate(sorted({point.ranks for point in points}))
     ]
-    return [*handles, Line2D([], [], color=style.MUTED, linestyle=(0, (4, 2)), linewidth=1, label="2(N−1)(L + m/B)")]
+    return [*handles, Line2D([], [], color=style.MUTED, label="2(N−1)(L + m/B)", **style.THEORY)]
 
 
 def _ratio_panel(axes: Axes, points: Sequence[RingPoint]) -> None:
@@ -145,32 +146,20 @@ def _ratio_panel(axes: Axes, points: Sequence[RingPoint]) -> None:
 def _terms_panel(axes: Axes, points: Sequence[RingPoint]) -> None:
     """Terms stand on each other; what steps that overlap save is taken off the first."""
     for at, point in enumerate(points):
-        bottom = 0.0
+        bottom, terms = 0.0, asdict(point.theory)
         for name, _, colour in TERMS:
-            value: float = vars_of(point)[name]
+            value: float = terms[name]
             if name == "oracle_ns":
                 value += point.theory.overlap_ns
             axes.bar(at, 100 * value / point.kernel_ns, 0.72, bottom=bottom, color=colour)
             bottom += 100 * value / point.kernel_ns
         saved = -100 * point.theory.overlap_ns / point.kernel_ns
         if saved > 0.5:
-            axes.annotate(f"−{saved:.0f}", (at, bottom), (0, 2), textcoords="offset points", ha="center", fontsize=8)
+            style.write_above(axes, at, bottom, f"−{saved:.0f}")
     style.category_axis(axes, range(len(points)), [size_title(p.nbytes).replace(" ", "\n") for p in points])
     axes.axhline(100, color=style.BLACK, linewidth=1)
     axes.set_ylim(0, 115)
     style.value_grid(axes)
-
-
-def vars_of(point: RingPoint) -> dict[str, float]:
-    """The terms of a point by name."""
-    theory = point.theory
-    return {
-        "oracle_ns": theory.oracle_ns,
-        "ends_ns": theory.ends_ns,
-        "stalls_ns": theory.stalls_ns,
-        "load_ns": theory.load_ns,
-        "store_ns": theory.store_ns,
-    }
 
 
 def _term_handles() -> list[Artist]:

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patheffects import AbstractPathEffect, withStroke
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
 from kernbench.common.files import replacing
 
@@ -55,6 +55,15 @@ STYLE: dict[Any, Any] = {
     "xtick.labelsize": 9.5,
     "ytick.labelsize": 9.5,
 }
+
+
+THEORY: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1}
+"""The look of a curve that is computed, not measured."""
+
+
+def hollow(colour: str) -> dict[str, Any]:
+    """Return the look of a bar that is computed, or one of two parts: white, hatched in the colour."""
+    return {"facecolor": "white", "edgecolor": colour, "hatch": "//////"}
 
 
 def halo() -> list[AbstractPathEffect]:
@@ -106,6 +115,19 @@ def legend_above(figure: Figure, handles: Sequence[Artist], columns: int) -> Non
     """One legend for all panels, above them, on the right: a title stands on the left."""
     labels = [str(handle.get_label()) for handle in handles]
     figure.legend(handles, labels, loc="outside upper right", ncols=columns, columnspacing=1.4, handletextpad=0.5)
+
+
+def percent_axis(axes: Axes, label: str, top: float) -> None:
+    """An axis of shares in percent, from 0 to ``top``."""
+    axes.set_ylabel(label)
+    axes.set_ylim(0, top)
+    value_grid(axes)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=""))
+
+
+def write_above(axes: Axes, x: float, y: float, text: str, size: float = 8) -> None:
+    """A text above the end of a bar."""
+    axes.annotate(text, (x, y), (0, 2), textcoords="offset points", ha="center", fontsize=size)
 
 
 _UNITS = ((1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))

@@ -11,7 +11,6 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import PercentFormatter
 
 from kernbench.common.values import value
 from kernbench.evaluation import figure_style as style
@@ -114,7 +113,6 @@ COLOURS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE)
 """Of the variants, in order."""
 PALE = 0.32
 LABEL_SIZE = 7.5
-HATCH = "//////"
 TOP = 1.13  # of an axis of shares: room for words above 100 %
 LEAST_BEYOND = 0.05  # where all kernels are as fast as the ideal, an axis with numbers all the same
 
@@ -137,7 +135,7 @@ def draw_utilisation(sweep: GemmSweep, path: Path) -> None:
             utilisation_bar(axes, slot)
             write_share(axes, slot.x, slot.run.mac_utilisation)
         _shape_axis(axes, sweep)
-        percent_axis(axes, "share of the kernel's time (%)")
+        style.percent_axis(axes, "share of the kernel's time (%)", TOP)
         style.legend_above(figure, [*variant_handles(sweep), *utilisation_handles()], columns=6)
 
 
@@ -152,9 +150,9 @@ def draw_theory(sweep: GemmSweep, path: Path) -> None:
         _shape_axis(upper, sweep)
         _shape_axis(lower, sweep, marked="")
         upper.set_xlabel("")
-        percent_axis(upper, "MAC utilisation (%)")
+        style.percent_axis(upper, "MAC utilisation (%)", TOP)
         most = max(run.beyond_ideal for run in sweep.runs)
-        percent_axis(lower, "kernel's time beyond\nthe ideal (%)", max(1.25 * most, LEAST_BEYOND))
+        style.percent_axis(lower, "kernel's time beyond\nthe ideal (%)", max(1.25 * most, LEAST_BEYOND))
         style.legend_above(figure, [*variant_handles(sweep), *theory_handles()], columns=6)
 
 
@@ -167,7 +165,7 @@ def utilisation_bar(axes: Axes, slot: BarPlace) -> None:
 def theory_bars(axes: Axes, slot: BarPlace, ideal: float, measured: float) -> None:
     """Draw the ideal pipeline's figure and the measured one side by side."""
     half = slot.width / 2
-    axes.bar(slot.x - half / 2, ideal, half, facecolor="white", edgecolor=slot.colour, hatch=HATCH, linewidth=1)
+    axes.bar(slot.x - half / 2, ideal, half, linewidth=1, **style.hollow(slot.colour))
     axes.bar(slot.x + half / 2, measured, half, color=slot.colour, edgecolor=slot.colour, linewidth=1)
 
 
@@ -188,7 +186,7 @@ def utilisation_handles() -> list[Artist]:
 def theory_handles(colour: str = style.MUTED) -> list[Artist]:
     """Explain hatched and full bars."""
     return [
-        Patch(facecolor="white", edgecolor=colour, hatch=HATCH, label="ideal pipeline"),
+        Patch(label="ideal pipeline", **style.hollow(colour)),
         Patch(color=colour, label="measured"),
     ]
 
@@ -214,22 +212,9 @@ def _shape_axis(axes: Axes, sweep: GemmSweep, marked: str = "under-tile") -> Non
         axes.text(at, 0.985, marked, transform=place, ha="center", va="top", fontsize=9, color=style.MUTED)
 
 
-def percent_axis(axes: Axes, label: str, top: float = TOP) -> None:
-    """An axis of shares in percent."""
-    axes.set_ylabel(label)
-    axes.set_ylim(0, top)
-    style.value_grid(axes)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=""))
-
-
 def write_share(axes: Axes, x: float, share: float, size: float = LABEL_SIZE) -> None:
     """A share in percent above its bar."""
-    write_above(axes, x, share, f"{share * 100:.0f}" if share >= 0.0995 else f"{share * 100:.1f}", size)
-
-
-def write_above(axes: Axes, x: float, y: float, text: str, size: float) -> None:
-    """A text above the end of a bar."""
-    axes.annotate(text, (x, y), (0, 2), textcoords="offset points", ha="center", fontsize=size)
+    style.write_above(axes, x, share, f"{share * 100:.0f}" if share >= 0.0995 else f"{share * 100:.1f}", size)
 
 
 NS_PER_US = 1000
@@ -261,7 +246,7 @@ def draw_large(runs: Sequence[GemmRun], path: Path) -> None:
         times.margins(y=0.1)
         style.value_grid(times)
         shares.set_title("matrix unit")
-        percent_axis(shares, "MAC utilisation (%)")
+        style.percent_axis(shares, "MAC utilisation (%)", TOP)
         for axes in (times, shares):
             _variant_axis(axes, runs)
         figure.supxlabel(
@@ -280,7 +265,7 @@ def _time_bars(axes: Axes, slot: BarPlace) -> None:
     ideal, measured = slot.run.ideal.ns / NS_PER_US, slot.run.pe.ns / NS_PER_US
     theory_bars(axes, slot, ideal, measured)
     for side, time in ((-1, ideal), (1, measured)):
-        write_above(axes, slot.x + side * slot.width / 4, time, f"{time:.1f}", LARGE_LABEL_SIZE)
+        style.write_above(axes, slot.x + side * slot.width / 4, time, f"{time:.1f}", LARGE_LABEL_SIZE)
 
 
 def _share_bars(axes: Axes, slot: BarPlace) -> None:

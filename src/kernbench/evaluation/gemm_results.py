@@ -1,19 +1,12 @@
-"""Hold the results of the GEMM evaluation: typed, as JSON and back, and as rows of a table."""
+"""Hold the results of the GEMM evaluation: runs, each a row of a table."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
-
-from pydantic import TypeAdapter
 
 from kernbench.common.values import value
 from kernbench.evaluation.gemm_shapes import GemmShape, TileSizes
 from kernbench.evaluation.gemm_theory import Ideal
-from kernbench.evaluation.outputs import TableValue, read_results, write_csv, write_json, write_parquet
+from kernbench.evaluation.outputs import TableValue
 
-DATA_FILE, CSV_FILE, PARQUET_FILE = "gemm_sweep.json", "gemm_sweep.csv", "gemm_sweep.parquet"
 LOAD = "load"
 """The stage of operands that are staged whole, before the pipeline; its engine is ``DMA in``, as of streamed tiles."""
 STAGES = (LOAD, "DMA in", "fetch", "GEMM", "MATH", "store", "DMA out")
@@ -93,6 +86,30 @@ class GemmRun:
         """Such as ``32×64×32 ref_ref``."""
         return f"{self.shape} {self.variant}"
 
+    @property
+    def passed(self) -> bool:
+        """True if the product is what the host computed."""
+        return self.verified.passed
+
+    @property
+    def row(self) -> dict[str, TableValue]:
+        """Return it as a row of a table."""
+        row: dict[str, TableValue] = {"m": self.shape.m, "k": self.shape.k, "n": self.shape.n, "variant": self.variant}
+        row |= dict(zip(("tile_m", "tile_k", "tile_n"), self.tile, strict=True))
+        row |= {"dtype": self.dtype, "tiles": self.tiles, "blocks": self.blocks, "under_tile": self.under_tile}
+        row |= {"sim_ns": self.sim_ns, "launch_ns": self.launch_ns, "pe_ns": self.pe.ns}
+        row |= {"composite_start_ns": self.composite.start_ns, "composite_end_ns": self.composite.end_ns}
+        row |= {"ideal_ns": self.ideal.ns, "ideal_longest": self.ideal.longest}
+        row |= {"ideal_utilisation": self.ideal.utilisation, "mac_utilisation": self.mac_utilisation}
+        row["useful_efficiency"] = self.useful_efficiency
+        used = {use.name: use for use in self.stages}
+        for name in STAGES:
+            use, column = used.get(name), name.lower().replace(" ", "_")
+            row[f"{column}_records"] = 0 if use is None else use.records
+            row[f"{column}_busy_ns"] = 0.0 if use is None else use.busy_ns
+            row[f"{column}_occupancy"] = 0.0 if use is None else use.occupancy
+        return row | {"passed": self.passed, "max_abs_error": self.verified.max_abs_error}
+
 
 @value(kw_only=True)
 class GemmSweep:
@@ -109,56 +126,3 @@ class GemmSweep:
     def of(self, shape: GemmShape) -> tuple[GemmRun, ...]:
         """The runs of a shape, one for each variant."""
         return tuple(run for run in self.runs if run.shape == shape)
-
-
-_DOCUMENT = TypeAdapter(GemmSweep)
-
-
-def sweep_document(sweep: GemmSweep) -> Any:
-    """The results as plain data, as they are in the JSON file."""
-    return _DOCUMENT.dump_python(sweep, mode="json")
-
-
-def write_sweep(sweep: GemmSweep, folder: Path) -> None:
-    """Write the results to ``folder``: everything as JSON, a row for each run as CSV and Parquet."""
-    write_json(folder / DATA_FILE, sweep_document(sweep))
-    rows = table_rows(sweep.runs)
-    write_csv(folder / CSV_FILE, rows)
-    write_parquet(folder / PARQUET_FILE, rows)
-
-
-def read_sweep(folder: Path, made_by: str) -> GemmSweep:
-    """The results in ``folder``. InputError, which names the command ``made_by``, when there are none."""
-    return read_results(folder / DATA_FILE, made_by, _DOCUMENT, _incomplete)
-
-
-def _incomplete(sweep: GemmSweep) -> str:
-    """Say what the figures need that results lack; empty when nothing."""
-    if not sweep.runs:
-        return "there are no runs"
-    for run in sweep.runs:
-        if run.shape.macs <= 0 or run.pe.ns <= 0 or run.ideal.ns <= 0 or not run.stages or not run.ideal.floors:
-            return f"run {run.title} has no size, no time, no stages or no ideal"
-    return ""
-
-
-def table_rows(runs: Iterable[GemmRun]) -> list[dict[str, TableValue]]:
-    """A flat row for each run, all with the same columns."""
-    return [_row(run) for run in runs]
-
-
-def _row(run: GemmRun) -> dict[str, TableValue]:
-    row: dict[str, TableValue] = {"m": run.shape.m, "k": run.shape.k, "n": run.shape.n, "variant": run.variant}
-    row |= dict(zip(("tile_m", "tile_k", "tile_n"), run.tile, strict=True))
-    row |= {"dtype": run.dtype, "tiles": run.tiles, "blocks": run.blocks, "under_tile": run.under_tile}
-    row |= {"sim_ns": run.sim_ns, "launch_ns": run.launch_ns, "pe_ns": run.pe.ns}
-    row |= {"composite_start_ns": run.composite.start_ns, "composite_end_ns": run.composite.end_ns}
-    row |= {"ideal_ns": run.ideal.ns, "ideal_longest": run.ideal.longest, "ideal_utilisation": run.ideal.utilisation}
-    row |= {"mac_utilisation": run.mac_utilisation, "useful_efficiency": run.useful_efficiency}
-    used = {use.name: use for use in run.stages}
-    for name in STAGES:
-        use, column = used.get(name), name.lower().replace(" ", "_")
-        row[f"{column}_records"] = use.records if use is not None else 0
-        row[f"{column}_busy_ns"] = use.busy_ns if use is not None else 0.0
-        row[f"{column}_occupancy"] = use.occupancy if use is not None else 0.0
-    return row | {"passed": run.verified.passed, "max_abs_error": run.verified.max_abs_error}

@@ -1,33 +1,26 @@
-"""Results of an evaluation as files in one folder, each whole or not at all: JSON, CSV, Parquet, where they come from;
-and what a reader is told at the end."""
+"""Files of an evaluation in one folder, each whole or not at all: JSON, CSV, Parquet, provenance."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 import os
 import platform
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import TypeAdapter, ValidationError
 
 from kernbench.common import __version__
-from kernbench.common.complaints import one_line
-from kernbench.common.errors import InputError, KernbenchError, UnreadableFileError
+from kernbench.common.errors import InputError, UnreadableFileError
 from kernbench.common.files import json_text, parse_json, read_input, replacing
 from kernbench.common.values import value
 from kernbench.topology.builder import Topology
 
-T = TypeVar("T")
 TableValue: TypeAlias = "str | int | float | bool | None"
 TableRow: TypeAlias = Mapping[str, TableValue]
 
@@ -61,34 +54,6 @@ def read_json(path: Path, made_by: str) -> Any:
         raise InputError(f"{path}: cannot be read: {error.why}; it is made by: {made_by}") from error
     except ValueError as error:
         raise InputError(f"{path}: not JSON: {error}; it is made by: {made_by}") from error
-
-
-def read_results(path: Path, made_by: str, form: TypeAdapter[T], check: Callable[[T], str]) -> T:
-    """The results of a ``form`` in the JSON file ``path``, which ``made_by`` makes.
-
-    ``check``: what is wrong with results that have the form, or nothing. InputError for anything else in the file.
-    """
-    try:
-        found = form.validate_python(read_json(path, made_by))
-        why = check(found)
-    except ValidationError as error:
-        first, at = error.errors()[0], ".".join(map(str, error.errors()[0]["loc"]))
-        why = f"{at}: {first['msg']}"
-    if why:
-        raise InputError(f"{path}: not the results of this version: {one_line(why)}; it is made by: {made_by}")
-    return found
-
-
-@contextmanager
-def drawing_from(path: Path) -> Iterator[None]:
-    """While figures are drawn of results that were read from ``path``: InputError for numbers that none can be of."""
-    try:
-        yield
-    except KernbenchError:
-        raise
-    except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
-        why = one_line(f"{type(error).__name__}: {error}")
-        raise InputError(f"{path}: no figure can be drawn of these results: {why}") from error
 
 
 def write_csv(path: Path, rows: Sequence[TableRow]) -> None:
@@ -150,40 +115,3 @@ def write_provenance(folder: Path, provenance: Provenance, topology: Topology) -
     write_json(folder / PROVENANCE_FILE, asdict(provenance))
     head = f"# kernbench {provenance.kernbench_version}: the machine of {provenance.made_by}, {provenance.date}\n"
     write_text(folder / CONFIGURATION_FILE, head + topology.resolved_yaml())
-
-
-@value
-class TableColumn:
-    """A column of the table; figures stand on the right."""
-
-    name: str
-    figures: bool = True
-
-
-@value(kw_only=True)
-class Summary:
-    """The outcome of an evaluation bench, which returns it. Rows have a text for each column.
-
-    ``notes`` are lines below the table; ``results`` is all of it as plain data; ``files`` are in ``folder``.
-    """
-
-    title: str
-    columns: tuple[TableColumn, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-    results: Mapping[str, Any]
-    folder: Path
-    files: tuple[str, ...]
-
-
-def run_script(description: str | None, draw: Callable[[bool], None]) -> int:
-    """Parse the arguments and ``draw``; the exit code. ``draw(render_only)`` writes results, unless those that are
-    there shall be drawn, and the figures."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--render-only", action="store_true")
-    try:
-        draw(parser.parse_args().render_only)
-    except KernbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0

@@ -10,7 +10,7 @@ from kernbench.common.files import plain_document
 from kernbench.common.program_line import place_document
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
-from kernbench.evaluation.outputs import Summary
+from kernbench.evaluation.study_report import Summary
 from kernbench.library.machines import CompiledMachine, MachineLike, load_machine
 from kernbench.library.running import param_texts
 from kernbench.library.tables import LINE
