@@ -38,12 +38,18 @@ if TYPE_CHECKING:
     from kernbench.library.comparisons import compare as compare
     from kernbench.library.evaluations import evaluate as evaluate
     from kernbench.library.explanations import Explanation as Explanation
+    from kernbench.library.lists import describe_bench as describe_bench
+    from kernbench.library.lists import describe_timing as describe_timing
+    from kernbench.library.lists import list_algorithms as list_algorithms
+    from kernbench.library.lists import list_all as list_all
     from kernbench.library.lists import list_benches as list_benches
     from kernbench.library.lists import list_machines as list_machines
     from kernbench.library.lists import list_parts as list_parts
+    from kernbench.library.lists import list_probe_cases as list_probe_cases
     from kernbench.library.loading import load as load
     from kernbench.library.machines import CompiledMachine as CompiledMachine
     from kernbench.library.machines import load_machine as load_machine
+    from kernbench.library.part_checks import check_part as check_part
     from kernbench.library.probes import Probe as Probe
     from kernbench.library.probes import probe_case as probe_case
     from kernbench.library.progress import ProgressDisplay as ProgressDisplay
@@ -62,7 +68,9 @@ else:
     )
     _NAMES = {
         **dict.fromkeys(_ERRORS, "common.errors"),
-        **dict.fromkeys(("list_benches", "list_machines", "list_parts"), "library.lists"),
+        **dict.fromkeys(("describe_bench", "describe_timing", "list_algorithms", "list_all"), "library.lists"),
+        **dict.fromkeys(("list_benches", "list_machines", "list_parts", "list_probe_cases"), "library.lists"),
+        "check_part": "library.part_checks",
         **dict.fromkeys(("CompiledMachine", "load_machine"), "library.machines"),
         "Explanation": "library.explanations",
         **dict.fromkeys(("ProgressDisplay", "RunProgress"), "library.progress"),

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from kernbench.cli import topology_command
 from kernbench.cli.main import main
-from kernbench.cli.topology_command import write_file
 from kernbench.common.errors import InputError
+from kernbench.common.files import write_bytes
 
 Run = Callable[..., Any]
 SMALL = ("--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1", "--set", "system.sips.count=1")
@@ -25,9 +24,18 @@ SMALL = ("--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1", "--set", "s
 def test_list_names_everything(kernbench: Run) -> None:
     ran = kernbench("list")
     assert ran.code == 0
-    for name in ("gemm-single-pe", "va-offset-verify", "builtin.hbm_ctrl", "pe_ipcq", "pe-cross-sip-hbm"):
+    for name in ("gemm-single-pe", "va-offset-verify", "wafer", "pe_ipcq", "pe-cross-sip-hbm", "sip_allreduce"):
         assert name in ran.out
     assert "…" not in ran.out
+
+
+@pytest.mark.parametrize("command", ["list", "topology"])
+def test_a_report_has_forty_lines_unless_all_is_wanted(kernbench: Run, command: str) -> None:
+    short, whole = kernbench(command), kernbench(command, "-v")
+    assert len(short.out.splitlines()) <= 40 < len(whole.out.splitlines())
+    assert "-v prints" in short.out
+    assert "-v prints" not in whole.out
+    assert "builtin.hbm_ctrl" in whole.out
 
 
 @pytest.mark.parametrize("name", ["hbm2", "hbm3e", "ddr5"])
@@ -141,9 +149,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(topology_command.Path, "replace", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(InputError, match="No space left on device"):
-        write_file(target, b"new")
+        write_bytes(target, b"new")
     assert target.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["machine.dot"]
 

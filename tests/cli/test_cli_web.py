@@ -46,7 +46,7 @@ def test_a_page_of_a_run(kernbench: Run) -> None:
         0,
         "gemm.html",
         "gemm-single-pe",
-        "ok",
+        "OK",
     )
     assert document["nbytes"] == Path("gemm.html").stat().st_size
     assert document["sim_ns"] > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from kernbench.di.part import PartAttrs
 from kernbench.sim_engine.component import ThinkingPart
 from kernbench.topology.builder import compile_topology, resolve_topology
 from kernbench.topology.clocks import DRIVEN
-from kernbench.topology.export import to_json
+from kernbench.topology.export import machine_document
 from skewed import FILE as SKEWED
 
 Leaf = tuple[str, Any]
@@ -115,7 +114,7 @@ def test_clocks_of_1_are_no_clocks() -> None:
     assert plain.resolved_yaml() == ones.resolved_yaml()
     assert "clocks" not in plain.resolved_yaml()
     assert plain.configured is plain.spec
-    assert "clocked_config" not in json.loads(to_json(ones))
+    assert "clocked_config" not in machine_document(ones)
 
 
 @pytest.mark.parametrize("clock", FACTORS)
@@ -207,7 +206,7 @@ def test_the_command_shows_both(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_json_document_has_both() -> None:
-    found = json.loads(to_json(resolve_topology("default", ["clocks.pe=2"])))
+    found = machine_document(resolve_topology("default", ["clocks.pe=2"]))
     assert (found["config"]["clocks"], found["config"]["pe"]["dma"]["setup_ns"]) == ({"pe": 2.0}, 2.0)
     assert found["clocked_config"]["pe"]["dma"]["setup_ns"] == 1.0
     assert "clocks" not in found["clocked_config"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from kernbench.common.config import apply_overrides, parse_document
@@ -14,7 +12,7 @@ from kernbench.engine.address_map import AddressMap
 from kernbench.policy.routing.planner import RoutePlanner
 from kernbench.topology.builder import Topology, compile_topology
 from kernbench.topology.drawing.figure import to_svg
-from kernbench.topology.export import link_rows, machine_rows, part_rows, to_dot, to_json
+from kernbench.topology.export import link_rows, machine_document, machine_rows, part_rows, to_dot
 from kernbench.topology.rules import Census, count_extras, count_machine
 
 MIB = 1 << 20
@@ -168,7 +166,7 @@ def test_exports_show_them(extended: Topology) -> None:
     told = dict(machine_rows(extended))
     assert told["extra a cube"] == "scratch 1 MiB, monitor"
     assert told["extra a PE"] == "pad 64 KiB"
-    nodes = {node["id"]: node for node in json.loads(to_json(extended))["nodes"]}
+    nodes = {node["id"]: node for node in machine_document(extended)["nodes"]}
     found = nodes["sip0.cube0.scratch"]
     assert (found["kind"], found["offset"], found["bytes"]) == ("scratch", 32 * MIB, MIB)
     assert '"sip0.cube0.pe0.pad" [label="pad"' in to_dot(extended)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +17,8 @@ from kernbench.di.registry import REGISTRY
 from kernbench.messages.fabric import Access
 from kernbench.topology.builder import Topology, validate_topology
 from kernbench.topology.cube_spec import CubeSpec
-from kernbench.topology.export import machine_rows, to_json
-from kernbench.topology.hbm_export import preset_facts, preset_json, preset_named, timing_rows
+from kernbench.topology.export import machine_document, machine_rows
+from kernbench.topology.hbm_export import preset_document, preset_facts, preset_named, timing_rows
 from kernbench.topology.hbm_spec import DDR5, HBM2, HBM3, HBM4, LPDDR5, PRESETS, HbmTiming, TimingName, interleave
 
 Run = Callable[..., Any]
@@ -146,7 +145,7 @@ def test_sources_and_assumptions_are_printed(name):
     facts = dict(preset_facts(preset_named(name)))
     assert ("assumed" in facts) == (name in ASSUMED)
     assert facts["source"].startswith("the public data rate" if name in ASSUMED else "public tables of")
-    document = json.loads(preset_json(name, preset_named(name)))
+    document = preset_document(name, preset_named(name))
     assert (document["name"], document["assumed"]) == (name, name in ASSUMED)
     assert HbmTiming.model_validate(document["config"]) == PRESETS[name].timing
 
@@ -164,8 +163,8 @@ def machine(name: str) -> Topology:
 def test_a_machine_says_what_is_assumed():
     assert dict(machine_rows(machine("hbm3e")))["HBM banks"].startswith("hbm3e (assumed): 2 pseudo-channels")
     assert dict(machine_rows(machine("hbm4")))["HBM banks"].startswith("hbm4: 2 pseudo-channels")
-    assert json.loads(to_json(machine("hbm3e")))["assumed"] == ["cube.hbm.timing"]
-    assert "assumed" not in json.loads(to_json(machine("hbm4")))
+    assert machine_document(machine("hbm3e"))["assumed"] == ["cube.hbm.timing"]
+    assert "assumed" not in machine_document(machine("hbm4"))
 
 
 @pytest.mark.filterwarnings("ignore:.*queue_entries")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -13,7 +12,7 @@ from kernbench.topology.builder import Topology
 from kernbench.topology.drawing.canvas import round_length
 from kernbench.topology.drawing.figure import draw, to_png, to_svg
 from kernbench.topology.drawing.shapes import host_cables, scale_up_cables
-from kernbench.topology.export import link_rows, machine_rows, part_rows, to_dot, to_json
+from kernbench.topology.export import link_rows, machine_document, machine_rows, part_rows, to_dot
 from kernbench.topology.geometry import MachineGeometry, Rect
 
 Compile = Callable[..., Topology]
@@ -32,7 +31,7 @@ def test_rows_add_up_to_the_graph(compiled: Compile) -> None:
 
 def test_json_holds_the_machine(compiled: Compile) -> None:
     topology = compiled(*TINY)
-    document = json.loads(to_json(topology))
+    document = machine_document(topology)
     assert len(document["nodes"]) == len(topology.topology_obj.nodes)
     assert len(document["edges"]) == len(topology.topology_obj.edges)
     assert document["digest"] == topology.digest

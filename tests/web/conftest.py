@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 from headless import Page as Tab
 from headless import browser, find_chromium
-from web_support import GEMM
+from web_support import GEMM, observe_run
 
 import kernbench.benches
 from kernbench.runtime_api.bench_registry import load_bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
-from kernbench.web.activity import ObservedRun, observe_run
+from kernbench.web.activity import ObservedRun
 from kernbench.web.page import Page, make_page
 
 BENCHES = kernbench.benches.__name__

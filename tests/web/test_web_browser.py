@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from headless import Page as Tab
+from web_support import observe_run
 
 from kernbench.observe.statistics import union_ps
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
-from kernbench.web.activity import ObservedRun, observe_run
+from kernbench.web.activity import ObservedRun
 from kernbench.web.page import Page, make_page
 from kernbench.web.server import PageServer, Shelf
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from headless import Page as Tab
+from web_support import observe_run
 
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.sim_engine.component import Memory, MemoryAccess
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.topology.drawing.shapes import shapes_of
-from kernbench.web.activity import ObservedRun, collect_memory_spans, observe_run
+from kernbench.web.activity import ObservedRun, collect_memory_spans
 from kernbench.web.machine_view import view_machine
 from kernbench.web.page import make_page
 

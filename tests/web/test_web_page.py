@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from web_support import GEMM, PageData, read_page
+from web_support import GEMM, PageData, observe_run, read_page
 
 from kernbench.common.errors import BenchError
 from kernbench.observe.trace import PE_ROWS
@@ -15,7 +15,7 @@ from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, resolve_topology
 from kernbench.web import run_view
-from kernbench.web.activity import ROWS_OF_KIND, ObservedRun, observe_run
+from kernbench.web.activity import ROWS_OF_KIND, ObservedRun
 from kernbench.web.page import Page, make_page
 
 

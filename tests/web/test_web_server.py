@@ -13,7 +13,8 @@ from urllib.request import urlopen
 import pytest
 
 from kernbench.common.errors import InputError
-from kernbench.web.page import MARK, FileSource, RunSource
+from kernbench.library.pages import PageRequest
+from kernbench.web.page import MARK, FileSource
 from kernbench.web.server import PageServer, Shelf, Watcher
 
 
@@ -146,7 +147,7 @@ def test_what_is_no_whole_page_is_not_served(server: PageServer, tmp_path: Path,
 def test_what_cannot_be_made_is_told(server: PageServer, tmp_path: Path) -> None:
     file = tmp_path / "machine.yaml"
     file.write_text("{}")
-    watcher = Watcher(RunSource(topology=str(file)), server)
+    watcher = Watcher(PageRequest(topology=str(file)), server)
     file.write_text("nonsense: 1")
     told = watcher.look()
     assert told
@@ -164,8 +165,8 @@ def test_what_cannot_be_made_is_told(server: PageServer, tmp_path: Path) -> None
     ],
 )
 def test_a_run_depends_on_its_files(bench: str | None, files: list[str]) -> None:
-    assert [path.as_posix() for path in RunSource(bench, "m.yaml").files] == files
+    assert [path.as_posix() for path in PageRequest(bench, "m.yaml").files] == files
 
 
 def test_a_run_depends_on_how_its_collectives_work() -> None:
-    assert Path("mine/ccl.yaml") in RunSource("ccl-allreduce", "m.yaml", ccl="mine/ccl.yaml").files
+    assert Path("mine/ccl.yaml") in PageRequest("ccl-allreduce", "m.yaml", ccl="mine/ccl.yaml").files

@@ -6,9 +6,16 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from kernbench.library.machines import load_machine
+from kernbench.library.running import RunRequest, simulate
+from kernbench.runtime_api.bench_registry import Bench
+from kernbench.runtime_api.types import DeviceSelector
+from kernbench.topology.builder import Topology
+from kernbench.web.activity import ObservedRun
 
 GEMM = ("bench.m=64", "bench.k=64", "bench.n=64")
 """Parameters that make gemm-single-pe small."""
@@ -56,3 +63,14 @@ def read_page(page: str) -> PageData:
     content = zlib.decompress(base64.b64decode(match[1]))
     end = 4 + int.from_bytes(content[:4], "little")
     return PageData(json.loads(content[4:end]), content[end:])
+
+
+def observe_run(machine: Topology, bench: Bench, device: DeviceSelector, params: Sequence[str] = ()) -> ObservedRun:
+    """Run a bench, and what was seen of it, as a page takes it."""
+    request = RunRequest(bench=bench, machine=load_machine(machine), params=params, device=str(device), queues=False)
+    live = simulate(request).live
+    assert live is not None
+    assert live.result is not None
+    assert live.log is not None
+    assert live.explanation is not None
+    return ObservedRun(live.result, live.engine, live.log, live.explanation)

@@ -9,8 +9,8 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import rich_click as click
 from rich import box
@@ -20,7 +20,12 @@ from rich.text import Text
 
 from kernbench.cli.options import current_session
 from kernbench.common.files import FIGURES, json_text
+from kernbench.common.units import format_size
 from kernbench.library.progress import ProgressDisplay
+
+if TYPE_CHECKING:
+    from kernbench.observe.statistics import LinkTraffic
+    from kernbench.probe.report import LinkLoad
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 # Wide enough for every table, where no terminal says how wide it is.
@@ -165,6 +170,17 @@ def _print_table(console: Console, made: Table, most: float) -> int:
 def _print_counted(console: Console, line: Text) -> int:
     console.print(line, soft_wrap=True)
     return 1 + line.plain.count("\n")
+
+
+def link_table(title: str, links: Sequence[LinkTraffic | LinkLoad], peaks: Sequence[int] = ()) -> Table:
+    """Tabulate the loads of links; ``peaks``: the most bytes in the FIFO of each, where they are known."""
+    names = ("GB/s", "carried", "busy", *(["peak FIFO"] if peaks else []))
+    made = table(title, text("from"), text("to"), *(number(name) for name in names), text(""))
+    for at, link in enumerate(links):
+        carried, busy = format_size(link.nbytes), f"{link.utilisation:.1%}"
+        peak = [format_size(peaks[at])] if peaks else []
+        made.add_row(link.src, link.dst, f"{link.bw_gbs:g}", carried, busy, *peak, bar(link.utilisation))
+    return made
 
 
 def bar(share: float, width: int = 24) -> str:

@@ -1,8 +1,9 @@
-"""Where the time of a run went, as tables."""
+"""Tabulate the time of a run by cause, and what would make it shorter."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -12,10 +13,13 @@ from kernbench.common.units import format_size
 from kernbench.messages.commands import BY_BLOCKS
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace
-from kernbench.observe.path_resources import PathShare, sum_resources
+from kernbench.observe.path_resources import PathShare, join_words, sum_resources
 from kernbench.observe.roofline import BUSY, Bound, Roofline
 from kernbench.observe.slices import SliceTime
 from kernbench.runtime_api.run_explanation import LaunchExplanation, LineUse, RunExplanation
+
+if TYPE_CHECKING:
+    from kernbench.evaluation.advice import Advice
 
 SMALLEST_SHARE = 0.002
 SMALLEST_SPLIT = 0.02
@@ -229,4 +233,46 @@ def _slices(what: str, found: Sequence[SliceTime], total_ps: int) -> Table | Non
         spent = (each.data_ps, each.rows_ps, each.turnarounds_ps, each.refresh_ps, each.groups_ps)
         shares = (*(ps / total_ps for ps in spent), max(0.0, 1 - each.busy_ps / total_ps), each.hit_share)
         made.add_row(each.where, *(f"{share:.1%}" for share in shares))
+    return made
+
+
+def advice_parts(found: Advice) -> Iterator[Table | ReportLine | None]:
+    """Yield what faster resources give, then what the program could do differently."""
+    if not found.machine and not found.program:
+        yield "No resource that is 10 % faster gives 2 % of the time.", "bold"
+    yield from (_faster(found), _program(found))
+
+
+def _faster(found: Advice) -> Table | None:
+    if not found.machine:
+        return None
+    made = table(
+        "10 % faster, simulated  (both sides with refresh: spread)",
+        text("resource"),
+        *(number(name) for name in ("run ns", "of the run", "launch ns", "of the launch")),
+        text("--set"),
+    )
+    for each in found.machine:
+        made.add_row(
+            join_words(each.resources),
+            f"−{each.gained_ns:,.3f}",
+            f"{each.run_share:.1%}",
+            f"−{each.launch_gained_ps / 1000:,.3f}",
+            f"{each.launch_share:.1%}",
+            "\n".join(each.settings),
+        )
+    return made
+
+
+def _program(found: Advice) -> Table | None:
+    if not found.program:
+        return None
+    made = table(
+        f"What the kernel {found.launch!r} could do differently  (not simulated)",
+        text("change"),
+        text("evidence"),
+        number("at most"),
+    )
+    for each in found.program:
+        made.add_row(each.what, each.evidence, f"{each.share:.1%}")
     return made

@@ -103,15 +103,14 @@ def failure_text(error: BaseException, session: Session | None = None) -> str:
     return error.full if in_full and isinstance(error, SimulationDeadlock) else text_of(error)
 
 
-def error_document(error: BaseException | None) -> Json:
-    """An error as an entry of a document."""
-    return None if error is None else f"{type(error).__name__}: {failure_text(error)}"
-
-
 def print_failure(error: Exception, session: Session) -> None:
     """The document of a command that failed before it could print its own."""
     if session.as_json and not session.output.printed:
-        found = {"status": "FAILED", "error": error_document(error), "place": place_document(place_of(error))}
+        found: Json = {
+            "status": "FAILED",
+            "error": f"{type(error).__name__}: {failure_text(error, session)}",
+            "place": place_document(place_of(error)),
+        }
         session.output.print_document(document_text(found))
 
 

@@ -2,105 +2,74 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Any
 
 import rich_click as click
+from rich.table import Table
 
-import kernbench.benches
-from kernbench.ccl.loading import algorithms, load_ccl_config
 from kernbench.cli.completion import complete_bench
-from kernbench.cli.console import Json, facts, print_json, say, show, stdout, table, text
-from kernbench.cli.key_output import key_document, key_table
-from kernbench.cli.options import debug_option, json_option
-from kernbench.common.config_keys import describe_key
+from kernbench.cli.config_command import key_table
+from kernbench.cli.console import facts, print_json, say, show, show_report, stdout, table, text
+from kernbench.cli.options import current_session, output_options, verbose_option
 from kernbench.common.errors import InputError
-from kernbench.di.registry import REGISTRY, known_kinds
-from kernbench.probe import memory_case
-from kernbench.probe.cases import CASES
-from kernbench.runtime_api.bench_registry import Bench, known_benches, load_bench
-from kernbench.topology.builder import list_machines
-
-__all__ = ["command"]
-# Importing the package is what makes its benches known.
-BENCHES = kernbench.benches.__name__
-ListRow: TypeAlias = tuple[str, ...]
+from kernbench.library.lists import BenchDescription, Catalogue, describe_bench, list_all
+from kernbench.library.tables import Table as Listing
 
 
 @click.command(name="list")
 @click.argument("bench", required=False, metavar="[BENCH]", shell_complete=complete_bench)
 @click.option("--ccl", metavar="FILE", help="Whose algorithms.  [default: ./ccl.yaml, else the packaged file]")
-@json_option
-@debug_option
+@verbose_option
+@output_options
 def command(bench: str | None, ccl: str | None, as_json: bool) -> int:
-    """Benches, machines, algorithms, parts and probe cases, one line each.
+    """Benches, machines, algorithms, parts and probe cases: with -v a line each.
 
     With the name of a bench, or a file: its parameters, which --set bench.NAME=VALUE changes.
     """
     if bench is not None and ccl is not None:
         raise InputError("--ccl says whose algorithms are listed; it has no effect on the parameters of a bench")
-    if bench is not None:
-        _print_bench(load_bench(bench), as_json)
-        return 0
-    sections: dict[str, list[ListRow]] = {
-        "benches": [(each.name, each.description) for each in known_benches()],
-        "machines": list(list_machines()),
-        "algorithms": [(name, line.removesuffix(".")) for name, line in algorithms(load_ccl_config(ccl))],
-        "components": list(_components()),
-        "probe_cases": [
-            *((case.name, case.description) for case in CASES),
-            (memory_case.NAME, memory_case.DESCRIPTION),
-        ],
-    }
+    found = list_all(ccl) if bench is None else describe_bench(bench)
     if as_json:
-        print_json({title: [_entry(row) for row in rows] for title, rows in sections.items()})
+        print_json(found.to_dict())
+    elif isinstance(found, Catalogue):
+        print_all(found)
     else:
-        _print(sections)
+        print_bench(found)
     return 0
 
 
-def _print_bench(bench: Bench, as_json: bool) -> None:
-    about = describe_key(bench.params)
-    if as_json:
-        params: list[Json] = [key_document(each) | {"path": f"bench.{each.path}"} for each in about.entries]
-        print_json({"bench": bench.name, "description": bench.description, "file": bench.file, "params": params})
-        return
-    made = key_table("Parameters  (--set bench.NAME=VALUE)", about)
+def print_bench(found: BenchDescription) -> None:
+    """Print a bench and its parameters."""
+    bench, made = found.bench, key_table("Parameters  (--set bench.NAME=VALUE)", found.params)
     show(stdout(), facts(bench.name, [("is", bench.description), ("in", bench.file)]), made)
-    if not about.entries:
+    if not found.params.entries:
         say(f"{bench.name} has no parameters")
 
 
-def _entry(row: ListRow) -> Json:
-    names = ("name", "description") if len(row) == 2 else ("kind", "impl", "description")
-    return dict(zip(names, row, strict=True))
-
-
-def _components() -> Iterator[ListRow]:
-    """Kind, implementation and its line, by kind in the order of the machine."""
-    classes = [(impl, REGISTRY.lookup(impl)) for impl in REGISTRY.known_impls()]
-    for kind in known_kinds():
-        for impl, cls in classes:
-            if kind in REGISTRY.kinds_of(cls):
-                yield kind, impl, _first_sentence(cls)
-
-
-def _first_sentence(cls: type) -> str:
-    """Return the first sentence of a class's docstring, without the marks of code."""
-    line = (inspect.getdoc(cls) or "").partition("\n")[0].replace("``", "")
-    return line.partition(". ")[0].removesuffix(".")
-
-
-def _print(sections: dict[str, list[ListRow]]) -> None:
-    benches = table("Benches  (kernbench run --bench NAME)", text("bench"), text("what it is"))
-    machines = table("Machines  (--topology NAME)", text("machine"), text("what it is"))
-    parts = table(
-        "Parts of a machine  (topology.yaml: kind, impl)", text("kind"), text("implementation"), text("what it is")
+def print_all(found: Catalogue) -> None:
+    """Print everything there is: benches and machines with a line each; with ``-v`` all of it, else the names."""
+    benches = _tabulate("Benches  (kernbench run --bench NAME)", found.benches, "bench")
+    machines = _tabulate("Machines  (--topology NAME)", found.machines, "machine")
+    further = (
+        ("Probe cases  (kernbench probe --case NAME)", found.probe_cases, "case"),
+        ("Collective algorithms  (ccl.yaml: defaults.algorithm)", found.algorithms, "algorithm"),
+        ("Parts of a machine  (topology.yaml: kind, impl)", found.parts, "kind"),
     )
-    collectives = table("Collective algorithms  (ccl.yaml: defaults.algorithm)", text("algorithm"), text("what it is"))
-    cases = table("Probe cases  (kernbench probe --case NAME)", text("case"), text("what it is"))
-    for made, rows in zip((benches, machines, collectives, parts, cases), sections.values(), strict=True):
-        for row in rows:
-            made.add_row(*row)
-    show(stdout(), benches, machines, collectives, parts, cases)
+    session = current_session()
+    if session is not None and session.verbose:
+        rest = [_tabulate(*each) for each in further]
+    else:
+        rest = [facts("Further  (-v prints a line for each)", [(each.kind, _names(each)) for _, each, _ in further])]
+    show_report(stdout(), [(found.verdict, "bold")], (benches, machines, *rest))
+
+
+def _tabulate(title: str, listing: Listing[Any], name: str) -> Table:
+    heads = {"name": name, "impl": "implementation", "description": "what it is"}
+    made = table(title, *(text(heads.get(each, each)) for each in listing.columns))
+    for row in listing.to_dicts():
+        made.add_row(*map(str, row.values()))
+    return made
+
+
+def _names(listing: Listing[Any]) -> str:
+    return ", ".join(dict.fromkeys(map(str, listing.column(next(iter(listing.columns))))))

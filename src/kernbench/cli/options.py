@@ -96,7 +96,7 @@ bench_set_option = click.option(
 ccl_option = click.option(
     "--ccl", metavar="FILE", help="How collectives work.  [default: ./ccl.yaml, else the packaged file]"
 )
-json_option = click.option(
+_json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_note_json, help="Print one JSON document instead of tables."
 )
 verbose_option = click.option(
@@ -107,7 +107,7 @@ verbose_option = click.option(
     callback=_note_verbose,
     help="Print everything: all tables, and a deadlock in full.",
 )
-debug_option = click.option(
+_debug_option = click.option(
     "--debug",
     is_flag=True,
     expose_value=False,
@@ -119,4 +119,4 @@ debug_option = click.option(
 
 def output_options(command: Callable[..., int]) -> Callable[..., int]:
     """Decorate a command with what every command has: ``--json`` and ``--debug``."""
-    return json_option(debug_option(command))
+    return _json_option(_debug_option(command))

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kernbench.cli.console import number, show, table, text
-from kernbench.common.files import replacing, writable
+from kernbench.common.files import write_bytes
 from kernbench.common.late import late
 from kernbench.probe.memory_case import SliceReport
 from kernbench.topology.builder import Topology
@@ -22,8 +22,7 @@ CLOSE = 10.0
 def draw_memory(reports: Sequence[SliceReport], path: str) -> None:
     """Write the picture, as its name says. InputError when it cannot be written."""
     draw = late(PICTURE, "draw")
-    with replacing(writable(Path(path))) as temporary:
-        temporary.write_bytes(draw(reports, Path(path).suffix.lstrip(".")))
+    write_bytes(path, draw(reports, Path(path).suffix.lstrip(".")))
 
 
 def print_memory(console: Console, machine: Topology, reports: Sequence[SliceReport]) -> None:

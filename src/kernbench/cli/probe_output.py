@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import bar, facts, number, show_report, table, text
-from kernbench.common.ids import cube_part
+from kernbench.cli.console import bar, facts, link_table, number, show_report, table, text
+from kernbench.common.ids import pe_name
 from kernbench.common.units import format_size, ps_to_ns
 from kernbench.library.probes import Probe
 from kernbench.probe.report import NotHere, ProbeReport
@@ -64,7 +64,7 @@ def _summary(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
 def _ends(report: ProbeReport) -> tuple[str, str]:
     """Name the source and the destination of the data; of several flows, those of the slowest."""
     pe = report.pe
-    initiator = report.initiator if pe is None else cube_part(pe[0], pe[1], f"pe{pe[2]}")
+    initiator = report.initiator if pe is None else pe_name(pe)
     return (report.memory, initiator) if report.operation == "read" else (initiator, report.memory)
 
 
@@ -164,21 +164,5 @@ def _shares(report: ProbeReport) -> Table:
 
 def _links(report: ProbeReport) -> Table:
     stream = report.sustained
-    made = table(
-        f"{report.case}: busiest links of the stream "
-        f"({stream.transactions} × {format_size(stream.nbytes)}, {stream.outstanding} outstanding)",
-        text("from"),
-        text("to"),
-        *(number(name) for name in ("GB/s", "carried", "busy")),
-        text(""),
-    )
-    for link in stream.busiest:
-        made.add_row(
-            link.src,
-            link.dst,
-            f"{link.bw_gbs:g}",
-            format_size(link.nbytes),
-            f"{link.utilisation:.1%}",
-            bar(link.utilisation),
-        )
-    return made
+    many = f"{stream.transactions} × {format_size(stream.nbytes)}, {stream.outstanding} outstanding"
+    return link_table(f"{report.case}: busiest links of the stream ({many})", stream.busiest)

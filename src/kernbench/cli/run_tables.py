@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import ReportLine, bar, facts, number, show_report, table, text
-from kernbench.common.ids import cube_part, pe_name
+from kernbench.cli.console import ReportLine, bar, facts, link_table, number, show_report, table, text
+from kernbench.common.ids import pe_name
 from kernbench.common.late import late
 from kernbench.common.units import format_size
 from kernbench.library.running import WRONG
 from kernbench.library.runs import LiveRun, Run
 from kernbench.messages.commands import BY_BLOCKS
-from kernbench.messages.requests import PeCoord
 from kernbench.observe.statistics import TimeShare
 from kernbench.runtime_api.launch_report import LaunchSplit
+
+if TYPE_CHECKING:
+    from kernbench.observe.sanitizer import Finding
 
 SMALLEST_SHARE = 0.005
 MOST_QUEUES, MOST_LINKS, MOST_FINDINGS, MOST_PRINTED, MOST_COMPARED = 8, 8, 5, 8, 6
 EXPLANATION = "kernbench.cli.explain_output"
-ADVICE = "kernbench.cli.advise_output"
-FINDINGS = "kernbench.cli.finding_tables"
 PHASES = {
     "launch": "launch: kernels",
     "h2d": "h2d: host to device",
@@ -115,16 +115,18 @@ def _machine(run: Run) -> Iterator[str]:
 def _tables(run: Run, *, explain: bool) -> Iterator[ReportPart]:
     """Yield the tables, the most important first."""
     if run.live is not None and run.live.advice is not None:
-        yield from late(ADVICE, "advice_parts")(run.live.advice)
+        yield from late(EXPLANATION, "advice_parts")(run.live.advice)
     if explain:
         yield from _explanation(run.live)
     launches = [_launch(launch) for launch in run.report.launches]
     yield from launches[:1]
     yield _phases(run)
     yield from launches[1:]
-    yield from (_engines(run), _links(run), _queues(run), facts("Traffic", _traffic(run)))
+    links = run.links[:MOST_LINKS]
+    yield from (_engines(run), link_table("Busiest links", links, [each.peak_fifo_bytes for each in links]))
+    yield from (_queues(run), facts("Traffic", _traffic(run)))
     if run.findings:
-        yield late(FINDINGS, "tabulate_findings")(run.findings)
+        yield _findings(run.findings)
     if not explain:
         yield from _explanation(run.live)
 
@@ -169,7 +171,7 @@ def _launch(launch: LaunchSplit) -> Table:
     whole = launch.total_ns
     made.add_row("control path: host to PEs, until the common start", *_part(launch.before_ns, whole))
     made.add_row("kernels: first start to last end", *_part(launch.kernel_ns, whole))
-    slowest = _pe(launch.slowest)
+    slowest = pe_name(launch.slowest)
     longest = f"  the longest, {slowest}" if launch.pe_count > 1 else f"  {slowest}"
     made.add_row(longest, f"{launch.slowest_ns:,.3f}", "", "", style="cyan")
     for share in _visible(launch):
@@ -181,10 +183,6 @@ def _launch(launch: LaunchSplit) -> Table:
     if launch.late_pes:
         made.add_row(f"PEs that got the order after the common start: {launch.late_pes}", "", "", "")
     return made
-
-
-def _pe(pe: PeCoord) -> str:
-    return cube_part(pe[0], pe[1], f"pe{pe[2]}")
 
 
 def _part(ns: float, whole: float) -> tuple[str, str, str]:
@@ -220,27 +218,6 @@ def _engines(run: Run) -> Table:
     return made
 
 
-def _links(run: Run) -> Table:
-    made = table(
-        "Busiest links",
-        text("from"),
-        text("to"),
-        *(number(name) for name in ("GB/s", "carried", "busy", "peak FIFO")),
-        text(""),
-    )
-    for link in run.links[:MOST_LINKS]:
-        made.add_row(
-            link.src,
-            link.dst,
-            f"{link.bw_gbs:g}",
-            format_size(link.nbytes),
-            f"{link.utilisation:.1%}",
-            format_size(link.peak_fifo_bytes),
-            bar(link.utilisation),
-        )
-    return made
-
-
 def _queues(run: Run) -> Table:
     made = table(
         "Queues of the PEs that sent most",
@@ -271,3 +248,38 @@ def _some_names(names: tuple[str, ...], most: int = 5) -> str:
     """Return the first of some names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def _findings(findings: Sequence[Finding]) -> Table:
+    made = table(
+        "Sanitizer",
+        text("finding"),
+        text("kernel"),
+        text("line"),
+        text("PE"),
+        text("tensor"),
+        *(number(name) for name in ("bytes", "from ns", "to ns", "times")),
+    )
+    for each in findings:
+        made.add_row(
+            each.kind,
+            each.kernel or "host",
+            _finding_lines(each),
+            _finding_pes(each),
+            each.tensor or each.space,
+            format_size(each.nbytes),
+            f"{each.t_start_ns:,.3f}",
+            f"{each.t_end_ns:,.3f}",
+            f"{each.count:,}",
+        )
+    return made
+
+
+def _finding_lines(finding: Finding) -> str:
+    sides = (finding.side, finding.other) if finding.other is not None else (finding.side,)
+    return " × ".join(f"{side.line} {side.action}" if side.line else side.action for side in sides)
+
+
+def _finding_pes(finding: Finding) -> str:
+    sides = (finding.side, finding.other) if finding.other is not None else (finding.side,)
+    return " × ".join(dict.fromkeys("host" if side.pe is None else pe_name(side.pe) for side in sides))

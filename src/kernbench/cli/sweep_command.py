@@ -26,8 +26,7 @@ from kernbench.cli.options import (
     bench_set_option,
     ccl_option,
     data_options,
-    debug_option,
-    json_option,
+    output_options,
     topology_option,
     verbose_option,
 )
@@ -91,8 +90,7 @@ class SweepOptions:
 @data_options
 @topology_option
 @verbose_option
-@json_option
-@debug_option
+@output_options
 def command(**given: Any) -> int:
     """Run a grid of machine and bench parameters in parallel: one Parquet file, and pictures."""
     asked = SweepOptions(**given)

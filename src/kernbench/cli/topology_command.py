@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import rich_click as click
-from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import facts, number, print_document, say, show, stdout, table, text
-from kernbench.cli.options import debug_option, json_option, set_option, topology_option
+from kernbench.cli.console import (
+    document_text,
+    facts,
+    number,
+    print_document,
+    print_json,
+    say,
+    show,
+    show_report,
+    stdout,
+    table,
+    text,
+)
+from kernbench.cli.options import output_options, set_option, topology_option, verbose_option
 from kernbench.common.errors import InputError
-from kernbench.common.files import replacing, writable
-from kernbench.common.late import late
+from kernbench.common.files import write_bytes
 from kernbench.common.units import format_size
-from kernbench.topology.builder import Topology, resolve_topology
-from kernbench.topology.export import LinkRow, clock_rows, link_rows, machine_rows, part_rows, to_dot, to_json
-from kernbench.topology.hbm_export import preset_facts, preset_json, preset_named, timing_rows
-from kernbench.topology.hbm_spec import marked
+from kernbench.library.lists import describe_timing
+from kernbench.library.machines import CompiledMachine, compile_machine
+from kernbench.topology.export import LinkRow
 
 FORMATS = ("table", "json", "dot", "svg", "png")
-PICTURES = "kernbench.topology.drawing.figure"
 
 
 @click.command(name="topology")
@@ -31,8 +38,8 @@ PICTURES = "kernbench.topology.drawing.figure"
 @click.option("--timing", metavar="NAME", help="Print a named timing of HBM instead of a machine, for example hbm3.")
 @topology_option
 @set_option
-@json_option
-@debug_option
+@verbose_option
+@output_options
 def command(
     form: str, out: str | None, timing: str | None, topology: str | None, overrides: tuple[str, ...], as_json: bool
 ) -> int:
@@ -41,47 +48,41 @@ def command(
     if timing is not None:
         if form not in ("table", "json") or out is not None or topology is not None or overrides:
             raise InputError("--timing prints a timing by its name, as a table or JSON: it goes with --json alone")
-        print_timing(timing, form)
+        print_timing(timing, as_json=form == "json")
         return 0
     if form == "png" and out is None and sys.stdout.isatty():
         raise InputError("a PNG is no text for a terminal; write it to a file with --out machine.png, or redirect it")
-    machine = resolve_topology(topology, overrides)
+    machine = compile_machine(topology, overrides)
     if form == "table" and out is None:
-        print_tables(stdout(), machine)
+        head = f"{machine.name}: {machine.num_sips} SIPs, {machine.num_cubes} cubes, {machine.num_pes} PEs"
+        show_report(stdout(), [(head, "bold")], machine_tables(machine))
         return 0
     content = RENDERERS[form](machine)
-    if out is None and form == "json":
-        print_document(content.decode().rstrip("\n"))
-    elif out is None:
+    if out is not None:
+        write_bytes(out, content)
+        say(f"wrote {out} ({format_size(len(content))})")
+    elif form == "json":
+        print_document(content.decode())
+    else:
         shown = content if form == "png" else content.decode()  # text also for a stdout that takes text only
         click.echo(shown, nl=not content.endswith(b"\n") and form != "png")
-    else:
-        write_file(Path(out), content)
-        say(f"wrote {out} ({format_size(len(content))})")
     return 0
 
 
-def print_timing(name: str, form: str) -> None:
-    """A named timing: where it comes from, and all its values."""
-    preset = preset_named(name)
-    if form == "json":
-        print_document(preset_json(name, preset))
+def print_timing(name: str, *, as_json: bool) -> None:
+    """Print a named timing: where it comes from, and all its values."""
+    found = describe_timing(name)
+    if as_json:
+        print_json(found.to_dict())
         return
     values = table("Values  (keys of cube.hbm.timing)", text("key"), number("value"), text("is"))
-    for row in timing_rows(preset.timing):
+    for row in found.table:
         values.add_row(row.key, row.value, row.about)
-    show(stdout(), facts(f"Timing {marked(name, assumed=preset.assumed)}", preset_facts(preset)), values)
+    show(stdout(), facts(f"Timing {found.title}", found.facts.items()), values)
 
 
-def print_tables(console: Console, machine: Topology) -> None:
-    """The machine in a few words, its parts and its links."""
-    graph = machine.topology_obj
-    parts = table("Parts", text("place"), text("kind"), text("implementation"), number("parts"), text("attributes"))
-    rows = part_rows(graph)
-    places = list(dict.fromkeys(row.place for row in rows))
-    for part in sorted(rows, key=lambda row: places.index(row.place)):
-        given = ", ".join(f"{name} {_value(value)}" for name, value in part.attrs.items() if value)
-        parts.add_row(part.place, part.kind, part.impl, f"{part.parts:,}", given)
+def machine_tables(machine: CompiledMachine) -> list[Table]:
+    """Return the machine in a few words, its links, the numbers that clocks change, its banks and its parts."""
     links = table(
         "Links  (directed; a hop is the node entered, the wire and the link's own overhead)",
         text("class"),
@@ -91,19 +92,17 @@ def print_tables(console: Console, machine: Topology) -> None:
         number("hop ns"),
         number("FIFO"),
     )
-    for link in link_rows(graph):
+    for link in machine.links:
         links.add_row(*_link_cells(link))
-    show(console, facts("Machine", machine_rows(machine)), parts, links, *_clocks(machine))
-
-
-def _clocks(machine: Topology) -> Iterator[Table]:
-    """The numbers that clocks change, where there are clocks."""
-    rows = clock_rows(machine)
-    if rows:
-        clocks = table("Clocks", text("key"), text("clock"), number("in the file"), number("at the clock"))
-        for row in rows:
-            clocks.add_row(row.path, row.clock, f"{row.given:g}", f"{row.clocked:.6g}")
-        yield clocks
+    clocks = table("Clocks", text("key"), text("clock"), number("in the file"), number("at the clock"))
+    for row in machine.clocks:
+        clocks.add_row(row.path, row.clock, f"{row.given:g}", f"{row.clocked:.6g}")
+    parts = table("Parts", text("place"), text("kind"), text("implementation"), number("parts"), text("attributes"))
+    places = list(dict.fromkeys(part.place for part in machine.parts))
+    for part in sorted(machine.parts, key=lambda part: places.index(part.place)):
+        given = ", ".join(f"{name} {_value(value)}" for name, value in part.attrs.items() if value)
+        parts.add_row(part.place, part.kind, part.impl, f"{part.parts:,}", given)
+    return [facts("Machine", machine.facts.items()), links, clocks, facts("Banks", machine.banks.items()), parts]
 
 
 def _value(value: object) -> str:
@@ -128,33 +127,17 @@ def _range(ends: tuple[float, float]) -> str:
     return " – ".join(dict.fromkeys(f"{end:.4g}" for end in ends))
 
 
-def _as_table(machine: Topology) -> bytes:
+def _as_table(machine: CompiledMachine) -> bytes:
     console = stdout()
     with console.capture() as captured:
-        print_tables(console, machine)
+        show(console, *machine_tables(machine))
     return captured.get().encode()
 
 
-def _picture(name: str) -> Callable[[Topology], bytes]:
-    """A renderer of the drawing; matplotlib is loaded when it is called."""
-
-    def render(machine: Topology) -> bytes:
-        drawn = late(PICTURES, name)(machine)
-        return drawn if isinstance(drawn, bytes) else str(drawn).encode()
-
-    return render
-
-
-RENDERERS: dict[str, Callable[[Topology], bytes]] = {
+RENDERERS: dict[str, Callable[[CompiledMachine], bytes]] = {
     "table": _as_table,
-    "json": lambda machine: to_json(machine).encode(),
-    "dot": lambda machine: to_dot(machine).encode(),
-    "svg": _picture("to_svg"),
-    "png": _picture("to_png"),
+    "json": lambda machine: document_text(machine.to_dict()).encode(),
+    "dot": lambda machine: machine.to_dot().encode(),
+    "svg": lambda machine: machine.to_svg().encode(),
+    "png": CompiledMachine.to_png,
 }
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write all of a file or nothing. InputError when it cannot be written."""
-    with replacing(writable(path)) as temporary:
-        temporary.write_bytes(content)

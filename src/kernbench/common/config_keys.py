@@ -68,6 +68,21 @@ class ConfigKey:
         """The content as YAML has it; nothing for a section, and for what is not there."""
         return "" if self.section or not self.present else self._write(self.content)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the key, and those below it, as plain data."""
+        return {
+            "path": self.path,
+            "meaning": self.meaning,
+            "type": self.type,
+            "unit": self.unit or None,
+            "required": self.required,
+            "default": self.default,
+            "allowed": self.allowed or None,
+            "choices": list(self.choices),
+            "value": self.content,
+            "keys": [each.to_dict() for each in self.entries],
+        }
+
     def _write(self, content: Any) -> str:
         is_size = self.unit == "bytes" and isinstance(content, int)
         return format_size(content).replace(" ", "") if is_size else yaml_text(content)

@@ -95,6 +95,12 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write all of a file or nothing. InputError when it cannot be written."""
+    with replacing(writable(path)) as temporary:
+        temporary.write_bytes(content)
+
+
 TIMES: Mapping[str, int] = {"ns": 3}
 """Decimals by the last word of a name"""
 FIGURES: Mapping[str, int] = {**TIMES, "gbs": 3} | dict.fromkeys(

@@ -1,22 +1,25 @@
-"""Lists of what there is to run, to run on and to build from."""
+"""What there is: lists to run, to run on and to build from, and descriptions of an entry of them."""
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import kernbench.benches
 from kernbench.ccl.loading import algorithms, load_ccl_config
+from kernbench.common.config_keys import ConfigKey, describe_key
 from kernbench.common.values import value
 from kernbench.di.registry import REGISTRY, known_kinds
-from kernbench.library.tables import Table, make_table
+from kernbench.library.tables import LINE, Table, make_table
 from kernbench.probe import memory_case
 from kernbench.probe.cases import CASES
-from kernbench.runtime_api.bench_registry import Bench, known_benches
+from kernbench.runtime_api.bench_registry import Bench, known_benches, load_bench
 from kernbench.topology.builder import list_machines as packaged
+from kernbench.topology.hbm_export import TimingRow, preset_document, preset_facts, preset_named, timing_rows
+from kernbench.topology.hbm_spec import TimingPreset, marked
 
-__all__ = ["list_algorithms", "list_benches", "list_machines", "list_parts", "list_probe_cases"]
 # Importing the package is what makes its benches known.
 BENCHES = kernbench.benches.__name__
 _NAMED = {"name": "what it is called", "description": "what it is"}
@@ -37,6 +40,41 @@ class PartEntry:
     kind: str
     impl: str
     description: str
+
+
+@value(repr=False, eq=False)
+class Catalogue:
+    """Everything there is."""
+
+    benches: Table[Bench]
+    machines: Table[Named]
+    algorithms: Table[Named]
+    parts: Table[PartEntry]
+    probe_cases: Table[Named]
+
+    @property
+    def verdict(self) -> str:
+        """How many there are of each."""
+        tables = (self.benches, self.machines, self.algorithms, self.parts, self.probe_cases)
+        return ", ".join(f"{len(each)} {each.kind}" for each in tables)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document that ``kernbench list --json`` prints."""
+        return {
+            "benches": self.benches.to_dicts(),
+            "machines": self.machines.to_dicts(),
+            "algorithms": self.algorithms.to_dicts(),
+            "components": self.parts.to_dicts(),
+            "probe_cases": self.probe_cases.to_dicts(),
+        }
+
+    def __repr__(self) -> str:
+        return f"{self.verdict}\n  benches  {', '.join(each.name for each in self.benches)}"[:LINE]
+
+
+def list_all(ccl: str | os.PathLike[str] | None = None) -> Catalogue:
+    """List everything; ``ccl``: the file whose algorithms are meant."""
+    return Catalogue(list_benches(), list_machines(), list_algorithms(ccl), list_parts(), list_probe_cases())
 
 
 def list_benches() -> Table[Bench]:
@@ -79,3 +117,63 @@ def _first_sentence(cls: type) -> str:
     """Return the first sentence of a class's docstring, without the marks of code."""
     line = (inspect.getdoc(cls) or "").partition("\n")[0].replace("``", "")
     return line.partition(". ")[0].removesuffix(".")
+
+
+@value(repr=False, eq=False)
+class BenchDescription:
+    """A bench and its parameters; ``params`` has a key for each."""
+
+    bench: Bench
+    params: ConfigKey
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document that ``kernbench list BENCH --json`` prints."""
+        params = [each.to_dict() | {"path": f"bench.{each.path}"} for each in self.params.entries]
+        about = {"bench": self.bench.name, "description": self.bench.description, "file": self.bench.file}
+        return {**about, "params": params}
+
+    def __repr__(self) -> str:
+        params = ", ".join(f"{each.name}={each.default_text}" for each in self.params.entries)
+        return "\n".join(f"{self.bench.name}: {self.bench.description}\n  {params}".splitlines())[: 2 * LINE]
+
+
+def describe_bench(bench: str) -> BenchDescription:
+    """Describe a bench, by its name or its file. UnknownNameError, with the nearest, for a name that none has."""
+    found = load_bench(bench)
+    return BenchDescription(found, describe_key(found.params))
+
+
+@value(repr=False, eq=False)
+class TimingDescription:
+    """A named timing of HBM."""
+
+    name: str
+    preset: TimingPreset
+
+    @property
+    def title(self) -> str:
+        """The name, marked if values of it are assumed."""
+        return marked(self.name, assumed=self.preset.assumed)
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Its source, its peak and the share of refresh, in words."""
+        return dict(preset_facts(self.preset))
+
+    @property
+    def table(self) -> Table[TimingRow]:
+        """Its values."""
+        about = {"key": "below cube.hbm.timing", "value": "with its unit", "about": "its JEDEC name, or what it is"}
+        return make_table("values", timing_rows(self.preset.timing), about)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document that ``kernbench topology --timing NAME --json`` prints."""
+        return preset_document(self.name, self.preset)
+
+    def __repr__(self) -> str:
+        return "\n".join([self.title, *(f"  {name:<14} {said}"[:LINE] for name, said in self.facts.items())])
+
+
+def describe_timing(name: str) -> TimingDescription:
+    """Describe a named timing of HBM, such as ``hbm3``. UnknownNameError for a name that none has."""
+    return TimingDescription(name, preset_named(name))

@@ -25,8 +25,6 @@ from kernbench.observe.trace import make_trace, process_of
 from kernbench.observe.trace_filter import EVERYTHING, TraceFilter
 from kernbench.observe.trace_io import write_trace
 from kernbench.runtime_api.launch_report import LaunchSplit
-from kernbench.web.activity import ObservedRun
-from kernbench.web.page import make_page
 
 if TYPE_CHECKING:
     import pyarrow
@@ -40,13 +38,6 @@ def write_timeline(live: LiveRun, path: Path, keep: TraceFilter | None = None) -
     """Write a timeline for Perfetto."""
     assert live.log is not None, "an observed run has a log"
     write_trace(make_trace(live.log, live.engine.handles, keep or EVERYTHING), path)
-
-
-def write_page(live: LiveRun, path: Path) -> None:
-    """Write the page of a run."""
-    if live.result is None or live.log is None:
-        raise InputError("page: the run was interrupted: run again")
-    make_page(live.engine.topology, ObservedRun(live.result, live.engine, live.log)).write(path)
 
 
 def draw_run(live: LiveRun, launches: Sequence[LaunchSplit]) -> Figure:

@@ -12,11 +12,24 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kernbench.common.complaints import show
 from kernbench.common.config import Document, apply_overrides, load_document
 from kernbench.common.errors import InputError
+from kernbench.common.files import plain_document
 from kernbench.common.late import late
 from kernbench.common.units import format_size
-from kernbench.library.tables import text_html
+from kernbench.library.tables import Table, make_table, text_html
 from kernbench.topology.builder import Topology, compile_topology, topology_file
-from kernbench.topology.export import peak_text
+from kernbench.topology.export import (
+    ClockRow,
+    LinkRow,
+    PartRow,
+    bank_rows,
+    clock_rows,
+    link_rows,
+    machine_document,
+    machine_rows,
+    part_rows,
+    peak_text,
+    to_dot,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,6 +37,7 @@ if TYPE_CHECKING:
     from kernbench.topology.spec import TopologySpec
 
 PICTURES = "kernbench.topology.drawing.figure"
+PAGE = "kernbench.web.page"
 Overrides: TypeAlias = Mapping[str, object]
 """Values by their path, as ``--set`` has them: ``{"cube.hbm.num_pcs": 16}``"""
 
@@ -94,6 +108,53 @@ class CompiledMachine:
         """Return the whole configuration as YAML, which compiles to the same machine."""
         return self.topology.resolved_yaml()
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """The machine in a few words: its counts, its memories, its network."""
+        return dict(machine_rows(self.topology, banks=False))
+
+    @property
+    def banks(self) -> dict[str, str]:
+        """The banks of an HBM slice in a few words; empty for a memory without banks."""
+        return dict(bank_rows(self.topology))
+
+    @property
+    def parts(self) -> Table[PartRow]:
+        """The parts by place and kind."""
+        return make_table("parts", part_rows(self.topology.topology_obj), _PARTS)
+
+    @property
+    def links(self) -> Table[LinkRow]:
+        """The links by class. They are directed; a hop is the node entered, the wire and the link's own overhead."""
+        return make_table("links", link_rows(self.topology.topology_obj), _LINKS)
+
+    @property
+    def clocks(self) -> Table[ClockRow]:
+        """The numbers of the file that a clock changes."""
+        return make_table("clocks", clock_rows(self.topology), _CLOCKS)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document that ``kernbench topology --json`` prints: the configuration, every node, every link."""
+        return plain_document(machine_document(self.topology))
+
+    def to_dot(self) -> str:
+        """Return the machine for Graphviz."""
+        return to_dot(self.topology)
+
+    def to_svg(self) -> str:
+        """Return the drawing as SVG."""
+        drawing: str = late(PICTURES, "to_svg")(self.topology)
+        return drawing
+
+    def to_png(self) -> bytes:
+        """Return the drawing as PNG."""
+        drawing: bytes = late(PICTURES, "to_png")(self.topology)
+        return drawing
+
+    def page(self, path: str | os.PathLike[str]) -> None:
+        """Write the machine as a page for the browser, and beside it its configuration."""
+        late(PAGE, "make_page")(self.topology).write(os.fspath(path))
+
     def draw(self) -> Figure:
         """Draw the machine to scale, as a figure of matplotlib."""
         figure: Figure = late(PICTURES, "draw")(self.topology)
@@ -119,7 +180,7 @@ class CompiledMachine:
         return "\n".join([head, *(f"  {name:<8} {said}" for name, said in rows.items())])
 
     def _repr_html_(self) -> str:
-        drawing = str(late(PICTURES, "to_svg")(self.topology))
+        drawing = self.to_svg()
         return text_html(repr(self), drawing[drawing.index("<svg") :])
 
     def __eq__(self, other: object) -> bool:
@@ -132,6 +193,29 @@ class CompiledMachine:
         return {"document": self.document, "changes": self.changes}
 
 
+_PARTS: Mapping[str, Any] = {
+    "place": "system, sip, cube or pe",
+    "kind": "the kind of part",
+    "impl": "what implements it",
+    "parts": "how many there are",
+    "attributes": ("values of its own", lambda row: ", ".join(f"{name} {given}" for name, given in row.attrs.items())),
+}
+_LINKS: Mapping[str, Any] = {
+    "link_class": "what it joins",
+    "links": "how many there are",
+    "bw_gbs": "bandwidth of each",
+    "least_length_mm": ("the shortest", lambda row: row.length_mm[0]),
+    "most_length_mm": ("the longest", lambda row: row.length_mm[1]),
+    "least_hop_ns": ("the fastest hop", lambda row: row.hop_ns[0]),
+    "most_hop_ns": ("the slowest hop", lambda row: row.hop_ns[1]),
+    "fifo_bytes": ("the smallest FIFO; none: unbounded", lambda row: row.fifo_bytes and row.fifo_bytes[0]),
+}
+_CLOCKS: Mapping[str, Any] = {
+    "path": "the key",
+    "clock": "the clock that drives it",
+    "given": "the number in the file",
+    "clocked": "the number at the clock",
+}
 MachineLike: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | CompiledMachine | Topology | None"
 
 

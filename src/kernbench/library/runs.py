@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import field, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from kernbench.common import errors
@@ -45,6 +44,7 @@ RunStatus: TypeAlias = Literal["OK", "FAILED", "NO_REQUESTS", "INTERRUPTED"]
 DOCUMENT = "kernbench.library.run_document"
 EXPLANATION = "kernbench.library.explanations"
 LIVE = "kernbench.library.live_outputs"
+PAGES = "kernbench.library.pages"
 HTML_ROWS = 8
 """Rows of each table of a run in a notebook"""
 RUN_AGAIN = "it needs the engine, which is not kept in files and pickles: run again"
@@ -216,7 +216,7 @@ class Run:
 
     def page(self, path: str | os.PathLike[str]) -> None:
         """Write the machine and the run as a page for the browser, and beside it the machine's configuration."""
-        late(LIVE, "write_page")(self._require_log("page"), Path(path))
+        late(PAGES, "page_of")(self._require_log("page")).write(os.fspath(path))
 
     def timeline(self) -> Figure:
         """Draw the engines of the PE that ran longest, over the time of its kernel."""

@@ -1,4 +1,4 @@
-"""A compiled machine as plain rows, as JSON and as Graphviz DOT. Pictures are in ``drawing``."""
+"""A compiled machine as plain rows, as plain data and as Graphviz DOT. Pictures are in ``drawing``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from kernbench.common.files import json_text
 from kernbench.common.units import format_size
 from kernbench.common.values import value
 from kernbench.common.yaml_document import path_text
@@ -69,8 +68,8 @@ class ClockRow:
     clocked: float
 
 
-def machine_rows(topology: Topology) -> list[tuple[str, str]]:
-    """Describe the machine in a few words: names and values to print side by side."""
+def machine_rows(topology: Topology, *, banks: bool = True) -> list[tuple[str, str]]:
+    """Describe the machine in a few words: names and values to print side by side; ``banks``: those of slices too."""
     spec = topology.spec
     sips, mesh, noc, hbm = spec.system.sips, spec.sip.cube_mesh, spec.cube.noc, spec.cube.hbm
     shape = f"{sips.topology} {sips.grid.w} x {sips.grid.h}" if sips.two_dimensional else sips.topology
@@ -86,7 +85,7 @@ def machine_rows(topology: Topology) -> list[tuple[str, str]]:
         ("NoC", f"{noc.w} x {noc.h} routers a cube, {noc.link_bw_gbs:g} GB/s a link"),
         ("HBM", f"{hbm.slices} x {format_size(hbm.bytes_per_slice)} a cube; {spec.cube.slice_text}"),
         ("HBM access", _access_text(spec.cube)),
-        *([] if hbm.banks is None else _bank_rows(hbm, hbm.banks)),
+        *(bank_rows(topology) if banks else []),
         ("SRAM", f"{format_size(spec.cube.sram.bytes)} a cube"),
         ("TCM", f"{format_size(spec.pe.tcm.bytes)} a PE"),
         ("GEMM", f"tiles of {m} x {k} x {n}, {format_size(spec.pe.gemm.acc_bytes)} of accumulators a PE"),
@@ -134,8 +133,13 @@ def _access_text(cube: CubeSpec) -> str:
     return f"{all_ns:g} ns to the first byte of an open row: controller {all_ns - banks.cl_ns:g}, CL {banks.cl_ns:g}"
 
 
+def bank_rows(topology: Topology) -> list[tuple[str, str]]:
+    """Describe the banks of a slice, and the fields of its addresses; nothing where there are none."""
+    hbm = topology.spec.cube.hbm
+    return [] if hbm.banks is None else _bank_rows(hbm, hbm.banks)
+
+
 def _bank_rows(hbm: HbmSpec, banks: HbmTiming) -> list[tuple[str, str]]:
-    """Describe a slice with banks, and the fields of its addresses."""
     shape = f"{banks.stacks} stacks x {banks.groups} groups x {banks.banks} banks"
     size = f"rows of {format_size(banks.row_bytes)}, bursts of {banks.burst_bytes} B"
     timings = (f"{field.removesuffix('_ns')} {value:g}" for field, value in banks if field.endswith("_ns"))
@@ -192,15 +196,15 @@ def _link_row(graph: Graph, edges: list[Edge]) -> LinkRow:
     )
 
 
-def to_json(topology: Topology) -> str:
-    """Return the machine as one JSON document: ``source``, ``digest``, ``config``, ``nodes``, ``edges``.
+def machine_document(topology: Topology) -> dict[str, Any]:
+    """Return the machine as plain data: ``source``, ``digest``, ``config``, ``nodes``, ``edges``.
 
     ``config`` is that of the file. If it has clocks, ``clocked_config`` is what they make of it; nodes and edges are at
     these clocks. ``assumed``: paths of values that no public table has, if there are any.
     """
     graph, given = topology.topology_obj, topology.configured
     clocked = {"clocked_config": topology.spec.model_dump(mode="json")} if given.clocks.changed else {}
-    document = {
+    return {
         "source": topology.source,
         "digest": topology.digest,
         "config": given.model_dump(mode="json"),
@@ -209,7 +213,6 @@ def to_json(topology: Topology) -> str:
         "nodes": [_node_fields(node) for node in graph.nodes.values()],
         "edges": [asdict(edge) for edge in graph.edges],
     }
-    return json_text(document, indent=1)
 
 
 def _node_fields(node: Node) -> dict[str, Any]:

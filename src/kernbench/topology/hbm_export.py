@@ -1,10 +1,11 @@
-"""Named timings of HBM as plain rows and as JSON."""
+"""Named timings of HBM as plain rows and as plain data."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from kernbench.common.config_keys import meanings_of
 from kernbench.common.errors import UnknownNameError
-from kernbench.common.files import json_text
 from kernbench.common.values import value
 from kernbench.topology.hbm_spec import PRESETS, HbmTiming, TimingPreset
 
@@ -48,9 +49,9 @@ def timing_rows(timing: HbmTiming) -> list[TimingRow]:
     return rows
 
 
-def preset_json(name: str, preset: TimingPreset) -> str:
-    """Return a preset as one JSON document."""
-    document = {
+def preset_document(name: str, preset: TimingPreset) -> dict[str, Any]:
+    """Return a preset as plain data."""
+    return {
         "name": name,
         "assumed": preset.assumed,
         "source": preset.source,
@@ -59,4 +60,3 @@ def preset_json(name: str, preset: TimingPreset) -> str:
         "pc_gbs": preset.timing.pc_gbs,
         "config": preset.timing.model_dump(mode="json"),
     }
-    return json_text(document, indent=1)

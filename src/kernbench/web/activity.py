@@ -1,5 +1,5 @@
-"""What a run did: observe it, and collect the work of the engines of every PE, row by row of its timeline, the times
-when memories worked, and the traffic of links."""
+"""What a run did: collect the work of the engines of every PE, row by row of its timeline, the times when memories
+worked, and the traffic of links."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from kernbench.common.data_policy import DataPolicy
-from kernbench.common.errors import BenchError
 from kernbench.common.units import ns_to_ps
 from kernbench.common.values import state, value
 from kernbench.core.clock import NEVER
@@ -19,11 +17,9 @@ from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.trace import IPCQ, PE_ROWS
 from kernbench.observe.trace_log import TraceLog
-from kernbench.runtime_api.bench_registry import Bench
-from kernbench.runtime_api.bench_runner import BenchResult, run_bench
+from kernbench.runtime_api.bench_runner import BenchResult
 from kernbench.runtime_api.launch_report import launches_of
-from kernbench.runtime_api.types import DeviceSelector
-from kernbench.topology.builder import Topology
+from kernbench.runtime_api.run_explanation import RunExplanation
 from kernbench.topology.graph import Node
 from kernbench.web.packing import IntArray, TimeSpans, merge_spans
 
@@ -35,6 +31,7 @@ class ObservedRun:
     result: BenchResult
     engine: GraphEngine
     log: TraceLog
+    explanation: RunExplanation
 
     @property
     def end_ps(self) -> int:
@@ -51,39 +48,6 @@ class ObservedRun:
             int(link): TimeSpans(carried.start[part], carried.end[part], carried.nbytes[part])
             for link, part in zip(used, parts, strict=bool(used.size))
         }
-
-
-def observe_run(
-    machine: Topology,
-    bench: Bench,
-    device: DeviceSelector,
-    params: Iterable[str],
-    ccl: str | None = None,
-    *,
-    data: DataPolicy | None = None,
-    verify: bool = False,
-) -> ObservedRun:
-    """Run ``bench`` on ``machine``; ``ccl``: the file that configures collectives; ``verify``: evaluate comparisons;
-    ``data``: what it keeps, by default what the bench says.
-
-    BenchError for a bench that builds engines of its own, which nobody observes.
-    """
-    if bench.evaluation:
-        raise BenchError(
-            f"bench {bench.name!r} builds machines of its own, so a page cannot show it; use kernbench run"
-        )
-    log = TraceLog(links=True, watch_queues=False)
-    engine = GraphEngine(machine, data or DataPolicy(keep=bench.data), observers=(log,))
-    result = run_bench(
-        topology=machine,
-        bench_fn=bench,
-        device=device,
-        engine_factory=lambda *_: engine,
-        params=params,
-        verify=verify,
-        ccl=ccl,
-    )
-    return ObservedRun(result, engine, log)
 
 
 CPU_ROW = PE_ROWS.index("cpu")

@@ -1,5 +1,4 @@
-"""The page as a file: markup, style, scripts and data in one; and what it is made from: a machine with or without a
-run, or a page that was written before."""
+"""The page as a file: markup, style, scripts and data in one; a page that was written before is read again."""
 
 from __future__ import annotations
 
@@ -8,17 +7,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Protocol
 
-from kernbench.ccl.loading import load_ccl_config
 from kernbench.common import __version__
-from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import InputError
 from kernbench.common.files import read_input, replacing, writable
 from kernbench.common.values import value
-from kernbench.runtime_api.bench_registry import load_bench
-from kernbench.runtime_api.bench_runner import BenchResult
-from kernbench.runtime_api.types import DeviceSelector, resolve_device
-from kernbench.topology.builder import Topology, resolve_topology, topology_file
-from kernbench.web.activity import ObservedRun, observe_run
+from kernbench.topology.builder import Topology
+from kernbench.web.activity import ObservedRun
 from kernbench.web.machine_view import source_name, view_machine
 from kernbench.web.packing import Pack
 from kernbench.web.run_view import describe_failure, view_run
@@ -107,10 +101,6 @@ def _asset(name: str) -> str:
     return (resources.files("kernbench.web") / "assets" / name).read_text(encoding="utf-8")
 
 
-BENCH_PREFIX = "bench."
-_PYTHON = ".py"
-
-
 class PageSource(Protocol):
     """Gives a page, and says which files it depends on."""
 
@@ -120,63 +110,6 @@ class PageSource(Protocol):
 
     def content(self) -> str:
         """Return the page as it is now. KernbenchError when there is none."""
-
-
-@value
-class Made:
-    """A page, and how the run that it shows went; None: it shows none."""
-
-    page: Page
-    result: BenchResult | None
-
-
-@value
-class RunSource:
-    """A machine, and a bench that runs on it; ``overrides`` are ``path=value`` texts, as ``--set`` takes them.
-
-    ``ccl``: the file that configures collectives; None: ./ccl.yaml, else the packaged one. ``values``: what the run
-    keeps to compute values; ``verify``: comparisons are evaluated.
-    """
-
-    bench: str | None = None
-    topology: str | None = None
-    overrides: tuple[str, ...] = ()
-    device: str = "all"
-    ccl: str | None = None
-    values: DataOptions = UNSAID
-    verify: bool = False
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The topology, and the bench's file and that of collectives when the user named them."""
-        before, python, _ = (self.bench or "").rpartition(_PYTHON)
-        named = [before + python] if python else []
-        named += [] if self.ccl is None else [self.ccl]
-        return (Path(topology_file(self.topology)), *map(Path, named))
-
-    def make(self) -> Made:
-        """Run, and make the page. InputError for a machine, bench, device, parameters or collectives of no use."""
-        params = tuple(text for text in self.overrides if text.startswith(BENCH_PREFIX))
-        machine = resolve_topology(self.topology, [text for text in self.overrides if text not in params])
-        if self.bench is None:
-            if params:
-                raise InputError(f"--set {params[0]}: there is no bench; say which with --bench NAME")
-            if self.ccl is not None:
-                raise InputError(f"--ccl {self.ccl}: there is no bench; say which with --bench NAME")
-            if self.verify or self.values != UNSAID:
-                raise InputError("there is no bench, so no value to say anything of; say which with --bench NAME")
-            return Made(make_page(machine), None)
-        bench, device = load_bench(self.bench), DeviceSelector(self.device)
-        resolve_device(device, machine.spec)
-        if self.ccl is not None:
-            load_ccl_config(self.ccl)
-        data = self.values.policy(verify=self.verify, bench=bench.data)
-        run = observe_run(machine, bench, device, params, self.ccl, data=data, verify=self.verify)
-        return Made(make_page(machine, run), run.result)
-
-    def content(self) -> str:
-        """Run, and return the page."""
-        return self.make().page.content
 
 
 @value

@@ -25,7 +25,7 @@ from kernbench.observe.statistics import queue_traffic
 from kernbench.observe.trace import PE_ROWS
 from kernbench.policy.address.phyaddr import AddressFormat
 from kernbench.runtime_api.requests import purpose_of
-from kernbench.runtime_api.run_explanation import LaunchExplanation, LineWait, RunExplanation, explain_run
+from kernbench.runtime_api.run_explanation import LaunchExplanation, LineWait, RunExplanation
 from kernbench.topology.graph import Graph
 from kernbench.web.activity import (
     ROWS_OF_KIND,
@@ -172,7 +172,7 @@ class _RunView:
 
     def __post_init__(self) -> None:
         engine = self.run.engine
-        self.explained = explain_run(self.run.log, engine.handles, 0.0, self.run.result.sim_ns)
+        self.explained = self.run.explanation
         self.launches = [each for each in self.explained.launches if each.path.ps]
         self.activity = collect_activity(self.run.log, engine.handles, self.run.end_ps)
         self.traffic = SpanRows(self.run.traffic())

@@ -1,0 +1,68 @@
+"""What a part of the user's owes the machine, checked on a small machine under standard traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kernbench.common.values import value
+from kernbench.library.tables import LINE, Table, make_table
+from kernbench.probe.part_suite import PartCheck
+from kernbench.probe.part_suite import check_part as make_checks
+
+
+@value(repr=False, eq=False)
+class PartReport:
+    """The checks of a part, in the order in which they were made."""
+
+    part: str
+    checks: tuple[PartCheck, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True when every check holds."""
+        return all(each.ok for each in self.checks)
+
+    @property
+    def verdict(self) -> str:
+        """How many checks hold."""
+        return f"{self.part}: {sum(each.ok for each in self.checks)} of {len(self.checks)} checks hold"
+
+    @property
+    def table(self) -> Table[PartCheck]:
+        """A row for each check."""
+        return make_table("checks", self.checks, _CHECKS)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document that ``kernbench check-part --json`` prints."""
+        return {"part": self.part, "checks": self.table.to_dicts()}
+
+    def __repr__(self) -> str:
+        wrong = (f"  {each.kind}  {each.name}: {each.problem}" for each in self.checks if not each.ok)
+        return "\n".join(line[:LINE] for line in (self.verdict, *wrong))
+
+    def _repr_html_(self) -> str:
+        return self.table.to_html()
+
+
+_CHECKS: dict[str, Any] = {
+    "kind": "the kind of place",
+    "check": ("what has to hold", lambda row: row.name),
+    "ok": "whether it holds",
+    "problem": "why it does not hold",
+    "note": "what was measured",
+}
+
+
+def check_part(part: str, kinds: Sequence[str] = (), on_check: Callable[[PartCheck], None] | None = None) -> PartReport:
+    """Check a part at every kind of place that it is for: ``kinds``, else those it tells.
+
+    ``part``: one that is registered, ``my_pkg.parts:Part`` or ``file.py:Part``. ``on_check`` is called after each
+    check. InputError for one that is no part, and for kinds that are none.
+    """
+    found = []
+    for checked in make_checks(part, kinds):
+        found.append(checked)
+        if on_check is not None:
+            on_check(checked)
+    return PartReport(part, tuple(found))
