@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kernbench.cli import list_command
+from kernbench.library import lists
 
 Run = Callable[..., Any]
 HEAVY = (
@@ -147,7 +147,7 @@ def test_an_unforeseen_error_is_1_and_points_to_debug(kernbench: Run, monkeypatc
     def broken() -> tuple[()]:
         raise RuntimeError("the sky fell")
 
-    monkeypatch.setattr(list_command, "known_benches", broken)
+    monkeypatch.setattr(lists, "known_benches", broken)
     ran = kernbench("list")
     assert ran.code == 1
     assert "error: RuntimeError: the sky fell" in ran.err
@@ -167,7 +167,7 @@ def test_interrupted_before_anything_is_finished(kernbench: Run, monkeypatch: py
     def interrupted() -> tuple[()]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(list_command, "known_benches", interrupted)
+    monkeypatch.setattr(lists, "known_benches", interrupted)
     assert kernbench("list").code == 130
 
 

@@ -152,3 +152,11 @@ def test_completion_through_the_command() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ | words
     )
     assert (done.stdout, done.stderr) == ("plain,probe\n", "[]\n")
+
+
+def test_fish_keeps_commas() -> None:
+    """A line of help has commas; in fish the kind of a word is what stands before the first."""
+    command = [sys.executable, "-c", "from kernbench.cli.main import entry; entry()"]
+    asked = os.environ | {"_KERNBENCH_COMPLETE": "fish_source"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=asked)
+    assert 'string split -m 1 "," $completion' in done.stdout

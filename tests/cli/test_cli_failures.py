@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from kernbench.cli import list_command
-from kernbench.library import probes
+from kernbench.library import lists, probes
 
 Run = Callable[..., Any]
 SMALL = ("--set", "sip.cube_mesh.w=2", "--set", "sip.cube_mesh.h=2", "--set", "system.sips.count=2")
@@ -239,7 +238,7 @@ def test_a_command_that_fails_before_its_own_document_prints_one(
     def leaves(*_: object, **__: object) -> Any:
         raise SystemExit(0)
 
-    monkeypatch.setattr(list_command, "known_benches", broken)
+    monkeypatch.setattr(lists, "known_benches", broken)
     ran = kernbench("list", "--json")
     assert ran.code == 1
     assert json.loads(ran.out)["error"] == "RuntimeError: the sky fell"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from compiled import compiled
-from kernbench.evaluation import gemm_figures
+from kernbench.evaluation import figure_style, gemm_figures
 from kernbench.evaluation.gemm_measure import GemmStudy
 from kernbench.evaluation.gemm_report import GEMM_REPORT
 from kernbench.evaluation.gemm_shapes import SHAPES, VARIANTS
@@ -40,13 +40,13 @@ def test_all_runs_are_there_and_right():
 
 
 def test_where_all_are_ideal_the_axis_has_numbers_all_the_same(tmp_path, monkeypatch):
-    def axis(axes, label, top=gemm_figures.TOP):
+    def axis(axes, label, top):
         tops.append(top)
         percent_axis(axes, label, top)
 
     tops = []
-    percent_axis = gemm_figures.percent_axis
-    monkeypatch.setattr(gemm_figures, "percent_axis", axis)
+    percent_axis = figure_style.percent_axis
+    monkeypatch.setattr(figure_style, "percent_axis", axis)
     sweep = GEMM_REPORT.read(FIGURES, COMMAND)
     ideal = replace(sweep, runs=tuple(replace(run, ideal=replace(run.ideal, ns=run.pe.ns)) for run in sweep.runs))
     gemm_figures.draw_theory(ideal, tmp_path / "theory.png")

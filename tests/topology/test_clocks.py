@@ -197,7 +197,7 @@ def test_a_part_whose_name_looks_like_a_unit_keeps_its_counts() -> None:
 
 
 def test_the_command_shows_both(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["topology", "--topology", "default", "--set", "clocks.pe=2", "--set", "clocks.io=4"]) == 0
+    assert main(["topology", "-v", "--topology", "default", "--set", "clocks.pe=2", "--set", "clocks.io=4"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert next(x for x in lines if x[:1] == ["clocks"])[:8] == ["clocks", "pe", "2,", "noc", "1,", "io", "4", "times"]
     assert ["pe.gemm.macs_per_ns.f16", "pe", "4096", "8192"] in lines

@@ -10,6 +10,7 @@ import pytest
 from web_support import GEMM, PageData, observe_run, read_page
 
 from kernbench.common.errors import BenchError
+from kernbench.library.pages import PageRequest
 from kernbench.observe.trace import PE_ROWS
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.types import DeviceSelector
@@ -227,10 +228,9 @@ def test_a_run_without_requests_is_no_run(machine: Topology) -> None:
     assert re.fullmatch(r"bench: NO_REQUESTS\nat test_web_page\.py:\d+", head["notice"])
 
 
-def test_a_bench_with_machines_of_its_own_is_refused(machine: Topology) -> None:
-    bench = Bench(name="own", description="", function=lambda torch: None, file="", evaluation=True)
-    with pytest.raises(BenchError, match="own"):
-        observe_run(machine, bench, DeviceSelector("all"), ())
+def test_a_bench_with_machines_of_its_own_is_refused() -> None:
+    with pytest.raises(BenchError, match="milestone-1h-gemm"):
+        PageRequest("milestone-1h-gemm", "one-cube").make()
 
 
 def test_the_file_comes_with_its_configuration(page: Page, machine: Topology, tmp_path: object) -> None:

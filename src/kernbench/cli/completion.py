@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import rich_click as click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, FishComplete, add_completion_class
 
 from kernbench.common.errors import KernbenchError
 from kernbench.common.late import late
@@ -17,6 +17,13 @@ from kernbench.common.late import late
 Completer: TypeAlias = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 BENCHES = "kernbench.runtime_api.bench_registry"
 KEYS = "kernbench.common.config_keys"
+
+
+@add_completion_class
+class FishCompletion(FishComplete):
+    """Completion in fish that leaves the commas in words and in what is said about them."""
+
+    source_template = FishComplete.source_template.replace('string split ","', 'string split -m 1 ","')
 
 
 def _completes(words: Callable[[click.Context, str], Iterable[str]]) -> Completer:

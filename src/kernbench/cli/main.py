@@ -20,6 +20,7 @@ from kernbench.common.late import late
 
 COMMANDS = "kernbench.cli.commands"
 FAILURES = "kernbench.cli.failures"
+COMPLETION, SHELL_ASKS = "kernbench.cli.completion", "_KERNBENCH_COMPLETE"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,6 +54,8 @@ def run_command_line(arguments: list[str], session: Session) -> int:
 
 
 def _run(arguments: list[str], session: Session) -> int:
+    if SHELL_ASKS in os.environ:
+        late(COMPLETION, "FishCompletion")  # loading it is what makes it known
     try:
         code = late(COMMANDS, "cli").main(arguments, prog_name="kernbench", standalone_mode=False, obj=session)
         return code if isinstance(code, int) else 0

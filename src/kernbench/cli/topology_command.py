@@ -82,7 +82,7 @@ def print_timing(name: str, *, as_json: bool) -> None:
 
 
 def machine_tables(machine: CompiledMachine) -> list[Table]:
-    """Return the machine in a few words, its links, the numbers that clocks change, its banks and its parts."""
+    """Return the machine in a few words, the numbers that clocks change, its links, banks and parts."""
     links = table(
         "Links  (directed; a hop is the node entered, the wire and the link's own overhead)",
         text("class"),
@@ -102,7 +102,7 @@ def machine_tables(machine: CompiledMachine) -> list[Table]:
     for part in sorted(machine.parts, key=lambda part: places.index(part.place)):
         given = ", ".join(f"{name} {_value(value)}" for name, value in part.attrs.items() if value)
         parts.add_row(part.place, part.kind, part.impl, f"{part.parts:,}", given)
-    return [facts("Machine", machine.facts.items()), links, clocks, facts("Banks", machine.banks.items()), parts]
+    return [facts("Machine", machine.facts.items()), clocks, links, facts("Banks", machine.banks.items()), parts]
 
 
 def _value(value: object) -> str:

@@ -118,7 +118,7 @@ def _report(run: Run, session: Session) -> None:
     elif run.status == "NO_REQUESTS":
         say(f"error: bench {run.bench!r} submitted no request, so nothing was simulated")
     else:
-        say(f"error: bench {run.bench!r}: {run.error or run.status}")
+        say(f"error: bench {run.bench!r}: {run.status if run.error is None else run.error.text}")
 
 
 def _serve_file(path: Path, port: int | None) -> int:

@@ -146,6 +146,10 @@ class ProgressWatch:
                 raise self._error
 
 
+BAR_WIDTH, BESIDE_TEXT = 40, 14
+"""Letters of the bar, and of what else stands beside the text: the spinner, the time, blanks"""
+
+
 class ProgressDisplay:
     """Shows progress while it is entered: a bar in a terminal and in a notebook, a line every 5 s elsewhere.
 
@@ -193,12 +197,13 @@ class ProgressDisplay:
         if self._bar is None:
             rich = {name: late(RICH, name) for name in ("Progress", "SpinnerColumn", "TextColumn", "BarColumn")}
             columns = [rich["SpinnerColumn"](), rich["TextColumn"]("{task.description}", markup=False)]
-            columns += [rich["BarColumn"]()] if state.share is not None else []
+            columns += [rich["BarColumn"](bar_width=BAR_WIDTH)] if state.share is not None else []
             elapsed = late(RICH, "TimeElapsedColumn")()
             self._bar = rich["Progress"](*columns, elapsed, console=self._console, transient=True)
             self._task = self._bar.add_task("", total=1.0)
             self._bar.start()
-        self._bar.update(self._task, description=_plain(str(state)), completed=state.share or 0.0)
+        room = self._bar.console.width - BESIDE_TEXT - (0 if state.share is None else BAR_WIDTH)
+        self._bar.update(self._task, description=_cut(_plain(str(state)), room), completed=state.share or 0.0)
 
     def _show_in_notebook(self, state: ProgressState) -> None:
         value = "" if state.share is None else f' value="{state.share:.4f}"'
@@ -207,6 +212,10 @@ class ProgressDisplay:
             self._handle = late("IPython.display", "display")(shown, display_id=True)
         elif self._handle is not None:
             self._handle.update(shown)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: max(0, most - 1)]}…"
 
 
 def _plain(text: str) -> str:
