@@ -161,7 +161,7 @@ def _html_cell(given: object) -> str:
 
 def text_html(text: str, *more: str) -> str:
     """Return a text as HTML, and what follows it."""
-    return "".join([f"<pre>{html.escape(text)}</pre>", *more])
+    return "".join([f'<pre style="font-family:monospace">{html.escape(text)}</pre>', *more])
 
 
 def arrow_table(columns: Mapping[str, Sequence[TableCell]], about: Mapping[str, str]) -> pyarrow.Table:
