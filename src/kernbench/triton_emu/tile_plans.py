@@ -125,8 +125,8 @@ def gemm_tiles(command: Command, sizes: TileSizes) -> Iterator[Tile]:
     (m, k), n = command.a.shape, command.b.shape[1]
     for index, (rows, steps, columns), last in _gemm_grid(m, k, n, sizes):
         row, column, step = index[0] * sizes[0], index[1] * sizes[2], index[2] * sizes[1]
-        reads = _streamed("a", command.a, (row, step), (rows, steps))
-        reads += _streamed("b", command.b, (step, column), (steps, columns))
+        reads = _stream("a", command.a, (row, step), (rows, steps))
+        reads += _stream("b", command.b, (step, column), (steps, columns))
         if not last:
             yield _gemm_tile(command, index, (rows, steps, columns), reads)
             continue
@@ -181,10 +181,10 @@ def math_tiles(command: Command, sizes: TileSizes) -> Iterator[Tile]:
         for j in range(-(-n // tn)):
             place = (i * tm, j * tn), (min(tm, m - i * tm), min(tn, n - j * tn))
             elements = place[1][0] * place[1][1]
-            reads: tuple[OperandWindow, ...] = ()
+            reads: Windows = ()
             for number, operand in enumerate(command.srcs):
                 if isinstance(operand, MemoryRef):
-                    reads += _streamed(f"x{number}", operand, *place)
+                    reads += _stream(f"x{number}", operand, *place)
             more, extra = _epilogue_operands(epilogue, *place)
             widest = max([out.dtype.itemsize, *(x.dtype.itemsize for x in arrays)])
             yield Tile(
@@ -208,15 +208,13 @@ def _gemm_grid(m: int, k: int, n: int, sizes: TileSizes) -> Iterator[tuple[TileI
                 yield (i, j, s), (min(tm, m - i * tm), min(tk, k - s * tk), min(tn, n - j * tn)), s == last
 
 
-def _streamed(
-    name: str, operand: ArrayPlace, first: tuple[int, int], shape: tuple[int, int]
-) -> tuple[OperandWindow, ...]:
+def _stream(name: str, operand: ArrayPlace, first: tuple[int, int], shape: tuple[int, int]) -> Windows:
     return (window(name, operand, first, shape),) if isinstance(operand, MemoryRef) else ()
 
 
 def _epilogue_operands(
     steps: tuple[Epilogue, ...], first: tuple[int, int], shape: tuple[int, int]
-) -> tuple[tuple[OperandWindow, ...], int]:
+) -> tuple[Windows, int]:
     """Return the windows that the epilogue streams in for an output tile, and the bytes it fetches from TCM."""
     reads: list[OperandWindow] = []
     fetched = 0
@@ -234,14 +232,9 @@ def _epilogue_operands(
 
 def _epilogue_math(steps: tuple[Epilogue, ...], out: MemoryRef, elements: int) -> tuple[int, ...]:
     """Return the bytes of the wider operand of every step."""
-    return tuple(
-        elements
-        * max(
-            out.dtype.itemsize,
-            step.operand.dtype.itemsize if isinstance(step.operand, Operand | MemoryRef) else 0,
-        )
-        for step in steps
-    )
+    others = [step.operand for step in steps]
+    sizes = (other.dtype.itemsize if isinstance(other, Operand | MemoryRef) else 0 for other in others)
+    return tuple(elements * max(out.dtype.itemsize, size) for size in sizes)
 
 
 SUM_BYTES = 4
