@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from covering import covering
 from kernbench.ccl.algorithms import ring_allreduce, ring_allreduce_rs_ag
-from kernbench.ccl.testing import Content, Place, check_schedule, play_schedules, run_kernel_in_mock
+from kernbench.ccl.testing import Content, MemoryChunk, check_schedule, play_schedules, run_kernel_in_mock
 from kernbench.common.errors import InputError, IpcqDeadlock, IpcqError, IpcqInvalidDirection, KernelError
 from kernbench.messages.requests import PeCoord
 from kernbench.messages.steps import Chunk, Step, await_message, copy, load, receive, reduce, scale, send, store
@@ -103,7 +103,7 @@ def test_what_is_wrong_names_rank_and_step(steps: tuple[Step, ...], error: type[
         check_schedule(of(*steps), 2, "ring_1d", 4, n_slots=1)
 
 
-def ends_of(run: Collective, n_slots: int) -> dict[PeCoord, dict[Place, Content]]:
+def ends_of(run: Collective, n_slots: int) -> dict[PeCoord, dict[MemoryChunk, Content]]:
     """What the chunks of a collective end as."""
     kernel = run.kernel
     assert isinstance(kernel, ScheduledKernel)

@@ -12,7 +12,7 @@ from kernbench.common.complaints import Rejected
 from kernbench.common.errors import ConfigError, InputError
 from kernbench.evaluation.sweep_loading import plan_sweep
 from kernbench.evaluation.sweep_plan import SweepPlan
-from kernbench.evaluation.sweep_spec import Range, as_values
+from kernbench.evaluation.sweep_spec import ValueRange, as_values
 
 GOOD = """\
 bench: matmul_composite
@@ -57,19 +57,21 @@ def test_points_in_the_order_of_the_grid(tmp_path: Path) -> None:
     ],
 )
 def test_ranges(given: dict[str, float], values: tuple[float, ...]) -> None:
-    found = Range(**given).values()
+    found = ValueRange(**given).values()
     assert found == values
     assert [type(each) for each in found] == [type(each) for each in values]
 
 
 @given(st.integers(-50, 50), st.integers(0, 100), st.integers(1, 9))
 def test_a_range_by_step_is_pythons_with_its_end(start: int, length: int, step: int) -> None:
-    assert Range(start=start, stop=start + length, step=step).values() == tuple(range(start, start + length + 1, step))
+    assert ValueRange(start=start, stop=start + length, step=step).values() == tuple(
+        range(start, start + length + 1, step)
+    )
 
 
 @given(st.integers(-50, 50), st.integers(0, 100), st.sampled_from((1, 2, 7, 0.1, 0.3, 2.5)))
 def test_values_are_counted_without_making_them(start: int, length: int, step: float) -> None:
-    found = Range(start=start, stop=start + length, step=step)
+    found = ValueRange(start=start, stop=start + length, step=step)
     assert found.count == len(found.values())
 
 
@@ -94,7 +96,7 @@ def test_a_grid_of_too_many_points_is_refused_with_their_number(tmp_path: Path, 
 
 
 def test_values_that_are_too_many_are_never_made() -> None:
-    found = Range(start=1, stop=10**8, step=1)
+    found = ValueRange(start=1, stop=10**8, step=1)
     assert (found.count, found.values()) == (10**8, ())
 
 

@@ -16,6 +16,7 @@ from kernbench.messages.commands import (
     NOWHERE,
     AwaitCommand,
     AwaitSpace,
+    ByteRun,
     Command,
     Epilogue,
     KernelRequest,
@@ -24,7 +25,6 @@ from kernbench.messages.commands import (
     Opcode,
     Operand,
     ReadValue,
-    Run,
 )
 from kernbench.policy.address.free_list import ScratchAllocator
 from kernbench.triton_emu.kernel_run import KernelRun
@@ -214,7 +214,7 @@ class FakePe:
         whole[tuple(map(slice, source.shape))] = source
         self._put(dst, whole)
 
-    def _runs(self, array: np.ndarray[Any, Any], runs: tuple[Run, ...]) -> Iterator[tuple[Any, Any]]:
+    def _runs(self, array: np.ndarray[Any, Any], runs: tuple[ByteRun, ...]) -> Iterator[tuple[Any, Any]]:
         """The bytes of an array run by run, with their places in memory, but for those that are masked off."""
         raw, at = np.reshape(array, -1).view(np.uint8), 0
         for va, nbytes in runs:

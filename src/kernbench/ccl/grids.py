@@ -104,13 +104,13 @@ def _plan_steps(axes: Sequence[Axis], mine: Sequence[int], most: int, begin: int
     parts, longest = _split(mine, axis.ring.size), -(-most // axis.ring.size)
     if axis.kind == "ring":  # a part begins at the place behind its own, and goes all the way round
         parts = [*parts[1:], parts[0]]
-    passage = _Passage(axis, parts, longest)
+    passage = _AxisPassage(axis, parts, longest)
     between = begin + passage.turns * longest
     inner, end = _plan_steps(axes[1:], parts[axis.ring.place], longest, between)
     return [*passage.scatter(begin), *inner, *passage.gather(end)], end + between - begin
 
 
-class _Passage(NamedTuple):
+class _AxisPassage(NamedTuple):
     """Parts go to their places from both sides, or round a ring, and back from there. ``longest``: pieces of a part."""
 
     axis: Axis

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import InputError, UnknownNameError
 from kernbench.kernels.shares import blocks
-from kernbench.messages.steps import REDUCE_OPS, Chunk, ReduceName, Source, Step, load, reduce, scale
+from kernbench.messages.steps import REDUCE_OPS, Chunk, ChunkSource, ReduceName, Step, load, reduce, scale
 
 SLOT_BYTES = 4096
 """A slot, where nobody says how large one is."""
@@ -55,7 +55,7 @@ class Messages(NamedTuple):
             yield buffer, [load(i, pieces[i]) for i in buffers[begun:until]]
             begun = until
 
-    def add(self, buffer: int, what: Source) -> Step:
+    def add(self, buffer: int, what: ChunkSource) -> Step:
         """``what`` is reduced into ``buffer``."""
         return reduce(buffer, buffer, what, self.op)
 

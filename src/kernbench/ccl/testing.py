@@ -115,7 +115,7 @@ def check_schedule(
     found = play_schedules(kernel, dict.fromkeys(pes, args), spec, edges_of(algorithm, spec), **queues)
     item = element_type(config.get("dtype", "f32")).itemsize
 
-    def chunk(pe: PeCoord, place: Place) -> tuple[int, Chunk]:
+    def chunk(pe: PeCoord, place: MemoryChunk) -> tuple[int, Chunk]:
         tensor, first, nbytes = place
         return pes[pe], Chunk(first // item - pes[pe] * n_elem, nbytes // item, tensor)
 
@@ -260,7 +260,7 @@ class Origin(NamedTuple):
 
 Content: TypeAlias = Counter[Origin]
 """How often each of them has gone into an array"""
-Place: TypeAlias = tuple[int, int, int]
+MemoryChunk: TypeAlias = tuple[int, int, int]
 """A chunk of memory: tensor, first byte, bytes"""
 
 
@@ -268,7 +268,7 @@ class _Contents:
     """The memory of a SIP: what each array in a TCM is made of, by its address, and what each PE has stored."""
 
     def __init__(self) -> None:
-        self.stored: defaultdict[PeCoord, dict[Place, Content]] = defaultdict(dict)
+        self.stored: defaultdict[PeCoord, dict[MemoryChunk, Content]] = defaultdict(dict)
         self._arrays: dict[int, Content] = {}
 
     def get(self, array: Operand) -> Content:
@@ -312,7 +312,7 @@ def _coord(array: Operand) -> PeCoord:
     return sip, cube, pe
 
 
-def _place(ref: MemoryRef) -> Place:
+def _place(ref: MemoryRef) -> MemoryChunk:
     nbytes = prod(ref.shape) * ref.dtype.itemsize
     return ref.va >> _TENSOR_BITS, ref.va & (1 << _TENSOR_BITS) - 1, nbytes
 
@@ -329,7 +329,7 @@ def play_schedules(
     spec: TopologySpec,
     edges: Sequence[Edge],
     **queues: Any,
-) -> dict[PeCoord, dict[Place, Content]]:
+) -> dict[PeCoord, dict[MemoryChunk, Content]]:
     """Return the contents of each chunk that PEs stored; ``args``: of each PE, behind its tensors.
 
     ``queues``: ``n_slots``, ``slot_size`` and ``names`` of ``MockMachine``, whose errors name rank and step.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kernbench.ccl.pieces import Messages
-from kernbench.messages.steps import Chunk, Source, Step, await_message, receive, send, store
+from kernbench.messages.steps import Chunk, ChunkSource, Step, await_message, receive, send, store
 
 
 class Branch(NamedTuple):
@@ -128,5 +128,5 @@ def _result(branch: Branch, parent: str, piece: Chunk) -> list[Step]:
     return [await_message(parent, piece.size), *_pass_down(branch, parent, piece)]
 
 
-def _pass_down(branch: Branch, what: Source, piece: Chunk) -> list[Step]:
+def _pass_down(branch: Branch, what: ChunkSource, piece: Chunk) -> list[Step]:
     return [*(send(child, what) for child in branch.children), store(what, piece)]

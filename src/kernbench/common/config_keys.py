@@ -97,7 +97,7 @@ def describe_key(model: type[BaseModel], path: str = "", content: BaseModel | No
         steps = path_of(path) if path else ()
     except ValueError as error:
         raise InputError(str(error)) from error
-    root = entry = _Entry((), model, content=content)
+    root = entry = _KeyEntry((), model, content=content)
     for end, part in enumerate(steps):
         found = entry.child(part)
         if found is None:
@@ -108,11 +108,11 @@ def describe_key(model: type[BaseModel], path: str = "", content: BaseModel | No
 
 def list_paths(model: type[BaseModel], content: BaseModel | None = None) -> list[str]:
     """Return the paths of all keys that can have a value, in the order of the file."""
-    return [path_text(entry.path) for entry in _Entry((), model, content=content).leaves()]
+    return [path_text(entry.path) for entry in _KeyEntry((), model, content=content).leaves()]
 
 
 @value
-class _Entry:
+class _KeyEntry:
     """A place in a configuration: its type with its bounds, its docstring, its default, and what stands there."""
 
     path: Path
@@ -134,7 +134,7 @@ class _Entry:
             for each in alternatives(self.annotation)
         )
 
-    def children(self) -> dict[str, _Entry]:
+    def children(self) -> dict[str, _KeyEntry]:
         """Return the entries of a section by key; of a mapping, those that the content has."""
         model = self.model
         if model is None:
@@ -143,7 +143,7 @@ class _Entry:
         content = dict(self.content) if isinstance(self.content, BaseModel) else {}
         meanings = meanings_of(model)
         return {
-            name: _Entry(
+            name: _KeyEntry(
                 (*self.path, name),
                 type_of_field(field),
                 meanings.get(name, ""),
@@ -153,26 +153,26 @@ class _Entry:
             for name, field in model.model_fields.items()
         }
 
-    def child(self, part: str | int) -> _Entry | None:
+    def child(self, part: str | int) -> _KeyEntry | None:
         """Return the entry of a key or an index; None for one that cannot be there."""
         if isinstance(part, str):
             return self.children().get(part) or self._entry_of_mapping(part)
         inner = item_type(self.annotation)
         items = self.content if isinstance(self.content, list | tuple) else ()
         content = items[part] if part < len(items) else PydanticUndefined
-        return None if inner is None else _Entry((*self.path, part), inner, self.meaning, content=content)
+        return None if inner is None else _KeyEntry((*self.path, part), inner, self.meaning, content=content)
 
-    def list_below(self) -> Iterator[_Entry]:
+    def list_below(self) -> Iterator[_KeyEntry]:
         """Yield the entries to show below this one: its own, or those that an item of it would have."""
         children = self.children()
         if not children:
             mapping, item = mapping_types(self.annotation), self.child(0)
             if mapping is not None and find_model(mapping[1]) is not None:
-                item = _Entry((*self.path, "name"), mapping[1])
+                item = _KeyEntry((*self.path, "name"), mapping[1])
             children = {} if item is None else item.children()
         yield from children.values()
 
-    def leaves(self) -> Iterator[_Entry]:
+    def leaves(self) -> Iterator[_KeyEntry]:
         """Yield the entries below this one that can have a value."""
         for child in self.children().values():
             if child.has_value:
@@ -180,12 +180,12 @@ class _Entry:
             if not child.has_value or isinstance(child.content, BaseModel):
                 yield from child.leaves()
 
-    def _entry_of_mapping(self, name: str) -> _Entry | None:
+    def _entry_of_mapping(self, name: str) -> _KeyEntry | None:
         types = None if self.model else mapping_types(self.annotation)
         if types is None or not _is_valid(types[0], name):
             return None
         content = self.content.get(name, PydanticUndefined) if isinstance(self.content, Mapping) else PydanticUndefined
-        return _Entry((*self.path, name), types[1], self.meaning, content=content)
+        return _KeyEntry((*self.path, name), types[1], self.meaning, content=content)
 
     def describe(self) -> ConfigKey:
         """Return what a reader wants to know."""
@@ -210,7 +210,7 @@ class _Entry:
         )
 
 
-def _unknown_key(root: _Entry, entry: _Entry, rest: Path) -> InputError:
+def _unknown_key(root: _KeyEntry, entry: _KeyEntry, rest: Path) -> InputError:
     """Return the error for a path whose ``rest`` leads nowhere from ``entry``."""
     place, keys = path_text(entry.path), tuple(entry.children())
     if not keys:

@@ -77,9 +77,9 @@ class Accumulators:
         return AccumulatorUse(fetched=acc is not None and not is_here, stored=not stays)
 
 
-Claim: TypeAlias = tuple[Queue, int]
+QueueClaim: TypeAlias = tuple[Queue, int]
 """The queue that a message goes by, and its number there"""
-What: TypeAlias = Recorded | Command
+Dispatched: TypeAlias = Recorded | Command
 
 
 class Dispatcher:
@@ -352,7 +352,7 @@ class Dispatcher:
         self.board.note_written(operation.row)
         self._math_ended(operation)
 
-    def _start_send(self, command: Command, claim: Claim, cause: Cause) -> None:
+    def _start_send(self, command: Command, claim: QueueClaim, cause: Cause) -> None:
         queue, sequence = claim
         queue.send(command, sequence, self._request_id, cause, self._when_done)
 
@@ -363,7 +363,7 @@ class Dispatcher:
         self.board.complete(command, cause[0])
 
     def _open_record(
-        self, op: int, component: str, what: What, reads: int, writes: int, start_ps: int, cause: Cause
+        self, op: int, component: str, what: Dispatched, reads: int, writes: int, start_ps: int, cause: Cause
     ) -> Row:
         """Open the row of operation ``op``: its engine begins it."""
         return self._recorder.started(OpStarted(op, component, what, start_ps, reads, writes, self._request_id), cause)

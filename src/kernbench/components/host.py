@@ -70,7 +70,7 @@ class _Fill:
 
 
 @value
-class _Command:
+class _PendingOrder:
     """A request that is an order to SIPs."""
 
     msg: HostMsg
@@ -135,7 +135,7 @@ class Host(ThinkingPart):
 
     def _accept_order(self, msg: HostMsg, order: Order, targets: Targets, done: Done) -> None:
         self._check_targets(msg, targets)
-        self.inbox.deliver(_Command(msg, order, targets, done))
+        self.inbox.deliver(_PendingOrder(msg, order, targets, done))
 
     def _accept_asking(self, msg: PartMsg, done: Done) -> None:
         if not self.machine.graph.node(msg.part).is_extra:
@@ -180,7 +180,7 @@ class Host(ThinkingPart):
                 self._move(message)
             case _Fill():
                 self._fill(message)
-            case _Command():
+            case _PendingOrder():
                 self._order(message.msg, message.order, message.targets, message.done)
             case _Asking():
                 self._ask(message)

@@ -29,7 +29,7 @@ _SEND = int(Kind.SEND)
 Begun: TypeAlias = Callable[[int, Cause], Row]
 """Takes when the set-up of a descriptor began, and after what; returns its row"""
 
-Move: TypeAlias = Callable[[int, Sequence[Target], Callable[[], None]], None]
+StartMove: TypeAlias = Callable[[int, Sequence[Target], Callable[[], None]], None]
 """Takes an operation, what it accesses, and whom to tell when all is acknowledged"""
 
 Ended: TypeAlias = Callable[[Row], None]
@@ -66,7 +66,7 @@ class DmaChannel:
         begun: Begun,
         done: Ended,
         cause: Cause,
-        move: Move | None = None,
+        move: StartMove | None = None,
     ) -> None:
         """Queue a descriptor that could go after ``cause``; call ``done(row)`` when all of it is acknowledged.
 
@@ -140,7 +140,7 @@ class PeDma(Component):
         begun: Begun,
         done: Ended,
         cause: Cause,
-        move: Move | None = None,
+        move: StartMove | None = None,
     ) -> None:
         """Queue a descriptor on the channel ``compute``, as that says."""
         self.compute.start(op, reading, targets, begun, done, cause, move)

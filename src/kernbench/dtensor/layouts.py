@@ -66,7 +66,7 @@ def _fits(shape: tuple[int, ...], itemsize: int, policy: DPPolicy, topology: Top
     return len(shards) == pes * cubes
 
 
-Table: TypeAlias = tuple[int, ...]
+IntTable: TypeAlias = tuple[int, ...]
 WindowMove: TypeAlias = tuple[Window, Window]
 """Elements of one tensor, and where they go in another; of one shape."""
 
@@ -85,7 +85,7 @@ class _Held(NamedTuple):
         return self.offset + at * itemsize
 
 
-def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[WindowMove]) -> Table:
+def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[WindowMove]) -> IntTable:
     """Return the lines of ``copy_windows``: every PE fills its own shards and copies of the target.
 
     Axes are those of the target.
@@ -108,7 +108,7 @@ def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[Windo
     return tuple(lines)
 
 
-def gemm_table(out: TensorLayout, pes: Sequence[PeCoord], tile: tuple[int, int]) -> Table:
+def gemm_table(out: TensorLayout, pes: Sequence[PeCoord], tile: tuple[int, int]) -> IntTable:
     """Return the lines of ``gemm_windows``: every PE computes a part of the product.
 
     Where the result does not lie in order, the part is the PE's own shards. ``tile``: rows and columns of an output

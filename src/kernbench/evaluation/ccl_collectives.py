@@ -58,7 +58,7 @@ class CollectiveRun:
         """The same of one size."""
         (nbytes,) = self.sizes
         engine = GraphEngine(join_sips(self.machine, self.fabric))
-        program = _Program(self, find_algorithm(self.algorithm, None, self.ccl), engine.spec)
+        program = _HostProgram(self, find_algorithm(self.algorithm, None, self.ccl), engine.spec)
         with patient_collector(), RuntimeContext[NoParams](engine, ccl=self.ccl) as torch:
             by_ranks = program.by_ranks(torch, engine)
             directly = program.directly(torch, engine)
@@ -86,7 +86,7 @@ class CollectiveRun:
 
 
 @value
-class _Program:
+class _HostProgram:
     """The host program of a run; results are what every rank's tensor held at the end, by size."""
 
     run: CollectiveRun

@@ -62,7 +62,7 @@ class LaunchUse(_ReadPart):
     total_ns: float
 
 
-class PartTime(_ReadPart):
+class StagePart(_ReadPart):
     """The time of a path in one of its parts, and on a resource: none where it says none."""
 
     part: str
@@ -82,8 +82,8 @@ class PathTaken(_ReadPart):
     """A critical path."""
 
     total_ps: Picoseconds
-    parts: tuple[PartTime, ...]
-    shares: tuple[PartTime, ...] = ()
+    parts: tuple[StagePart, ...]
+    shares: tuple[StagePart, ...] = ()
     resources: tuple[ResourceTime, ...] = ()
 
     def causes(self) -> Iterator[tuple[str, int, int]]:
@@ -131,7 +131,7 @@ class Explained(_ReadPart):
         ) | (said.row(group) if said else {})
 
 
-class Explanation(Explained):
+class ReadExplanation(Explained):
     """The same of the run and of its launches, of which ``main_launch`` has most of its critical path."""
 
     launches: tuple[Explained, ...] = ()
@@ -159,7 +159,7 @@ class RunDocument(_ReadPart):
     launches: tuple[LaunchUse, ...] = ()
     verdict: Judged | None = None
     used: Mapping[str, int | str | tuple[str, ...]] = {}
-    explanation: Explanation | None = None
+    explanation: ReadExplanation | None = None
 
     def row(self) -> PointRow:
         """Its figures by column."""

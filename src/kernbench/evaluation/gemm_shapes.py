@@ -7,11 +7,9 @@ from math import ceil
 
 from kernbench.common.values import value
 from kernbench.kernels.composite import VARIANTS
+from kernbench.triton_emu.tile_plans import TileSizes
 
 __all__ = ["LARGEST", "SHAPES", "VARIANTS", "GemmShape", "GemmTile", "TileSizes"]
-
-TileSizes = tuple[int, int, int]
-"""(m, k, n)"""
 
 
 @value

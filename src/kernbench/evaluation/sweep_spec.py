@@ -42,7 +42,7 @@ _PLOT_KEYS: dict[PlotKind, tuple[str, ...]] = {
 }
 
 
-class Range(ConfigModel):
+class ValueRange(ConfigModel):
     """From ``start`` to ``stop``, both included: by ``step``, or each ``factor`` times the one before."""
 
     start: int | float
@@ -51,7 +51,7 @@ class Range(ConfigModel):
     factor: int | float | None = None
 
     @model_validator(mode="after")
-    def _goes_up(self) -> Range:
+    def _goes_up(self) -> ValueRange:
         found = list(self._wrong())
         if found:
             raise Rejected(Complaint((key,) if key else (), message) for key, message in found)
@@ -101,9 +101,9 @@ def as_values(given: Any) -> Any:
     """The values of an axis: those listed, or those of a range."""
     if isinstance(given, dict):
         try:
-            values = read_model(Range, given).values()
+            values = read_model(ValueRange, given).values()
         except ValidationError as error:
-            raise Rejected(explain(Range, given, error)) from error
+            raise Rejected(explain(ValueRange, given, error)) from error
         why = why_not_stored(values)
         if why:
             raise ValueError(why)
@@ -125,7 +125,7 @@ def as_values(given: Any) -> Any:
 
 def _length(given: Any, values: tuple[AxisValue, ...]) -> int:
     """Count the values of an axis that was written as ``given``; ``values`` are empty where they are too many."""
-    return len(values) or (read_model(Range, given).count if isinstance(given, dict) else 0)
+    return len(values) or (read_model(ValueRange, given).count if isinstance(given, dict) else 0)
 
 
 def why_not_stored(value: AxisValue) -> str:

@@ -12,7 +12,7 @@ from kernbench.kernels.composite import Matmul, matmul
 from kernbench.kernels.shares import blocks, share
 
 
-class BlockedProduct(NamedTuple):
+class BlockedKernel(NamedTuple):
     """A product (m, k) by (k, n): its types and the sizes of its blocks."""
 
     m: int
@@ -43,7 +43,7 @@ def gemm_simple(
     tl: Any,
 ) -> None:
     """Compute C = A B, where A is (m, k) and B is (k, n): every program computes all of it."""
-    product = BlockedProduct(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
+    product = BlockedKernel(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
     multiply(a_ptr, (b_ptr,), (c_ptr,), product, 0, tl)
 
 
@@ -64,13 +64,11 @@ def gemm_columns(
     tl: Any,
 ) -> None:
     """Compute this program's columns of C = A B, where B and C are split by columns over cubes, then PEs."""
-    product = BlockedProduct(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
+    product = BlockedKernel(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
     multiply_columns(a_ptr, (b_ptr,), (c_ptr,), product, tl)
 
 
-def multiply_columns(
-    a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: BlockedProduct, tl: Any
-) -> None:
+def multiply_columns(a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: BlockedKernel, tl: Any) -> None:
     """Multiply A by this program's columns of each B."""
     first, columns = share(product.n, tl)
     before = first * product.k * tl.itemsize(product.dtype)
@@ -78,7 +76,7 @@ def multiply_columns(
 
 
 def multiply(
-    a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: BlockedProduct, first_column: int, tl: Any
+    a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: BlockedKernel, first_column: int, tl: Any
 ) -> None:
     """Multiply A by each B, which are (k, n); a block of A is read once for all of them.
 

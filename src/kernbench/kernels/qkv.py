@@ -3,7 +3,7 @@
 from typing import Any
 
 from kernbench.kernels.composite import product_dtype
-from kernbench.kernels.gemm import BlockedProduct, multiply_columns
+from kernbench.kernels.gemm import BlockedKernel, multiply_columns
 from kernbench.kernels.shares import blocks, share
 
 
@@ -32,7 +32,7 @@ def qkv_projection(
     X is replicated; weights and results are split by columns over cubes, then PEs, and each program computes its
     columns of all three, reading X once for them. Types as in ``kernbench.kernels.gemm``.
     """
-    product = BlockedProduct(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
+    product = BlockedKernel(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
     multiply_columns(x_ptr, (wq_ptr, wk_ptr, wv_ptr), (q_ptr, k_ptr, v_ptr), product, tl)
 
 

@@ -12,7 +12,7 @@ from kernbench.common.dtypes import DType, row_major
 from kernbench.common.operators import Attributes
 from kernbench.common.values import value
 
-Run: TypeAlias = tuple[int, int]
+ByteRun: TypeAlias = tuple[int, int]
 """Bytes in one piece: (address, how many)."""
 NOWHERE = (1 << 64) - 1
 """The address of a run that lies in no memory: elements that are masked off."""
@@ -38,7 +38,7 @@ class Operand:
     shape: tuple[int, ...]
     dtype: DType
     strides: tuple[int, ...] | None = None
-    segments: tuple[Run, ...] = ()
+    segments: tuple[ByteRun, ...] = ()
     valid: tuple[int, ...] | None = None
     other: float = 0
     by_address: bool = field(default=False, compare=False)
@@ -69,7 +69,7 @@ class MemoryRef:
     strides: tuple[int, ...] | None = None
     valid: tuple[int, ...] | None = None
     other: float = 0
-    runs: tuple[Run, ...] = ()
+    runs: tuple[ByteRun, ...] = ()
     physical: bool = False
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-Source: TypeAlias = int | str
+ChunkSource: TypeAlias = int | str
 """A buffer, by its number, or the slot of the last message of a direction, by its name"""
 ReduceName: TypeAlias = Literal["sum", "max", "min", "avg"]
 REDUCE_OPS: tuple[ReduceName, ...] = get_args(ReduceName)
@@ -32,9 +32,9 @@ class Step(NamedTuple):
     """
 
     does: Does
-    to: Source = 0
-    what: Source = 0
-    other: Source = 0
+    to: ChunkSource = 0
+    what: ChunkSource = 0
+    other: ChunkSource = 0
     chunk: Chunk | None = None
     number: int = 0
     op: ReduceName = "sum"
@@ -45,12 +45,12 @@ def load(buffer: int, chunk: Chunk) -> Step:
     return Step("load", buffer, chunk=chunk)
 
 
-def store(what: Source, chunk: Chunk) -> Step:
+def store(what: ChunkSource, chunk: Chunk) -> Step:
     """Write ``what`` to ``chunk`` in memory."""
     return Step("store", what=what, chunk=chunk)
 
 
-def send(direction: str, what: Source) -> Step:
+def send(direction: str, what: ChunkSource) -> Step:
     """Send ``what``; the rank goes on once the receiver has a slot for it."""
     return Step("send", direction, what)
 
@@ -65,17 +65,17 @@ def await_message(direction: str, count: int) -> Step:
     return Step("await", direction, number=count)
 
 
-def reduce(buffer: int, what: Source, other: Source, op: ReduceName) -> Step:
+def reduce(buffer: int, what: ChunkSource, other: ChunkSource, op: ReduceName) -> Step:
     """``what`` and ``other`` as one, in ``buffer``: their sum (also for ``avg``), the larger, or the smaller."""
     return Step("reduce", buffer, what, other, op=op)
 
 
-def copy(buffer: int, what: Source) -> Step:
+def copy(buffer: int, what: ChunkSource) -> Step:
     """``what`` again, in ``buffer``: what frees the slot of a message that is still needed."""
     return Step("copy", buffer, what)
 
 
-def scale(buffer: int, what: Source, contributions: int) -> Step:
+def scale(buffer: int, what: ChunkSource, contributions: int) -> Step:
     """``what`` divided by the number of ``contributions``: the mean, rounded once, of integers towards zero."""
     return Step("scale", buffer, what, number=contributions)
 

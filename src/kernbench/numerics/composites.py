@@ -27,7 +27,7 @@ from kernbench.numerics.intervals import ByteRuns, ExtentIndex, bounds
 from kernbench.numerics.memory import SPACES
 from kernbench.numerics.operands import OperandMemory, window
 
-TileIndex: TypeAlias = tuple[int, ...]
+TilePlace: TypeAlias = tuple[int, ...]
 """(row, column, step along K); of a panel, of its first tile, and then the number of tiles along each"""
 NEVER = 1 << 128
 """Behind every event."""
@@ -52,7 +52,7 @@ def commit_event(time_ps: int, seq: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TilePart:
     """An operand of a composite, by the name that the records of its tiles give it.
 
     ``axes``: along which of m, k, n each of its axes lies.
@@ -64,7 +64,7 @@ class Part:
     axes: tuple[int, ...]
     at_end: bool = False
 
-    def window(self, tile: TileIndex, sizes: tuple[int, int, int]) -> Operand:
+    def window(self, tile: TilePlace, sizes: tuple[int, int, int]) -> Operand:
         """Return what ``tile``, or all tiles of a panel, use of it, where tiles are of ``sizes`` (m, k, n)."""
         count = tile[len(_PLACE) :] or _ONE
         first = tuple([tile[_PLACE[a]] * sizes[a] for a in self.axes])
@@ -72,7 +72,7 @@ class Part:
         shape = tuple([min(count[_PLACE[a]] * sizes[a], n - at) for a, at, n in counts])
         return window(self.operand, first, shape)
 
-    def tiles(self, panel: TileIndex) -> Iterator[tuple[TileIndex, list[TileIndex]]]:
+    def tiles(self, panel: TilePlace) -> Iterator[tuple[TilePlace, list[TilePlace]]]:
         """Yield a tile for each window of a panel, and all tiles of the panel that use that window."""
         spans = [range(at, at + n) for at, n in zip(panel[: len(_PLACE)], panel[len(_PLACE) :] or _ONE, strict=True)]
         own = [span if _AXIS[place] in self.axes else span[:1] for place, span in enumerate(spans)]
@@ -81,19 +81,19 @@ class Part:
             yield tile, list(product(*shared))
 
 
-def parts_of(work: Work) -> tuple[Part, ...]:
+def parts_of(work: Work) -> tuple[TilePart, ...]:
     """Return the operands of a composite: the inputs, those of the epilogue, and ``out``, the last."""
     assert work.output is not None
     names, axes = (("a", "b"), ((_M, _K), (_K, _N))) if work.kind == "gemm" else (None, ())
-    found: list[Part] = []
+    found: list[TilePart] = []
     for n, x in enumerate(work.inputs):
         if isinstance(x, Operand):
-            found.append(Part(names[n] if names else f"x{n}", x, axes[n] if axes else (_M, _N)))
+            found.append(TilePart(names[n] if names else f"x{n}", x, axes[n] if axes else (_M, _N)))
     for n, step in enumerate(work.params.epilogue):
         if isinstance(step.operand, Operand):
             along = (_M, _N)[-len(step.operand.shape) :]  # a bias is a vector along the columns
-            found.append(Part(f"epilogue{n}", step.operand, along, at_end=True))
-    return (*found, Part("out", work.output, (_M, _N)))
+            found.append(TilePart(f"epilogue{n}", step.operand, along, at_end=True))
+    return (*found, TilePart("out", work.output, (_M, _N)))
 
 
 @dataclass(slots=True, eq=False)
@@ -102,7 +102,7 @@ class OpenComposite:
 
     seq: int
     work: Work
-    parts: tuple[Part, ...]
+    parts: tuple[TilePart, ...]
     tiles: TiledReplay
     group: EntangledGroup
     claims: list[_OperandClaim] = field(default_factory=list)
@@ -272,7 +272,7 @@ class TiledReplay:
         "begun",
     )
 
-    def __init__(self, work: Work, parts: tuple[Part, ...], acc: DType) -> None:
+    def __init__(self, work: Work, parts: tuple[TilePart, ...], acc: DType) -> None:
         sizes = work.params.tile_sizes
         assert sizes is not None
         self._acc = acc
@@ -283,7 +283,7 @@ class TiledReplay:
         self._staged = tuple(part for part in parts[:-1] if part.operand.space == "tcm")
         steps = -(-parts[0].operand.shape[1] // sizes[_K]) if work.kind == "gemm" else 1
         self._last = steps - 1
-        self._samples: dict[tuple[str, TileIndex], Array] = {}
+        self._samples: dict[tuple[str, TilePlace], Array] = {}
         self._events: list[tuple[int, Tile]] = []
         self._next = 0
         self._uncommitted: list[int] = []
@@ -320,29 +320,29 @@ class TiledReplay:
         else:
             self._fetch(tile.tile, memory)
 
-    def _sample(self, part: Part, tile: TileIndex, memory: OperandMemory) -> None:
+    def _sample(self, part: TilePart, tile: TilePlace, memory: OperandMemory) -> None:
         self._samples[part.name, tile] = memory.load(part.window(tile, self._sizes), private=True)
 
-    def _sample_all(self, part: Part, panel: TileIndex, memory: OperandMemory) -> None:
+    def _sample_all(self, part: TilePart, panel: TilePlace, memory: OperandMemory) -> None:
         """Sample what all tiles of a panel use."""
         for tile, others in part.tiles(panel):
             self._sample(part, tile, memory)
             for other in others:
                 self._samples[part.name, other] = self._samples[part.name, tile]
 
-    def _fetch(self, tile: TileIndex, memory: OperandMemory) -> None:
+    def _fetch(self, tile: TilePlace, memory: OperandMemory) -> None:
         """Sample what lies in TCM."""
         for part in self._staged:
             needed = tile[2] == self._last or not part.at_end
             if needed and (part.name, tile) not in self._samples:
                 self._sample(part, tile, memory)
 
-    def _result(self, work: Work, tile: TileIndex) -> Array:
+    def _result(self, work: Work, tile: TilePlace) -> Array:
         """Return the output tile: one operation on all that was sampled for it, its steps along K put together."""
         shape = self._out.window(tile, self._sizes).shape
         return combine(work, list(self._args(work, tile)), self._steps(work, tile), shape, self._acc)
 
-    def _args(self, work: Work, tile: TileIndex) -> Iterator[Array | float]:
+    def _args(self, work: Work, tile: TilePlace) -> Iterator[Array | float]:
         if work.kind == "gemm":
             for name, axis in (("a", 1), ("b", 0)):
                 pieces = [self._samples.pop((name, (tile[0], tile[1], s))) for s in range(self._last + 1)]
@@ -351,7 +351,7 @@ class TiledReplay:
         for n, x in enumerate(work.inputs):
             yield self._samples.pop((f"x{n}", tile)) if isinstance(x, Operand) else x
 
-    def _steps(self, work: Work, tile: TileIndex) -> list[EpilogueStep]:
+    def _steps(self, work: Work, tile: TilePlace) -> list[EpilogueStep]:
         steps: list[EpilogueStep] = []
         for n, step in enumerate(work.params.epilogue):
             if step.operand is None:

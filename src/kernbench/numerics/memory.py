@@ -149,7 +149,7 @@ class MemoryStore:
     def __init__(self, on_unwritten: OnUnwritten | None = None) -> None:
         self._on_unwritten = on_unwritten
         zeros = Zeros()
-        self._memories = {space: _Memory(zeros, tracked=on_unwritten is not None) for space in SPACES}
+        self._memories = {space: _SpaceExtents(zeros, tracked=on_unwritten is not None) for space in SPACES}
 
     def read(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None = None) -> Array:
         """Copy ``shape`` elements of ``dtype`` from ``addr``; ``strides`` in bytes, row-major without.
@@ -244,18 +244,18 @@ class MemoryStore:
         self._memories[space].gather(addr, as_bytes(result), steps)
         return result
 
-    def _tracked(self, space: str) -> _Memory:
+    def _tracked(self, space: str) -> _SpaceExtents:
         if not self.is_tracked:
             raise RunError("this memory does not know what was written; make it with on_unwritten=…")
         return self._memories.get(space) or _unknown(space)
 
-    def _check_written(self, memory: _Memory, space: str, addr: int, geometry: tuple[Shape, Shape]) -> None:
+    def _check_written(self, memory: _SpaceExtents, space: str, addr: int, geometry: tuple[Shape, Shape]) -> None:
         first, count = memory.unwritten(addr, *geometry)
         if count and self._on_unwritten is not None:
             self._on_unwritten(space, first, count)
 
 
-class _Memory:
+class _SpaceExtents:
     """One space: extents in the order of their starts, after an empty one that spares the search a special case."""
 
     __slots__ = ("extents", "starts", "tracked", "zeros")
@@ -332,7 +332,7 @@ class _Memory:
         return extent
 
 
-def _unknown(space: str) -> _Memory:
+def _unknown(space: str) -> _SpaceExtents:
     raise UnknownNameError("memory space", space, SPACES)
 
 

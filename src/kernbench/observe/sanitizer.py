@@ -20,7 +20,7 @@ from kernbench.messages.commands import Opcode
 from kernbench.messages.requests import HostMsg, MemoryReadMsg, MmuMapMsg, MmuUnmapMsg, PeCoord, TensorMapping
 from kernbench.observe.sanitizer_queues import Misuse, QueueWatch
 from kernbench.observe.sanitizer_races import OperandUse, Race, find_races
-from kernbench.observe.trace_queues import Message
+from kernbench.observe.trace_queues import QueueMessage
 
 FindingKind: TypeAlias = Literal["unwritten", "copies", "race", "inversion", "slot", "message", "scratch"]
 _FOREVER = 1 << 62
@@ -253,7 +253,7 @@ class Sanitizer(Observer):
             nbytes=misuse.nbytes,
         )
 
-    def _describe_left(self, message: Message) -> Finding:
+    def _describe_left(self, message: QueueMessage) -> Finding:
         side = Party(
             action=f"send {message.direction}",
             kernel=message.kernel,

@@ -14,7 +14,7 @@ from kernbench.engine.machine import Machine
 from kernbench.messages.requests import HostMsg, IpcqRemoveMsg, PeCoord
 from kernbench.numerics.intervals import ExtentIndex, bounds
 from kernbench.observe.sanitizer_races import OperandUse, accesses_of
-from kernbench.observe.trace_queues import Message, QueueLog
+from kernbench.observe.trace_queues import QueueLog, QueueMessage
 
 
 @value
@@ -27,8 +27,8 @@ class Misuse:
     access: OperandUse
     address: int
     nbytes: int
-    message: Message | None
-    other: Message | None
+    message: QueueMessage | None
+    other: QueueMessage | None
 
 
 @state
@@ -60,7 +60,7 @@ class QueueWatch:
                 found[pe_part(*message.pe, "pe_ipcq"), message.sent_ps, message.pa] = NEVER if end < 0 else end
         return found
 
-    def left(self, busy: Collection[PeCoord]) -> Iterator[Message]:
+    def left(self, busy: Collection[PeCoord]) -> Iterator[QueueMessage]:
         """Messages that lie in queues though no kernel is ``busy`` on their PE to receive them."""
         for each in self._log.messages.values():
             if each.arrived_ps < NEVER and each.taken_ps == NEVER and each.peer not in busy:
@@ -68,7 +68,7 @@ class QueueWatch:
 
     def misuses(self, records: Iterable[OpRecord], source_ends: dict[tuple[str, int, int], int]) -> Iterator[Misuse]:
         """The reads of slots that are not the kernel's at that time."""
-        slots: dict[int, list[Message]] = {}
+        slots: dict[int, list[QueueMessage]] = {}
         for each in self._log.messages.values():
             if each.arrived_ps < NEVER:
                 slots.setdefault(each.pa, []).append(each)
@@ -83,7 +83,7 @@ class QueueWatch:
                     yield from self._of_access(access, slots, index)
 
     def _of_access(
-        self, access: OperandUse, slots: dict[int, list[Message]], index: ExtentIndex[int]
+        self, access: OperandUse, slots: dict[int, list[QueueMessage]], index: ExtentIndex[int]
     ) -> Iterator[Misuse]:
         met = {pa for low, high in bounds(access.operand) for pa in index.find(low, high)}
         for pa in sorted(met):
@@ -91,7 +91,7 @@ class QueueWatch:
             if found is not None:
                 yield found
 
-    def _judge(self, access: OperandUse, messages: list[Message]) -> Misuse | None:
+    def _judge(self, access: OperandUse, messages: list[QueueMessage]) -> Misuse | None:
         """Judge a read of a slot that has had ``messages``; None when nothing is wrong."""
         removed = self._removed.get(messages[0].peer, NEVER)
         messages = [each for each in messages if not each.arrived_ps <= removed <= access.start_ps]

@@ -16,7 +16,7 @@ from kernbench.common.values import state, value
 from kernbench.core.op_log import OpRecord
 from kernbench.messages.commands import Operand
 from kernbench.messages.requests import PeCoord
-from kernbench.numerics.composites import Part, parts_of
+from kernbench.numerics.composites import TilePart, parts_of
 from kernbench.numerics.intervals import ByteRuns, ExtentIndex, bounds
 
 PeOf: TypeAlias = Callable[[str], PeCoord | None]
@@ -36,7 +36,7 @@ class OperandUse:
     writes: bool
     start_ps: int
     end_ps: int
-    part: Part | None = None
+    part: TilePart | None = None
     runs: ByteRuns | None = None
 
     def shared(self, other: OperandUse) -> tuple[int, int]:
@@ -136,7 +136,7 @@ def _select_watched(accesses: list[OperandUse], pe_of: PeOf) -> list[OperandUse]
 
 def _meetings(accesses: list[OperandUse]) -> Iterator[Race]:
     """A sweep through time: each access meets those that are under way when it starts."""
-    sweep = _Sweep()
+    sweep = _AddressSweep()
     for access in sorted(accesses, key=lambda a: (a.start_ps, a.record.seq)):
         sweep.end_until(access.start_ps)
         for other in sweep.near(access):
@@ -148,7 +148,7 @@ def _meetings(accesses: list[OperandUse]) -> Iterator[Race]:
         sweep.begin(access)
 
 
-class _Sweep:
+class _AddressSweep:
     """The accesses under way, by the addresses they touch."""
 
     def __init__(self) -> None:

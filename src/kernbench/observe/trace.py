@@ -29,7 +29,7 @@ from kernbench.observe.trace_filter import (
 from kernbench.observe.trace_flows import FlowMaker
 from kernbench.observe.trace_log import Handled, Seen, TraceLog
 from kernbench.observe.trace_model import Fact, Trace, Track, TrackGroup, TrackSpan, fact
-from kernbench.observe.trace_queues import Message
+from kernbench.observe.trace_queues import QueueMessage
 from kernbench.observe.works import EngineWork
 from kernbench.topology.graph import Graph
 
@@ -131,7 +131,7 @@ class _Maker:
         about = _about(message, message.direction, message.peer)
         return self._span(track, TrackSpan(name, work.start_ps, work.end_ps, (*about, *facts)))
 
-    def _slot(self, message: Message) -> TrackSpan | None:
+    def _slot(self, message: QueueMessage) -> TrackSpan | None:
         """A message in its slot, from its arrival until the kernel has done with it."""
         if message.arrived_ps == NEVER:
             return None
@@ -203,7 +203,7 @@ def process_of(place: tuple[int | None, ...]) -> str:
     return ", ".join(f"{what} {number}" for what, number in named if number is not None)
 
 
-def _about(message: Message, direction: str, peer: PeCoord) -> tuple[Fact, ...]:
+def _about(message: QueueMessage, direction: str, peer: PeCoord) -> tuple[Fact, ...]:
     """List the facts of a message, seen from one of its ends."""
     return (
         fact("direction", direction),

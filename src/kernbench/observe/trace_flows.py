@@ -14,7 +14,7 @@ from kernbench.messages.control import PeOrder, Report
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.trace_log import Handled, Seen, TraceLog
 from kernbench.observe.trace_model import MessageArrow, Trace, TrackSpan
-from kernbench.observe.trace_queues import Message
+from kernbench.observe.trace_queues import QueueMessage
 from kernbench.observe.works import EngineWork
 
 
@@ -56,7 +56,7 @@ class FlowMaker:
         if span is not None:
             self.works[work.row] = span
 
-    def note_slot(self, message: Message, span: TrackSpan | None) -> None:
+    def note_slot(self, message: QueueMessage, span: TrackSpan | None) -> None:
         """The span of a message in its slot."""
         if span is not None:
             self.slots[message.row] = span
@@ -98,7 +98,7 @@ class FlowMaker:
         elif answer is not None and answer.end >= 0 and asked.what == Carries.WRITE:
             self._add("acknowledgement", last, last.end_ps, work, answer.end)
 
-    def _of_message(self, message: Message) -> None:
+    def _of_message(self, message: QueueMessage) -> None:
         """From the send to the slot; a memory beside the receiver rings its doorbell."""
         slot, sent = self.slots.get(message.row), self.works.get(message.row)
         if slot is None:
@@ -111,7 +111,7 @@ class FlowMaker:
             if doorbell is not None and turns:
                 self._add("doorbell", turns[-1], doorbell.start, slot, message.arrived_ps)
 
-    def _find_send(self, message: Message) -> int | None:
+    def _find_send(self, message: QueueMessage) -> int | None:
         """The transfer of a message; None before it is on its way."""
         send = self.seen.send_of.get(message.row)
         return None if send is None else next(iter(self.seen.asked_by.get(send, ())), None)

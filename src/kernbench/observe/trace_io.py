@@ -17,7 +17,7 @@ from kernbench.common.files import replacing
 from kernbench.common.values import state
 from kernbench.observe.trace_model import MessageArrow, Trace, Track, TrackGroup, TrackSpan
 
-Event: TypeAlias = dict[str, Any]
+TraceEvent: TypeAlias = dict[str, Any]
 """A trace event, as JSON has it."""
 PS_PER_US = 1_000_000
 
@@ -34,11 +34,11 @@ def write_trace(trace: Trace, path: str | Path) -> int:
     return count
 
 
-def trace_events(trace: Trace) -> Iterator[Event]:
+def trace_events(trace: Trace) -> Iterator[TraceEvent]:
     """The events of ``trace``: names first, then spans and flows in the order of time."""
     trace.assign_lanes()
-    numbers = _Numbers()
-    timed: list[tuple[int, int, Event]] = []
+    numbers = _TrackNumbers()
+    timed: list[tuple[int, int, TraceEvent]] = []
     for track, spans in trace.tracks():
         lanes = 1 + max(span.lane for span in spans)
         yield from numbers.of_track(track, lanes)
@@ -51,7 +51,7 @@ def trace_events(trace: Trace) -> Iterator[Event]:
 
 
 @state
-class _Numbers:
+class _TrackNumbers:
     """The process of each place and the thread of each lane, in one count.
 
     Readers take the number of a process for that of its first thread too, so no thread may have it.
@@ -60,7 +60,7 @@ class _Numbers:
     pids: dict[TrackGroup, int] = field(default_factory=dict)
     tids: dict[tuple[Track, int], int] = field(default_factory=dict)
 
-    def of_track(self, track: Track, lanes: int) -> Iterator[Event]:
+    def of_track(self, track: Track, lanes: int) -> Iterator[TraceEvent]:
         """Number a track's lanes; the events that name them."""
         pid = self.pids.get(track.place)
         if pid is None:
@@ -81,14 +81,14 @@ class _Numbers:
         return self.pids[span.track.place], self.tids[span.track, span.lane]
 
 
-def _name(what: str, pid: int, tid: int, **args: str | int) -> Event:
+def _name(what: str, pid: int, tid: int, **args: str | int) -> TraceEvent:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
 
 
-def _complete(span: TrackSpan, numbers: _Numbers) -> Event:
+def _complete(span: TrackSpan, numbers: _TrackNumbers) -> TraceEvent:
     pid, tid = numbers.of(span)
     assert span.track is not None
-    event: Event = {
+    event: TraceEvent = {
         "ph": "X",
         "name": span.name,
         "cat": span.track.row if span.track.place.group == 0 else span.track.place.name,
@@ -101,9 +101,9 @@ def _complete(span: TrackSpan, numbers: _Numbers) -> Event:
     return event | ({"args": given} if given else {})
 
 
-def _ends(flow: MessageArrow, number: int, numbers: _Numbers) -> tuple[Event, Event]:
+def _ends(flow: MessageArrow, number: int, numbers: _TrackNumbers) -> tuple[TraceEvent, TraceEvent]:
     common = {"name": flow.name, "cat": "message", "id": number + 1}
-    ends: list[Event] = []
+    ends: list[TraceEvent] = []
     for phase, span, when in (("s", flow.src, flow.leaves_ps), ("f", flow.dst, flow.arrives_ps)):
         pid, tid = numbers.of(span)
         ends.append({"ph": phase, **common, "pid": pid, "tid": tid, "ts": _microseconds(when)})

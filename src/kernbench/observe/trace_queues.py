@@ -18,7 +18,7 @@ QueueKey = tuple[PeCoord, str]
 
 
 @state(eq=False)
-class Message:
+class QueueMessage:
     """A message, with its ``row`` in the log: number ``sequence`` of queue ``direction`` of ``pe``.
 
     It goes to the slot at ``pa``. ``queue``: the queue of ``peer`` that it arrives in, at ``arrived_ps``;
@@ -53,16 +53,16 @@ class QueueLog:
     """
 
     machine: Machine
-    messages: dict[Row, Message] = field(default_factory=dict)
-    arrivals: dict[tuple[PeCoord, int], list[Message]] = field(default_factory=dict)
+    messages: dict[Row, QueueMessage] = field(default_factory=dict)
+    arrivals: dict[tuple[PeCoord, int], list[QueueMessage]] = field(default_factory=dict)
     waits: list[QueueWaited] = field(default_factory=list)
     credits: dict[QueueKey, list[SlotReleased]] = field(default_factory=dict)
-    released: dict[tuple[PeCoord, str, int], Message] = field(default_factory=dict)
+    released: dict[tuple[PeCoord, str, int], QueueMessage] = field(default_factory=dict)
     given: set[tuple[PeCoord, int]] = field(default_factory=set)
     _posted: set[MessageKey] = field(default_factory=set)
     _epochs: dict[QueueKey, tuple[int, set[int]]] = field(default_factory=dict)
     _heads: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
-    _here: dict[MessageKey, Message] = field(default_factory=dict)
+    _here: dict[MessageKey, QueueMessage] = field(default_factory=dict)
 
     def watch(self) -> None:
         """Subscribe."""
@@ -77,7 +77,7 @@ class QueueLog:
             epoch, sent = epoch + 1, set()
         sent.add(event.sequence)
         self._epochs[end] = epoch, sent
-        self.messages[event.row] = Message(
+        self.messages[event.row] = QueueMessage(
             row=event.row,
             pe=event.pe,
             direction=event.direction,
@@ -112,13 +112,13 @@ class QueueLog:
         elif event.kind == "recv":
             self._posted.add(key)
 
-    def _note_arrival(self, key: MessageKey, message: Message, now: int) -> None:
+    def _note_arrival(self, key: MessageKey, message: QueueMessage, now: int) -> None:
         message.queue, message.arrived_ps = key[1], now
         self._here[key] = message
         self.arrivals.setdefault((key[0], now), []).append(message)
         self._move_head(message, now)
 
-    def _move_head(self, message: Message, now: int) -> None:
+    def _move_head(self, message: QueueMessage, now: int) -> None:
         """Messages are there in order: one that comes early waits for those before it, and with it its receive."""
         end = (message.peer, message.queue)
         epoch, head = self._heads.get(end, (0, 0))

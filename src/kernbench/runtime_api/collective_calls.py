@@ -42,7 +42,7 @@ def group_of(ranks: Iterable[int] | None, world_size: int) -> RankGroup:
     return RankGroup(chosen)
 
 
-Channel: TypeAlias = Hashable
+CallChannel: TypeAlias = Hashable
 """Calls are counted apart in each: all ranks' collectives, or what one rank sends to another."""
 ShardPlaces: TypeAlias = tuple[tuple[int, int, int, int], ...]
 
@@ -116,8 +116,8 @@ class CallBook:
     __slots__ = ("_broken", "_counts", "_open")
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[Channel, int], int] = {}
-        self._open: dict[tuple[Channel, int], RankMeeting] = {}
+        self._counts: dict[tuple[CallChannel, int], int] = {}
+        self._open: dict[tuple[CallChannel, int], RankMeeting] = {}
         self._broken: CollectiveMismatch | None = None
 
     @property
@@ -125,7 +125,7 @@ class CallBook:
         """True when every rank has made every call that another has made, and the same."""
         return not self._open and self._broken is None
 
-    def enter(self, channel: Channel, rank: int, call: CollectiveCall, parties: Sequence[int]) -> RankMeeting:
+    def enter(self, channel: CallChannel, rank: int, call: CollectiveCall, parties: Sequence[int]) -> RankMeeting:
         """Enter a call of ``rank``: its next in ``channel``, which ``parties`` take part in.
 
         CollectiveMismatch when a rank that came before it called another; from then on the same one for every call,

@@ -14,7 +14,7 @@ from kernbench.common.program_line import calling_line
 from kernbench.common.values import value
 from kernbench.kernels.shares import blocks
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, PeCoord
-from kernbench.runtime_api.collective_calls import Channel, CollectiveCall, CollectiveTensor, RankGroup
+from kernbench.runtime_api.collective_calls import CallChannel, CollectiveCall, CollectiveTensor, RankGroup
 from kernbench.runtime_api.layout import TensorLayout, shard_table
 from kernbench.runtime_api.memory import TensorMemory
 from kernbench.runtime_api.process_group import ProcessGroup
@@ -101,7 +101,7 @@ class Member:
         return len(self.parties)
 
     @property
-    def channel(self) -> Channel:
+    def channel(self) -> CallChannel:
         """The channel in which its collectives are counted."""
         return "all" if self.among is None else self.among
 
@@ -125,7 +125,7 @@ class StartedCollective:
     tensors: Sequence[TensorLayout] = ()
     pointers: Sequence[LaunchArg] = (None,)
     config: dict[str, Any]
-    channel: Channel | None = None
+    channel: CallChannel | None = None
     parties: Sequence[int] = ()
 
 

@@ -24,7 +24,7 @@ from kernbench.runtime_api.collectives import Collectives
 from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.factories import Generators, TensorFactories
 from kernbench.runtime_api.frontends import FrontendSettings
-from kernbench.runtime_api.launch import Kernel, Launch, prepare_launch_on, prepare_launches
+from kernbench.runtime_api.launch import KernelFunction, Launch, prepare_launch_on, prepare_launches
 from kernbench.runtime_api.memory import CleanupReport, ExtraMemories, TensorMemory
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.process_group import ProcessGroups, QueueInstaller
@@ -165,7 +165,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         return self._requests.records
 
     def launch(
-        self, name: str, kernel: Kernel | str, /, *args: object, async_op: bool = False, **kwargs: object
+        self, name: str, kernel: KernelFunction | str, /, *args: object, async_op: bool = False, **kwargs: object
     ) -> Work:
         """Run a kernel on every PE that owns a shard of a tensor argument, and block until all are done.
 

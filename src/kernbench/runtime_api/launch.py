@@ -21,7 +21,7 @@ from kernbench.runtime_api.layout import TensorLayout
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.topology.spec import TopologySpec
 
-Kernel: TypeAlias = Callable[..., object]
+KernelFunction: TypeAlias = Callable[..., object]
 
 
 @value
@@ -33,7 +33,7 @@ class Launch:
 
 
 def prepare_launches(
-    name: str, kernel: Kernel | str, args: Iterable[object], kwargs: Mapping[str, object]
+    name: str, kernel: KernelFunction | str, args: Iterable[object], kwargs: Mapping[str, object]
 ) -> tuple[Launch, ...]:
     """Check a launch and make its messages: one, or one for each SIP when arguments are lists of a tensor for each.
 
@@ -101,7 +101,7 @@ def _count_sips(name: str, lists: Sequence[Sequence[Tensor]]) -> int | None:
     return len(sips[0])
 
 
-def _prepare(name: str, kernel: Kernel | str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Launch:
+def _prepare(name: str, kernel: KernelFunction | str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Launch:
     function = builtin_kernel(kernel) if isinstance(kernel, str) else kernel
     _check_call(name, function, args, kwargs)
     tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
@@ -127,14 +127,14 @@ def _make_launch(
     return Launch(message, tuple(dict.fromkeys(tensor.layout for tensor in tensors)))
 
 
-def _name(kernel: Kernel | str, launch: str) -> str:
+def _name(kernel: KernelFunction | str, launch: str) -> str:
     if isinstance(kernel, str):
         return kernel
     # A partial or a callable object has no name of its own.
     return kernel.__name__ if isinstance(kernel, FunctionType) else launch
 
 
-def _check_call(name: str, function: Kernel, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+def _check_call(name: str, function: KernelFunction, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
     try:
         inspect.signature(function).bind(*args, **{**kwargs, "tl": None})
     except TypeError as error:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kernbench.topology.hbm_spec import AddressMapping, HbmTiming, MappingField
 
-Numbers = NDArray[np.int64]
+BurstArray = NDArray[np.int64]
 
 
 class Places:
@@ -34,10 +34,10 @@ class Places:
         """Values of the lowest field."""
         return self._fields[0][1]
 
-    def of(self, bursts: Numbers) -> Mapping[str, Numbers]:
+    def of(self, bursts: BurstArray) -> Mapping[str, BurstArray]:
         """Return the fields of bursts, by their numbers in the slice: pc, stack, group, bank, column and row."""
-        found: dict[str, Numbers] = {"column": np.zeros_like(bursts)}
-        above: dict[str, Numbers] = {}
+        found: dict[str, BurstArray] = {"column": np.zeros_like(bursts)}
+        above: dict[str, BurstArray] = {}
         rest, columns = bursts, 1
         for entry, size in self._fields:
             rest, value = np.divmod(rest, size)
@@ -49,12 +49,12 @@ class Places:
         found["row"] = rest
         return {**found, **self._fold_fields(found, above)}
 
-    def _fold_fields(self, found: Mapping[str, Numbers], above: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    def _fold_fields(self, found: Mapping[str, BurstArray], above: Mapping[str, BurstArray]) -> dict[str, BurstArray]:
         """Return the fields that something is folded into.
 
         A field gives each that it is folded into its next bits; the bits of a row go round until none are left.
         """
-        folded: dict[str, Numbers] = {}
+        folded: dict[str, BurstArray] = {}
         left = dict(found)
         for entry, size in self._fields:
             if entry.fold == "above":
@@ -70,7 +70,7 @@ class Places:
         return folded
 
 
-def _xor_of_digits(numbers: Numbers, base: int) -> Numbers:
+def _xor_of_digits(numbers: BurstArray, base: int) -> BurstArray:
     total = np.zeros_like(numbers)
     while base > 1 and numbers.any():
         numbers, digit = np.divmod(numbers, base)

@@ -15,7 +15,7 @@ import numpy as np
 from kernbench.common.dtypes import ALL, DType, Shape, dtype, misfit, row_major
 from kernbench.common.errors import KernelError, UnknownNameError, there_are
 from kernbench.common.operators import OPERATORS, Operator
-from kernbench.messages.commands import NOWHERE, Run
+from kernbench.messages.commands import NOWHERE, ByteRun
 from kernbench.triton_emu.handles import Handle, Number, Ref, load_first
 from kernbench.triton_emu.source import kernel_error
 
@@ -76,9 +76,9 @@ def pointer(value: object) -> int:
     return int(value)
 
 
-def run_list(value: Sequence[Sequence[int | None]], shape: Shape, item: DType) -> tuple[Run, ...]:
+def run_list(value: Sequence[Sequence[int | None]], shape: Shape, item: DType) -> tuple[ByteRun, ...]:
     """Check a scatter-gather list: (address, bytes) of each run; address None: its elements are masked off."""
-    runs: list[Run] = []
+    runs: list[ByteRun] = []
     for each in value:
         if not isinstance(each, _SEQUENCES) or len(each) != 2:
             raise kernel_error(f"a run is (address, bytes), not {each!r}")

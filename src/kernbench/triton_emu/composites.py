@@ -34,9 +34,9 @@ from kernbench.triton_emu.issuer import Issuer
 from kernbench.triton_emu.source import kernel_error
 from kernbench.triton_emu.tile_plans import BlockLimits, TileSizes
 
-Input: TypeAlias = Handle | Ref | Number
-Stream: TypeAlias = ArrayPlace | Number
-Step: TypeAlias = tuple[str] | tuple[str, Input]
+StepInput: TypeAlias = Handle | Ref | Number
+StreamInput: TypeAlias = ArrayPlace | Number
+EpilogueCall: TypeAlias = tuple[str] | tuple[str, StepInput]
 
 GEMM = "gemm"
 AUTO: Literal["auto"] = "auto"
@@ -50,7 +50,7 @@ class Form:
     ``shape`` is what the kernel calls it; a result of one axis is written as a matrix of one row.
     """
 
-    inputs: tuple[Stream, ...]
+    inputs: tuple[StreamInput, ...]
     dtype: DType
     shape: Shape
     result: DType
@@ -61,19 +61,19 @@ class Form:
         return tuple([x for x in self.inputs if isinstance(x, Operand | MemoryRef)])
 
 
-def given(operand: Input | None) -> tuple[Input, ...]:
+def given(operand: StepInput | None) -> tuple[StepInput, ...]:
     """Return a keyword operand, if there is one."""
     return () if operand is None else (operand,)
 
 
 def split_output(
-    op: str, arguments: tuple[Input | Sequence[Step], ...], out_ptr: int | None
-) -> tuple[tuple[Input, ...], object, Sequence[Step]]:
+    op: str, arguments: tuple[StepInput | Sequence[EpilogueCall], ...], out_ptr: int | None
+) -> tuple[tuple[StepInput, ...], object, Sequence[EpilogueCall]]:
     """Return the operands of ``op``, its output (``out_ptr``, else the next argument), and the epilogue after that."""
     if op != GEMM and op not in ELEMENTWISE:
         raise kernel_error(f"no composite does {op!r}; {there_are(op, (GEMM, *ELEMENTWISE))}")
     arity = 2 if op == GEMM else ELEMENTWISE[op].arity
-    epilogue: Sequence[Step] = ()
+    epilogue: Sequence[EpilogueCall] = ()
     operands: list[Any] = list(arguments)
     if len(operands) == arity + 2 and isinstance(operands[-1], tuple | list):
         epilogue = operands.pop()
@@ -84,7 +84,7 @@ def split_output(
     return tuple(operands[:arity]), operands[arity], epilogue
 
 
-def gemm_form(inputs: Sequence[Stream], dot_dtypes: tuple[DType, ...]) -> Form:
+def gemm_form(inputs: Sequence[StreamInput], dot_dtypes: tuple[DType, ...]) -> Form:
     """Check a matrix product: two matrices of one type."""
     a, b = inputs
     if not isinstance(a, Operand | MemoryRef) or not isinstance(b, Operand | MemoryRef):
@@ -94,7 +94,7 @@ def gemm_form(inputs: Sequence[Stream], dot_dtypes: tuple[DType, ...]) -> Form:
     return Form((a, b), item, shape, OPERATORS["dot"].result_dtype(item, item))
 
 
-def elementwise_form(op: str, inputs: Sequence[Stream]) -> Form:
+def elementwise_form(op: str, inputs: Sequence[StreamInput]) -> Form:
     """Check an operator on arrays of one shape and type, and numbers."""
     arrays = [x for x in inputs if isinstance(x, Operand | MemoryRef)]
     if not arrays:
@@ -161,14 +161,14 @@ def check_blocks(limits: BlockLimits, form: Form, epilogue: tuple[Epilogue, ...]
         raise kernel_error(problem)
 
 
-def listed(epilogue: Sequence[Step]) -> tuple[Step, ...]:
+def listed(epilogue: Sequence[EpilogueCall]) -> tuple[EpilogueCall, ...]:
     """Return the steps, each a tuple that begins with its name."""
     if isinstance(epilogue, str) or not all(isinstance(step, tuple) and step for step in epilogue):
         raise kernel_error(f'an epilogue is a sequence of tuples, as (("bias", x), ("relu",)), not {epilogue!r}')
     return tuple(epilogue)
 
 
-def check_step(name: str, given: Sequence[Input]) -> None:
+def check_step(name: str, given: Sequence[StepInput]) -> None:
     """Check a step: it exists, and has as many operands as it takes."""
     if name not in EPILOGUE:
         raise kernel_error(f"unknown epilogue step {name!r}; {there_are(name, tuple(EPILOGUE))}")
@@ -181,7 +181,7 @@ def check_step(name: str, given: Sequence[Input]) -> None:
             raise kernel_error(f"epilogue step {name!r} takes {kind}, not {x!r}")
 
 
-def step_array(name: str, array: Stream, form: Form) -> ArrayPlace:
+def step_array(name: str, array: StreamInput, form: Form) -> ArrayPlace:
     """Return the operand of ``bias`` as a vector along the last axis, of ``add`` as a matrix like the result."""
     assert isinstance(array, Operand | MemoryRef)
     known = (form.dtype, F32) if form.dtype.is_float else (form.dtype, I32, F32)
@@ -226,11 +226,11 @@ class CompositeCalls(Issuer):
     def composite(
         self,
         op: str,
-        *operands: Input | Sequence[Step],
+        *operands: StepInput | Sequence[EpilogueCall],
         a: Handle | Ref | None = None,
         b: Handle | Ref | None = None,
         out_ptr: int | None = None,
-        epilogue: Sequence[Step] = (),
+        epilogue: Sequence[EpilogueCall] = (),
         out_dtype: object = None,
         out_strides: Ints | None = None,
         block: object = None,
@@ -262,7 +262,7 @@ class CompositeCalls(Issuer):
         )
         self._issue(command, reads)
 
-    def _stream(self, x: Input) -> Stream:
+    def _stream(self, x: StepInput) -> StreamInput:
         """Return an operand as the scheduler gets it."""
         if isinstance(x, Handle):
             return self._own(x).array
@@ -270,7 +270,7 @@ class CompositeCalls(Issuer):
             raise kernel_error(f"{x!r} belongs to a kernel on {x.site}; this is {self._site}")
         return x.array if isinstance(x, Ref) else x
 
-    def _step(self, step: Step, form: Form) -> Epilogue:
+    def _step(self, step: EpilogueCall, form: Form) -> Epilogue:
         name, *operands = step
         check_step(name, operands)
         if not operands:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from kernbench.common.dtypes import F32, I32, DType
 from kernbench.common.dtypes import dtype as element_type
 from kernbench.common.errors import InputError
-from kernbench.messages.steps import Source, Step
+from kernbench.messages.steps import ChunkSource, Step
 
 
 class Op(NamedTuple):
@@ -306,14 +306,14 @@ class _Ops:
             drops[at].append(value)
         return [tuple.__new__(Op, (*op, tuple(gone))) for op, gone in zip(self._ops, drops, strict=True)]
 
-    def _value(self, source: Source) -> int:
+    def _value(self, source: ChunkSource) -> int:
         found = self._named.get(source)
         if found is None:
             what = f"no message of {source} has been received" if isinstance(source, str) else f"buffer {source} is"
             raise InputError(what if isinstance(source, str) else f"{what} used before it is written")
         return found
 
-    def _stored(self, source: Source, count: int) -> int:
+    def _stored(self, source: ChunkSource, count: int) -> int:
         value = self._value(source)
         if self._counts[value] != count:
             raise InputError(f"the chunk has {count} elements, what is stored {self._counts[value]}")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kernbench.ccl.pieces import Messages, messages_of
-from kernbench.messages.steps import Chunk, Source, Step, await_message, copy, load, send, store
+from kernbench.messages.steps import Chunk, ChunkSource, Step, await_message, copy, load, send, store
 from kernbench.triton_emu.schedules import ScheduledKernel
 
 
@@ -44,7 +44,7 @@ def _pass_round(pieces: list[Chunk], world_size: int, lanes: int, messages: Mess
     """Reduce ``pieces`` in ``lanes``, in each of which one after the other goes round."""
     steps = [send("E", i) for i in range(lanes)]
     spare = len(pieces)
-    passing: Source = "W" if messages.n_slots > 1 else spare  # an only slot has to be free before anybody can send
+    passing: ChunkSource = "W" if messages.n_slots > 1 else spare  # an only slot has to be free before anybody can send
     for i, hop in _arrivals(len(pieces), lanes, world_size - 1):
         steps.append(await_message("W", pieces[i].size))
         if passing != "W":

@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_places import Numbers, Places
+from kernbench.topology.hbm_places import BurstArray, Places
 from kernbench.topology.hbm_spec import AddressMapping, HbmTiming
 
 MOST_KEPT = 1 << 15
@@ -59,7 +59,7 @@ class Layout:
             return 0
         return int(self._banks(np.array([row * (self.sweep_bytes // self.burst_bytes)], dtype=np.int64))[0])
 
-    def _banks(self, bursts: Numbers) -> Numbers:
+    def _banks(self, bursts: BurstArray) -> BurstArray:
         """Return the bank of each burst, by its number in the slice."""
         places, sizes = self._places.of(bursts), self._places.sizes
         banks = places["pc"]
