@@ -18,7 +18,7 @@ from kernbench.library.probes import Probe
 from kernbench.messages.requests import PeCoord
 from kernbench.probe.cases import HbmSlice, ProbeCase, ProbeFlow, Site
 from kernbench.probe.closed_form import Breakdown, compute_closed_form
-from kernbench.probe.measure import probe_case, refreshed_evenly, run_once
+from kernbench.probe.measure import probe_case, run_once, spread_refresh
 from kernbench.probe.report import ProbeReport
 from kernbench.topology.builder import Topology
 
@@ -175,9 +175,9 @@ def test_a_report_without_banks_has_no_refresh(make_machine: MakeMachine) -> Non
 def test_only_refresh_of_all_banks_is_measured_otherwise(make_machine: MakeMachine) -> None:
     for mode in ("spread", "none"):
         machine = make_machine(f"cube.hbm.refresh={mode}")
-        assert refreshed_evenly(machine) is machine
+        assert spread_refresh(machine) is machine
     machine = make_machine("cube.hbm.refresh=all-bank")
-    evenly = refreshed_evenly(machine)
+    evenly = spread_refresh(machine)
     assert evenly.digest == make_machine("cube.hbm.refresh=spread").digest
     assert machine.spec.cube.hbm.refresh_mode == "all-bank"
 

@@ -11,7 +11,7 @@ from kernbench.common.files import replacing, writable
 from kernbench.common.late import late
 from kernbench.common.values import value
 from kernbench.library.runs import Run
-from kernbench.observe.op_log_io import checked_path, write_op_log
+from kernbench.observe.op_log_io import check_path, write_op_log
 from kernbench.observe.roofline_chart import roofline_charts
 from kernbench.observe.trace_filter import EVERYTHING, LINKS, TraceFilter, parse_filter
 from kernbench.topology.builder import Topology
@@ -59,7 +59,7 @@ def list_files(
     if keep is not None and trace is None:
         raise InputError("--trace-filter says what --trace FILE shows; give both")
     return RunFiles(
-        op_log=None if op_log is None else checked_path(op_log),
+        op_log=None if op_log is None else check_path(op_log),
         trace=None if trace is None else writable(trace),
         roofline=None if roofline is None else _picture(roofline),
         keep=EVERYTHING if keep is None else parse_filter(keep, machine.topology_obj.nodes),

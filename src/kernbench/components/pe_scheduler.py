@@ -323,7 +323,7 @@ class PeScheduler(Component):
             self._sizes,
             (self._reads(a, nodes), self._reads(b, nodes)),
             macs_per_ns=self.machine.spec.pe.gemm.rate(a.dtype),
-            write_ns=out.dtype.itemsize / min(map(self._sustained_gbs, nodes[out])) if beside else 0.0,
+            write_ns=out.dtype.itemsize / min(map(self._rate_gbs, nodes[out])) if beside else 0.0,
         )
 
     def _reads(self, operand: ArrayPlace, nodes: Mapping[MemoryRef, Sequence[str]]) -> OperandReads:
@@ -333,7 +333,7 @@ class PeScheduler(Component):
         machine, gbs, latency_ps = self.machine, inf, 0
         for node in nodes[operand]:
             there, back = machine.route(self._dma_id, node), machine.route(node, self._dma_id)
-            gbs = min(gbs, back.bottleneck_gbs, self._sustained_gbs(node))
+            gbs = min(gbs, back.bottleneck_gbs, self._rate_gbs(node))
             way_ps = there.latency_ps(machine.header_bytes) + back.total_overhead_ps
             latency_ps = max(latency_ps, machine.spec.pe.dma.setup_ps + way_ps + self._access_ps(node))
         step, pitch = sorted(map(abs, row_strides(operand)))
@@ -351,7 +351,7 @@ class PeScheduler(Component):
             return ns_to_ps(cube.hbm.access_ns(attrs))
         return attrs.access_ps if isinstance(attrs, SramAttrs) else 0
 
-    def _sustained_gbs(self, node: str) -> float:
+    def _rate_gbs(self, node: str) -> float:
         """Return the rate of a memory; infinite for one that says nothing of it."""
         attrs = self.machine.graph.node(node).attrs
         if isinstance(attrs, HbmCtrlAttrs):
@@ -375,7 +375,7 @@ class PeScheduler(Component):
             plan = self._plans[0]
             source, plan.source = plan.source, None
             if source is not None:
-                listed = self._listed(plan.command, source) if self._in_flight == self._most_in_flight else None
+                listed = self._tile_list(plan.command, source) if self._in_flight == self._most_in_flight else None
                 if listed is not None:
                     self.begin_passage(plan, source, listed, cause)
                     continue
@@ -415,7 +415,7 @@ class PeScheduler(Component):
         plan.inside += is_last
         self._passages.begin(plan, source, listed, cause, is_last=is_last)
 
-    def _listed(self, command: Command, source: DotTiles | StepTiles) -> TileList | None:
+    def _tile_list(self, command: Command, source: DotTiles | StepTiles) -> TileList | None:
         """Return the list of tiles if they may go by timetable."""
         known, key = self._tile_lists.known, source.key
         if key not in known:

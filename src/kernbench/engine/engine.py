@@ -276,7 +276,7 @@ class GraphEngine:
         """Start a request now and return at once."""
         check_host_calls()
         self._recover()
-        numbered = self._numbered(msg, len(self._handles))
+        numbered = self._assign_number(msg, len(self._handles))
         handle = RequestHandle(numbered, self.machine.clock.time)
         log = self.machine.log
         cause = (NONE, By.NOTHING) if self._waited < 0 else (self._waited, By.HOST)
@@ -311,7 +311,7 @@ class GraphEngine:
             self._waited = row
             self.machine.clock.halt()
 
-    def _numbered(self, msg: HostMsg, request_id: int) -> HostMsg:
+    def _assign_number(self, msg: HostMsg, request_id: int) -> HostMsg:
         """Number a request. The data of a write move into its record, which drops them when they are written."""
         if isinstance(msg, MemoryWriteMsg) and msg.data is not None:
             if self.enable_data:
@@ -390,7 +390,7 @@ class GraphEngine:
     def _check_limits(self, upcoming_ps: int) -> None:
         """LimitReached when no event may fire any more, the next of which would at ``upcoming_ps``."""
         if upcoming_ps > self._last_ps:
-            raise LimitReached(f"stopped by --max-sim-ns {self._limits.sim_ns:g}, {self._reached}")
+            raise LimitReached(f"stopped by --max-sim-ns {self._limits.sim_ns:g}, {self._state_text}")
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise self.out_of_time()
 
@@ -407,11 +407,11 @@ class GraphEngine:
         """Return the error of a run that has taken as long as it may, or, as ``foreseen``, would take longer."""
         stopped = f"stopped by --max-wall-s {self._limits.wall_s:g}"
         return LimitReached(
-            f"{stopped}, {self._reached}" if foreseen is None else f"{stopped} before it is over: {foreseen}"
+            f"{stopped}, {self._state_text}" if foreseen is None else f"{stopped} before it is over: {foreseen}"
         )
 
     @property
-    def _reached(self) -> str:
+    def _state_text(self) -> str:
         waits = summary(waiting_kernels(self.machine).values())
         thinking = [part for part in self.machine.components if isinstance(part, ThinkingPart)]
         restless = [
@@ -516,7 +516,9 @@ class GraphEngine:
         messages = [each for part in queues if part.queue_pairs for each in part.pending_messages]
         for part in queues:
             part.empty(busy)
-        self._emptied += [self._placed(each) for each in messages if each.pe not in busy and each.peer not in busy]
+        self._emptied += [
+            self._place_message(each) for each in messages if each.pe not in busy and each.peer not in busy
+        ]
 
     def unreceived(self, pes: Iterable[PeCoord] | None = None) -> tuple[UnreceivedMessage, ...]:
         """Return the messages to ``pes`` (None: to all PEs with queues) that no kernel has received.
@@ -527,14 +529,14 @@ class GraphEngine:
         parts = [part for part in self.machine.components if isinstance(part, QueuePart) and part.queue_pairs]
         if pes is not None:
             parts = [queue_part(self.machine, pe) for pe in pes]
-        messages = [self._placed(each) for part in parts for each in part.pending_messages]
+        messages = [self._place_message(each) for part in parts for each in part.pending_messages]
         return tuple(each for each in messages if not self._has_failed(each.launch))
 
     def _has_failed(self, launch: int) -> bool:
         outcome = self._handles[launch].outcome
         return outcome is not None and outcome.error is not None
 
-    def _placed(self, message: UnreceivedMessage) -> UnreceivedMessage:
+    def _place_message(self, message: UnreceivedMessage) -> UnreceivedMessage:
         """Return the message with the file of the kernel that sent it, or the line of the program that called that."""
         msg = self._handles[message.launch].msg
         if not isinstance(msg, KernelLaunchMsg):

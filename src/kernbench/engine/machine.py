@@ -136,7 +136,7 @@ class Machine:
             node = self.graph.node(node_id)
             cls = REGISTRY.lookup(node.impl)
             assert issubclass(cls, Component), "checked when the machine was made"
-            with _named(node):
+            with _name_part(node):
                 found = cls(node, self)
                 found.begin()
             self._components[node_id] = found
@@ -205,11 +205,11 @@ class Machine:
         edge = self.graph.edge(src, dst)
         entered, left = self.component(dst), self.component(src)
         divided = left.junction is not None and left.junction.divides
-        with _named(self.graph.node(dst)):
+        with _name_part(self.graph.node(dst)):
             serial = "handles_serially" in called_at(entered.node.kind) and entered.handles_serially
             entry_ns = 0.0 if serial else sound_overhead_ns(entered)
             entered_gbs = _constant(entered.link_rate)
-        with _named(self.graph.node(src)):
+        with _name_part(self.graph.node(src)):
             rate = left.link_rate
         bw_gbs = min(edge.bw_gbs, _constant(rate) or edge.bw_gbs)
         # A part that is slower than the link into it keeps what waits, so a stream meets no full FIFO. With turns of
@@ -278,7 +278,7 @@ def _constant(rate: float | VaryingRate | None) -> float | None:
 
 
 @contextmanager
-def _named(node: Node) -> Iterator[None]:
+def _name_part(node: Node) -> Iterator[None]:
     """Add the name of the part to an error that its code raises."""
     try:
         yield

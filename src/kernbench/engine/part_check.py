@@ -71,10 +71,10 @@ def _unmakeable(cls: type[Component], impl: str) -> Iterator[str]:
 @cache
 def _behaviour(cls: type[Component]) -> tuple[str, ...]:
     """Return the names of ``cls`` that look as if the machine were to call them."""
-    return tuple(_expected(cls))
+    return tuple(_list_overrides(cls))
 
 
-def _expected(cls: type[Component]) -> Iterator[str]:
+def _list_overrides(cls: type[Component]) -> Iterator[str]:
     for name in sorted({name for base in cls.__mro__ for name in vars(base)}):
         if name in COMPONENT_CALLS:
             expected = inspect.getattr_static(cls, name) is not inspect.getattr_static(Component, name)

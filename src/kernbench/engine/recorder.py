@@ -220,7 +220,7 @@ class ContentMaker:
         elif places:
             given, found = iter((places,) if isinstance(places, int) else places), []
             for x in inputs:
-                found.append(self._located(x, given) if isinstance(x, MemoryRef) else x)
+                found.append(self._locate(x, given) if isinstance(x, MemoryRef) else x)
             inputs = tuple(found)
             if op in COMPOSITES:
                 steps = tuple([self._step(step, given) for step in params.epilogue])
@@ -228,7 +228,7 @@ class ContentMaker:
             if op is ATOMIC:  # the reference is its source too
                 out = inputs[0]
             elif isinstance(out, MemoryRef):
-                out = self._located(out, given)
+                out = self._locate(out, given)
         return Work(_LABELS[op], name, inputs, out, params)
 
     def _of_plain_move(self, move: PlainMove) -> Work:
@@ -241,9 +241,9 @@ class ContentMaker:
 
     def _step(self, step: Epilogue, places: Iterator[Place]) -> Epilogue:
         operand = step.operand
-        return Epilogue(step.name, self._located(operand, places)) if isinstance(operand, MemoryRef) else step
+        return Epilogue(step.name, self._locate(operand, places)) if isinstance(operand, MemoryRef) else step
 
-    def _located(self, ref: MemoryRef, places: Iterator[Place]) -> Operand:
+    def _locate(self, ref: MemoryRef, places: Iterator[Place]) -> Operand:
         """Return an array in memory, whose extent lies in the next segments of ``places`` in the order of offsets."""
         found = next(places)
         segments = () if isinstance(found, int) else found

@@ -147,7 +147,7 @@ class ThinkingPart(Component):
     def process(self, behaviour: Behaviour) -> Process:
         """Start another process of this part, which goes on beside ``run`` and ends with it; wait for it by yield."""
         if not isinstance(behaviour, Generator):
-            raise UnsupportedError(f"a process is a generator, not {_shown(behaviour)}: it has to yield events")
+            raise UnsupportedError(f"a process is a generator, not {_show(behaviour)}: it has to yield events")
         self._processes = {each: driven for each, driven in self._processes.items() if each.is_alive}
         driven = self._drive(behaviour, self.cause)
         made = Process(self.env, driven)
@@ -176,10 +176,10 @@ class ThinkingPart(Component):
         UnsupportedError for what this part was not asked, or has answered.
         """
         if error is not None and not isinstance(error, Exception):
-            raise UnsupportedError(f"answer(error={_shown(error)}): give an exception, as in error=ValueError(...)")
+            raise UnsupportedError(f"answer(error={_show(error)}): give an exception, as in error=ValueError(...)")
         asked = self._unanswered.pop(_key(question), None)
         if asked is None:
-            raise UnsupportedError(f"nobody waits for an answer to {_shown(question)} of {self.node.id}")
+            raise UnsupportedError(f"nobody waits for an answer to {_show(question)} of {self.node.id}")
         recorder, now = self.machine.recorder, self.clock.time
         if isinstance(question, ReadRequest):
             recorder.accessed(question.op, now)
@@ -204,7 +204,7 @@ class ThinkingPart(Component):
     def standing(self, asked: Delivery) -> str:
         """Describe a message that is not answered; override it to say what the answer waits for."""
         taken = id(asked.message) not in self._delivered
-        return f"has not {'answered' if taken else 'taken'} {_shown(asked.message)} from {asked.sender}"
+        return f"has not {'answered' if taken else 'taken'} {_show(asked.message)} from {asked.sender}"
 
     # --- for the machine ----------------------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class ThinkingPart(Component):
                 continue
             taking, since_ps = event.__class__ is Take, self.clock.time
             if taking and cause[0] >= 0:
-                self._handled()
+                self._close_message()
             try:
                 value = yield event
                 step = behaviour.send
@@ -286,7 +286,7 @@ class ThinkingPart(Component):
         """Why a process cannot wait for what it has yielded."""
         if not isinstance(event, Event):
             wanted = "self.inbox.get(), self.wait_ns(5), a request of a simpy.Resource, self.process(...)"
-            return f"it yielded {_shown(event)}, which is no event to wait for: yield {wanted}"
+            return f"it yielded {_show(event)}, which is no event to wait for: yield {wanted}"
         if event.env is not self.env:
             return "it yielded an event of another SimPy environment: make it with self.env"
         return (
@@ -302,7 +302,7 @@ class ThinkingPart(Component):
                 cause = delivery.row, By.ORDER
         return cause
 
-    def _handled(self) -> None:
+    def _close_message(self) -> None:
         """Note that the message which the process took last is dealt with, as far as the log is concerned."""
         row, log = self.cause[0], self.machine.log
         if row >= 0 > log.rows[row + END]:
@@ -310,7 +310,7 @@ class ThinkingPart(Component):
 
     def _act(self) -> None:
         """Open a row for what the process has done since it last sent something: it sends something now."""
-        self._handled()
+        self._close_message()
         row, log, now = self.cause[0], self.machine.log, self.clock.time
         if row >= 0 and log.rows[row + END] < now:
             what, launch, parent, end = (log.rows[row + column] for column in (WHAT, LAUNCH, PARENT, END))
@@ -321,7 +321,7 @@ class ThinkingPart(Component):
     def _check_taken(self) -> None:
         """UnsupportedError when messages are left and no process is."""
         if self.inbox.items and not self._n_alive:
-            found = _shown(self.inbox.items[0])
+            found = _show(self.inbox.items[0])
             raise UnsupportedError(
                 f"{found} came, and run() has ended: let it take messages for ever, "
                 "with 'while True: message = yield self.inbox.get()'"
@@ -336,7 +336,7 @@ def _key(message: Any) -> Hashable | None:
     return (message.op, message.part) if kind in _ACCESSES or isinstance(message, QueueData) else None
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     """Show a value in an error, by its type where that says more."""
     if isinstance(value, PartOrder | SipOrder | CubeOrder | PeOrder | Report):
         return f"the {type(value).__name__} of request {value.request_id}"

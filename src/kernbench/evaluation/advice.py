@@ -32,7 +32,7 @@ from kernbench.runtime_api.run_explanation import LaunchExplanation, RunExplanat
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, compile_variant
 from kernbench.topology.resources import find_resources, settings_of, speed_up
-from kernbench.topology.scaling import replaced
+from kernbench.topology.scaling import replace_entries
 
 FASTER = 1.1
 MOST_RESOURCES = 5
@@ -92,7 +92,7 @@ def spread_refresh(machine: Topology) -> Topology:
     hbm = machine.configured.cube.hbm
     if hbm.banks is None or hbm.refresh_mode == "spread":
         return machine
-    return compile_variant(machine, replaced(machine.configured, {("cube", "hbm", "refresh"): "spread"}))
+    return compile_variant(machine, replace_entries(machine.configured, {("cube", "hbm", "refresh"): "spread"}))
 
 
 @value(kw_only=True)

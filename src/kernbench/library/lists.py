@@ -18,7 +18,7 @@ from kernbench.probe.cases import CASES
 from kernbench.runtime_api.bench_registry import Bench, known_benches, load_bench
 from kernbench.topology.builder import list_machines as packaged
 from kernbench.topology.hbm_export import TimingRow, preset_document, preset_facts, preset_named, timing_rows
-from kernbench.topology.hbm_spec import TimingPreset, marked
+from kernbench.topology.hbm_spec import TimingPreset, mark_assumed
 
 # Importing the package is what makes its benches known.
 BENCHES = kernbench.benches.__name__
@@ -153,7 +153,7 @@ class TimingDescription:
     @property
     def title(self) -> str:
         """The name, marked if values of it are assumed."""
-        return marked(self.name, assumed=self.preset.assumed)
+        return mark_assumed(self.name, assumed=self.preset.assumed)
 
     @property
     def facts(self) -> Mapping[str, str]:

@@ -15,7 +15,7 @@ from kernbench.library.progress import ProgressDisplay, StepProgress
 from kernbench.library.tables import LINE, Table, make_table, text_html
 from kernbench.probe.cases import ProbeCase, cases_of, find_case
 from kernbench.probe.measure import probe_case as measure_case
-from kernbench.probe.measure import refreshed_evenly
+from kernbench.probe.measure import spread_refresh
 from kernbench.probe.memory_case import NAME as MEMORY
 from kernbench.probe.memory_case import Latency, LatencyFigures, PatternRow, SliceReport, probe_slice, slices_of
 from kernbench.probe.report import Crowd, LinkLoad, NotHere, ProbeReport, Sustained, TraceRow, Transaction
@@ -177,7 +177,7 @@ def probe_machine(
 def _probe(
     machine: CompiledMachine, cases: Sequence[ProbeCase], nbytes: int, tell: OnSteps, *, details: bool
 ) -> Iterator[ProbeReport | NotHere]:
-    measured = refreshed_evenly(machine.topology) if cases else machine.topology
+    measured = spread_refresh(machine.topology) if cases else machine.topology
     for at, case in enumerate(cases):
         tell(StepProgress(case.name, at, len(cases)))
         yield measure_case(measured, case, nbytes, details=details)

@@ -203,7 +203,7 @@ class ProgressDisplay:
             self._task = self._bar.add_task("", total=1.0)
             self._bar.start()
         room = self._bar.console.width - BESIDE_TEXT - (0 if state.share is None else BAR_WIDTH)
-        self._bar.update(self._task, description=_cut(_plain(str(state)), room), completed=state.share or 0.0)
+        self._bar.update(self._task, description=_shorten(_plain(str(state)), room), completed=state.share or 0.0)
 
     def _show_in_notebook(self, state: ProgressState) -> None:
         value = "" if state.share is None else f' value="{state.share:.4f}"'
@@ -214,7 +214,7 @@ class ProgressDisplay:
             self._handle.update(shown)
 
 
-def _cut(text: str, most: int) -> str:
+def _shorten(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: max(0, most - 1)]}…"
 
 

@@ -51,7 +51,7 @@ def combine(
     op = operator(work.name)
     if not steps:
         return compute(op, args, out, shape, work.params, acc)
-    return narrow(_finished(compute(op, args, _wide(op, args), shape, work.params, acc), steps), out)
+    return narrow(_finish(compute(op, args, _wide(op, args), shape, work.params, acc), steps), out)
 
 
 def _wide(op: Operator, args: Sequence[Array | float]) -> DType:
@@ -60,7 +60,7 @@ def _wide(op: Operator, args: Sequence[Array | float]) -> DType:
     return I64 if integers and op.integer is not None else F32
 
 
-def _finished(value: Array, steps: Sequence[EpilogueStep]) -> Array:
+def _finish(value: Array, steps: Sequence[EpilogueStep]) -> Array:
     """Apply an epilogue to unrounded results, by the rules of ``operators.gemm``: f32, or f64 after integers."""
     if value.dtype.kind in "iu":
         value = value.astype(np.float64)
@@ -69,7 +69,7 @@ def _finished(value: Array, steps: Sequence[EpilogueStep]) -> Array:
     return value
 
 
-def _copied(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+def _copy(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
     source, out = work.inputs[0], work.output
     if out is None or not isinstance(source, Operand):
         source, out = _operand(source), _output(work)
@@ -79,7 +79,7 @@ def _copied(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Arr
     return array if source.shape == out.shape else array.reshape(out.shape)
 
 
-def _calculated(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:
+def _calculate(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:
     params, out = work.params, work.output or _output(work)
     if params is NO_PARAMS and out.dtype is F32 and out.shape:  # mostly nothing is to be widened or rounded
         arrays: list[Array] = []
@@ -93,7 +93,7 @@ def _calculated(work: Work, memory: OperandMemory, acc: DType, private: bool) ->
                 made: Array = fn(*arrays)
                 return made
     if params.epilogue:
-        return _combined(work, memory, acc, private)
+        return _combine(work, memory, acc, private)
     op = operator(work.name)
     # Only what moves elements without computing can give its operand back; everything else makes a new array.
     private = private and op.kind == "move"
@@ -102,7 +102,7 @@ def _calculated(work: Work, memory: OperandMemory, acc: DType, private: bool) ->
     return value.reshape(out.shape) if op.kind == "reduce" else value
 
 
-def _combined(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+def _combine(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
     args = [memory.load(x, private=False) if isinstance(x, Operand) else x for x in work.inputs]
     steps = [_step(e, memory) for e in work.params.epilogue]
     return combine(work, args, steps, _output(work).shape, acc)
@@ -117,7 +117,7 @@ def _step(step: Epilogue, memory: OperandMemory) -> EpilogueStep:
     return step.name, step.operand
 
 
-def _changed(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+def _change(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
     """Return what an atomic leaves in memory, and store what it found where the kernel wants it."""
     there, op = _operand(work.inputs[0]), ATOMICS[work.name]
     given = [memory.load(_operand(x), private=False) for x in work.inputs[1:]]
@@ -150,7 +150,7 @@ def _one_after_another(op: Operator, old: Array, given: Sequence[Array], there: 
     return new
 
 
-def _written_by_host(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
+def _apply_host_write(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
     out = _output(work)
     data = work.data
     if data is not None:
@@ -180,11 +180,11 @@ def _output(work: Work) -> Operand:
     return work.output
 
 
-RULES: Mapping[str, Rule] = dict.fromkeys(sorted(COPIES), _copied) | {
-    "math": _calculated,
-    "gemm": _combined,
-    "atomic": _changed,
-    "memory_write": _written_by_host,
+RULES: Mapping[str, Rule] = dict.fromkeys(sorted(COPIES), _copy) | {
+    "math": _calculate,
+    "gemm": _combine,
+    "atomic": _change,
+    "memory_write": _apply_host_write,
     "memory_read": _read_by_host,
 }
 """The rule that makes the array of a record, by its kind: as ``result``."""

@@ -157,12 +157,12 @@ class MemoryStore:
         UnknownNameError: no such space; RunError: a negative stride.
         """
         found = self._window(space, addr, shape, dtype, strides)
-        return self._gathered(space, addr, shape, dtype, strides) if found is None else found.copy()
+        return self._gather(space, addr, shape, dtype, strides) if found is None else found.copy()
 
     def view(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None = None) -> Array:
         """Return what ``read`` returns, uncopied if its bytes lie together: read-only, valid until the next write."""
         found = self._window(space, addr, shape, dtype, strides)
-        return self._gathered(space, addr, shape, dtype, strides) if found is None else found
+        return self._gather(space, addr, shape, dtype, strides) if found is None else found
 
     def place(self, space: str, addr: int, shape: Shape, dtype: DType, strides: Shape | None = None) -> Array | None:
         """Return the bytes in place, to read and write until a ``keep`` there. None if they do not lie together or
@@ -207,7 +207,7 @@ class MemoryStore:
 
     def written(self, space: str, addr: int, nbytes: int) -> Array:
         """Return a bool for each of ``nbytes`` from ``addr`` on: True when written. RunError unless tracked."""
-        memory = self._tracked(space)
+        memory = self._memory_of(space)
         found = np.zeros(nbytes, np.bool_)
         for at, part, _ in split(addr, found, (1,), memory.end_at):
             extent = memory.extent_at(at)
@@ -217,7 +217,7 @@ class MemoryStore:
 
     def forget(self, space: str, addr: int, nbytes: int) -> None:
         """Forget that these bytes were written, though they stay. RunError when that is not tracked."""
-        memory = self._tracked(space)
+        memory = self._memory_of(space)
         for at, part, _ in split(addr, _phantom((nbytes,)), (1,), memory.end_at):
             extent = memory.extent_at(at)
             if extent is not None:
@@ -237,14 +237,14 @@ class MemoryStore:
         extent = memory.extents[bisect_right(memory.starts, addr) - 1]
         return None if end > extent.end else extent.seen(addr, end, shape, kind.numpy, strides)
 
-    def _gathered(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None) -> Array:
+    def _gather(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None) -> Array:
         kind = dtype_named(dtype)
         result = np.zeros(shape, kind.numpy)
         _, steps = _byte_geometry(shape, kind.itemsize, strides)
         self._memories[space].gather(addr, as_bytes(result), steps)
         return result
 
-    def _tracked(self, space: str) -> _SpaceExtents:
+    def _memory_of(self, space: str) -> _SpaceExtents:
         if not self.is_tracked:
             raise RunError("this memory does not know what was written; make it with on_unwritten=…")
         return self._memories.get(space) or _unknown(space)

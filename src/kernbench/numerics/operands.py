@@ -64,9 +64,9 @@ class OperandMemory:
         if place is not None:
             return place.copy() if private else place
         if _is_list(operand):
-            return _gathered(self._store, operand)
+            return _gather(self._store, operand)
         if operand.segments or operand.valid is not None:
-            return _padded(operand, _loaded_region(self._store, operand))
+            return _pad(operand, _load_region(self._store, operand))
         found = self._store.view(operand.space, operand.address, operand.shape, operand.dtype, operand.strides)
         return found.copy() if private and not (found.base is None or never_changes(found)) else found
 
@@ -140,7 +140,7 @@ def _is_list(operand: Operand) -> bool:
     return sum(nbytes for _, nbytes in operand.segments) == operand.nbytes
 
 
-def _gathered(store: MemoryStore, operand: Operand) -> Array:
+def _gather(store: MemoryStore, operand: Operand) -> Array:
     whole = np.full(operand.shape, operand.other, operand.dtype.numpy)
     raw, at = as_bytes(whole).reshape(-1), 0
     for address, nbytes in operand.segments:
@@ -160,7 +160,7 @@ def _scatter(store: MemoryStore, operand: Operand, array: Array) -> None:
         at += nbytes
 
 
-def _loaded_region(store: MemoryStore, operand: Operand) -> Array:
+def _load_region(store: MemoryStore, operand: Operand) -> Array:
     shape = operand.shape if operand.valid is None else operand.valid
     if not operand.segments:
         return store.read(operand.space, operand.address, shape, operand.dtype, _strides(operand))
@@ -171,7 +171,7 @@ def _loaded_region(store: MemoryStore, operand: Operand) -> Array:
     return region
 
 
-def _padded(operand: Operand, region: Array) -> Array:
+def _pad(operand: Operand, region: Array) -> Array:
     if operand.valid is None:
         return region
     whole = np.full(operand.shape, operand.other, operand.dtype.numpy)

@@ -160,7 +160,7 @@ def _format(path: str | Path, formats: dict[str, Any]) -> Any:
     return found
 
 
-def checked_path(path: str | Path) -> Path:
+def check_path(path: str | Path) -> Path:
     """``path`` if an op-log can be written there. InputError for another suffix, or a folder that does not exist."""
     _format(path, _WRITERS)
     return writable(path)

@@ -40,7 +40,7 @@ class StreamSpan:
         return self.end_ps - self.start_ps
 
 
-def refreshed_evenly(topology: Topology) -> Topology:
+def spread_refresh(topology: Topology) -> Topology:
     """Return a machine with ``refresh: spread`` in place of all-bank; it is what cases are measured on.
 
     With outages a transaction takes longer by what it meets of them, and its closed form is no longer exact.
@@ -57,7 +57,7 @@ def probe_cases(
     topology: Topology, cases: Iterable[ProbeCase], nbytes: int = DEFAULT_BYTES, *, details: bool = False
 ) -> Iterator[ProbeReport | NotHere]:
     """Probe cases one after another; see ``probe_case``."""
-    topology = refreshed_evenly(topology)
+    topology = spread_refresh(topology)
     site = Site(topology.topology_obj)
     for case in cases:
         yield probe_case(topology, case, nbytes, details=details, site=site)
@@ -73,9 +73,9 @@ def probe_case(
 ) -> ProbeReport | NotHere:
     """Measure a case with transactions of ``nbytes``; with ``details`` also the sweep over sizes and the hops.
 
-    The machine is as ``refreshed_evenly`` has it. InputError for a size that its memory has no room for.
+    The machine is as ``spread_refresh`` has it. InputError for a size that its memory has no room for.
     """
-    topology = refreshed_evenly(topology)
+    topology = spread_refresh(topology)
     flows = case.place(site or Site(topology.topology_obj))
     if isinstance(flows, Absent):
         return NotHere(case=case.name, description=case.description, why=flows.why)

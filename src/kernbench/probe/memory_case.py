@@ -24,7 +24,16 @@ from kernbench.components.hbm.controller import Request, SliceArbiter
 from kernbench.components.hbm.layout import Layout
 from kernbench.core.clock import Clock
 from kernbench.messages.fabric import Access
-from kernbench.topology.hbm_spec import HBM3, PRESETS, AddressMapping, HbmSpec, HbmTiming, Refresh, interleave, marked
+from kernbench.topology.hbm_spec import (
+    HBM3,
+    PRESETS,
+    AddressMapping,
+    HbmSpec,
+    HbmTiming,
+    Refresh,
+    interleave,
+    mark_assumed,
+)
 
 PATTERNS = (
     *("seq", "seq_write"),
@@ -200,7 +209,7 @@ class SliceReport:
     @property
     def memory(self) -> str:
         """The timing, with a mark where it is assumed."""
-        return marked(self.timing, assumed=self.assumed)
+        return mark_assumed(self.timing, assumed=self.assumed)
 
     @property
     def errors(self) -> tuple[float, ...]:
@@ -226,7 +235,7 @@ class SliceUnderTest:
     @property
     def memory(self) -> str:
         """The timing, with a mark where it is assumed."""
-        return marked(self.timing, assumed=self.assumed)
+        return mark_assumed(self.timing, assumed=self.assumed)
 
     def make(self) -> BankedMemory:
         """Make such a slice, idle."""

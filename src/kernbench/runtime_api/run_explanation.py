@@ -132,16 +132,16 @@ class RunExplanation:
     @property
     def main_launch(self) -> LaunchExplanation | None:
         """The longest launch of the name that has most of the run's critical path; None where no kernel is on it."""
-        spent = self._spent_by_name()
+        spent = self._sum_by_name()
         name = max(spent, key=lambda each: spent[each], default=None)
         return max((each for each in self.launches if each.name == name), key=lambda each: each.path.ps, default=None)
 
     @property
     def main_share(self) -> float:
         """The share of the run's critical path that launches of that name have."""
-        return max(self._spent_by_name().values(), default=0) / self.path.ps if self.path.ps else 0.0
+        return max(self._sum_by_name().values(), default=0) / self.path.ps if self.path.ps else 0.0
 
-    def _spent_by_name(self) -> dict[str, int]:
+    def _sum_by_name(self) -> dict[str, int]:
         """Return the time of the path in launches, by name; what a launch only waits for is none of it."""
         names = {each.request_id: each.name for each in self.launches}
         spent: dict[str, int] = {}

@@ -14,7 +14,7 @@ from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
 from kernbench.common.config import LEAST_RATE, Complaint, ConfigModel, Factor, Path
 from kernbench.common.values import value
 from kernbench.common.yaml_document import path_text
-from kernbench.topology.scaling import RATES, replaced, scaled, scaled_entries
+from kernbench.topology.scaling import RATES, list_paced_entries, replace_entries, scale_machine
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -89,8 +89,8 @@ def apply_clocks(spec: M, clocks: ClocksSpec) -> M:
     if not clocks.changed:
         return spec
     for name, factor in clocks.changed.items():
-        spec = scaled(spec, DRIVEN[name], factor)
-    return replaced(spec, {("clocks",): ClocksSpec()})
+        spec = scale_machine(spec, DRIVEN[name], factor)
+    return replace_entries(spec, {("clocks",): ClocksSpec()})
 
 
 def list_clocked_entries(spec: BaseModel, clocks: ClocksSpec) -> list[ClockedEntry]:
@@ -98,7 +98,7 @@ def list_clocked_entries(spec: BaseModel, clocks: ClocksSpec) -> list[ClockedEnt
     return [
         ClockedEntry(each.path, name, each.unit, each.given, each.scaled)
         for name, factor in clocks.changed.items()
-        for each in scaled_entries(spec, DRIVEN[name], factor)
+        for each in list_paced_entries(spec, DRIVEN[name], factor)
     ]
 
 

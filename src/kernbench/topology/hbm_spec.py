@@ -211,7 +211,7 @@ def _at_rate(timing: HbmTiming, pin_gbps: float, bus_bits: int) -> HbmTiming:
     return timing.model_copy(update={"ccd_s_ns": 8 * timing.burst_bytes / (bus_bits * pin_gbps)})
 
 
-def marked(name: str, *, assumed: bool) -> str:
+def mark_assumed(name: str, *, assumed: bool) -> str:
     """Return the name of a timing as it is printed."""
     return f"{name} (assumed)" if assumed else name
 
@@ -381,7 +381,7 @@ class HbmSpec(ConfigModel):
     @property
     def timing_text(self) -> str:
         """``timing_name``, with a mark where it is assumed."""
-        return marked(self.timing_name, assumed=self.is_assumed)
+        return mark_assumed(self.timing_name, assumed=self.is_assumed)
 
     @property
     def refresh_mode(self) -> Refresh:

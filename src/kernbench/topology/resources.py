@@ -13,7 +13,7 @@ from kernbench.common.values import value
 from kernbench.common.yaml_document import path_text
 from kernbench.topology.graph import Edge, Node
 from kernbench.topology.hbm_spec import PRESETS, HbmTiming
-from kernbench.topology.scaling import replaced, scaled, scaled_entries
+from kernbench.topology.scaling import list_paced_entries, replace_entries, scale_machine
 from kernbench.topology.spec import TopologySpec
 
 GEMM, MATH, FETCH, STORE = "GEMM", "MATH", "fetch", "store"
@@ -170,14 +170,14 @@ def _own_name(kind: str, impl: str) -> str:
 
 def speed_up(spec: TopologySpec, names: Iterable[str], factor: float) -> TopologySpec:
     """Return a machine that has some resources ``factor`` times as fast."""
-    return scaled(spell_out(spec), _places(spec, names), factor)
+    return scale_machine(spell_out(spec), _places(spec, names), factor)
 
 
 def settings_of(spec: TopologySpec, names: Iterable[str], factor: float) -> tuple[str, ...]:
     """Return what ``speed_up`` changes, as ``--set`` takes it; timings of banks are given together."""
     timings: list[str] = []
     found: list[str] = []
-    for each in scaled_entries(spell_out(spec), _places(spec, names), factor):
+    for each in list_paced_entries(spell_out(spec), _places(spec, names), factor):
         path = path_text(each.path)
         if each.given == each.scaled:
             continue
@@ -209,4 +209,4 @@ def spell_out(spec: TopologySpec) -> TopologySpec:
         updates["cube", "components", "hbm_ctrl", "attrs", "access_ns"] = hbm.access_ns(attrs) - cl_ns
     if banks is not None and isinstance(hbm.timing, str):
         updates["cube", "hbm", "timing"] = PRESETS[hbm.timing].timing
-    return replaced(spec, updates)
+    return replace_entries(spec, updates)

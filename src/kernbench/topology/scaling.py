@@ -36,7 +36,7 @@ def scale_number(unit: str, number: float, factor: float) -> float:
     return number * factor if unit in RATES else number / factor
 
 
-def scaled_entries(spec: BaseModel, places: Iterable[str], factor: float) -> Iterator[ScaledEntry]:
+def list_paced_entries(spec: BaseModel, places: Iterable[str], factor: float) -> Iterator[ScaledEntry]:
     """Yield every rate and latency at some places of a machine, each once, in their order."""
     seen: set[Path] = set()
     found: list[ScaledEntry] = []
@@ -52,18 +52,18 @@ def scaled_entries(spec: BaseModel, places: Iterable[str], factor: float) -> Ite
     return iter(found)
 
 
-def scaled(spec: M, places: Iterable[str], factor: float) -> M:
+def scale_machine(spec: M, places: Iterable[str], factor: float) -> M:
     """Return a machine whose rates and latencies at some places are ``factor`` times as fast."""
 
     def scale(_: Path, unit: str, number: float) -> float:
         return scale_number(unit, number, factor)
 
-    return replaced(
+    return replace_entries(
         spec, {path: _map_units(entry, path, _unit_of(path[-1]), scale) for path, entry in _entries(spec, places)}
     )
 
 
-def replaced(model: M, updates: Mapping[Path, Any]) -> M:
+def replace_entries(model: M, updates: Mapping[Path, Any]) -> M:
     """Return ``model`` with other entries at some paths."""
     own: dict[str, Any] = {}
     for path, entry in updates.items():
@@ -72,9 +72,10 @@ def replaced(model: M, updates: Mapping[Path, Any]) -> M:
         if len(path) == 1:
             own[name] = entry
         elif isinstance(part, BaseModel):
-            own[name] = replaced(part, {path[1:]: entry})
+            own[name] = replace_entries(part, {path[1:]: entry})
         else:
-            own[name] = {**part, path[1]: entry if len(path) == 2 else replaced(part[path[1]], {path[2:]: entry})}
+            inner = entry if len(path) == 2 else replace_entries(part[path[1]], {path[2:]: entry})
+            own[name] = {**part, path[1]: inner}
     return model.model_copy(update=own)
 
 

@@ -67,7 +67,7 @@ class Junction:
                 waiting = self._waiting[link]
                 waiting.append(_WaitingPacket(packet, link.clock.time + held_ps))
                 if len(waiting) == 1:
-                    self._let_in(link)
+                    self._admit(link)
 
     def _enter(self, packet: Packet, link: Link, held_ps: int) -> None:
         """Let ``packet`` into the FIFO, ``held_ps`` from now."""
@@ -81,13 +81,13 @@ class Junction:
         else:
             link.clock.call_at(when, packets.arrive, packet, link.arrive_rank)
 
-    def _let_in(self, link: Link) -> None:
+    def _admit(self, link: Link) -> None:
         """Let packets that came by ``link`` into the FIFO behind it, each when its turn is over."""
         waiting, now = self._waiting[link], link.clock.time
         while waiting:
             first = waiting[0]
             if first.ready_ps > now:
-                link.clock.call_at(first.ready_ps, self._let_in, link, link.arrive_rank)
+                link.clock.call_at(first.ready_ps, self._admit, link, link.arrive_rank)
                 return
             if not first.had_turn:
                 first.had_turn = True
@@ -101,7 +101,7 @@ class Junction:
         try:
             return self._hold_packet(packet)
         except Exception:
-            link.clock.call_at(link.clock.time, self._let_in, link, link.arrive_rank)
+            link.clock.call_at(link.clock.time, self._admit, link, link.arrive_rank)
             raise
 
 

@@ -70,7 +70,7 @@ def as_shape(value: Ints) -> Shape:
 def pointer(value: object) -> int:
     """Check a virtual address: a whole number, Python's or NumPy's."""
     if isinstance(value, bool) or not isinstance(value, _WHOLE):
-        raise kernel_error(f"a pointer is a whole number of bytes, not {_described(value)}")
+        raise kernel_error(f"a pointer is a whole number of bytes, not {_describe(value)}")
     if value < 0:
         raise kernel_error(f"a pointer is not negative: {value}")
     return int(value)
@@ -98,7 +98,7 @@ def check_no_box(strides: object, valid: object) -> None:
         raise kernel_error("a list of runs says where every element lies: strides and valid do not go with it")
 
 
-def _described(value: object) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, Handle):
         return "a handle: what is in TCM needs no load"
     return (

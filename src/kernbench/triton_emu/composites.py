@@ -61,7 +61,7 @@ class Form:
         return tuple([x for x in self.inputs if isinstance(x, Operand | MemoryRef)])
 
 
-def given(operand: StepInput | None) -> tuple[StepInput, ...]:
+def as_operands(operand: StepInput | None) -> tuple[StepInput, ...]:
     """Return a keyword operand, if there is one."""
     return () if operand is None else (operand,)
 
@@ -161,7 +161,7 @@ def check_blocks(limits: BlockLimits, form: Form, epilogue: tuple[Epilogue, ...]
         raise kernel_error(problem)
 
 
-def listed(epilogue: Sequence[EpilogueCall]) -> tuple[EpilogueCall, ...]:
+def as_steps(epilogue: Sequence[EpilogueCall]) -> tuple[EpilogueCall, ...]:
     """Return the steps, each a tuple that begins with its name."""
     if isinstance(epilogue, str) or not all(isinstance(step, tuple) and step for step in epilogue):
         raise kernel_error(f'an epilogue is a sequence of tuples, as (("bias", x), ("relu",)), not {epilogue!r}')
@@ -246,11 +246,11 @@ class CompositeCalls(Issuer):
         KernelError for what does not fit.
         """
         line, blocks = self._line(), block_sizes(op, block)
-        inputs, place, trailing = split_output(op, (*given(a), *operands, *given(b)), out_ptr)
+        inputs, place, trailing = split_output(op, (*as_operands(a), *operands, *as_operands(b)), out_ptr)
         streams = [self._stream(x) for x in inputs]
         form = gemm_form(streams, self._site.dot_dtypes) if op == GEMM else elementwise_form(op, streams)
         out = output(op, form, pointer(place), out_dtype, out_strides)
-        steps = listed(epilogue or trailing)
+        steps = as_steps(epilogue or trailing)
         after_tile = tuple([self._step(step, form) for step in steps])
         if isinstance(blocks, tuple) and self._site.blocks is not None:
             check_blocks(self._site.blocks, form, after_tile, blocks)

@@ -138,7 +138,7 @@ def _operator(name: str) -> Callable[[Handle, Handle | Number], Handle]:
     return operate
 
 
-def _swapped(name: str) -> Callable[[Handle, Number], Handle]:
+def _swap(name: str) -> Callable[[Handle, Number], Handle]:
     """Return the same for a number in front of the handle."""
 
     def operate(self: Handle, other: Number) -> Handle:
@@ -156,7 +156,7 @@ def _bit_operator(name: str) -> Callable[[Handle, Handle | Number], Handle]:
     return operate
 
 
-def _swapped_bit_operator(name: str) -> Callable[[Handle, Number], Handle]:
+def _swap_bit_operator(name: str) -> Callable[[Handle, Number], Handle]:
     def operate(self: Handle, other: Number) -> Handle:
         return self.owner.elementwise(name, other, self)
 
@@ -226,25 +226,25 @@ class Handle(Allocation):
         return f"<handle {self.shape} {self.dtype} at {self.addr:#x}>"
 
     __add__ = _operator("add")
-    __radd__ = _swapped("add")
+    __radd__ = _swap("add")
     __sub__ = _operator("sub")
-    __rsub__ = _swapped("sub")
+    __rsub__ = _swap("sub")
     __mul__ = _operator("mul")
-    __rmul__ = _swapped("mul")
+    __rmul__ = _swap("mul")
     __truediv__ = _operator("div")
-    __rtruediv__ = _swapped("div")
+    __rtruediv__ = _swap("div")
     __mod__ = _operator("rem")
-    __rmod__ = _swapped("rem")
+    __rmod__ = _swap("rem")
     __and__ = _bit_operator("and")
-    __rand__ = _swapped_bit_operator("and")
+    __rand__ = _swap_bit_operator("and")
     __or__ = _bit_operator("or")
-    __ror__ = _swapped_bit_operator("or")
+    __ror__ = _swap_bit_operator("or")
     __xor__ = _bit_operator("xor")
-    __rxor__ = _swapped_bit_operator("xor")
+    __rxor__ = _swap_bit_operator("xor")
     __lshift__ = _bit_operator("shl")
-    __rlshift__ = _swapped_bit_operator("shl")
+    __rlshift__ = _swap_bit_operator("shl")
     __rshift__ = _bit_operator("shr")
-    __rrshift__ = _swapped_bit_operator("shr")
+    __rrshift__ = _swap_bit_operator("shr")
     __invert__ = _sign("not")
     __neg__ = _sign("neg")
     __lt__ = _operator("lt")

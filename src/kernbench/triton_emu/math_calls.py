@@ -57,7 +57,7 @@ def _unary(name: str, text: str) -> UnaryCall:
     def call(self: ElementwiseCalls, x: Handle) -> Handle:
         return self.elementwise(name, x)
 
-    return cast("UnaryCall", _named(call, name, text))
+    return cast("UnaryCall", _name(call, name, text))
 
 
 def _binary(name: str, text: str) -> BinaryCall:
@@ -66,10 +66,10 @@ def _binary(name: str, text: str) -> BinaryCall:
     def call(self: ElementwiseCalls, a: Handle | Number, b: Handle | Number) -> Handle:
         return self.elementwise(name, a, b)
 
-    return cast("BinaryCall", _named(call, name, text))
+    return cast("BinaryCall", _name(call, name, text))
 
 
-def _named(call: Any, name: str, text: str) -> object:
+def _name(call: Any, name: str, text: str) -> object:
     call.__name__, call.__qualname__, call.__doc__ = name, f"ElementwiseCalls.{name}", text
     del call.__annotations__["self"]  # as of a method that is written out
     return call

@@ -288,12 +288,12 @@ class _Ops:
                     if does == "load":
                         self._named[step.to] = self._make("load", line, (), chunk.size, *place)
                     else:
-                        self._take("store", line, self._stored(step.what, chunk.size), *place)
+                        self._take("store", line, self._store(step.what, chunk.size), *place)
                 elif does == "copy":
                     value = self._value(step.what)
                     self._named[step.to] = self._make("copy", line, (value,), self._counts[value])
                 elif does == "scale":
-                    self._named[step.to] = self._scaled(self._value(step.what), step.number, line)
+                    self._named[step.to] = self._scale(self._value(step.what), step.number, line)
                 else:
                     self._named[step.to] = self._make("zeros", line, (), step.number)
             except InputError as error:
@@ -313,7 +313,7 @@ class _Ops:
             raise InputError(what if isinstance(source, str) else f"{what} used before it is written")
         return found
 
-    def _stored(self, source: ChunkSource, count: int) -> int:
+    def _store(self, source: ChunkSource, count: int) -> int:
         value = self._value(source)
         if self._counts[value] != count:
             raise InputError(f"the chunk has {count} elements, what is stored {self._counts[value]}")
@@ -332,7 +332,7 @@ class _Ops:
             raise InputError(f"its operands have {self._counts[a]} and {self._counts[b]} elements")
         return self._make(_OPERATORS[step.op], line, (a, b), self._counts[a])
 
-    def _scaled(self, value: int, contributions: int, line: int) -> int:
+    def _scale(self, value: int, contributions: int, line: int) -> int:
         """Divide by the number of contributions, in a wider type that can hold that number."""
         if contributions == 1:
             return value
@@ -377,10 +377,10 @@ _MOVES = ("load", "store", "send", "receive", "await", "copy")
 
 def text_of_step(op: Op) -> str:
     """Describe the step of a command, such as ``send E, 64 f16``; ``op``: the first one of the step."""
-    return f"{_said(op)}, {op.shape[0]} {op.dtype}"
+    return f"{_say(op)}, {op.shape[0]} {op.dtype}"
 
 
-def _said(op: Op) -> str:
+def _say(op: Op) -> str:
     if op.does in _MOVES:
         return f"{op.does} {op.what}" if isinstance(op.what, str) else op.does
     return _WORDS.get(op.does, f"reduce ({op.does})")

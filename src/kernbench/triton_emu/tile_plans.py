@@ -453,7 +453,7 @@ def _sizes(extent: int, tile: int) -> Iterator[int]:
     yield from sorted({-(-tiles // parts) * tile for parts in range(1, tiles + 1)})
 
 
-def _cut(extent: int, size: int, tile: int) -> list[tuple[int, int]]:
+def _split_evenly(extent: int, size: int, tile: int) -> list[tuple[int, int]]:
     """Cut an axis into parts of ``size`` at most, as equal as whole tiles allow: first tile and number of tiles."""
     tiles, most = -(-extent // tile), size // tile
     parts = -(-tiles // most)
@@ -467,7 +467,7 @@ def block_steps(command: Command, tile: TileSizes, sizes: TileSizes, *, keep_a: 
     Where one panel is all of K, that of the operand which the next block has in common with this one stays.
     """
     (m, k), n = command.a.shape, command.b.shape[1]
-    rows, steps, columns = (_cut(*each) for each in zip((m, k, n), sizes, tile, strict=True))
+    rows, steps, columns = (_split_evenly(*each) for each in zip((m, k, n), sizes, tile, strict=True))
     kept, other = ("a", "b") if keep_a else ("b", "a")
     for first in rows if keep_a else columns:
         inner = columns if keep_a else rows

@@ -219,7 +219,7 @@ class QueueCalls(MemoryCalls):
         handle = self._in_slot(slot, nbytes, extent, item)
         if dst_addr is None and dst_space is None:
             return handle
-        return self._copied(handle, _space(dst_space or "tcm"), dst_addr, line)
+        return self._copy(handle, _space(dst_space or "tcm"), dst_addr, line)
 
     def recv_async(self, dir: str, shape: Ints, dtype: object) -> Handle:  # noqa: A002 - the language's name
         """Return a handle of the next message of ``dir``, which may not have come: commands that use it wait for it."""
@@ -259,7 +259,7 @@ class QueueCalls(MemoryCalls):
             )
         return Handle(self, here, UnmanagedPlace(), physical=space != "hbm")
 
-    def _copied(self, message: Handle, space: str, address: int | None, line: int) -> Handle:
+    def _copy(self, message: Handle, space: str, address: int | None, line: int) -> Handle:
         """Copy ``message``, whose slot is given back once that is done."""
         if address is None and space != "tcm":
             raise kernel_error(f"recv to dst_space={space!r} needs dst_addr")

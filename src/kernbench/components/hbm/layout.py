@@ -80,8 +80,8 @@ class Planner:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self._kept = lru_cache(MOST_KEPT)(self._merged)
-        self.relabelled = lru_cache(MOST_KEPT)(self._labelled)
+        self._kept = lru_cache(MOST_KEPT)(self._merge)
+        self.relabelled = lru_cache(MOST_KEPT)(self._label)
 
     def parts(self, access: Access, first: int, nbytes: int) -> tuple[int, int, Parts]:
         """Return the runs of bytes ``first`` … ``first + nbytes - 1`` of an access, after what they count from.
@@ -105,7 +105,7 @@ class Planner:
         found = self._kept(pa - base, row_bytes, stride, column, nbytes)
         return base // layout.sweep_bytes, layout.bank_of(base), found
 
-    def _merged(self, pa: int, row_bytes: int, stride: int, column: int, nbytes: int) -> Parts:
+    def _merge(self, pa: int, row_bytes: int, stride: int, column: int, nbytes: int) -> Parts:
         """Return the runs of bytes of rows, from a ``column`` of the first on. A burst that rows share counts once."""
         layout = self.layout
         block, burst, sweep, end = layout.block_bytes, layout.burst_bytes, layout.sweep_bytes, column + nbytes
@@ -132,10 +132,10 @@ class Planner:
         channels: dict[tuple[RowRun, ...], list[tuple[int, int]]] = {}
         for channel, each in runs.items():
             label = each[0][0] if layout.labels else 0
-            channels.setdefault(self._labelled(each, label), []).append((channel, label))
+            channels.setdefault(self._label(each, label), []).append((channel, label))
         return tuple((tuple(alike), each) for each, alike in channels.items())
 
-    def _labelled(self, runs: Iterable[RowRun], label: int) -> tuple[RowRun, ...]:
+    def _label(self, runs: Iterable[RowRun], label: int) -> tuple[RowRun, ...]:
         """Return runs with other labels, in the order of these."""
         order = self.layout.order
         return tuple(sorted([(bank ^ label, row, n) for bank, row, n in runs], key=lambda run: (order[run[0]], run[1])))
