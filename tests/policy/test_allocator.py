@@ -258,7 +258,7 @@ def test_the_configuration_follows_from_the_topology():
 def test_the_topology_is_checked_against_the_same_limits():
     # The topology room lies below the addresses and has its own words for what fits.
     for fmt in AddressFormat:
-        assert (rules.FORMATS[fmt.value].sip_bits, rules.FORMATS[fmt.value].cube_bits) == (
+        assert (rules.SIP_BITS[fmt.value], rules.CUBE_BITS[fmt.value]) == (
             fmt.sip.width,
             fmt.cube.width,
         )

@@ -13,7 +13,7 @@ from kernbench.di.registry import Registry
 from kernbench.policy.address.layout import AddressFormat
 from kernbench.topology.builder import compile_topology, resolve_topology
 from kernbench.topology.hbm_spec import HbmCtrlAttrs
-from kernbench.topology.rules import FORMATS, check_rules
+from kernbench.topology.rules import CUBE_BITS, SIP_BITS, check_rules
 
 
 def problems(text: str, registry: Registry, *overrides: str) -> list[str]:
@@ -220,9 +220,9 @@ def test_the_wide_format_lifts_the_limits(default_text: str, registry: Registry)
 
 
 def test_the_limits_are_those_of_the_addresses() -> None:
-    for name, limits in FORMATS.items():
+    for name, bits in SIP_BITS.items():
         address = AddressFormat(name)
-        assert (address.sip_limit, address.cube_limit) == (1 << limits.sip_bits, 1 << limits.cube_bits)
+        assert (address.sip_limit, address.cube_limit) == (1 << bits, 1 << CUBE_BITS[name])
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from kernbench.topology.fields import (
 from kernbench.topology.geometry import PE_FLOORPLAN
 from kernbench.topology.grid import Grid
 from kernbench.topology.hbm_spec import AddressMapping, HbmCtrlAttrs, HbmSpec, HbmTiming
-from kernbench.topology.pe_spec import GemmSpec, MmuSpec, PeComponents, PeSpec, TcmSpec
+from kernbench.topology.pe_spec import GemmSpec, PeComponents, PeSpec, TcmSpec
 from kernbench.topology.spec import (
     PACKETS_PER_FIFO,
     TWO_DIMENSIONAL,
@@ -60,15 +60,8 @@ MOST_IN_A_PLACE = 64
 PARTS_PER_PE = sum(map(len, PE_FLOORPLAN))
 
 
-@value
-class FormatLimits:
-    """The bits that an address format has for a SIP and for a cube of it."""
-
-    sip_bits: int
-    cube_bits: int
-
-
-FORMATS = {"narrow": FormatLimits(4, 5), "wide": FormatLimits(10, 8)}
+SIP_BITS, CUBE_BITS = {"narrow": 4, "wide": 10}, {"narrow": 5, "wide": 8}
+"""That an address has for a SIP, and for a cube of it, by its format"""
 
 
 @value
@@ -109,24 +102,23 @@ def _largest_divisor_up_to_root(count: int) -> int:
 
 
 def _sips_have_addresses(address: AddressSpec, sips: SipsSpec) -> Iterator[Complaint]:
-    yield from _fits(address, "system.sips.count", sips.count, "sip_id", {k: f.sip_bits for k, f in FORMATS.items()})
+    for limit in _find_limit(address, "sip_id", SIP_BITS, sips.count):
+        yield _at("system.sips.count", f"found {sips.count}, but {limit}")
 
 
 def _cubes_have_addresses(address: AddressSpec, mesh: CubeMeshSpec) -> Iterator[Complaint]:
-    bits = {name: limits.cube_bits for name, limits in FORMATS.items()}
-    yield from _fits(address, "sip.cube_mesh", len(mesh.grid), "sip_seg (the cube)", bits)
+    count = len(mesh.grid)
+    for limit in _find_limit(address, "sip_seg (the cube)", CUBE_BITS, count):
+        yield _at("sip.cube_mesh", f"w x h is {count} cubes, but {limit}")
 
 
-def _fits(address: AddressSpec, path: str, count: int, field: str, bits: dict[str, int]) -> Iterator[Complaint]:
+def _find_limit(address: AddressSpec, field: str, bits: Mapping[str, int], count: int) -> Iterator[str]:
+    """Say how many a field of an address takes, and which formats take ``count``, if it takes fewer than that."""
     own = bits[address.format]
     if count > 1 << own:
-        wider = [f"address.format: {name} takes {1 << b}" for name, b in bits.items() if count <= 1 << b]
         limit = f"field {field} of the {address.format} address format has {own} bits: at most {1 << own}"
-        yield _at(path, "; ".join([f"{_count_text(path, count)}, but {limit}", *wider]))
-
-
-def _count_text(path: str, count: int) -> str:
-    return f"w x h is {count} cubes" if path == "sip.cube_mesh" else f"found {count}"
+        wider = [f"address.format: {name} takes {1 << each}" for name, each in bits.items() if count <= 1 << each]
+        yield "; ".join([limit, *wider])
 
 
 def _pes_have_addresses(layout: PeLayoutSpec) -> Iterator[Complaint]:
@@ -340,9 +332,9 @@ def _tile_takes_no_age(gemm: GemmSpec) -> Iterator[Complaint]:
         )
 
 
-def _page_is_a_power_of_two(mmu: MmuSpec) -> Iterator[Complaint]:
-    if mmu.page_bytes.bit_count() != 1:
-        yield _at("pe.mmu.page_bytes", f"found {mmu.page_bytes}, must be a power of two")
+def _is_power_of_two(path: str, number: int) -> Iterator[Complaint]:
+    if number.bit_count() != 1:
+        yield _at(path, f"found {number}, must be a power of two")
 
 
 def queues_pace_nothing(parts: PeComponents) -> Iterator[Complaint]:
@@ -358,8 +350,7 @@ def _banks_hold_packets(path: str) -> Callable[[BankedSpec, TransportSpec], Iter
         if memory.banks > 1 and memory.bank_bytes < transport.packet_bytes:
             limit = f"must be at least transport.packet_bytes, which is {transport.packet_bytes}"
             yield _at(f"{path}.bank_bytes", f"found {memory.bank_bytes}, {limit}: a bank serves whole packets")
-        if memory.bank_bytes.bit_count() != 1:
-            yield _at(f"{path}.bank_bytes", f"found {memory.bank_bytes}, must be a power of two")
+        yield from _is_power_of_two(f"{path}.bank_bytes", memory.bank_bytes)
 
     return check
 
@@ -582,7 +573,7 @@ RULES: tuple[TopologyRule, ...] = (
     TopologyRule(("pe.tcm",), _tcm_fits),
     TopologyRule(("pe.gemm",), _tile_takes_no_age),
     TopologyRule(("pe.components",), queues_pace_nothing),
-    TopologyRule(("pe.mmu",), _page_is_a_power_of_two),
+    TopologyRule(("pe.mmu",), lambda mmu: _is_power_of_two("pe.mmu.page_bytes", mmu.page_bytes)),
     *(TopologyRule((path, "transport"), _banks_hold_packets(path)) for path in ("cube.sram", "pe.tcm")),
     TopologyRule(("transport",), _transport_fifos_hold_packets),
     *(_link_rule(section) for section in ("system.links", "sip.links", "cube.links")),
