@@ -11,7 +11,7 @@ from rich.console import Console
 
 from compiled import compiled
 from kernbench.cli.main import main
-from kernbench.cli.probe_memory import draw_memory, print_memory
+from kernbench.cli.probe_output import draw_memory, print_memory
 from kernbench.library.probes import memory_document
 from kernbench.probe.memory_case import (
     PATTERNS,

@@ -8,8 +8,7 @@ import rich_click as click
 from rich.table import Table
 
 from kernbench.cli.completion import complete_bench
-from kernbench.cli.config_command import key_table
-from kernbench.cli.console import facts, print_json, say, show, show_report, stdout, table, text
+from kernbench.cli.console import facts, key_table, print_json, say, show, show_report, stdout, table, text
 from kernbench.cli.options import current_session, output_options, verbose_option
 from kernbench.common.errors import InputError
 from kernbench.library.lists import BenchDescription, Catalogue, describe_bench, list_all

@@ -9,8 +9,7 @@ import rich_click as click
 from kernbench.cli.completion import complete_case
 from kernbench.cli.console import print_json, say, show_progress, stdout
 from kernbench.cli.options import output_options, set_option, topology_option, verbose_option
-from kernbench.cli.probe_memory import draw_memory, print_memory
-from kernbench.cli.probe_output import print_reports
+from kernbench.cli.probe_output import draw_memory, print_memory, print_reports
 from kernbench.cli.session import INTERRUPTED
 from kernbench.common.errors import InputError
 from kernbench.library.machines import compile_machine

@@ -516,9 +516,7 @@ class GraphEngine:
         messages = [each for part in queues if part.queue_pairs for each in part.pending_messages]
         for part in queues:
             part.empty(busy)
-        self._emptied += [
-            self._place_message(each) for each in messages if each.pe not in busy and each.peer not in busy
-        ]
+        self._emptied += [self._locate(each) for each in messages if each.pe not in busy and each.peer not in busy]
 
     def unreceived(self, pes: Iterable[PeCoord] | None = None) -> tuple[UnreceivedMessage, ...]:
         """Return the messages to ``pes`` (None: to all PEs with queues) that no kernel has received.
@@ -529,14 +527,14 @@ class GraphEngine:
         parts = [part for part in self.machine.components if isinstance(part, QueuePart) and part.queue_pairs]
         if pes is not None:
             parts = [queue_part(self.machine, pe) for pe in pes]
-        messages = [self._place_message(each) for part in parts for each in part.pending_messages]
+        messages = [self._locate(each) for part in parts for each in part.pending_messages]
         return tuple(each for each in messages if not self._has_failed(each.launch))
 
     def _has_failed(self, launch: int) -> bool:
         outcome = self._handles[launch].outcome
         return outcome is not None and outcome.error is not None
 
-    def _place_message(self, message: UnreceivedMessage) -> UnreceivedMessage:
+    def _locate(self, message: UnreceivedMessage) -> UnreceivedMessage:
         """Return the message with the file of the kernel that sent it, or the line of the program that called that."""
         msg = self._handles[message.launch].msg
         if not isinstance(msg, KernelLaunchMsg):

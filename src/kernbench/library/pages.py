@@ -15,9 +15,8 @@ from kernbench.common.units import format_size
 from kernbench.common.values import value
 from kernbench.library.machines import compile_machine
 from kernbench.library.progress import OnProgress
-from kernbench.library.run_document import verification_document
 from kernbench.library.running import PARAMS_PREFIX, RunRequest, simulate
-from kernbench.library.runs import LiveRun, Run
+from kernbench.library.runs import LiveRun, Run, verification_document
 from kernbench.runtime_api.bench_registry import load_bench
 from kernbench.topology.builder import topology_file
 from kernbench.web.activity import ObservedRun

@@ -5,15 +5,12 @@ Nothing in it depends on the computer or the hour.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from kernbench.common.program_line import place_document
-from kernbench.library.runs import Run
+from kernbench.library.runs import Run, verification_document
 from kernbench.runtime_api.launch_report import LaunchSplit
-from kernbench.runtime_api.testing import Comparison
-from kernbench.runtime_api.testing import verdict as passed_or_not
 
 
 def document_of(run: Run) -> dict[str, Any]:
@@ -61,15 +58,6 @@ def document_of(run: Run) -> dict[str, Any]:
     return document | made_with | {"configuration": run.configuration}
 
 
-def verification_document(comparisons: Sequence[Comparison], skipped: int) -> dict[str, Any]:
-    """Return the comparisons made and the number of those not evaluated."""
-    return {
-        "verdict": passed_or_not(comparisons),
-        "skipped": skipped,
-        "comparisons": [_comparison(each) for each in comparisons],
-    }
-
-
 def _launch(launch: LaunchSplit) -> dict[str, Any]:
     return {
         "name": launch.name,
@@ -86,25 +74,4 @@ def _launch(launch: LaunchSplit) -> dict[str, Any]:
         "slowest_ns": launch.slowest_ns,
         "shares": [asdict(share) for share in launch.shares],
         "blocks": list(launch.blocks),
-    }
-
-
-def _comparison(each: Comparison) -> dict[str, Any]:
-    first = each.first_wrong
-    wrong = None
-    if first is not None:
-        wrong = {"index": list(first.index), "got": first.got, "expected": first.expected, "place": first.place}
-    return {
-        "name": each.name,
-        "passed": each.passed,
-        "elements": each.elements,
-        "wrong": each.wrong,
-        "max_abs_error": each.max_abs_error,
-        "max_rel_error": each.max_rel_error,
-        "rtol": each.tolerance.rtol,
-        "atol": each.tolerance.atol,
-        "first_wrong": wrong,
-        "pes": each.pes,
-        "wrong_pes": [list(pe) for pe in each.wrong_pes],
-        "reason": each.reason,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -342,3 +342,33 @@ _COMPARISONS: Mapping[str, Any] = {
     "atol": ("absolute tolerance", lambda row: row.tolerance.atol),
     "reason": "why nothing was compared",
 }
+
+
+def verification_document(comparisons: Sequence[Comparison], skipped: int) -> dict[str, Any]:
+    """Return the comparisons made and the number of those not evaluated."""
+    return {
+        "verdict": passed_or_not(comparisons),
+        "skipped": skipped,
+        "comparisons": [_comparison(each) for each in comparisons],
+    }
+
+
+def _comparison(each: Comparison) -> dict[str, Any]:
+    first = each.first_wrong
+    wrong = None
+    if first is not None:
+        wrong = {"index": list(first.index), "got": first.got, "expected": first.expected, "place": first.place}
+    return {
+        "name": each.name,
+        "passed": each.passed,
+        "elements": each.elements,
+        "wrong": each.wrong,
+        "max_abs_error": each.max_abs_error,
+        "max_rel_error": each.max_rel_error,
+        "rtol": each.tolerance.rtol,
+        "atol": each.tolerance.atol,
+        "first_wrong": wrong,
+        "pes": each.pes,
+        "wrong_pes": [list(pe) for pe in each.wrong_pes],
+        "reason": each.reason,
+    }
