@@ -98,7 +98,7 @@ def test_the_probe_has_a_case_of_it(topology: Topology) -> None:
 def test_pictures_tables_and_pages_show_it(topology: Topology, capsys: pytest.CaptureFixture[str]) -> None:
     assert "sram2" in to_svg(topology)
     assert is_memory(topology.topology_obj.node("sip0.cube0.sram2"))
-    assert main(["topology", "--topology", "default", "--set", SRAM2]) == 0
+    assert main(["topology", "-v", "--topology", "default", "--set", SRAM2]) == 0
     out = capsys.readouterr().out
     assert "sram2 4 MiB" in out
     assert "sram2_to_r1_1" in out

@@ -213,7 +213,7 @@ class TestScratch:
         vars(mine)["Scratch"] = Scratch
         overrides = [part for each in (*SMALL, scratch(Scratch)) for part in ("--set", each)]
         product = ("--set", "bench.m=32", "--set", "bench.k=64", "--set", "bench.n=32")
-        assert main(["topology", *overrides]) == 0
+        assert main(["topology", "-v", *overrides]) == 0
         assert "my_parts.Scratch" in capsys.readouterr().out
         assert main(["run", "--bench", "gemm-single-pe", *overrides, *product]) == 0
 

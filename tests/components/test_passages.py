@@ -29,7 +29,7 @@ Op = tuple[str, int]
 @contextmanager
 def by_events() -> Iterator[None]:
     """Inside, every tile goes by events."""
-    with patch.object(PeScheduler, "_listed", lambda *_: None):
+    with patch.object(PeScheduler, "_tile_list", lambda *_: None):
         yield
 
 

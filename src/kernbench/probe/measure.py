@@ -28,7 +28,7 @@ BUSIEST_LINKS = 5
 
 
 @value
-class StreamSpan:
+class Span:
     """The time from the first request of a flow to its last completion."""
 
     start_ps: int
@@ -101,7 +101,7 @@ def probe_case(
     )
 
 
-def run_once(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> tuple[StreamSpan, ...]:
+def run_once(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> tuple[Span, ...]:
     """Run one transaction of every flow, all at once."""
     handles = [engine.submit(transaction(flow, nbytes)) for flow in flows]
     for handle in handles:
@@ -109,7 +109,7 @@ def run_once(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> tu
     return tuple(_span(handle) for handle in handles)
 
 
-def run_streams(engine: GraphEngine, flows: Sequence[ProbeFlow], plan: StreamPlan) -> tuple[StreamSpan, ...]:
+def run_streams(engine: GraphEngine, flows: Sequence[ProbeFlow], plan: StreamPlan) -> tuple[Span, ...]:
     """Run a stream of every flow, all at once; the host's flows, which have no descriptor queue, one after another."""
     queued = {at: engine.submit(dma_stream(flow, flow.pe, plan)) for at, flow in enumerate(flows) if flow.pe}
     spans = {at: _host_stream(engine, flow, plan) for at, flow in enumerate(flows) if flow.pe is None}
@@ -119,7 +119,7 @@ def run_streams(engine: GraphEngine, flows: Sequence[ProbeFlow], plan: StreamPla
     return tuple(spans[at] for at in range(len(flows)))
 
 
-def _host_stream(engine: GraphEngine, flow: ProbeFlow, plan: StreamPlan) -> StreamSpan:
+def _host_stream(engine: GraphEngine, flow: ProbeFlow, plan: StreamPlan) -> Span:
     """Run transactions of the host: a new one when the oldest has ended."""
     start_ps = ns_to_ps(engine.now)
     under_way: deque[RequestHandle] = deque()
@@ -129,11 +129,11 @@ def _host_stream(engine: GraphEngine, flow: ProbeFlow, plan: StreamPlan) -> Stre
         under_way.append(engine.submit(transaction(flow, plan.nbytes, number)))
     for handle in under_way:
         engine.wait(handle)
-    return StreamSpan(start_ps, max(handle.ended_ps for handle in under_way))
+    return Span(start_ps, max(handle.ended_ps for handle in under_way))
 
 
-def _span(handle: RequestHandle) -> StreamSpan:
-    return StreamSpan(handle.submitted_ps, handle.ended_ps)
+def _span(handle: RequestHandle) -> Span:
+    return Span(handle.submitted_ps, handle.ended_ps)
 
 
 def _transaction(topology: Topology, flows: Sequence[ProbeFlow], at: int, nbytes: int, latency_ps: int) -> Transaction:
@@ -183,7 +183,7 @@ def stream_plan(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) ->
     )
 
 
-def _measure_streams(topology: Topology, flows: Sequence[ProbeFlow]) -> tuple[Sustained, tuple[StreamSpan, ...]]:
+def _measure_streams(topology: Topology, flows: Sequence[ProbeFlow]) -> tuple[Sustained, tuple[Span, ...]]:
     nbytes = min(STREAM_BYTES, *(flow.room_bytes for flow in flows))
     plan = stream_plan(GraphEngine(topology, enable_data=False), flows, nbytes)
     engine = GraphEngine(topology, enable_data=False)
@@ -209,9 +209,7 @@ def _busiest(engine: GraphEngine) -> tuple[LinkLoad, ...]:
     return tuple(sorted(loads, key=lambda load: -load.utilisation)[:BUSIEST_LINKS])
 
 
-def _crowd(
-    flows: Sequence[ProbeFlow], once: Sequence[StreamSpan], streams: Sequence[StreamSpan], sustained: Sustained
-) -> Crowd:
+def _crowd(flows: Sequence[ProbeFlow], once: Sequence[Span], streams: Sequence[Span], sustained: Sustained) -> Crowd:
     streamed = sustained.nbytes * sustained.transactions
     return Crowd(
         initiators=tuple(flow.initiator for flow in flows),

@@ -40,7 +40,7 @@ class OperandWindow:
 Panel: TypeAlias = tuple[PanelIndex, OperandWindow]
 """A part of an operand that is moved for several tiles"""
 Windows: TypeAlias = tuple[OperandWindow, ...]
-Span: TypeAlias = tuple[int, int]
+TileSpan: TypeAlias = tuple[int, int]
 """Tiles along an axis: the first, and how many"""
 
 
@@ -538,9 +538,9 @@ class _Panels:
 
     command: Command
     tile: TileSizes
-    rows: Span
-    steps: Span
-    columns: Span
+    rows: TileSpan
+    steps: TileSpan
+    columns: TileSpan
 
     def read(self, name: str) -> tuple[Panel, ...]:
         """Return the panel of operand ``name``; nothing when that is in TCM."""
@@ -586,14 +586,14 @@ class _Panels:
         first, shape = self._elements_of_result((i, 1))
         return (i, column, step + steps - 1, 1, columns, 1), window("out", self.command.out, first, shape)
 
-    def _elements_of_result(self, rows: Span) -> tuple[tuple[int, int], tuple[int, int]]:
+    def _elements_of_result(self, rows: TileSpan) -> tuple[tuple[int, int], tuple[int, int]]:
         """First element and shape of some rows of tiles of the block of the result."""
         m, n = self.command.out.shape
         (row, count), (column, columns) = _elements(rows, self.tile[0], m), _elements(self.columns, self.tile[2], n)
         return (row, column), (count, columns)
 
 
-def _elements(span: Span, size: int, extent: int) -> tuple[int, int]:
+def _elements(span: TileSpan, size: int, extent: int) -> tuple[int, int]:
     """Return the first element of some tiles, and how many elements they hold."""
     first = span[0] * size
     return first, min(span[1] * size, extent - first)
