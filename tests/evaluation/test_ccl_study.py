@@ -8,14 +8,17 @@ from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
-from ccl_study_support import SIZES, TORUS, machine, small_sweep, study
+from ccl_study_support import TORUS, machine, small_sweep, study
 
 from kernbench.ccl.loading import find_packaged_file, load_ccl_config
 from kernbench.common.errors import InputError, VerificationError
+from kernbench.common.values import value
 from kernbench.evaluation.ccl_fabrics import ALGORITHMS, INTERCUBE, OVER_SIPS, Fabric, document_of, fabrics, ring_of
 from kernbench.evaluation.ccl_reference import read_reference
 from kernbench.evaluation.ccl_report import report_ccl
+from kernbench.evaluation.ccl_results import CclSweep
 from kernbench.evaluation.ccl_rings import RingRun
+from kernbench.topology.builder import Topology
 
 
 @pytest.fixture
@@ -104,12 +107,27 @@ def test_the_machines_own_way_of_joining_sips_is_among_them():
     assert {run.fabric for run in alone.collective_runs()} == {ring_of(2), TORUS}
 
 
+@value
+class Simulated:
+    """A study that is simulated already."""
+
+    topology: Topology
+    results: CclSweep
+
+    def run(self) -> CclSweep:
+        return self.results
+
+
 def evaluated(tmp_path, table):
     """The summary of a small evaluation beside a table."""
-    table.write_text("size_bytes,latency_ns\n64,500\n128,700\n")
-    reference = read_reference(str(table))
-    small = study(fabrics=(ring_of(2),), sizes=SIZES[:1], own_sizes=reference.sizes, ranks=())
-    return report_ccl(reference).evaluate(small, str(tmp_path / "results"), "a command", {"jobs": 1})
+    table.write_text("size_bytes,latency_ns\n64,500\n5000,700\n")
+    done = Simulated(machine(), replace(small_sweep(), own=ring_of(2), rings=()))
+    return report_ccl(read_reference(str(table))).evaluate(done, str(tmp_path / "results"), "a command", {"jobs": 1})
+
+
+def test_sizes_of_a_reference_are_simulated_on_the_machine_itself():
+    runs = study(fabrics=(ring_of(2), TORUS), own_sizes=(128,)).collective_runs()
+    assert {run.fabric.title for run in runs if 128 in run.sizes} == {"ring of 2"}
 
 
 def test_everything_is_written(tmp_path):
@@ -119,7 +137,7 @@ def test_everything_is_written(tmp_path):
     assert len(list(folder.glob("*.png"))) == 4
     assert json.loads((folder / "provenance.json").read_text())["topology_hash"] == machine().digest
     with (folder / "ccl_reference.csv").open(encoding="utf-8") as file:
-        assert [row["size_bytes"] for row in csv.DictReader(file)] == ["64", "128"]
+        assert [row["size_bytes"] for row in csv.DictReader(file)] == ["64", "5000"]
     assert any("reference.csv, largest error" in note for note in summary.notes)
 
 

@@ -8,11 +8,13 @@ import pytest
 
 import kernbench as kb
 from kernbench.cli.main import main
+from kernbench.library import part_checks
+from kernbench.probe.part_suite import PartCheck
 
 
-def printed(capsys: pytest.CaptureFixture[str], *command: str) -> object:
+def printed(capsys: pytest.CaptureFixture[str], *command: str, code: int = 0) -> object:
     """The document that a command prints."""
-    assert main([*command, "--json"]) == 0
+    assert main([*command, "--json"]) == code
     return json.loads(capsys.readouterr().out)
 
 
@@ -54,10 +56,12 @@ def test_a_machine(capsys: pytest.CaptureFixture[str], tmp_path: object) -> None
     assert (tmp_path / "edge.html").read_text(encoding="utf-8").startswith("<!doctype html>")  # type: ignore[operator]
 
 
-def test_a_part(capsys: pytest.CaptureFixture[str]) -> None:
-    heard = []
+def test_a_part(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = (PartCheck("switch", "keeps time", None, "5 ns"), PartCheck("switch", "ends", "it does not"))
+    monkeypatch.setattr(part_checks, "make_checks", lambda *_: iter(checks))
+    heard: list[PartCheck] = []
     found = kb.check_part("builtin.switch", on_check=heard.append)
-    assert found.ok
-    assert tuple(heard) == found.checks
-    assert printed(capsys, "check-part", "builtin.switch") == found.to_dict()
-    assert found.verdict == f"builtin.switch: {len(found.checks)} of {len(found.checks)} checks hold"
+    assert not found.ok
+    assert tuple(heard) == found.checks == checks
+    assert printed(capsys, "check-part", "builtin.switch", code=1) == found.to_dict()
+    assert repr(found) == "builtin.switch: 1 of 2 checks hold\n  switch  ends: it does not"
