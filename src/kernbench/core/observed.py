@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kernbench.core.log import NONE, WIDTH, By, Row
 
-IntColumn: TypeAlias = NDArray[np.int64]
+Column: TypeAlias = NDArray[np.int64]
 
 
 class Carries(IntEnum):
@@ -103,15 +103,15 @@ class TurnFields(NamedTuple, Generic[T]):
 class LinkColumns(NamedTuple):
     """Packets on links: ``link`` (its index) carried ``nbytes`` of ``transfer`` from ``start`` to ``end``."""
 
-    transfer: IntColumn
-    link: IntColumn
-    start: IntColumn
-    end: IntColumn
-    nbytes: IntColumn
+    transfer: Column
+    link: Column
+    start: Column
+    end: Column
+    nbytes: Column
 
 
-TransferColumns: TypeAlias = TransferFields[IntColumn]
-TurnColumns: TypeAlias = TurnFields[IntColumn]
+TransferColumns: TypeAlias = TransferFields[Column]
+TurnColumns: TypeAlias = TurnFields[Column]
 _TRANSFER, _TURN, _CARRIED = (len(each._fields) for each in (TransferFields, TurnFields, LinkColumns))
 _DST, _START, _END, _CAUSE, _ZERO_LOAD, _HELD_BY, _BEHIND, _ROUTE = map(
     TransferFields._fields.index, ("dst", "start", "end", "cause", "zero_load", "held_by", "behind", "route")

@@ -39,9 +39,9 @@ class InsideDma:
         self._row, self._pe, self._line, self._host = row, pe, line, host
         asked = self._seen.asked_by.get(row, [])
         if accessed:
-            asked = [each for each in asked if 0 <= self._end_ps(each) <= self._chain.at_ps]
+            asked = [each for each in asked if 0 <= self._done_ps(each) <= self._chain.at_ps]
         if asked:
-            self._access(max(asked, key=self._end_ps if accessed else self._answer_ps))
+            self._access(max(asked, key=self._done_ps if accessed else self._answered_ps))
 
     def walk_control(self, row: Row, part: PathPart, pe: PeCoord | None, line: int) -> Row:
         """From the end of the work of a CPU on a message of the control path to where the message left.
@@ -65,11 +65,11 @@ class InsideDma:
         self.pass_transfer(sent, part)
         return NONE
 
-    def _answer_ps(self, asked: int) -> int:
+    def _answered_ps(self, asked: int) -> int:
         answer = self._seen.answer(asked)
         return NONE if answer is None else answer.end
 
-    def _end_ps(self, number: int) -> int:
+    def _done_ps(self, number: int) -> int:
         """Find the time when the memory had read, or written, what a transfer asked for; NONE: it has not."""
         asked = self._tables.transfer(number)
         if asked.what == Carries.REQUEST:
@@ -185,9 +185,9 @@ class InsideDma:
             if took_ps <= 0:
                 break
             self._to(max(since_ps, chain.at_ps - took_ps), PathPart.NETWORK_QUEUE, route)
-        self._to(since_ps, PathPart.NETWORK_QUEUE, self._holder_of(transfer))
+        self._to(since_ps, PathPart.NETWORK_QUEUE, self._held_by(transfer))
 
-    def _holder_of(self, transfer: TransferFields[int]) -> Via:
+    def _held_by(self, transfer: TransferFields[int]) -> Via:
         """Return the link that the last byte of a transfer waited for, else its way."""
         link, machine = link_of(transfer.held_by), self._seen.machine
         if link < 0:

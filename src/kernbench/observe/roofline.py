@@ -22,7 +22,7 @@ from kernbench.common.values import value
 from kernbench.components.memory import Memory
 from kernbench.components.sram import Sram
 from kernbench.core.log import NONE, Kind
-from kernbench.core.observed import Carries, IntColumn
+from kernbench.core.observed import Carries, Column
 from kernbench.engine.recorder import MathSize, TileAmounts
 from kernbench.messages.commands import Command, Opcode
 from kernbench.messages.requests import PeCoord
@@ -430,7 +430,7 @@ class _Gatherer:
             bound = Bound(resource, f"{link.src} → {link.dst}", amounts[link], "bytes", link.bw_gbs)
             yield Load(bound, partial(self._in_turn, link, sent), self._pe_of(link.src) or self._pe_of(link.dst))
 
-    def _in_turn(self, link: Link, sent: IntColumn) -> Iterator[Interval]:
+    def _in_turn(self, link: Link, sent: Column) -> Iterator[Interval]:
         """Yield the time of a link if transfers use it whole and in turn: sharing it changes none of its idle time."""
         free_at, transfers = 0, self._seen.transfers
         begins = {

@@ -6,7 +6,7 @@ import numpy as np
 
 from kernbench.common.units import PS_PER_NS
 from kernbench.common.values import value
-from kernbench.core.observed import IntColumn, TurnColumns
+from kernbench.core.observed import Column, TurnColumns
 from kernbench.observe.critical_path_model import CriticalPath
 from kernbench.observe.trace_log import TraceLog
 from kernbench.topology.hbm_refresh import refresh_clock
@@ -65,7 +65,7 @@ def slice_times(log: TraceLog, path: CriticalPath) -> tuple[SliceTime, ...]:
     return tuple(sorted(found, key=lambda each: -each.busy_ps))
 
 
-def _slice_time(where: str, turns: TurnColumns, mine: IntColumn, hbm: HbmSpec, interval_ps: int) -> SliceTime:
+def _slice_time(where: str, turns: TurnColumns, mine: Column, hbm: HbmSpec, interval_ps: int) -> SliceTime:
     """Return what turns within an interval took. While one waited for its row others may have used the bus: ``opened``
     is the most that it lost.
 
@@ -100,7 +100,7 @@ def _slice_time(where: str, turns: TurnColumns, mine: IntColumn, hbm: HbmSpec, i
     )
 
 
-def _outages_ps(banks: HbmTiming, starts: IntColumn, ends: IntColumn) -> int:
+def _outages_ps(banks: HbmTiming, starts: Column, ends: Column) -> int:
     """Return the time of the refreshes that began in any of some turns."""
     clock = refresh_clock(banks)
     first, last = -(-starts // clock.period_ps), (ends - 1) // clock.period_ps

@@ -11,7 +11,7 @@ import numpy as np
 from kernbench.common.ids import pe_part
 from kernbench.common.values import state, value
 from kernbench.core.log import END, LAUNCH, LINE, NONE, WHAT, WIDTH, Columns, Kind, Row
-from kernbench.core.observed import Carries, IntColumn, TransferColumns, TransferFields, TurnColumns
+from kernbench.core.observed import Carries, Column, TransferColumns, TransferFields, TurnColumns
 from kernbench.engine.engine import Observer
 from kernbench.engine.machine import Machine
 from kernbench.messages.control import PeOrder
@@ -92,7 +92,7 @@ class Seen:
 
     def _take_transfers(self) -> None:
         transfers, turns = self.transfers, self.turns
-        self.asks: IntColumn = np.flatnonzero(np.isin(transfers.what, ASKS))
+        self.asks: Column = np.flatnonzero(np.isin(transfers.what, ASKS))
         self.answers = _last_of(transfers.cause, len(transfers.of))
         self.last_turn = _last_of(turns.of, len(transfers.of))
         self.first_turn = _last_of(turns.of[::-1], len(transfers.of))
@@ -184,8 +184,8 @@ class Seen:
         return self.works.each(self.pes)
 
 
-def _last_of(whose: IntColumn, count: int) -> IntColumn:
+def _last_of(whose: Column, count: int) -> Column:
     """For each of ``count`` rows the last one of those that name it in ``whose``; NONE: there is none."""
-    found: IntColumn = np.full(count + 1, NONE)
+    found: Column = np.full(count + 1, NONE)
     found[whose] = np.arange(len(whose))  # those that name nobody are the last place's
     return found[:-1]

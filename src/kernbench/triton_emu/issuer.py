@@ -21,7 +21,7 @@ from kernbench.messages.commands import (
     Operand,
     Params,
 )
-from kernbench.policy.address.free_list import BlockLabel, ScratchAllocator, ScratchBlock, label_text
+from kernbench.policy.address.free_list import Block, Label, ScratchAllocator, label_text
 from kernbench.triton_emu.handles import Allocation, Handle, Language, Number, Ref, Slot, load_first
 from kernbench.triton_emu.kernel_runner import KernelRunner
 from kernbench.triton_emu.source import KernelSite, call_line, call_place, kernel_error
@@ -50,7 +50,7 @@ class CommandMaker:
         self.under_way: dict[int, tuple[Command, tuple[Allocation, ...]]] = {}
         self.slots: list[Slot] = []
 
-    def result(self, label: BlockLabel, shape: Shape, dtype: DType, nbytes: int) -> ScratchBlock | None:
+    def result(self, label: Label, shape: Shape, dtype: DType, nbytes: int) -> Block | None:
         """Return memory for an array, its ``array`` set; None when commands under way will give some back.
 
         AllocationError when none of them will.
@@ -89,7 +89,7 @@ class CommandMaker:
             result.producer = serial = command.serial
             self.under_way[serial] = (command, (result, *reads[::-1]) if reads else (result,))
 
-    def bring_in(self, x: Allocation, block: ScratchBlock, line: int, physical: bool = True) -> Command:
+    def bring_in(self, x: Allocation, block: Block, line: int, physical: bool = True) -> Command:
         """Read a message that lies in HBM or SRAM into ``block``: from then on ``x`` is that, and its slot free.
 
         ``physical``: of its address.
@@ -122,7 +122,7 @@ class CommandMaker:
         here = sum(x is made[0] for x in used)
         return here == 1 and getrefcount(made[0]) == 3  # of the two commands, and the argument's
 
-    def full_scratch(self, nbytes: int, label: BlockLabel) -> str:
+    def full_scratch(self, nbytes: int, label: Label) -> str:
         """Say who holds the memory that there is none of for ``label``."""
         free, live = self._scratch.free_bytes, self._scratch.live()
         pieces = " but in pieces that are too small" if free >= nbytes else ""
@@ -223,7 +223,7 @@ class Issuer(Language):
         block = self._block("message", x.shape, x.dtype, line)
         self._request(self._maker.bring_in(x, block, line, x.physical))
 
-    def _block(self, what: str, shape: Shape, dtype: DType, line: int) -> ScratchBlock:
+    def _block(self, what: str, shape: Shape, dtype: DType, line: int) -> Block:
         """Return memory for the array ``what``; waits for what commands under way will give back."""
         nbytes = prod(shape) * dtype.itemsize
         label = (what, shape, dtype, "at line", line)

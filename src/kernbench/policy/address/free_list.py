@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 from kernbench.common.errors import AllocationError
 from kernbench.common.values import value
 
-BlockLabel: TypeAlias = tuple[object, ...]
+Label: TypeAlias = tuple[object, ...]
 """What memory is held for: words, which only an error puts together"""
 
 
-def label_text(label: BlockLabel) -> str:
+def label_text(label: Label) -> str:
     """Return ``label`` as errors have it."""
     return " ".join(map(str, label))
 
@@ -154,7 +154,7 @@ class FreeList:
 SCRATCH_ALIGNMENT_BYTES = 64
 
 
-class ScratchBlock:
+class Block:
     """``nbytes`` of scratch at ``address``, held for ``label``; None: free for the next handle of that size.
 
     For whoever has it: ``array``, how its bytes were seen last, and ``turn``, a count of those who have had it.
@@ -162,10 +162,10 @@ class ScratchBlock:
 
     __slots__ = ("_spare", "address", "array", "label", "nbytes", "turn")
 
-    def __init__(self, address: int, nbytes: int, spare: list[ScratchBlock]) -> None:
+    def __init__(self, address: int, nbytes: int, spare: list[Block]) -> None:
         self.address = address
         self.nbytes = nbytes
-        self.label: BlockLabel | None = None
+        self.label: Label | None = None
         self.array: Any = None
         self.turn = 0
         self._spare = spare
@@ -187,8 +187,8 @@ class ScratchAllocator:
     def __init__(self, base: int, nbytes: int, *, alignment: int = SCRATCH_ALIGNMENT_BYTES) -> None:
         # Whole units of the alignment: what lay between two of them would be a hole that no search could use.
         self._space = FreeList("scratch", base, nbytes, alignment=alignment, granule=alignment)
-        self._blocks: dict[int, ScratchBlock] = {}
-        self._spare: dict[int, list[ScratchBlock]] = {}
+        self._blocks: dict[int, Block] = {}
+        self._spare: dict[int, list[Block]] = {}
 
     @property
     def free_bytes(self) -> int:
@@ -198,7 +198,7 @@ class ScratchAllocator:
             for size, spare in self._spare.items()
         )
 
-    def alloc(self, nbytes: int, label: BlockLabel) -> ScratchBlock:
+    def alloc(self, nbytes: int, label: Label) -> Block:
         """Allocate ``nbytes`` for the handle ``label``.
 
         Raises AllocationError that says how much each live handle holds.
@@ -208,13 +208,13 @@ class ScratchAllocator:
         block.label = label
         return block
 
-    def _carve(self, nbytes: int, label: BlockLabel) -> ScratchBlock:
+    def _carve(self, nbytes: int, label: Label) -> Block:
         spare = self._spare.setdefault(nbytes, [])
         address = self._take(nbytes, label)
-        block = self._blocks[address] = ScratchBlock(address, nbytes, spare)
+        block = self._blocks[address] = Block(address, nbytes, spare)
         return block
 
-    def _take(self, nbytes: int, label: BlockLabel) -> int:
+    def _take(self, nbytes: int, label: Label) -> int:
         try:
             return self._space.alloc(nbytes)
         except AllocationError:
