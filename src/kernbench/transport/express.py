@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from kernbench.core.clock import NEVER, Clock
 from kernbench.transport.packets import arrive, collect, deliver, join_queue, offer, refill, resume
 from kernbench.transport.probe import Course, Probe
-from kernbench.transport.state import Link, LinkSource, LinkUse, Packet, Port, Route, Transfer
+from kernbench.transport.state import Input, Link, LinkUse, Packet, Port, Route, Transfer
 from kernbench.transport.timing import AT_ONCE, LinkFigures, Profile
 from kernbench.transport.watch import Watch
 
@@ -201,7 +201,7 @@ class Express:
         self._arrived = self._arrive
         self._unclaimed: dict[Transfer, Profile] = {}  # under way, with no claims yet, in the order of their admission
         self._carried: list[Route] = []  # what delivered ones took on these is not yet in the figures of the links
-        self._claims: defaultdict[LinkSource, Claims] = defaultdict(Claims)
+        self._claims: defaultdict[Input, Claims] = defaultdict(Claims)
         self._told: dict[Transfer, list[int]] = {}  # of those that were packets: how many were granted each link then
         self._nowhere = Link(clock, -1, ("", ""), LinkFigures(1.0, 0, NEVER, 1), watch, self.measure, arrive)
         self._nowhere.fifo = deque(maxlen=0)
@@ -386,7 +386,7 @@ class Express:
             port.ready_at = port_end
             port.express_free_at = max(port.express_free_at, port_end)
 
-    def revoke(self, inputs: Iterable[LinkSource]) -> None:
+    def revoke(self, inputs: Iterable[Input]) -> None:
         """Turn every express transfer that uses one of ``inputs``, and all they share a link with, into packets."""
         now = self.clock.time
         used = [place for place in inputs if _carries_express(place, now)]
@@ -407,13 +407,13 @@ class Express:
                 refill(place, now)
         self.n_revoked += len(revoked)
 
-    def _closure(self, inputs: Iterable[LinkSource], now: int) -> tuple[list[Transfer], list[LinkSource]]:
+    def _closure(self, inputs: Iterable[Input], now: int) -> tuple[list[Transfer], list[Input]]:
         """Return the express transfers connected to ``inputs`` in order of admission, and all places they claim.
 
         Transfers are numbered when they are made, which need not be the order in which they come and queue.
         """
         revoked: dict[int, Transfer] = {}
-        touched: dict[int, LinkSource] = {}
+        touched: dict[int, Input] = {}
         unseen = list(inputs)
         while unseen:
             place = unseen.pop()
@@ -433,7 +433,7 @@ class Express:
                     unseen += [transfer.port, *transfer.route.links]
         return [revoked[n] for n in sorted(revoked)], [touched[i] for i in sorted(touched)]
 
-    def _unclaim(self, place: LinkSource, now: int) -> None:
+    def _unclaim(self, place: Input, now: int) -> None:
         """Set a link or port back to what it is without its express transfers."""
         claims = self._claims[place]
         first = claims.queue[0]
@@ -465,7 +465,7 @@ class Express:
         """Account for the links that packet ``number`` has been granted, and put it where its head is."""
         profile, links, begin = transfer.profile, transfer.route.links, transfer.start_ps
         size = transfer.size_of(transfer.resumed_at + number)
-        here: LinkSource = transfer.port
+        here: Input = transfer.port
         hop = tail = 0
         start = begin
         while hop < len(links) and begin + profile.start(number, hop) <= now:
@@ -549,6 +549,6 @@ class Express:
         self.clock.call_at(start + profile.latency_ps, self._arrived, transfer, transfer.route.deliver_rank)
 
 
-def _carries_express(place: LinkSource, now: int) -> bool:
+def _carries_express(place: Input, now: int) -> bool:
     """Return False when certainly no express transfer uses ``place`` now or later."""
     return place.express_free_at > now and not (place.users if isinstance(place, Link) else place.queue)

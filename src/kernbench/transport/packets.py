@@ -21,7 +21,7 @@ from bisect import insort
 
 from kernbench.core.clock import NEVER, RANK_ARBITRATE
 from kernbench.transport.probe import begin_probe
-from kernbench.transport.state import Link, LinkSource, Packet, Port, Transfer
+from kernbench.transport.state import Input, Link, Packet, Port, Transfer
 from kernbench.transport.timing import Supply
 
 
@@ -85,7 +85,7 @@ def refill(port: Port, now: int) -> None:
     request(packet.links[0], port, when)
 
 
-def request(link: Link, source: LinkSource, when: int) -> None:
+def request(link: Link, source: Input, when: int) -> None:
     """``source`` asks for ``link`` for its front packet, valid from ``when`` on."""
     now = link.clock.time
     if when <= now and link.free_at <= now and not (link.requests and link.requests[0][0] <= now):
@@ -132,7 +132,7 @@ def arbitrate(link: Link) -> None:
         arm(link, now)
 
 
-def grant(link: Link, source: LinkSource, now: int) -> None:
+def grant(link: Link, source: Input, now: int) -> None:
     """Send the front packet of ``source``."""
     packet = source.fifo.popleft()
     size = packet.size
@@ -204,7 +204,7 @@ def _leave_fifo(link: Link, packet: Packet, tail: int, now: int) -> None:
         request(following.links[following.hop], link, tail)
 
 
-def offer(source: LinkSource, when: int) -> None:
+def offer(source: Input, when: int) -> None:
     """Enter the request of the front packet for its next link, from ``when`` on."""
     packet = source.fifo[0]
     request(packet.links[packet.hop], source, when)

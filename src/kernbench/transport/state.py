@@ -101,7 +101,7 @@ class LinkWatch(Protocol):
     on: bool
     keeps_links: bool
 
-    def granted(self, link: Link, source: LinkSource, transfer: Transfer, now: int) -> None:
+    def granted(self, link: Link, source: Input, transfer: Transfer, now: int) -> None:
         """Take note: a packet gets the link."""
 
     def carried(self, transfer: Transfer, link: Link, start: int, end: int, nbytes: int) -> None:
@@ -163,7 +163,7 @@ class Link(Waiting):
         self.measure = measure
         self.arrive = arrive
         self.free_at = 0
-        self.requests: list[tuple[int, int, LinkSource]] = []  # when they are valid, by which input
+        self.requests: list[tuple[int, int, Input]] = []  # when they are valid, by which input
         self.armed_at = NEVER
         self.used = 0
         self.credits: deque[tuple[int, int]] = deque()
@@ -240,7 +240,7 @@ class Port(Waiting):
         self.patience = self.interval = packets if self.looks else _ENDLESS
 
 
-LinkSource: TypeAlias = Link | Port
+Input: TypeAlias = Link | Port
 """Where a packet waits for a link: the FIFO behind another one, or a port"""
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from kernbench.core.log import NONE, Row
 from kernbench.core.observed import Carries, Observed, held_by_link
-from kernbench.transport.state import Link, LinkSource, Route, Transfer
+from kernbench.transport.state import Input, Link, Route, Transfer
 
 About: TypeAlias = "tuple[Carries, Row, int]"
 """What a transfer is, of which row it is a part (NONE: of none, or of its cause's) and which transfer it answers"""
@@ -62,7 +62,7 @@ class Watch:
             self.routes.append(route)
         self._observed.redirect_transfer(transfer.number, taken, route.latency_ps(transfer.nbytes))
 
-    def granted(self, link: Link, source: LinkSource, transfer: Transfer, now: int) -> None:
+    def granted(self, link: Link, source: Input, transfer: Transfer, now: int) -> None:
         """Note a grant of ``link``, which, or whose input, another packet had before; its figures are still of then.
 
         It has waited if one of them came free only now. (Who waits for space meets who took it further on.)
@@ -80,7 +80,7 @@ class Watch:
             self._held[number] = link.index, ahead
         link.had = number
 
-    def placed(self, transfer: Transfer, link: Link, source: LinkSource) -> None:
+    def placed(self, transfer: Transfer, link: Link, source: Input) -> None:
         """Note that a packet of a transfer that was express has been granted ``link``."""
         link.had = source.left = transfer.number
 
