@@ -104,6 +104,7 @@ def _print(made: MadePage, place: Path | None, url: str | None) -> None:
     rows += [] if url is None else [("address", url)]
     rows.append(("size", format_size(made.page.nbytes)))
     if run is not None:
+        rows = [("verdict", run.verdict.sentence), *rows]
         rows += [("bench", run.bench), ("status", run.status), ("simulated", format_ns(run.latency_ns))]
         rows += [("compared", str(each)) for each in run.checks]
         rows.append(("values", str(run.data)))

@@ -36,11 +36,12 @@ class MadePage:
         """Return what ``kernbench web --json`` prints below the places of the page."""
         run, nbytes = self.run, {"nbytes": self.page.nbytes}
         if run is None:
-            absent = ("bench", "status", "error", "place", "sim_ns", "verification", "data")
+            absent = ("verdict", "bench", "status", "error", "place", "sim_ns", "verification", "data")
             return {**nbytes, **dict.fromkeys(absent)}
         return plain_document(
             {
                 **nbytes,
+                "verdict": run.verdict.sentence,
                 "bench": run.bench,
                 "status": run.status,
                 "error": None if run.error is None else str(run.error),
