@@ -90,7 +90,7 @@ class Summary:
 
 @value(kw_only=True)
 class StudyReport(Generic[R]):
-    """The report of one kind of evaluation, whose results are ``R``: its own as fields, what all share as methods.
+    """The report of one kind of evaluation, whose results are ``R``: fields are its own, methods are those of all.
 
     ``data_file``: of the results, which are JSON in the form ``form``. ``tables``: the cells of each CSV file; the
     first has the main ones, which are written as Parquet too. ``comparisons``: the rows of each CSV file that compares

@@ -69,7 +69,8 @@ class Catalogue:
         }
 
     def __repr__(self) -> str:
-        return f"{self.verdict}\n  benches  {', '.join(each.name for each in self.benches)}"[:LINE]
+        lines = (self.verdict, f"  benches  {', '.join(each.name for each in self.benches)}")
+        return "\n".join(line[:LINE] for line in lines)
 
 
 def list_all(ccl: str | os.PathLike[str] | None = None) -> Catalogue:
@@ -134,7 +135,8 @@ class BenchDescription:
 
     def __repr__(self) -> str:
         params = ", ".join(f"{each.name}={each.default_text}" for each in self.params.entries)
-        return "\n".join(f"{self.bench.name}: {self.bench.description}\n  {params}".splitlines())[: 2 * LINE]
+        lines = (f"{self.bench.name}: {self.bench.description}", f"  {params}" if params else "  no parameters")
+        return "\n".join(line[:LINE] for line in lines)
 
 
 def describe_bench(bench: str) -> BenchDescription:
