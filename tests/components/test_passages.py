@@ -98,7 +98,7 @@ def program(ops: list[Op]) -> Kernel:
                 case "blocked":
                     tl.composite("gemm", x_ref, w_ref, y_ptr, block="auto")
                 case "blocked x":
-                    tl.composite("gemm", x, w_ref, y_ptr, block=(32, 64 * (k + 1), 32 * (k + 1)))
+                    tl.composite("gemm", x, w_ref, y_ptr, block=(32, 64 * (k // 2 + 1), 32 * (k % 2 + 1)))
                 case "streamed":
                     tl.composite("gemm", x_ref, w, y_ptr)
                 case "epilogue":
