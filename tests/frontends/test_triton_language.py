@@ -189,6 +189,7 @@ CALLS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "globaltimer": lambda x, n, p, q: tl.extra.cuda.globaltimer(),
     "num_warps": lambda x, n, p, q: tl.extra.cuda.num_warps(),
     "num_threads": lambda x, n, p, q: tl.extra.cuda.num_threads(),
+    "make_block_ptr": lambda x, n, p, q: tl.make_block_ptr(p, (16,), (1,), (0,), (8,), (0,)),
     "logical": lambda x, n, p, q: (x > 0).logical_and(n > 0),
     "not": lambda x, n, p, q: ~(x > 0),
     "ptr_type": lambda x, n, p, q: p.dtype.element_ty,
@@ -223,9 +224,10 @@ REFUSED = {
     "globaltimer": "tl.extra.cuda.globaltimer: ",
     "num_warps": "tl.extra.cuda.num_warps: ",
     "num_threads": "tl.extra.cuda.num_threads: ",
+    "make_block_ptr": "tl.make_block_ptr: Triton has no block pointers any more",
 }
-NO_CALLS = {"TRITON_MAX_TENSOR_NUMEL", "const", "extra", "make_block_ptr", "math", "slice"}
-"""Numbers, modules, and what Triton itself has taken out."""
+NO_CALLS = {"TRITON_MAX_TENSOR_NUMEL", "const", "extra", "math", "slice"}
+"""Numbers and modules."""
 
 
 def run(function: Any) -> None:

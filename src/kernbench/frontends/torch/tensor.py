@@ -39,14 +39,15 @@ class AhbmTensor(Placed, torch.Tensor):
         cls, storage: Storage, size: tuple[int, ...], stride: tuple[int, ...], offset: int, dtype: TorchType
     ) -> AhbmTensor:
         """``offset`` and ``stride`` in elements."""
-        made: AhbmTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - the documented way
-            cls,
-            size,
-            strides=stride,
-            storage_offset=offset,
-            dtype=dtype,
-            device=torch.device(DEVICE, storage.tensor.sip),
-        )
+        with torch.inference_mode(False):  # inside of inference mode, views of what is of outside would be none
+            made: AhbmTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - the documented way
+                cls,
+                size,
+                strides=stride,
+                storage_offset=offset,
+                dtype=dtype,
+                device=torch.device(DEVICE, storage.tensor.sip),
+            )
         made.storage = storage
         return made
 

@@ -1,4 +1,7 @@
-"""``triton.language.extra.cuda``: what a kernel asks of a GPU alone. It means nothing here, or is refused by name."""
+"""What a kernel asks of a GPU alone (``triton.language.extra.cuda``), or of a Triton of before.
+
+It means nothing here, or is refused by name.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,29 @@ def _ignoring(name: str, why: str) -> Callable[..., None]:
 
 def _refusing(name: str, why: str) -> Callable[..., Any]:
     def refuse(*_: object, **__: object) -> Any:
-        raise refused(f"tl.extra.cuda.{name}: {why}")
+        raise refused(f"{name}: {why}")
 
     return refuse
 
 
 _IN_ORDER = "launches that touch the same PEs run one after another"
 _NO_WARPS = "a program of a PE has no warps"
+_GPU_ALONE = MappingProxyType(
+    {
+        "num_threads": _NO_WARPS,
+        "num_warps": _NO_WARPS,
+        "smid": "tl.program_id says which program it is",
+        "globaltimer": "a kernel has no clock; --explain and --trace say when it does what",
+    }
+)
+_NO_BLOCK_POINTERS = (
+    "Triton has no block pointers any more; take tl.make_tensor_descriptor(base, shape, strides, block_shape), "
+    "with the place of a block in its load and store, or pointers and a mask"
+)
 FUNCTIONS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
     {name: _ignoring(name, _IN_ORDER) for name in ("gdc_wait", "gdc_launch_dependents")}
-    | {name: _refusing(name, _NO_WARPS) for name in ("num_threads", "num_warps")}
-    | {"smid": _refusing("smid", "tl.program_id says which program it is")}
-    | {"globaltimer": _refusing("globaltimer", "a kernel has no clock; --explain and --trace say when it does what")}
+    | {name: _refusing(f"tl.extra.cuda.{name}", why) for name, why in _GPU_ALONE.items()}
+    | {name: _refusing(f"tl.{name}", _NO_BLOCK_POINTERS) for name in ("make_block_ptr", "advance")}
 )
 
 

@@ -125,7 +125,7 @@ def _install() -> None:
     interpreter._patch_attr = recorded.patch  # noqa: SLF001
     # Once and for good: the interpreter does it anew for each call of a kernel, and takes it back after each launch.
     interpreter._patch_lang(_language)  # noqa: SLF001
-    for module in (cuda, cuda.gdc, cuda.utils):
+    for module in (cuda, cuda.gdc, cuda.utils, tl, tl.core):
         for name in gpu_language.names_in(module):
             setattr(module, name, gpu_language.FUNCTIONS[name])
     for name, function in libdevice.functions_of(cuda.libdevice).items():
