@@ -53,14 +53,13 @@ class CommandMaker:
     def result(self, label: Label, shape: Shape, dtype: DType, nbytes: int) -> Block | None:
         """Return memory for an array, its ``array`` set; None when commands under way will give some back.
 
-        AllocationError when none of them will.
+        AllocationError, which says who holds it, when none of them will.
         """
-        try:
-            block = self._scratch.alloc(nbytes, label)
-        except AllocationError:
+        block = self._scratch.alloc(nbytes, label)
+        if block is None:
             if self.will_free_memory():
                 return None
-            raise
+            raise AllocationError(self._full_scratch(nbytes, label))
         array = block.array
         if array is None or array.dtype is not dtype or (array.shape is not shape and array.shape != shape):
             block.array = Operand("tcm", self.coord, block.address, nbytes, shape, dtype)
@@ -122,7 +121,7 @@ class CommandMaker:
         here = sum(x is made[0] for x in used)
         return here == 1 and getrefcount(made[0]) == 3  # of the two commands, and the argument's
 
-    def full_scratch(self, nbytes: int, label: Label) -> str:
+    def _full_scratch(self, nbytes: int, label: Label) -> str:
         """Say who holds the memory that there is none of for ``label``."""
         free, live = self._scratch.free_bytes, self._scratch.live()
         pieces = " but in pieces that are too small" if free >= nbytes else ""
@@ -231,8 +230,8 @@ class Issuer(Language):
         try:
             while (block := maker.result(label, shape, dtype, nbytes)) is None:
                 self._request(AwaitSpace(nbytes, line))
-        except AllocationError:
-            raise AllocationError(f"{call_place()}: {maker.full_scratch(nbytes, label)}") from None
+        except AllocationError as full:
+            raise AllocationError(f"{call_place()}: {full}") from None
         return block
 
     def _result(self, what: str, shape: Shape, dtype: DType, line: int) -> Handle:

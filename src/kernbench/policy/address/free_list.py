@@ -76,13 +76,20 @@ class FreeList:
 
         Raises AllocationError for a size below one byte, and with what is free when no hole fits.
         """
+        start = self.try_alloc(nbytes, from_end=from_end)
+        if start is None:
+            raise AllocationError(f"{self.label}: asked for {nbytes} bytes; {self.summary()}")
+        return start
+
+    def try_alloc(self, nbytes: int, *, from_end: bool = False) -> int | None:
+        """Allocate as ``alloc`` does; return None when no hole fits."""
         if nbytes <= 0:
             raise AllocationError(f"{self.label}: cannot allocate {nbytes} bytes; the least is 1")
         granule = self._granule
         taken = -(-nbytes // granule) * granule
         at, start = self._last_fit(taken) if from_end else self._first_fit(taken)
         if at < 0:
-            raise AllocationError(f"{self.label}: asked for {nbytes} bytes; {self.summary()}")
+            return None
         self._take(at, start, start + taken)
         self._asked[start] = nbytes
         return start
@@ -198,31 +205,23 @@ class ScratchAllocator:
             for size, spare in self._spare.items()
         )
 
-    def alloc(self, nbytes: int, label: Label) -> Block:
-        """Allocate ``nbytes`` for the handle ``label``.
-
-        Raises AllocationError that says how much each live handle holds.
-        """
+    def alloc(self, nbytes: int, label: Label) -> Block | None:
+        """Allocate ``nbytes`` for the handle ``label``; return None when no hole fits."""
         spare = self._spare.get(nbytes)
-        block = spare.pop() if spare else self._carve(nbytes, label)
-        block.label = label
+        block = spare.pop() if spare else self._carve(nbytes)
+        if block is not None:
+            block.label = label
         return block
 
-    def _carve(self, nbytes: int, label: Label) -> Block:
-        spare = self._spare.setdefault(nbytes, [])
-        address = self._take(nbytes, label)
-        block = self._blocks[address] = Block(address, nbytes, spare)
-        return block
-
-    def _take(self, nbytes: int, label: Label) -> int:
-        try:
-            return self._space.alloc(nbytes)
-        except AllocationError:
+    def _carve(self, nbytes: int) -> Block | None:
+        address = self._space.try_alloc(nbytes)
+        if address is None:
             self._merge()
-        try:
-            return self._space.alloc(nbytes)
-        except AllocationError as full:
-            raise AllocationError(f"{full} (for {label_text(label)}); {self._holders()}") from None
+            address = self._space.try_alloc(nbytes)
+            if address is None:
+                return None
+        block = self._blocks[address] = Block(address, nbytes, self._spare.setdefault(nbytes, []))
+        return block
 
     def _merge(self) -> None:
         for size, spare in self._spare.items():
@@ -235,7 +234,3 @@ class ScratchAllocator:
         """Return owner and bytes of every live allocation, the largest first."""
         held = [(label_text(block.label), block.nbytes) for block in self._blocks.values() if block.label is not None]
         return tuple(sorted(held, key=lambda each: (-each[1], each[0])))
-
-    def _holders(self) -> str:
-        held = ", ".join(f"{label} {nbytes} bytes" for label, nbytes in self.live())
-        return f"live handles: {held}" if held else "no handle is live"
