@@ -199,17 +199,6 @@ CALLS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "and_": lambda x, n, p, q: (x > 0) and (n > 0),
 }
 REFUSED = {
-    "associative_scan": "a scan by product",
-    "cumprod": "a scan by _prod_combine",
-    "cumsum_rev": "a scan by _sum_combine in reverse",
-    "reduce": "tl.reduce by product",
-    "reduce_or": "tl.reduce by _or_combine",
-    "xor_sum": "tl.reduce by _xor_combine",
-    "bitonic_merge": "a bitcast of data",
-    "flip": "a bitcast of data",
-    "sort": "a bitcast of data",
-    "topk": "a bitcast of data",
-    "bitcast": "a bitcast of data",
     "atomic_poll": "atomic_poll of data",
     "gather": "gather of data",
     "histogram": "histogram of data",

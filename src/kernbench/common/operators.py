@@ -299,6 +299,10 @@ def _softmax(x: Array, axis: int) -> Any:
     return e / np.sum(e, axis=axis, keepdims=True)
 
 
+def _sum_from_behind(x: Array, axis: int) -> Any:
+    return np.flip(np.cumsum(np.flip(x, axis), axis), axis)
+
+
 def _mean_of_integers(x: Array, axis: int | None) -> Any:
     count = x.size if axis is None else x.shape[axis]
     return _divide_integers(np.sum(x, axis), x.dtype.type(count))
@@ -314,6 +318,10 @@ def _trans(args: Sequence[Any], out: DType, shape: tuple[int, ...] | None, attrs
     if attrs.perm is not None:
         return np.transpose(x, attrs.perm)
     return np.swapaxes(x, -1, -2)
+
+
+def _bitcast(args: Sequence[Any], out: DType, shape: tuple[int, ...] | None, attrs: Attributes) -> Any:  # noqa: ARG001
+    return np.asarray(args[0]).view(out.numpy)
 
 
 def _broadcast(args: Sequence[Any], out: DType, shape: tuple[int, ...] | None, attrs: Attributes) -> Any:
@@ -406,6 +414,7 @@ def _table() -> tuple[Operator, ...]:
         Operator("where", 3, "where", np.where),
         Operator("softmax", 1, "scan", _softmax),
         Operator("cumsum", 1, "scan", np.cumsum, np.cumsum),
+        Operator("cumsum_reverse", 1, "scan", _sum_from_behind, _sum_from_behind),
         Operator("sum", 1, "reduce", np.sum, np.sum),
         Operator("max", 1, "reduce", np.max, np.max),
         Operator("min", 1, "reduce", np.min, np.min),
@@ -414,6 +423,7 @@ def _table() -> tuple[Operator, ...]:
         Operator("mean", 1, "reduce", np.mean, _mean_of_integers),
         Operator("copy", 1, "move", _cast),
         Operator("cast", 1, "move", _cast),
+        Operator("bitcast", 1, "move", _bitcast),
         Operator("trans", 1, "move", _trans),
         Operator("broadcast", 1, "move", _broadcast),
         Operator("full", 1, "fill", _full),

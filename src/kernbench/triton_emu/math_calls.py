@@ -190,10 +190,11 @@ class MathCalls(ElementwiseCalls):
         along = axis_of(axis, self._own(x).shape)
         return self._compute(self._line(), "softmax", (x,), x.shape, x.dtype, _along(along))
 
-    def cumsum(self, x: Handle, axis: int = -1) -> Handle:
-        """Return the sum of all elements up to each, along ``axis``."""
+    def cumsum(self, x: Handle, axis: int = -1, reverse: bool = False) -> Handle:
+        """Return the sum of all elements up to each, along ``axis``; ``reverse``: of those from each on."""
         along = axis_of(axis, self._own(x).shape)
-        return self._compute(self._line(), "cumsum", (x,), x.shape, x.dtype, _along(along))
+        name = "cumsum_reverse" if reverse else "cumsum"
+        return self._compute(self._line(), name, (x,), x.shape, x.dtype, _along(along))
 
     def iota(self, shape: Ints, dtype: object, axis: int = -1) -> Handle:
         """Make an array of whole numbers: each is its index along ``axis``. KernelError if the type has too few."""
@@ -228,6 +229,13 @@ class MathCalls(ElementwiseCalls):
         """``x`` as another type: rounded to nearest even; to integers truncated and saturated. The same type: ``x``."""
         item = element_type(dtype)
         return x if self._own(x).dtype is item else self._compute(self._line(), "cast", (x,), x.shape, item)
+
+    def bitcast(self, x: Handle, dtype: object) -> Handle:
+        """The bits of ``x`` as another type of the same size. The same type: ``x``."""
+        item = element_type(dtype)
+        if item.itemsize != self._own(x).dtype.itemsize:
+            raise kernel_error(f"bitcast of {x.dtype} to {item}: they have {x.dtype.itemsize} and {item.itemsize} bytes")
+        return x if x.dtype is item else self._compute(self._line(), "bitcast", (x,), x.shape, item)
 
     def trans(self, x: Handle, perm: Sequence[int] | None = None) -> Handle:
         """``x`` with its axes in the order ``perm``, or its last two swapped. It copies."""

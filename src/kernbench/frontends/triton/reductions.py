@@ -6,10 +6,12 @@ from operator import index
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
-from kernbench.frontends.triton.running import refused, running
+from kernbench.common.dtypes import I8
+from kernbench.frontends.triton.running import running
 from kernbench.frontends.triton.values import Symbolic, Type, is_symbolic, value_of, whole
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
@@ -35,33 +37,88 @@ def apply(operation: Any, inputs: Any) -> Any:
     if not is_symbolic(*[each.handle for each in tensors]):
         return _known(operation, inputs)
     operation.check_tensor(tensors)
-    found = (_scanned if isinstance(operation, interpreter.ScanOps) else _reduced)(operation, tensors[0])
+    found = (_scan if isinstance(operation, interpreter.ScanOps) else _reduce)(operation, tensors)
     return found if tensors is inputs else found[0]
 
 
-def _scanned(operation: Any, x: Any) -> tuple[Any, ...]:
-    if operation.combine_fn is not _STANDARD._sum_combine or operation.reverse:  # noqa: SLF001
-        raise refused(f"a scan by {_name(operation.combine_fn)}{' in reverse' * operation.reverse}: MATH has cumsum")
-    made = running().tl.cumsum(whole(x.handle), index(operation.axis))
-    return (_tensor(made, made.shape, x.dtype),)
+def _scan(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    if operation.combine_fn is _STANDARD._sum_combine:  # noqa: SLF001
+        made = running().tl.cumsum(whole(tensors[0].handle), index(operation.axis), operation.reverse)
+        return (_tensor(made, made.shape, tensors[0].dtype),)
+    return _scan_by_doubling(operation, tensors)
 
 
-def _reduced(operation: Any, x: Any) -> tuple[Any, ...]:
+def _reduce(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
     reductions = _REDUCTIONS.get(operation.combine_fn)
     if reductions is None:
-        raise refused(f"tl.reduce by {_name(operation.combine_fn)}: MATH reduces by sum, max, min, argmax, argmin")
-    kernel, source = running().tl, whole(x.handle)
+        return _reduce_by_halving(operation, tensors)
+    kernel, source = running().tl, whole(tensors[0].handle)
     axis = None if operation.axis is None else index(operation.axis)
     keep = bool(operation.keep_dims)
     made = [reduce(kernel, source, axis, keep) for reduce in reductions]
-    return tuple([_tensor(each, each.shape, ty) for each, ty in zip(made, (x.dtype, tl.int32), strict=False)])
+    types = (tensors[0].dtype, tl.int32)
+    return tuple([_tensor(each, each.shape, ty) for each, ty in zip(made, types, strict=False)])
+
+
+def _reduce_by_halving(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Reduce by the kernel's own function: of one half of the axis and the other, until one element is left."""
+    kernel, shape = running().tl, tuple(map(int, tensors[0].shape))
+    axis = None if operation.axis is None else index(operation.axis)
+    parts = [_with_first(whole(each.handle), axis) for each in tensors]
+    rest = parts[0].shape[1:]
+    while (n := parts[0].shape[0] // 2) > 0:
+        halves = [kernel.reshape(each, (2, n, *rest)) for each in parts]
+        parts = _combine(operation, tensors, [[kernel.part(each, i) for each in halves] for i in (0, 1)])
+    if operation.keep_dims:
+        rest = tuple([1 if axis in (i, None) else n for i, n in enumerate(shape)])
+    made = [kernel.reshape(each, rest) for each in parts]
+    return tuple([_tensor(each, rest, x.dtype) for each, x in zip(made, tensors, strict=True)])
+
+
+def _scan_by_doubling(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Scan by the kernel's own function: blocks of 1, 2, 4 ... elements are each scanned, and two become one.
+
+    All elements of the later block take in the last one of the earlier; in reverse it is the other way round.
+    """
+    kernel, axis = running().tl, index(operation.axis)
+    parts = [_with_first(whole(each.handle), axis) for each in tensors]
+    n, rest = parts[0].shape[0], parts[0].shape[1:]
+    done, change = (1, 0) if operation.reverse else (0, 1)
+    others = range(3, 3 + len(rest))
+    for size in [1 << i for i in range(n.bit_length() - 1)]:
+        blocks = n // size // 2
+        pairs = [kernel.trans(kernel.reshape(each, (size, blocks, 2, *rest)), (2, 0, 1, *others)) for each in parts]
+        edge = 0 if operation.reverse else size - 1
+        edges = [kernel.expand_dims(kernel.part(kernel.part(each, done), edge), 0) for each in pairs]
+        made = _combine(operation, tensors, [edges, [kernel.part(each, change) for each in pairs]])
+        second = kernel.constant(np.arange(2).reshape(2, *[1] * (2 + len(rest))) == change, I8)
+        parts = [
+            kernel.reshape(kernel.where(second, kernel.expand_dims(new, 0), pair), (2 * size, blocks, *rest))
+            for new, pair in zip(made, pairs, strict=True)
+        ]
+    made = [kernel.reshape(each, (n, *rest)) for each in parts]
+    back = [kernel.trans(each, (*range(1, axis + 1), 0, *range(axis + 1, len(each.shape)))) if axis else each for each in made]
+    return tuple([_tensor(each, each.shape, x.dtype) for each, x in zip(back, tensors, strict=True)])
+
+
+def _with_first(x: Handle, axis: int | None) -> Handle:
+    """``x`` with ``axis`` as its first; None: as its only one."""
+    if axis is None:
+        return running().tl.reshape(x, (-1,))
+    others = [i for i in range(len(x.shape)) if i != axis]
+    return running().tl.trans(x, (axis, *others)) if axis else x
+
+
+def _combine(operation: Any, tensors: tuple[Any, ...], operands: list[list[Handle]]) -> list[Handle]:
+    """Compute the kernel's own function of what was before and what comes to it: handles that broadcast to that."""
+    shape = operands[1][0].shape
+    given = [_tensor(each, shape, x.dtype) for side in operands for each, x in zip(side, tensors, strict=True)]
+    made = operation.combine_fn(*given)
+    results = made if isinstance(made, tuple | tl.tuple) else (made,)
+    return [whole(each.to(x.dtype).handle) for each, x in zip(results, tensors, strict=True)]
 
 
 def _tensor(handle: Handle, shape: tuple[int, ...], ty: Type) -> Any:
     """A tensor of the language; one without axes is a scalar, which the interpreter has as one element."""
     data, scalar = Symbolic(handle, shape or (1,)), ty.scalar
     return tl.core.tensor(value_of(data, scalar), tl.block_type(scalar, list(shape)) if shape else scalar)
-
-
-def _name(function: Any) -> str:
-    return str(function.__name__)
