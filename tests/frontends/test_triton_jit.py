@@ -138,4 +138,6 @@ def test_operators_of_a_program_get_tensors_of_the_machine(context: RuntimeConte
     assert isinstance(y, kernbench.torch.AhbmTensor)
     scale_in_place(x, 2)
     assert (y.tolist(), x.tolist()) == ([2, 4, 6], [3, 6, 3])
+    torch.library.wrap_triton(scale)[1,](x, 3, BLOCK=4)  # outside of an operator
+    assert x.tolist() == [6, 12, 6]
     assert not context.unmodelled

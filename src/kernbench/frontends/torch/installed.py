@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
+from torch._library import triton as triton_operators
 from torch.utils import backend_registration
 
 from kernbench.frontends.gpu import DEVICE
@@ -14,7 +15,11 @@ from kernbench.frontends.torch import device, operators
 from kernbench.frontends.torch.tensor import dispatch_by
 
 MADE_FOR = "2.13"
-_NAMES = ((backend_registration, "_setup_privateuseone_for_python_backend"), (torch.Tensor, "_make_wrapper_subclass"))
+_NAMES = (
+    (backend_registration, "_setup_privateuseone_for_python_backend"),
+    (torch.Tensor, "_make_wrapper_subclass"),
+    (triton_operators, "wrap_triton_enabled_default"),
+)
 # Factories have no tensor that PyTorch could find the device by; ``torch.tensor`` copies past the subclass.
 _BY_DEVICE = ("empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step", "_copy_from")
 
@@ -42,5 +47,7 @@ dispatch_by(operators.run)
 _library = torch.library.Library("aten", "IMPL")
 for _name in _BY_DEVICE:
     _library.impl(_name, _operator(_name), "PrivateUse1")
+# ``wrap_triton`` is for who traces, and nobody does: the kernel itself is launched.
+triton_operators.wrap_triton_enabled_default = False
 # A backward pass of its own thread would be outside the simulation, which is one thread.
 torch.autograd.set_multithreading_enabled(False)
