@@ -97,6 +97,34 @@ def test_steps_of_a_loop_are_tensors() -> None:
     assert out.tolist() == [sum(2 * i + j for i in range(3) for j in range(i, 3)) + 11] * 4
 
 
+@triton.jit
+def masked(x_ptr, out_ptr, n, LIMIT: tl.constexpr):
+    at = tl.arange(0, 8)
+    x = tl.load(x_ptr + at)
+    tl.store(out_ptr + at, x, mask=at > 1 and at < 6)
+    tl.store(out_ptr + 8 + at, x, mask=x > 0 and at < 6 and n > 3)
+    tl.store(out_ptr + 16 + at, x, mask=n > 7 or x > 2 or at < 2)
+    tl.store(out_ptr + 24 + at, x, mask=not (x > 0) and LIMIT)
+    tl.store(out_ptr + 32 + at, x, mask=at < 4 and tl.load(x_ptr) > 0)
+    if LIMIT is not None and LIMIT > 3:
+        tl.store(out_ptr + 40 + at, x)
+    if tl.load(x_ptr) < 0 and not tl.load(x_ptr + 1) < 0:
+        tl.store(out_ptr + 48 + at, x)
+
+
+@pytest.mark.parametrize("limit", [None, 4])
+def test_logic_of_blocks_is_element_by_element(limit: int | None) -> None:
+    """Also where a plain number or one without axes is among them; those decide as in Python."""
+    x = torch.tensor([-2.0, 1, 3, -1, 0, 5, 2, 7])
+    out = torch.zeros(56, device=AHBM)
+    masked[1,](x.to(AHBM), out, 5, limit)
+    every = torch.ones(8, dtype=torch.bool)
+    at = torch.arange(8)
+    chosen = [(at > 1) & (at < 6), (x > 0) & (at < 6), (x > 2) | (at < 2), every if limit is None else ~(x > 0)]
+    chosen += [~every, ~every if limit is None else every, every]
+    assert out.reshape(7, 8).tolist() == torch.stack([torch.where(mask, x, 0) for mask in chosen]).tolist()
+
+
 class Buffer:
     """As programs have it for strides that PyTorch does not know."""
 

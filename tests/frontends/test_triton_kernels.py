@@ -335,23 +335,10 @@ def test_programs_of_all_pes(order: Any) -> None:
 
 
 @triton.jit
-def product(a, b):
-    return a * b
-
-
-@triton.jit
 def refusing(x_ptr, out_ptr, WHICH: tl.constexpr):
     at = tl.arange(0, 16)
     x = tl.load(x_ptr + at)
-    if WHICH == "bitcast":
-        z = x.to(tl.int32, bitcast=True)
-    elif WHICH == "reduce":
-        z = tl.reduce(x, 0, product)
-    elif WHICH == "scan":
-        z = tl.associative_scan(x, 0, product)
-    elif WHICH == "sort":
-        z = tl.sort(x)
-    elif WHICH == "histogram":
+    if WHICH == "histogram":
         z = tl.histogram(x.to(tl.int32), 4)
     elif WHICH == "batched":
         y = x.reshape(4, 2, 2)
@@ -364,10 +351,6 @@ def refusing(x_ptr, out_ptr, WHICH: tl.constexpr):
 
 
 REFUSED = {
-    "bitcast": "a bitcast of data to int32",
-    "reduce": "tl.reduce by product: MATH reduces by",
-    "scan": "a scan by product",
-    "sort": "bitcast of data|of data",
     "histogram": "histogram of data",
     "batched": "the GEMM engine takes matrices",
     "double": "values of fp64",

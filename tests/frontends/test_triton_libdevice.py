@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec, module_from_spec
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,26 @@ def torch() -> Iterator[RuntimeContext[Any]]:
 
 def send(torch: RuntimeContext[Any], x: Array, dtype: str | None = None) -> Any:
     return torch.empty(*x.shape, dtype=dtype or x.dtype.name, dp=ONE_PE).copy_(x)
+
+
+_spec = find_spec("triton.language.extra.libdevice")
+assert _spec is not None
+assert _spec.loader is not None
+_another = module_from_spec(_spec)  # as programs take it that look for it in several places
+_spec.loader.exec_module(_another)
+another_rsqrt = _another.rsqrt
+
+
+@triton.jit
+def of_another_copy(x_ptr, out_ptr):
+    at = tl.arange(0, 8)
+    tl.store(out_ptr + at, another_rsqrt(tl.load(x_ptr + at)))
+
+
+def test_a_copy_of_the_module_is_the_module(torch: RuntimeContext[Any]) -> None:
+    x, out = np.arange(1, 9, dtype=np.float32), send(torch, np.zeros(8, np.float32))
+    of_another_copy[1,](send(torch, x), out)
+    np.testing.assert_allclose(out.numpy(), x**-0.5, rtol=1e-6)
 
 
 @triton.jit

@@ -233,9 +233,10 @@ class MathCalls(ElementwiseCalls):
     def bitcast(self, x: Handle, dtype: object) -> Handle:
         """The bits of ``x`` as another type of the same size. The same type: ``x``."""
         item = element_type(dtype)
-        if item.itemsize != self._own(x).dtype.itemsize:
-            raise kernel_error(f"bitcast of {x.dtype} to {item}: they have {x.dtype.itemsize} and {item.itemsize} bytes")
-        return x if x.dtype is item else self._compute(self._line(), "bitcast", (x,), x.shape, item)
+        own = self._own(x).dtype
+        if item.itemsize != own.itemsize:
+            raise kernel_error(f"bitcast of {own} to {item}: they have {own.itemsize} and {item.itemsize} bytes")
+        return x if own is item else self._compute(self._line(), "bitcast", (x,), x.shape, item)
 
     def trans(self, x: Handle, perm: Sequence[int] | None = None) -> Handle:
         """``x`` with its axes in the order ``perm``, or its last two swapped. It copies."""

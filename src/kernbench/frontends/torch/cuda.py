@@ -89,6 +89,11 @@ def _range(msg: str, *_: object, **__: object) -> Iterator[None]:  # noqa: ARG00
 _NVTX = MappingProxyType({"range_push": _nothing, "range_pop": _nothing, "mark": _nothing, "range": _range})
 
 
+def _raw_stream(index: int) -> int:  # noqa: ARG001
+    """Return the number of the only stream of a SIP, which code asks for that launches by itself."""
+    return device.Stream.cuda_stream
+
+
 def _refusing(name: str) -> Callable[..., Any]:
     """Make what stands for a function of ``torch.cuda`` that the machine has no answer to."""
 
@@ -126,14 +131,17 @@ def _replacements() -> dict[str, Any]:
 
 @contextmanager
 def _replace_names(owner: Any, names: Mapping[str, Any]) -> Iterator[None]:
-    before = {name: vars(owner)[name] for name in names}
+    before = {name: vars(owner)[name] for name in names if name in vars(owner)}
     for name, found in names.items():
         setattr(owner, name, found)
     try:
         yield
     finally:
-        for name, found in before.items():
-            setattr(owner, name, found)
+        for name in names:
+            if name in before:
+                setattr(owner, name, before[name])
+            else:
+                delattr(owner, name)
 
 
 @contextmanager
@@ -146,6 +154,7 @@ def as_cuda() -> Iterator[None]:
         with ExitStack() as around:
             around.enter_context(_replace_names(torch.cuda, _replacements()))
             around.enter_context(_replace_names(torch.cuda.nvtx, _NVTX))
+            around.enter_context(_replace_names(torch._C, {"_cuda_getCurrentRawStream": _raw_stream}))  # noqa: SLF001
             around.enter_context(_replace_names(_device, {"DeviceContext": _Context}))
             around.enter_context(_replace_names(torch, {"Generator": _Generator}))
             around.callback(torch.set_default_device, None)

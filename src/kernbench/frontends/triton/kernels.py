@@ -5,17 +5,19 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 import triton.language as tl
+from triton.language.extra import libdevice
 from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
 from kernbench.frontends.triton.driver import Warmed, run
 from kernbench.frontends.triton.values import TensorHandle
 
-_LOOP = "_kernbench_loop"
+_LOOP, _OPERAND, _NOT = "_kernbench_loop", "_kernbench_operand", "_kernbench_not"
 
 
 class Kernel(JITFunction):
@@ -34,6 +36,7 @@ class Kernel(JITFunction):
     def rewrite(self) -> Callable[..., Any]:
         """Return the function that the interpreter runs."""
         if self._rewritten is None:
+            _resolve_libdevice(self.fn.__globals__)
             self._rewritten = self.rewriter.rewrite_ast()
         return self._rewritten
 
@@ -44,6 +47,13 @@ class Kernel(JITFunction):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it within a kernel, whose errors come out as they are."""
         return self.rewrite()(*args, **kwargs)
+
+
+def _resolve_libdevice(names: dict[str, Any]) -> None:
+    """Have functions of another copy of Triton's module be the machine's: a compiler goes by the module's name."""
+    for name, there in names.items():
+        if isinstance(there, FunctionType) and there.__module__ == libdevice.__name__:
+            names[name] = vars(libdevice).get(there.__name__, there)
 
 
 def _loop(steps: Any) -> Iterator[Any]:
@@ -65,9 +75,70 @@ def _visit_for(self: Any, node: ast.For) -> ast.AST:
     return node
 
 
+def _is_block(x: Any) -> bool:
+    return isinstance(x, tl.tensor) and bool(x.type.is_block())
+
+
+class _Operand:
+    """An operand of ``and`` or ``or``, and what those up to it come to: ``a and b`` is ``(start < a < b).value``.
+
+    Blocks are taken element by element, as compiled, where Python would only see that there is one. Python's rules
+    hold for everything else, such as that ``b`` is not computed when ``a`` decides.
+    """
+
+    def __init__(self, combine: str, value: Any) -> None:
+        self.combine, self.value = combine, value
+
+    def __bool__(self) -> bool:
+        """Tell whether the next operand matters."""
+        return _is_block(self.value) or bool(self.value) is (self.combine == "logical_and")
+
+    def __lt__(self, behind: _Operand) -> _Operand:
+        """Take in what is before ``behind``, which does not decide."""
+        if _is_block(self.value):
+            if isinstance(behind.value, tl.tensor):
+                behind.value = getattr(self.value, self.combine)(behind.value)
+            elif behind:
+                behind.value = self.value
+        return behind
+
+
+def _visit_bool_op(self: Any, node: ast.BoolOp) -> ast.AST:
+    """Have ``and`` and ``or`` be chains of operands."""
+    self.generic_visit(node)
+    is_and = isinstance(node.op, ast.And)
+    name = ast.Constant("logical_and" if is_and else "logical_or")
+    operands: list[ast.expr] = [
+        ast.Call(func=ast.Name(id=_OPERAND, ctx=ast.Load()), args=[name, each], keywords=[])
+        for each in (ast.Constant(is_and), *node.values)
+    ]
+    compared = ast.Compare(left=operands[0], ops=[ast.Lt() for _ in node.values], comparators=operands[1:])
+    return ast.copy_location(ast.Attribute(value=compared, attr="value", ctx=ast.Load()), node)
+
+
+def _not(x: Any) -> Any:
+    """``not x``, of blocks element by element."""
+    return x.__not__() if _is_block(x) else not x
+
+
+def _visit_unary_op(self: Any, node: ast.UnaryOp) -> ast.AST:
+    """Have ``not`` be a call."""
+    self.generic_visit(node)
+    if not isinstance(node.op, ast.Not):
+        return node
+    call = ast.Call(func=ast.Name(id=_NOT, ctx=ast.Load()), args=[node.operand], keywords=[])
+    return ast.copy_location(call, node)
+
+
 def install() -> None:
     """Have ``triton.jit`` make these, and kernels see what they would see compiled."""
     interpreter.InterpretedFunction = Kernel
-    interpreter.ASTTransformer.visit_For = _visit_for
-    setattr(interpreter, _LOOP, _loop)
+    transformer = interpreter.ASTTransformer
+    transformer.visit_For, transformer.visit_BoolOp, transformer.visit_UnaryOp = (
+        _visit_for,
+        _visit_bool_op,
+        _visit_unary_op,
+    )
+    for name, function in ((_LOOP, _loop), (_OPERAND, _Operand), (_NOT, _not)):
+        setattr(interpreter, name, function)
     tl.dtype.value = property(lambda ty: ty)  # a compiler gives functions of constants a constexpr of it

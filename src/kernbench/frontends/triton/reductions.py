@@ -97,8 +97,10 @@ def _scan_by_doubling(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ..
             for new, pair in zip(made, pairs, strict=True)
         ]
     made = [kernel.reshape(each, (n, *rest)) for each in parts]
-    back = [kernel.trans(each, (*range(1, axis + 1), 0, *range(axis + 1, len(each.shape)))) if axis else each for each in made]
-    return tuple([_tensor(each, each.shape, x.dtype) for each, x in zip(back, tensors, strict=True)])
+    if axis:
+        back = (*range(1, axis + 1), 0, *range(axis + 1, len(rest) + 1))
+        made = [kernel.trans(each, back) for each in made]
+    return tuple([_tensor(each, each.shape, x.dtype) for each, x in zip(made, tensors, strict=True)])
 
 
 def _with_first(x: Handle, axis: int | None) -> Handle:
