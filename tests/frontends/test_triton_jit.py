@@ -125,6 +125,19 @@ def test_logic_of_blocks_is_element_by_element(limit: int | None) -> None:
     assert out.reshape(7, 8).tolist() == torch.stack([torch.where(mask, x, 0) for mask in chosen]).tolist()
 
 
+@triton.jit
+def tail_first(x_ptr, out_ptr, n):
+    """In a shape that no other test has: its first program records the load of all."""
+    at = (1 - tl.program_id(0)) * 32 + tl.arange(0, 32)[None, :, None]
+    tl.store(out_ptr + at, tl.load(x_ptr + at, mask=at < n, other=0.5))
+
+
+def test_a_load_of_nothing_says_nothing_of_others() -> None:
+    x, out = torch.arange(1.0, 21, device=AHBM), torch.zeros(64, device=AHBM)
+    tail_first[2,](x, out, 20)
+    assert out.tolist() == [*range(1, 21), *[0.5] * 44]
+
+
 class Buffer:
     """As programs have it for strides that PyTorch does not know."""
 

@@ -8,6 +8,7 @@ later ones ask the builder for the same with other operands. Errors are not reco
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from copy import copy
 from operator import itemgetter
 from types import EllipsisType, NoneType
 from typing import Any, TypeAlias
@@ -83,6 +84,8 @@ class _CallRecorder:
 
         def ask(*arguments: Any, **named: Any) -> Any:
             made = method(*arguments, **named)
+            if isinstance(made, TensorHandle) and self._number(made) is not None:
+                made = copy(made)  # an operand, given back: another time it may be something else
             numbers = [self._number(each) if isinstance(each, kinds) else None for each in arguments]
             varies = any(number is not None for number in numbers)
             if varies or (isinstance(made, TensorHandle) and not name.startswith(_CONSTANT)):
