@@ -133,7 +133,7 @@ def tail_first(x_ptr, out_ptr, n):
 
 
 def test_a_load_of_nothing_says_nothing_of_others() -> None:
-    x, out = torch.arange(1.0, 21, device=AHBM), torch.zeros(64, device=AHBM)
+    x, out = (torch.arange(1.0, 1 + n).half().to(AHBM) for n in (20, 64))
     tail_first[2,](x, out, 20)
     assert out.tolist() == [*range(1, 21), *[0.5] * 44]
 
