@@ -15,7 +15,7 @@ need("triton")
 need("torch")
 
 import kernbench.torch  # noqa: E402
-import kernbench.triton  # noqa: E402
+import kernbench.triton  # noqa: E402, F401
 
 # isort: split
 import torch  # noqa: E402
