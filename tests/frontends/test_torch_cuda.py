@@ -103,7 +103,7 @@ def test_memory_in_use() -> None:
 @pytest.mark.usefixtures("context")
 def test_the_current_device() -> None:
     assert torch._C._cuda_getCurrentRawStream(0) == torch.cuda.current_stream().cuda_stream  # noqa: SLF001
-    with torch.cuda.device(1):
+    with torch.cuda._DeviceGuard(1):  # noqa: SLF001 - as generated code does
         x = torch.ones(2, device="cuda")
         with torch.cuda.device_of(torch.ones(1)):
             assert torch.cuda.current_device() == 1

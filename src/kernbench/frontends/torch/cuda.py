@@ -154,6 +154,7 @@ def as_cuda() -> Iterator[None]:
         with ExitStack() as around:
             around.enter_context(_replace_names(torch.cuda, _replacements()))
             around.enter_context(_replace_names(torch.cuda.nvtx, _NVTX))
+            around.enter_context(_replace_names(torch.cuda, {"_DeviceGuard": device.device}))
             around.enter_context(_replace_names(torch._C, {"_cuda_getCurrentRawStream": _raw_stream}))  # noqa: SLF001
             around.enter_context(_replace_names(_device, {"DeviceContext": _Context}))
             around.enter_context(_replace_names(torch, {"Generator": _Generator}))
