@@ -56,7 +56,7 @@ def blocks(x_ptr, y_ptr, out_ptr, function: tl.constexpr):
 def deviation(x: Any, y: Any) -> Any:
     """The sum of squares of what a row differs from its mean by, of a tuple of data and constants."""
     zeros = tl.zeros((4, 8), tl.float32)
-    return tl.reduce((x, zeros, zeros + 1), 1, moments, keep_dims=True)[1]
+    return tl.reduce((x, zeros, zeros + 1), -1, moments, keep_dims=True)[1]
 
 
 def line_after_line(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -75,7 +75,7 @@ CASES: dict[str, tuple[Callable[[Any, Any], Any], Callable[..., Any]]] = {
     "product of columns": (lambda x, y: tl.reduce(x, 0, product)[None, :], lambda x, y: x.prod(0, keepdims=True)),
     "product of all": (lambda x, y: tl.reduce(x, None, product), lambda x, y: x.prod()),
     "moments": (deviation, lambda x, y: x.var(1, keepdims=True) * 8),
-    "scan of a pair": (lambda x, y: tl.associative_scan((x, y), 1, step)[1], line_after_line),
+    "scan of a pair": (lambda x, y: tl.associative_scan((x, y), -1, step)[1], line_after_line),
     "scan of a pair, in reverse, by columns": (
         lambda x, y: tl.associative_scan((x, y), 0, step, reverse=True)[1],
         lambda x, y: back(line_after_line(back(x.T), back(y.T))).T,

@@ -43,7 +43,7 @@ def apply(operation: Any, inputs: Any) -> Any:
 
 def _scan(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
     if operation.combine_fn is _STANDARD._sum_combine:  # noqa: SLF001
-        made = running().tl.cumsum(whole(tensors[0].handle), index(operation.axis), operation.reverse)
+        made = running().tl.cumsum(whole(tensors[0].handle), index(operation.axis), bool(operation.reverse))
         return (_tensor(made, made.shape, tensors[0].dtype),)
     return _scan_by_doubling(operation, tensors)
 
@@ -53,7 +53,7 @@ def _reduce(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
     if reductions is None:
         return _reduce_by_halving(operation, tensors)
     kernel, source = running().tl, whole(tensors[0].handle)
-    axis = None if operation.axis is None else index(operation.axis)
+    axis = _axis(operation, tensors)
     keep = bool(operation.keep_dims)
     made = [reduce(kernel, source, axis, keep) for reduce in reductions]
     types = (tensors[0].dtype, tl.int32)
@@ -63,7 +63,7 @@ def _reduce(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
 def _reduce_by_halving(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
     """Reduce by the kernel's own function: of one half of the axis and the other, until one element is left."""
     kernel, shape = running().tl, tuple(map(int, tensors[0].shape))
-    axis = None if operation.axis is None else index(operation.axis)
+    axis = _axis(operation, tensors)
     parts = [_with_first(whole(each.handle), axis) for each in tensors]
     rest = parts[0].shape[1:]
     while (n := parts[0].shape[0] // 2) > 0:
@@ -80,7 +80,7 @@ def _scan_by_doubling(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ..
 
     All elements of the later block take in the last one of the earlier; in reverse it is the other way round.
     """
-    kernel, axis = running().tl, index(operation.axis)
+    kernel, axis = running().tl, _axis(operation, tensors)
     parts = [_with_first(whole(each.handle), axis) for each in tensors]
     n, rest = parts[0].shape[0], parts[0].shape[1:]
     done, change = (1, 0) if operation.reverse else (0, 1)
@@ -101,6 +101,11 @@ def _scan_by_doubling(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ..
         back = (*range(1, axis + 1), 0, *range(axis + 1, len(rest) + 1))
         made = [kernel.trans(each, back) for each in made]
     return tuple([_tensor(each, each.shape, x.dtype) for each, x in zip(made, tensors, strict=True)])
+
+
+def _axis(operation: Any, tensors: tuple[Any, ...]) -> int | None:
+    """Return the axis, counted from the first; None: all of a reduction."""
+    return None if operation.axis is None else index(operation.axis) % len(tensors[0].shape)
 
 
 def _with_first(x: Handle, axis: int | None) -> Handle:
