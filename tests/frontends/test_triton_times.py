@@ -26,7 +26,7 @@ MACHINE = resolve_topology("default", ["system.sips.count=1", "sip.cube_mesh.w=1
 AHBM = torch.device("ahbm")
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64]
 ATOMIC = (torch.int64, torch.int32, torch.uint32, torch.uint64)
-N = 1000
+N = 200
 
 
 @triton.jit
@@ -48,9 +48,9 @@ def of_type(ty: torch.dtype) -> None:
     """Kernels, copies, views, and operators that the host computes."""
     x, y = (torch.arange(first, N + first).to(ty).to(AHBM) for first in (0, 5))
     out = torch.zeros(N, dtype=ty, device=AHBM)
-    computes[(triton.cdiv(N, 256),)](x, y, out, N, BLOCK=256)
+    computes[(triton.cdiv(N, 64),)](x, y, out, N, BLOCK=64)
     if ty in ATOMIC:
-        counts[(triton.cdiv(N, 256),)](x, out, N, BLOCK=256)
+        counts[(triton.cdiv(N, 64),)](x, out, N, BLOCK=64)
     out[10:20] = x[:10]
     (out == x).to(torch.int64).to(ty)
     out.clone().fill_(1)
@@ -60,7 +60,7 @@ def of_bools() -> None:
     """The same of truth values."""
     x = (torch.arange(N) % 3 == 0).to(AHBM)
     out = torch.zeros(N, dtype=torch.bool, device=AHBM)
-    computes[(triton.cdiv(N, 256),)](x.to(torch.int8), ~x, out, N, BLOCK=256)
+    computes[(triton.cdiv(N, 64),)](x.to(torch.int8), ~x, out, N, BLOCK=64)
     torch.logical_and(x, out)
 
 
