@@ -108,9 +108,13 @@ class CommandMaker:
     def will_free_memory(self) -> bool:
         """Return True when commands under way are the last to have some memory, which goes back when they are done."""
         under_way = self.under_way
+        for _, handles in under_way.values():
+            for i in range(len(handles)):
+                if getrefcount(handles[i]) == 2:  # of this command, and the argument's: so it is almost always
+                    return True
         uses = Counter(id(x) for _, handles in under_way.values() for x in handles)
         return any(
-            getrefcount(handles[i]) == uses[id(handles[i])] + 1  # one is the argument's
+            getrefcount(handles[i]) == uses[id(handles[i])] + 1
             for _, handles in under_way.values()
             for i in range(len(handles))
         )
