@@ -289,6 +289,57 @@ def test_reads_that_have_not_begun_are_served_after_the_writes():
     assert flushed(made) == (8 + 56 + 1, 2)
 
 
+def test_at_a_turn_rows_that_can_open_are_the_first():
+    """Three rows of one bank, each of which waits for the one before, hold up no row of another bank behind them."""
+    made = channel()
+    write(made, 0, *((0, row, 1) for row in range(3)), *((GROUP, 0, 8) for _ in range(6)))
+    assert made.end_ps == on_grid(RCD_WRITE, ACT + RCD_WRITE) + 47 * IN_GROUP + BURST
+
+
+def test_a_turn_counts_from_rows_that_are_being_opened():
+    made = channel()
+    read(made, 0, (8, 0, 1))
+    ready = read(made, 30_000, (0, 0, 1))[1]
+    write(made, 30_000, *((GROUP, 0, 8) for _ in range(7)))
+    first = made.end_ps - BURST - 55 * IN_GROUP
+    assert RCD + 30_000 + TO_WRITE <= first < ready + TO_WRITE + PLACE
+
+
+def test_a_read_waits_for_the_drain_that_is_expected():
+    made = channel()
+    write(made, 0, *((GROUP, 0, 8) for _ in range(7)))
+    began = read(made, 0, (0, 0, 1))[0]
+    write(made, began, *((GROUP, 0, 8) for _ in range(6)))
+    over = read(made, began, (0, 0, 1))[0]
+    few, many = made.copy(), made.copy()
+    assert few.pending_bursts <= LOW
+    write(many, over, *((GROUP, 0, 1) for _ in range(HIGH - 1 - many.pending_bursts)))
+    soon, late = read(few, over, (8, 0, 1)), read(many, over, (8, 0, 1))
+    # One more write begins a drain, before the row of the read is open.
+    assert [after - before for before, after in zip(soon, late, strict=True)] == [0, over - began, over - began]
+    # What is promised is no state: reads behind it have none of it.
+    assert few.end_ps == many.end_ps
+
+
+@pytest.mark.parametrize("queue", [1, 2, 3])
+def test_drains_of_short_queues_with_near_marks(queue):
+    made = channel(HBM3.model_copy(update={"high": 0.9, "low": 0.89}), queue)
+    for now in range(0, 4000, 1000):
+        write(made, now, (0, now, 1))
+        assert read(made, now, (GROUP, now, 1))[0] >= now
+    assert flushed(made) == (8, 8)
+
+
+def test_a_refresh_closes_the_rows_that_are_not_in_use():
+    made = channel()
+    read(made, 0, (0, 0, 1))
+    read(made, LATER, (GROUP, 0, 8))
+    soon = LATER + 1000
+    made.serve(soon, 0, ((GROUP, 0, 1),), False, True)
+    assert made.counters.done[1] == 2
+    assert read(made, soon, (0, 1, 1))[1] < soon + RP + RCD
+
+
 def test_idle_time_is_filled_with_writes():
     made = channel()
     write(made, 0, (0, 0, 8))

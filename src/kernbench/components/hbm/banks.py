@@ -44,6 +44,7 @@ class Grant:
     last_ps: int
 
 
+Span = tuple[int, int]
 ChannelStep = tuple[int, int, tuple[RowRun, ...], bool, bool]
 """What ``Channel.serve`` is given"""
 NO_STEP: ChannelStep = 0, 0, (), False, False
@@ -61,19 +62,13 @@ class ChannelHistory:
     )
 
     def __init__(
-        self,
-        channel: Channel,
-        now_ps: int = 0,
-        answer: tuple[int, int, int] = (0, 0, 0),
-        before: ChannelHistory | None = None,
-        step: ChannelStep = NO_STEP,
+        self, channel: Channel, answer: tuple[int, int, int], before: ChannelHistory | None, step: ChannelStep
     ) -> None:
         self.live: Channel | None = channel
         self.before, self.step = before, step
         self.copy: Channel | None = None if before else channel.copy()
         self.depth: int = before.depth + 1 if before else 0  # steps since a copy
-        self.now_ps = now_ps
-        self.entered_ps, self.first_ps, self.last_ps = answer
+        self.now_ps, (self.entered_ps, self.first_ps, self.last_ps) = step[0], answer
         self.end_ps, self.settled_ps = channel.end_ps, channel.settled_ps
         self._counters: Counters | None = None
 
@@ -133,15 +128,15 @@ class SliceChannel(NamedTuple):
 class SliceHistory:
     """The channels of a slice at ``now_ps``, and the ``labels`` of bank 0 of each.
 
-    ``ends``: when the last byte of each is over. All is over at ``settled_ps``.
+    ``asked``: when each was last asked. All is over at ``settled_ps``.
     """
 
-    __slots__ = ("_counters", "channels", "ends", "labels", "now_ps", "settled_ps")
+    __slots__ = ("_counters", "asked", "channels", "labels", "now_ps", "settled_ps")
 
     def __init__(self, channels: Sequence[SliceChannel], labels: Sequence[int], now_ps: int) -> None:
         self._counters: Counters | None = None
         self.channels, self.labels, self.now_ps = tuple(channels), tuple(labels), now_ps
-        self.ends = tuple([each.history.end_ps + each.behind_ps for each in channels])
+        self.asked = tuple([each.history.now_ps + each.behind_ps for each in channels])
         self.settled_ps = max([each.history.settled_ps + each.behind_ps for each in channels])
 
     @property
@@ -186,9 +181,8 @@ class Histories:
         self.timing, self.planner = timing, Planner(Layout(timing, num_pcs, mapping))
         self.clock = refresh_clock(timing) if refresh == "all-bank" else NO_REFRESH
         self.share = timing.refresh_share if refresh == "spread" else 0.0
-        roots = {
-            size: ChannelHistory(Channel(ChannelTiming(timing, size, queue_entries, self.share))) for size in set(sizes)
-        }
+        idle = {size: Channel(ChannelTiming(timing, size, queue_entries, self.share)) for size in set(sizes)}
+        roots = {size: ChannelHistory(channel, (0, 0, 0), None, NO_STEP) for size, channel in idle.items()}
         self.root = SliceHistory([SliceChannel(roots[size], 0, 0) for size in sizes], [0] * len(sizes), 0)
         self.served = 0
         self._steps: dict[tuple[ChannelHistory, int, int, int, bool, bool], ChannelHistory] = {}
@@ -207,7 +201,7 @@ class Histories:
         if found is None:
             self.served += 1
             channel, given = history.take_channel(), (now, base, runs, write, refreshed)
-            found = ChannelHistory(channel, now, channel.serve(*given), history, given)
+            found = ChannelHistory(channel, channel.serve(*given), history, given)
             if len(self._steps) == MOST_STEPS:
                 self._steps.clear()
             self._steps[key] = found
@@ -215,14 +209,14 @@ class Histories:
 
 
 class Position(NamedTuple):
-    """The present of a slice: its history, the bank time at which that began, and the end of each channel's last byte.
+    """The present of a slice: its history, the bank time at which that began, and when each channel was last asked.
 
-    Of channels that were idle the history may have other ends: those of the slice that went through it first.
+    Of channels that were idle the history may have other times: those of the slice that went through it first.
     """
 
     history: SliceHistory
     began: int
-    ends: tuple[int, ...]
+    asked: tuple[int, ...]
 
 
 @value
@@ -288,7 +282,7 @@ class BankedMemory:
         self.took: BanksTurnCost | None = None
         self.clock = histories.clock
         self._histories, self._base = histories, base
-        self.at = Position(histories.root, 0, histories.root.ends)
+        self.at = Position(histories.root, 0, histories.root.asked)
         self._not_refreshed = (False,) * len(histories.root.channels)
 
     @property
@@ -304,7 +298,8 @@ class BankedMemory:
     @property
     def end_ps(self) -> int:
         """Return when the last byte on a bus is over."""
-        return self.clock.out(max(self.at.ends))
+        history, began, _ = self.at
+        return self.clock.out(began + max([each.history.end_ps + each.behind_ps for each in history.channels]))
 
     def serve(
         self, access: Access, write: bool, begin: int, end: int, now: int, until: int = FAR, least: int = 0
@@ -314,12 +309,12 @@ class BankedMemory:
         No further one begins after ``until``, unless it has bytes before ``least``.
         """
         clock, before = self.clock, self.at
-        history, began, ends = before
+        history, began, asked = before
         bank_now = clock.into(now)
         here = bank_now - began
         until = clock.into(until) - bank_now if until < FAR else FAR
         outage, next_outage = clock.outages_around(bank_now)
-        refreshed = tuple(map(outage.__ge__, ends)) if outage > 0 else self._not_refreshed
+        refreshed = tuple(map(outage.__ge__, asked)) if outage > 0 else self._not_refreshed
         idle = here - history.now_ps if here < history.settled_ps else -1
         place, stride = access.pa - self._base, access.stride if access.rows > 1 else 0
         key = history, idle, place, access.row_bytes, access.rows, stride, write, begin, end, until, least, refreshed
@@ -333,8 +328,10 @@ class BankedMemory:
             grants[key] = known
         after, grant = known
         began = bank_now - after.now_ps
-        ends = tuple([its + began if its > after.now_ps else end for end, its in zip(ends, after.ends, strict=True)])
-        self.at = Position(after, began, ends)
+        asked = tuple(
+            [its + began if its >= after.now_ps else was for was, its in zip(asked, after.asked, strict=True)]
+        )
+        self.at = Position(after, began, asked)
         if self.observed:
             self.took = BanksTurnCost(before, self.at, bank_now, write, self._histories)
         if outage < bank_now and max(grant.over_ps, grant.last_ps) + began < next_outage:
@@ -342,24 +339,13 @@ class BankedMemory:
             return Grant(grant.end, grant.over_ps + began, grant.first_ps + began, grant.last_ps + began)
         # Queues are open in an outage: who writes then has written, and what begins then is data on a bus.
         out_first = clock.out if write else clock.out_after
-        return Grant(
-            grant.end,
-            max(now, clock.out(grant.over_ps + began)),
-            max(now, out_first(grant.first_ps + began)),
-            max(now, clock.out(grant.last_ps + began)),
-        )
+        over, first, last = clock.out(grant.over_ps + began), out_first(grant.first_ps + began), grant.last_ps + began
+        return Grant(grant.end, max(now, over), max(now, first), max(now, clock.out(last)))
 
     def _serve(
-        self,
-        history: SliceHistory,
-        now: int,
-        access: Access,
-        write: bool,
-        span: tuple[int, int],
-        limits: tuple[int, int],
-        refreshed: list[bool],
+        self, history: SliceHistory, now: int, access: Access, write: bool, span: Span, limits: Span, shut: list[bool]
     ) -> tuple[SliceHistory, Grant]:
-        """Go through the quanta of a grant, at times of the slice's history."""
+        """Go through the quanta of a grant, at times of the slice's history; banks of some channels were ``shut``."""
         planner, quantum, step = self._histories.planner, self.quantum, self._histories.step
         channels, labels = list(history.channels), list(history.labels)
         (at, end), (until, least) = span, limits
@@ -386,7 +372,7 @@ class BankedMemory:
                 for place, relative in alike:
                     number, label = place ^ high, relative ^ low
                     # Channels alike, whose labels differ alike, have the step in common.
-                    its = channels[number], labels[number] ^ label, refreshed[number]
+                    its = channels[number], labels[number] ^ label, shut[number]
                     if its != before:
                         (old, behind_ps, behind_rows, more), shift, closed = before = its
                         its_now = over - behind_ps
@@ -399,7 +385,7 @@ class BankedMemory:
                         sweep_first = new.first_ps + by if new.first_ps + by < sweep_first else sweep_first
                         sweep_last = new.last_ps + by if new.last_ps + by > sweep_last else sweep_last
                         after = SliceChannel(new, by, behind_rows, more)
-                    channels[number], labels[number], refreshed[number] = after, label ^ shift, False
+                    channels[number], labels[number], shut[number] = after, label ^ shift, False
             over = entered
             at += quantum
             self.quanta += 1

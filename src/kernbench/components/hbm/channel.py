@@ -99,6 +99,8 @@ Rows = tuple[tuple[int, int, int, int], ...]
 """Rows that a bank is going to open or has open, the last first: row; when it opens, is ready, and closes, or FAR."""
 InQueue = tuple[int, int, int, int, int]
 """Bursts in a queue: when they leave it, number of their run's last burst, bursts, bank, row"""
+NO_DRAIN = LONG_AGO, 0, 0
+"""When the last drain of writes began, the time until few were left, and the time between writes before it"""
 ChannelState = tuple[object, ...]
 
 
@@ -108,7 +110,7 @@ class Channel:
     __slots__ = (
         *("_acts", "_bus_from", "_counted", "_done", "_ends", "_first", "_grid", "_grid_end", "_held", "_leaving"),
         *("_next", "_of", "_offered", "_origin", "_other_at", "_row_bus", "_rows", "_serial", "_used", "_used_at"),
-        *("_waiting", "_writing", "end_ps"),
+        *("_drain", "_waiting", "_writing", "end_ps"),
     )
 
     def __init__(self, timing: ChannelTiming) -> None:
@@ -131,10 +133,11 @@ class Channel:
         self._first = FAR
         # Of reads and of writes: bursts in the queue that have a time to leave it, and how many; runs that wait for
         # their direction, and the bursts and rows of these that were counted before.
-        self._leaving: tuple[list[InQueue], list[InQueue]] = [], []
+        self._leaving: list[list[InQueue]] = [[], []]
         self._held = [0, 0]
         self._waiting: list[tuple[RowRun, ...]] = [(), ()]
         self._counted = [(0, 0), (0, 0)]
+        self._drain = NO_DRAIN
         self._offered = 0  # when the last write came that waits
         self._done = [0] * (PER_PC + 2 * of.pcs)
 
@@ -146,7 +149,7 @@ class Channel:
     @property
     def pending_bursts(self) -> int:
         """Return the bursts of writes that wait for their direction."""
-        return sum(n for _, _, n in self._waiting[1])
+        return sum([n for _, _, n in self._waiting[1]])
 
     @property
     def has_uniform_banks(self) -> bool:
@@ -165,30 +168,43 @@ class Channel:
     ) -> tuple[int, int, int]:
         """Take runs, whose rows count from ``base``, at ``now``: when the last has entered its queue, first byte, last.
 
-        For who writes, a byte has been served when it has entered. ``refreshed``: it was idle when a refresh came.
+        For who writes, a byte has been served when it has entered. ``refreshed``: its banks were, since it was asked.
         """
-        if now >= self.end_ps + self._of.settling[0]:
-            # The queues are empty: it is no matter any more which groups they had.
+        of = self._of
+        if now >= self.end_ps + of.settling[0]:
+            # The queues are empty: it is no matter any more what they had.
             self._used_at, self._other_at = [LONG_AGO] * len(self._used), [LONG_AGO] * len(self._used)
+            self._drain = NO_DRAIN
         if self._waiting[1] and not self._writing:
             self._use_idle_time(now)
         if refreshed:
-            self._rows = [()] * len(self._rows)
+            # Rows that are in use have been opened again in the outage.
+            over = now + of.closing[self._writing]
+            self._rows = [rows if free > over else () for rows, free in zip(self._rows, self._next, strict=True)]
         if not write:
             if self._writing:
-                now = self._enter(1, now, self._of.low)
+                now = self._enter(1, now, of.low)
                 self._turn(0, now)
-            return self._serve(now, base, runs, 0)
+            entered, first, last = self._serve(now, base, runs, 0)
+            began, took, pace = self._drain
+            if self._waiting[1] and entered < began + of.settling[1]:
+                # The next drain is expected at the pace of the last: who is in the queue then waits for it.
+                waits = took if last - entered > (of.high - self.pending_bursts) * pace else 0
+                first, last = first + waits, last + waits
+            return entered, first, last
         first = FAR
         for bank, row, n in runs:
             if self._writing:
-                now = self._enter(1, now, self._of.queue - n)
+                now = self._enter(1, now, of.queue - n)
                 self._serve(now, base, ((bank, row, n),), 1)
             else:
                 self._waiting[1] += ((bank, base + row, n),)
                 self._offered = now
-                if self.pending_bursts >= self._of.high:
+                if self.pending_bursts >= of.high:
+                    pace = min(now - self._drain[0], of.settling[1]) // max(1, of.high - of.low)
                     self._turn(1, now)
+                    written = [when for when, _, n, _, _ in sorted(self._leaving[1]) for _ in range(n)]
+                    self._drain = now, written[max(0, self._held[1] - of.low - 1)] - now, pace
             first = now if now < first else first
         return now, first, now
 
@@ -217,9 +233,8 @@ class Channel:
     def _turn(self, writing: int, now: int) -> None:
         """Turn the buses: what has not begun waits, what has waited is served."""
         self._writing = writing
-        self._send_back(1 - writing, now)
-        # From the last command of the old direction: what comes long after it does not wait.
-        last = min(now, self.end_ps - self._of.burst)
+        # From the last command of the old direction, also in rows that are being opened.
+        last = max(self._send_back(1 - writing, now), min(now, self.end_ps - self._of.burst))
         until = max(now, last + self._of.turning[writing]) if self._first < now else now
         for pc in range(self._of.pcs):
             self._done[PER_PC + pc] += until - now
@@ -228,32 +243,37 @@ class Channel:
         (bursts, rows), opened = self._counted[writing], self._done[1]
         self._counted[writing] = 0, 0
         if again:
-            self._serve(now, 0, again, writing)
+            self._serve(now, 0, self._by_readiness(again, now), writing)
             self._done[0] -= bursts
             self._done[1] = max(opened, self._done[1] - rows)
 
-    def _send_back(self, write: int, now: int) -> None:
-        """Have all accesses of a direction wait that have not begun at ``now``."""
+    def _by_readiness(self, runs: tuple[RowRun, ...], now: int) -> tuple[RowRun, ...]:
+        """Return runs in the order in which their banks can open rows."""
+        cycle, order = self._of.cycle, []
+        due = now - cycle, now + self._of.precharge - cycle
+        free = [max(free - cycle, due[bool(rows)]) for free, rows in zip(self._next, self._rows, strict=True)]
+        last = [rows[0][0] if rows else None for rows in self._rows]
+        for bank, row, _ in runs:
+            if row != last[bank]:
+                last[bank], free[bank] = row, free[bank] + cycle
+            order.append(free[bank])
+        return tuple([run for _, run in sorted(zip(order, runs, strict=True), key=itemgetter(0))])
+
+    def _send_back(self, write: int, now: int) -> int:
+        """Have all accesses of a direction wait that have not begun at ``now``. Return when the last row is ready."""
+        of, opened, last = self._of, 0, LONG_AGO
         left = sorted([each for each in self._leaving[write] if each[0] > now], key=itemgetter(1))
         self._leaving[write].clear()
-        self._held[write] = 0
+        self._held[write], before = 0, -1
         runs: list[RowRun] = []
-        before = -1
         for _, number, n, bank, row in left:
             # One burst of a run may have its place for itself: the one that opens the row.
             others = runs.pop()[2] if number == before else 0
             runs.append((bank, row, others + n))
             before = number
         self._waiting[write] = tuple(runs)
-        bursts, opened = sum([run[2] for run in runs]), 0
-        if self.end_ps > now:
-            opened = self._cut(now, now + self._of.closing[write])
-        self._counted[write] = bursts, opened
-
-    def _cut(self, now: int, closing: int) -> int:
-        """Undo what begins after ``now``; a bank closes its row by ``closing``. Return the rows that are not opened."""
-        of, opened = self._of, 0
-        for bank, rows in enumerate(self._rows):
+        busy = enumerate(self._rows) if self.end_ps > now else ()
+        for bank, rows in busy:
             begun = rows
             while begun and begun[0][1] > now:
                 begun = begun[1:]
@@ -261,19 +281,21 @@ class Channel:
             free = self._next[bank]
             if begun:
                 row, opens, ready, _ = begun[0]
+                last = max(last, ready)
                 if len(rows) > 1:
                     self._rows[bank] = ((row, opens, ready, FAR),)
-                free, least = closing if closing < free else free, opens + of.cycle
-                self._next[bank] = free if free > least else least
+                self._next[bank] = max(min(free, now + of.closing[write]), opens + of.cycle)
             elif rows:
                 self._rows[bank], self._next[bank] = (), min(free, now + of.precharge)
-        self._row_bus = min(self._row_bus, now)
-        self._acts = [min(free, now + of.act) for free in self._acts]
-        kept = (1 << max(0, (now - self._origin) // of.burst + 1)) - 1
-        self._grid = [taken & kept for taken in self._grid]
-        self._grid_end, self.end_ps = min(self._grid_end, now + of.burst), now + of.burst
-        self._ends = [min(end, now + of.burst) for end in self._ends]
-        return opened
+        self._counted[write] = sum([run[2] for run in runs]), opened
+        if busy:
+            self._row_bus = min(self._row_bus, now)
+            self._acts = [min(free, now + of.act) for free in self._acts]
+            kept = (1 << max(0, (now - self._origin) // of.burst + 1)) - 1
+            self._grid = [taken & kept for taken in self._grid]
+            self._grid_end, self.end_ps = min(self._grid_end, now + of.burst), now + of.burst
+            self._ends = [min(end, now + of.burst) for end in self._ends]
+        return last
 
     def _serve(  # noqa: PLR0912, PLR0915 - a simulation spends much of its time here: it calls hardly anything
         self, now: int, base: int, runs: tuple[RowRun, ...], write: int
@@ -384,9 +406,8 @@ class Channel:
 
     def _forget_grid(self, now: int) -> int:
         """Forget most of the grid that is over at ``now``: return its begin."""
-        of = self._of
-        over = (now - self._origin) // of.burst - of.margin
-        self._origin += over * of.burst
+        over = (now - self._origin) // self._of.burst - self._of.margin
+        self._origin += over * self._of.burst
         self._grid[:] = [taken >> over for taken in self._grid]
         return self._origin
 
@@ -403,16 +424,11 @@ class Channel:
     def copy(self) -> Channel:
         """Return another channel that is as busy."""
         made = copy(self)
-        made.own_lists()
-        return made
-
-    def own_lists(self) -> None:
-        """Share no list with the channel that this is a copy of."""
         for name in self.__slots__:
             value = getattr(self, name)
             if isinstance(value, list):
-                setattr(self, name, value[:])
-        self._leaving = self._leaving[0][:], self._leaving[1][:]
+                setattr(made, name, [each[:] if isinstance(each, list) else each for each in value])
+        return made
 
     def state(self, now: int, base: int, label: int) -> ChannelState:
         """Return all that decides what it makes of what comes from ``now`` on: equal states behave alike.
@@ -445,15 +461,13 @@ class Channel:
         used = [each if each < 0 else (each - of.pcs) ^ group_label for each in relabelled(self._used, stack_label)]
         used_at = relabelled(self._used_at, stack_label) + relabelled(self._other_at, stack_label)
         used += [max(each - self._serial, -of.queue - 1) for each in used_at]
+        left = [[each for each in these if each[0] > now] for these in self._leaving]
         leaving = [
             sorted(
-                [
-                    (when - now, number - self._serial, n, bank ^ label, row - base)
-                    for when, number, n, bank, row in each
-                    if when > now
-                ]
+                [(when - now, last - self._serial, n, bank ^ label, row - base) for when, last, n, bank, row in each]
             )
-            for each in self._leaving
+            for each in left
         ]
         waiting = [[(bank ^ label, row - base, n) for bank, row, n in each] for each in self._waiting]
-        return self._writing, *map(tuple, (map(ahead, times), rows, grid, used, *leaving, *waiting))
+        drain = (now - self._drain[0], *self._drain[1:]) if now - self._drain[0] < of.settling[1] else NO_DRAIN
+        return self._writing, drain, *map(tuple, (map(ahead, times), rows, grid, used, *leaving, *waiting))
