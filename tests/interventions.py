@@ -10,13 +10,14 @@ from functools import cached_property
 from kernbench.common.data_policy import DataPolicy
 from kernbench.common.errors import ConfigError
 from kernbench.engine.engine import GraphEngine, Observer
-from kernbench.observe.path_resources import sum_most
+from kernbench.observe.path_resources import PathShare, sum_resources
 from kernbench.observe.trace_log import TraceLog
 from kernbench.observe.verdict import VerdictKind
 from kernbench.runtime_api.bench_registry import Bench, BenchFunction
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.runtime_api.run_explanation import LaunchExplanation, RunExplanation, explain_run
+from kernbench.topology import resources as of
 from kernbench.topology.builder import Topology, compile_variant, resolve_topology
 from kernbench.topology.resources import find_resources, speed_up
 
@@ -83,9 +84,9 @@ class Experiment:
         said = [name for name in self.launch.verdict.resources if name in most]
         return list(dict.fromkeys([*said, *sorted(most, key=lambda name: -most[name])[:5]]))
 
-    def gain(self, *names: str) -> int | None:
+    def gain(self, *names: str, factor: float = FASTER) -> int | None:
         """Return by how many ps the launch is shorter on a machine with these faster; None if there is none such."""
-        spec = speed_up(self.machine.configured, names, FASTER)
+        spec = speed_up(self.machine.configured, names, factor)
         try:
             machine = compile_variant(self.machine, spec)
         except ConfigError:
@@ -104,6 +105,21 @@ class Experiment:
         result = run_bench(topology=machine, bench_fn=self.program, engine_factory=make, params=self.params)
         result.raise_for_status()
         return engines[0], result
+
+
+def sum_most(shares: Iterable[PathShare]) -> dict[str, int]:
+    """Return the most of a path's time that each resource can have: that in its queues included.
+
+    In the queue of a slice with banks others wait for their data, rows, turns of direction and refreshes alike.
+    """
+    found = sum_resources(shares)
+    most: dict[str, int] = {}
+    for each in found:
+        for name in each.resources:
+            most[name] = most.get(name, 0) + each.ps
+    queued = sum(each.queued_ps for each in found if each.resources == (of.HBM,))
+    of_banks = of.HBM_ROWS, of.HBM_TURNS, of.HBM_REFRESH
+    return most | {name: most.get(name, 0) + queued for name in of_banks if queued or name in most}
 
 
 def spread(topology: str = "default", *overrides: str) -> Topology:

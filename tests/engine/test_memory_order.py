@@ -312,17 +312,19 @@ def test_who_waits_is_a_cause_of_its_own() -> None:
     # The load is issued 1 ns behind the store, which waits for MATH: 2 ns and 2 KiB at 256 bytes a ns, from 1 ns before
     # its issue on. Then set-up 2, the way 2, 2 KiB at 204.8 GB/s, access 30.
     assert hop.ps / 1000 == pytest.approx(2 + 8 - 1 - 1 + 2 + 2 + 2048 / 204.8 + 30, abs=0.1)
-    spent = {each.part: each.ns for each in path.parts}
+    spent = {each.part: each.ps / 1000 for each in path.parts}
     assert spent[PathPart.ACCESS] == 2 * 30  # the path goes through the store, up to its commit
     assert spent[PathPart.SERVICE] == 2 * 10
     assert PathPart.WAIT not in spent
 
 
 def test_every_wait_has_its_cause() -> None:
-    """Each load waits for the store before it, and each store for the load."""
-    path = path_of(many, (8, 64), (8, 64))
+    """Each load waits for the store before it, and the data of each store for the memory, which works for the load."""
+    path = path_of(many, (8, 64), (8, 64), memory=IDEAL)
     assert PathPart.WAIT not in {each.part for each in path.parts}
-    assert [hop.waited_for for hop in path.hops] == ["memory order"] * 39
+    assert [hop.waited_for for hop in path.hops] == ["memory order"] * 20
+    first = many.__code__.co_firstlineno
+    assert {(hop.waiting.line - first, hop.cause.line - first) for hop in path.hops} == {(3, 2)}
 
 
 def test_a_composite_whose_tiles_leave_behind_those_of_another() -> None:

@@ -81,6 +81,18 @@ def late_rank(torch: Any) -> None:
     torch.multiprocessing.spawn(program, nprocs=2)
 
 
+def far_reads(torch: Any) -> None:
+    """The PEs of a cube read what lies in the next one."""
+
+    def read(_: int, x: int, n: int, *, tl: Any) -> None:
+        at = x + (8 + tl.program_id(0)) * n * 2
+        for _ in range(4):
+            tl.load(at, n, "f16")
+
+    x = torch.zeros(16 * 4096, dtype="f16", dp=DPPolicy(cube="row_wise", num_cubes=2, pe="row_wise"))
+    torch.launch("read", read, torch.zeros(8, 64, dtype="f16", dp=ROWS), x, 4096)
+
+
 class OnePort(HbmCtrl):
     """A memory that works on one access at a time, at 16 GB/s."""
 
@@ -109,6 +121,8 @@ PLANTED = [
         "ipcq-allreduce", (), ("cube.components.noc_router.attrs.overhead_ns=100",), "router overhead", id="routers"
     ),
     pytest.param(hot_slice, (), (), "HBM", id="one slice"),
+    # 4 KiB of space behind a link come back after 80 ns: 51 GB/s, where the links have 128 and more.
+    pytest.param(far_reads, (), ("cube.components.ucie.attrs.overhead_ns=80",), "UCIe overhead", id="space of a FIFO"),
     pytest.param(
         "hello-send", (), ("sip.components.io_cpu.attrs.overhead_ns=500",), "control path CPUs", id="control path"
     ),

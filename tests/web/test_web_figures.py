@@ -179,7 +179,14 @@ def test_the_paths_of_the_run_and_of_every_launch(shown: Shown) -> None:
         for part in found["critical_path"]["parts"]:
             assert agree(spent[part["part"]]["ns"], part["ps"] / 1000)
             assert agree(spent[part["part"]]["share"], part["ps"] / whole)
-        bounds = {row["resource"]: row for row in shown.table("#panel-path .path > div:nth-of-type(2) table")}
+        tables = "#panel-path .path > div:nth-of-type(2) section:nth-of-type({}) table"
+        on_path = {row["resource"]: row for row in shown.table(tables.format(1))}
+        resources = [each for each in found["critical_path"]["resources"] if each["ps"] >= 0.01 * whole]
+        assert list(on_path) == [each["resource"] for each in resources]
+        for each in resources:
+            assert agree(on_path[each["resource"]]["ns"], each["ps"] / 1000)
+            assert agree(on_path[each["resource"]]["share"], each["ps"] / whole)
+        bounds = {row["resource"]: row for row in shown.table(tables.format(2))}
         assert {name: agree(row["ns"], 0) for name, row in bounds.items()}.keys() == {
             bound["resource"] for bound in found["roofline"]["bounds"]
         }

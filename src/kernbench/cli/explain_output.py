@@ -68,7 +68,7 @@ def _resources(what: str, shares: Sequence[PathShare], total_ps: int) -> Table:
     for each in sum_resources(shares):
         share = each.ps / total_ps
         queued = f"{each.queued_ps / 1000:,.3f}" if each.queued_ps else ""
-        made.add_row(each.resource, f"{each.ns:,.3f}", f"{share:.1%}", queued, bar(share))
+        made.add_row(each.resource, f"{each.ps / 1000:,.3f}", f"{share:.1%}", queued, bar(share))
     return made
 
 
@@ -173,7 +173,7 @@ def _bounds(what: str, found: Roofline) -> Table:
     for each in found.bounds:
         share = each.ps / found.measured_ps if found.measured_ps else 0.0
         work, rate = _work(each)
-        made.add_row(each.resource, each.where, work, rate, f"{each.ns:,.3f}", f"{share:.1%}", bar(share, 12))
+        made.add_row(each.resource, each.where, work, rate, f"{each.ps / 1000:,.3f}", f"{share:.1%}", bar(share, 12))
     return made
 
 

@@ -6,8 +6,10 @@ Times are in ps, -1 while they are unknown. These rows refine the inside of a ro
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Hashable
 from enum import IntEnum
+from struct import Struct
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -117,8 +119,11 @@ _DST, _START, _END, _CAUSE, _ZERO_LOAD, _HELD_BY, _BEHIND, _ROUTE = map(
     TransferFields._fields.index, ("dst", "start", "end", "cause", "zero_load", "held_by", "behind", "route")
 )
 _NOTHING, _LINK, _BANK = (int(by) for by in (By.NOTHING, By.LINK, By.BANK))
-_TURN_START, _TURN_END, _BANK_TIME = map(TurnFields._fields.index, ("start", "end", BankTime._fields[0]))
+_TURN_START, _TURN_END, _TURN_CAUSE, _TURN_BY, _BANK_TIME = map(
+    TurnFields._fields.index, ("start", "end", "cause", "by", BankTime._fields[0])
+)
 _NO_BANKS = BankTime()
+_pack_transfer, _pack_turn = Struct(f"{_TRANSFER}q").pack, Struct(f"{_TURN}q").pack
 
 
 def held_by_link(index: int) -> int:
@@ -138,8 +143,8 @@ class Observed:
 
     def __init__(self, *, links: bool = False) -> None:
         self.n_transfers = 0
-        self._transfers: list[int] = []
-        self._turns: list[int] = []
+        self._transfers = array("q")
+        self._turns = array("q")
         self.links: list[int] | None = [] if links else None
         self._last_turns: dict[Hashable, int] = {}  # of each server
         self._turns_of: dict[int, int] = {}  # the last one of an access
@@ -155,7 +160,7 @@ class Observed:
             by = _LINK
             if of < 0:
                 of = rows[cause * _TRANSFER]
-        rows += (of, src, dst, nbytes, start, NONE, cause, by, zero_load, NONE, NONE, what, route)
+        rows.frombytes(_pack_transfer(of, src, dst, nbytes, start, NONE, cause, by, zero_load, NONE, NONE, what, route))
         return number
 
     def redirect_transfer(self, number: int, route: int, zero_load: int) -> None:
@@ -197,12 +202,12 @@ class Observed:
     def cut_turn(self, access: int, span: tuple[int, int], took: BankTime) -> None:
         """Cut the last turn of an access in banks: it ends earlier than it was to."""
         at = self._turns_of[access] * _TURN
-        self._turns[at + _TURN_START : at + _TURN_END + 1] = span
-        self._turns[at + _BANK_TIME : at + _TURN] = took
+        self._turns[at + _TURN_START], self._turns[at + _TURN_END] = span
+        self._turns[at + _BANK_TIME : at + _TURN] = array("q", took)
 
     def _add_turn(self, access: int, server: Hashable, about: tuple[int, int, int, int], took: BankTime) -> None:
         self._last_turns[server] = self._turns_of[access] = len(self._turns) // _TURN
-        self._turns += (access, self._transfers[access * _TRANSFER + _DST], *about, *took)
+        self._turns.frombytes(_pack_turn(access, self._transfers[access * _TRANSFER + _DST], *about, *took))
 
     def transfer(self, number: int) -> TransferFields[int]:
         """Return a transfer; ``of`` is the place of a row."""
@@ -223,8 +228,8 @@ class Observed:
         turn = self._turns_of.get(self._transfers[reply * _TRANSFER + _CAUSE])
         if turn is None:
             return None
-        found = self.turn(turn)
-        return turn, found.end, found.cause if found.by == By.BANK else NONE
+        rows, at = self._turns, turn * _TURN
+        return turn, rows[at + _TURN_END], rows[at + _TURN_CAUSE] if rows[at + _TURN_BY] == _BANK else NONE
 
     def last_turn(self, access: int) -> int:
         """Return the last turn by now of the access that a transfer asked for; NONE without one."""
@@ -245,5 +250,6 @@ class Observed:
         return LinkColumns(*_columns(self.links or [], _CARRIED))
 
 
-def _columns(rows: list[int], width: int) -> NDArray[Any]:
-    return np.array(rows, dtype=np.int64).reshape(-1, width).T.copy()
+def _columns(rows: array[int] | list[int], width: int) -> NDArray[Any]:
+    """Return a copy: rows of which there is a view could not grow."""
+    return np.asarray(rows, np.int64).reshape(-1, width).T.copy()

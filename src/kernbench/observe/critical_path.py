@@ -39,7 +39,7 @@ from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import Report
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathChain, PathHop, PathPart, WaitedFor
-from kernbench.observe.inside_dma import InsideDma
+from kernbench.observe.inside_dma import HOST_COPIES, InsideDma
 from kernbench.observe.trace_log import Seen, TraceLog
 from kernbench.transport import Route
 
@@ -56,8 +56,7 @@ _OWN: dict[int, PathPart] = {
     Kind.TRANSLATION: PathPart.TRANSLATION,
 }
 _CONTROL = {"Report": PathPart.UP, "BarrierArrival": PathPart.BARRIER, "BarrierRelease": PathPart.BARRIER}
-_HOST = frozenset((Kind.MEMORY_WRITE, Kind.MEMORY_READ))
-_DMA = frozenset((Kind.DMA_READ, Kind.DMA_WRITE, Kind.ATOMIC))
+_MOVES = HOST_COPIES | {Kind.DMA_READ, Kind.DMA_WRITE, Kind.ATOMIC, Kind.SEND}
 _MEMORY: dict[int, WaitedFor] = {
     By.MEMORY: "memory order",
     By.MEMORY_END: "memory order",
@@ -194,52 +193,40 @@ class _Walk:
                 self._chain.passed[row] = len(self._chain.steps), len(self._chain.hops)
             if place.at == "end" and last >= 0:
                 return self._to_write(row, last) if kind == Kind.FENCE else _PathPlace(last)
-            if kind == Kind.IPCQ_COPY:
-                return self._follow_receive(row)
-            if kind == Kind.SEND:
-                return self._follow_send(row)
-            before = self._inside(row, kind, place)
-            if before >= 0:
-                return _PathPlace(before)
+            return self._inside(row, kind, place)
         return self._to_cause(row)
 
     # What rows take their own time for.
 
-    def _inside(self, row: Row, kind: int, place: _PathPlace) -> Row:
-        """Go to the begin of a row; return the row that came before it at the CPU that did it, or NONE."""
-        pe, line, start = self._pe(row), self._rows[row + LINE], self._rows[row + START]
-        if kind in _DMA:
-            self._dma.walk(row, pe, line, accessed=place.at == "accessed")
-            self._chain.back_to(start, PathPart.DMA_SETUP, pe, line)
-            return NONE
+    def _inside(self, row: Row, kind: int, place: _PathPlace) -> _PathPlace | None:
+        """Go to the begin of a row, or to the end of the one that held it up."""
+        if kind == Kind.IPCQ_COPY:  # from a message in its slot back to where it left its sender
+            sent = self._seen.send_of.get(row)
+            return self._to_cause(row) if sent is None else self._to_begin(self._dma.walk(sent))
         if kind == Kind.CONTROL:
             part = _CONTROL.get(self._text(row), PathPart.DOWN)
-            pe = pe if part is PathPart.BARRIER else None
-            before = self._dma.walk_control(row, part, pe, line if pe is not None else 0)
+            pe = self._pe(row) if part is PathPart.BARRIER else None
+            line = 0 if pe is None else self._rows[row + LINE]
+            before = self._dma.walk_control(row, part, pe, line)
             if before >= 0:
-                return before
-        elif kind in _HOST:
-            part = PathPart.HOST_TRANSFER
-            self._dma.walk(row, None, 0, host=True)
+                return _PathPlace(before)
+            self._chain.back_to(self._rows[row + START], part, pe, line)
+            return _PathPlace(row, "start")
+        if kind in _MOVES:
+            row = self._dma.walk(row, accessed=place.at == "accessed")
+        return self._to_begin(row)
+
+    def _to_begin(self, row: Row) -> _PathPlace:
+        """Go to the begin of a row, of which the path is in what it does first: of what moves bytes, the set-up."""
+        kind, pe = self._rows[row + KIND], self._pe(row)
+        if kind in HOST_COPIES:
+            part, pe = PathPart.HOST_TRANSFER, None
         elif kind == Kind.RAW:
-            part = PathPart.RAW if pe is not None else PathPart.FILL
-            pe = None
+            part, pe = PathPart.FILL if pe is None else PathPart.RAW, None
         else:
-            part = _OWN[kind]
-        self._chain.back_to(start, part, pe, line if pe is not None else 0)
-        return NONE
-
-    def _follow_receive(self, row: Row) -> _PathPlace | None:
-        """From a message in its slot back to where it left its sender."""
-        sent = self._seen.send_of.get(row)
-        return self._to_cause(row) if sent is None else self._follow_send(sent)
-
-    def _follow_send(self, row: Row) -> _PathPlace | None:
-        """From a message on its way, or in its slot, back to the set-up of its descriptor."""
-        pe, line = self._pe(row), self._rows[row + LINE]
-        self._dma.walk(row, pe, line)
-        self._chain.back_to(self._rows[row + START], PathPart.DMA_SETUP, pe, line)
-        return self._to_cause(row)
+            part = PathPart.DMA_SETUP if kind in _MOVES else _OWN[kind]
+        self._chain.back_to(self._rows[row + START], part, pe, self._rows[row + LINE] if pe is not None else 0)
+        return _PathPlace(row, "start")
 
     # What rows began after.
 

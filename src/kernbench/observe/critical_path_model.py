@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import state, value
 from kernbench.messages.requests import PeCoord
-from kernbench.transport import Link, Route
+from kernbench.transport import Route
 
 
 class PathPart(StrEnum):
@@ -50,15 +50,14 @@ class PathPart(StrEnum):
     DOORBELL = "doorbell"
     CREDIT = "credit"
     POLL = "poll for a credit"
-    OTHER = "other engines"
     BARRIER = "barrier"
     WAIT = "issue/wait"
     RAW = "raw traffic"
     UP = "control path up"
 
 
-Via: TypeAlias = Route | Link | str | None
-"""The way of a transfer, the link that it waited for, or the name of a part of the machine; None: neither"""
+Via: TypeAlias = Route | str | None
+"""The way of a transfer, or the name of a part of the machine; None: neither"""
 
 
 @value
@@ -105,7 +104,7 @@ class PathHop:
     For a message of its queue ``direction``, which ``cause`` sent, or a slot there, which ``cause`` held: then the path
     goes from one kernel to another. Or for an access of ``cause``, another line of the same kernel, to the same bytes.
     Or at a fence for what ``cause``, likewise, wrote. Or for the memory ``direction``, which worked for ``cause``,
-    another PE: the path does not go there.
+    another PE, among others.
     """
 
     waiting: KernelPlace
@@ -127,11 +126,6 @@ class Spent:
 
     part: PathPart
     ps: int
-
-    @property
-    def ns(self) -> float:
-        """In ns."""
-        return ps_to_ns(self.ps)
 
 
 @value

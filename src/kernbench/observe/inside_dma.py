@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kernbench.common.units import ns_to_ps
-from kernbench.core.log import END, LAUNCH, LINE, NONE, PART, By, Row
+from kernbench.common.units import ns_to_ps, transfer_ps
+from kernbench.core.log import END, KIND, LAUNCH, LINE, NONE, PART, By, Kind, Row
 from kernbench.core.observed import Carries, TransferFields, TurnFields, link_of
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import KernelPlace, PathChain, PathHop, PathPart, Via
@@ -17,6 +17,8 @@ from kernbench.observe.trace_log import Seen
 from kernbench.topology.cube_spec import SramAttrs
 from kernbench.topology.hbm_spec import HbmCtrlAttrs
 from kernbench.transport import Route
+
+HOST_COPIES = frozenset((Kind.MEMORY_WRITE, Kind.MEMORY_READ))
 
 
 class InsideDma:
@@ -31,17 +33,27 @@ class InsideDma:
         self._line = 0
         self._host = False
 
-    def walk(self, row: Row, pe: PeCoord | None, line: int, *, accessed: bool = False, host: bool = False) -> None:
-        """From the end of ``row``, or from where memories had ``accessed`` all of it, to where it left.
+    def walk(self, row: Row, *, accessed: bool = False) -> Row:
+        """From the end of ``row``, or from where memories had ``accessed`` all of it, to where it left; return it.
 
-        It goes by what was answered, or done, last. The networks of what the ``host`` copies are a part of their own.
+        It goes by what was answered, or done, last. Where a memory was busy when it came, the path goes on with the
+        access that had found it idle: then it is the row of that one which is returned.
         """
-        self._row, self._pe, self._line, self._host = row, pe, line, host
+        self._enter(row)
         asked = self._seen.asked_by.get(row, [])
         if accessed:
             asked = [each for each in asked if 0 <= self._done_ps(each) <= self._chain.at_ps]
         if asked:
             self._access(max(asked, key=self._done_ps if accessed else self._answered_ps))
+        return self._row
+
+    def _enter(self, row: Row) -> None:
+        """Go on with a row. The networks of what the host copies are a part of their own."""
+        rows = self._seen.machine.log.rows
+        self._row, self._host = row, rows[row + KIND] in HOST_COPIES
+        self._pe = None if self._host else self._seen.pes[rows[row + PART]]
+        self._line = 0 if self._host else rows[row + LINE]
+        self._chain.launch_id = rows[row + LAUNCH]
 
     def walk_control(self, row: Row, part: PathPart, pe: PeCoord | None, line: int) -> Row:
         """From the end of the work of a CPU on a message of the control path to where the message left.
@@ -91,51 +103,62 @@ class InsideDma:
         if answer is not None and answer.start >= self._chain.at_ps:
             answer = None
         access_ps, turn = self._access_ps(asked), self._tables.last_turn(number)
-        memory = self._seen.columns.parts[asked.dst]
         if asked.what == Carries.REQUEST:
             if answer is not None:
                 self._reply(answer, turn)
-            self._follow_served(turn, asked.end + access_ps)
-            self._to(asked.end, PathPart.ACCESS, memory)
-            self.pass_transfer(asked, PathPart.REQUEST)
-            return
-        message = asked.what == Carries.MESSAGE
-        if answer is not None:
-            self.pass_transfer(answer, PathPart.DOORBELL if message else PathPart.RESPONSE)
-        self._to(max(asked.end, self._chain.at_ps - access_ps), PathPart.ACCESS, memory)
-        if turn >= 0 and self._chain.at_ps > asked.end:  # the memory is slower than the way
-            self._follow_served(turn, self._head_ps(number, asked))
-        self.pass_transfer(asked, PathPart.MESSAGE if message else PathPart.REQUEST)
+            number = self._follow_served(number, turn, asked.end + access_ps)
+        else:
+            if answer is not None:
+                message = asked.what == Carries.MESSAGE
+                self.pass_transfer(answer, PathPart.DOORBELL if message else PathPart.RESPONSE)
+            memory = self._seen.columns.parts[asked.dst]
+            self._to(max(asked.end, self._chain.at_ps - access_ps), PathPart.ACCESS, memory)
+            if turn >= 0 and self._chain.at_ps > asked.end:  # the memory is slower than the way
+                number = self._follow_served(number, turn, self._head_ps(number, asked))
+        self._to_departure(number)
+
+    def _to_departure(self, number: int) -> None:
+        """From the begin of an access to where its request left."""
+        asked = self._tables.transfer(number)
+        if asked.what == Carries.REQUEST:
+            self._to(asked.end, PathPart.ACCESS, self._seen.columns.parts[asked.dst])
+        self.pass_transfer(asked, PathPart.MESSAGE if asked.what == Carries.MESSAGE else PathPart.REQUEST)
 
     def _reply(self, reply: TransferFields[int], turn: int) -> None:
-        """Back to its begin, by its own way, or by the memory where that is the slower."""
+        """Back to its begin, by its own way; where the memory is the slower, to when that had supplied it."""
         route = self._route(reply)
         overhead_ps, alone_ps = route.total_overhead_ps, reply.start + reply.zero_load
         supplied_ps = self._tables.turn(turn).end if turn >= 0 else reply.start
         if reply.held_by < 0:  # nobody or a link: not what lies beyond both
             self._to(self._chain.at_ps - overhead_ps, PathPart.RESPONSE, route)
             self._queue(reply, max(supplied_ps, alone_ps - overhead_ps))
-        if reply.held_by >= 0 or supplied_ps + overhead_ps > alone_ps:
-            self._to(supplied_ps, PathPart.RESPONSE, route)
-            self._follow_served(turn, reply.start)
-        self._to(reply.start, PathPart.RESPONSE, route)
+        slower = reply.held_by >= 0 or supplied_ps + overhead_ps > alone_ps
+        self._to(supplied_ps if slower else reply.start, PathPart.RESPONSE, route)
 
-    def _follow_served(self, turn: int, since_ps: int) -> None:
-        """Back through a memory's turns to ``since_ps``."""
-        tables, when, other = self._tables, self._chain.at_ps, NONE
+    def _follow_served(self, number: int, turn: int, since_ps: int) -> int:
+        """Back through a memory's turns to ``since_ps``, when access ``number`` came.
+
+        Return the access to go on with: where the memory was busy then, the one that had found it idle.
+        """
+        tables, floor_ps, other, first = self._tables, self._chain.floor_ps, NONE, None
         memory = None if turn < 0 else self._seen.columns.parts[tables.turn(turn).memory]
-        while turn >= 0 and when > since_ps:
-            found = tables.turn(turn)
-            when = found.start
-            if tables.row_of(found.of) == self._row:
-                self._behind(other, max(found.end, since_ps), memory)
+        while turn >= 0 and (first is None or first.start > floor_ps):
+            first = tables.turn(turn)
+            if tables.row_of(first.of) == self._row:
+                self._behind(other, first.end, memory)
                 other = NONE
-                for part, begin in _parts(found):
-                    self._to(max(begin, since_ps), part, memory)
+                for part, begin in _parts(first):
+                    self._to(begin, part, memory)
             elif other < 0:
                 other = turn
-            turn = found.cause if found.by == By.BANK else NONE
-        self._behind(other, since_ps, memory)
+            turn = first.cause if first.by == By.BANK else NONE
+        row = NONE if first is None else tables.row_of(first.of)
+        if first is None or row < 0 or first.start >= since_ps:
+            self._behind(other, since_ps, memory)
+            return number
+        self._behind(other, first.start, memory)
+        self._enter(row)
+        return first.of
 
     def _behind(self, turn: int, when: int, memory: str | None) -> None:
         """Back to ``when`` over time in which the memory worked on others, last on ``turn``."""
@@ -165,12 +188,13 @@ class InsideDma:
         return asked.end - asked.zero_load + self._route(asked).total_overhead_ps
 
     def _route(self, transfer: TransferFields[int]) -> Route:
-        return self._seen.machine.network.watch.routes[transfer.route]
+        return self._seen.routes[transfer.route]
 
     def _queue(self, transfer: TransferFields[int], since_ps: int) -> None:
         """Back to ``since_ps`` over time in which a transfer waited for links: behind others, each at its own pace.
 
-        One that a memory supplied waited for that memory.
+        One that a memory supplied waited for that memory. Where nobody is known to have been ahead it waited for space,
+        which comes back at the pace of the way.
         """
         tables, chain = self._tables, self._chain
         ahead = transfer
@@ -181,19 +205,9 @@ class InsideDma:
                 self._to(since_ps, PathPart.MEMORY_QUEUE, memory)
                 return
             route = self._route(ahead)
-            took_ps = ahead.zero_load - route.total_overhead_ps
-            if took_ps <= 0:
-                break
+            took_ps = transfer_ps(ahead.nbytes, self._seen.divider.pace_of(route))
             self._to(max(since_ps, chain.at_ps - took_ps), PathPart.NETWORK_QUEUE, route)
-        self._to(since_ps, PathPart.NETWORK_QUEUE, self._held_by(transfer))
-
-    def _held_by(self, transfer: TransferFields[int]) -> Via:
-        """Return the link that the last byte of a transfer waited for, else its way."""
-        link, machine = link_of(transfer.held_by), self._seen.machine
-        if link < 0:
-            return self._route(transfer)
-        edge = machine.graph.edges[link]
-        return machine.network.links[edge.src, edge.dst]
+        self._to(since_ps, PathPart.NETWORK_QUEUE, self._route(ahead))
 
     def pass_transfer(self, transfer: TransferFields[int], part: PathPart) -> None:
         """Split a transfer up to where the path is. Waiting is what it took more than alone."""

@@ -2,17 +2,20 @@
 
 Time on an engine, a CPU or a memory is its own. The time of a transfer is, up to that of an empty way, the overhead of
 the parts that it enters and of the wires, each as far as the way has of it; what is beyond that went by at the pace of
-the slowest links. Time in a queue counts for what was waited for, and is told apart.
+the slowest links. A link whose far end is long away goes no faster than the space there comes back: then it is that
+overhead which sets the pace. Time in a queue counts for what was waited for, and is told apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from types import MappingProxyType
+from typing import NamedTuple
 
-from kernbench.common.units import ns_to_ps, ps_to_ns
+from kernbench.common.units import ns_to_ps
 from kernbench.common.values import value
-from kernbench.observe.critical_path_model import CriticalPath, PathPart, PathStep, Via
+from kernbench.observe.critical_path_model import PathPart, PathStep, Via
 from kernbench.topology import resources as of
 from kernbench.topology.graph import Graph
 from kernbench.transport import Link, Route
@@ -56,11 +59,6 @@ class PathShare:
         return join_words(self.resources)
 
     @property
-    def ns(self) -> float:
-        """The time in ns."""
-        return ps_to_ns(self.ps)
-
-    @property
     def says(self) -> str:
         """The part in words, with the resource where a part goes through several."""
         return f"{self.part}: {self.resource}" if self.part in _SPLIT and self.resource else str(self.part)
@@ -95,27 +93,6 @@ class ResourceShare:
         """The resources in words."""
         return join_words(self.resources)
 
-    @property
-    def ns(self) -> float:
-        """The time in ns."""
-        return ps_to_ns(self.ps)
-
-
-def share_path(path: CriticalPath, graph: Graph) -> tuple[PathShare, ...]:
-    """Return the time of a path by part and resource, in the order of parts; it adds up to that of the path."""
-    return share_steps(path.steps, graph)
-
-
-def share_steps(steps: Iterable[PathStep], graph: Graph) -> tuple[PathShare, ...]:
-    """Return the time of some steps of a path by part and resource, likewise."""
-    spent: dict[tuple[PathPart, tuple[str, ...]], int] = {}
-    for (part, via), (head_ps, tail_ps) in _sum_steps(steps).items():
-        for resources, ps in _divide(part, via, head_ps, tail_ps, graph):
-            spent[part, resources] = spent.get((part, resources), 0) + ps
-    parts = list(PathPart)
-    ordered = sorted(spent.items(), key=lambda each: parts.index(each[0][0]))
-    return tuple(PathShare(part, resources, ps) for (part, resources), ps in ordered if ps)
-
 
 def sum_resources(shares: Iterable[PathShare]) -> tuple[ResourceShare, ...]:
     """Return the time on each resource, the longest first."""
@@ -149,28 +126,128 @@ def divide_ties(found: Iterable[ResourceShare]) -> tuple[ResourceShare, ...]:
     return tuple(sorted(made, key=lambda each: -each.ps))
 
 
-def sum_most(shares: Iterable[PathShare]) -> dict[str, int]:
-    """Return the most of a path's time that each resource can have: that in its queues included.
-
-    In the queue of a slice with banks others wait for their data, rows, turns of direction and refreshes alike.
-    """
-    found = sum_resources(shares)
-    most: dict[str, int] = {}
-    for each in found:
-        for name in each.resources:
-            most[name] = most.get(name, 0) + each.ps
-    queued = sum(each.queued_ps for each in found if each.resources == (of.HBM,))
-    return most | {name: most.get(name, 0) + queued for name in _OF_BANKS.values() if queued or name in most}
-
-
 def join_words(words: Sequence[str]) -> str:
     """Return ``a, b and c``."""
     return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
 
 
-def resource_of(link: Link, graph: Graph) -> str:
-    """Return the name of the resource that a link of a wired machine is one of."""
-    return of.resource_of_link(graph.edge(link.src, link.dst), graph.node(link.src), link.bw_gbs)
+class PaceLimit(NamedTuple):
+    """Bytes a ns, and the resource that they depend on."""
+
+    resource: str
+    gbs: float
+
+
+class _WayParts(NamedTuple):
+    """The overheads that a way is made of, by resource; the resources that set its pace, ``gbs``."""
+
+    overheads: list[tuple[str, int]]
+    slowest: tuple[str, ...]
+    gbs: float
+
+
+class PathDivider:
+    """Divides the time of steps by resource. What links and ways are made of is worked out once."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._links: dict[Link, str] = {}
+        self._spaces: dict[Link, PaceLimit | None] = {}
+        self._ways: dict[Route, _WayParts] = {}
+
+    def share(self, steps: Iterable[PathStep]) -> tuple[PathShare, ...]:
+        """Return the time of steps by part and resource, in the order of parts; it adds up to theirs."""
+        spent: dict[tuple[PathPart, tuple[str, ...]], int] = {}
+        for (part, via), (head_ps, tail_ps) in _sum_steps(steps).items():
+            for resources, ps in self._divide(part, via, head_ps, tail_ps):
+                spent[part, resources] = spent.get((part, resources), 0) + ps
+        parts = list(PathPart)
+        ordered = sorted(spent.items(), key=lambda each: parts.index(each[0][0]))
+        return tuple(PathShare(part, resources, ps) for (part, resources), ps in ordered if ps)
+
+    def resource_of(self, link: Link) -> str:
+        """Return the name of the resource that a link of a wired machine is one of."""
+        found = self._links.get(link)
+        if found is None:
+            graph = self._graph
+            edge, leaves = graph.edge(link.src, link.dst), graph.node(link.src)
+            found = self._links[link] = of.resource_of_link(edge, leaves, link.bw_gbs)
+        return found
+
+    def pace_of(self, route: Route) -> float:
+        """Return the bytes that go by on a way in a ns, if there are many."""
+        return self._way(route).gbs
+
+    def pace_of_space(self, link: Link) -> PaceLimit | None:
+        """Return how fast space comes back in the FIFO behind a link; None where the link is slower.
+
+        A packet has its space from its grant until it has left there. What has it for longest is the resource.
+        """
+        if link not in self._spaces:
+            size = link.figures.packet_bytes
+            gbs = link.capacity // size * size * 1000 / (link.hop_ps + link.serialise_ps(size))
+            longest = max(self._overheads_of(link), key=itemgetter(1))[0]
+            self._spaces[link] = None if gbs > link.bw_gbs else PaceLimit(longest, gbs)
+        return self._spaces[link]
+
+    def _divide(self, part: PathPart, via: Via, head_ps: int, tail_ps: int) -> Iterator[tuple[tuple[str, ...], int]]:
+        graph = self._graph
+        match via:
+            case Route():
+                way = self._way(via)
+                for resource, ps in _divide_overhead(way.overheads, head_ps):
+                    yield (resource,), ps
+                yield way.slowest, tail_ps
+            case str() if part in _OF_BANKS:
+                yield (_OF_BANKS[part],), head_ps
+            case str() if part is PathPart.ACCESS:
+                yield (of.resource_of_access(graph.node(via)),), head_ps
+            case str() if part in (PathPart.SERVICE, PathPart.MEMORY_QUEUE):
+                yield (of.resource_of_memory(graph.node(via)),), head_ps
+            case _:
+                yield (_OWN[part],) if part in _OWN else (), head_ps
+
+    def _way(self, route: Route) -> _WayParts:
+        """Return what a way is made of. Where several of its links are as slow, none of them gains alone."""
+        found = self._ways.get(route)
+        if found is None:
+            spaces = map(self.pace_of_space, route.links[:-1])
+            paces = [each for each in spaces if each is not None]
+            paces += [PaceLimit(self.resource_of(link), link.bw_gbs) for link in route.links]
+            gbs = min(each.gbs for each in paces)
+            slowest = sorted({each.resource for each in paces if each.gbs <= TIE * gbs})
+            found = self._ways[route] = _WayParts(self._find_overheads(route), tuple(slowest), gbs)
+        return found
+
+    def _find_overheads(self, route: Route) -> list[tuple[str, int]]:
+        """Return what the overhead of a way is made of: that of its links."""
+        found = dict[str, int]()
+        for link in route.links:
+            for resource, each in self._overheads_of(link):
+                found[resource] = found.get(resource, 0) + each
+        return [(resource, each) for resource, each in found.items() if each > 0]
+
+    def _overheads_of(self, link: Link) -> tuple[tuple[str, int], ...]:
+        """Return what the overhead of a link is made of: entering the part at its end, its own, its wire."""
+        graph = self._graph
+        edge = graph.edge(link.src, link.dst)
+        wire_ps = ns_to_ps(graph.spec.wire_ns(edge.length_mm))
+        own_ps = ns_to_ps(edge.overhead_ns)
+        entered_ps = link.overhead_ps - wire_ps - own_ps
+        entering = of.resource_of_entering(graph.node(link.dst))
+        return (entering, entered_ps), (self.resource_of(link), own_ps), (of.WIRES, wire_ps)
+
+
+def _divide_overhead(made: Sequence[tuple[str, int]], ps: int) -> Iterator[tuple[str, int]]:
+    """Divide time on an empty way as the way is made of overheads, exactly."""
+    whole, done, given = sum(each for _, each in made), 0, 0
+    for resource, each in made:
+        done += each
+        share = ps * done // whole - given
+        given += share
+        yield resource, share
+    if not whole:
+        yield of.WIRES, ps
 
 
 def _sum_steps(steps: Iterable[PathStep]) -> dict[tuple[PathPart, Via], tuple[int, int]]:
@@ -184,59 +261,3 @@ def _sum_steps(steps: Iterable[PathStep]) -> dict[tuple[PathPart, Via], tuple[in
         heads, tails = found.get(key, (0, 0))
         found[key] = heads + head_ps, tails + ps - head_ps
     return found
-
-
-def _divide(
-    part: PathPart, via: Via, head_ps: int, tail_ps: int, graph: Graph
-) -> Iterator[tuple[tuple[str, ...], int]]:
-    match via:
-        case Route():
-            for resource, ps in _divide_overhead(via, head_ps, graph):
-                yield (resource,), ps
-            yield _slowest(via, graph), tail_ps
-        case Link():
-            yield (resource_of(via, graph),), head_ps
-        case str() if part in _OF_BANKS:
-            yield (_OF_BANKS[part],), head_ps
-        case str() if part is PathPart.ACCESS:
-            yield (of.resource_of_access(graph.node(via)),), head_ps
-        case str() if part in (PathPart.SERVICE, PathPart.MEMORY_QUEUE):
-            yield (of.resource_of_memory(graph.node(via)),), head_ps
-        case _:
-            yield (_OWN[part],) if part in _OWN else (), head_ps
-
-
-def _slowest(route: Route, graph: Graph) -> tuple[str, ...]:
-    """Return the resources of the slowest links of a way: where several are as slow, none of them gains alone."""
-    limit = TIE * route.bottleneck_gbs
-    return tuple(dict.fromkeys(resource_of(link, graph) for link in route.links if link.bw_gbs <= limit))
-
-
-def _divide_overhead(route: Route, ps: int, graph: Graph) -> Iterator[tuple[str, int]]:
-    """Divide time on an empty way as the way is made of overheads, exactly."""
-    made = _overheads(route, graph)
-    whole, done, given = sum(each for _, each in made), 0, 0
-    for resource, each in made:
-        done += each
-        share = ps * done // whole - given
-        given += share
-        yield resource, share
-    if not whole:
-        yield of.WIRES, ps
-
-
-def _overheads(route: Route, graph: Graph) -> list[tuple[str, int]]:
-    """Return what the overhead of a way is made of: entering its parts, links of their own overhead, wires."""
-    found: dict[str, int] = {}
-    for link in route.links:
-        edge = graph.edge(link.src, link.dst)
-        wire_ps = ns_to_ps(graph.spec.wire_ns(edge.length_mm))
-        own_ps = ns_to_ps(edge.overhead_ns)
-        entered_ps = link.overhead_ps - wire_ps - own_ps
-        for resource, each in (
-            (of.resource_of_entering(graph.node(link.dst)), entered_ps),
-            (resource_of(link, graph), own_ps),
-            (of.WIRES, wire_ps),
-        ):
-            found[resource] = found.get(resource, 0) + each
-    return [(resource, each) for resource, each in found.items() if each > 0]

@@ -17,7 +17,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from kernbench.common.units import ns_to_ps, ps_to_ns
+from kernbench.common.units import ns_to_ps, ps_to_ns, transfer_ps
 from kernbench.common.values import value
 from kernbench.components.memory import Memory
 from kernbench.components.sram import Sram
@@ -27,7 +27,6 @@ from kernbench.engine.recorder import MathSize, TileAmounts
 from kernbench.messages.commands import Command, Opcode
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, PathPart
-from kernbench.observe.path_resources import resource_of
 from kernbench.observe.slices import SliceTime
 from kernbench.observe.trace_log import TraceLog
 from kernbench.observe.works import Times
@@ -73,11 +72,6 @@ class Difference:
 
     what: str
     ps: int
-
-    @property
-    def ns(self) -> float:
-        """In ns."""
-        return ps_to_ns(self.ps)
 
 
 @value
@@ -314,10 +308,11 @@ class _Gatherer:
 
     def _amounts(self, works: Times, amount_of: Callable[[object], int]) -> Times:
         """Return the amount of each of some works."""
-        whats = self._machine.log.whats
-        found, which = np.unique(self._works.about[works], return_inverse=True)
-        amounts: Times = np.array([amount_of(whats[at]) for at in found.tolist()], np.int64)[which]
-        return amounts
+        whats, about = self._machine.log.whats, self._works.about[works]
+        amount: Times = np.zeros(len(whats), np.int64)
+        for at in _each_of(about, len(whats)):
+            amount[at] = amount_of(whats[at])
+        return amount[about]
 
     def _busiest(
         self, works: Times, amounts: Times, resource: str, unit: str, rate: float, startup_ps: int = 0
@@ -326,21 +321,18 @@ class _Gatherer:
         if not len(works):
             return
         columns, rows = self._works.columns, self._works.rows[works]
-        parts, first, which = np.unique(columns.part[rows], return_index=True, return_inverse=True)
-        total = np.zeros(len(parts), np.int64)
-        np.add.at(total, which, amounts)
-        best = np.lexsort((first, -total))[0]
+        parts = columns.part[rows]
+        total = np.zeros(len(columns.parts), np.int64)
+        np.add.at(total, parts, amounts)
+        best = int(parts[np.argmax(total[parts])])
+        own = rows[parts == best]
 
         def busy() -> Iterable[Interval]:
-            own = rows[which == best]
             return zip(columns.start[own].tolist(), columns.end[own].tolist(), strict=True)
 
-        count = int((which == best).sum())
-        tiles = int((columns.tile[rows[which == best]] >= 0).sum())
-        where = columns.parts[parts[best]]
-        yield Load(
-            Bound(resource, where, int(total[best]), unit, rate, count * startup_ps, tiles), busy, self._pe_of(where)
-        )
+        where, tiles = columns.parts[best], int((columns.tile[own] >= 0).sum())
+        bound = Bound(resource, where, int(total[best]), unit, rate, len(own) * startup_ps, tiles)
+        yield Load(bound, busy, self._pe_of(where))
 
     def _pe_of(self, part: str) -> PeCoord | None:
         node = self._machine.graph.node(part)
@@ -351,7 +343,7 @@ class _Gatherer:
         gemm, whats = self._machine.spec.pe.gemm, self._machine.log.whats
         about = self._works.about[self._gemm]
         by_rate: dict[float, list[int]] = {}
-        for at in np.unique(about).tolist():
+        for at in _each_of(about, len(whats)):
             tile = whats[at]
             assert isinstance(tile, TileAmounts)
             assert tile.element is not None
@@ -411,31 +403,37 @@ class _Gatherer:
         return zip(turns.start[mine].tolist(), turns.end[mine].tolist(), strict=True)
 
     def _links(self) -> Iterator[Load]:
-        """The busiest links, by the bytes of all transfers, headers included."""
-        graph, network, transfers = self._machine.graph, self._machine.network, self._seen.transfers
+        """The busiest links, and FIFOs behind links, by the bytes of all transfers, headers included."""
+        seen, transfers = self._seen, self._seen.transfers
         sent = np.flatnonzero(self._path.encloses(transfers.start, transfers.end))
-        by_route = np.zeros(len(network.watch.routes), np.int64)
+        by_route = np.zeros(len(seen.routes), np.int64)
         np.add.at(by_route, transfers.route[sent], transfers.nbytes[sent])
-        amounts: dict[Link, int] = {}
-        for route in dict.fromkeys(transfers.route[sent].tolist()):
-            for link in network.watch.routes[route].links:
-                amounts[link] = amounts.get(link, 0) + int(by_route[route])
-        busiest: dict[str, tuple[float, Link]] = {}
-        for link, amount in amounts.items():
-            resource = resource_of(link, graph)
-            ns = amount / link.bw_gbs
-            if resource not in busiest or ns > busiest[resource][0]:
-                busiest[resource] = ns, link
-        for resource, (_, link) in busiest.items():
-            bound = Bound(resource, f"{link.src} → {link.dst}", amounts[link], "bytes", link.bw_gbs)
-            yield Load(bound, partial(self._in_turn, link, sent), self._pe_of(link.src) or self._pe_of(link.dst))
+        on_routes, links, last = seen.links_of_routes
+        carried = by_route[on_routes]
+        amounts, passed = np.zeros((2, len(self._machine.graph.edges)), np.int64)
+        np.add.at(amounts, links, carried)
+        np.add.at(passed, links[~last], carried[~last])  # where it ends, a transfer needs no space
+        busiest: dict[str, tuple[float, Link, int, float]] = {}
+        for index in dict.fromkeys(links[carried > 0].tolist()):
+            link = seen.link(index)
+            space = seen.divider.pace_of_space(link)
+            limits = [(seen.divider.resource_of(link), link.bw_gbs, int(amounts[index]))]
+            limits += [] if space is None else [(*space, int(passed[index]))]
+            for resource, gbs, amount in limits:
+                if resource not in busiest or amount / gbs > busiest[resource][0]:
+                    busiest[resource] = amount / gbs, link, amount, gbs
+        for resource, (_, link, amount, gbs) in busiest.items():
+            bound = Bound(resource, f"{link.src} → {link.dst}", amount, "bytes", gbs)
+            busy = partial(self._in_turn, link, gbs, sent)
+            yield Load(bound, busy, self._pe_of(link.src) or self._pe_of(link.dst))
 
-    def _in_turn(self, link: Link, sent: Column) -> Iterator[Interval]:
-        """Yield the time of a link if transfers use it whole and in turn: sharing it changes none of its idle time."""
+    def _in_turn(self, link: Link, gbs: float, sent: Column) -> Iterator[Interval]:
+        """Yield the time of a link if transfers use it whole, at a rate, and in turn: sharing it changes none of its
+        idle time."""
         free_at, transfers = 0, self._seen.transfers
         begins = {
             at: route.offsets[route.links.index(link)]
-            for at, route in enumerate(self._machine.network.watch.routes)
+            for at, route in enumerate(self._seen.routes)
             if link in route.links
         }
         for when, nbytes in sorted(
@@ -449,8 +447,16 @@ class _Gatherer:
             if route in begins
         ):
             start = max(when, free_at)
-            free_at = start + link.serialise_ps(nbytes)
+            free_at = start + transfer_ps(nbytes, gbs)
             yield start, free_at
+
+
+def _each_of(numbers: Times, count: int) -> list[int]:
+    """Return which of the numbers below ``count`` are there, in order."""
+    there = np.zeros(count, np.bool_)
+    there[numbers] = True
+    found: list[int] = np.flatnonzero(there).tolist()
+    return found
 
 
 def _bytes_fetched(what: object) -> int:

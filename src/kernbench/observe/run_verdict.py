@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from kernbench.common.values import value
 from kernbench.observe.critical_path_model import CriticalPath, PathHop, PathPart, PathStep
-from kernbench.observe.path_resources import share_steps, sum_resources
+from kernbench.observe.path_resources import PathDivider, sum_resources
 from kernbench.observe.verdict import BOUND_BY, Busy, Verdict, time_text
-from kernbench.topology.graph import Graph
 
 MENTIONED = 0.25
 """The share of a launch's time from which its waits for others are told of"""
@@ -27,7 +26,9 @@ class Spending:
     why: tuple[Busy, ...] = ()
 
     def __str__(self) -> str:
-        shown = ", ".join(map(str, self.why))
+        """Say it; a verdict that all of it has needs no share of its own."""
+        alone = self.what == KERNELS and len(self.why) == 1
+        shown = self.why[0].resource if alone else ", ".join(map(str, self.why))
         return f"{self.what} {self.share:.0%}" + (f" ({shown})" if shown else "")
 
 
@@ -56,7 +57,11 @@ class RunVerdict:
 
 
 def judge_run(
-    path: CriticalPath, graph: Graph, names: Mapping[int, str], verdicts: Mapping[str, Verdict], copies: Collection[int]
+    path: CriticalPath,
+    divider: PathDivider,
+    names: Mapping[int, str],
+    verdicts: Mapping[str, Verdict],
+    copies: Collection[int],
 ) -> RunVerdict:
     """Return the verdict on a run.
 
@@ -69,7 +74,7 @@ def judge_run(
         spent.setdefault(what, []).append(step)
     found = []
     for what, steps in spent.items():
-        why = _by_verdict(steps, names, verdicts) if what == KERNELS else _by_resource(steps, graph)
+        why = _by_verdict(steps, names, verdicts) if what == KERNELS else _by_resource(steps, divider)
         shares = tuple(Busy(name, ps / path.ps) for name, ps in why if ps >= SMALLEST * path.ps)
         found.append(Spending(what, sum(step.ps for step in steps) / path.ps, shares))
     ordered = sorted((each for each in found if each.share >= SMALLEST), key=lambda each: -each.share)
@@ -88,9 +93,9 @@ def _by_verdict(
     return sorted(found.items(), key=lambda each: -each[1])
 
 
-def _by_resource(steps: Sequence[PathStep], graph: Graph) -> list[tuple[str, int]]:
+def _by_resource(steps: Sequence[PathStep], divider: PathDivider) -> list[tuple[str, int]]:
     """Return the resource that has at least half of the time of some steps, with that time."""
-    most = sum_resources(share_steps(steps, graph))[:1]
+    most = sum_resources(divider.share(steps))[:1]
     whole = sum(step.ps for step in steps)
     return [(each.resource, each.ps) for each in most if 2 * each.ps >= whole]
 

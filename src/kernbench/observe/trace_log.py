@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernbench.common.ids import pe_part
 from kernbench.common.values import state, value
@@ -16,8 +18,10 @@ from kernbench.engine.engine import Observer
 from kernbench.engine.machine import Machine
 from kernbench.messages.control import PeOrder
 from kernbench.messages.requests import PeCoord
+from kernbench.observe.path_resources import PathDivider
 from kernbench.observe.trace_queues import QueueLog
 from kernbench.observe.works import EngineWork, Works
+from kernbench.transport import Link, Route
 
 ASKS = (Carries.REQUEST, Carries.WRITE, Carries.MESSAGE)
 """Transfers that a memory serves; of those that answer them they are the cause."""
@@ -78,6 +82,7 @@ class Seen:
         self.machine = machine
         self.columns: Columns = machine.log.columns()
         self.works = Works(machine.log, self.columns)
+        self.divider = PathDivider(machine.graph)
         self.names_turns = machine.spec.cube.hbm.banks is not None
         self.tables = machine.observation.tables
         self.transfers: TransferColumns = self.tables.transfers()
@@ -134,6 +139,23 @@ class Seen:
     def last_order(self, row: Row) -> Row:
         """Find the order that the last PE of a SIP had, of those that ``row`` brought there; else itself."""
         return self._ordered.get(row, row)
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """The routes of the transfers, by number."""
+        return self.machine.network.watch.routes
+
+    @cached_property
+    def links_of_routes(self) -> tuple[Column, Column, NDArray[np.bool_]]:
+        """The links of all routes, one after another: number of the route, index of the link, is it last."""
+        links = [[link.index for link in route.links] for route in self.routes]
+        numbers = np.repeat(np.arange(len(links)), [len(each) for each in links])
+        return numbers, np.array([*chain(*links)], np.int64), np.diff(numbers, append=-1) != 0
+
+    def link(self, index: int) -> Link:
+        """Return the link of an index."""
+        edge = self.machine.graph.edges[index]
+        return self.machine.network.links[edge.src, edge.dst]
 
     @cached_property
     def control_of(self) -> Mapping[Row, int]:

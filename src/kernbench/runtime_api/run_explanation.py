@@ -12,7 +12,7 @@ from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, MemoryReadMsg, MemoryWriteMsg, PeCoord
 from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathHop, PathPart, Spent, WaitedFor
-from kernbench.observe.path_resources import PathShare, share_path
+from kernbench.observe.path_resources import PathShare
 from kernbench.observe.roofline import Roofline, roofline
 from kernbench.observe.run_verdict import RunVerdict, judge_run, say_waits
 from kernbench.observe.slices import SliceTime, slice_times
@@ -182,13 +182,13 @@ def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float
         for handle in handles
         if handle.request_id in stopped and handle.submitted_ps < path.end_ps
     ]
-    slices = slice_times(log, path)
+    slices, divider = slice_times(log, path), log.seen.divider
     longest = sorted(launches, key=lambda launch: launch.path.ps)
     copies = {each.request_id for each in handles if isinstance(each.msg, MemoryWriteMsg | MemoryReadMsg)}
     return RunExplanation(
         path=path,
-        shares=share_path(path, log.machine.graph),
-        verdict=judge_run(path, log.machine.graph, names, {launch.name: launch.verdict for launch in longest}, copies),
+        shares=divider.share(path.steps),
+        verdict=judge_run(path, divider, names, {launch.name: launch.verdict for launch in longest}, copies),
         roofline=roofline(log, path, slices),
         launches=tuple(launches),
         slices=slices,
@@ -208,7 +208,7 @@ def _explain_launch(
     assert isinstance(msg, KernelLaunchMsg)
     program, shares, slices = programs[handle.request_id], _sum_shares(path, names), slice_times(log, path)
     texts = _Texts(program, path, dict.fromkeys([*(each.pe for each in shares), *msg.targets]))
-    spent, found = share_path(path, log.machine.graph), roofline(log, path, slices, handle.request_id)
+    spent, found = log.seen.divider.share(path.steps), roofline(log, path, slices, handle.request_id)
     return LaunchExplanation(
         name=msg.title,
         request_id=handle.request_id,

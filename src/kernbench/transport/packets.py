@@ -127,6 +127,8 @@ def arbitrate(link: Link) -> None:
     room = link.used + need <= link.capacity or _has_room(link, need, now)
     if room and when <= now and link.free_at <= now:
         del requests[0]
+        if when < now and link.free_at < now and link.watch.on:
+            link.watch.note_stall(link, source.fifo[0].transfer)
         grant(link, source, now)
     if requests:
         arm(link, now)

@@ -104,6 +104,9 @@ class LinkWatch(Protocol):
     def granted(self, link: Link, source: Input, transfer: Transfer, now: int) -> None:
         """Take note: a packet gets the link."""
 
+    def note_stall(self, link: Link, transfer: Transfer) -> None:
+        """Take note: a packet gets the link that has waited for space behind it."""
+
     def carried(self, transfer: Transfer, link: Link, start: int, end: int, nbytes: int) -> None:
         """Take note: the link was busy with one or more packets."""
 

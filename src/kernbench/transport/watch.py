@@ -65,7 +65,7 @@ class Watch:
     def granted(self, link: Link, source: Input, transfer: Transfer, now: int) -> None:
         """Note a grant of ``link``, which, or whose input, another packet had before; its figures are still of then.
 
-        It has waited if one of them came free only now. (Who waits for space meets who took it further on.)
+        It has waited if one of them came free only now.
         """
         number = transfer.number
         if transfer.port is not source:
@@ -79,6 +79,10 @@ class Watch:
         if ahead not in (number, NONE):
             self._held[number] = link.index, ahead
         link.had = number
+
+    def note_stall(self, link: Link, transfer: Transfer) -> None:
+        """Note that a packet has waited for space behind ``link``: in front is nobody in particular."""
+        self._held[transfer.number] = link.index, NONE
 
     def placed(self, transfer: Transfer, link: Link, source: Input) -> None:
         """Note that a packet of a transfer that was express has been granted ``link``."""

@@ -18,6 +18,7 @@ from kernbench.common.values import state
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import KernelPlace, PathPart
+from kernbench.observe.path_resources import divide_ties, sum_resources
 from kernbench.observe.roofline import Bound
 from kernbench.observe.roofline_chart import ChartPoint, roofline_charts
 from kernbench.observe.slices import SliceTime
@@ -39,6 +40,8 @@ from kernbench.web.activity import (
 from kernbench.web.packing import Pack, PageJson, SpanRows, TimeWindow, encode_rows, encode_varints
 
 _PARTS = list(PathPart)
+SMALLEST_SHARE = 0.01
+"""Of a path, what is shown of a resource"""
 MOST_SLICES = 8
 """The busiest of a path that the page shows"""
 
@@ -111,6 +114,11 @@ def _path(
         "end_ps": path.end_ps,
         "steps": steps,
         "spent": [[_PARTS.index(each.part), each.ps] for each in path.parts],
+        "resources": [
+            [each.resource, each.ps, each.queued_ps]
+            for each in divide_ties(sum_resources(found.shares))
+            if each.ps >= SMALLEST_SHARE * path.ps
+        ],
         "bounds": [_bound(each) for each in bounds.bounds],
         "differences": [[each.what, each.ps] for each in bounds.differences],
         "slices": [_slice(each) for each in slices[:MOST_SLICES]],
@@ -145,7 +153,8 @@ def describe_failure(run: ObservedRun) -> str:
     if result.ok:
         return ""
     why = "" if result.error is None else f": {type(result.error).__name__}: {text_of(result.error)}"
-    return "\n".join([f"{result.bench}: {result.status}{why}", *_place_lines(result.place)])
+    places = [each for each in _place_lines(result.place) if each.removeprefix("at ") not in why]
+    return "\n".join([f"{result.bench}: {result.status}{why}", *places])
 
 
 def _place_lines(place: ErrorPlace | None) -> Iterator[str]:

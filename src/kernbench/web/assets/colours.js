@@ -106,7 +106,6 @@
     doorbell: ["#3c8c6e", "the header of a message goes to the receiver"],
     credit: ["#a6dba0", "a released slot is told to the sender"],
     "poll for a credit": ["#c7e9c0", "the credit is there, the sender has not looked yet"],
-    "other engines": ["#7f7f7f", "an engine of a part of the user works"],
     barrier: ["#f0e442", "PEs wait for the last to come"],
     "issue/wait": ["#d3d3d3", "what no rule explains"],
     "raw traffic": ["#30b08f", "transfers that no kernel asked for"],

@@ -58,6 +58,17 @@
   const amount = (amount, unit) =>
     unit === "bytes" || unit === "B" ? format.size(amount) : `${format.count(amount)} ${unit}`;
 
+  // What the sentence of latency speaks of.
+  const resources = (path) => {
+    const all = path.end_ps - path.start_ps;
+    const rows = path.resources.map(([name, ps, queued]) =>
+      KB.meterRow(name, [format.ns(ps), format.share(ps / all)], ps / all, {
+        says: queued ? `of it in queues: ${format.ns(queued)} ns` : "",
+      }),
+    );
+    return table("On the path, by resource", ["resource", "ns", "share", ""], rows);
+  };
+
   const bounds = (path) => {
     const all = path.end_ps - path.start_ps;
     const figures = (ps) => [format.ns(ps), format.share(ps / all)];
@@ -67,7 +78,7 @@
     const beyond = path.differences.map(([what, ps]) =>
       KB.meterRow(what, figures(ps), ps / all, { says: KB.colours.says(what) }),
     );
-    const found = [table("At least, by resource", ["resource", "ns", "of the time", ""], rows)];
+    const found = [resources(path), table("Busy at least, by resource", ["resource", "ns", "of the time", ""], rows)];
     if (beyond.length)
       found.push(table("Beyond the largest of them", ["meanwhile the path was in", "ns", "share", ""], beyond));
     if (path.slices.length) found.push(slices(path));
