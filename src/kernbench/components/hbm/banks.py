@@ -131,21 +131,24 @@ class SliceHistory:
     ``asked``: when each was last asked. All is over at ``settled_ps``.
     """
 
-    __slots__ = ("asked", "channels", "labels", "now_ps", "settled_ps")
+    __slots__ = ("_counters", "asked", "channels", "labels", "now_ps", "settled_ps")
 
     def __init__(self, channels: Sequence[SliceChannel], labels: Sequence[int], now_ps: int) -> None:
+        self._counters: Counters | None = None
         self.channels, self.labels, self.now_ps = tuple(channels), tuple(labels), now_ps
         self.asked = tuple([each.history.now_ps + each.behind_ps for each in channels])
         self.settled_ps = max([each.history.settled_ps + each.behind_ps for each in channels])
 
     @property
     def counters(self) -> Counters:
-        """Return the counters of all channels as of one with all their PCs."""
-        each = [one.counters for one in self.channels]
-        heads, per_pc = [one.done[:PER_PC] for one in each], [(one.done[PER_PC:], len(one.ends)) for one in each]
-        turned, waited = [done[:pcs] for done, pcs in per_pc], [done[pcs:] for done, pcs in per_pc]
-        done = *map(sum, zip(*heads, strict=True)), *chain(*turned), *chain(*waited)
-        return Counters(done, tuple(chain(*[one.ends for one in each])))
+        """Return the counters of all channels as of one with all their PCs; added up once for all slices."""
+        if self._counters is None:
+            each = [one.counters for one in self.channels]
+            heads, per_pc = [one.done[:PER_PC] for one in each], [(one.done[PER_PC:], len(one.ends)) for one in each]
+            turned, waited = [done[:pcs] for done, pcs in per_pc], [done[pcs:] for done, pcs in per_pc]
+            done = *map(sum, zip(*heads, strict=True)), *chain(*turned), *chain(*waited)
+            self._counters = Counters(done, tuple(chain(*[one.ends for one in each])))
+        return self._counters
 
 
 class KnownSweep(NamedTuple):
@@ -183,7 +186,7 @@ class Histories:
         self.root = SliceHistory([SliceChannel(roots[size], 0, 0) for size in sizes], [0] * len(sizes), 0)
         self.served = 0
         self._steps: dict[tuple[ChannelHistory, int, int, int, bool, bool], ChannelHistory] = {}
-        self.grants: dict[Hashable, KnownGrant] = {}  # by history, and all that an answer depends on
+        self.grants: dict[Hashable, tuple[SliceHistory, Grant]] = {}  # by history, and all that an answer depends on
         self.sweeps: dict[Hashable, KnownSweep] = {}
         self.states: dict[ChannelState, object] = {}  # of channels when a sweep begins, with a mark for each
 
@@ -216,78 +219,12 @@ class Position(NamedTuple):
     asked: tuple[int, ...]
 
 
-class TurnWork(NamedTuple):
-    """The work of a grant in banks, as ``BankTime`` has it, and how many ``buses`` were taken.
-
-    Of the bus that it leaves last: when it was free, from the begin of the grant on, its turns, and what it waited for
-    rows.
-    """
-
-    bursts: int
-    idle_bursts: int
-    hits: int
-    buses: int
-    taken: int
-    opened: int
-    turned: int
-    opens_rows: bool
-    last_free: int
-    last_turned: int
-    last_rows: int
-
-
-class KnownGrant:
-    """A ``grant`` that was worked out: at ``now``, a time of ``before``, a slice came from there to ``after``."""
-
-    __slots__ = ("_work", "after", "before", "grant", "now")
-
-    def __init__(self, before: SliceHistory, now: int, after: SliceHistory, grant: Grant) -> None:
-        self.before, self.now, self.after, self.grant = before, now, after, grant
-        self._work: TurnWork | None = None
-
-    @property
-    def work(self) -> TurnWork:
-        """Return what it took of the banks; worked out once for all slices."""
-        if self._work is None:
-            self._work = self._subtract()
-        return self._work
-
-    def _subtract(self) -> TurnWork:
-        """Subtract what channels had done before; those that it has not come to are the same objects."""
-        sums, buses, taken, last = [0] * (PER_PC + 2), 0, 0, (0, 0, 0, 0)
-        for old, new in zip(self.before.channels, self.after.channels, strict=True):
-            if new is old:
-                continue
-            (had, were), (has, ends) = old.counters, new.counters
-            done, pcs = [*map(sub, has, had)], len(ends)
-            turned, rows = done[PER_PC : PER_PC + pcs], done[PER_PC + pcs :]
-            sums = [*map(add, sums, (*done[:PER_PC], sum(turned), sum(rows)))]
-            for pc in range(pcs):
-                free, end = max(0, were[pc] - self.now), ends[pc] - self.after.now_ps
-                if end > free:
-                    buses, taken = buses + 1, taken + end - free
-                    last = (end, free, turned[pc], rows[pc]) if end > last[0] else last
-        bursts, opened, idle_bursts, idle_opened, idle_taken, idle_turned, idle_rows, turned_ps, rows_ps = sums
-        return TurnWork(
-            bursts=bursts,
-            idle_bursts=idle_bursts,
-            hits=bursts - opened,
-            buses=buses,
-            taken=taken + idle_taken,
-            opened=rows_ps + idle_rows,
-            turned=turned_ps + idle_turned,
-            opens_rows=opened > idle_opened,
-            last_free=last[1],
-            last_turned=last[2],
-            last_rows=last[3],
-        )
-
-
 @value
 class BanksTurnCost:
-    """The turn of a ``grant`` of a read or a ``write``, at ``now`` of the banks."""
+    """A grant of a read or a ``write`` at ``now``: where the slice was ``before`` and ``after`` it."""
 
-    grant: KnownGrant
+    before: Position
+    after: Position
     now: int
     write: bool
     kind: Histories
@@ -302,22 +239,30 @@ class BanksTurnCost:
         of direction, what it waited for rows or for the pace of bank groups, and refresh if that is spread.
         """
         clock, share, burst_ns = self.kind.clock, self.kind.share, self.kind.timing.ccd_s_ns
-        begin, over, work = max(clock.into(since), self.now), clock.into(end), self.grant.work
+        begin, over = max(clock.into(since), self.now), clock.into(end)
+        before, after = self.before.history.counters, self.after.history.counters
+        free = [[end + at.began for end in done.ends] for at, done in ((self.before, before), (self.after, after))]
+        taken = [max(0, ends - max(was, self.now)) for was, ends in zip(*free, strict=True)]
+        used = [pc for pc, ps in enumerate(taken) if ps]
+        bursts, opened, *idle = map(sub, after.done[:PER_PC], before.done)
+        done = [new - old for new, old in zip(after.done[PER_PC:], before.done[PER_PC:], strict=True)]
+        turned, rows = done[: len(taken)], done[len(taken) :]
         turning, opening = 0, over
-        if work.buses:
+        if used:
+            last = max(used, key=free[1].__getitem__)
             if not self.write:
-                begin = min(max(begin, self.now + work.last_free), over)
-            turning, opening = min(work.last_turned, over - begin), work.last_rows
-        data = round((work.bursts - work.idle_bursts) * burst_ns * PS_PER_NS / (1 - share)) // max(1, work.buses)
-        row_ps = max(0, min(opening, over - begin - turning - data)) if work.opens_rows else 0
+                begin = min(max(begin, free[0][last]), over)
+            turning, opening = min(turned[last], over - begin), rows[last]
+        data = round((bursts - idle[0]) * burst_ns * PS_PER_NS / (1 - share)) // max(1, len(used))
+        row_ps = max(0, min(opening, over - begin - turning - data)) if opened > idle[1] else 0
         start = min(max(since, clock.out(begin)), end)
         refresh = (end - start) - (over - begin) + round((over - begin - row_ps) * share)
         return start, BankTime(
-            bursts=work.bursts,
-            hits=work.hits,
-            taken=work.taken,
-            opened=work.opened,
-            turned=work.turned,
+            bursts=bursts,
+            hits=bursts - opened,
+            taken=sum(taken) + idle[2],
+            opened=sum(rows) + idle[4],
+            turned=sum(turned) + idle[3],
             rows=row_ps,
             turning=turning - round(turning * share),
             refresh=refresh,
@@ -363,8 +308,8 @@ class BankedMemory:
 
         No further one begins after ``until``, unless it has bytes before ``least``.
         """
-        clock = self.clock
-        history, began, asked = self.at
+        clock, before = self.clock, self.at
+        history, began, asked = before
         bank_now = clock.into(now)
         here = bank_now - began
         until = clock.into(until) - bank_now if until < FAR else FAR
@@ -377,19 +322,18 @@ class BankedMemory:
         known = grants.get(key)
         if known is None:
             local = Access(place, access.row_bytes, access.rows, stride)
-            done = self._serve(history, here, local, write, (begin, end), (until + here, least), list(refreshed))
-            known = KnownGrant(history, here, *done)
+            known = self._serve(history, here, local, write, (begin, end), (until + here, least), list(refreshed))
             if len(grants) == MOST_STEPS:
                 grants.clear()
             grants[key] = known
-        after, grant = known.after, known.grant
+        after, grant = known
         began = bank_now - after.now_ps
         asked = tuple(
             [its + began if its >= after.now_ps else was for was, its in zip(asked, after.asked, strict=True)]
         )
         self.at = Position(after, began, asked)
         if self.observed:
-            self.took = BanksTurnCost(known, bank_now, write, self._histories)
+            self.took = BanksTurnCost(before, self.at, bank_now, write, self._histories)
         if outage < bank_now and max(grant.over_ps, grant.last_ps) + began < next_outage:
             began += now - bank_now
             return Grant(grant.end, grant.over_ps + began, grant.first_ps + began, grant.last_ps + began)
