@@ -87,21 +87,22 @@ def test_factories() -> None:
 def test_what_the_host_computes_costs_its_copies_and_is_listed(context: RuntimeContext[Any]) -> None:
     x = torch.ones(1000, device=AHBM)
     before = context.engine.now
-    y = x * 2 + x
+    assert x.median().item() == 1
     assert context.engine.now > before
-    assert y.sum().item() == 3000
-    assert context.unmodelled == {"mul": 1, "add": 1, "sum": 1}
-    assert not [each for each in context.traces if each.phase == "launch"]
+    assert context.unmodelled == {"median": 1}
+    assert [(each.name, each.modelled) for each in context.operators.uses() if each.name == "median"] == [
+        ("median", False)
+    ]
 
 
-def test_numbers_that_are_made_on_the_host_are_sent_only(context: RuntimeContext[Any]) -> None:
+def test_numbers_that_are_made_of_nothing_are_made_on_the_machine(context: RuntimeContext[Any]) -> None:
     x = torch.empty(6, 4, device=AHBM)
     makers = [x.zero_, x.normal_, lambda: x.fill_(2.0), lambda: torch.rand_like(x), lambda: x.bernoulli_(0.5)]
     for make in makers:
         make()
-    assert {each.phase for each in context.traces if each.phase in ("h2d", "d2h")} == {"h2d"}
+    assert not [each for each in context.traces if each.phase in ("h2d", "d2h")]
+    assert not context.unmodelled
     x.bernoulli_(torch.ones(6, 4, device=AHBM))  # reads another tensor
-    assert any(each.phase == "d2h" for each in context.traces)
     assert x.sum().item() == 24
 
 

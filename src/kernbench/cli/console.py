@@ -146,9 +146,14 @@ def show_report(console: Console, head: Iterable[ReportLine], tables: Iterable[T
             used += printed
             left += [] if printed else [str(each.title).partition("  ")[0]]
     if left:
-        console.print(f"not shown, -v prints all: {'; '.join(dict.fromkeys(left))}", style="dim", soft_wrap=True)
+        names = list(dict.fromkeys(left))
+        more = f"; and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+        named = "; ".join(names[:MOST_NAMES])
+        console.print(f"not shown, -v prints all: {named}{more}", style="dim", soft_wrap=True)
 
 
+MOST_NAMES = 12
+"""Tables that are named when they are left out."""
 TABLE_HEAD = 4
 """Lines of a table beside its rows: title, names of columns, a rule, and the line behind it"""
 

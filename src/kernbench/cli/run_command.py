@@ -67,6 +67,7 @@ class RunOptions:
     verify: bool
     values: DataOptions
     as_cuda: bool
+    strict: bool
     points: int | None
     max_sim_ns: float | None
     max_wall_s: float | None
@@ -106,7 +107,7 @@ class RunOptions:
     def settings(self) -> list[str]:
         """The settings of front ends, as texts."""
         given = [text for text in self.overrides if text.startswith(PREFIXES)]
-        flags = ["torch.as_cuda=true"] * self.as_cuda
+        flags = ["torch.as_cuda=true"] * self.as_cuda + ["torch.strict=true"] * self.strict
         return [*given, *flags, *([f"triton.points={self.points}"] if self.points is not None else [])]
 
     def params(self, bench: Bench) -> list[str]:
@@ -151,6 +152,7 @@ class RunOptions:
 @verify_option
 @data_options
 @click.option("--as-cuda", is_flag=True, help='In a script the device "cuda" of PyTorch is the machine.')
+@click.option("--strict", is_flag=True, help="An operator of PyTorch that the host would compute is an error.")
 @click.option("--points", type=click.IntRange(min=1), metavar="N", help="Of a benchmark of Triton the first N values.")
 @click.option("--max-sim-ns", type=LIMIT, metavar="NS", help="Stop beyond this simulated time.")
 @click.option("--max-wall-s", type=LIMIT, metavar="S", help="Stop after this many seconds.  [default: 600 of a script]")

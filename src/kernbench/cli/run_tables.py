@@ -18,12 +18,14 @@ from kernbench.library.runs import LiveRun, Run
 from kernbench.messages.commands import BY_BLOCKS
 from kernbench.observe.statistics import TimeShare
 from kernbench.runtime_api.launch_report import LaunchSplit
+from kernbench.runtime_api.operators import OperatorUse
 
 if TYPE_CHECKING:
     from kernbench.observe.sanitizer import Finding
 
 SMALLEST_SHARE = 0.005
 MOST_QUEUES, MOST_LINKS, MOST_FINDINGS, MOST_PRINTED, MOST_COMPARED = 8, 8, 5, 8, 6
+MOST_OPERATORS = 12
 EXPLANATION = "kernbench.cli.explain_output"
 PHASES = {
     "launch": "launch: kernels",
@@ -39,7 +41,7 @@ ReportPart: TypeAlias = "Table | ReportLine | None"
 
 def print_run(console: Console, run: Run, *, explain: bool, verbose: bool) -> None:
     """Print a run; ``explain``: where its time went before everything else. ``verbose``: nothing is left out."""
-    show_report(console, _head(run, verbose=verbose), _tables(run, explain=explain))
+    show_report(console, _head(run, verbose=verbose), _tables(run, explain=explain, verbose=verbose))
 
 
 def _head(run: Run, *, verbose: bool) -> Iterator[ReportLine]:
@@ -74,6 +76,7 @@ def _further(run: Run, most: int | None) -> Iterator[ReportLine]:
     if run.unmodelled:
         found = ", ".join(f"{name} {times}" for name, times in sorted(run.unmodelled.items(), key=lambda e: -e[1]))
         yield f"unmodelled, computed by the host at the price of copies: {found}", "bold red"
+    yield from ((each, "yellow") for each in run.remarks)
     left = [(f"leaked: {leak}", "yellow") for leak in run.leaked]
     left += [(f"left behind: {each}", "yellow") for each in run.left]
     left += [(str(each), "yellow") for each in run.findings or () if each.kind not in WRONG]
@@ -112,12 +115,13 @@ def _machine(run: Run) -> Iterator[str]:
     yield run.digest[:12]
 
 
-def _tables(run: Run, *, explain: bool) -> Iterator[ReportPart]:
+def _tables(run: Run, *, explain: bool, verbose: bool) -> Iterator[ReportPart]:
     """Yield the tables, the most important first."""
     if run.live is not None and run.live.advice is not None:
         yield from late(EXPLANATION, "advice_parts")(run.live.advice)
     if explain:
         yield from _explanation(run.live)
+    yield _operators(run.operators, None if verbose else MOST_OPERATORS)
     launches = [_launch(launch) for launch in run.report.launches]
     yield from launches[:1]
     yield _phases(run)
@@ -136,6 +140,25 @@ def _explanation(live: LiveRun | None) -> Iterable[ReportPart]:
         return ()
     parts: Iterable[ReportPart] = late(EXPLANATION, "explanation_parts")(live.explanation)
     return parts
+
+
+def _operators(operators: Sequence[OperatorUse], most: int | None) -> Table | None:
+    """Tabulate the operators of a host library by their time; those that the host computed are red."""
+    if not operators:
+        return None
+    total, shown = sum(each.ns for each in operators), operators[:most]
+    made = table(
+        f"Operators: {total:,.0f} ns in all" + (f"  (the longest of {len(operators)})" if shown != operators else ""),
+        text("operator"),
+        *(number(name) for name in ("calls", "launches", "ns", "share")),
+        text(""),
+    )
+    for each in shown:
+        share = each.ns / total if total else 0.0
+        row = (f"{each.calls:,}", f"{each.launches:,}", f"{each.ns:,.0f}", f"{share:.1%}", bar(share))
+        name = each.name if each.modelled else f"{each.name} (unmodelled)"
+        made.add_row(name, *row, style=None if each.modelled else "bold red")
+    return made
 
 
 def _phases(run: Run) -> Table:

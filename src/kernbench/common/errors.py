@@ -154,6 +154,10 @@ class IpcqInvalidDirection(KernelError):  # noqa: N818 - the name users know
     """A kernel named a queue that its PE does not have, or cannot use that way."""
 
 
+class UnmodelledError(InputError):
+    """An operator has no kernel, in a run that allows none that the host computes."""
+
+
 class NoDataError(RunError):
     """A value is read in a run that keeps no data, or has stopped keeping it."""
 

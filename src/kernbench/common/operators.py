@@ -88,6 +88,17 @@ def operator(name: str) -> Operator:
     return found
 
 
+def passes(name: str, n: int) -> int:
+    """Return how often the MATH engine goes over the bytes of an operator along an axis of ``n``.
+
+    A sorting network has L (L + 1) / 2 steps, where L is the logarithm of ``n`` to base 2, rounded up; all else is one.
+    """
+    if name not in SORTS:
+        return 1
+    levels = (n - 1).bit_length()
+    return max(1, levels * (levels + 1) // 2)
+
+
 def single(name: str, operands: int) -> Callable[..., Any] | None:
     """Return the function that computes operator ``name`` of so many f32 arrays, element by element.
 
@@ -324,6 +335,20 @@ def _bitcast(args: Sequence[Any], out: DType, shape: tuple[int, ...] | None, att
     return np.asarray(args[0]).view(out.numpy)
 
 
+def _order(x: Array, axis: int) -> Any:
+    return np.argsort(x, axis=axis, kind="stable")
+
+
+def _order_down(x: Array, axis: int) -> Any:
+    """Order from the largest to the smallest; of equal ones the first stays first."""
+    backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    return x.shape[axis] - 1 - np.flip(backwards, axis)
+
+
+def _take(args: Sequence[Any], out: DType, shape: tuple[int, ...] | None, attrs: Attributes) -> Any:
+    return np.take_along_axis(_cast(args[:1], out, shape, attrs), np.asarray(args[1]).astype(_I64), -1)
+
+
 def _broadcast(args: Sequence[Any], out: DType, shape: tuple[int, ...] | None, attrs: Attributes) -> Any:
     x = _cast(args, out, shape, attrs)
     return x if shape is None else np.broadcast_to(x, shape)
@@ -361,6 +386,8 @@ def _shift_right(x: Array, count: Array) -> Any:
 
 _ROUNDINGS = frozenset(("trunc", "rint", "round"))
 _ERF = np.vectorize(erf, otypes=[np.float32])
+SORTS = frozenset(("argsort", "argsort_down"))
+"""Operators that go over their bytes several times: see ``passes``."""
 _SINGLE = frozenset(("unary", "binary", "ternary"))
 _ELEMENTWISE = _SINGLE | {"compare", "bits"}
 
@@ -421,6 +448,9 @@ def _table() -> tuple[Operator, ...]:
         Operator("argmax", 1, "reduce", np.argmax, np.argmax, I32),
         Operator("argmin", 1, "reduce", np.argmin, np.argmin, I32),
         Operator("mean", 1, "reduce", np.mean, _mean_of_integers),
+        Operator("argsort", 1, "scan", _order, _order, I32),
+        Operator("argsort_down", 1, "scan", _order_down, _order_down, I32),
+        Operator("take", 2, "move", _take),
         Operator("copy", 1, "move", _cast),
         Operator("cast", 1, "move", _cast),
         Operator("bitcast", 1, "move", _bitcast),

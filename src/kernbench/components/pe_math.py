@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kernbench.common.operators import SORTS, passes
 from kernbench.common.values import state
 from kernbench.components.stage import StageUnit, Token
 from kernbench.core.log import Cause, Row
@@ -64,6 +65,8 @@ class PeMath(Component):
         for x in command.srcs:  # ``widest_bytes``, without a call
             if x.__class__ is Operand and x.nbytes > widest:
                 widest = x.nbytes
+        if command.name in SORTS:
+            widest *= passes(command.name, dst.shape[-1])  # it goes over its bytes so often
         if widest != self._widest:
             self._widest, self._times = widest, (self.operation_ps(widest),)
         self.unit.enter(MathOperation(command, self._route, 1, self._times, 1, done, begun, cause, widest))

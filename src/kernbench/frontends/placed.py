@@ -17,7 +17,13 @@ class Placed:
         raise NotImplementedError
 
 
+def whole_grid(context: RuntimeContext[Any]) -> tuple[int, int]:
+    """Return over how many cubes of a SIP tensors of host libraries spread, and over how many PEs of each."""
+    settings, pes = context.frontends.torch, context.topology.pes_per_cube
+    return settings.cubes, pes if settings.pes is None else min(settings.pes, pes)
+
+
 def pes_of_tensors(context: RuntimeContext[Any], sip: int) -> tuple[PeCoord, ...]:
     """Return the PEs of a SIP that tensors of host libraries spread over: all of them reach every tensor there."""
-    cubes, pes = range(context.frontends.torch.cubes), range(context.topology.pes_per_cube)
-    return tuple([(sip, cube, pe) for cube in cubes for pe in pes])
+    cubes, pes = whole_grid(context)
+    return tuple([(sip, cube, pe) for cube in range(cubes) for pe in range(pes)])

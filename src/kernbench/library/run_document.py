@@ -45,6 +45,8 @@ def document_of(run: Run) -> dict[str, Any]:
         "said": run.said,
         "translation": None if report.translation is None else asdict(report.translation),
         "unmodelled": dict(run.unmodelled),
+        "operators": [asdict(each) for each in run.operators],
+        "remarks": list(run.remarks),
         "printed": [asdict(each) for each in run.printed],
     }
     document |= {name: said for name, said in further.items() if said}

@@ -316,6 +316,8 @@ def _with_result(found: Run, result: BenchResult) -> Run:
         leaked=tuple(map(str, result.cleanup.leaked)) if result.error is None else (),
         left=result.cleanup.left,
         unmodelled=result.unmodelled,
+        operators=result.operators,
+        remarks=result.remarks,
         live=replace(found.live, error=failure),
     )
 

@@ -22,6 +22,7 @@ from kernbench.library.tables import LINE, Table, make_table, text_html
 from kernbench.observe.statistics import EngineUsage, LinkTraffic, MemoryTraffic
 from kernbench.runtime_api.bench_runner import BenchSummary, PhaseSummary
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
+from kernbench.runtime_api.operators import OperatorUse
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.testing import verdict as passed_or_not
 from kernbench.topology.builder import name_of
@@ -105,7 +106,8 @@ class Run:
     ``verdict``: what binds; its ``sentence`` says so. ``params``: the program's parameters. ``error`` is None after a
     run that went well, else it happened at ``place``. ``said``: the program's own line. ``skipped``: comparisons that
     were not evaluated. ``leaked``, ``left``: memory and work that the program left. ``unmodelled``: operators that the
-    host computed, and how often. ``findings``: of the sanitizer, if it looked. ``explained``: where the time went, as a
+    host computed, and how often. ``operators``: those of a host library that took time, the longest first; ``remarks``:
+    what a front end has to say. ``findings``: of the sanitizer, if it looked. ``explained``: where the time went, as a
     part of the document; None where nobody observed. ``advised``: what a change would give, likewise, if asked.
     """
 
@@ -130,6 +132,8 @@ class Run:
     leaked: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     unmodelled: Mapping[str, int] = field(default_factory=dict)
+    operators: tuple[OperatorUse, ...] = ()
+    remarks: tuple[str, ...] = ()
     printed: tuple[PrintedLine, ...] = ()
     findings: tuple[Finding, ...] | None = None
     explained: Mapping[str, Any] | None = None

@@ -23,6 +23,7 @@ from kernbench.runtime_api.bench_registry import Bench, BenchFunction, file_of
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.memory import CleanupReport
+from kernbench.runtime_api.operators import OperatorUse
 from kernbench.runtime_api.requests import RequestRecord
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.types import DeviceSelector
@@ -103,7 +104,8 @@ class BenchResult:
     simulated time of the program, without the cleaning up; ``value``: what it returned; ``error``: what it raised;
     ``skipped_comparisons``: those that were not evaluated, since the run does not verify; ``links``: what each had
     carried when the program was over; ``program``: where the bench begins; ``unmodelled``: operators of a front end
-    that the host computed, at the price of copies, and how often; ``data``: what was kept, read and computed.
+    that the host computed, at the price of copies, and how often; ``operators``: those that took time; ``remarks``: of
+    a front end; ``data``: what was kept, read and computed.
     """
 
     bench: str
@@ -124,6 +126,8 @@ class BenchResult:
     value: object = None
     error: Exception | None = None
     unmodelled: Mapping[str, int] = field(default_factory=dict)
+    operators: tuple[OperatorUse, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -304,6 +308,8 @@ class _BenchRun:
             value=self._value,
             error=self._error,
             unmodelled=dict(context.unmodelled),
+            operators=context.operators.uses(),
+            remarks=tuple(dict.fromkeys(context.remarks)),
             data=self._data,
         )
 

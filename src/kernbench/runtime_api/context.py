@@ -27,6 +27,7 @@ from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.launch import KernelFunction, Launch, prepare_launch_on, prepare_launches
 from kernbench.runtime_api.memory import CleanupReport, ExtraMemories, TensorMemory
 from kernbench.runtime_api.multiprocessing import Multiprocessing
+from kernbench.runtime_api.operators import OperatorTallies
 from kernbench.runtime_api.process_group import ProcessGroups, QueueInstaller
 from kernbench.runtime_api.rank_scheduler import RankScheduler
 from kernbench.runtime_api.ranks import RankLocal, Workers
@@ -110,6 +111,9 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self.known_values = KnownValues()  # of a front end, in a run without data
         # Operators of a front end that the host has computed, whose time is that of copies; how often.
         self.unmodelled: Counter[str] = Counter()
+        self.operators = OperatorTallies(lambda: engine.now)
+        self.remarks: list[str] = []  # of a front end, for the report
+        self._deferred: Exception | None = None
 
     @property
     def engine(self) -> GraphEngine:
@@ -149,6 +153,21 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     def has_data(self) -> bool:
         """True when values can be read. Where they cannot, making data is of no use."""
         return self._engine.enable_data
+
+    @property
+    def has_deferred(self) -> bool:
+        """True when an error is kept that is still to be raised."""
+        return self._deferred is not None
+
+    def defer(self, error: Exception) -> None:
+        """Keep an error that must not be raised here; the first one stays."""
+        self._deferred = self._deferred or error
+
+    def raise_deferred(self) -> None:
+        """Raise the error that was kept, if there is one."""
+        kept, self._deferred = self._deferred, None
+        if kept is not None:
+            raise kept
 
     def bytes_in_use(self, sip: int) -> int:
         """Return the bytes of the SIP's HBM that tensors have."""
@@ -243,6 +262,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         """Wait for ranks that nobody joined, and for everything under way."""
         self.multiprocessing.finish()
         self._requests.drain()
+        self.raise_deferred()
 
     def cleanup(self) -> CleanupReport:
         """Wait for what is under way, free every tensor, and say what was left and what leaked.

@@ -30,13 +30,15 @@ class TritonSettings(ConfigModel):
 
 
 class TorchSettings(ConfigModel):
-    """``cubes``: over so many cubes of its SIP a tensor of PyTorch spreads, and over all their PEs.
+    """``cubes``: over so many cubes of its SIP a tensor of PyTorch spreads, and over the first ``pes`` of each, or all.
 
-    ``as_cuda``: in a script the device "cuda" is the machine.
+    ``as_cuda``: in a script the device "cuda" is the machine. ``strict``: an operator without a kernel is an error.
     """
 
     as_cuda: bool = False
     cubes: Annotated[int, Field(ge=1)] = 1
+    pes: Annotated[int, Field(ge=1)] | None = None
+    strict: bool = False
 
 
 class FrontendSettings(ConfigModel):

@@ -196,6 +196,26 @@ class MathCalls(ElementwiseCalls):
         name = "cumsum_reverse" if reverse else "cumsum"
         return self._compute(self._line(), name, (x,), x.shape, x.dtype, _along(along))
 
+    def argsort(self, x: Handle, descending: bool = False) -> Handle:
+        """Return the places of the elements along the last axis in ascending or descending order, i32.
+
+        Of equal elements the first stays first. The engine goes over the bytes once for each step of a sorting network.
+        """
+        shape = self._own(x).shape
+        name = "argsort_down" if descending else "argsort"
+        return self._compute(
+            self._line(), name, (x,), shape, OPERATORS[name].makes or x.dtype, _along(axis_of(-1, shape))
+        )
+
+    def take(self, x: Handle, places: Handle) -> Handle:
+        """Return the elements of ``x`` at ``places`` along the last axis; all other axes are alike."""
+        shape, wanted = self._own(x).shape, self._own(places).shape
+        if places.dtype.is_float or len(shape) != len(wanted) or shape[:-1] != wanted[:-1] or not shape:
+            raise kernel_error(
+                f"take from {shape} {x.dtype} at {wanted} {places.dtype}: whole numbers, other axes alike"
+            )
+        return self._compute(self._line(), "take", (x, places), wanted, x.dtype)
+
     def iota(self, shape: Ints, dtype: object, axis: int = -1) -> Handle:
         """Make an array of whole numbers: each is its index along ``axis``. KernelError if the type has too few."""
         extent, item = as_shape(shape), element_type(dtype)

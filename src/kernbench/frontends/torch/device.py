@@ -10,7 +10,8 @@ import torch
 
 from kernbench.common.errors import InputError
 from kernbench.frontends.gpu import DeviceProperties, device_properties
-from kernbench.frontends.torch.storage import bytes_to_drop, current
+from kernbench.frontends.torch.pool import pool_of
+from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import device_of_sip
 
 
@@ -128,16 +129,23 @@ max_memory_reserved = memory_reserved
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Return the bytes of HBM that tensors have."""
-    return memory_reserved(device) - bytes_to_drop(_index(device))
+    """Return the bytes that tensors have, in the blocks that PyTorch's allocators count in."""
+    return pool_of(current()).allocated.get(_index(device), 0)
 
 
-def empty_cache() -> None:
-    """Nothing: what Python has dropped is used again."""
+def max_memory_allocated(device: Any = None) -> int:
+    """Return the most that they had at a time."""
+    return pool_of(current()).peak.get(_index(device), 0)
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Nothing: see ``max_memory_reserved``."""
+    """Forget how much tensors had: from now on ``max_memory_allocated`` begins with what they have."""
+    pool = pool_of(current())
+    pool.peak[_index(device)] = pool.allocated.get(_index(device), 0)
+
+
+def empty_cache() -> None:
+    """Nothing: what Python has dropped is used again, and freed when there is no room."""
 
 
 def ipc_collect() -> None:

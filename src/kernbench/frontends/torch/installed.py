@@ -8,20 +8,28 @@ from typing import Any
 
 import torch
 from torch._library import triton as triton_operators
+from torch.nn.utils import clip_grad
+from torch.optim import optimizer
 from torch.utils import backend_registration
 
 from kernbench.frontends.gpu import DEVICE
-from kernbench.frontends.torch import device, operators
-from kernbench.frontends.torch.tensor import dispatch_by
+from kernbench.frontends.torch import autocast, compiling, device, operators
+from kernbench.frontends.torch.attention import scaled_dot_product_attention
+from kernbench.frontends.torch.modules import follow_modules
+from kernbench.frontends.torch.norms import rms_norm
+from kernbench.frontends.torch.tensor import AhbmTensor, dispatch_by
 
 MADE_FOR = "2.13"
 _NAMES = (
     (backend_registration, "_setup_privateuseone_for_python_backend"),
     (torch.Tensor, "_make_wrapper_subclass"),
     (triton_operators, "wrap_triton_enabled_default"),
+    (optimizer, "_foreach_supported_types"),
+    (clip_grad, "_has_foreach_support"),
 )
 # Factories have no tensor that PyTorch could find the device by; ``torch.tensor`` copies past the subclass.
 _BY_DEVICE = ("empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step", "_copy_from")
+"""Those that PyTorch has a fallback or a composite for, which comes before ours."""
 
 
 def _check() -> None:
@@ -41,7 +49,14 @@ def _operator(name: str) -> Callable[..., Any]:
     return lambda *args, **kwargs: operators.run(chosen, args, kwargs)
 
 
+def _supports_lists(tensors: Any, device: Any) -> bool:
+    """Tell whether operators on lists take these tensors: here PyTorch asks for its own class."""
+    found: bool = _asks_lists(tensors, device) or all(x is None or isinstance(x, AhbmTensor) for x in tensors)
+    return found
+
+
 _check()
+_asks_lists = clip_grad._has_foreach_support  # noqa: SLF001 - PyTorch's own rule
 backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=device)  # noqa: SLF001
 dispatch_by(operators.run)
 _library = torch.library.Library("aten", "IMPL")
@@ -49,5 +64,17 @@ for _name in _BY_DEVICE:
     _library.impl(_name, _operator(_name), "PrivateUse1")
 # ``wrap_triton`` is for who traces, and nobody does: the kernel itself is launched.
 triton_operators.wrap_triton_enabled_default = False
+_all_others = torch.library.Library("_", "IMPL")
+_all_others.fallback(lambda operator, *args, **kwargs: operators.run(operator, args, kwargs), "PrivateUse1")
+# Composites of PyTorch that have a kernel of their own here.
+_library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradPrivateUse1")
+_library.impl("rms_norm", rms_norm, "AutogradPrivateUse1")
+_autocast = autocast.install()
+clip_grad._has_foreach_support = _supports_lists  # noqa: SLF001
+optimizer._foreach_supported_types.append(AhbmTensor)  # noqa: SLF001 - optimisers step such by operators on lists
+follow_modules()
+compiling.install()
+# ``module.to("ahbm")`` keeps its parameters the objects that they are: those that are tied stay so.
+torch.__future__.set_swap_module_params_on_conversion(True)
 # A backward pass of its own thread would be outside the simulation, which is one thread.
 torch.autograd.set_multithreading_enabled(False)

@@ -1,69 +1,197 @@
-"""Carry out PyTorch's operators on ``ahbm``: views rename, transfers move; everything else the host computes."""
+"""Carry PyTorch's operators out on ``ahbm``: by a kernel, as a view, by PyTorch's decomposition, else on the host."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
 
 import torch
+from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._library.custom_ops import OPDEFS
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
+from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
-from kernbench.frontends.torch.storage import current
-from kernbench.frontends.torch.tensor import AhbmTensor, fetch, from_host, new, sip_of, to_host, write
+from kernbench.frontends.torch import convolution, indexing, making, norms, optimizers, products, reductions
+from kernbench.frontends.torch.hosted import leaves, on_host, written_by
+from kernbench.frontends.torch.pointwise import carry_out, rule_of
+from kernbench.frontends.torch.storage import KNOWN_BYTES, MACHINE_TYPES, UnknownTypeError, current
+from kernbench.frontends.torch.tensor import AhbmTensor, new, put_known, sip_of, without_elements
 
 aten = torch.ops.aten
 TorchOperator = Any
+Lowering = Callable[..., Any]
 _NO_ALIAS_BUT_VIEW = (aten._unsafe_view.default,)  # noqa: SLF001 - an operator's name
-# They make numbers of nothing: the host does, and sends them, which is what a program asks for.
-_SOURCES = frozenset(
-    [
-        "arange",
-        "uniform_",
-        "normal_",
-        "random_",
-        "bernoulli_",
-        "rand_like",
-        "randn_like",
-        "randint_like",
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "new_zeros",
-        "new_ones",
-        "new_full",
-        "fill_",
-        "zero_",
-        "eye",
-        "linspace",
-        "scalar_tensor",
-    ]
-)
-_COPIES = frozenset(["clone", "lift_fresh_copy"])
-_NARROW = (torch.float16, torch.bfloat16)
-"""The host would keep sums in these; GPUs keep them in f32, and round once."""
-_OF_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
-"""Tags of operators whose result has a shape, or is a number, that depends on values."""
+_OVERWRITING = (aten.zero_.default, aten.fill_.Scalar, aten.copy_.default)
 _UNWRITTEN = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
+_LOWERINGS: Mapping[TorchOperator, Lowering] = MappingProxyType(
+    {
+        **products.LOWERINGS,
+        **reductions.LOWERINGS,
+        **norms.LOWERINGS,
+        **indexing.LOWERINGS,
+        **making.LOWERINGS,
+        **optimizers.LOWERINGS,
+        **convolution.LOWERINGS,
+    }
+)
+_DECOMPOSITIONS: Mapping[TorchOperator, Lowering] = MappingProxyType(
+    {**decomposition_table, **core_aten_decompositions()}
+)
 
 
 def run(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Carry ``operator`` out, one of whose arguments is on the machine, or whose result is to be."""
-    own = _OWN.get(operator)
+    """Carry ``operator`` out, one of whose arguments is on the machine, or whose result is to be.
+
+    An error inside PyTorch's backward, which would end the process, is kept and comes out of what the program does
+    next.
+    """
+    context = current()
+    if torch._C._current_graph_task_id() == -1:  # noqa: SLF001 - how PyTorch's own tracer asks
+        context.raise_deferred()
+        return _measured(operator, args, kwargs)
+    if not context.has_deferred:
+        try:
+            return _measured(operator, args, kwargs)
+        except Exception as error:
+            context.defer(error)
+    return _stand_in(operator, args, kwargs)
+
+
+def _measured(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    context = current()
+    with context.operators.measure(operator.overloadpacket.__name__):
+        if context.has_data:
+            return _carry_out(operator, args, kwargs)
+        known = _KnownOperands.of(operator, args, kwargs)
+        found = _carry_out(operator, args, kwargs)
+        if known is not None:
+            known.note(operator, args, kwargs, found)
+        return found
+
+
+def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    found = way_of(operator).carry_out(operator, args, kwargs)
+    return on_host(operator, args, kwargs) if found is NotImplemented else found
+
+
+WayKind: TypeAlias = Literal["kernel", "pointwise", "list", "view", "memory", "parts", "another form", "host"]
+
+
+@value
+class Way:
+    """How an operator is carried out.
+
+    ``kind``: by a kernel, by a rule for elements, by one launch for lists, as a view, as memory that nobody has
+    written, by PyTorch's own parts of it, by the form that changes nothing, or on the host.
+    """
+
+    kind: WayKind
+    carry_out: Callable[[TorchOperator, Any, Any], Any]
+
+
+@cache
+def way_of(operator: TorchOperator) -> Way:
+    """Return how an operator is carried out: the first of the ways that there are."""
+    own = _kernel_of(operator)
     if own is not None:
-        return own(*args, **kwargs)
-    if operator.namespace != "aten" and (defined := OPDEFS.get(operator._schema.name)) is not None:  # noqa: SLF001
-        return defined._init_fn(*args, **kwargs)  # noqa: SLF001 - a program's own, which gets tensors of the machine
-    # Within an operator of a program composites come undivided, whose schemas call what may be a copy a view.
-    parts = operator.decompose(*args, **kwargs)
-    if parts is not NotImplemented:
-        return parts
+        return Way("kernel", own)
+    name = operator.overloadpacket.__name__
+    if torch.Tag.inplace_view in operator.tags:
+        return Way("view", _view_in_place)
     if _is_view(operator):
-        return _view(operator, args, kwargs)
-    if operator.overloadpacket.__name__ in _UNWRITTEN:
-        return _unwritten(operator, args, kwargs)
-    return _on_host(operator, args, kwargs)
+        return Way("view", _view)
+    if name in _UNWRITTEN:
+        return Way("memory", _unwritten)
+    rule = rule_of(name if name.endswith("__") else name.rstrip("_"), operator._overloadname)  # noqa: SLF001
+    if rule is not None and operator.namespace == "aten":
+        return Way("pointwise", lambda op, args, kwargs: carry_out(op, rule, args, kwargs))
+    return Way("list", _listed) if name.startswith("_foreach_") else _way_by_parts(operator)
+
+
+def _kernel_of(operator: TorchOperator) -> Callable[[TorchOperator, Any, Any], Any] | None:
+    """Return the lowering of an operator, or the program's own function for one that it has defined."""
+    own = _LOWERINGS.get(operator)
+    if own is not None:
+        return lambda _, args, kwargs: own(*args, **kwargs)
+    if operator.namespace != "aten":
+        defined = OPDEFS.get(operator._schema.name)  # noqa: SLF001 - what subclasses look at
+        return None if defined is None else lambda _, args, kwargs: defined._init_fn(*args, **kwargs)  # noqa: SLF001
+    by_name = making.BY_NAME.get(operator.overloadpacket.__name__)
+    return None if by_name is None else lambda op, args, kwargs: by_name(op, *args, **kwargs)
+
+
+def _way_by_parts(operator: TorchOperator) -> Way:
+    """Return the way of an operator that is nothing of its own here."""
+    if _is_composite(operator):
+        return Way("parts", lambda op, args, kwargs: op.decompose(*args, **kwargs))
+    decomposed = _DECOMPOSITIONS.get(operator)
+    if decomposed is not None:
+        return Way("parts", _Decomposition(decomposed))
+    functional = _functional(operator)
+    if functional is not None:
+        return Way("another form", lambda _, args, kwargs: args[0].copy_(functional(*args, **kwargs)))
+    return Way("host", on_host)
+
+
+class _Decomposition:
+    """PyTorch's decomposition of an operator; one that comes back to the operator itself is none."""
+
+    def __init__(self, parts: Lowering) -> None:
+        self._parts, self._inside = parts, False
+
+    def __call__(self, operator: TorchOperator, args: Any, kwargs: Any) -> Any:
+        """Carry the parts out; NotImplemented inside of itself, and where they take a type that the machine lacks."""
+        if self._inside:
+            return NotImplemented
+        self._inside = True
+        try:
+            return self._parts(*args, **kwargs)
+        except UnknownTypeError:
+            return NotImplemented
+        finally:
+            self._inside = False
+
+
+def _view_in_place(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
+    """The tensor itself in another shape (``squeeze_``): PyTorch changes what it knows of it."""
+    with no_dispatch():
+        operator(*args, **kwargs)
+    return args[0]
+
+
+def _listed(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
+    """Carry out an operator on lists: by one launch, else as PyTorch's CPU does, tensor by tensor."""
+    found = optimizers.foreach(operator, args, kwargs)
+    if found is not NotImplemented:
+        return found
+    name = operator.overloadpacket.__name__.removeprefix("_foreach_")
+    single = getattr(aten, name)
+    each = [[x[i] if isinstance(x, list | tuple) else x for x in args] for i in range(len(args[0]))]
+    results = [single(*one, **kwargs) for one in each]
+    return None if name.endswith("_") else results
+
+
+def _is_composite(operator: TorchOperator) -> bool:
+    try:
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"))  # noqa: SLF001
+    except RuntimeError:  # an overload of Python's alone
+        return False
+
+
+def _functional(operator: TorchOperator) -> TorchOperator | None:
+    """Return the form of an operator that does not change its first operand; None when it is none that does."""
+    name = operator.overloadpacket.__name__
+    if not name.endswith("_") or name.endswith("__"):
+        return None
+    packet = vars(aten).get(name[:-1]) or getattr(aten, name[:-1], None)
+    if packet is None or operator._overloadname not in packet.overloads():  # noqa: SLF001
+        return None
+    found = getattr(packet, operator._overloadname)  # noqa: SLF001
+    return found if way_of(found).kind != "host" else None
 
 
 def _is_view(operator: TorchOperator) -> bool:
@@ -74,8 +202,10 @@ def _is_view(operator: TorchOperator) -> bool:
 
 def _view(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     """The same storage in the shape that the operator gives a tensor without elements."""
+    if _is_composite(operator):  # a copy, where the elements do not lie so that a view does
+        return operator.decompose(*args, **kwargs)
     base = next(each for each in args if isinstance(each, AhbmTensor))
-    found = operator(*tree_map(_without_elements, args), **tree_map(_without_elements, kwargs))
+    found = operator(*tree_map(without_elements, args), **tree_map(without_elements, kwargs))
     return tree_map(lambda each: _seen_as(base, each) if isinstance(each, torch.Tensor) else each, found)
 
 
@@ -83,172 +213,79 @@ def _seen_as(base: AhbmTensor, form: Any) -> AhbmTensor:
     return AhbmTensor(base.storage, tuple(form.shape), form.stride(), form.storage_offset(), form.dtype)
 
 
-def _without_elements(x: Any) -> Any:
-    if isinstance(x, AhbmTensor):
-        whole = torch.empty((x.storage.n,), dtype=x.dtype, device="meta")
-        return torch.as_strided(whole, x.shape, x.stride(), x.storage_offset())
-    return torch.device("meta") if isinstance(x, torch.device) else x
-
-
 def _unwritten(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     """A new tensor; where the program says, else where the one it is made like lies."""
     like = next((each for each in args if isinstance(each, AhbmTensor)), None)
     device = torch.device(kwargs.get("device") or (DEVICE if like is None else like.on_machine))
     if device.type != DEVICE:
-        return operator(*tree_map(_without_elements, args), **{**kwargs, "device": torch.device("meta")}).to_empty(
+        return operator(*tree_map(without_elements, args), **{**kwargs, "device": torch.device("meta")}).to_empty(
             device=device
         )
     options = {**kwargs, "device": torch.device("meta"), "pin_memory": None}
-    form = operator(*tree_map(_without_elements, args), **options)
+    form = operator(*tree_map(without_elements, args), **options)
     return new(tuple(form.shape), form.dtype, sip_of(device), form.stride())
 
 
-def _on_host(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
-    """Copy what it reads to the host, compute there, copy results and what it writes back; it is listed."""
-    name = operator.overloadpacket.__name__
-    here = [each for each in _leaves(args, kwargs) if isinstance(each, AhbmTensor)]
-    device = kwargs.get("device")
-    sip = here[0].storage.tensor.sip if here else sip_of(device or DEVICE)
-    types = None
-    if name not in _SOURCES | _COPIES:
-        current().unmodelled[name] += 1
-        types = _result_types(operator, args, kwargs) if any(each.dtype in _NARROW for each in here) else None
-    blank, results = name in _SOURCES and len(here) == 1, _results(operator, args, kwargs)
-    copies, known = _fetched(operator, here, results, blank=blank)
-    if types is not None:
-        copies = {key: each.float() if each.dtype in _NARROW else each for key, each in copies.items()}
-    host = lambda x: copies[id(x)] if isinstance(x, AhbmTensor) else _host_device(x)  # noqa: E731
-    found = operator(*tree_map(host, args), **tree_map(host, kwargs))
-    written = {id(copies[id(x)]): x for x in _written(operator, args, kwargs) if isinstance(x, AhbmTensor)}
-    for key, target in written.items():
-        write(target, next(each for each in copies.values() if id(each) == key), known=known)
-    stays = device is not None and torch.device(device).type != DEVICE
+def _stand_in(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
+    """Results that nobody has written, for a backward that goes on after an error."""
+    like = next(x for x in leaves(args, kwargs) if isinstance(x, AhbmTensor))
+    form = operator(*tree_map(without_elements, args), **tree_map(without_elements, kwargs))
 
-    def back(x: Any) -> Any:
-        if not isinstance(x, torch.Tensor) or stays:
-            return x
-        return written[id(x)] if id(x) in written else from_host(x, sip, known=known)
+    def made(each: Any) -> Any:
+        if not isinstance(each, torch.Tensor):
+            return each
+        dtype = each.dtype if each.dtype in MACHINE_TYPES else torch.float32
+        return new(tuple(each.shape), dtype, like.storage.tensor.sip)
 
-    if types is not None:
-        found = _rounded(found, types, set(written))
-    return tree_map(back, found)
+    return tree_map(made, form)
 
 
-def _fetched(
-    operator: TorchOperator, operands: list[AhbmTensor], results: set[int], *, blank: bool
-) -> tuple[dict[int, Any], bool]:
-    """Operands on the host by their ``id``, and whether all are their values: else, in a run without data, zeros.
+@value
+class _KnownOperands:
+    """In a run without data: operands that are known, on the host, so that whole numbers that follow are known too.
 
-    ``results``: those that are only there for results; ``blank``: so are all.
-    NoDataError where the shape of the result, or a number for the program, depends on values that the run lacks.
+    ``flats``: by the ``id`` of each, all elements of its storage, of which ``seen`` is the operand.
     """
-    if blank:
-        return {id(each): _blank(each) for each in operands}, True
-    asks = _asks_for_values(operator)
-    copies, known = {}, True
-    for each in operands:
-        if asks(each):
-            copies[id(each)] = to_host(each)
-        else:
-            overwritten = id(each) in results
-            copies[id(each)], has_values = fetch(each, overwritten=overwritten)
-            known = known and (has_values or overwritten)
-    return copies, known
 
+    flats: dict[int, Any]
+    seen: dict[int, Any]
 
-def _asks_for_values(operator: TorchOperator) -> Callable[[AhbmTensor], bool]:
-    """Select the operands that have to be known, so that an operator gives what it would with data."""
-    if not _OF_VALUES & set(operator.tags):
-        return lambda _: False
-    if operator is aten.index.Tensor:  # the mask says how many there are
-        return lambda x: x.dtype in (torch.bool, torch.uint8)
-    return lambda _: True
+    @staticmethod
+    def of(operator: TorchOperator, args: Any, kwargs: Any) -> _KnownOperands | None:
+        """Return the operands of a call; None where one is not known, or nothing could follow from them."""
+        name, drawn = operator.overloadpacket.__name__, torch.Tag.nondeterministic_seeded in operator.tags
+        if name in _UNWRITTEN or name == "_copy_from" or drawn or _is_view(operator):
+            return None
+        targets = {id(x) for x in written_by(operator, args, kwargs)}
+        flats, seen = {}, {}
+        for x in (each for each in leaves(args, kwargs) if isinstance(each, AhbmTensor)):
+            flat = None if x.dtype.is_floating_point else x.storage.known()
+            whole = x.is_contiguous() and x.numel() == x.storage.n and x.storage.n * x.element_size() <= KNOWN_BYTES
+            if flat is None and id(x) in targets and operator in _OVERWRITING and whole:
+                flat = torch.empty(x.storage.n, dtype=x.dtype)
+            if flat is None:
+                return None
+            flats[id(x)] = flat
+            seen[id(x)] = torch.as_strided(flat, x.shape, x.stride(), x.storage_offset())
+        return _KnownOperands(flats, seen)
 
+    def note(self, operator: TorchOperator, args: Any, kwargs: Any, found: Any) -> None:
+        """Compute the results on the host, and note those that are small whole numbers."""
+        written = written_by(operator, args, kwargs)
+        results = [x for x in leaves((found,), {}) if isinstance(x, AhbmTensor)]
+        kept = [not x.dtype.is_floating_point and x.numel() * x.element_size() <= KNOWN_BYTES for x in results]
+        if not (results or written) or not all(kept):
+            return
 
-def _blank(x: AhbmTensor) -> Any:
-    """A tensor of the host in place of one that is written or looked at, and not read."""
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+        def host(x: Any) -> Any:
+            if isinstance(x, torch.device) and x.type == DEVICE:
+                return torch.device("cpu")
+            return self.seen[id(x)] if isinstance(x, AhbmTensor) else x
 
-
-def _result_types(operator: TorchOperator, args: Any, kwargs: Any) -> list[Any] | None:
-    """The types of what an operator returns; None when PyTorch cannot say without computing it."""
-    try:
-        form = operator(*tree_map(_without_elements, args), **tree_map(_without_elements, kwargs))
-    except (NotImplementedError, RuntimeError):
-        return None
-    return [each.dtype if isinstance(each, torch.Tensor) else None for each in _leaves(form, {})]
-
-
-def _rounded(found: Any, types: list[Any], written: set[int]) -> Any:
-    """Results that were computed in f32, as GPUs do, in the types that they should have."""
-    wanted = iter(types)
-
-    def rounded(x: Any) -> Any:
-        ty = next(wanted)
-        return x.to(ty) if isinstance(x, torch.Tensor) and ty is not None and id(x) not in written else x
-
-    return tree_map(rounded, found)
-
-
-def _leaves(args: Any, kwargs: Any) -> list[Any]:
-    found: list[Any] = []
-    tree_map(found.append, (args, kwargs))
-    return found
-
-
-def _host_device(x: Any) -> Any:
-    return torch.device("cpu") if isinstance(x, torch.device) and x.type == DEVICE else x
-
-
-def _written(operator: TorchOperator, args: Any, kwargs: Any) -> list[Any]:
-    """The arguments that an operator changes."""
-    found = []
-    for i, each in enumerate(operator._schema.arguments):  # noqa: SLF001 - what subclasses look at
-        if each.alias_info is not None and each.alias_info.is_write:
-            found.append(kwargs.get(each.name) if each.name in kwargs else args[i] if i < len(args) else None)
-    return found
-
-
-def _results(operator: TorchOperator, args: Any, kwargs: Any) -> set[int]:
-    """Find the objects that are only there for results (``out=``): the operator does not read them."""
-    names = {each.name for each in operator._schema.arguments if each.is_out}  # noqa: SLF001 - what subclasses look at
-    operands = {id(each) for each in _leaves(args, {name: x for name, x in kwargs.items() if name not in names})}
-    return {id(each) for each in _leaves((), {name: x for name, x in kwargs.items() if name in names})} - operands
-
-
-def _copy(target: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa: ARG001 - it is over when it returns
-    """``target.copy_(source)``, from and to anywhere."""
-    if not isinstance(target, AhbmTensor):
-        target.copy_(to_host(source))
-        return target
-    elements, known = fetch(source) if isinstance(source, AhbmTensor) else (source, True)
-    write(target, elements, known=known)
-    return target
-
-
-def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
-    return _copy(target, source, non_blocking)
-
-
-def _to_copy(x: AhbmTensor, *, device: Any = None, dtype: Any = None, **options: Any) -> Any:  # noqa: ARG001 - layouts
-    """``x.to(...)``; another type is what the host makes, and listed, unless it stays there."""
-    there = x.on_machine if device is None else torch.device(device)
-    wanted = dtype or x.dtype
-    if there.type != DEVICE:
-        return to_host(x).to(wanted, copy=True).to(there)
-    elements, known = fetch(x)
-    if dtype is not None and dtype is not x.dtype:
-        current().unmodelled["to"] += 1
-    return from_host(elements.to(wanted, copy=True), sip_of(there), known=known)
-
-
-def _item(x: AhbmTensor) -> Any:
-    return to_host(x).item()
-
-
-_OWN: dict[TorchOperator, Callable[..., Any]] = {
-    aten.copy_.default: _copy,
-    aten._copy_from.default: _copy_from,  # noqa: SLF001 - an operator's name
-    aten._to_copy.default: _to_copy,  # noqa: SLF001
-    aten._local_scalar_dense.default: _item,  # noqa: SLF001
-}
+        values = operator(*tree_map(host, args), **tree_map(host, kwargs))
+        for x in written:
+            x.storage.put_known(self.flats[id(x)])
+        made = [v for v in leaves((values,), {}) if isinstance(v, torch.Tensor)]
+        for x, y in zip(results, made, strict=True):
+            if id(x) not in self.flats:
+                put_known(x, y)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Any, TypeAlias
 from weakref import finalize
 
@@ -11,11 +10,8 @@ import torch
 
 from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I16, I32, I64, U8, U16, U32, U64, DType
 from kernbench.common.errors import InputError, NoMachineError
-from kernbench.common.values import state
-from kernbench.frontends.placed import pes_of_tensors
-from kernbench.policy.placement.dp import DPPolicy
+from kernbench.frontends.torch.pool import pool_of
 from kernbench.runtime_api.context import RuntimeContext, current_context
-from kernbench.runtime_api.tensor import KnownValues, Tensor
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 TorchTensor: TypeAlias = Any
@@ -46,15 +42,25 @@ _BITS = {
 }
 
 
+def machine_bits(flat: TorchTensor) -> Any:
+    """Return the elements of a tensor of the host in the machine's type for them."""
+    bits = _BITS.get(flat.dtype)
+    return flat.numpy() if bits is None else flat.view(bits[0]).numpy().view(machine_type(flat.dtype).numpy)
+
+
 KNOWN_BYTES = 1 << 20
 """Tensors of whole numbers up to this size keep their values in a run without data: ids, tables, routing"""
 
 
+class UnknownTypeError(InputError):
+    """A type of PyTorch that the machine does not have."""
+
+
 def machine_type(ty: TorchType) -> DType:
-    """The machine's type for one of PyTorch's; InputError if it has none."""
+    """The machine's type for one of PyTorch's; UnknownTypeError if it has none."""
     found = MACHINE_TYPES.get(ty)
     if found is None:
-        raise InputError(f"{ty} on ahbm: the machine has {', '.join(str(each) for each in MACHINE_TYPES)}")
+        raise UnknownTypeError(f"{ty} on ahbm: the machine has {', '.join(str(each) for each in MACHINE_TYPES)}")
     return found
 
 
@@ -69,55 +75,6 @@ def current() -> RuntimeContext[Any]:
     return found
 
 
-@state
-class Pool:
-    """The storages that a rank has dropped, by size, type and SIP: so freeing takes no simulated time, which would be
-    that of Python's garbage collector."""
-
-    known: KnownValues
-    dropped: dict[tuple[int, DType, int], list[Tensor]] = field(default_factory=dict)
-    made: int = 0
-
-    def take(self, n: int, item: DType, sip: int) -> Tensor:
-        """A tensor of ``n`` elements."""
-        shelf = self.dropped.get((n, item, sip))
-        if shelf:
-            again = shelf.pop()
-            again.renew()
-            return again
-        context = current()
-        policy = DPPolicy("row_wise", "row_wise", num_cubes=context.frontends.torch.cubes)
-        self.made += 1
-        before = context.devices.current
-        context.ahbm.set_device(sip)
-        try:
-            made = context.empty(n, dtype=item, dp=policy, name=f"storage{self.made}")
-            # An address in a tensor is as good as an argument: whoever runs a kernel of this SIP may have it.
-            context.map_on(made, pes_of_tensors(context, sip))
-            return made
-        finally:
-            context.ahbm.set_device(before)
-
-    def give(self, tensor: Tensor) -> None:
-        """Nobody has ``tensor`` any more."""
-        self.known.forget(tensor)
-        self.dropped.setdefault((tensor.numel(), tensor.dtype, tensor.sip), []).append(tensor)
-
-
-def bytes_to_drop(sip: int) -> int:
-    """Return the bytes of a SIP that no tensor of this rank has any more, and the next may have."""
-    dropped = _pool().dropped
-    return sum(each.nbytes for (_, _, at), shelf in dropped.items() if at == sip for each in shelf)
-
-
-def _pool() -> Pool:
-    local = current().rank_local
-    found = local.get(Pool)
-    if found is None:
-        local.put(found := Pool(current().known_values))
-    return found
-
-
 class Storage:
     """``n`` elements of a type, one after another, spread over PEs of a SIP."""
 
@@ -125,7 +82,7 @@ class Storage:
 
     def __init__(self, n: int, dtype: TorchType, sip: int) -> None:
         self.n, self.dtype = max(n, 1), dtype
-        pool = _pool()
+        pool = pool_of(current())
         self.tensor = pool.take(self.n, machine_type(dtype), sip)
         finalize(self, pool.give, self.tensor).atexit = False
 
@@ -154,14 +111,22 @@ class Storage:
         context = current()
         return None if context.has_data else context.known_values.of(self.tensor)
 
+    def known(self) -> TorchTensor | None:
+        """Return all elements that a run without data knows; None if it does not know them."""
+        found = self._known()
+        return None if found is None else self._on_host(found)
+
+    def put_known(self, flat: TorchTensor) -> None:
+        """Note all elements, for a run without data."""
+        current().known_values.put(self.tensor, 0, machine_bits(flat))
+
     def look(self) -> TorchTensor:
         """All elements, in no simulated time: for who watches."""
         return self._on_host(self.tensor.peek())
 
     def write(self, first: int, flat: TorchTensor, *, known: bool = True) -> None:
         """Elements from ``first`` on become ``flat``, of the host: a transfer. ``known``: these are their values."""
-        bits = _BITS.get(self.dtype)
-        array = flat.numpy() if bits is None else flat.view(bits[0]).numpy().view(self.tensor.dtype.numpy)
+        array = machine_bits(flat)
         if len(array) == self.n:
             self.tensor.copy_(array)
         else:

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 import torch
+from torch._utils import _rebuild_device_tensor_from_cpu_tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from kernbench.common.errors import InputError
@@ -88,6 +89,27 @@ class AhbmTensor(Placed, torch.Tensor):
         """Its elements as Python's numbers: a transfer."""
         return to_host(self).tolist()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Return a tensor of its own, as PyTorch's: of one that the program made, not of a result."""
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError("deepcopy of a tensor that is a result: only those that the program made can be copied")
+        with torch.no_grad():
+            made: Any = self.detach().clone()
+        is_parameter = isinstance(self, torch.nn.Parameter)
+        made = torch.nn.Parameter(made, self.requires_grad) if is_parameter else made.requires_grad_(self.requires_grad)
+        memo[id(self)] = made
+        if self.grad is not None:
+            made.grad = self.grad.__deepcopy__(memo)
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Save it as its elements: ``torch.load`` brings them back to the machine, or where ``map_location`` says."""
+        elements = to_host(self.detach())
+        device = str(self.on_machine)
+        return _rebuild_device_tensor_from_cpu_tensor, (elements, self.dtype, device, self.requires_grad)
+
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 else super().__format__(spec)
 
@@ -116,6 +138,14 @@ def new(size: tuple[int, ...], dtype: TorchType, sip: int, stride: tuple[int, ..
     """A tensor that nothing is written to."""
     steps = tuple(torch.empty(size, device="meta").stride()) if stride is None else stride
     return AhbmTensor(Storage(_extent(size, steps), dtype, sip), size, steps, 0, dtype)
+
+
+def without_elements(x: Any) -> Any:
+    """Return a tensor of the same form that has no elements, to ask PyTorch for the form of a result; else ``x``."""
+    if isinstance(x, AhbmTensor):
+        whole = torch.empty((x.storage.n,), dtype=x.dtype, device="meta")
+        return torch.as_strided(whole, x.shape, x.stride(), x.storage_offset())
+    return torch.device("meta") if isinstance(x, torch.device) else x
 
 
 def _extent(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
@@ -156,6 +186,18 @@ def _asked(x: AhbmTensor, extent: int) -> Any:
     if extent == x.numel():
         return ...
     return torch.as_strided(torch.arange(extent), x.shape, x.stride()).reshape(-1).numpy()
+
+
+def known_tensor(x: AhbmTensor) -> TorchTensor | None:
+    """Return the elements that a run without data knows of a tensor, on the host, in no time; None if it does not."""
+    flat = x.storage.known()
+    return None if flat is None else torch.as_strided(flat, x.shape, x.stride(), x.storage_offset())
+
+
+def put_known(x: AhbmTensor, elements: TorchTensor) -> None:
+    """Note the elements of a tensor that a run without data knows, where they are all that its storage has."""
+    if x.is_contiguous() and x.numel() == x.storage.n:
+        x.storage.put_known(elements.contiguous().reshape(-1))
 
 
 def from_host(x: TorchTensor, sip: int, *, known: bool = True) -> AhbmTensor:

@@ -1,0 +1,86 @@
+"""Elements of strided tensors, in boxes that fit in scratch: what every program of an operator shares out and moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+from kernbench.common.dtypes import DType, Shape
+from kernbench.common.values import value
+from kernbench.kernels.shares import blocks, share
+
+SMALLEST, LARGEST = 2048, 131072
+"""Elements of a block: enough that a command is worth its issue, few enough that moving and computing overlap."""
+_BLOCKS = 8
+
+
+@value
+class Strided:
+    """How a tensor's elements lie along the axes of an operator: elements from one to the next, 0 where repeated."""
+
+    strides: tuple[int, ...]
+    dtype: DType
+
+    def extents(self, box: Shape) -> Shape:
+        """Return the extents of the part of a box that is in memory: 1 where elements repeat."""
+        return tuple([1 if step == 0 else n for n, step in zip(box, self.strides, strict=True)])
+
+    def at(self, corner: Sequence[int]) -> int:
+        """Return the bytes from the first element to the one at ``corner``."""
+        return sum([at * step for at, step in zip(corner, self.strides, strict=True)]) * self.dtype.itemsize
+
+    def load(self, address: int, corner: Shape, box: Shape, tl: Any) -> Any:
+        """Load a box; axes along which elements repeat have 1."""
+        return tl.load(address + self.at(corner), self.extents(box), self.dtype, strides=self._steps())
+
+    def store(self, address: int, corner: Shape, values: Any, tl: Any) -> None:
+        """Store a box."""
+        tl.store(address + self.at(corner), values, strides=self._steps())
+
+    def _steps(self) -> Shape:
+        return tuple([(step or 1) * self.dtype.itemsize for step in self.strides])
+
+
+def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[Shape, list[Shape]]:
+    """Return fewer axes: those that every operand steps through as through one become one; axes of 1 go.
+
+    ``strides``: of each operand, one number an axis.
+    """
+    axes = [(n, [each[i] for each in strides]) for i, n in enumerate(shape) if n != 1] or [(1, [0] * len(strides))]
+    merged = [axes[0]]
+    for n, steps in axes[1:]:
+        outer, before = merged[-1]
+        if all(b == s * n for b, s in zip(before, steps, strict=True)):
+            merged[-1] = (outer * n, steps)
+        else:
+            merged.append((n, steps))
+    return tuple(n for n, _ in merged), [tuple(steps[i] for _, steps in merged) for i in range(len(strides))]
+
+
+def own_boxes(shape: Shape, tl: Any) -> Iterator[tuple[Shape, Shape]]:
+    """Yield corners and extents of this program's boxes of an array: its share of the first axis that is long enough.
+
+    Without one, of the longest.
+    """
+    programs = tl.num_programs(0) * tl.num_programs(1)
+    axis = 0 if shape[0] >= programs else max(range(len(shape)), key=lambda i: shape[i])
+    first, mine = share(shape[axis], tl)
+    if not mine:
+        return
+    own = (*shape[:axis], mine, *shape[axis + 1 :])
+    block = min(max(prod(own) // _BLOCKS, SMALLEST), LARGEST)
+    for corner, box in _boxes(own, block):
+        yield (*corner[:axis], corner[axis] + first, *corner[axis + 1 :]), box
+
+
+def _boxes(shape: Shape, block: int) -> Iterator[tuple[Shape, Shape]]:
+    """Yield boxes of at most ``block`` elements that make up an array of ``shape``."""
+    inner = prod(shape[1:])
+    if inner <= block:
+        for at, count in blocks(shape[0], max(1, block // inner)):
+            yield (at, *[0 for _ in shape[1:]]), (count, *shape[1:])
+        return
+    for at in range(shape[0]):
+        for corner, box in _boxes(shape[1:], block):
+            yield (at, *corner), (1, *box)

@@ -1,0 +1,392 @@
+"""Operators of PyTorch that go by indices: the DMA gathers and scatters what they name.
+
+A program loads its share of the indices and waits for them; then it knows the addresses. In a run without data the
+indices are those that the run knows (whole numbers of at most 1 MiB that the host wrote, or that follow from such);
+those that it does not know count as 0, 1, 2, …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+
+from kernbench.common.errors import InputError
+from kernbench.common.values import value
+from kernbench.frontends.torch.launches import dtype_of, launch
+from kernbench.frontends.torch.storage import current
+from kernbench.frontends.torch.tensor import AhbmTensor, known_tensor, new
+from kernbench.kernels.shares import blocks, share
+
+aten = torch.ops.aten
+_RUNS = 1024
+"""Of a command, at most."""
+
+
+@value
+class Selection:
+    """Where runs of ``inner`` elements lie in a tensor: run i begins at ``base(i)`` and what its indices add.
+
+    ``indices``: (tensor of one number a run, extent of the indexed axis, elements from one to the next along it);
+    ``lead``: extents and strides of axes that are counted through by run, the last one fastest.
+    """
+
+    runs: int
+    inner: int
+    indices: tuple[tuple[AhbmTensor, int, int], ...]
+    lead: tuple[tuple[int, int], ...]
+
+    @property
+    def tensors(self) -> tuple[AhbmTensor, ...]:
+        """The tensors of indices."""
+        return tuple([each for each, _, _ in self.indices])
+
+    def places(self, first: int, count: int, values: Sequence[Any], what: str) -> Any:
+        """Return where runs ``first`` to before ``first + count`` begin, in elements; InputError beyond an axis."""
+        run = np.arange(first, first + count, dtype=np.int64)
+        found = np.zeros(count, np.int64)
+        rest = run
+        for extent, stride in reversed(self.lead):
+            found += rest % extent * stride
+            rest = rest // extent
+        for (_, extent, stride), given in zip(self.indices, values, strict=True):
+            at = np.asarray(given, np.int64)
+            if at.size and (at.min() < -extent or at.max() >= extent):
+                wrong = int(at[(at < -extent) | (at >= extent)][0])
+                raise InputError(f"{what}: index {wrong} is not within an axis of {extent}")
+            found += np.where(at < 0, at + extent, at) * stride
+        return found
+
+
+def _values_of(
+    selection: Selection, addresses: Sequence[int], first: int, count: int, known: Sequence[Any], tl: Any
+) -> list[Any]:
+    """Load indices of some runs, wait, and return their numbers."""
+    found = []
+    for (each, extent, _), address, here in zip(selection.indices, addresses, known, strict=True):
+        item = dtype_of(each)
+        loaded = tl.load(address + first * item.itemsize, (count,), item)
+        if here is None:
+            found.append(tl.value(loaded))
+        else:
+            tl.wait(loaded)
+            found.append(here(first, count, extent))
+    return found
+
+
+def _known(x: AhbmTensor) -> Callable[[int, int, int], Any] | None:
+    """Return what gives the numbers of a contiguous tensor of indices in a run without data; None: they are read."""
+    if current().has_data:
+        return None
+    elements = known_tensor(x)
+    if elements is None:
+        return lambda first, count, extent: np.arange(first, first + count, dtype=np.int64) % extent
+    found = elements.reshape(-1).numpy()
+    return lambda first, count, _: found[first : first + count]
+
+
+def _runs_of(address: int, places: Any, nbytes: int, item: int) -> list[tuple[int, int]]:
+    return [(address + int(at) * item, nbytes) for at in places]
+
+
+def gather_runs(operator: str, out: AhbmTensor, x: AhbmTensor, selection: Selection) -> AhbmTensor:
+    """Fill contiguous ``out`` with the runs of ``x`` that are selected, in their order."""
+    known, item, inner = [_known(each) for each in selection.tensors], dtype_of(x), selection.inner
+
+    def program(out_at: int, x_at: int, *index_at: int, tl: Any) -> None:
+        first, mine = share(selection.runs, tl)
+        for at, count in blocks(mine, _block(inner), first):
+            values = _values_of(selection, index_at, at, count, known, tl)
+            places = selection.places(at, count, values, operator)
+            found = tl.load(_runs_of(x_at, places, inner * item.itemsize, item.itemsize), (count, inner), item)
+            tl.store(out_at + at * inner * item.itemsize, found)
+
+    if out.numel():
+        launch(operator, program, (out,), (x, *selection.tensors), out.numel() * out.element_size())
+    return out
+
+
+def scatter_runs(
+    operator: str, x: AhbmTensor, source: AhbmTensor | float, selection: Selection, accumulate: bool
+) -> AhbmTensor:
+    """Write contiguous ``source``, or one number, to the runs of ``x`` that are selected, or add it to them."""
+    known, item, inner = [_known(each) for each in selection.tensors], dtype_of(x), selection.inner
+    given = source if isinstance(source, AhbmTensor) else None
+
+    def program(x_at: int, *rest: int, tl: Any) -> None:
+        first, mine = share(selection.runs, tl)
+        index_at = rest[1:] if given is not None else rest
+        for at, count in blocks(mine, _block(inner), first):
+            values = _values_of(selection, index_at, at, count, known, tl)
+            places = selection.places(at, count, values, operator)
+            if given is None:
+                data = tl.full((count, inner), source, item)
+            else:
+                data = tl.load(rest[0] + at * inner * item.itemsize, (count, inner), item)
+            runs = _runs_of(x_at, places, inner * item.itemsize, item.itemsize)
+            if accumulate:
+                tl.atomic_add(runs, data)
+            else:
+                tl.store(runs, data)
+
+    if selection.runs and inner:
+        work = selection.runs * inner * item.itemsize
+        launch(operator, program, (x,), (*([given] if given is not None else []), *selection.tensors), work)
+    return x
+
+
+def _block(inner: int) -> int:
+    return max(1, min(_RUNS, 65536 // max(inner, 1)))
+
+
+def _index(x: AhbmTensor) -> Any:
+    return x.contiguous().reshape(-1)
+
+
+def select_rows(x: AhbmTensor, dim: int, index: AhbmTensor) -> Selection:
+    """Select, for each number of ``index`` in turn, what lies behind it along axis ``dim`` of a contiguous tensor."""
+    shape, stride = x.shape, x.stride()
+    lead, inner = prod(shape[:dim]), prod(shape[dim + 1 :])
+    flat = index.reshape(-1)
+    if lead > 1:
+        flat = flat.expand(lead, flat.numel()).contiguous().reshape(-1)
+    counted = ((lead, prod(shape[dim:])), (index.numel(), 0)) if lead > 1 else ()
+    return Selection(flat.numel(), inner, ((_index(flat), shape[dim], stride[dim] or inner),), counted)
+
+
+def _index_select(x: AhbmTensor, dim: int, index: AhbmTensor) -> AhbmTensor:
+    x = x.contiguous()
+    dim = dim % max(x.dim(), 1)
+    out = new((*x.shape[:dim], index.numel(), *x.shape[dim + 1 :]), x.dtype, x.storage.tensor.sip)
+    return gather_runs("index_select", out, x, select_rows(x, dim, index))
+
+
+def _embedding(
+    weight: AhbmTensor,
+    indices: AhbmTensor,
+    padding_idx: int = -1,  # noqa: ARG001 - matters in backward
+    scale_grad_by_freq: bool = False,  # noqa: ARG001
+    sparse: bool = False,  # noqa: ARG001
+) -> AhbmTensor:
+    weight = weight.contiguous()
+    out = new((*indices.shape, weight.shape[1]), weight.dtype, weight.storage.tensor.sip)
+    return gather_runs("embedding", out, weight, select_rows(weight, 0, indices))
+
+
+def _embedding_backward(
+    grad: AhbmTensor, indices: AhbmTensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Any:
+    if scale_grad_by_freq:
+        return NotImplemented
+    n = grad.shape[-1]
+    out = new((num_weights, n), torch.float32, grad.storage.tensor.sip).zero_()
+    source = grad.to(torch.float32).contiguous()
+    scatter_runs("embedding_dense_backward", out, source, select_rows(out, 0, indices), accumulate=True)
+    if padding_idx >= 0:
+        out[padding_idx].zero_()
+    return out.to(grad.dtype)
+
+
+def select_elements(x: AhbmTensor, dim: int, index: AhbmTensor) -> Selection:
+    """Select an element for each of ``index``: its own place along all axes, but ``dim``, where the index says it."""
+    lead = tuple((n, 0 if d == dim else x.stride(d)) for d, n in enumerate(index.shape))
+    return Selection(index.numel(), 1, ((_index(index), x.shape[dim], x.stride(dim)),), lead)
+
+
+def _gather(x: AhbmTensor, dim: int, index: AhbmTensor, *, sparse_grad: bool = False) -> AhbmTensor:  # noqa: ARG001
+    out = new(tuple(index.shape), x.dtype, x.storage.tensor.sip)
+    if x.dim() == 0:
+        x, index = x.reshape(1), index.reshape(-1)
+    return gather_runs("gather", out, x, select_elements(x, dim % x.dim(), index))
+
+
+def _scatter_into(x: AhbmTensor, dim: int, index: AhbmTensor, src: Any, accumulate: bool, name: str) -> AhbmTensor:
+    if isinstance(src, AhbmTensor):
+        src = src[tuple(slice(0, n) for n in index.shape)].to(x.dtype).contiguous()
+    scatter_runs(name, x, src, select_elements(x, dim % max(x.dim(), 1), index), accumulate)
+    return x
+
+
+def _scatter(x: AhbmTensor, dim: int, index: AhbmTensor, src: Any) -> AhbmTensor:
+    return _scatter_into(x.clone(), dim, index, src, False, "scatter")
+
+
+def _scatter_(x: AhbmTensor, dim: int, index: AhbmTensor, src: Any) -> AhbmTensor:
+    return _scatter_into(x, dim, index, src, False, "scatter")
+
+
+def _scatter_add(x: AhbmTensor, dim: int, index: AhbmTensor, src: AhbmTensor) -> AhbmTensor:
+    return _scatter_into(x.clone(), dim, index, src, True, "scatter_add")
+
+
+def _scatter_add_(x: AhbmTensor, dim: int, index: AhbmTensor, src: AhbmTensor) -> AhbmTensor:
+    return _scatter_into(x, dim, index, src, True, "scatter_add")
+
+
+def _index_add_(x: AhbmTensor, dim: int, index: AhbmTensor, source: AhbmTensor, *, alpha: float = 1) -> Any:
+    dim = dim % max(x.dim(), 1)
+    seen = x.contiguous()
+    source = _scaled(source, alpha).to(x.dtype).contiguous()
+    scatter_runs("index_add", seen, source, select_rows(seen, dim, index), accumulate=True)
+    return x if seen is x else x.copy_(seen)
+
+
+def _scaled(x: Any, alpha: float) -> Any:
+    return x if alpha == 1 else x * alpha
+
+
+def _index_add(x: AhbmTensor, dim: int, index: AhbmTensor, source: AhbmTensor, *, alpha: float = 1) -> Any:
+    return _index_add_(x.clone(memory_format=torch.contiguous_format), dim, index, source, alpha=alpha)
+
+
+def _index_copy_(x: AhbmTensor, dim: int, index: AhbmTensor, source: AhbmTensor) -> Any:
+    dim = dim % max(x.dim(), 1)
+    seen = x.contiguous()
+    scatter_runs("index_copy", seen, source.to(x.dtype).contiguous(), select_rows(seen, dim, index), accumulate=False)
+    return x if seen is x else x.copy_(seen)
+
+
+def _index_copy(x: AhbmTensor, dim: int, index: AhbmTensor, source: AhbmTensor) -> Any:
+    return _index_copy_(x.clone(memory_format=torch.contiguous_format), dim, index, source)
+
+
+# x[i, j]
+
+
+def _as_numbers(x: AhbmTensor, indices: Sequence[Any]) -> list[Any]:
+    """Return indices without masks: a mask of truth values becomes one tensor of numbers for each of its axes."""
+    found: list[Any] = []
+    for each in indices:
+        if each is not None and each.dtype in (torch.bool, torch.uint8):
+            found += each.nonzero().unbind(1)
+        else:
+            found.append(each)
+    return found + [None] * (x.dim() - len(found))
+
+
+@value
+class _Indexed:
+    """``x[indices]`` with all indexed axes first: the selection, the shape of the result, and how it goes back."""
+
+    x: AhbmTensor
+    selection: Selection
+    shape: tuple[int, ...]
+    order: tuple[int, ...] | None
+
+    def back(self, out: AhbmTensor) -> Any:
+        """Return a result with the axes of the indices where PyTorch has them."""
+        return out if self.order is None else out.permute(self.order)
+
+    def forth(self, out: AhbmTensor) -> Any:
+        """Return a source in PyTorch's order of axes in ours."""
+        if self.order is None:
+            return out
+        return out.permute([self.order.index(i) for i in range(len(self.order))])
+
+
+def _select_indexed(x: AhbmTensor, given: Sequence[Any]) -> _Indexed:
+    """Select what ``x[indices]`` means. ``x``: its own strides stay, so that what is written there is in ``x``."""
+    indices = _as_numbers(x, given)
+    at = [d for d, each in enumerate(indices) if each is not None]
+    rest = [d for d in range(x.dim()) if d not in at]
+    together = at == list(range(at[0], at[-1] + 1))
+    numbers = torch.broadcast_tensors(*[indices[d].to(torch.int64) for d in at])
+    shape = tuple(numbers[0].shape)
+    kept = tuple(x.shape[d] for d in rest)
+    # Axes at the end that lie together are one run; those before them are counted through.
+    inner, split = 1, len(rest)
+    while split and x.stride(rest[split - 1]) == inner:
+        inner *= x.shape[rest[split - 1]]
+        split -= 1
+    looped = rest[:split]
+    loops = prod(x.shape[d] for d in looped)
+    flat = [each.contiguous().reshape(-1) for each in numbers]
+    if loops > 1:
+        flat = [each.unsqueeze(1).expand(each.numel(), loops).contiguous().reshape(-1) for each in flat]
+    lead = ((prod(shape), 0), *[(x.shape[d], x.stride(d)) for d in looped])
+    pairs = tuple((each, x.shape[d], x.stride(d)) for each, d in zip(flat, at, strict=True))
+    order: tuple[int, ...] | None = None
+    if together and at[0] > 0:
+        lead_axes, n = at[0], len(shape)
+        total = n + len(kept)
+        order = (*range(n, n + lead_axes), *range(n), *range(n + lead_axes, total))
+    return _Indexed(x, Selection(prod(shape) * loops, inner, pairs, lead), (*shape, *kept), order)
+
+
+def _index_tensor(x: AhbmTensor, indices: Sequence[Any]) -> Any:
+    found = _select_indexed(x, indices)
+    out = new(found.shape, x.dtype, x.storage.tensor.sip)
+    return found.back(gather_runs("index", out, x, found.selection))
+
+
+def _index_put_(x: AhbmTensor, indices: Sequence[Any], values: AhbmTensor, accumulate: bool = False) -> Any:
+    mask = indices[0] if len(indices) == 1 else None
+    if (
+        mask is not None
+        and mask.dtype is torch.bool
+        and mask.shape == x.shape
+        and values.numel() == 1
+        and not accumulate
+    ):
+        return x.copy_(torch.where(mask, values.to(x.dtype), x))
+    found = _select_indexed(x, indices)
+    wanted = found.shape if found.order is None else tuple(found.shape[i] for i in found.order)
+    source = found.forth(values.to(x.dtype).expand(wanted)).contiguous()
+    return scatter_runs("index_put", x, source, found.selection, accumulate)
+
+
+def _index_put(x: AhbmTensor, indices: Sequence[Any], values: AhbmTensor, accumulate: bool = False) -> Any:
+    return _index_put_(x.clone(), indices, values, accumulate)
+
+
+def _nonzero(x: AhbmTensor) -> AhbmTensor:
+    """Find where elements are not 0: how many there are decides the shape, so the program waits for that number."""
+    given: Any = x
+    flags = (given != 0).contiguous()
+    count = int(flags.sum().item())
+    out = new((count, x.dim()), torch.int64, x.storage.tensor.sip)
+    shape, total = tuple(x.shape), x.numel()
+    known = _known(flags)
+
+    def program(out_at: int, x_at: int, *, tl: Any) -> None:
+        item = dtype_of(flags)
+        marks = tl.load(x_at, (total,), item)
+        tl.cumsum(tl.cast(marks, "i32"))
+        numbers = tl.value(marks) if known is None else known(0, total, 2)
+        places = np.stack(np.unravel_index(np.flatnonzero(numbers), shape), axis=1)
+        tl.store(out_at, tl.constant(places.astype(np.int64), "i64"))
+
+    if count and x.dim():
+        launch("nonzero", program, (out,), (flags,), 1)
+    return out
+
+
+LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+    {
+        aten.index_select.default: _index_select,
+        aten.embedding.default: _embedding,
+        aten.embedding_dense_backward.default: _embedding_backward,
+        aten.gather.default: _gather,
+        aten.scatter.src: _scatter,
+        aten.scatter.value: _scatter,
+        aten.scatter_.src: _scatter_,
+        aten.scatter_.value: _scatter_,
+        aten.scatter_add.default: _scatter_add,
+        aten.scatter_add_.default: _scatter_add_,
+        aten.index_add.default: _index_add,
+        aten.index_add_.default: _index_add_,
+        aten.index_copy.default: _index_copy,
+        aten.index_copy_.default: _index_copy_,
+        aten.index.Tensor: _index_tensor,
+        aten._unsafe_index.Tensor: _index_tensor,  # noqa: SLF001 - an operator's name
+        aten.index_put.default: _index_put,
+        aten.index_put_.default: _index_put_,
+        aten._unsafe_index_put.default: _index_put,  # noqa: SLF001
+        aten._index_put_impl_.default: lambda x, i, v, accumulate=False, unsafe=False: _index_put_(x, i, v, accumulate),  # noqa: ARG005
+        aten.nonzero.default: _nonzero,
+    }
+)

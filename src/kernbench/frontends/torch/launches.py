@@ -1,0 +1,77 @@
+"""Launch what carries an operator of PyTorch out: a program of ``tl`` that runs on the PEs of a SIP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kernbench.common.dtypes import DType
+from kernbench.frontends.torch.modules import ProgramPlace, call_from, current_module, program_place
+from kernbench.frontends.torch.placement import pes_for
+from kernbench.frontends.torch.storage import current, machine_type
+from kernbench.frontends.torch.tensor import AhbmTensor
+from kernbench.messages.requests import KernelRef, PeCoord
+
+Program = Callable[..., None]
+"""``program(*addresses, tl=tl)``: the address of the first element of every tensor of the launch."""
+
+
+def dtype_of(x: AhbmTensor) -> DType:
+    """Return the machine's type of a tensor's elements."""
+    return machine_type(x.dtype)
+
+
+def launch(
+    name: str,
+    program: Program,
+    written: Sequence[AhbmTensor],
+    read: Sequence[AhbmTensor] = (),
+    work_bytes: int | None = None,
+) -> None:
+    """Run ``program`` once on each PE that the work is for: addresses of written tensors come first, then the others'.
+
+    ``work_bytes``: what decides how many PEs take part; without it, the largest of the tensors.
+    """
+    context, tensors = current(), (*written, *read)
+    sip = tensors[0].storage.tensor.sip
+    nbytes = max(each.numel() * each.element_size() for each in tensors) if work_bytes is None else work_bytes
+    launch_on(name, pes_for(context, sip, nbytes), program, written, read)
+
+
+class _Work:
+    """The function of a launch. Logs keep it; the program, which knows tensors, is dropped once it has run."""
+
+    def __init__(self, program: Program, offsets: Sequence[int], place: ProgramPlace | None) -> None:
+        self.program: Program | None = program
+        self._offsets = offsets
+        self._call = None if place is None else call_from(place)
+
+    def __call__(self, *addresses: int, tl: Any) -> None:
+        """Run the program with the addresses of first elements, called from the line of the user's program."""
+        assert self.program is not None, "a launch is over when its call returns"
+        firsts = [address + offset for address, offset in zip(addresses, self._offsets, strict=True)]
+        if self._call is None:
+            self.program(*firsts, tl=tl)
+        else:
+            self._call(self.program, firsts, tl)
+
+
+def launch_on(
+    name: str, pes: Sequence[PeCoord], program: Program, written: Sequence[AhbmTensor], read: Sequence[AhbmTensor] = ()
+) -> None:
+    """Run ``program`` once on each of ``pes``."""
+    context, places = current(), [each.place() for each in (*written, *read)]
+    offsets = [offset for _, offset in places]
+
+    place = program_place()
+    work = _Work(program, offsets, place)
+    if not context.has_data:
+        for each in written:
+            context.known_values.forget(each.storage.tensor)
+    context.operators.count_launch()
+    where = " ".join(filter(None, (current_module(), name, "" if place is None else str(place))))
+    kernel = KernelRef(name=name, function=work, file=None if place is None else place.file)
+    try:
+        context.launch_on(where, pes, kernel, *[tensor for tensor, _ in places])
+    finally:
+        work.program = None

@@ -1,0 +1,337 @@
+"""Operators of PyTorch that make, copy and join tensors: fills, ranges, random numbers, casts, concatenation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+
+from kernbench.common.dtypes import F32, I64
+from kernbench.frontends.gpu import DEVICE
+from kernbench.frontends.torch.launches import dtype_of, launch
+from kernbench.frontends.torch.pointwise import apply, apply_all, identity, plain, to_bool
+from kernbench.frontends.torch.storage import current, machine_bits
+from kernbench.frontends.torch.tensor import (
+    AhbmTensor,
+    fetch,
+    from_host,
+    new,
+    sip_of,
+    to_host,
+    without_elements,
+    write,
+)
+from kernbench.kernels.shares import blocks, share
+
+aten = torch.ops.aten
+_BLOCK = 16384
+
+
+def _form(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """Return the result of an operator without elements."""
+    named = {key: without_elements(x) for key, x in options.items() if key not in ("pin_memory", "generator")}
+    return operator(*[without_elements(x) for x in args], **{**named, "device": torch.device("meta")})
+
+
+def _made_like(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) -> AhbmTensor | None:
+    """Return a new tensor of the form that the operator gives; None when it is to lie on the host."""
+    like = next((x for x in args if isinstance(x, AhbmTensor)), None)
+    device = torch.device(options.get("device") or (DEVICE if like is None else like.on_machine))
+    if device.type != DEVICE:
+        return None
+    form = _form(operator, args, options)
+    return new(tuple(form.shape), form.dtype, sip_of(device), form.stride())
+
+
+def fill(x: AhbmTensor, number: Any) -> AhbmTensor:
+    """Make every element ``number``: MATH fills a block, and the DMA stores it."""
+    given = plain(number)
+    if isinstance(given, AhbmTensor):
+        return apply("fill", identity, x, (given,), (dtype_of(x),))
+    wanted = given if x.dtype.is_floating_point else int(given)
+    return apply("fill", lambda tl: tl.full((1,), wanted, dtype_of(x)), x, ())
+
+
+def _zero(x: AhbmTensor) -> AhbmTensor:
+    return fill(x, 0)
+
+
+def _filling(number_of: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the lowering of a factory: ``number_of`` its arguments fills the result."""
+
+    def lowering(operator: Any, *args: Any, **options: Any) -> Any:
+        made = _made_like(operator, args, options)
+        if made is None:
+            return operator(*[without_elements(x) for x in args], **options)
+        return fill(made, number_of(*args, **options))
+
+    return lowering
+
+
+def _arange(operator: Any, *args: Any, **options: Any) -> Any:
+    made = _made_like(operator, args, options)
+    if made is None:
+        return operator(*args, **options)
+    numbers = [plain(each) for each in args]
+    start, step = (0 if len(numbers) == 1 else numbers[0]), (numbers[2] if len(numbers) > 2 else 1)
+    return ramp("arange", made, start, step)
+
+
+def ramp(name: str, out: AhbmTensor, start: float, step: float) -> AhbmTensor:
+    """Make element i of contiguous ``out`` ``start + i step``."""
+    to = dtype_of(out)
+    wide = F32 if to.is_float else I64
+
+    def program(out_at: int, *, tl: Any) -> None:
+        first, mine = share(out.numel(), tl)
+        for at, count in blocks(mine, _BLOCK, first):
+            x = tl.cast(tl.iota((count,), "i32"), wide)
+            x = x if step == 1 else x * step
+            found = x if start + at * step == 0 else x + (start + at * step)
+            tl.store(out_at + at * to.itemsize, tl.cast(found, to))
+
+    if out.numel():
+        launch(name, program, (out,))
+    return out
+
+
+# random numbers: those of the host's generator, written by the machine
+
+
+def _random(operator: Any, x: AhbmTensor, *args: Any, **options: Any) -> Any:
+    """Fill ``x``: the numbers are those that the operator gives on the host, the time that of MATH making them."""
+    name = operator.overloadpacket.__name__.rstrip("_")
+    if any(isinstance(each, AhbmTensor) for each in args):
+        return NotImplemented
+    to, flat = dtype_of(x), None
+    if current().has_data:
+        flat = machine_bits(operator(torch.empty(x.shape, dtype=x.dtype), *args, **options).reshape(-1))
+    target = x if x.is_contiguous() else new(tuple(x.shape), x.dtype, x.storage.tensor.sip)
+
+    def program(out_at: int, *, tl: Any) -> None:
+        first, mine = share(target.numel(), tl)
+        for at, count in blocks(mine, _BLOCK, first):
+            made = tl.zeros((count,), to) if flat is None else tl.constant(flat[at : at + count], to)
+            tl.store(out_at + at * to.itemsize, made)
+
+    if target.numel():
+        launch(name, program, (target,))
+    return x if target is x else copy(x, target)
+
+
+def _random_like(in_place: Any) -> Callable[..., Any]:
+    def lowering(operator: Any, x: AhbmTensor, *args: Any, generator: Any = None, **options: Any) -> Any:
+        made = _made_like(operator, (x, *args), options)
+        assert made is not None, "a tensor like one of the machine"
+        given = {} if generator is None else {"generator": generator}
+        return _random(in_place, made, *args, **given)
+
+    return lowering
+
+
+def _multinomial(x: AhbmTensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Any:
+    """Draw by the race of exponentials, as PyTorch does: the largest of p / q, where q is random."""
+    if replacement and num_samples > 1:
+        shape = (*x.shape[:-1], num_samples, x.shape[-1])
+        p = x.unsqueeze(-2).expand(shape)
+        q = new(shape, x.dtype, x.storage.tensor.sip).exponential_(1, generator=generator)
+        return (p / q).argmax(-1)
+    q = new(tuple(x.shape), x.dtype, x.storage.tensor.sip).exponential_(1, generator=generator)
+    race = x / q
+    return race.argmax(-1, keepdim=True) if num_samples == 1 else race.topk(num_samples)[1]
+
+
+def _bernoulli(x: AhbmTensor, *, generator: Any = None) -> Any:
+    drawn = new(tuple(x.shape), torch.float32, x.storage.tensor.sip).uniform_(0, 1, generator=generator)
+    return (drawn < x).to(x.dtype)
+
+
+def _dropout(x: AhbmTensor, p: float, train: bool | None = True) -> Any:
+    """Drop elements with probability ``p``; return the others, scaled, and the mask."""
+    if not train or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    mask = new(tuple(x.shape), torch.bool, x.storage.tensor.sip).bernoulli_(1 - p)
+    scale = 0.0 if p == 1 else 1 / (1 - p)
+    out = new(tuple(x.shape), x.dtype, x.storage.tensor.sip)
+
+    def body(tl: Any, v: Any, kept: Any) -> Any:
+        return tl.where(kept, v * scale, 0.0)
+
+    return apply("native_dropout", body, out, (x, mask), (F32, dtype_of(mask))), mask
+
+
+# copies
+
+
+def copy(target: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa: ARG001 - it is over when it returns
+    """``target.copy_(source)``, from and to anywhere: on one SIP its PEs move it, else a transfer of the host."""
+    if not isinstance(target, AhbmTensor):
+        target.copy_(to_host(source))
+        return target
+    if not isinstance(source, AhbmTensor):
+        write(target, source)
+        return target
+    if source.storage.tensor.sip == target.storage.tensor.sip:
+        return apply("copy", *_cast_rule(target, source))
+    elements, known = fetch(source)
+    write(target, elements, known=known)
+    return target
+
+
+def _cast_rule(target: AhbmTensor, source: AhbmTensor) -> tuple[Any, ...]:
+    if target.dtype is torch.bool and source.dtype is not torch.bool:
+        return to_bool, target, (source,)
+    return identity, target, (source,)
+
+
+def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
+    return copy(target, source, non_blocking)
+
+
+def _clone(operator: Any, x: AhbmTensor, **options: Any) -> Any:
+    form = operator(without_elements(x), **options)
+    return copy(new(tuple(form.shape), x.dtype, x.storage.tensor.sip, form.stride()), x)
+
+
+def _to_copy(operator: Any, x: AhbmTensor, *, device: Any = None, dtype: Any = None, **options: Any) -> Any:
+    """``x.to(...)``: to another type on the machine, to the host, to another SIP."""
+    there = x.on_machine if device is None else torch.device(device)
+    wanted = dtype or x.dtype
+    if there.type != DEVICE:
+        return to_host(x).to(wanted, copy=True).to(there)
+    sip = sip_of(there)
+    if sip != x.storage.tensor.sip:
+        elements, known = fetch(x)
+        return from_host(elements.to(wanted, copy=True), sip, known=known)
+    layout = {"memory_format": options["memory_format"]} if options.get("memory_format") is not None else {}
+    form = operator(without_elements(x), dtype=wanted, **layout)
+    return copy(new(tuple(form.shape), wanted, sip, form.stride()), x)
+
+
+def _cat(tensors: Sequence[AhbmTensor], dim: int = 0) -> AhbmTensor:
+    """Join tensors along an axis: one launch that copies all."""
+    parts = [x for x in tensors if x.numel() or x.dim() > 1]
+    form = aten.cat.default([without_elements(x) for x in tensors], dim)
+    out = new(tuple(form.shape), form.dtype, tensors[0].storage.tensor.sip, form.stride())
+    dim, at, work = dim % form.dim(), 0, []
+    for x in parts:
+        if x.numel():
+            place = aten.slice.Tensor(out, dim, at, at + x.shape[dim])
+            work.append((*_cast_rule(place, x), (dtype_of(x),)))
+            at += x.shape[dim]
+    apply_all("cat", work)
+    return out
+
+
+def _repeat(x: AhbmTensor, repeats: Sequence[int]) -> AhbmTensor:
+    lead = len(repeats) - x.dim()
+    shape = (*[1] * lead, *x.shape)
+    out = new(tuple(r * n for r, n in zip(repeats, shape, strict=True)), x.dtype, x.storage.tensor.sip)
+    if not out.numel():
+        return out
+    interleaved = [each for r, n in zip(repeats, shape, strict=True) for each in (r, n)]
+    seen = x.reshape(shape).reshape([each for n in shape for each in (1, n)]).expand(interleaved)
+    copy(out.view(interleaved), seen)
+    return out
+
+
+def _flip(x: AhbmTensor, dims: Sequence[int]) -> AhbmTensor:
+    for dim in dims:
+        n = x.shape[dim]
+        backwards = ramp("arange", new((n,), torch.int64, x.storage.tensor.sip), n - 1, -1)
+        x = x.index_select(dim, backwards)
+    return x
+
+
+def _pad(x: AhbmTensor, pad: Sequence[int], number: float = 0) -> AhbmTensor:
+    """Put ``number`` around ``x``; negative pads cut."""
+    shape = list(x.shape)
+    inside, taken = [slice(None)] * x.dim(), [slice(None)] * x.dim()
+    for i in range(len(pad) // 2):
+        d, (before, behind) = x.dim() - 1 - i, pad[2 * i : 2 * i + 2]
+        taken[d] = slice(max(0, -before), shape[d] - max(0, -behind))
+        inside[d] = slice(
+            max(0, before), shape[d] + before + min(behind, 0) if before > 0 else shape[d] + before + min(0, behind)
+        )
+        shape[d] += before + behind
+    out = fill(new(tuple(shape), x.dtype, x.storage.tensor.sip), number)
+    middle = x[tuple(taken)]
+    for d, (at, part) in enumerate(zip(inside, middle.shape, strict=True)):
+        inside[d] = slice(at.start or 0, (at.start or 0) + part)
+    copy(out[tuple(inside)], middle)
+    return out
+
+
+def _slice_backward(grad: AhbmTensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> AhbmTensor:
+    out = fill(new(tuple(sizes), grad.dtype, grad.storage.tensor.sip), 0)
+    copy(aten.slice.Tensor(out, dim, start, end, step), grad)
+    return out
+
+
+def _select_backward(grad: AhbmTensor, sizes: Sequence[int], dim: int, index: int) -> AhbmTensor:
+    out = fill(new(tuple(sizes), grad.dtype, grad.storage.tensor.sip), 0)
+    copy(aten.select.int(out, dim, index), grad)
+    return out
+
+
+def _item(x: AhbmTensor) -> Any:
+    return to_host(x).item()
+
+
+def _full(size: Sequence[int], number: Any, **_: object) -> Any:  # noqa: ARG001
+    return number
+
+
+LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+    {
+        aten.fill_.Scalar: fill,
+        aten.fill_.Tensor: fill,
+        aten.zero_.default: _zero,
+        aten.copy_.default: copy,
+        aten._copy_from.default: _copy_from,  # noqa: SLF001 - operators' names
+        aten._local_scalar_dense.default: _item,  # noqa: SLF001
+        aten.cat.default: _cat,
+        aten.repeat.default: _repeat,
+        aten.flip.default: _flip,
+        aten.constant_pad_nd.default: _pad,
+        aten.slice_backward.default: _slice_backward,
+        aten.select_backward.default: _select_backward,
+        aten.multinomial.default: _multinomial,
+        aten.bernoulli.default: _bernoulli,
+        aten.native_dropout.default: _dropout,
+    }
+)
+_FILLED: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "zeros": lambda *_, **__: 0,
+        "zeros_like": lambda *_, **__: 0,
+        "new_zeros": lambda *_, **__: 0,
+        "ones": lambda *_, **__: 1,
+        "ones_like": lambda *_, **__: 1,
+        "new_ones": lambda *_, **__: 1,
+        "full": _full,
+        "full_like": lambda _, number, **__: number,
+        "new_full": lambda _, __, number, **___: number,
+        "scalar_tensor": lambda number, **_: number,
+    }
+)
+_DRAWN = ("uniform_", "normal_", "random_", "bernoulli_", "exponential_")
+BY_NAME: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {name: _filling(number) for name, number in _FILLED.items()}
+    | dict.fromkeys(_DRAWN, _random)
+    | {
+        "arange": _arange,
+        "clone": _clone,
+        "lift_fresh_copy": _clone,
+        "_to_copy": _to_copy,
+        "rand_like": _random_like(aten.uniform_.default),
+        "randn_like": _random_like(aten.normal_.default),
+    }
+)
+"""Lowerings of all forms of an operator, which get the operator too."""
+NUMPY_TYPES = np.generic
+TOTAL = prod

@@ -1,0 +1,103 @@
+"""The place of an operator in a program of PyTorch: the module whose forward calls it, and the program's line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import field
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from kernbench.common.values import state, value
+
+_LIBRARIES = tuple(os.path.dirname(path) + os.sep for path in (torch.__file__, os.path.dirname(__file__)))
+MOST_NOTED = 1 << 16
+"""Nodes of backward whose module is remembered, at most."""
+
+
+@state
+class ModulePlaces:
+    """The modules whose forward is under way, and those that made the nodes of backward."""
+
+    _stack: list[str] = field(default_factory=list)
+    _names: WeakKeyDictionary[Any, dict[int, str]] = field(default_factory=WeakKeyDictionary)
+    _roots: list[Any] = field(default_factory=list)
+    _by_node: dict[int, str] = field(default_factory=dict)
+
+    def enter(self, module: Any) -> None:
+        """The forward of ``module`` begins: the first on the stack gives all below it their names."""
+        if not self._roots:
+            self._names.setdefault(module, {id(each): name for name, each in module.named_modules()})
+        self._roots.append(module)
+        self._stack.append(self._names.get(self._roots[0], {}).get(id(module), type(module).__name__))
+
+    def leave(self) -> None:
+        """The forward that began last is over."""
+        if self._roots:
+            self._roots.pop()
+            self._stack.pop()
+
+    def here(self) -> str:
+        """Return the name of the module that calls: in backward, of the one whose forward made the node; else ""."""
+        node = torch._C._current_autograd_node()  # noqa: SLF001 - how PyTorch's own profiler asks
+        if node is not None:
+            return self._by_node.get(node._sequence_nr(), "")  # noqa: SLF001
+        name = self._stack[-1] if self._stack else ""
+        if name:
+            if len(self._by_node) > MOST_NOTED:
+                self._by_node.clear()
+            self._by_node[torch.autograd._get_sequence_nr() - 1] = name  # noqa: SLF001
+        return name
+
+
+_PLACES = ModulePlaces()
+
+
+def current_module() -> str:
+    """Return the dotted name of the module that calls an operator; "" outside of all."""
+    return _PLACES.here()
+
+
+def follow_modules() -> None:
+    """From now on modules are followed."""
+    register_module_forward_pre_hook(lambda module, _: _PLACES.enter(module))
+    register_module_forward_hook(lambda *_: _PLACES.leave(), always_call=True)
+
+
+@value
+class ProgramPlace:
+    """A place in the program: file and line. ``str()`` is short: ``model.py:52``."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+def program_place() -> ProgramPlace | None:
+    """Return the place of the program's call into PyTorch; None when it is not from a file."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
+    while frame is not None and (
+        frame.f_code.co_filename.startswith(_LIBRARIES) or frame.f_code.co_filename.startswith("<")
+    ):
+        frame = frame.f_back
+    return ProgramPlace(frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
+
+
+@lru_cache(maxsize=4096)
+def call_from(place: ProgramPlace) -> Callable[..., None]:
+    """Return a function that calls ``program(*addresses, tl=tl)`` from a line of the program.
+
+    So reports of a launch show that line: it stands on the stack as the caller of all that the kernel does.
+    """
+    source = "\n" * (place.line - 1) + "lambda program, addresses, tl: program(*addresses, tl=tl)"
+    made: Callable[..., None] = eval(compile(source, place.file, "eval"))
+    return made

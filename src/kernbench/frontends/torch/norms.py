@@ -1,0 +1,173 @@
+"""Normalisation of rows in PyTorch, forward and backward: one launch each way, and one that adds up partial sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from kernbench.common.dtypes import F32
+from kernbench.frontends.torch.boxes import LARGEST
+from kernbench.frontends.torch.launches import dtype_of, launch_on
+from kernbench.frontends.torch.placement import pes_for
+from kernbench.frontends.torch.reductions import Rows, map_rows
+from kernbench.frontends.torch.storage import current
+from kernbench.frontends.torch.tensor import AhbmTensor, new
+from kernbench.kernels.shares import blocks, share
+
+aten = torch.ops.aten
+
+
+def _flat(x: AhbmTensor, shape: Sequence[int]) -> tuple[Any, int]:
+    """Return ``x`` as contiguous rows of what is normalised together, and their length."""
+    n = prod(shape)
+    return x.contiguous().reshape(-1, n), n
+
+
+def _vector(v: Any) -> Any:
+    return None if v is None else v.contiguous().reshape(-1)
+
+
+def _per_row(x: AhbmTensor, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of what there is one of for each row."""
+    return (*x.shape[: x.dim() - len(shape)], *[1 for _ in shape])
+
+
+def _layer_norm(x: AhbmTensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> tuple[AhbmTensor, Any, Any]:
+    """Compute y, and mean and 1 / deviation of every row, in f32."""
+    rows, n = _flat(x, shape)
+    sip = x.storage.tensor.sip
+    y, mean, rstd = (new(s, t, sip) for s, t in ((x.shape, x.dtype), *[((rows.shape[0],), torch.float32)] * 2))
+
+    def body(tl: Any, v: Any, w: Any, b: Any) -> tuple[Any, Any, Any]:
+        mu = tl.sum(v, 1, keepdims=True) / n
+        v = v - mu
+        r = tl.rsqrt(tl.sum(v * v, 1, keepdims=True) / n + eps)
+        v = v * r
+        v = v if w is None else v * w
+        return v if b is None else v + b, mu, r
+
+    map_rows("layer_norm", body, rows, (y, mean, rstd), _vector(weight), _vector(bias))
+    return y, mean.reshape(_per_row(x, shape)), rstd.reshape(_per_row(x, shape))
+
+
+def _rms_norm(x: AhbmTensor, shape: Sequence[int], weight: Any, eps: float | None) -> tuple[AhbmTensor, Any]:
+    """Compute y, and 1 / root mean square of every row, in f32."""
+    rows, n = _flat(x, shape)
+    sip = x.storage.tensor.sip
+    y, rstd = new(tuple(x.shape), x.dtype, sip), new((rows.shape[0],), torch.float32, sip)
+    least = torch.finfo(x.dtype).eps if eps is None else eps
+
+    def body(tl: Any, v: Any, w: Any) -> tuple[Any, Any]:
+        r = tl.rsqrt(tl.sum(v * v, 1, keepdims=True) / n + least)
+        return (v * r if w is None else v * r * w), r
+
+    map_rows("rms_norm", body, rows, (y, rstd), _vector(weight))
+    return y, rstd.reshape(_per_row(x, shape))
+
+
+def _backward(
+    name: str, grad: AhbmTensor, x: AhbmTensor, shape: Sequence[int], mean: Any, rstd: AhbmTensor, weight: Any
+) -> tuple[AhbmTensor, AhbmTensor, AhbmTensor]:
+    """Compute the gradient of ``x``, and those of weight and bias, in f32; without a mean, of a root mean square.
+
+    Every program adds up the last two over its own rows; a second launch adds up what the programs have.
+    """
+    sip, (g_rows, n), (x_rows, _) = x.storage.tensor.sip, _flat(grad, shape), _flat(x, shape)
+    count = x_rows.shape[0]
+    pes = pes_for(current(), sip, x.numel() * x.element_size())
+    dx = new(tuple(x.shape), x.dtype, sip)
+    by_weight, by_bias = (new((len(pes), n), torch.float32, sip) for _ in range(2))
+    given = [None if v is None else v.contiguous() for v in (mean, rstd, weight)]
+    lies, to = [Rows(count, n, n, 1, dtype_of(t)) for t in (g_rows, x_rows)], dtype_of(dx)
+
+    def program(dx_at: int, dw_at: int, db_at: int, g_at: int, x_at: int, *rest: int, tl: Any) -> None:
+        me = tl.site.cube * tl.site.num_pes + tl.site.pe
+        at = iter(rest)
+        mean_at, rstd_at, weight_at = (None if v is None else next(at) for v in given)
+        w = None if weight_at is None else tl.cast(tl.load(weight_at, (1, n), dtype_of(weight)), F32)
+        assert rstd_at is not None
+        assert rstd_at is not None
+        sums = [tl.zeros((1, n), F32), tl.zeros((1, n), F32)]
+        first, mine = share(count, tl)
+        for row, some in blocks(mine, max(1, min(-(-mine // 4), LARGEST // n)), first):
+            g, v = (each.load(a, row, some, 0, n, tl) for each, a in zip(lies, (g_at, x_at), strict=True))
+            r = tl.load(rstd_at + row * F32.itemsize, (some, 1), F32)
+            v = v if mean_at is None else v - tl.load(mean_at + row * F32.itemsize, (some, 1), F32)
+            v = v * r
+            sums = [sums[0] + tl.sum(g * v, 0, keepdims=True), sums[1] + tl.sum(g, 0, keepdims=True)]
+            g = g if w is None else g * w
+            inner = g - v * (tl.sum(g * v, 1, keepdims=True) / n)
+            inner = inner if mean_at is None else inner - tl.sum(g, 1, keepdims=True) / n
+            tl.store(dx_at + row * n * to.itemsize, tl.cast(inner * r, to))
+        for address, total in zip((dw_at, db_at), sums, strict=True):
+            tl.store(address + me * n * F32.itemsize, total)
+
+    read = (g_rows, x_rows, *[v for v in given if v is not None])
+    launch_on(name, pes, program, (dx, by_weight, by_bias), read)
+    return dx, by_weight, by_bias
+
+
+def _parameter(partial: AhbmTensor, like: AhbmTensor) -> Any:
+    """Add up what the programs have."""
+    return partial.sum(0, dtype=torch.float32).to(like.dtype).reshape(like.shape)
+
+
+def _layer_norm_backward(
+    grad: AhbmTensor,
+    x: AhbmTensor,
+    shape: Sequence[int],
+    mean: AhbmTensor,
+    rstd: AhbmTensor,
+    weight: Any,
+    bias: Any,
+    output_mask: Sequence[bool],
+) -> tuple[Any, Any, Any]:
+    dx, by_weight, by_bias = _backward("layer_norm_backward", grad, x, shape, mean, rstd, weight)
+    dw = _parameter(by_weight, weight) if output_mask[1] and weight is not None else None
+    db = _parameter(by_bias, bias) if output_mask[2] and bias is not None else None
+    return dx, dw, db
+
+
+def _rms_norm_backward(
+    grad: AhbmTensor, x: AhbmTensor, shape: Sequence[int], rstd: AhbmTensor, weight: Any, output_mask: Sequence[bool]
+) -> tuple[Any, Any]:
+    dx, by_weight, _ = _backward("rms_norm_backward", grad, x, shape, None, rstd, weight)
+    return dx, _parameter(by_weight, weight) if output_mask[1] and weight is not None else None
+
+
+class _RmsNorm(torch.autograd.Function):
+    """The norm by its own kernels: PyTorch would take it apart before they are asked."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any, shape: Sequence[int], eps: float | None) -> Any:
+        with current().operators.measure("rms_norm"):
+            y, rstd = _rms_norm(x, shape, weight, eps)
+        ctx.save_for_backward(x, weight, rstd)
+        ctx.shape = shape
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, weight, rstd = ctx.saved_tensors
+        with current().operators.measure("rms_norm_backward"):
+            by_x, by_weight = _rms_norm_backward(grad, x, ctx.shape, rstd, weight, (True, ctx.needs_input_grad[1]))
+        return by_x, by_weight, None, None
+
+
+def rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    """As PyTorch's."""
+    return _RmsNorm.apply(x, weight, list(normalized_shape), eps)
+
+
+LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+    {
+        aten.native_layer_norm.default: _layer_norm,
+        aten.native_layer_norm_backward.default: _layer_norm_backward,
+        aten._fused_rms_norm.default: _rms_norm,  # noqa: SLF001 - operators' names
+        aten._fused_rms_norm_backward.default: _rms_norm_backward,  # noqa: SLF001
+    }
+)

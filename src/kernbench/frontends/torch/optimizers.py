@@ -1,0 +1,267 @@
+"""Operators of PyTorch on lists of tensors, which optimisers step by: one launch for all tensors of a list."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from kernbench.common.dtypes import F32
+from kernbench.common.values import value
+from kernbench.frontends.torch.boxes import LARGEST, Strided, collapse, own_boxes
+from kernbench.frontends.torch.launches import dtype_of, launch, launch_on
+from kernbench.frontends.torch.placement import pes_for
+from kernbench.frontends.torch.pointwise import RULES, apply_all, identity, plain, work_of
+from kernbench.frontends.torch.storage import current
+from kernbench.frontends.torch.tensor import AhbmTensor, new
+from kernbench.kernels.shares import blocks, share
+
+aten = torch.ops.aten
+_PREFIX = "_foreach_"
+
+
+def foreach(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Carry out ``_foreach_name``: the rule of ``name`` on every tensor of the lists; NotImplemented without one."""
+    name = operator.overloadpacket.__name__
+    in_place = name.endswith("_")
+    single = name.removeprefix(_PREFIX).rstrip("_")
+    lists = [each if isinstance(each, list | tuple) else None for each in args]
+    count = len(args[0])
+    each_args = [
+        [given[i] if given is not None else arg for arg, given in zip(args, lists, strict=True)] for i in range(count)
+    ]
+    if single == "copy":
+        apply_all(name, [(identity, to, (x,), ()) for to, x, *_ in each_args])
+        return None
+    if single == "zero":
+        apply_all(name, [(_zero_of(x), x, (), ()) for (x, *_) in each_args])
+        return None
+    rule = RULES.get(single)
+    if rule is None:
+        return NotImplemented
+    options = {key: x for key, x in kwargs.items() if not isinstance(x, list | tuple)}
+    work, outs = [], []
+    for given in each_args:
+        out = given[0] if in_place else new(tuple(given[0].shape), given[0].dtype, given[0].storage.tensor.sip)
+        outs.append(out)
+        work.append(work_of(single, rule, given, options, out))
+    apply_all(name, work)
+    return None if in_place else outs
+
+
+def _zero_of(x: AhbmTensor) -> Callable[..., Any]:
+    return lambda tl: tl.full((1,), 0, dtype_of(x))
+
+
+@value
+class _Adam:
+    """One step of Adam. Settings are numbers, or places of tensors of one element among the extra arguments."""
+
+    decoupled: bool
+    lr: float | None
+    beta1: float
+    beta2: float
+    weight_decay: float
+    eps: float
+    maximize: bool
+
+    def step(self, tl: Any, p: Any, g: Any, m: Any, v: Any, largest: Any, extra: _Extra) -> tuple[Any, Any, Any, Any]:
+        """Return parameter, both moments and the largest second moment of a block, all in f32."""
+        lr = extra.lr if self.lr is None else self.lr
+        if extra.grad_scale is not None:
+            g = g / extra.grad_scale
+        g = -g if self.maximize else g
+        if self.weight_decay and self.decoupled:
+            p = p - p * (lr * self.weight_decay)
+        elif self.weight_decay:
+            g = g + p * self.weight_decay
+        m = m + (g - m) * (1.0 - self.beta1)
+        v = v * self.beta2 + g * g * (1.0 - self.beta2)
+        largest = largest if largest is None else tl.maximum(largest, v)
+        root = tl.sqrt(v if largest is None else largest) / tl.sqrt(_correction(tl, self.beta2, extra.step)) + self.eps
+        return p - m / root * (lr / _correction(tl, self.beta1, extra.step)), m, v, largest
+
+
+@value
+class _Extra:
+    """Arrays of one element that a step takes: its number, the rate, the scale of gradients, whether any is inf."""
+
+    step: Any
+    lr: Any
+    grad_scale: Any
+    found_inf: Any
+
+
+def _correction(tl: Any, beta: float, step: Any) -> Any:
+    """Return 1 - beta to the power of the step."""
+    return 1.0 - tl.exp(step * math.log(beta)) if beta else step * 0.0 + 1.0
+
+
+def _load_one(address: int | None, x: AhbmTensor | None, axes: int, tl: Any) -> Any:
+    """Load a tensor of one element in f32, to be used with arrays of so many axes."""
+    if x is None or address is None:
+        return None
+    return tl.reshape(tl.cast(tl.load(address, (1,), dtype_of(x)), F32), [1] * axes)
+
+
+def _fused_adam(decoupled: bool) -> Callable[..., None]:
+    name = "fused_adamw" if decoupled else "fused_adam"
+
+    def lowering(
+        params: Sequence[AhbmTensor],
+        grads: Sequence[AhbmTensor],
+        exp_avgs: Sequence[AhbmTensor],
+        exp_avg_sqs: Sequence[AhbmTensor],
+        max_exp_avg_sqs: Sequence[AhbmTensor],
+        state_steps: Sequence[AhbmTensor],
+        *,
+        lr: Any,
+        beta1: float,
+        beta2: float,
+        weight_decay: float,
+        eps: float,
+        amsgrad: bool,
+        maximize: bool,
+        grad_scale: Any = None,
+        found_inf: Any = None,
+    ) -> None:
+        """Step all parameters in one launch: each element is read, and written, once."""
+        rate = plain(lr)
+        how = _Adam(
+            decoupled, None if isinstance(rate, AhbmTensor) else rate, beta1, beta2, weight_decay, eps, maximize
+        )
+        shared = [x if isinstance(x, AhbmTensor) else None for x in (rate, grad_scale, found_inf)]
+        groups = [params, grads, exp_avgs, exp_avg_sqs, *([max_exp_avg_sqs] if amsgrad else [])]
+        lies = [_lie_alike(tensors) for tensors in zip(*groups, strict=True)]
+        width, count = len(groups), len(params)
+
+        def program(*addresses: int, tl: Any) -> None:
+            steps_at = addresses[count * width : count * (width + 1)]
+            rest = iter(addresses[count * (width + 1) :])
+            shared_at = [None if x is None else next(rest) for x in shared]
+            for i, (shape, ways) in enumerate(lies):
+                at = addresses[i * width : (i + 1) * width]
+                extra: _Extra | None = None
+                for corner, box in own_boxes(shape, tl):
+                    if extra is None:
+                        axes = len(shape)
+                        ones = [_load_one(a, x, axes, tl) for a, x in zip(shared_at, shared, strict=True)]
+                        extra = _Extra(_load_one(steps_at[i], state_steps[i], axes, tl), *ones)
+                    old = [tl.cast(w.load(a, corner, box, tl), F32) for w, a in zip(ways, at, strict=True)]
+                    p, g, m, v = old[:4]
+                    new_ones = how.step(tl, p, g, m, v, old[4] if width == 5 else None, extra)
+                    for which, y in zip((0, 2, 3, 4), new_ones, strict=True):
+                        if y is not None:
+                            kept = y if extra.found_inf is None else tl.where(extra.found_inf > 0, old[which], y)
+                            ways[which].store(at[which], corner, tl.cast(kept, ways[which].dtype), tl)
+
+        changed = [x for tensors in zip(*groups, strict=True) for x in tensors]
+        if changed:
+            work = sum(x.numel() * x.element_size() for x in params)
+            read = (*state_steps, *[x for x in shared if x is not None])
+            launch(name, program, changed, read, work)
+
+    return lowering
+
+
+def _fused_sgd(
+    params: Sequence[AhbmTensor],
+    grads: Sequence[AhbmTensor],
+    buffers: Sequence[AhbmTensor],
+    *,
+    weight_decay: float,
+    momentum: float,
+    lr: Any,
+    dampening: float,
+    nesterov: bool,
+    maximize: bool,
+    is_first_step: bool,
+    grad_scale: Any = None,
+    found_inf: Any = None,
+) -> Any:
+    """Step all parameters in one launch; NotImplemented with scaled gradients and a rate that is a tensor."""
+    rate = plain(lr)
+    if grad_scale is not None or found_inf is not None or isinstance(rate, AhbmTensor):
+        return NotImplemented
+    groups = [params, grads, *([buffers] if momentum else [])]
+    lies = [_lie_alike(tensors) for tensors in zip(*groups, strict=True)]
+    width = len(groups)
+
+    def program(*addresses: int, tl: Any) -> None:
+        for i, (shape, ways) in enumerate(lies):
+            at = addresses[i * width : (i + 1) * width]
+            for corner, box in own_boxes(shape, tl):
+                p, g = (tl.cast(w.load(a, corner, box, tl), F32) for w, a in zip(ways[:2], at[:2], strict=True))
+                g = -g if maximize else g
+                g = g + p * weight_decay if weight_decay else g
+                if momentum:
+                    kept = g
+                    if not is_first_step:
+                        old = tl.cast(ways[2].load(at[2], corner, box, tl), F32)
+                        kept = old * momentum + g * (1.0 - dampening)
+                    ways[2].store(at[2], corner, tl.cast(kept, ways[2].dtype), tl)
+                    g = g + kept * momentum if nesterov else kept
+                ways[0].store(at[0], corner, tl.cast(p - g * rate, ways[0].dtype), tl)
+
+    changed = [x for tensors in zip(*groups, strict=True) for x in tensors]
+    if changed:
+        launch("fused_sgd", program, changed, (), sum(x.numel() * x.element_size() for x in params))
+    return None
+
+
+def _lie_alike(tensors: Sequence[AhbmTensor]) -> tuple[tuple[int, ...], list[Strided]]:
+    """Return the axes that tensors of one shape have in common, and how each lies along them."""
+    shape, strides = collapse(tensors[0].shape, [each.stride() for each in tensors])
+    return shape, [Strided(steps, dtype_of(x)) for steps, x in zip(strides, tensors, strict=True)]
+
+
+def _foreach_norm(tensors: Sequence[AhbmTensor], ord: float = 2, dtype: Any = None) -> Any:  # noqa: A002
+    """Compute the norm of each tensor: every program adds up its shares of all, a second launch what programs have."""
+    if ord not in (1, 2, math.inf) or any(not x.is_contiguous() for x in tensors):
+        return NotImplemented
+    sip, fold = tensors[0].storage.tensor.sip, "maximum" if ord == math.inf else "add"
+    nbytes = sum(x.numel() * x.element_size() for x in tensors)
+    pes = pes_for(current(), sip, nbytes)
+    outs = [new((), dtype or x.dtype, sip) for x in tensors]
+    some = new((len(tensors), len(pes)), torch.float32, sip)
+    types, sizes = [dtype_of(x) for x in tensors], [x.numel() for x in tensors]
+
+    def along(tl: Any, x: Any) -> Any:
+        return tl.max(x, 0, keepdims=True) if fold == "maximum" else tl.sum(x, 0, keepdims=True)
+
+    def partial(some_at: int, *at: int, tl: Any) -> None:
+        me = tl.site.cube * tl.site.num_pes + tl.site.pe
+        for i, (address, item, size) in enumerate(zip(at, types, sizes, strict=True)):
+            total = None
+            first, mine = share(size, tl)
+            for begin, count in blocks(mine, LARGEST, first):
+                x = tl.cast(tl.load(address + begin * item.itemsize, (count,), item), F32)
+                found = along(tl, x * x if ord == 2 else tl.abs(x))
+                total = found if total is None else tl.elementwise(fold, total, found)
+            tl.store(some_at + (i * len(pes) + me) * F32.itemsize, tl.zeros((1,), F32) if total is None else total)
+
+    def combine(*at: int, tl: Any) -> None:
+        first, mine = share(len(outs), tl)
+        for i in range(first, first + mine):
+            found = along(tl, tl.load(at[-1] + i * len(pes) * F32.itemsize, (len(pes),), F32))
+            tl.store(at[i], tl.cast(tl.sqrt(found) if ord == 2 else found, dtype_of(outs[i])))
+
+    launch_on("foreach_norm", pes, partial, (some,), tensors)
+    launch("foreach_norm", combine, outs, (some,))
+    return outs
+
+
+LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+    {
+        aten._foreach_norm.Scalar: _foreach_norm,  # noqa: SLF001 - an operator's name
+        aten._fused_sgd_.default: _fused_sgd,
+        aten._fused_sgd_.tensor_lr: _fused_sgd,
+        aten._fused_adamw_.default: _fused_adam(True),
+        aten._fused_adamw_.tensor_lr: _fused_adam(True),
+        aten._fused_adam_.default: _fused_adam(False),
+        aten._fused_adam_.tensor_lr: _fused_adam(False),
+    }
+)

@@ -1,0 +1,436 @@
+"""Operators that work element by element, with PyTorch's types, broadcasting and strides: one launch each.
+
+A rule says what an operator computes: a function of ``tl`` and the operator's own arguments, where a tensor is a handle
+and everything else what the program gave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+
+from kernbench.common.dtypes import F32, DType
+from kernbench.common.values import value
+from kernbench.frontends.torch.boxes import Strided, collapse, own_boxes
+from kernbench.frontends.torch.launches import dtype_of, launch
+from kernbench.frontends.torch.storage import machine_type
+from kernbench.frontends.torch.tensor import AhbmTensor, new, without_elements
+
+Body = Callable[..., Any]
+ComputeIn = Literal["result", "f32", "operands"]
+
+
+@value
+class Rule:
+    """What an operator computes of an element.
+
+    ``compute_in``: the type of the result, which suits one operation; f32, rounded once, which several need; the common
+    type of the operands, which comparisons need. ``conditions``: places of tensors that keep their type.
+    """
+
+    body: Body
+    compute_in: ComputeIn = "f32"
+    conditions: tuple[int, ...] = ()
+
+
+@value
+class Task:
+    """One operator on tensors that lie somehow: what every program does a share of."""
+
+    shape: tuple[int, ...]
+    out: Strided
+    inputs: tuple[Strided, ...]
+    body: Body
+    compute: tuple[DType, ...]
+
+    def run(self, out: int, inputs: Sequence[int], tl: Any) -> None:
+        """Compute this program's share: ``out`` and ``inputs`` are addresses."""
+        for corner, box in own_boxes(self.shape, tl):
+            loaded = [each.load(at, corner, box, tl) for each, at in zip(self.inputs, inputs, strict=True)]
+            found = self.body(tl, *[tl.cast(x, to) for x, to in zip(loaded, self.compute, strict=True)])
+            self.out.store(out, corner, tl.broadcast(tl.cast(found, self.out.dtype), box), tl)
+
+
+def task(body: Body, out: AhbmTensor, inputs: Sequence[AhbmTensor], compute: Sequence[DType]) -> Task:
+    """Prepare ``out = body(tl, *inputs)``; each input is cast to its type in ``compute`` and broadcasts to out."""
+    seen = [each if each.shape == out.shape else each.expand(out.shape) for each in inputs]
+    shape, strides = collapse(out.shape, [out.stride(), *[each.stride() for each in seen]])
+    lies = [Strided(steps, dtype_of(x)) for steps, x in zip(strides, (out, *inputs), strict=True)]
+    return Task(shape, lies[0], tuple(lies[1:]), body, tuple(compute))
+
+
+def apply(
+    name: str, body: Body, out: AhbmTensor, inputs: Sequence[AhbmTensor], compute: Sequence[DType] = ()
+) -> AhbmTensor:
+    """Launch ``out = body(tl, *inputs)`` as operator ``name``; without ``compute`` inputs keep their types."""
+    if out.numel():
+        apply_all(name, [(body, out, inputs, compute)])
+    return out
+
+
+def apply_all(name: str, work: Sequence[tuple[Body, AhbmTensor, Sequence[AhbmTensor], Sequence[DType]]]) -> None:
+    """Launch several of them as one, one after another on each PE: what a list of tensors takes."""
+    tasks = [
+        task(body, out, inputs, compute or [dtype_of(x) for x in inputs])
+        for body, out, inputs, compute in work
+        if out.numel()
+    ]
+    if not tasks:
+        return
+    outs = [out for _, out, _, _ in work if out.numel()]
+    operands = [x for _, out, inputs, _ in work if out.numel() for x in inputs]
+
+    def run_tasks(*addresses: int, tl: Any) -> None:
+        at = len(outs)
+        for each, out in zip(tasks, addresses, strict=False):
+            each.run(out, addresses[at : at + len(each.inputs)], tl)
+            at += len(each.inputs)
+
+    work_bytes = sum(each.numel() * each.element_size() for each in outs)
+    largest = max((x.numel() * x.element_size() for x in (*outs, *operands)), default=0)
+    launch(name, run_tasks, outs, operands, max(work_bytes, largest))
+
+
+def carry_out(operator: Any, rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Carry out an operator that has a rule; ``x.add_(y)`` and ``out=`` write where they are told."""
+    name = operator.overloadpacket.__name__
+    options = {key: plain(x) for key, x in kwargs.items() if key != "out"}
+    given = [plain(x) for x in args]
+    if "out" in kwargs:
+        out = kwargs["out"]
+    elif name.endswith("_") and not name.endswith("__"):
+        out = args[0]
+    else:
+        form = operator(*[without_elements(x) for x in given], **{k: without_elements(x) for k, x in options.items()})
+        like = next(x for x in (*given, *options.values()) if isinstance(x, AhbmTensor))
+        out = new(tuple(form.shape), form.dtype, like.storage.tensor.sip, form.stride())
+    single = name if name.endswith("__") else name.rstrip("_")
+    if out.numel():
+        apply_all(single, [work_of(single, rule, given, options, out)])
+    return out
+
+
+def work_of(
+    name: str, rule: Rule, args: Sequence[Any], options: Mapping[str, Any], out: AhbmTensor
+) -> tuple[Body, AhbmTensor, Sequence[AhbmTensor], Sequence[DType]]:
+    """Return what ``apply_all`` takes for a rule with these arguments: tensors of the machine, and what is known."""
+    given = [plain(x) for x in args]
+    inputs = [x for x in (*given, *options.values()) if isinstance(x, AhbmTensor)]
+    chosen = _OF_BOOLS.get(name, rule.body) if out.dtype is torch.bool else rule.body
+    common = _common_type(given) if rule.compute_in == "operands" else None
+    return (
+        _with_numbers(chosen, given, options),
+        out,
+        inputs,
+        _compute_types(rule, dtype_of(out), inputs, common),
+    )
+
+
+def plain(x: Any) -> Any:
+    """Return the number that a tensor of the host without axes stands for; everything else as it is."""
+    return x.item() if isinstance(x, torch.Tensor) and not isinstance(x, AhbmTensor) and x.dim() == 0 else x
+
+
+def _with_numbers(body: Body, args: Sequence[Any], options: Mapping[str, Any]) -> Body:
+    """Return ``body`` as a function of ``tl`` and the tensors among its arguments."""
+
+    def call(tl: Any, *tensors: Any) -> Any:
+        handles = iter(tensors)
+        filled = [next(handles) if isinstance(x, AhbmTensor) else x for x in args]
+        named = {key: next(handles) if isinstance(x, AhbmTensor) else x for key, x in options.items()}
+        return body(tl, *filled, **named)
+
+    return call
+
+
+def _common_type(operands: Sequence[Any]) -> Any:
+    forms = [without_elements(x) for x in operands if isinstance(x, AhbmTensor | int | float)]
+    return torch.result_type(forms[0], forms[1]) if len(forms) == 2 else forms[0].dtype
+
+
+def _compute_types(rule: Rule, out: DType, operands: Sequence[AhbmTensor], common: Any) -> tuple[DType, ...]:
+    """Return the types that operands are cast to; ``common``: PyTorch's type for all of them."""
+    wide = out
+    if rule.compute_in == "operands" and common is not None:
+        wide = machine_type(common)
+    elif rule.compute_in == "f32" and out.is_float:
+        wide = F32
+    return tuple([dtype_of(x) if i in rule.conditions else wide for i, x in enumerate(operands)])
+
+
+# what operators compute
+
+
+def _call(name: str) -> Body:
+    return lambda tl, *operands: tl.elementwise(name, *operands)
+
+
+def _one(name: str) -> Rule:
+    return Rule(_call(name), "result")
+
+
+def _scaled(name: str) -> Body:
+    def body(tl: Any, a: Any, b: Any, alpha: Any = 1) -> Any:
+        return tl.elementwise(name, a, b if alpha == 1 else b * alpha)
+
+    return body
+
+
+def _flipped_sub(tl: Any, a: Any, b: Any, alpha: Any = 1) -> Any:
+    return tl.elementwise("sub", b, a if alpha == 1 else a * alpha)
+
+
+def _divide(tl: Any, a: Any, b: Any, rounding_mode: str | None = None) -> Any:
+    if rounding_mode == "floor":
+        return _floor_divide(tl, a, b)
+    found = tl.elementwise("div", a, b)
+    return tl.elementwise("trunc", found) if rounding_mode == "trunc" and found.dtype.is_float else found
+
+
+def _floor_divide(tl: Any, a: Any, b: Any) -> Any:
+    found = tl.elementwise("div", a, b)
+    if found.dtype.is_float:
+        return tl.floor(found)
+    rest = tl.elementwise("sub", a, found * b)
+    against = tl.elementwise("ne", tl.elementwise("lt", rest, 0), _negative(tl, b))
+    inexact = tl.elementwise("and", tl.elementwise("ne", rest, 0), against)
+    return found - tl.cast(inexact, found.dtype)
+
+
+def _negative(tl: Any, b: Any) -> Any:
+    return int(b < 0) if isinstance(b, int | float) else tl.elementwise("lt", b, 0)
+
+
+def _remainder(tl: Any, a: Any, b: Any) -> Any:
+    return tl.elementwise("sub", a, _floor_divide(tl, a, b) * b)
+
+
+def _power(tl: Any, x: Any, exponent: Any) -> Any:
+    powers = {
+        0: lambda: x * 0 + 1,
+        1: lambda: x,
+        2: lambda: x * x,
+        3: lambda: x * x * x,
+        0.5: lambda: tl.sqrt(x),
+        -0.5: lambda: tl.rsqrt(x),
+        -1: lambda: tl.elementwise("recip", x),
+    }
+    quick = powers.get(exponent) if isinstance(exponent, int | float) else None
+    return quick() if quick else tl.elementwise("pow", x, exponent)
+
+
+_ROOT_HALF = math.sqrt(0.5)
+_TO_NORMAL = 1 / math.sqrt(2 * math.pi)
+
+
+def _gelu(tl: Any, x: Any, approximate: str = "none") -> Any:
+    if approximate == "tanh":
+        return tl.gelu(x)
+    return x * 0.5 * (tl.erf(x * _ROOT_HALF) + 1.0)
+
+
+def _gelu_backward(tl: Any, grad: Any, x: Any, approximate: str = "none") -> Any:
+    if approximate == "tanh":
+        root, cube = math.sqrt(2 / math.pi), 0.044715
+        t = tl.tanh((x + x * x * x * cube) * root)
+        slope = (1.0 - t * t) * ((x * x * (3 * cube) + 1.0) * root)
+        return grad * ((t + 1.0) * 0.5 + x * slope * 0.5)
+    cdf = (tl.erf(x * _ROOT_HALF) + 1.0) * 0.5
+    return grad * (cdf + x * tl.exp(x * x * -0.5) * _TO_NORMAL)
+
+
+def _silu_backward(tl: Any, grad: Any, x: Any) -> Any:
+    s = tl.sigmoid(x)
+    return grad * s * (x * (1.0 - s) + 1.0)
+
+
+def _softplus(tl: Any, x: Any, beta: float = 1, threshold: float = 20) -> Any:
+    scaled = x * beta
+    return tl.where(scaled > threshold, x, tl.elementwise("log1p", tl.exp(tl.minimum(scaled, threshold))) / beta)
+
+
+def _softplus_backward(tl: Any, grad: Any, x: Any, beta: float, threshold: float) -> Any:
+    return tl.where(x * beta > threshold, grad, grad * tl.sigmoid(x * beta))
+
+
+def _clamp(tl: Any, x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - PyTorch's names
+    x = x if min is None else tl.maximum(x, min)
+    return x if max is None else tl.minimum(x, max)
+
+
+def _elu(tl: Any, x: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+    return tl.where(x > 0, x * scale, tl.elementwise("expm1", x * input_scale) * (alpha * scale))
+
+
+def _hardsigmoid(tl: Any, x: Any) -> Any:
+    return tl.clamp(x + 3.0, 0.0, 6.0) / 6.0
+
+
+def _sign(tl: Any, x: Any) -> Any:
+    return tl.cast(x > 0, x.dtype) - tl.cast(x < 0, x.dtype)
+
+
+def _lerp(tl: Any, start: Any, end: Any, weight: Any) -> Any:  # noqa: ARG001 - as all rules
+    return start + (end - start) * weight
+
+
+def _addcmul(tl: Any, x: Any, a: Any, b: Any, value: Any = 1) -> Any:  # noqa: ARG001 - as all rules
+    return x + (a * b if value == 1 else a * b * value)
+
+
+def _addcdiv(tl: Any, x: Any, a: Any, b: Any, value: Any = 1) -> Any:  # noqa: ARG001 - as all rules
+    return x + (a / b if value == 1 else a / b * value)
+
+
+def _where(tl: Any, condition: Any, a: Any, b: Any) -> Any:
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        a = tl.cast(condition, F32) * 0.0 + a
+    return tl.where(condition, a, b)
+
+
+def _masked_fill(tl: Any, x: Any, mask: Any, number: Any) -> Any:
+    return tl.where(mask, number, x)
+
+
+def _threshold_backward(tl: Any, grad: Any, x: Any, threshold: Any) -> Any:
+    return tl.where(x > threshold, grad, 0)
+
+
+def _not(tl: Any, x: Any) -> Any:
+    return tl.elementwise("eq", x, 0)
+
+
+def _logical(name: str) -> Body:
+    def body(tl: Any, a: Any, b: Any) -> Any:
+        return tl.elementwise(name, _truth(tl, a), _truth(tl, b))
+
+    return body
+
+
+def _truth(tl: Any, x: Any) -> Any:
+    return int(bool(x)) if isinstance(x, int | float) else tl.elementwise("ne", x, 0)
+
+
+def identity(tl: Any, x: Any) -> Any:  # noqa: ARG001 - a rule's body
+    """Copy."""
+    return x
+
+
+def to_bool(tl: Any, x: Any) -> Any:
+    """Make 1 of everything that is not 0."""
+    return tl.elementwise("ne", x, 0)
+
+
+_SINGLE_F32 = [
+    "exp",
+    "exp2",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "expm1",
+    "sqrt",
+    "rsqrt",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "tanh",
+    "sigmoid",
+    "silu",
+    "erf",
+    "erfc",
+    "erfinv",
+    "lgamma",
+]
+
+RULES: MappingProxyType[str, Rule] = MappingProxyType(
+    {name: _one(name) for name in (*_SINGLE_F32, "neg", "abs", "relu", "floor", "ceil", "trunc")}
+    | {
+        "add": Rule(_scaled("add"), "result"),
+        "sub": Rule(_scaled("sub"), "result"),
+        "rsub": Rule(_flipped_sub, "result"),
+        "mul": _one("mul"),
+        "div": Rule(_divide, "result"),
+        "floor_divide": Rule(_floor_divide),
+        "remainder": Rule(_remainder),
+        "fmod": _one("rem"),
+        "pow": Rule(_power),
+        "square": Rule(lambda tl, x: x * x, "result"),  # noqa: ARG005  # noqa: ARG005
+        "reciprocal": _one("recip"),
+        "round": _one("rint"),
+        "sign": Rule(_sign),
+        "maximum": _one("maximum"),
+        "minimum": _one("minimum"),
+        "fmax": _one("maximum"),
+        "fmin": _one("minimum"),
+        "atan2": _one("atan2"),
+        "hypot": _one("hypot"),
+        "copysign": _one("copysign"),
+        "clamp": Rule(_clamp, "result"),
+        "clamp_min": Rule(lambda tl, x, low: tl.maximum(x, low), "result"),
+        "clamp_max": Rule(lambda tl, x, high: tl.minimum(x, high), "result"),
+        "hardtanh": Rule(lambda tl, x, low=-1, high=1: tl.clamp(x, low, high), "result"),
+        "gelu": Rule(_gelu),
+        "gelu_backward": Rule(_gelu_backward),
+        "silu_backward": Rule(_silu_backward),
+        "sigmoid_backward": Rule(lambda tl, grad, y: grad * y * (1.0 - y)),  # noqa: ARG005  # noqa: ARG005
+        "tanh_backward": Rule(lambda tl, grad, y: grad * (1.0 - y * y)),  # noqa: ARG005  # noqa: ARG005
+        "threshold_backward": Rule(_threshold_backward),
+        "hardsigmoid": Rule(_hardsigmoid),
+        "hardswish": Rule(lambda tl, x: x * _hardsigmoid(tl, x)),
+        "leaky_relu": Rule(lambda tl, x, slope=0.01: tl.where(x > 0, x, x * slope)),
+        "leaky_relu_backward": Rule(lambda tl, grad, x, slope, _=False: tl.where(x > 0, grad, grad * slope)),
+        "elu": Rule(_elu),
+        "softplus": Rule(_softplus),
+        "softplus_backward": Rule(_softplus_backward),
+        "mish": Rule(lambda tl, x: x * tl.tanh(_softplus(tl, x))),
+        "lerp": Rule(_lerp),
+        "addcmul": Rule(_addcmul),
+        "addcdiv": Rule(_addcdiv),
+        "where": Rule(_where, "result", (0,)),
+        "masked_fill": Rule(_masked_fill, "result", (1,)),
+        "isnan": Rule(_call("isnan"), "operands"),
+        "isinf": Rule(_call("isinf"), "operands"),
+        "isfinite": Rule(_call("isfinite"), "operands"),
+        "logical_not": Rule(_not, "operands"),
+        "logical_and": Rule(_logical("and"), "operands"),
+        "logical_or": Rule(_logical("or"), "operands"),
+        "logical_xor": Rule(_logical("xor"), "operands"),
+        "bitwise_and": _one("and"),
+        "bitwise_or": _one("or"),
+        "bitwise_xor": _one("xor"),
+        "bitwise_left_shift": _one("shl"),
+        "bitwise_right_shift": _one("shr"),
+        "__lshift__": _one("shl"),
+        "__rshift__": _one("shr"),
+        "__and__": _one("and"),
+        "__or__": _one("or"),
+        "__xor__": _one("xor"),
+        "bitwise_not": Rule(_call("not"), "result"),
+    }
+    | {name: Rule(_call(name), "operands") for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+)
+"""By the name of the operator; the forms that change their first operand, or write to ``out``, have the same rule."""
+
+_OF_BOOLS: Mapping[str, Body] = MappingProxyType(
+    {"add": _call("or"), "mul": _call("and"), "bitwise_not": _not, "sub": _call("xor")}
+)
+"""What differs for truth values, which are bytes of 0 and 1."""
+_OTHER_MEANINGS = frozenset(["where.default"])
+
+
+def rule_of(name: str, overload: str) -> Rule | None:
+    """Return the rule of an operator without its underscore, if it has one."""
+    return None if f"{name}.{overload}" in _OTHER_MEANINGS else RULES.get(name)

@@ -1,0 +1,474 @@
+"""Matrix products of PyTorch on the PEs of a SIP: by blocks of the tile scheduler, operands read as they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from kernbench.common.dtypes import DType
+from kernbench.common.errors import InputError
+from kernbench.common.values import value
+from kernbench.frontends.placed import whole_grid
+from kernbench.frontends.torch.launches import dtype_of, launch, launch_on
+from kernbench.frontends.torch.modules import program_place
+from kernbench.frontends.torch.placement import pes_for
+from kernbench.frontends.torch.pointwise import apply
+from kernbench.frontends.torch.storage import current
+from kernbench.frontends.torch.tensor import AhbmTensor, known_tensor, new
+from kernbench.kernels.shares import blocks, part, share
+from kernbench.topology.spec import TopologySpec
+
+aten = torch.ops.aten
+_DEPTH = 64
+_PANEL_BYTES = 128 << 10
+"""Of B, that a PE with few rows of A reads at a time."""
+_AHEAD = 2
+"""Panels of B that are asked for before A has gone round its cube: what comes meanwhile."""
+
+
+@value
+class Grid:
+    """How PEs share a product out: ``batches`` groups, each with rows and columns of the result split over its PEs."""
+
+    batches: int
+    rows: int
+    columns: int
+
+    @property
+    def pes(self) -> int:
+        """All of them."""
+        return self.batches * self.rows * self.columns
+
+
+@value
+class PeRates:
+    """What a PE multiplies and reads: tiles (m, k, n) of the matrix unit, each in ``tile_ns``; bytes a ns."""
+
+    tile: tuple[int, int, int]
+    tile_ns: float
+    bytes_per_ns: float
+
+    @staticmethod
+    def of(spec: TopologySpec, item: DType) -> PeRates:
+        """Those of a machine, for factors of a type."""
+        gemm = spec.pe.gemm
+        return PeRates((gemm.tile_m, gemm.tile_k, gemm.tile_n), gemm.tile_ns(item), spec.cube.links.pe_to_xbar.bw_gbs)
+
+
+@lru_cache(maxsize=4096)
+def choose_grid(rates: PeRates, pes: int, batch: int, m: int, k: int, n: int, itemsize: int) -> Grid:
+    """Return the grid that is the fastest by what each PE computes and reads.
+
+    A PE computes whole tiles of the matrix unit, and reads its rows of A and its columns of B; of equal grids the one
+    that splits columns, since weights lie by output features.
+    """
+    tile_m, tile_k, tile_n = rates.tile
+    found: tuple[float, int, Grid] | None = None
+    batches = min(batch, pes)
+    each = -(-batch // batches)
+    free = pes // batches
+    for rows in range(1, free + 1):
+        columns = free // rows
+        if rows > m or (rows > 1 and m // rows < tile_m // 2):
+            break
+        columns = min(columns, n)
+        own_m, own_n = -(-m // rows), -(-n // columns)
+        computed = -(-own_m // tile_m) * -(-own_n // tile_n) * -(-k // tile_k) * rates.tile_ns
+        read = (own_m + own_n) * k * itemsize / rates.bytes_per_ns
+        cost = each * (max(computed, read) + min(computed, read) / 8)
+        if found is None or cost < found[0]:
+            found = cost, rows, Grid(batches, rows, columns)
+    assert found is not None, "one row of PEs is always possible"
+    return found[2]
+
+
+@value
+class Matrices:
+    """Matrices of a batch that lie somehow: elements from one to the next, from row to row, from column to column."""
+
+    batch: int
+    row: int
+    column: int
+    dtype: DType
+
+    @staticmethod
+    def of(x: AhbmTensor) -> Matrices:
+        """Those of a tensor of three axes."""
+        batch, row, column = x.stride()
+        return Matrices(batch, row, column, dtype_of(x))
+
+    def ref(self, address: int, at: tuple[int, int, int], shape: tuple[int, int], tl: Any) -> Any:
+        """Name the part of a matrix that begins at (batch, row, column)."""
+        item = self.dtype.itemsize
+        first = address + (at[0] * self.batch + at[1] * self.row + at[2] * self.column) * item
+        return tl.ref(first, shape, self.dtype, strides=(max(self.row, 1) * item, max(self.column, 1) * item))
+
+    @property
+    def is_readable(self) -> bool:
+        """True when elements do not repeat along rows or columns."""
+        return self.row > 0 and self.column > 0
+
+
+@value
+class Product:
+    """A batch of products (m, k) by (k, n), and what follows on each: ``scale``, then an addend."""
+
+    batch: int
+    m: int
+    k: int
+    n: int
+    grid: Grid
+    a: Matrices
+    b: Matrices
+    out: Matrices
+    addend: Matrices | None = None
+    scale: float = 1.0
+    activation: str | None = None
+
+    def run(self, addresses: Sequence[int], tl: Any) -> None:
+        """Compute this program's part; ``addresses``: of the result, a, b and the addend."""
+        site, grid = tl.site, self.grid
+        me = site.cube * site.num_pes + site.pe
+        if me >= grid.pes:
+            return
+        group, rest = divmod(me, grid.rows * grid.columns)
+        row, column = divmod(rest, grid.columns)
+        first, batches = part(self.batch, grid.batches, group)
+        i, rows = part(self.m, grid.rows, row)
+        j, columns = part(self.n, grid.columns, column)
+        if not rows or not columns:
+            return
+        out, a, b, *addend = addresses
+        for z in range(first, first + batches):
+            steps: list[tuple[Any, ...]] = [("scale", self.scale)] if self.scale != 1 else []
+            if self.addend is not None:
+                steps.append(self._addend(addend[0], (z, i, j), (rows, columns), tl))
+            if self.activation is not None:
+                steps.append((self.activation,))
+            item = self.out.dtype.itemsize
+            tl.composite(
+                "gemm",
+                self.a.ref(a, (z, i, 0), (rows, self.k), tl),
+                self.b.ref(b, (z, 0, j), (self.k, columns), tl),
+                out_ptr=out + (z * self.out.batch + i * self.out.row + j * self.out.column) * item,
+                epilogue=steps,
+                out_dtype=self.out.dtype,
+                out_strides=(self.out.row * item, self.out.column * item),
+                block="auto",
+            )
+
+    def _addend(self, address: int, at: tuple[int, int, int], shape: tuple[int, int], tl: Any) -> tuple[Any, ...]:
+        assert self.addend is not None
+        if self.addend.row:
+            return "add", self.addend.ref(address, at, shape, tl)
+        item = self.addend.dtype.itemsize
+        first = address + (at[0] * self.addend.batch + at[2] * self.addend.column) * item
+        return "bias", tl.ref(first, shape[1], self.addend.dtype, strides=(self.addend.column * item,))
+
+
+@value
+class Panel:
+    """A part of B: the first of ``depth`` rows and the first of so many columns."""
+
+    row: int
+    column: int
+    depth: int
+    columns: int
+
+
+@value
+class ThinProduct:
+    """A product of few rows, (m, k) by (k, n): what counts is to read B once, each PE the columns that lie with it.
+
+    Every cube fetches A once, each of its PEs a piece, which they hand on through memory of the cube.
+    ``scale``, bias and ``activation`` follow on the sums.
+    """
+
+    m: int
+    k: int
+    n: int
+    a_dtype: DType
+    b: Matrices
+    out: Matrices
+    addend: Matrices | None
+    scale: float
+    activation: str | None
+    tile_n: int
+
+    def run(self, addresses: Sequence[int], tl: Any) -> None:
+        """Compute this program's columns; ``addresses``: of the result, memory of the cubes, a, b and the addend."""
+        out, buffer, a, b, *addend = addresses
+        panels = self._panels(*share(self.n, tl))
+        ahead = [self._load(b, panel, tl) for panel in panels[:_AHEAD]]
+        if tl.num_programs(1) > 1:
+            a = self._hand_round(a, buffer, tl)
+        if not panels:
+            return
+        rows = self._load_rows(a, panels, tl)
+        total = None
+        for at, panel in enumerate(panels):
+            right = ahead[at] if at < len(ahead) else self._load(b, panel, tl)
+            total = tl.dot(rows[panel.row, panel.depth], right, total, out_dtype="f32", trans_b=self._is_transposed)
+            if panel.row + panel.depth == self.k:
+                self._finish(total, out, addend, panel.column, panel.columns, tl)
+                total = None
+
+    def _load_rows(self, a: int, panels: Sequence[Panel], tl: Any) -> dict[tuple[int, int], Any]:
+        """Load A in the pieces that panels of B are multiplied by, of each depth with one command but for the last."""
+        item, found = self.a_dtype.itemsize, dict[tuple[int, int], Any]()
+        for depth in dict.fromkeys(panel.depth for panel in panels):
+            pieces = sorted({panel.row for panel in panels if panel.depth == depth})
+            strides = (depth * item, self.k * item, item)
+            together = pieces == list(range(pieces[0], pieces[0] + len(pieces) * depth, depth))
+            assert together, "panels of one depth follow each other"
+            loaded = tl.load(a + pieces[0] * item, (len(pieces), self.m, depth), self.a_dtype, strides=strides)
+            found |= {(row, depth): tl.part(loaded, i) for i, row in enumerate(pieces)}
+        return found
+
+    def _panels(self, first: int, mine: int) -> list[Panel]:
+        """Return the panels of B, columns by columns: those that are no full tile first, smaller ones at the end.
+
+        So little is left to be multiplied once all of B has come.
+        """
+        item = self.b.dtype.itemsize
+        width = self.tile_n if self._is_transposed else max(mine, 1)
+        depth = min(self.k, max(_DEPTH, _PANEL_BYTES // (width * item) // _DEPTH * _DEPTH))
+        odd = mine % width
+        columns = [(first, odd)] * (odd > 0) + list(blocks(mine - odd, width, first + odd))
+        panels = [Panel(p, j, d, n) for j, n in columns[:-1] for p, d in blocks(self.k, depth)]
+        return panels + [Panel(p, j, d, n) for j, n in columns[-1:] for p, d in blocks(self.k, max(depth // 2, _DEPTH))]
+
+    @property
+    def _is_transposed(self) -> bool:
+        """True where the elements of a column of B lie together, as weights do: a panel is loaded as it lies."""
+        return self.b.row < self.b.column
+
+    def _hand_round(self, a: int, buffer: int, tl: Any) -> Any:
+        """Bring this PE's piece of A into the memory of its cube, and wait for the others; return where all of A is."""
+        item = self.a_dtype.itemsize
+        first, count = part(self.m * self.k, tl.num_programs(0), tl.program_id(0))
+        here = buffer + tl.program_id(1) * self.m * self.k * item
+        if count:
+            tl.store(here + first * item, tl.load(a + first * item, (count,), self.a_dtype))
+        tl.barrier()
+        return here
+
+    def _load(self, b: int, panel: Panel, tl: Any) -> Any:
+        item = self.b.dtype.itemsize
+        at = b + (panel.row * self.b.row + panel.column * self.b.column) * item
+        row, column = max(self.b.row, 1) * item, max(self.b.column, 1) * item
+        if self._is_transposed:
+            return tl.load(at, (panel.columns, panel.depth), self.b.dtype, strides=(column, row))
+        return tl.load(at, (panel.depth, panel.columns), self.b.dtype, strides=(row, column))
+
+    def _finish(self, total: Any, out: int, addend: Sequence[int], j: int, columns: int, tl: Any) -> None:
+        if self.scale != 1:
+            total = total * self.scale
+        if self.addend is not None:
+            item = self.addend.dtype.itemsize
+            rows = self.m if self.addend.row else 1
+            strides = (max(self.addend.row, 1) * item, max(self.addend.column, 1) * item)
+            loaded = tl.load(
+                addend[0] + j * self.addend.column * item, (rows, columns), self.addend.dtype, strides=strides
+            )
+            total = total + tl.cast(loaded, "f32")
+        if self.activation is not None:
+            total = tl.elementwise(self.activation, total)
+        item = self.out.dtype.itemsize
+        strides = (self.out.row * item, self.out.column * item)
+        tl.store(out + j * self.out.column * item, tl.cast(total, self.out.dtype), strides=strides)
+
+
+def multiply(
+    name: str,
+    a: AhbmTensor,
+    b: AhbmTensor,
+    out: AhbmTensor,
+    addend: AhbmTensor | None = None,
+    scale: float = 1.0,
+    activation: str | None = None,
+) -> AhbmTensor:
+    """Compute ``out = activation(scale a b + addend)`` of tensors (batch, m, k), (batch, k, n) and (batch, m, n)."""
+    if a.dtype is not b.dtype or a.shape[2] != b.shape[1]:
+        raise InputError(
+            f"{program_place()}: {name} of {tuple(a.shape)} {a.dtype} and {tuple(b.shape)} {b.dtype}: factors have one "
+            f"type, and as many columns as rows"
+        )
+    batch, m, k = a.shape
+    n = b.shape[2]
+    if not (batch and m and n):
+        return out
+    if not k:
+        return apply("fill", lambda tl: tl.full((1,), 0, dtype_of(out)), out, ())
+    a, b = _readable(a), _readable(b)
+    context = current()
+    if batch == 1 and m <= context.topology.pe.gemm.tile_m and b.is_floating_point() and n > 1:
+        return _multiply_thin(name, a.contiguous(), b, out, addend, scale, activation)
+    sip, spec = out.storage.tensor.sip, context.topology
+    cubes, pes_of_cube = whole_grid(context)
+    if dtype_of(a).name not in spec.pe.gemm.macs_per_ns:
+        raise InputError(f"{name} of {a.dtype}: the matrix unit has {', '.join(spec.pe.gemm.macs_per_ns)}")
+    item = dtype_of(a)
+    grid = choose_grid(PeRates.of(spec, item), cubes * pes_of_cube, batch, m, k, n, item.itemsize)
+    used = -(-grid.pes // pes_of_cube)
+    pes_each = pes_of_cube if used > 1 else grid.pes
+    pes = [(sip, cube, pe) for cube in range(used) for pe in range(pes_each)]
+    lies = None if addend is None else Matrices.of(addend)
+    work = Product(batch, m, k, n, grid, Matrices.of(a), Matrices.of(b), Matrices.of(out), lies, scale, activation)
+
+    def program(*addresses: int, tl: Any) -> None:
+        work.run(addresses, tl)
+
+    launch_on(name, pes, program, (out,), (a, b) if addend is None else (a, b, addend))
+    return out
+
+
+def _multiply_thin(
+    name: str, a: AhbmTensor, b: AhbmTensor, out: AhbmTensor, addend: Any, scale: float, activation: str | None
+) -> AhbmTensor:
+    _, m, k = a.shape
+    context, sip = current(), out.storage.tensor.sip
+    pes = pes_for(context, sip, b.numel() * b.element_size())
+    cubes = pes[-1][1] + 1
+    buffer = new((cubes * m * k,), a.dtype, sip)
+    lies = None if addend is None else Matrices.of(addend)
+    tile_n = context.topology.pe.gemm.tile_n
+    work = ThinProduct(
+        m, k, out.shape[2], dtype_of(a), Matrices.of(b), Matrices.of(out), lies, scale, activation, tile_n
+    )
+
+    def program(*addresses: int, tl: Any) -> None:
+        work.run(addresses, tl)
+
+    launch_on(name, pes, program, (out, buffer), (a, b) if addend is None else (a, b, addend))
+    return out
+
+
+def _readable(x: AhbmTensor) -> Any:
+    """Return ``x`` with elements that do not repeat inside a matrix: a copy if they do."""
+    _, rows, columns = x.shape
+    _, row, column = x.stride()
+    if (rows > 1 and row == 0) or (columns > 1 and column == 0):
+        return x.contiguous()
+    return x
+
+
+def _mm(a: AhbmTensor, b: AhbmTensor, out_dtype: Any = None) -> AhbmTensor:
+    out = new((a.shape[0], b.shape[1]), out_dtype or a.dtype, a.storage.tensor.sip)
+    multiply("mm", a.unsqueeze(0), b.unsqueeze(0), out.unsqueeze(0))
+    return out
+
+
+def _bmm(a: AhbmTensor, b: AhbmTensor, out_dtype: Any = None) -> AhbmTensor:
+    out = new((a.shape[0], a.shape[1], b.shape[2]), out_dtype or a.dtype, a.storage.tensor.sip)
+    return multiply("bmm", a, b, out)
+
+
+def _addmm(bias: AhbmTensor, a: AhbmTensor, b: AhbmTensor, *, beta: float = 1, alpha: float = 1) -> AhbmTensor:
+    return _addmm_with(None, bias, a, b, beta, alpha)
+
+
+def _addmm_activation(
+    bias: AhbmTensor, a: AhbmTensor, b: AhbmTensor, *, beta: float = 1, alpha: float = 1, use_gelu: bool = False
+) -> AhbmTensor:
+    return _addmm_with("gelu" if use_gelu else "relu", bias, a, b, beta, alpha)
+
+
+def _addmm_with(
+    activation: str | None, bias: AhbmTensor, a: AhbmTensor, b: AhbmTensor, beta: float, alpha: float
+) -> AhbmTensor:
+    out = new((a.shape[0], b.shape[1]), a.dtype, a.storage.tensor.sip)
+    addend = _addend(bias, beta, (1, *out.shape))
+    multiply("addmm", a.unsqueeze(0), b.unsqueeze(0), out.unsqueeze(0), addend, alpha, activation)
+    return out
+
+
+def _baddbmm(x: AhbmTensor, a: AhbmTensor, b: AhbmTensor, *, beta: float = 1, alpha: float = 1) -> AhbmTensor:
+    out = new((a.shape[0], a.shape[1], b.shape[2]), a.dtype, a.storage.tensor.sip)
+    return multiply("baddbmm", a, b, out, _addend(x, beta, tuple(out.shape)), alpha)
+
+
+def _addend(x: AhbmTensor, beta: float, shape: tuple[int, ...]) -> Any:
+    """Return ``beta x``, broadcast to a shape; None when it counts for nothing."""
+    if beta == 0:
+        return None
+    scaled: Any = x if beta == 1 else x * beta
+    seen = scaled.expand(shape)
+    return seen.contiguous() if seen.shape[-1] > 1 and seen.stride(-1) == 0 else seen
+
+
+def _dot(a: AhbmTensor, b: AhbmTensor) -> Any:
+    return _mm(a.unsqueeze(0), b.unsqueeze(1)).reshape(())
+
+
+def _mv(a: AhbmTensor, b: AhbmTensor) -> Any:
+    return _mm(a, b.unsqueeze(1)).squeeze(1)
+
+
+def _grouped_mm(a: AhbmTensor, b: AhbmTensor, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """Multiply groups of rows of ``a`` by a matrix each, (rows, k) by (groups, k, n); or groups of the summed axis.
+
+    ``offs``: where each group ends. The program waits for them; those that a run without data does not know count as
+    groups of one size.
+    """
+    if offs is None:
+        return _bmm(a, b, out_dtype)
+    if bias is not None or (a.dim() == 3 or b.dim() == 1):
+        return NotImplemented
+    groups, over_k = offs.numel(), b.dim() == 2
+    rows, n = a.shape[0], b.shape[-1]
+    shape = (groups, rows, n) if over_k else (rows, n)
+    out = new(shape, out_dtype or a.dtype, a.storage.tensor.sip)
+    ends_at = known_tensor(offs)
+    total = a.shape[1] if over_k else rows
+    assumed = [total * (g + 1) // groups for g in range(groups)] if ends_at is None else ends_at.tolist()
+    lies = [Matrices.of(x if x.dim() == 3 else x.unsqueeze(0)) for x in (a, b, out)]
+    item, has_data = dtype_of(offs), current().has_data
+    offs = offs.contiguous()
+
+    def program(out_at: int, a_at: int, b_at: int, offs_at: int, *, tl: Any) -> None:
+        loaded = tl.load(offs_at, (groups,), item)
+        ends = [int(e) for e in tl.value(loaded)] if has_data else (tl.wait(loaded), assumed)[1]
+        j, columns = share(n, tl)
+        begin = 0
+        for g, end in enumerate(ends):
+            count, first, begin = end - begin, begin, end
+            if not columns or (count <= 0 and not over_k):
+                continue
+            wide = lies[2].dtype.itemsize
+            to = out_at + (g * lies[2].batch * over_k + (0 if over_k else first) * lies[2].row + j) * wide
+            strides = (lies[2].row * wide, wide)
+            if count <= 0:  # nothing to add up
+                tl.store(to, tl.zeros((rows, columns), lies[2].dtype), strides=strides)
+                continue
+            if over_k:
+                left = lies[0].ref(a_at, (0, 0, first), (rows, count), tl)
+                right = lies[1].ref(b_at, (0, first, j), (count, columns), tl)
+            else:
+                left = lies[0].ref(a_at, (0, first, 0), (count, a.shape[1]), tl)
+                right = lies[1].ref(b_at, (g, 0, j), (a.shape[1], columns), tl)
+            tl.composite("gemm", left, right, out_ptr=to, out_dtype=lies[2].dtype, out_strides=strides, block="auto")
+
+    if out.numel() and total:
+        launch("grouped_mm", program, (out,), (a, b, offs), max(x.numel() * x.element_size() for x in (a, b, out)))
+    return out
+
+
+LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+    {
+        aten.mm.default: _mm,
+        aten.mm.dtype: _mm,
+        aten.bmm.default: _bmm,
+        aten.bmm.dtype: _bmm,
+        aten.addmm.default: _addmm,
+        aten._addmm_activation.default: _addmm_activation,  # noqa: SLF001 - an operator's name
+        aten.baddbmm.default: _baddbmm,
+        aten._grouped_mm.default: _grouped_mm,  # noqa: SLF001
+        aten.dot.default: _dot,
+        aten.mv.default: _mv,
+    }
+)

@@ -1,0 +1,518 @@
+"""Operators of PyTorch along axes: sums, extremes and where they are, normalisation, running sums, order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from kernbench.common.dtypes import F32, I32, I64, DType
+from kernbench.common.values import value
+from kernbench.frontends.torch.boxes import LARGEST
+from kernbench.frontends.torch.launches import dtype_of, launch
+from kernbench.frontends.torch.placement import grid_for
+from kernbench.frontends.torch.storage import current
+from kernbench.frontends.torch.tensor import AhbmTensor, new
+from kernbench.kernels.shares import blocks, part, share
+
+aten = torch.ops.aten
+
+
+@value
+class Rows:
+    """A tensor as rows of what is worked on together: elements from row to row, and from one to the next within."""
+
+    rows: int
+    size: int
+    row_stride: int
+    stride: int
+    dtype: DType
+
+    def load(self, address: int, row: int, count: int, at: int, size: int, tl: Any) -> Any:
+        """Load some elements of some rows, shape (count, size); in f32 if they are floats."""
+        x = self.load_as_it_is(address, row, count, at, size, tl)
+        return tl.cast(x, "f32") if self.dtype.is_float else x
+
+    def load_as_it_is(self, address: int, row: int, count: int, at: int, size: int, tl: Any) -> Any:
+        """Load the same in the tensor's own type."""
+        item = self.dtype.itemsize
+        first = address + (row * self.row_stride + at * self.stride) * item
+        steps = (max(self.row_stride, 1) * item, max(self.stride, 1) * item)
+        if self.row_stride < self.stride:  # the axis that lies together comes last, as a descriptor moves it
+            return tl.trans(tl.load(first, (size, count), self.dtype, strides=steps[::-1]))
+        return tl.load(first, (count, size), self.dtype, strides=steps)
+
+
+def as_rows(x: AhbmTensor, dims: Sequence[int]) -> tuple[AhbmTensor, Rows]:
+    """Return ``x``, or a copy of it, and how it lies as rows along ``dims``, in the order of the other axes."""
+    kept = [d for d in range(x.dim()) if d not in dims]
+    seen = x.permute(*kept, *dims)
+    rows, size = prod(x.shape[d] for d in kept), prod(x.shape[d] for d in dims)
+    outer = _one_stride(seen.shape[: len(kept)], seen.stride()[: len(kept)])
+    inner = _one_stride(seen.shape[len(kept) :], seen.stride()[len(kept) :])
+    if outer is None or inner is None or (inner == 0 and size > 1) or (outer == 0 and rows > 1):
+        seen = seen.contiguous()
+        outer, inner = size, 1
+    return seen, Rows(rows, size, outer, inner, dtype_of(x))
+
+
+def _one_stride(shape: Sequence[int], strides: Sequence[int]) -> int | None:
+    """Return the one stride that these axes have as one; None when they have no such."""
+    axes = [(n, step) for n, step in zip(shape, strides, strict=True) if n != 1]
+    if not axes:
+        return 1
+    for (_, outer), (n, inner) in pairwise(axes):
+        if outer != n * inner:
+            return None
+    return axes[-1][1]
+
+
+def _dims(x: AhbmTensor, dim: Any) -> list[int]:
+    """Return the axes that PyTorch means: all of them by None or an empty list."""
+    if dim is None or (isinstance(dim, list | tuple) and not dim):
+        return list(range(x.dim()))
+    return sorted({each % max(x.dim(), 1) for each in ([dim] if isinstance(dim, int) else dim)})
+
+
+def _shape_without(x: AhbmTensor, dims: Sequence[int], keepdim: bool) -> tuple[int, ...]:
+    if keepdim:
+        return tuple(1 if d in dims else n for d, n in enumerate(x.shape))
+    return tuple(n for d, n in enumerate(x.shape) if d not in dims)
+
+
+@value
+class Fold:
+    """A reduction: the call of ``tl`` along an axis, and how two results become one; ``square``: of x * x."""
+
+    name: str
+    combine: str
+    square: bool = False
+
+
+_SUM, _MAX, _MIN = Fold("sum", "add"), Fold("max", "maximum"), Fold("min", "minimum")
+
+
+def reduce(
+    operator: str, fold: Fold, x: AhbmTensor, dim: Any, keepdim: bool, dtype: Any = None, scale: float = 1.0
+) -> Any:
+    """Fold ``x`` along axes, in f32 for floats, times ``scale``, rounded once to ``dtype``.
+
+    Where there are fewer rows than PEs each of these folds a part of the elements, and a second launch the parts.
+    """
+    dims = _dims(x, dim)
+    out = new(_shape_without(x, dims, keepdim), dtype or x.dtype, x.storage.tensor.sip)
+    if not out.numel():
+        return out
+    if not x.numel():
+        return out.fill_(0)
+    seen, rows = as_rows(x, dims)
+    cubes, pes = grid_for(current(), x.numel() * x.element_size())
+    parts = min(cubes * pes, rows.size // 256) if rows.rows < cubes * pes else 1
+    wide = torch.float32 if x.dtype.is_floating_point else torch.int64
+    if parts <= 1:
+        _fold_rows(operator, fold, seen, rows, out, scale, 1)
+        return out
+    some = new((parts, rows.rows), wide, x.storage.tensor.sip)
+    _fold_rows(operator, fold, seen, rows, some, 1.0, parts)
+    between = Rows(rows.rows, parts, 1, rows.rows, dtype_of(some))
+    _fold_rows(operator, Fold(fold.name, fold.combine), some, between, out, scale, 1)
+    return out
+
+
+def _fold_rows(operator: str, fold: Fold, x: AhbmTensor, rows: Rows, out: AhbmTensor, scale: float, parts: int) -> None:
+    """Launch the fold of every row, in ``parts`` that different programs take: out is (parts, rows), or (rows,)."""
+    to = dtype_of(out)
+
+    def fold_elements(address: int, row: int, count: int, first: int, size: int, tl: Any) -> Any:
+        total = None
+        for at, some in blocks(size, max(1, LARGEST // count), first):
+            part_of_rows = _wide(rows.load(address, row, count, at, some, tl), tl)
+            part_of_rows = part_of_rows * part_of_rows if fold.square else part_of_rows
+            found = _fold_axis(fold, part_of_rows, tl)
+            total = found if total is None else tl.elementwise(fold.combine, total, found)
+        return total
+
+    def program(out_at: int, x_at: int, *, tl: Any) -> None:
+        if parts > 1:
+            me = tl.site.cube * tl.site.num_pes + tl.site.pe
+            if me >= parts:
+                return
+            first, size = part(rows.size, parts, me)
+            for row, count in blocks(rows.rows, 512):
+                found = fold_elements(x_at, row, count, first, size, tl)
+                tl.store(out_at + (me * rows.rows + row) * to.itemsize, tl.cast(found, to))
+            return
+        first_row, mine = share(rows.rows, tl)
+        block = max(1, min(LARGEST // max(rows.size, 1), 4096))
+        for row, count in blocks(mine, block, first_row):
+            found = fold_elements(x_at, row, count, 0, rows.size, tl)
+            found = found if scale == 1 else tl.cast(found, "f32") * scale
+            tl.store(out_at + row * to.itemsize, tl.cast(found, to))
+
+    launch(operator, program, (out,), (x,))
+
+
+def _wide(x: Any, tl: Any) -> Any:
+    return x if x.dtype.is_float else tl.cast(x, "i64")
+
+
+def _fold_axis(fold: Fold, x: Any, tl: Any) -> Any:
+    return {"sum": tl.sum, "max": tl.max, "min": tl.min}[fold.name](x, 1)
+
+
+def _sum(x: AhbmTensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    whole = torch.int64 if not x.dtype.is_floating_point else x.dtype
+    return reduce("sum", _SUM, x, dim, keepdim, dtype or whole)
+
+
+def _mean(x: AhbmTensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    count = prod(x.shape[d] for d in _dims(x, dim))
+    return reduce("mean", _SUM, x, dim, keepdim, dtype, 1.0 / max(count, 1))
+
+
+def _amax(x: AhbmTensor, dim: Any = (), keepdim: bool = False) -> Any:
+    return reduce("amax", _MAX, x, list(dim), keepdim)
+
+
+def _amin(x: AhbmTensor, dim: Any = (), keepdim: bool = False) -> Any:
+    return reduce("amin", _MIN, x, list(dim), keepdim)
+
+
+def _max(x: AhbmTensor) -> Any:
+    return reduce("max", _MAX, x, None, False)
+
+
+def _min(x: AhbmTensor) -> Any:
+    return reduce("min", _MIN, x, None, False)
+
+
+def _any(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return reduce("any", _MAX, x if x.dtype is torch.bool else x != 0, dim, keepdim, torch.bool)
+
+
+def _all(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return reduce("all", _MIN, x if x.dtype is torch.bool else x != 0, dim, keepdim, torch.bool)
+
+
+def _vector_norm(x: AhbmTensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:  # noqa: A002
+    if ord == 2:
+        return reduce("linalg_vector_norm", Fold("sum", "add", square=True), x, dim, keepdim, dtype).sqrt_()
+    if ord == float("inf"):
+        return reduce("linalg_vector_norm", _MAX, x.abs(), dim, keepdim, dtype)
+    if ord == 1:
+        return reduce("linalg_vector_norm", _SUM, x.abs(), dim, keepdim, dtype)
+    return reduce("linalg_vector_norm", _SUM, x.abs().pow(ord), dim, keepdim, dtype).pow(1.0 / ord)
+
+
+def _var_mean(x: AhbmTensor, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> tuple[Any, Any]:
+    """Compute the variance in two passes, and the mean."""
+    mean = reduce("mean", _SUM, x, dim, True, None, 1.0 / max(prod(x.shape[d] for d in _dims(x, dim)), 1))
+    count = prod(x.shape[d] for d in _dims(x, dim)) - (1 if correction is None else correction)
+    scale = 1.0 / count if count > 0 else float("nan")
+    variance = reduce("var", Fold("sum", "add", square=True), x - mean, dim, keepdim, None, scale)
+    return variance, mean if keepdim else mean.reshape(variance.shape)
+
+
+def _var(x: AhbmTensor, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
+    return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
+
+
+def _std(x: AhbmTensor, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
+    return _var(x, dim, correction=correction, keepdim=keepdim).sqrt_()
+
+
+def _prod(x: AhbmTensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """Multiply the elements along an axis one by one: the engine has no product along an axis."""
+    seen = x.reshape(-1) if dim is None else x
+    at = 0 if dim is None else dim % max(x.dim(), 1)
+    to = dtype or (x.dtype if x.dtype.is_floating_point else torch.int64)
+    total = None
+    for each in seen.to(to).unbind(at):
+        total = each.clone() if total is None else total.mul_(each)
+    if total is None:
+        return torch.ones(_shape_without(seen, [at], False), dtype=to, device=x.on_machine)
+    return total.unsqueeze(at) if keepdim and dim is not None else total
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return a.shape == b.shape and not bool((a != b).any().item())
+
+
+# each row a result of its own size
+
+
+def map_rows(
+    operator: str, body: Callable[..., Sequence[Any]], x: AhbmTensor, outs: Sequence[AhbmTensor], *vectors: Any
+) -> None:
+    """Launch ``body`` on blocks of whole rows of ``x``, contiguous along its last axis.
+
+    ``body(tl, rows, *vectors)`` gets rows (count, n), floats in f32, and each vector as (1, n); it makes one array for
+    each of ``outs``, (count, …), which are contiguous, or None for one that it leaves.
+    """
+    n = x.shape[-1]
+    rows = x.numel() // n
+    lies = Rows(rows, n, n, 1, dtype_of(x))
+    given = [v for v in vectors if v is not None]
+
+    def program(*addresses: int, tl: Any) -> None:
+        first, mine = share(rows, tl)
+        if not mine:
+            return
+        out_at, x_at, rest = addresses[: len(outs)], addresses[len(outs)], iter(addresses[len(outs) + 1 :])
+        loaded = [None if v is None else tl.cast(tl.load(next(rest), (1, n), dtype_of(v)), "f32") for v in vectors]
+        block = max(1, min(-(-mine // 4), max(1, 2 * LARGEST // n)))
+        for row, count in blocks(mine, block, first):
+            found = body(tl, lies.load(x_at, row, count, 0, n, tl), *loaded)
+            for out, at, y in zip(outs, out_at, found, strict=True):
+                if y is not None:
+                    to = dtype_of(out)
+                    tl.store(at + row * (out.numel() // rows) * to.itemsize, tl.cast(y, to))
+
+    if rows:
+        launch(operator, program, outs, (x, *given))
+
+
+def _softmax_of(operator: str, log: bool, x: AhbmTensor, dim: int, dtype: Any) -> AhbmTensor:
+    if x.dim() == 0:
+        x, dim = x.reshape(1), 0
+    last = x.dim() - 1
+    seen = (x if dim % x.dim() == last else x.transpose(dim, last)).contiguous()
+    out = new(tuple(seen.shape), dtype, x.storage.tensor.sip)
+
+    def body(tl: Any, v: Any) -> tuple[Any]:
+        if not log:
+            return (tl.softmax(v),)
+        v = v - tl.max(v, 1, keepdims=True)
+        return (v - tl.log(tl.sum(tl.exp(v), 1, keepdims=True)),)
+
+    if x.numel():
+        map_rows(operator, body, seen, (out,))
+    return out if dim % x.dim() == last else out.transpose(dim, last)
+
+
+def _softmax(x: AhbmTensor, dim: int, half_to_float: bool) -> AhbmTensor:
+    return _softmax_of("softmax", False, x, dim, torch.float32 if half_to_float else x.dtype)
+
+
+def _log_softmax(x: AhbmTensor, dim: int, half_to_float: bool) -> AhbmTensor:
+    return _softmax_of("log_softmax", True, x, dim, torch.float32 if half_to_float else x.dtype)
+
+
+def _rows_of(operator: str, grad: AhbmTensor, y: AhbmTensor, dim: int, dtype: Any, body: Callable[..., Any]) -> Any:
+    """Launch ``body(tl, grad rows, y rows)``."""
+    last = grad.dim() - 1
+    g, y = ((t if dim % t.dim() == last else t.transpose(dim, last)).contiguous() for t in (grad, y))
+    n = g.shape[-1]
+    rows = g.numel() // n
+    out = new(tuple(g.shape), dtype, g.storage.tensor.sip)
+    to, lies = dtype_of(out), [Rows(rows, n, n, 1, dtype_of(t)) for t in (g, y)]
+
+    def program(out_at: int, g_at: int, y_at: int, *, tl: Any) -> None:
+        first, mine = share(rows, tl)
+        for row, count in blocks(mine, max(1, min(-(-mine // 4), max(1, LARGEST // n))), first):
+            both = [each.load(at, row, count, 0, n, tl) for each, at in zip(lies, (g_at, y_at), strict=True)]
+            tl.store(out_at + row * n * to.itemsize, tl.cast(body(tl, *both), to))
+
+    if rows:
+        launch(operator, program, (out,), (g, y))
+    return out if dim % grad.dim() == last else out.transpose(dim, last)
+
+
+def _softmax_backward(grad: AhbmTensor, y: AhbmTensor, dim: int, dtype: Any) -> Any:
+    return _rows_of("softmax_backward", grad, y, dim, dtype, lambda tl, g, p: p * (g - tl.sum(g * p, 1, keepdims=True)))
+
+
+def _log_softmax_backward(grad: AhbmTensor, y: AhbmTensor, dim: int, dtype: Any) -> Any:
+    return _rows_of(
+        "log_softmax_backward", grad, y, dim, dtype, lambda tl, g, p: g - tl.exp(p) * tl.sum(g, 1, keepdims=True)
+    )
+
+
+# where, and in which order
+
+
+def _along_last(x: AhbmTensor, dim: int) -> tuple[AhbmTensor, int]:
+    """Return ``x`` with axis ``dim`` last, contiguous, and the axis counted from 0."""
+    if x.dim() == 0:
+        return x.reshape(1), 0
+    at = dim % x.dim()
+    return x.movedim(at, -1).contiguous(), at
+
+
+def _back(x: AhbmTensor, like: AhbmTensor, dim: int) -> Any:
+    """Return what was computed with axis ``dim`` last in PyTorch's order."""
+    if like.dim() == 0:
+        return x.reshape(())
+    return x if dim == like.dim() - 1 else x.movedim(-1, dim).contiguous()
+
+
+def _extreme(operator: str, call: str, x: AhbmTensor, dim: int, keepdim: bool) -> tuple[Any, Any]:
+    """Find the extreme along an axis and where it is."""
+    seen, at = _along_last(x, dim)
+    shape, sip = tuple(seen.shape[:-1]), x.storage.tensor.sip
+    values, indices = new(shape, x.dtype, sip), new(shape, torch.int64, sip)
+
+    def body(tl: Any, v: Any) -> tuple[Any, Any]:
+        found = {"max": (tl.max, tl.argmax), "min": (tl.min, tl.argmin)}[call]
+        return found[0](v, 1), found[1](v, 1)
+
+    map_rows(operator, body, seen, (values, indices))
+    if keepdim and x.dim():
+        return values.unsqueeze(at), indices.unsqueeze(at)
+    return (values, indices) if x.dim() else (values.reshape(()), indices.reshape(()))
+
+
+def _max_dim(x: AhbmTensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    return _extreme("max", "max", x, dim, keepdim)
+
+
+def _min_dim(x: AhbmTensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    return _extreme("min", "min", x, dim, keepdim)
+
+
+def _argmax(x: AhbmTensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    return _where_extreme("argmax", "max", x, dim, keepdim)
+
+
+def _argmin(x: AhbmTensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    return _where_extreme("argmin", "min", x, dim, keepdim)
+
+
+def _where_extreme(operator: str, call: str, x: AhbmTensor, dim: int | None, keepdim: bool) -> Any:
+    if dim is None:
+        found = _extreme(operator, call, x.reshape(-1), 0, False)[1]
+        return found.reshape([1] * x.dim()) if keepdim else found
+    return _extreme(operator, call, x, dim, keepdim)[1]
+
+
+def _cumsum(x: AhbmTensor, dim: int, *, dtype: Any = None) -> Any:
+    to = dtype or (x.dtype if x.dtype.is_floating_point else torch.int64)
+    seen, at = _along_last(x, dim)
+    out = new(tuple(seen.shape), to, x.storage.tensor.sip)
+    if x.numel():
+        map_rows("cumsum", lambda tl, v: (tl.cumsum(_wide(v, tl), 1),), seen, (out,))
+    return _back(out, x, at)
+
+
+def _ordered(operator: str, x: AhbmTensor, dim: int, descending: bool, count: int | None) -> tuple[Any, Any]:
+    """Sort along an axis; ``count``: the first so many are kept."""
+    seen, at = _along_last(x, dim)
+    n = seen.shape[-1]
+    keep = n if count is None else count
+    shape, sip = (*seen.shape[:-1], keep), x.storage.tensor.sip
+    values, indices = new(shape, x.dtype, sip), new(shape, torch.int64, sip)
+    rows = seen.numel() // max(n, 1)
+    if not keep or not rows:
+        return values, indices
+    lies, to, item = Rows(rows, n, n, 1, dtype_of(x)), I64.itemsize, dtype_of(x)
+
+    def program(values_at: int, indices_at: int, x_at: int, *, tl: Any) -> None:
+        first, mine = share(rows, tl)
+        for row, lines in blocks(mine, max(1, LARGEST // n), first):
+            v = lies.load_as_it_is(x_at, row, lines, 0, n, tl)
+            order = tl.argsort(v, descending=descending)
+            valid = (lines, keep)
+            strides = (keep * item.itemsize, item.itemsize)
+            tl.store(values_at + row * keep * item.itemsize, tl.take(v, order), strides=strides, valid=valid)
+            tl.store(indices_at + row * keep * to, tl.cast(order, I64), strides=(keep * to, to), valid=valid)
+
+    launch(operator, program, (values, indices), (seen,))
+    return _back(values, x, at), _back(indices, x, at)
+
+
+def _sort(x: AhbmTensor, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:
+    return _ordered("sort", x, dim, descending, None)
+
+
+def _sort_stable(x: AhbmTensor, *, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:  # noqa: ARG001
+    return _ordered("sort", x, dim, descending, None)
+
+
+def _topk(x: AhbmTensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Any, Any]:  # noqa: A002, ARG001
+    return _ordered("topk", x, dim, largest, k)
+
+
+def _count_into(x: AhbmTensor, bins: int, bin_of: Callable[..., Any], dtype: Any, name: str) -> AhbmTensor:
+    """Count the elements for which ``bin_of(tl, elements)`` is each of 0, 1, …: programs share the bins."""
+    out = new((bins,), dtype, x.storage.tensor.sip)
+    flat, to = x.contiguous().reshape(-1), dtype_of(out)
+    lies = Rows(1, flat.numel(), flat.numel(), 1, dtype_of(x))
+
+    def program(out_at: int, x_at: int, *, tl: Any) -> None:
+        first, mine = share(bins, tl)
+        if not mine:
+            return
+        total = tl.zeros((mine,), I32)
+        wanted = tl.iota((mine, 1), I32, axis=0) + first
+        for at, count in blocks(lies.size, max(1, LARGEST // mine)):
+            found = bin_of(tl, lies.load(x_at, 0, 1, at, count, tl))
+            total = total + tl.sum(tl.cast(tl.elementwise("eq", tl.cast(found, I32), wanted), I32), 1)
+        tl.store(out_at + first * to.itemsize, tl.cast(total, to))
+
+    launch(name, program, (out,), (flat,), max(out.numel() * out.element_size(), 1))
+    return out
+
+
+def _histc(x: AhbmTensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:  # noqa: A002 - PyTorch's names
+    low, high = (min, max) if (min, max) != (0, 0) else (x.min().item(), x.max().item())
+    if low == high:
+        low, high = low - 1, high + 1
+    scale = bins / (high - low)
+
+    def bin_of(tl: Any, v: Any) -> Any:
+        at = (tl.cast(v, F32) - low) * scale
+        return tl.where(tl.elementwise("eq", tl.cast(v, F32), float(high)), float(bins - 1), tl.floor(at))
+
+    return _count_into(x, bins, bin_of, x.dtype, "histc")
+
+
+def _bincount(x: AhbmTensor, weights: Any = None, minlength: int = 0) -> Any:
+    if weights is not None:
+        return NotImplemented
+    bins = max(minlength, int(x.max().item()) + 1 if x.numel() else 0)
+    return _count_into(x, bins, lambda tl, v: v, torch.int64, "bincount")  # noqa: ARG005
+
+
+LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+    {
+        aten.sum.default: _sum,
+        aten.sum.dim_IntList: _sum,
+        aten.mean.default: _mean,
+        aten.mean.dim: _mean,
+        aten.amax.default: _amax,
+        aten.amin.default: _amin,
+        aten.max.default: _max,
+        aten.min.default: _min,
+        aten.max.dim: _max_dim,
+        aten.min.dim: _min_dim,
+        aten.argmax.default: _argmax,
+        aten.argmin.default: _argmin,
+        aten.any.default: _any,
+        aten.any.dim: _any,
+        aten.any.dims: _any,
+        aten.all.default: _all,
+        aten.all.dim: _all,
+        aten.all.dims: _all,
+        aten.linalg_vector_norm.default: _vector_norm,
+        aten.var_mean.correction: _var_mean,
+        aten.var.correction: _var,
+        aten.std.correction: _std,
+        aten.prod.default: _prod,
+        aten.prod.dim_int: _prod,
+        aten.equal.default: _equal,
+        aten._softmax.default: _softmax,  # noqa: SLF001 - operators' names
+        aten._log_softmax.default: _log_softmax,  # noqa: SLF001
+        aten._softmax_backward_data.default: _softmax_backward,  # noqa: SLF001
+        aten._log_softmax_backward_data.default: _log_softmax_backward,  # noqa: SLF001
+        aten.cumsum.default: _cumsum,
+        aten.histc.default: _histc,
+        aten.bincount.default: _bincount,
+        aten.sort.default: _sort,
+        aten.sort.stable: _sort_stable,
+        aten.topk.default: _topk,
+    }
+)

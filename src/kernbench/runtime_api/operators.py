@@ -1,0 +1,82 @@
+"""What the operators of a host library took on the machine: launches, simulated time, and what the host computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import field
+
+from kernbench.common.values import state, value
+
+
+@value
+class OperatorUse:
+    """An operator of a program: ``calls`` of it, the launches that carried them out, and their simulated time.
+
+    ``ns``: from its call to its return, transfers included. ``modelled``: False when the host computed it.
+    """
+
+    name: str
+    calls: int
+    launches: int
+    ns: float
+    modelled: bool = True
+
+
+@state
+class _Tally:
+    calls: int = 0
+    launches: int = 0
+    ns: float = 0.0
+    modelled: bool = True
+
+
+@state
+class OperatorTallies:
+    """The operators of a run, by name. What an operator calls counts as its own."""
+
+    now: Callable[[], float]
+    _by_name: dict[str, _Tally] = field(default_factory=dict)
+    _current: _Tally | None = None
+
+    @property
+    def is_inside(self) -> bool:
+        """True while an operator is being carried out."""
+        return self._current is not None
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Inside, launches and time are those of operator ``name``, unless it is itself called by one."""
+        if self._current is not None:
+            yield
+            return
+        began = self.now()
+        self._current = tally = _Tally()
+        try:
+            yield
+        finally:
+            self._current = None
+            tally.ns = self.now() - began
+            if tally.launches or tally.ns:
+                total = self._by_name.setdefault(name, _Tally())
+                total.calls += 1
+                total.launches += tally.launches
+                total.ns += tally.ns
+                total.modelled = total.modelled and tally.modelled
+
+    def count_launch(self) -> None:
+        """A launch of the operator that is being carried out begins."""
+        if self._current is not None:
+            self._current.launches += 1
+
+    def note_unmodelled(self) -> None:
+        """The host computes (a part of) the operator that is being carried out."""
+        if self._current is not None:
+            self._current.modelled = False
+
+    def uses(self) -> tuple[OperatorUse, ...]:
+        """Return all operators that took time, the longest first."""
+        found = [
+            OperatorUse(name, each.calls, each.launches, each.ns, each.modelled) for name, each in self._by_name.items()
+        ]
+        return tuple(sorted(found, key=lambda each: (-each.ns, each.name)))

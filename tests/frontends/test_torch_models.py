@@ -1,0 +1,249 @@
+"""PyTorch models as they are: numbers of a step of training and of generation, and what they cost."""
+
+from __future__ import annotations
+
+import gc
+import io
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from extras import need
+
+need("torch")
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import kernbench.torch  # noqa: E402, F401
+from frontends.torch_programs import AHBM, check_step, load_models, machine, train_step  # noqa: E402
+from kernbench.common.errors import UnmodelledError  # noqa: E402
+from kernbench.frontends.torch.storage import UnknownTypeError  # noqa: E402
+
+MODELS = load_models()
+
+
+def ids(*shape: int) -> Any:
+    return torch.randint(0, 50, shape, generator=torch.Generator().manual_seed(3))
+
+
+def next_token_loss(given: Any) -> Any:
+    def loss_of(logits: Any) -> Any:
+        return functional.cross_entropy(logits[:, :-1].flatten(0, 1), given[:, 1:].flatten().to(logits.device))
+
+    return loss_of
+
+
+def test_an_encoder_layer() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, activation="gelu", batch_first=True)
+    with machine() as context:
+        check_step(context, layer, torch.randn(2, 9, 32), lambda y: y.sin().sum())
+
+
+@pytest.mark.parametrize("options", [{}, {"foreach": False}, {"fused": True}], ids=["lists", "singly", "fused"])
+def test_a_gpt_with_its_head_tied_to_its_table(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    given = ids(2, 9)
+    with machine() as context:
+        check_step(context, MODELS.Gpt(50, 32, 1, 2, 16), given, next_token_loss(given), **options)
+
+
+@pytest.mark.parametrize("experts", [0, 3])
+def test_a_decoder_of_llamas_kind(experts: int) -> None:
+    torch.manual_seed(0)
+    given = ids(2, 7)
+    with machine() as context:
+        check_step(context, MODELS.Llama(50, 32, 1, 4, 2, experts), given, next_token_loss(given))
+
+
+def test_a_vision_transformer() -> None:
+    torch.manual_seed(0)
+    with machine() as context:
+        check_step(context, MODELS.Vit(16, 8, 32, 1), torch.randn(2, 3, 16, 16), lambda y: y.logsumexp(-1).sum())
+
+
+def test_a_net_of_convolutions() -> None:
+    torch.manual_seed(0)
+    parts = [nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3, stride=2, groups=2)]
+    net = nn.Sequential(*parts, nn.GroupNorm(2, 6), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(6, 3))
+    with machine() as context:
+        check_step(context, net, torch.randn(2, 3, 12, 12), lambda y: y.pow(2).sum())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_tokens_are_generated_as_on_the_host(temperature: float) -> None:
+    torch.manual_seed(0)
+    model = MODELS.Llama(50, 32, 1)
+    torch.manual_seed(5)
+    wanted = model.generate(ids(2, 4), 4, temperature)
+    with machine() as context:
+        torch.manual_seed(5)
+        assert torch.equal(model.to(AHBM).generate(ids(2, 4).to(AHBM), 4, temperature).cpu(), wanted)
+        assert not context.unmodelled
+
+
+def test_time_depends_on_neither_data_nor_the_garbage_collector() -> None:
+    def ended(data: bool, collect: bool) -> float:
+        with machine(data=data) as context:
+            model = nn.Sequential(nn.Embedding(50, 16), nn.LayerNorm(16), nn.Linear(16, 16), nn.GELU()).to(AHBM)
+            for _ in range(2):
+                ring: list[Any] = [torch.ones(64, device=AHBM)]
+                ring.append(ring)
+                train_step(model, ids(2, 6).to(AHBM), lambda y: y.pow(2).mean())
+                if collect:
+                    del ring
+                    gc.collect()
+            return context.engine.now
+
+    first = ended(data=True, collect=False)
+    assert ended(data=False, collect=False) == first
+    assert ended(data=True, collect=True) == first
+
+
+def test_large_tensors_take_no_memory_of_the_host_without_data() -> None:
+    with machine(data=False):
+        tracemalloc.start()
+        x = torch.zeros(1 << 12, 1 << 13, dtype=torch.float16, device=AHBM)
+        assert (x[:2, :4] + torch.randn(2, 4, device=AHBM)).shape == (2, 4)
+        assert torch.ahbm.memory_allocated() >= 64 << 20
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+        tracemalloc.stop()
+
+
+def test_memory_is_counted_in_the_blocks_of_pytorchs_allocators() -> None:
+    with machine():
+        before = torch.ahbm.memory_allocated()
+        x = torch.empty(1000, 1000, device=AHBM)
+        small = [torch.empty(3, device=AHBM) for _ in range(4)]
+        assert torch.ahbm.memory_allocated() - before == 4_000_256 + 4 * 512
+        del x
+        assert torch.ahbm.memory_allocated() - before == 4 * 512
+        assert torch.ahbm.max_memory_allocated() == 4_000_256 + 4 * 512
+        torch.ahbm.reset_peak_memory_stats()
+        assert torch.ahbm.max_memory_allocated() == 4 * 512
+        del small
+
+
+def test_dropped_memory_is_freed_when_there_is_no_room_for_another_size() -> None:
+    with machine(data=False):
+        for more in range(30):
+            torch.empty((1 << 31) + more * 4096, dtype=torch.float16, device=AHBM)
+
+
+def test_a_full_device_names_its_largest_tensors() -> None:
+    with machine(data=False) as context:
+        fit = context.topology.hbm_bytes_per_sip >> 32
+        full = r"4 GiB asked for.*The largest: 4 GiB \(2,147,483,648 of f16"
+        with pytest.raises(torch.OutOfMemoryError, match=full):
+            [torch.empty(1 << 31, dtype=torch.float16, device=AHBM) for _ in range(fit + 1)]
+
+
+def test_launches_are_named_after_modules_and_lines() -> None:
+    with machine() as context:
+        net = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.GELU())).to(AHBM)
+        net(torch.ones(2, 8, device=AHBM)).sum().backward()
+        names = [each.name for each in context.traces if each.phase == "launch"]
+    file = "test_torch_models.py"
+    assert [name.rpartition(" ")[0] for name in names if name.startswith(("0 addmm", "1.0 gelu"))] == [
+        "0 addmm",
+        "1.0 gelu",
+        "1.0 gelu_backward",
+    ]
+    assert all(f" {file}:" in name for name in names)
+
+
+def test_operators_add_up_to_the_time_of_the_program() -> None:
+    with machine() as context:
+        x = torch.ones(64, 64, device=AHBM)
+        began = context.engine.now
+        y = (x @ x).softmax(-1)
+        took = context.engine.now - began
+        uses = {each.name: each for each in context.operators.uses()}
+    assert y.shape == (64, 64)
+    assert uses["mm"].launches == uses["_softmax"].launches == 1
+    assert uses["mm"].ns + uses["_softmax"].ns == pytest.approx(took, abs=1e-3)
+
+
+def test_strict_refuses_what_the_host_would_compute() -> None:
+    with machine("torch.strict=true"):
+        x = torch.ones(8, device=AHBM)
+        with pytest.raises(UnmodelledError, match=r"test_torch_models.py:\d+: operator median has no kernel"):
+            x.median()
+        with pytest.raises(UnmodelledError, match=r"torch\.compile"):
+            torch.compile(nn.Linear(2, 2))
+
+
+def test_a_compiled_model_runs_operator_by_operator_and_says_so() -> None:
+    with machine() as context:
+        model = torch.compile(nn.Linear(4, 4).to(AHBM))
+        assert model(torch.ones(2, 4, device=AHBM)).shape == (2, 4)
+        assert context.remarks == ["torch.compile: ran eagerly, operator by operator"]
+
+
+def test_an_error_inside_backward_comes_out_of_what_is_next() -> None:
+    class Widen(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad.to(torch.float64)
+
+    with machine():
+        x = torch.ones(3, device=AHBM, requires_grad=True)
+        with pytest.raises(UnknownTypeError, match="float64 on ahbm"):  # noqa: PT012 - by the one or the other
+            Widen.apply(x).sum().backward()
+            x.sum()
+
+
+def test_autocast_multiplies_in_the_narrow_type_and_sums_in_f32() -> None:
+    with machine():
+        layer, x = nn.Linear(8, 4).to(AHBM), torch.ones(2, 8, device=AHBM)
+        with torch.autocast("ahbm", dtype=torch.bfloat16):
+            y = layer(x)
+            total = functional.mse_loss(y, torch.zeros_like(y))
+        assert (y.dtype, total.dtype) == (torch.bfloat16, torch.float32)
+        total.backward()
+        assert layer.weight.grad.dtype is torch.float32
+
+
+def test_models_are_saved_and_loaded_here_and_there() -> None:
+    with machine():
+        there = nn.Linear(4, 4).to(AHBM)
+        file = io.BytesIO()
+        torch.save(there.state_dict(), file)
+        file.seek(0)
+        again = torch.load(file)
+        file.seek(0)
+        on_host = torch.load(file, map_location="cpu")
+        assert again["weight"].device.type == "ahbm"
+        assert torch.equal(on_host["weight"], there.weight.detach().cpu())
+        fresh = nn.Linear(4, 4)
+        fresh.load_state_dict(again)
+        assert torch.equal(fresh.weight, on_host["weight"])
+
+
+def test_parameters_stay_what_they_are_when_a_module_moves() -> None:
+    with machine():
+        model = MODELS.Gpt(10, 8, 1, 2, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        model.to(AHBM)
+        assert model.head.weight is model.tokens.weight
+        model(ids(1, 3).remainder(10).to(AHBM)).sum().backward()
+        before = model.norm.bias.detach().cpu()
+        optimizer.step()
+        assert not torch.equal(model.norm.bias.detach().cpu(), before)
+
+
+def test_a_product_on_one_pe_goes_by_the_best_blocks() -> None:
+    with machine("torch.pes=1", data=False) as context:
+        a, b = (torch.empty(512, 512, dtype=torch.float16, device=AHBM) for _ in range(2))
+        a @ b
+        (took,) = (max(each.pe_exec_ns.values()) for each in context.traces if " mm " in f" {each.name} ")
+    spec = context.topology.pe.gemm
+    ideal = 512**3 / spec.macs_per_ns["f16"]
+    assert took < ideal * 1.1

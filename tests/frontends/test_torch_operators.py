@@ -1,0 +1,148 @@
+"""PyTorch's operators on the machine against PyTorch on the CPU: numbers, shapes, types; none is the host's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from extras import need
+
+need("torch")
+
+import torch  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import kernbench.torch  # noqa: E402, F401
+from frontends.torch_programs import AHBM, machine  # noqa: E402
+from kernbench.common.errors import InputError  # noqa: E402
+from kernbench.common.operators import passes  # noqa: E402
+
+SCOPE: dict[str, Any] = {"torch": torch, "f": functional}
+ELEMENTS = """
+a+b  a+c  a-2  2-a  a*c  a/b  a//0.3  a%0.3  i//2  i%3  -i//2  a**2  a**3  a.abs()**0.5  2**a  a.abs()**b  a<b  a==a
+(a>0)&(b>0)  ~(a>0)  i&1  i<<1  a.T+b.T  a[1:4,::2]*2  torch.where(a>0,a,b)  torch.where(a>0,a,0.)
+torch.where(a>0,1.,0.)  a.masked_fill(a>0,-1.)  a.clamp(-0.5,0.5)  torch.clamp(a,min=0)  torch.maximum(a,b)
+a.half()  a.bool()  i.float()  a.long()  a.exp()  a.abs().log()  a.sin()  a.tanh()  a.sigmoid()  a.erf()  a.round()
+a.sign()  a.reciprocal()  a.isnan()  f.gelu(a)  f.gelu(a,approximate='tanh')  f.silu(a)  f.softplus(a)  f.mish(a)
+f.elu(a)  f.leaky_relu(a)  f.hardswish(a)  f.glu(a[:,:6])  a.lerp(b,0.3)  torch.addcmul(a,a,b,value=0.5)
+torch.addcdiv(a,a,b.abs()+1)  torch.atan2(a,b)  a.half()+b.half()
+"""
+AXES = """
+a.sum()  a.sum(0)  a.sum(1,keepdim=True)  t.sum((0,2))  a.mean()  a.mean(1)  a.amax(0)  a.max()  a.max(1)  a.min(0)
+a.argmax()  a.argmax(1)  t.argmin(0)  a.softmax(1)  a.softmax(0)  a.log_softmax(-1)  t.cumsum(1)  i.cumsum(0)
+a.sort(1)  a.sort(0,descending=True)  t.topk(3)  t.topk(2,dim=0)  a.std()  a.var(1)  t.norm()  torch.logsumexp(a,1)
+(a>0).any()  (a>0).all(1)  f.layer_norm(a,(7,),c,c)  f.rms_norm(a,(7,),c)  f.group_norm(t,3)
+f.batch_norm(t,None,None,training=True)  a.prod(1)  i.sum()  torch.arange(4000.,device=a.device).sum()
+a.quantile(0.5)  torch.histc(a)  i.flatten().bincount()  torch.equal(a,a)
+"""
+PRODUCTS = """
+a@b.T  a@c  torch.outer(c,c)  torch.addmm(c.expand(5,7),a,a.T@a,beta=0.5,alpha=2)  t@t.transpose(1,2)
+f.linear(t,t[0])  f.linear(a,a,a.sum(1))  torch.einsum('bij,bkj->bik',t,t)
+torch.baddbmm(t@t.transpose(1,2),t,t.transpose(1,2),beta=0.5)
+f.conv2d(t[None],torch.ones(8,4,3,3).to(a.device),stride=2,padding=1)
+f.conv1d(t,torch.ones(9,2,5).to(a.device),groups=3)
+f.conv_transpose2d(t[None,:,:4,:8],torch.ones(4,2,3,3).to(a.device),stride=2)  f.avg_pool2d(t[None],2)
+f.max_pool2d(t[None],2)  f.scaled_dot_product_attention(q,q,q)  f.scaled_dot_product_attention(q,q,q,is_causal=True)
+f.scaled_dot_product_attention(q,q,q,attn_mask=torch.ones(6,6,device=a.device,dtype=torch.bool).tril())
+f.scaled_dot_product_attention(q,q,q,attn_mask=a.sum()*torch.ones(1,1,6,6,device=a.device))
+f.scaled_dot_product_attention(q,q[:,:2],q[:,:2],enable_gqa=True)  f.scaled_dot_product_attention(q[0],q[0],q[0])
+"""
+INDICES = """
+f.embedding(i,a)  f.one_hot(i,5)  a[i]  a[i[0],i[1]]  a[:,i[0]]  t[i[0]%4,:,i[1]]  t[:,i[0],i[1]]  a[a>0]
+torch.nonzero(a>0)  torch.gather(a,1,i)  a.index_select(0,i[0])  torch.zeros(5,7,device=a.device).scatter_(1,i,1.)
+torch.zeros(5,7,device=a.device).scatter_add(1,i,a[:2,:3])
+torch.zeros(5,7,device=a.device).index_add_(0,i[0],b[:3])  a.clone().index_put_((i[0],),b[:3])
+a.clone().index_put_((i[0],i[1]),c[:3],accumulate=True)  a.index_copy(0,i[0],b[:3])  torch.cat([a,b],1)
+torch.stack([a,b])  a.repeat(2,3)  a.repeat_interleave(2,0)  a.flip(0)  a.roll(1,0)  a.tril()  a.triu(1)
+torch.arange(5,device=a.device)  torch.arange(0,1,0.25,device=a.device)  torch.full((2,2),3.5,device=a.device)
+a.T.contiguous()  a.T.reshape(-1)  f.pad(a,(1,2,0,1))  f.pad(a,(-1,2))  a.unfold(1,3,2)  a.split(2,1)[1]*1
+a.diagonal()*2  f.cross_entropy(a,i.flatten()[:5])  f.mse_loss(a,b)  f.l1_loss(a,b)
+f.binary_cross_entropy_with_logits(a,(b>0).float())
+"""
+
+
+def operands(device: Any) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    a, b, c, t, q = (torch.randn(n, generator=generator) for n in ((5, 7), (5, 7), (7,), (4, 6, 33), (1, 4, 6, 8)))
+    i = torch.tensor([[1, 3, 0], [2, 2, 4]])
+    return {name: x.to(device) for name, x in zip("abctqi", (a, b, c, t, q, i), strict=True)}
+
+
+def check(text: str) -> None:
+    """What the expressions of a table give on the machine is what they give on the CPU."""
+    for expression in text.split():
+        with machine() as context:
+            wanted = eval(expression, SCOPE | operands("cpu"))
+            found = eval(expression, SCOPE | operands(AHBM))
+            pairs = zip(found, wanted, strict=True) if isinstance(wanted, tuple) else [(found, wanted)]
+            for mine, other in pairs:
+                mine_here = mine.cpu() if isinstance(mine, torch.Tensor) else mine
+                torch.testing.assert_close(
+                    mine_here, other, atol=2e-5, rtol=1e-4, equal_nan=True, msg=lambda why, e=expression: f"{e}: {why}"
+                )
+            assert not context.unmodelled, expression
+
+
+@pytest.mark.parametrize("table", [ELEMENTS, AXES, PRODUCTS, INDICES], ids=["elements", "axes", "products", "indices"])
+def test_operators_give_what_pytorch_gives(table: str) -> None:
+    check(table)
+
+
+def test_a_copy_of_a_transposed_tensor_stores_in_the_order_of_the_target() -> None:
+    with machine():
+        x, target = torch.arange(12.0).reshape(3, 4), torch.zeros(4, 6, device=AHBM)
+        target[:, ::2].copy_(x.to(AHBM).T)
+        assert torch.equal(target[:, ::2].cpu(), x.T)
+        assert not target[:, 1::2].cpu().any()
+
+
+def test_sorting_goes_over_its_bytes_as_often_as_a_network_has_steps() -> None:
+    def took(n: int, call: Callable[[Any], object]) -> float:
+        with machine(data=False) as context:
+            x = torch.empty(1, n, device=AHBM)
+            call(x)
+            return max(context.traces[-1].pe_exec_ns.values())
+
+    assert [passes("argsort", n) for n in (1, 2, 3, 8, 1024, 1025)] == [1, 1, 3, 6, 55, 66]
+    assert passes("add", 1024) == 1
+    n, spec = 65536, machine_spec().pe.math
+    bytes_ns = n * 4 / spec.bytes_per_ns
+    more = took(n, lambda x: x.sort()) - took(n, lambda x: x.cumsum(1))
+    assert more > (passes("argsort", n) - 1) * bytes_ns
+
+
+def machine_spec() -> Any:
+    with machine(data=False) as context:
+        return context.topology
+
+
+def test_an_index_beyond_its_axis_is_an_error() -> None:
+    with machine():
+        table = torch.zeros(4, 2, device=AHBM)
+        with pytest.raises(InputError, match="embedding: index 4 is not within an axis of 4"):
+            functional.embedding(torch.tensor([1, 4], device=AHBM), table)
+
+
+def test_dropout_keeps_what_the_hosts_generator_says() -> None:
+    with machine():
+        torch.manual_seed(2)
+        x = torch.ones(4000, device=AHBM, requires_grad=True)
+        y = functional.dropout(x, 0.25)
+        kept = y.detach().cpu() != 0
+        assert 0.7 < kept.float().mean() < 0.8
+        torch.testing.assert_close(y.detach().cpu()[kept], torch.full((int(kept.sum()),), 4 / 3))
+        y.sum().backward()
+        assert torch.equal(x.grad.cpu() != 0, kept)
+
+
+def test_lists_of_tensors_are_one_launch() -> None:
+    with machine() as context:
+        xs = [torch.ones(n, device=AHBM) for n in (3, 200, 7)]
+        before = sum(each.phase == "launch" for each in context.traces)
+        torch._foreach_mul_(xs, 2.0)
+        norms = torch._foreach_norm(xs)  # noqa: SLF001
+        launches = sum(each.phase == "launch" for each in context.traces) - before
+        assert [round(x.item(), 3) for x in norms] == [3.464, 28.284, 5.292]
+    assert launches == 3
