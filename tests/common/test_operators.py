@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kernbench.common.dtypes import ALL, BF16, F8E4M3, F8E5M2, F16, F32, I8, I32, I64, U16, U64, DType
 from kernbench.common.errors import KernelError, UnknownNameError
-from kernbench.common.operators import OPERATORS, Attributes, compute, evaluate, gemm, operator
+from kernbench.common.operators import OPERATORS, Attributes, compute, evaluate, gemm, operator, passes
 
 FLOATS = [t for t in ALL if t.is_float]
 INTS = [t for t in ALL if not t.is_float]
@@ -173,6 +173,19 @@ def test_where_the_extremes_are(dtype: DType) -> None:
     assert run("argmin", x, out=I32, axis=1).tolist() == [0, 2]
     assert run("argmax", x, out=I32).tolist() == 1
     assert operator("argmax").result_dtype(dtype) is I32
+
+
+@pytest.mark.parametrize("dtype", [F16, F32, I32, I8])
+def test_of_equal_elements_the_first_stays_first_in_both_orders(dtype: DType) -> None:
+    x = array([[2, 1, 2, 1], [0, 0, -1, 3]], dtype)
+    assert run("argsort", x, out=I32, axis=1).tolist() == [[1, 3, 0, 2], [2, 0, 1, 3]]
+    assert run("argsort_down", x, out=I32, axis=1).tolist() == [[0, 2, 1, 3], [3, 0, 1, 2]]
+    assert run("take", x, array([[3, 3], [0, 1]], I32), out=dtype).tolist() == [[1, 1], [0, 0]]
+
+
+def test_a_sorting_network_goes_over_its_bytes_several_times() -> None:
+    assert [passes("argsort", n) for n in (1, 2, 3, 8, 1024, 1025)] == [1, 1, 3, 6, 55, 66]
+    assert passes("cumsum", 1024) == 1
 
 
 def test_cumsum_is_rounded_once() -> None:

@@ -392,6 +392,35 @@ _SINGLE = frozenset(("unary", "binary", "ternary"))
 _ELEMENTWISE = _SINGLE | {"compare", "bits"}
 
 
+def _of_arrays() -> tuple[Operator, ...]:
+    """Return the operators along axes, and those that move, fill and multiply."""
+    return (
+        Operator("where", 3, "where", np.where),
+        Operator("softmax", 1, "scan", _softmax),
+        Operator("cumsum", 1, "scan", np.cumsum, np.cumsum),
+        Operator("cumsum_reverse", 1, "scan", _sum_from_behind, _sum_from_behind),
+        Operator("sum", 1, "reduce", np.sum, np.sum),
+        Operator("max", 1, "reduce", np.max, np.max),
+        Operator("min", 1, "reduce", np.min, np.min),
+        Operator("argmax", 1, "reduce", np.argmax, np.argmax, I32),
+        Operator("argmin", 1, "reduce", np.argmin, np.argmin, I32),
+        Operator("mean", 1, "reduce", np.mean, _mean_of_integers),
+        Operator("argsort", 1, "scan", _order, _order, I32),
+        Operator("argsort_down", 1, "scan", _order_down, _order_down, I32),
+        Operator("take", 2, "move", _take),
+        Operator("copy", 1, "move", _cast),
+        Operator("cast", 1, "move", _cast),
+        Operator("bitcast", 1, "move", _bitcast),
+        Operator("trans", 1, "move", _trans),
+        Operator("broadcast", 1, "move", _broadcast),
+        Operator("full", 1, "fill", _full),
+        Operator("zeros", 0, "fill", _full),
+        Operator("iota", 0, "fill", _iota),
+        Operator("constant", 0, "fill", _constant),
+        Operator("dot", 2, "dot", np.matmul),
+    )
+
+
 def _table() -> tuple[Operator, ...]:
     return (
         Operator("exp", 1, "unary", np.exp),
@@ -438,29 +467,7 @@ def _table() -> tuple[Operator, ...]:
         Operator("shr", 2, "bits", _shift_right, _shift_right),
         Operator("fma", 3, "ternary", lambda a, b, c: a * b + c, lambda a, b, c: a * b + c),
         Operator("clamp", 3, "ternary", _clamp, _clamp),
-        Operator("where", 3, "where", np.where),
-        Operator("softmax", 1, "scan", _softmax),
-        Operator("cumsum", 1, "scan", np.cumsum, np.cumsum),
-        Operator("cumsum_reverse", 1, "scan", _sum_from_behind, _sum_from_behind),
-        Operator("sum", 1, "reduce", np.sum, np.sum),
-        Operator("max", 1, "reduce", np.max, np.max),
-        Operator("min", 1, "reduce", np.min, np.min),
-        Operator("argmax", 1, "reduce", np.argmax, np.argmax, I32),
-        Operator("argmin", 1, "reduce", np.argmin, np.argmin, I32),
-        Operator("mean", 1, "reduce", np.mean, _mean_of_integers),
-        Operator("argsort", 1, "scan", _order, _order, I32),
-        Operator("argsort_down", 1, "scan", _order_down, _order_down, I32),
-        Operator("take", 2, "move", _take),
-        Operator("copy", 1, "move", _cast),
-        Operator("cast", 1, "move", _cast),
-        Operator("bitcast", 1, "move", _bitcast),
-        Operator("trans", 1, "move", _trans),
-        Operator("broadcast", 1, "move", _broadcast),
-        Operator("full", 1, "fill", _full),
-        Operator("zeros", 0, "fill", _full),
-        Operator("iota", 0, "fill", _iota),
-        Operator("constant", 0, "fill", _constant),
-        Operator("dot", 2, "dot", np.matmul),
+        *_of_arrays(),
     )
 
 

@@ -53,7 +53,7 @@ class Heads:
 
 
 @value
-class Parts:
+class KeyParts:
     """The parts that the keys of a head are split into, where there are fewer blocks of queries than PEs."""
 
     count: int
@@ -99,7 +99,7 @@ class Attention:
         """The queries of a block: fewer where there are few."""
         return min(_QUERIES, max(16, self.queries))
 
-    def run_part(self, parts: Parts, addresses: Sequence[int], tl: Any) -> None:
+    def run_part(self, parts: KeyParts, addresses: Sequence[int], tl: Any) -> None:
         """Compute this program's part of the keys of a head, for all its queries: what ``merge`` makes a result of."""
         mixed_at, total_at, top_at, q, k, v, *bias = addresses
         first, mine = share(self.batch * self.heads * parts.count, tl)
@@ -113,7 +113,7 @@ class Attention:
             for address, x, width in zip((mixed_at, total_at, top_at), found, (self.dv, 1, 1), strict=True):
                 tl.store(address + rows * width, x)
 
-    def merge(self, parts: Parts, addresses: Sequence[int], tl: Any) -> None:
+    def merge(self, parts: KeyParts, addresses: Sequence[int], tl: Any) -> None:
         """Add the parts of every head up, each by how its largest score compares with the largest of all."""
         out, lse, mixed_at, total_at, top_at = addresses
         n, queries = parts.count, self.queries
@@ -221,7 +221,7 @@ def _attend_in_parts(work: Attention, out: AhbmTensor, lse: AhbmTensor, tensors:
     """Launch attention of few queries: every head's keys are split over PEs, and a second launch adds up."""
     cubes, pes = whole_grid(current())
     units, sip = work.batch * work.heads, out.storage.tensor.sip
-    parts = Parts(max(1, min(cubes * pes // units, work.keys // _LEAST_KEYS)))
+    parts = KeyParts(max(1, min(cubes * pes // units, work.keys // _LEAST_KEYS)))
     rows = units * parts.count * work.queries
     some = [new((rows * width,), torch.float32, sip) for width in (work.dv, 1, 1)]
 

@@ -31,7 +31,7 @@ def _windows(x: AhbmTensor, kernel: Ints, stride: Ints, dilation: Ints) -> Any:
     return x.as_strided(shape, strides, x.storage_offset()), places
 
 
-def _padded(x: AhbmTensor, padding: Ints) -> Any:
+def _pad_around(x: AhbmTensor, padding: Ints) -> Any:
     if not any(padding):
         return x
     return aten.constant_pad_nd.default(x, [each for p in reversed(padding) for each in (p, p)], 0.0)
@@ -39,7 +39,7 @@ def _padded(x: AhbmTensor, padding: Ints) -> Any:
 
 def _columns(x: AhbmTensor, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Any:
     """Return the windows as a matrix for each group, (groups, n places, c kernel), and the numbers of places."""
-    seen, places = _windows(_padded(x, padding), kernel, stride, dilation)
+    seen, places = _windows(_pad_around(x, padding), kernel, stride, dilation)
     rows, depth = x.shape[0] * prod(places), x.shape[1] // groups * prod(kernel)
     flat = seen.reshape(rows, groups, depth)
     return flat.transpose(0, 1), places
@@ -57,7 +57,7 @@ def _convolution(
     groups: int,
 ) -> Any:
     if transposed:
-        return _transposed(x, weight, bias, stride, padding, dilation, output_padding, groups)
+        return _convolve_transposed(x, weight, bias, stride, padding, dilation, output_padding, groups)
     axes = x.dim() - 2
     stride, padding, dilation = (_each(v, axes) for v in (stride, padding, dilation))
     kernel = tuple(weight.shape[2:])
@@ -79,7 +79,7 @@ def _each(v: Ints, axes: int) -> list[int]:
     return list(v) * axes if len(v) == 1 else list(v)
 
 
-def _transposed(
+def _convolve_transposed(
     x: AhbmTensor, weight: AhbmTensor, bias: Any, stride: Ints, padding: Ints, dilation: Ints, more: Ints, groups: int
 ) -> Any:
     """The gradient of a convolution by its input is the convolution transposed."""
@@ -174,7 +174,7 @@ def _avg_pool(
     kernel, padding = _each(kernel, axes), _each(padding, axes)
     if ceil_mode or divisor_override or (any(padding) and not count_include_pad) or x.dim() != axes + 2:
         return NotImplemented
-    seen, places = _windows(_padded(x, padding), kernel, _each(stride or kernel, axes), [1] * axes)
+    seen, places = _windows(_pad_around(x, padding), kernel, _each(stride or kernel, axes), [1] * axes)
     mean = seen.mean([*range(2 + len(places), 2 + 2 * axes)])
     return mean.movedim(-1, 1).contiguous()
 

@@ -28,7 +28,7 @@ _RUNS = 1024
 
 
 @value
-class Selection:
+class RunSelection:
     """Where runs of ``inner`` elements lie in a tensor: run i begins at ``base(i)`` and what its indices add.
 
     ``indices``: (tensor of one number a run, extent of the indexed axis, elements from one to the next along it);
@@ -63,7 +63,7 @@ class Selection:
 
 
 def _values_of(
-    selection: Selection, addresses: Sequence[int], first: int, count: int, known: Sequence[Any], tl: Any
+    selection: RunSelection, addresses: Sequence[int], first: int, count: int, known: Sequence[Any], tl: Any
 ) -> list[Any]:
     """Load indices of some runs, wait, and return their numbers."""
     found = []
@@ -93,7 +93,7 @@ def _runs_of(address: int, places: Any, nbytes: int, item: int) -> list[tuple[in
     return [(address + int(at) * item, nbytes) for at in places]
 
 
-def gather_runs(operator: str, out: AhbmTensor, x: AhbmTensor, selection: Selection) -> AhbmTensor:
+def gather_runs(operator: str, out: AhbmTensor, x: AhbmTensor, selection: RunSelection) -> AhbmTensor:
     """Fill contiguous ``out`` with the runs of ``x`` that are selected, in their order."""
     known, item, inner = [_known(each) for each in selection.tensors], dtype_of(x), selection.inner
 
@@ -111,7 +111,7 @@ def gather_runs(operator: str, out: AhbmTensor, x: AhbmTensor, selection: Select
 
 
 def scatter_runs(
-    operator: str, x: AhbmTensor, source: AhbmTensor | float, selection: Selection, accumulate: bool
+    operator: str, x: AhbmTensor, source: AhbmTensor | float, selection: RunSelection, accumulate: bool
 ) -> AhbmTensor:
     """Write contiguous ``source``, or one number, to the runs of ``x`` that are selected, or add it to them."""
     known, item, inner = [_known(each) for each in selection.tensors], dtype_of(x), selection.inner
@@ -147,7 +147,7 @@ def _index(x: AhbmTensor) -> Any:
     return x.contiguous().reshape(-1)
 
 
-def select_rows(x: AhbmTensor, dim: int, index: AhbmTensor) -> Selection:
+def select_rows(x: AhbmTensor, dim: int, index: AhbmTensor) -> RunSelection:
     """Select, for each number of ``index`` in turn, what lies behind it along axis ``dim`` of a contiguous tensor."""
     shape, stride = x.shape, x.stride()
     lead, inner = prod(shape[:dim]), prod(shape[dim + 1 :])
@@ -155,7 +155,7 @@ def select_rows(x: AhbmTensor, dim: int, index: AhbmTensor) -> Selection:
     if lead > 1:
         flat = flat.expand(lead, flat.numel()).contiguous().reshape(-1)
     counted = ((lead, prod(shape[dim:])), (index.numel(), 0)) if lead > 1 else ()
-    return Selection(flat.numel(), inner, ((_index(flat), shape[dim], stride[dim] or inner),), counted)
+    return RunSelection(flat.numel(), inner, ((_index(flat), shape[dim], stride[dim] or inner),), counted)
 
 
 def _index_select(x: AhbmTensor, dim: int, index: AhbmTensor) -> AhbmTensor:
@@ -191,10 +191,10 @@ def _embedding_backward(
     return out.to(grad.dtype)
 
 
-def select_elements(x: AhbmTensor, dim: int, index: AhbmTensor) -> Selection:
+def select_elements(x: AhbmTensor, dim: int, index: AhbmTensor) -> RunSelection:
     """Select an element for each of ``index``: its own place along all axes, but ``dim``, where the index says it."""
     lead = tuple((n, 0 if d == dim else x.stride(d)) for d, n in enumerate(index.shape))
-    return Selection(index.numel(), 1, ((_index(index), x.shape[dim], x.stride(dim)),), lead)
+    return RunSelection(index.numel(), 1, ((_index(index), x.shape[dim], x.stride(dim)),), lead)
 
 
 def _gather(x: AhbmTensor, dim: int, index: AhbmTensor, *, sparse_grad: bool = False) -> AhbmTensor:  # noqa: ARG001
@@ -230,12 +230,12 @@ def _scatter_add_(x: AhbmTensor, dim: int, index: AhbmTensor, src: AhbmTensor) -
 def _index_add_(x: AhbmTensor, dim: int, index: AhbmTensor, source: AhbmTensor, *, alpha: float = 1) -> Any:
     dim = dim % max(x.dim(), 1)
     seen = x.contiguous()
-    source = _scaled(source, alpha).to(x.dtype).contiguous()
+    source = _scale_by(source, alpha).to(x.dtype).contiguous()
     scatter_runs("index_add", seen, source, select_rows(seen, dim, index), accumulate=True)
     return x if seen is x else x.copy_(seen)
 
 
-def _scaled(x: Any, alpha: float) -> Any:
+def _scale_by(x: Any, alpha: float) -> Any:
     return x if alpha == 1 else x * alpha
 
 
@@ -273,7 +273,7 @@ class _Indexed:
     """``x[indices]`` with all indexed axes first: the selection, the shape of the result, and how it goes back."""
 
     x: AhbmTensor
-    selection: Selection
+    selection: RunSelection
     shape: tuple[int, ...]
     order: tuple[int, ...] | None
 
@@ -314,7 +314,7 @@ def _select_indexed(x: AhbmTensor, given: Sequence[Any]) -> _Indexed:
         lead_axes, n = at[0], len(shape)
         total = n + len(kept)
         order = (*range(n, n + lead_axes), *range(n), *range(n + lead_axes, total))
-    return _Indexed(x, Selection(prod(shape) * loops, inner, pairs, lead), (*shape, *kept), order)
+    return _Indexed(x, RunSelection(prod(shape) * loops, inner, pairs, lead), (*shape, *kept), order)
 
 
 def _index_tensor(x: AhbmTensor, indices: Sequence[Any]) -> Any:

@@ -38,7 +38,7 @@ def launch(
     launch_on(name, pes_for(context, sip, nbytes), program, written, read)
 
 
-class _Work:
+class _LaunchedProgram:
     """The function of a launch. Logs keep it; the program, which knows tensors, is dropped once it has run."""
 
     def __init__(self, program: Program, offsets: Sequence[int], place: ProgramPlace | None) -> None:
@@ -64,7 +64,7 @@ def launch_on(
     offsets = [offset for _, offset in places]
 
     place = program_place()
-    work = _Work(program, offsets, place)
+    work = _LaunchedProgram(program, offsets, place)
     if not context.has_data:
         for each in written:
             context.known_values.forget(each.storage.tensor)

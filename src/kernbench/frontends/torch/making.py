@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import torch
 
 from kernbench.common.dtypes import F32, I64
@@ -333,5 +331,3 @@ BY_NAME: Mapping[str, Callable[..., Any]] = MappingProxyType(
     }
 )
 """Lowerings of all forms of an operator, which get the operator too."""
-NUMPY_TYPES = np.generic
-TOTAL = prod

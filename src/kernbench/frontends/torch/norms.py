@@ -13,7 +13,7 @@ from kernbench.common.dtypes import F32
 from kernbench.frontends.torch.boxes import LARGEST
 from kernbench.frontends.torch.launches import dtype_of, launch_on
 from kernbench.frontends.torch.placement import pes_for
-from kernbench.frontends.torch.reductions import Rows, map_rows
+from kernbench.frontends.torch.reductions import StridedRows, map_rows
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, new
 from kernbench.kernels.shares import blocks, share
@@ -82,7 +82,7 @@ def _backward(
     dx = new(tuple(x.shape), x.dtype, sip)
     by_weight, by_bias = (new((len(pes), n), torch.float32, sip) for _ in range(2))
     given = [None if v is None else v.contiguous() for v in (mean, rstd, weight)]
-    lies, to = [Rows(count, n, n, 1, dtype_of(t)) for t in (g_rows, x_rows)], dtype_of(dx)
+    lies, to = [StridedRows(count, n, n, 1, dtype_of(t)) for t in (g_rows, x_rows)], dtype_of(dx)
 
     def program(dx_at: int, dw_at: int, db_at: int, g_at: int, x_at: int, *rest: int, tl: Any) -> None:
         me = tl.site.cube * tl.site.num_pes + tl.site.pe

@@ -52,16 +52,16 @@ def run(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     context = current()
     if torch._C._current_graph_task_id() == -1:  # noqa: SLF001 - how PyTorch's own tracer asks
         context.raise_deferred()
-        return _measured(operator, args, kwargs)
+        return _measure(operator, args, kwargs)
     if not context.has_deferred:
         try:
-            return _measured(operator, args, kwargs)
+            return _measure(operator, args, kwargs)
         except Exception as error:
             context.defer(error)
     return _stand_in(operator, args, kwargs)
 
 
-def _measured(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _measure(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     context = current()
     with context.operators.measure(operator.overloadpacket.__name__):
         if context.has_data:
@@ -82,7 +82,7 @@ WayKind: TypeAlias = Literal["kernel", "pointwise", "list", "view", "memory", "p
 
 
 @value
-class Way:
+class OperatorWay:
     """How an operator is carried out.
 
     ``kind``: by a kernel, by a rule for elements, by one launch for lists, as a view, as memory that nobody has
@@ -94,22 +94,22 @@ class Way:
 
 
 @cache
-def way_of(operator: TorchOperator) -> Way:
+def way_of(operator: TorchOperator) -> OperatorWay:
     """Return how an operator is carried out: the first of the ways that there are."""
     own = _kernel_of(operator)
     if own is not None:
-        return Way("kernel", own)
+        return OperatorWay("kernel", own)
     name = operator.overloadpacket.__name__
     if torch.Tag.inplace_view in operator.tags:
-        return Way("view", _view_in_place)
+        return OperatorWay("view", _view_in_place)
     if _is_view(operator):
-        return Way("view", _view)
+        return OperatorWay("view", _view)
     if name in _UNWRITTEN:
-        return Way("memory", _unwritten)
+        return OperatorWay("memory", _unwritten)
     rule = rule_of(name if name.endswith("__") else name.rstrip("_"), operator._overloadname)  # noqa: SLF001
     if rule is not None and operator.namespace == "aten":
-        return Way("pointwise", lambda op, args, kwargs: carry_out(op, rule, args, kwargs))
-    return Way("list", _listed) if name.startswith("_foreach_") else _way_by_parts(operator)
+        return OperatorWay("pointwise", lambda op, args, kwargs: carry_out(op, rule, args, kwargs))
+    return OperatorWay("list", _carry_out_list) if name.startswith("_foreach_") else _way_by_parts(operator)
 
 
 def _kernel_of(operator: TorchOperator) -> Callable[[TorchOperator, Any, Any], Any] | None:
@@ -124,17 +124,17 @@ def _kernel_of(operator: TorchOperator) -> Callable[[TorchOperator, Any, Any], A
     return None if by_name is None else lambda op, args, kwargs: by_name(op, *args, **kwargs)
 
 
-def _way_by_parts(operator: TorchOperator) -> Way:
+def _way_by_parts(operator: TorchOperator) -> OperatorWay:
     """Return the way of an operator that is nothing of its own here."""
     if _is_composite(operator):
-        return Way("parts", lambda op, args, kwargs: op.decompose(*args, **kwargs))
+        return OperatorWay("parts", lambda op, args, kwargs: op.decompose(*args, **kwargs))
     decomposed = _DECOMPOSITIONS.get(operator)
     if decomposed is not None:
-        return Way("parts", _Decomposition(decomposed))
+        return OperatorWay("parts", _Decomposition(decomposed))
     functional = _functional(operator)
     if functional is not None:
-        return Way("another form", lambda _, args, kwargs: args[0].copy_(functional(*args, **kwargs)))
-    return Way("host", on_host)
+        return OperatorWay("another form", lambda _, args, kwargs: args[0].copy_(functional(*args, **kwargs)))
+    return OperatorWay("host", on_host)
 
 
 class _Decomposition:
@@ -163,7 +163,7 @@ def _view_in_place(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     return args[0]
 
 
-def _listed(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
+def _carry_out_list(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     """Carry out an operator on lists: by one launch, else as PyTorch's CPU does, tensor by tensor."""
     found = optimizers.foreach(operator, args, kwargs)
     if found is not NotImplemented:
@@ -187,10 +187,10 @@ def _functional(operator: TorchOperator) -> TorchOperator | None:
     name = operator.overloadpacket.__name__
     if not name.endswith("_") or name.endswith("__"):
         return None
-    packet = vars(aten).get(name[:-1]) or getattr(aten, name[:-1], None)
-    if packet is None or operator._overloadname not in packet.overloads():  # noqa: SLF001
+    try:
+        found = getattr(getattr(aten, name[:-1]), operator._overloadname)  # noqa: SLF001
+    except AttributeError:  # there is no such form
         return None
-    found = getattr(packet, operator._overloadname)  # noqa: SLF001
     return found if way_of(found).kind != "host" else None
 
 

@@ -19,7 +19,7 @@ from kernbench.frontends.torch.placement import policy_for
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import KnownValues, Tensor
 
-Kind: TypeAlias = "tuple[int, DType, int]"
+StorageKind: TypeAlias = "tuple[int, DType, int]"
 """Elements, type and SIP: a storage is used again for another of its kind."""
 BLOCK_BYTES = 512
 """PyTorch's allocators count in blocks of so many bytes."""
@@ -34,7 +34,7 @@ class DeviceOutOfMemoryError(AllocationError, torch.OutOfMemoryError):
 class Holder:
     """A storage that a tensor has: its kind, and the module and the line that made it."""
 
-    kind: Kind
+    kind: StorageKind
     module: str
     place: ProgramPlace | None
 
@@ -67,7 +67,7 @@ class Pool:
     context: RuntimeContext[Any]
     known: KnownValues
     live: dict[Tensor, Holder] = field(default_factory=dict)
-    dropped: dict[Kind, list[Tensor]] = field(default_factory=dict)
+    dropped: dict[StorageKind, list[Tensor]] = field(default_factory=dict)
     collected: list[Tensor] = field(default_factory=list)
     made: int = 0
     allocated: dict[int, int] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Pool:
         else:
             self.dropped.setdefault((n, item, sip), []).append(tensor)
 
-    def _make(self, kind: Kind) -> Tensor:
+    def _make(self, kind: StorageKind) -> Tensor:
         try:
             return self._allocate(kind)
         except AllocationError:
@@ -108,7 +108,7 @@ class Pool:
         except AllocationError as error:
             raise self._full(kind) from error
 
-    def _allocate(self, kind: Kind) -> Tensor:
+    def _allocate(self, kind: StorageKind) -> Tensor:
         (n, item, sip), context = kind, self.context
         policy = policy_for(context, n * item.itemsize)
         before = context.devices.current
@@ -129,7 +129,7 @@ class Pool:
         for tensor in (*[each for shelf in shelves for each in shelf], *found):
             tensor.free()
 
-    def _full(self, kind: Kind) -> DeviceOutOfMemoryError:
+    def _full(self, kind: StorageKind) -> DeviceOutOfMemoryError:
         n, item, sip = kind
         here = [each for each in self.live.values() if each.kind[2] == sip]
         largest = sorted(here, key=lambda each: -each.kind[0] * each.kind[1].itemsize)[:_MOST_NAMED]

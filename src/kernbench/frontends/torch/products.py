@@ -31,7 +31,7 @@ _AHEAD = 2
 
 
 @value
-class Grid:
+class ProductGrid:
     """How PEs share a product out: ``batches`` groups, each with rows and columns of the result split over its PEs."""
 
     batches: int
@@ -60,14 +60,14 @@ class PeRates:
 
 
 @lru_cache(maxsize=4096)
-def choose_grid(rates: PeRates, pes: int, batch: int, m: int, k: int, n: int, itemsize: int) -> Grid:
+def choose_grid(rates: PeRates, pes: int, batch: int, m: int, k: int, n: int, itemsize: int) -> ProductGrid:
     """Return the grid that is the fastest by what each PE computes and reads.
 
     A PE computes whole tiles of the matrix unit, and reads its rows of A and its columns of B; of equal grids the one
     that splits columns, since weights lie by output features.
     """
     tile_m, tile_k, tile_n = rates.tile
-    found: tuple[float, int, Grid] | None = None
+    found: tuple[float, int, ProductGrid] | None = None
     batches = min(batch, pes)
     each = -(-batch // batches)
     free = pes // batches
@@ -81,7 +81,7 @@ def choose_grid(rates: PeRates, pes: int, batch: int, m: int, k: int, n: int, it
         read = (own_m + own_n) * k * itemsize / rates.bytes_per_ns
         cost = each * (max(computed, read) + min(computed, read) / 8)
         if found is None or cost < found[0]:
-            found = cost, rows, Grid(batches, rows, columns)
+            found = cost, rows, ProductGrid(batches, rows, columns)
     assert found is not None, "one row of PEs is always possible"
     return found[2]
 
@@ -121,7 +121,7 @@ class Product:
     m: int
     k: int
     n: int
-    grid: Grid
+    grid: ProductGrid
     a: Matrices
     b: Matrices
     out: Matrices

@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 
 @value
-class Rows:
+class StridedRows:
     """A tensor as rows of what is worked on together: elements from row to row, and from one to the next within."""
 
     rows: int
@@ -47,7 +47,7 @@ class Rows:
         return tl.load(first, (count, size), self.dtype, strides=steps)
 
 
-def as_rows(x: AhbmTensor, dims: Sequence[int]) -> tuple[AhbmTensor, Rows]:
+def as_rows(x: AhbmTensor, dims: Sequence[int]) -> tuple[AhbmTensor, StridedRows]:
     """Return ``x``, or a copy of it, and how it lies as rows along ``dims``, in the order of the other axes."""
     kept = [d for d in range(x.dim()) if d not in dims]
     seen = x.permute(*kept, *dims)
@@ -57,7 +57,7 @@ def as_rows(x: AhbmTensor, dims: Sequence[int]) -> tuple[AhbmTensor, Rows]:
     if outer is None or inner is None or (inner == 0 and size > 1) or (outer == 0 and rows > 1):
         seen = seen.contiguous()
         outer, inner = size, 1
-    return seen, Rows(rows, size, outer, inner, dtype_of(x))
+    return seen, StridedRows(rows, size, outer, inner, dtype_of(x))
 
 
 def _one_stride(shape: Sequence[int], strides: Sequence[int]) -> int | None:
@@ -118,12 +118,14 @@ def reduce(
         return out
     some = new((parts, rows.rows), wide, x.storage.tensor.sip)
     _fold_rows(operator, fold, seen, rows, some, 1.0, parts)
-    between = Rows(rows.rows, parts, 1, rows.rows, dtype_of(some))
+    between = StridedRows(rows.rows, parts, 1, rows.rows, dtype_of(some))
     _fold_rows(operator, Fold(fold.name, fold.combine), some, between, out, scale, 1)
     return out
 
 
-def _fold_rows(operator: str, fold: Fold, x: AhbmTensor, rows: Rows, out: AhbmTensor, scale: float, parts: int) -> None:
+def _fold_rows(
+    operator: str, fold: Fold, x: AhbmTensor, rows: StridedRows, out: AhbmTensor, scale: float, parts: int
+) -> None:
     """Launch the fold of every row, in ``parts`` that different programs take: out is (parts, rows), or (rows,)."""
     to = dtype_of(out)
 
@@ -255,7 +257,7 @@ def map_rows(
     """
     n = x.shape[-1]
     rows = x.numel() // n
-    lies = Rows(rows, n, n, 1, dtype_of(x))
+    lies = StridedRows(rows, n, n, 1, dtype_of(x))
     given = [v for v in vectors if v is not None]
 
     def program(*addresses: int, tl: Any) -> None:
@@ -309,7 +311,7 @@ def _rows_of(operator: str, grad: AhbmTensor, y: AhbmTensor, dim: int, dtype: An
     n = g.shape[-1]
     rows = g.numel() // n
     out = new(tuple(g.shape), dtype, g.storage.tensor.sip)
-    to, lies = dtype_of(out), [Rows(rows, n, n, 1, dtype_of(t)) for t in (g, y)]
+    to, lies = dtype_of(out), [StridedRows(rows, n, n, 1, dtype_of(t)) for t in (g, y)]
 
     def program(out_at: int, g_at: int, y_at: int, *, tl: Any) -> None:
         first, mine = share(rows, tl)
@@ -398,7 +400,7 @@ def _cumsum(x: AhbmTensor, dim: int, *, dtype: Any = None) -> Any:
     return _back(out, x, at)
 
 
-def _ordered(operator: str, x: AhbmTensor, dim: int, descending: bool, count: int | None) -> tuple[Any, Any]:
+def _order(operator: str, x: AhbmTensor, dim: int, descending: bool, count: int | None) -> tuple[Any, Any]:
     """Sort along an axis; ``count``: the first so many are kept."""
     seen, at = _along_last(x, dim)
     n = seen.shape[-1]
@@ -408,7 +410,7 @@ def _ordered(operator: str, x: AhbmTensor, dim: int, descending: bool, count: in
     rows = seen.numel() // max(n, 1)
     if not keep or not rows:
         return values, indices
-    lies, to, item = Rows(rows, n, n, 1, dtype_of(x)), I64.itemsize, dtype_of(x)
+    lies, to, item = StridedRows(rows, n, n, 1, dtype_of(x)), I64.itemsize, dtype_of(x)
 
     def program(values_at: int, indices_at: int, x_at: int, *, tl: Any) -> None:
         first, mine = share(rows, tl)
@@ -425,22 +427,22 @@ def _ordered(operator: str, x: AhbmTensor, dim: int, descending: bool, count: in
 
 
 def _sort(x: AhbmTensor, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:
-    return _ordered("sort", x, dim, descending, None)
+    return _order("sort", x, dim, descending, None)
 
 
 def _sort_stable(x: AhbmTensor, *, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:  # noqa: ARG001
-    return _ordered("sort", x, dim, descending, None)
+    return _order("sort", x, dim, descending, None)
 
 
 def _topk(x: AhbmTensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Any, Any]:  # noqa: A002, ARG001
-    return _ordered("topk", x, dim, largest, k)
+    return _order("topk", x, dim, largest, k)
 
 
 def _count_into(x: AhbmTensor, bins: int, bin_of: Callable[..., Any], dtype: Any, name: str) -> AhbmTensor:
     """Count the elements for which ``bin_of(tl, elements)`` is each of 0, 1, …: programs share the bins."""
     out = new((bins,), dtype, x.storage.tensor.sip)
     flat, to = x.contiguous().reshape(-1), dtype_of(out)
-    lies = Rows(1, flat.numel(), flat.numel(), 1, dtype_of(x))
+    lies = StridedRows(1, flat.numel(), flat.numel(), 1, dtype_of(x))
 
     def program(out_at: int, x_at: int, *, tl: Any) -> None:
         first, mine = share(bins, tl)
