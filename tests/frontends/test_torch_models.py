@@ -18,9 +18,21 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import kernbench.torch  # noqa: E402, F401
-from frontends.torch_programs import AHBM, check_step, load_models, machine, train_step  # noqa: E402
+from frontends.torch_programs import (  # noqa: E402
+    AHBM,
+    EXAMPLES,
+    ONE_CUBE,
+    check_step,
+    load_models,
+    machine,
+    train_step,
+)
 from kernbench.common.errors import UnmodelledError  # noqa: E402
+from kernbench.engine.engine import GraphEngine  # noqa: E402
 from kernbench.frontends.torch.storage import UnknownTypeError  # noqa: E402
+from kernbench.runtime_api.bench_registry import load_script  # noqa: E402
+from kernbench.runtime_api.bench_runner import run_bench  # noqa: E402
+from kernbench.runtime_api.frontends import frontend_settings  # noqa: E402
 
 MODELS = load_models()
 
@@ -237,6 +249,19 @@ def test_parameters_stay_what_they_are_when_a_module_moves() -> None:
         before = model.norm.bias.detach().cpu()
         optimizer.step()
         assert not torch.equal(model.norm.bias.detach().cpu(), before)
+
+
+def test_a_training_script_as_for_a_gpu() -> None:
+    result = run_bench(
+        topology=ONE_CUBE,
+        bench_fn=load_script(str(EXAMPLES / "train.py"), ()),
+        engine_factory=lambda machine, _: GraphEngine(machine, enable_data=True),
+        frontends=frontend_settings(["torch.as_cuda=true", "torch.strict=true"]),
+    )
+    result.raise_for_status()
+    assert not result.unmodelled
+    assert {"mm", "scaled_dot_product_attention", "_fused_adamw_"} <= {each.name for each in result.operators}
+    assert sum(each.ns for each in result.operators) <= result.sim_ns
 
 
 def test_a_product_on_one_pe_goes_by_the_best_blocks() -> None:

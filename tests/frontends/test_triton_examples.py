@@ -24,11 +24,11 @@ TIMES = {
     "dropout": 1970.766,
     "gather": 2388.888,
     "layer_norm": 3985.481,
-    "layer_norm_backward": 5654.943,
+    "layer_norm_backward": 5580.4,
     "matmul": 3813.737,
     "matmul_descriptors": 2921.092,
     "softmax": 3731.105,
-    "split_k": 5887.691,
+    "split_k": 5876.843,
     "vector_add": 7858.626,
 }
 READS_VALUES = {"gather", "layer_norm_backward"}
