@@ -157,13 +157,14 @@ class RunExplanation:
         return [(each.name, each.request_id, each.roofline) for each in self.launches]
 
     def longest_of_each_name(self) -> tuple[LaunchExplanation, ...]:
-        """Return the launch of each name that took longest."""
+        """Return the launch of each name that took longest; the name with most of the run's path comes first."""
         found: dict[str, LaunchExplanation] = {}
         for launch in self.launches:
             best = found.get(launch.name)
             if best is None or launch.path.ps > best.path.ps:
                 found[launch.name] = launch
-        return tuple(found.values())
+        spent = self._sum_by_name()
+        return tuple(sorted(found.values(), key=lambda launch: -spent.get(launch.name, 0)))
 
 
 @patient_collector()
