@@ -62,12 +62,28 @@ a.diagonal()*2  f.cross_entropy(a,i.flatten()[:5])  f.mse_loss(a,b)  f.l1_loss(a
 f.binary_cross_entropy_with_logits(a,(b>0).float())
 """
 
+EDGES = """
+a.norm(0)  a.half().mul(300).norm()  a.half().mul(500).std()  a.half()*0.001  a.half()*70000  a.bfloat16().var()
+a%0.1  a//0.1  torch.fmax(a/0.,b)  (a*0)**0  a.sum(dtype=torch.int64)  a[0,0].sum()  a[0,0].max()  a[0,0].softmax(0)
+a[0,0].norm()  a[:0].sum(0)  a[:0].mean()  (a[:0]>0).all()  torch.addmm(c,a[:,:0],a[:0])  a[torch.tensor([0,2])]
+a[:,torch.arange(7)>3]  a.view(torch.int32)  a.half().view(torch.int16)
+torch.add(a,b,out=torch.empty(0,device=a.device))  torch.mm(a,b.T,out=torch.empty(5,5,device=a.device))
+torch.cat([a,b],out=torch.empty(0,device=a.device))  torch.where(a>0,torch.tensor(1.),torch.tensor(2.))
+torch.where(a>0,a,torch.tensor(2.))
+f.scaled_dot_product_attention(q,q,q,attn_mask=a[:1,:1]*torch.zeros(6,6,device=a.device)+low)
+f.scaled_dot_product_attention(q,q,q,attn_mask=low==0)  f.scaled_dot_product_attention(q.repeat(2,1,1,1),q,q)
+f.scaled_dot_product_attention(q,q[:,:,:0],q[:,:,:0])
+"""
+
 
 def operands(device: Any) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
     a, b, c, t, q = (torch.randn(n, generator=generator) for n in ((5, 7), (5, 7), (7,), (4, 6, 33), (1, 4, 6, 8)))
     i = torch.tensor([[1, 3, 0], [2, 2, 4]])
-    return {name: x.to(device) for name, x in zip("abctqi", (a, b, c, t, q, i), strict=True)}
+    low = torch.zeros(6, 6).masked_fill(torch.eye(6) > 0, float("-inf"))
+    low[2] = float("-inf")  # a query without keys
+    tensors = dict(zip("abctqi", (a, b, c, t, q, i), strict=True)) | {"low": low}
+    return {name: x.to(device) for name, x in tensors.items()}
 
 
 def check(text: str) -> None:
@@ -85,7 +101,9 @@ def check(text: str) -> None:
             assert not context.unmodelled, expression
 
 
-@pytest.mark.parametrize("table", [ELEMENTS, AXES, PRODUCTS, INDICES], ids=["elements", "axes", "products", "indices"])
+@pytest.mark.parametrize(
+    "table", [ELEMENTS, AXES, PRODUCTS, INDICES, EDGES], ids=["elements", "axes", "products", "indices", "edges"]
+)
 def test_operators_give_what_pytorch_gives(table: str) -> None:
     check(table)
 
@@ -135,6 +153,15 @@ def test_dropout_keeps_what_the_hosts_generator_says() -> None:
         torch.testing.assert_close(y.detach().cpu()[kept], torch.full((int(kept.sum()),), 4 / 3))
         y.sum().backward()
         assert torch.equal(x.grad.cpu() != 0, kept)
+
+
+def test_data_of_a_tensor_is_what_the_program_sets() -> None:
+    with machine():
+        layer = torch.nn.Linear(3, 2, bias=False).to(AHBM)
+        layer.weight.data = torch.full((2, 3), 0.5, device=AHBM)
+        assert layer(torch.ones(1, 3, device=AHBM)).tolist() == [[1.5, 1.5]]
+        layer.weight.data = layer.weight.data.half()
+        assert layer.weight.tolist() == [[0.5] * 3] * 2
 
 
 def test_lists_of_tensors_are_one_launch() -> None:

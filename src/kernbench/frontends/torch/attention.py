@@ -21,8 +21,10 @@ _NAME = "scaled_dot_product_attention"
 _QUERIES, _KEYS = 128, 256
 _FEW, _LEAST_KEYS = 32, 64
 """Few queries: the keys of a head are split over PEs, so many at least on each."""
-_MASKED = -1e30
-"""In place of minus infinity: its exponential is 0 beside any real score, and a row of it alone is no NaN."""
+_LOWEST, _GONE = -1e30, -2e38
+"""No score is below the first, which a finite mask leaves; the second is that of a key that is masked off."""
+_LEAST_F32, _NEVER = -3.4028234663852886e38, 1e30
+"""Below the first is minus infinity alone; the second is the logarithm of a sum that no weight is anything of."""
 
 
 @value
@@ -91,8 +93,16 @@ class Attention:
             query = self.q.load(q, (z, head, row), (rows, self.d), tl)
             last = min(self.keys, row + rows) if self.causal else self.keys
             mixed, total, top = self._attend(query, (z, head, row), (0, max(last, 1)), k, v, bias, tl)
-            self.out.store(out, (z, head, row), mixed / total, tl)
-            tl.store(lse + ((z * self.heads + head) * self.queries + row) * F32.itemsize, top + tl.log(total))
+            mixed, logarithm = self._finish(mixed, total, top, tl)
+            self.out.store(out, (z, head, row), mixed, tl)
+            tl.store(lse + ((z * self.heads + head) * self.queries + row) * F32.itemsize, logarithm)
+
+    def _finish(self, mixed: Any, total: Any, top: Any, tl: Any) -> tuple[Any, Any]:
+        """Return the result, 0 for a query without keys, and the logarithm of the sum of its weights."""
+        if self.bias is None:
+            return mixed / total, top + tl.log(total)
+        some = total > 0
+        return mixed / tl.where(some, total, 1.0), tl.where(some, top + tl.log(total), _NEVER)
 
     @property
     def block_q(self) -> int:
@@ -126,8 +136,9 @@ class Attention:
             total = tl.sum(tl.load(total_at + rows, (n, queries, 1), F32) * weight, 0)
             mixed = tl.sum(tl.load(mixed_at + rows * self.dv, (n, queries, self.dv), F32) * weight, 0)
             z, head = divmod(unit, self.heads)
-            self.out.store(out, (z, head, 0), mixed / total, tl)
-            tl.store(lse + unit * queries * F32.itemsize, tl.reshape(top, (queries, 1)) + tl.log(total))
+            mixed, logarithm = self._finish(mixed, total, tl.reshape(top, (queries, 1)), tl)
+            self.out.store(out, (z, head, 0), mixed, tl)
+            tl.store(lse + unit * queries * F32.itemsize, logarithm)
 
     def _attend(
         self, query: Any, at: tuple[int, int, int], seen: tuple[int, int], k: int, v: int, bias: int | None, tl: Any
@@ -146,10 +157,12 @@ class Attention:
                 score = self._add_bias(score, bias, (z, head, row), key, tl)
             if self.causal and key + keys - 1 > row:
                 position = tl.iota((query.shape[0], 1), I32, axis=0) + (row - key)
-                score = tl.where(tl.iota((1, keys), I32) <= position, score, _MASKED)
+                score = tl.where(tl.iota((1, keys), I32) <= position, score, _GONE)
             largest = tl.max(score, 1, keepdims=True)
             largest = largest if top is None else tl.maximum(largest, top)
             weight = tl.exp(score - largest)
+            if self.bias is not None:  # a query may have no key
+                weight = tl.where(score > _GONE / 2, weight, 0.0)
             sums = tl.sum(weight, 1, keepdims=True)
             if mixed is not None:
                 fade = tl.exp(top - largest)
@@ -167,8 +180,9 @@ class Attention:
         extent = tuple(1 if step == 0 else n for n, step in zip(score.shape, steps[2:], strict=True))
         loaded = tl.load(first, extent, self.bias.dtype, strides=tuple(max(step, 1) * item for step in steps[2:]))
         if self.bias_is_mask:
-            return tl.where(loaded, score, _MASKED)
-        return tl.maximum(score + tl.cast(loaded, F32), _MASKED)
+            return tl.where(loaded, score, _GONE)
+        wide = tl.cast(loaded, F32)
+        return tl.where(wide < _LEAST_F32, _GONE, tl.maximum(score + wide, _LOWEST))
 
 
 def attend(
@@ -305,7 +319,8 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Any:
     """As PyTorch's; with dropout, or on other than four axes, by products and softmax, as PyTorch has it in full."""
-    fits = query.dim() == key.dim() == value.dim() == 4 and not dropout_p
+    fits = query.dim() == key.dim() == value.dim() == 4 and not dropout_p and key.shape[2] > 0
+    fits = fits and query.shape[0] == key.shape[0] == value.shape[0] and key.shape[2] == value.shape[2]
     shared = fits and query.shape[1] % key.shape[1] == 0 and (enable_gqa or query.shape[1] == key.shape[1])
     if not shared or key.shape[1] != value.shape[1]:
         return _in_full(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)

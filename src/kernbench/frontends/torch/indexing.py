@@ -19,7 +19,7 @@ from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.storage import current
-from kernbench.frontends.torch.tensor import AhbmTensor, known_tensor, new
+from kernbench.frontends.torch.tensor import AhbmTensor, from_host, known_tensor, new
 from kernbench.kernels.shares import blocks, share
 
 aten = torch.ops.aten
@@ -260,7 +260,8 @@ def _index_copy(x: AhbmTensor, dim: int, index: AhbmTensor, source: AhbmTensor) 
 def _as_numbers(x: AhbmTensor, indices: Sequence[Any]) -> list[Any]:
     """Return indices without masks: a mask of truth values becomes one tensor of numbers for each of its axes."""
     found: list[Any] = []
-    for each in indices:
+    for given in indices:
+        each = given if given is None or isinstance(given, AhbmTensor) else from_host(given, x.storage.tensor.sip)
         if each is not None and each.dtype in (torch.bool, torch.uint8):
             found += each.nonzero().unbind(1)
         else:
@@ -324,7 +325,9 @@ def _index_tensor(x: AhbmTensor, indices: Sequence[Any]) -> Any:
 
 
 def _index_put_(x: AhbmTensor, indices: Sequence[Any], values: AhbmTensor, accumulate: bool = False) -> Any:
-    mask = indices[0] if len(indices) == 1 else None
+    if not isinstance(values, AhbmTensor):
+        values = from_host(values.to(x.dtype), x.storage.tensor.sip)
+    mask = indices[0] if len(indices) == 1 and isinstance(indices[0], AhbmTensor) else None
     if (
         mask is not None
         and mask.dtype is torch.bool

@@ -13,13 +13,15 @@ from torch._library.custom_ops import OPDEFS
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
+from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import convolution, indexing, making, norms, optimizers, products, reductions
 from kernbench.frontends.torch.hosted import leaves, on_host, written_by
+from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.pointwise import carry_out, rule_of
 from kernbench.frontends.torch.storage import KNOWN_BYTES, MACHINE_TYPES, UnknownTypeError, current
-from kernbench.frontends.torch.tensor import AhbmTensor, new, put_known, sip_of, without_elements
+from kernbench.frontends.torch.tensor import AhbmTensor, new, put_known, resize, sip_of, without_elements
 
 aten = torch.ops.aten
 TorchOperator = Any
@@ -36,6 +38,7 @@ _LOWERINGS: Mapping[TorchOperator, Lowering] = MappingProxyType(
         **making.LOWERINGS,
         **optimizers.LOWERINGS,
         **convolution.LOWERINGS,
+        aten.resize_.default: lambda x, size, **_: resize(x, tuple(size)),
     }
 )
 _DECOMPOSITIONS: Mapping[TorchOperator, Lowering] = MappingProxyType(
@@ -94,12 +97,15 @@ class OperatorWay:
 
 
 @cache
-def way_of(operator: TorchOperator) -> OperatorWay:
+def way_of(operator: TorchOperator) -> OperatorWay:  # noqa: PLR0911 - a way a line
     """Return how an operator is carried out: the first of the ways that there are."""
     own = _kernel_of(operator)
     if own is not None:
         return OperatorWay("kernel", own)
     name = operator.overloadpacket.__name__
+    plain_form = _form_without_out(operator)
+    if plain_form is not None:
+        return OperatorWay("another form", lambda op, args, kwargs: _write_out(op, plain_form, args, kwargs))
     if torch.Tag.inplace_view in operator.tags:
         return OperatorWay("view", _view_in_place)
     if _is_view(operator):
@@ -194,6 +200,34 @@ def _functional(operator: TorchOperator) -> TorchOperator | None:
     return found if way_of(found).kind != "host" else None
 
 
+def _form_without_out(operator: TorchOperator) -> TorchOperator | None:
+    """Return the form of an operator with ``out=`` that makes its results; None for an operator without."""
+    arguments = operator._schema.arguments  # noqa: SLF001 - what subclasses look at
+    if not any(each.is_out for each in arguments):
+        return None
+    names = [each.name for each in arguments if not each.is_out]
+    for overload in operator.overloadpacket.overloads():
+        found = getattr(operator.overloadpacket, overload)
+        its = found._schema.arguments  # noqa: SLF001
+        if (
+            not any(each.is_out or each.alias_info for each in its)
+            and [each.name for each in its][: len(names)] == names
+        ):
+            return found
+    return None
+
+
+def _write_out(operator: TorchOperator, form: TorchOperator, args: Any, kwargs: Any) -> Any:
+    """Carry out the form that makes results, and copy them to where they are to be, made as large as they are."""
+    outs = {each.name: kwargs[each.name] for each in operator._schema.arguments if each.is_out}  # noqa: SLF001
+    found = form(*args, **{name: x for name, x in kwargs.items() if name not in outs})
+    results = found if isinstance(found, list | tuple) else [found]
+    for target, result in zip(outs.values(), results, strict=True):
+        resize(target, tuple(result.shape)).copy_(result)
+    written = tuple(outs.values())
+    return written[0] if len(written) == 1 else written
+
+
 def _is_view(operator: TorchOperator) -> bool:
     returned = [each.alias_info for each in operator._schema.returns]  # noqa: SLF001 - what subclasses look at
     viewed = bool(returned) and all(alias is not None and not alias.is_write for alias in returned)
@@ -205,6 +239,8 @@ def _view(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     if _is_composite(operator):  # a copy, where the elements do not lie so that a view does
         return operator.decompose(*args, **kwargs)
     base = next(each for each in args if isinstance(each, AhbmTensor))
+    if operator is aten.view.dtype and args[1].itemsize != base.dtype.itemsize:
+        raise InputError(f"{program_place()}: view of {base.dtype} as {args[1]}: only as a type of as many bytes")
     found = operator(*tree_map(without_elements, args), **tree_map(without_elements, kwargs))
     return tree_map(lambda each: _seen_as(base, each) if isinstance(each, torch.Tensor) else each, found)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from kernbench.common.dtypes import F32, DType
@@ -96,16 +97,14 @@ def apply_all(name: str, work: Sequence[tuple[Body, AhbmTensor, Sequence[AhbmTen
 
 
 def carry_out(operator: Any, rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Carry out an operator that has a rule; ``x.add_(y)`` and ``out=`` write where they are told."""
+    """Carry out an operator that has a rule; ``x.add_(y)`` writes where it is told."""
     name = operator.overloadpacket.__name__
-    options = {key: plain(x) for key, x in kwargs.items() if key != "out"}
+    options = {key: plain(x) for key, x in kwargs.items()}
     given = [plain(x) for x in args]
-    if "out" in kwargs:
-        out = kwargs["out"]
-    elif name.endswith("_") and not name.endswith("__"):
+    if name.endswith("_") and not name.endswith("__"):
         out = args[0]
     else:
-        form = operator(*[without_elements(x) for x in given], **{k: without_elements(x) for k, x in options.items()})
+        form = operator(*[_form_of(x) for x in args], **{k: _form_of(x) for k, x in kwargs.items()})
         like = next(x for x in (*given, *options.values()) if isinstance(x, AhbmTensor))
         out = new(tuple(form.shape), form.dtype, like.storage.tensor.sip, form.stride())
     single = name if name.endswith("__") else name.rstrip("_")
@@ -126,8 +125,13 @@ def work_of(
         _with_numbers(chosen, given, options),
         out,
         inputs,
-        _compute_types(rule, dtype_of(out), inputs, common),
+        _compute_types(rule, dtype_of(out), inputs, common, (*given, *options.values())),
     )
+
+
+def _form_of(x: Any) -> Any:
+    """Return an argument without elements, of the host's tensors too."""
+    return x.to("meta") if isinstance(x, torch.Tensor) and not isinstance(x, AhbmTensor) else without_elements(x)
 
 
 def plain(x: Any) -> Any:
@@ -147,17 +151,30 @@ def _with_numbers(body: Body, args: Sequence[Any], options: Mapping[str, Any]) -
     return call
 
 
+def _holds(item: DType, x: Any) -> bool:
+    """Tell whether a type has a number of the program exactly; of anything else there is no question."""
+    if not isinstance(x, int | float) or isinstance(x, bool):
+        return True
+    with np.errstate(all="ignore"):
+        return bool(np.asarray(x, np.float64).astype(item.numpy).astype(np.float64) == x) or math.isnan(x)
+
+
 def _common_type(operands: Sequence[Any]) -> Any:
     forms = [without_elements(x) for x in operands if isinstance(x, AhbmTensor | int | float)]
     return torch.result_type(forms[0], forms[1]) if len(forms) == 2 else forms[0].dtype
 
 
-def _compute_types(rule: Rule, out: DType, operands: Sequence[AhbmTensor], common: Any) -> tuple[DType, ...]:
-    """Return the types that operands are cast to; ``common``: PyTorch's type for all of them."""
+def _compute_types(
+    rule: Rule, out: DType, operands: Sequence[AhbmTensor], common: Any, arguments: Sequence[Any]
+) -> tuple[DType, ...]:
+    """Return the types that operands are cast to; ``common``: PyTorch's type for all of them.
+
+    A narrow float is computed in f32 too where a number of the program is none of its own.
+    """
     wide = out
     if rule.compute_in == "operands" and common is not None:
         wide = machine_type(common)
-    elif rule.compute_in == "f32" and out.is_float:
+    elif out.is_float and (rule.compute_in == "f32" or not all(_holds(out, x) for x in arguments)):
         wide = F32
     return tuple([dtype_of(x) if i in rule.conditions else wide for i, x in enumerate(operands)])
 
@@ -194,7 +211,9 @@ def _divide(tl: Any, a: Any, b: Any, rounding_mode: str | None = None) -> Any:
 def _floor_divide(tl: Any, a: Any, b: Any) -> Any:
     found = tl.elementwise("div", a, b)
     if found.dtype.is_float:
-        return tl.floor(found)
+        found = (a - _remainder(tl, a, b)) / b
+        whole = tl.floor(found)
+        return whole + tl.cast(found - whole > 0.5, whole.dtype)
     rest = tl.elementwise("sub", a, found * b)
     against = tl.elementwise("ne", tl.elementwise("lt", rest, 0), _negative(tl, b))
     inexact = tl.elementwise("and", tl.elementwise("ne", rest, 0), against)
@@ -206,12 +225,17 @@ def _negative(tl: Any, b: Any) -> Any:
 
 
 def _remainder(tl: Any, a: Any, b: Any) -> Any:
-    return tl.elementwise("sub", a, _floor_divide(tl, a, b) * b)
+    """Return what is left of ``a``, with the sign of ``b``."""
+    rest = tl.elementwise("rem", a, b)
+    if not rest.dtype.is_float:
+        return tl.elementwise("sub", a, _floor_divide(tl, a, b) * b)
+    against = tl.elementwise("ne", rest < 0, _negative(tl, b))
+    return tl.where(tl.elementwise("and", tl.elementwise("ne", rest, 0), against), rest + b, rest)
 
 
 def _power(tl: Any, x: Any, exponent: Any) -> Any:
     powers = {
-        0: lambda: x * 0 + 1,
+        0: lambda: tl.full(x.shape, 1, x.dtype),
         1: lambda: x,
         2: lambda: x * x,
         3: lambda: x * x * x,
@@ -272,6 +296,14 @@ def _hardsigmoid(tl: Any, x: Any) -> Any:
 
 def _sign(tl: Any, x: Any) -> Any:
     return tl.cast(x > 0, x.dtype) - tl.cast(x < 0, x.dtype)
+
+
+def _ignoring_nan(name: str) -> Body:
+    def body(tl: Any, a: Any, b: Any) -> Any:
+        found = tl.where(tl.elementwise("isnan", b), a, tl.elementwise(name, a, b))
+        return tl.where(tl.elementwise("isnan", a), b, found)
+
+    return body
 
 
 def _lerp(tl: Any, start: Any, end: Any, weight: Any) -> Any:  # noqa: ARG001 - as all rules
@@ -373,8 +405,8 @@ RULES: MappingProxyType[str, Rule] = MappingProxyType(
         "sign": Rule(_sign),
         "maximum": _one("maximum"),
         "minimum": _one("minimum"),
-        "fmax": _one("maximum"),
-        "fmin": _one("minimum"),
+        "fmax": Rule(_ignoring_nan("maximum"), "result"),
+        "fmin": Rule(_ignoring_nan("minimum"), "result"),
         "atan2": _one("atan2"),
         "hypot": _one("hypot"),
         "copysign": _one("copysign"),

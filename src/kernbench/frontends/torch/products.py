@@ -16,7 +16,6 @@ from kernbench.frontends.placed import whole_grid
 from kernbench.frontends.torch.launches import dtype_of, launch, launch_on
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.placement import pes_for
-from kernbench.frontends.torch.pointwise import apply
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, known_tensor, new
 from kernbench.kernels.shares import blocks, part, share
@@ -291,9 +290,9 @@ def multiply(
     addend: AhbmTensor | None = None,
     scale: float = 1.0,
     activation: str | None = None,
-) -> AhbmTensor:
+) -> Any:
     """Compute ``out = activation(scale a b + addend)`` of tensors (batch, m, k), (batch, k, n) and (batch, m, n)."""
-    if a.dtype is not b.dtype or a.shape[2] != b.shape[1]:
+    if a.dtype is not b.dtype or a.shape[2] != b.shape[1] or a.shape[0] != b.shape[0]:
         raise InputError(
             f"{program_place()}: {name} of {tuple(a.shape)} {a.dtype} and {tuple(b.shape)} {b.dtype}: factors have one "
             f"type, and as many columns as rows"
@@ -303,7 +302,7 @@ def multiply(
     if not (batch and m and n):
         return out
     if not k:
-        return apply("fill", lambda tl: tl.full((1,), 0, dtype_of(out)), out, ())
+        return out.zero_() if addend is None else out.copy_(addend)
     a, b = _readable(a), _readable(b)
     context = current()
     if batch == 1 and m <= context.topology.pe.gemm.tile_m and b.is_floating_point() and n > 1:
@@ -363,7 +362,7 @@ def _mm(a: AhbmTensor, b: AhbmTensor, out_dtype: Any = None) -> AhbmTensor:
     return out
 
 
-def _bmm(a: AhbmTensor, b: AhbmTensor, out_dtype: Any = None) -> AhbmTensor:
+def _bmm(a: AhbmTensor, b: AhbmTensor, out_dtype: Any = None) -> Any:
     out = new((a.shape[0], a.shape[1], b.shape[2]), out_dtype or a.dtype, a.storage.tensor.sip)
     return multiply("bmm", a, b, out)
 
@@ -387,7 +386,7 @@ def _addmm_with(
     return out
 
 
-def _baddbmm(x: AhbmTensor, a: AhbmTensor, b: AhbmTensor, *, beta: float = 1, alpha: float = 1) -> AhbmTensor:
+def _baddbmm(x: AhbmTensor, a: AhbmTensor, b: AhbmTensor, *, beta: float = 1, alpha: float = 1) -> Any:
     out = new((a.shape[0], a.shape[1], b.shape[2]), a.dtype, a.storage.tensor.sip)
     return multiply("baddbmm", a, b, out, _addend(x, beta, tuple(out.shape)), alpha)
 

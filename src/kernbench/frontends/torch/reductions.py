@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 from kernbench.common.dtypes import F32, I32, I64, DType
+from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.torch.boxes import LARGEST
 from kernbench.frontends.torch.launches import dtype_of, launch
+from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.placement import grid_for
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, new
@@ -75,7 +77,10 @@ def _dims(x: AhbmTensor, dim: Any) -> list[int]:
     """Return the axes that PyTorch means: all of them by None or an empty list."""
     if dim is None or (isinstance(dim, list | tuple) and not dim):
         return list(range(x.dim()))
-    return sorted({each % max(x.dim(), 1) for each in ([dim] if isinstance(dim, int) else dim)})
+    asked, axes = [dim] if isinstance(dim, int) else list(dim), max(x.dim(), 1)
+    if any(not -axes <= each < axes for each in asked):
+        raise IndexError(f"dimension {asked} of a tensor of {x.dim()} axes")
+    return sorted({each % axes for each in asked})
 
 
 def _shape_without(x: AhbmTensor, dims: Sequence[int], keepdim: bool) -> tuple[int, ...]:
@@ -103,12 +108,16 @@ def reduce(
 
     Where there are fewer rows than PEs each of these folds a part of the elements, and a second launch the parts.
     """
+    if x.dim() == 0:
+        return reduce(operator, fold, x.reshape(1), 0, False, dtype, scale).reshape(())
     dims = _dims(x, dim)
+    if dtype is not None and not dtype.is_floating_point and x.dtype.is_floating_point:
+        x = x.to(dtype)
     out = new(_shape_without(x, dims, keepdim), dtype or x.dtype, x.storage.tensor.sip)
     if not out.numel():
         return out
     if not x.numel():
-        return out.fill_(0)
+        return _of_nothing(operator, out)
     seen, rows = as_rows(x, dims)
     cubes, pes = grid_for(current(), x.numel() * x.element_size())
     parts = min(cubes * pes, rows.size // 256) if rows.rows < cubes * pes else 1
@@ -121,6 +130,15 @@ def reduce(
     between = StridedRows(rows.rows, parts, 1, rows.rows, dtype_of(some))
     _fold_rows(operator, Fold(fold.name, fold.combine), some, between, out, scale, 1)
     return out
+
+
+def _of_nothing(operator: str, out: AhbmTensor) -> Any:
+    """Fill the results of a reduction that has no elements."""
+    if operator in ("mean", "var"):
+        return out.fill_(float("nan"))
+    if operator in ("max", "min", "amax", "amin"):
+        raise InputError(f"{program_place()}: {operator} of no elements")
+    return out.fill_(1 if operator == "all" else 0)
 
 
 def _fold_rows(
@@ -200,20 +218,32 @@ def _all(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return reduce("all", _MIN, x if x.dtype is torch.bool else x != 0, dim, keepdim, torch.bool)
 
 
-def _vector_norm(x: AhbmTensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:  # noqa: A002
+def _vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:  # noqa: A002
+    to = dtype or x.dtype
     if ord == 2:
-        return reduce("linalg_vector_norm", Fold("sum", "add", square=True), x, dim, keepdim, dtype).sqrt_()
+        squares = reduce("linalg_vector_norm", Fold("sum", "add", square=True), x, dim, keepdim, torch.float32)
+        return squares.sqrt_().to(to)
     if ord == float("inf"):
         return reduce("linalg_vector_norm", _MAX, x.abs(), dim, keepdim, dtype)
     if ord == 1:
         return reduce("linalg_vector_norm", _SUM, x.abs(), dim, keepdim, dtype)
-    return reduce("linalg_vector_norm", _SUM, x.abs().pow(ord), dim, keepdim, dtype).pow(1.0 / ord)
+    if ord == 0:
+        return reduce("linalg_vector_norm", _SUM, (x != 0).to(torch.float32), dim, keepdim, to)
+    powers = x.to(torch.float32).abs().pow(ord)
+    return reduce("linalg_vector_norm", _SUM, powers, dim, keepdim, torch.float32).pow(1.0 / ord).to(to)
 
 
-def _var_mean(x: AhbmTensor, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> tuple[Any, Any]:
+def _var_mean(x: Any, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> tuple[Any, Any]:
     """Compute the variance in two passes, and the mean."""
-    mean = reduce("mean", _SUM, x, dim, True, None, 1.0 / max(prod(x.shape[d] for d in _dims(x, dim)), 1))
-    count = prod(x.shape[d] for d in _dims(x, dim)) - (1 if correction is None else correction)
+    variance, mean = _wide_var_mean(x.to(torch.float32), dim, correction, keepdim)
+    return variance.to(x.dtype), mean.to(x.dtype)
+
+
+def _wide_var_mean(x: Any, dim: Any, correction: Any, keepdim: bool) -> tuple[Any, Any]:
+    """Compute the same of f32."""
+    many = prod(x.shape[d] for d in _dims(x, dim)) if x.dim() else 1
+    mean = reduce("mean", _SUM, x, dim, True, None, 1.0 / max(many, 1))
+    count = many - (1 if correction is None else correction)
     scale = 1.0 / count if count > 0 else float("nan")
     variance = reduce("var", Fold("sum", "add", square=True), x - mean, dim, keepdim, None, scale)
     return variance, mean if keepdim else mean.reshape(variance.shape)
@@ -223,8 +253,8 @@ def _var(x: AhbmTensor, dim: Any = None, *, correction: Any = 1, keepdim: bool =
     return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
 
 
-def _std(x: AhbmTensor, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
-    return _var(x, dim, correction=correction, keepdim=keepdim).sqrt_()
+def _std(x: Any, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
+    return _wide_var_mean(x.to(torch.float32), dim, correction, keepdim)[0].sqrt_().to(x.dtype)
 
 
 def _prod(x: AhbmTensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
@@ -278,9 +308,9 @@ def map_rows(
         launch(operator, program, outs, (x, *given))
 
 
-def _softmax_of(operator: str, log: bool, x: AhbmTensor, dim: int, dtype: Any) -> AhbmTensor:
+def _softmax_of(operator: str, log: bool, x: AhbmTensor, dim: int, dtype: Any) -> Any:
     if x.dim() == 0:
-        x, dim = x.reshape(1), 0
+        return _softmax_of(operator, log, x.reshape(1), 0, dtype).reshape(())
     last = x.dim() - 1
     seen = (x if dim % x.dim() == last else x.transpose(dim, last)).contiguous()
     out = new(tuple(seen.shape), dtype, x.storage.tensor.sip)
@@ -296,11 +326,11 @@ def _softmax_of(operator: str, log: bool, x: AhbmTensor, dim: int, dtype: Any) -
     return out if dim % x.dim() == last else out.transpose(dim, last)
 
 
-def _softmax(x: AhbmTensor, dim: int, half_to_float: bool) -> AhbmTensor:
+def _softmax(x: AhbmTensor, dim: int, half_to_float: bool) -> Any:
     return _softmax_of("softmax", False, x, dim, torch.float32 if half_to_float else x.dtype)
 
 
-def _log_softmax(x: AhbmTensor, dim: int, half_to_float: bool) -> AhbmTensor:
+def _log_softmax(x: AhbmTensor, dim: int, half_to_float: bool) -> Any:
     return _softmax_of("log_softmax", True, x, dim, torch.float32 if half_to_float else x.dtype)
 
 
@@ -391,9 +421,9 @@ def _where_extreme(operator: str, call: str, x: AhbmTensor, dim: int | None, kee
     return _extreme(operator, call, x, dim, keepdim)[1]
 
 
-def _cumsum(x: AhbmTensor, dim: int, *, dtype: Any = None) -> Any:
+def _cumsum(x: Any, dim: int, *, dtype: Any = None) -> Any:
     to = dtype or (x.dtype if x.dtype.is_floating_point else torch.int64)
-    seen, at = _along_last(x, dim)
+    seen, at = _along_last(x.to(to), dim)
     out = new(tuple(seen.shape), to, x.storage.tensor.sip)
     if x.numel():
         map_rows("cumsum", lambda tl, v: (tl.cumsum(_wide(v, tl), 1),), seen, (out,))

@@ -29,6 +29,10 @@ def device_of_sip(sip: int) -> Any:
     return torch.device("cuda" if _is_called_cuda() else DEVICE, sip)
 
 
+_DATA = torch.Tensor.data
+"""What PyTorch knows of a tensor, which it swaps."""
+
+
 class AhbmTensor(Placed, torch.Tensor):
     """A view of a storage. PyTorch hands every operator on it to ``operators.dispatch``."""
 
@@ -76,6 +80,16 @@ class AhbmTensor(Placed, torch.Tensor):
     def is_cuda(self) -> bool:
         """True where "cuda" means the machine."""
         return _is_called_cuda()
+
+    @property
+    def data(self) -> Any:
+        """The tensor without its history; set: it becomes another one, storage and all."""
+        return _DATA.__get__(self)
+
+    @data.setter
+    def data(self, other: Any) -> None:
+        _DATA.__set__(self, other)
+        self.storage = other.storage
 
     def data_ptr(self) -> int:
         """The virtual address of its first element."""
@@ -165,7 +179,8 @@ def to_host(x: AhbmTensor) -> TorchTensor:
     if not extent:
         return torch.empty(x.shape, dtype=x.dtype)
     first = x.storage_offset()
-    return torch.as_strided(x.storage.read(first, first + extent, _asked(x, extent)), x.shape, x.stride())
+    flat = x.storage.read(first, first + extent, _asked(x, extent))
+    return torch.as_strided(_bits_as(flat, x.dtype), x.shape, x.stride())
 
 
 def fetch(x: AhbmTensor, *, overwritten: bool = False) -> tuple[TorchTensor, bool]:
@@ -178,7 +193,12 @@ def fetch(x: AhbmTensor, *, overwritten: bool = False) -> tuple[TorchTensor, boo
         return torch.empty(x.shape, dtype=x.dtype), True
     first = x.storage_offset()
     flat, known = x.storage.fetch(first, first + extent, _NOTHING if overwritten else _asked(x, extent))
-    return torch.as_strided(flat, x.shape, x.stride()), known
+    return torch.as_strided(_bits_as(flat, x.dtype), x.shape, x.stride()), known
+
+
+def _bits_as(flat: TorchTensor, dtype: TorchType) -> TorchTensor:
+    """Return elements of a storage in the type that a view of it has: their bits, as they are."""
+    return flat if flat.dtype is dtype else flat.view(dtype)
 
 
 def _asked(x: AhbmTensor, extent: int) -> Any:
@@ -191,7 +211,16 @@ def _asked(x: AhbmTensor, extent: int) -> Any:
 def known_tensor(x: AhbmTensor) -> TorchTensor | None:
     """Return the elements that a run without data knows of a tensor, on the host, in no time; None if it does not."""
     flat = x.storage.known()
-    return None if flat is None else torch.as_strided(flat, x.shape, x.stride(), x.storage_offset())
+    if flat is None:
+        return None
+    return torch.as_strided(_bits_as(flat, x.dtype), x.shape, x.stride(), x.storage_offset())
+
+
+def resize(x: AhbmTensor, size: tuple[int, ...]) -> AhbmTensor:
+    """Make ``x`` a tensor of another size, with a storage of its own."""
+    if tuple(x.shape) != size:
+        x.data = new(size, x.dtype, x.storage.tensor.sip)
+    return x
 
 
 def put_known(x: AhbmTensor, elements: TorchTensor) -> None:
@@ -220,8 +249,8 @@ def write(x: AhbmTensor, source: TorchTensor, *, known: bool = True) -> None:
     else:  # what lies between stays what it is
         flat, rest_known = x.storage.fetch(first, first + extent, _NOTHING)
         known = known and rest_known
-        torch.as_strided(flat, x.shape, x.stride()).copy_(source.detach())
-    x.storage.write(first, flat, known=known)
+        torch.as_strided(_bits_as(flat, x.dtype), x.shape, x.stride()).copy_(source.detach())
+    x.storage.write(first, _bits_as(flat, x.storage.dtype), known=known)
 
 
 def sip_of(device: Any) -> int:
