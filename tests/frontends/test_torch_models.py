@@ -27,7 +27,7 @@ from frontends.torch_programs import (  # noqa: E402
     machine,
     train_step,
 )
-from kernbench.common.errors import UnmodelledError  # noqa: E402
+from kernbench.common.errors import InputError, UnmodelledError  # noqa: E402
 from kernbench.engine.engine import GraphEngine  # noqa: E402
 from kernbench.frontends.torch.storage import UnknownTypeError  # noqa: E402
 from kernbench.runtime_api.bench_registry import load_script  # noqa: E402
@@ -143,6 +143,12 @@ def test_dropped_memory_is_freed_when_there_is_no_room_for_another_size() -> Non
     with machine(data=False):
         for more in range(30):
             torch.empty((1 << 31) + more * 4096, dtype=torch.float16, device=AHBM)
+
+
+@pytest.mark.parametrize("setting", ["torch.cubes=2", "torch.pes=9"])
+def test_more_pes_than_there_are_is_an_error(setting: str) -> None:
+    with machine(setting), pytest.raises(InputError, match=f"--set {setting}: this machine has"):
+        torch.empty(3, device=AHBM)
 
 
 def test_a_full_device_names_its_largest_tensors() -> None:

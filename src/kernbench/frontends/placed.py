@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernbench.common.errors import InputError
 from kernbench.messages.requests import PeCoord
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor
@@ -18,9 +19,16 @@ class Placed:
 
 
 def whole_grid(context: RuntimeContext[Any]) -> tuple[int, int]:
-    """Return over how many cubes of a SIP tensors of host libraries spread, and over how many PEs of each."""
-    settings, pes = context.frontends.torch, context.topology.pes_per_cube
-    return settings.cubes, pes if settings.pes is None else min(settings.pes, pes)
+    """Return over how many cubes of a SIP tensors of host libraries spread, and over how many PEs of each.
+
+    InputError when the settings ask for more than there are.
+    """
+    settings, spec = context.frontends.torch, context.topology
+    pes = spec.pes_per_cube if settings.pes is None else settings.pes
+    for name, asked, there in (("cubes", settings.cubes, spec.cubes_per_sip), ("pes", pes, spec.pes_per_cube)):
+        if asked > there:
+            raise InputError(f"--set torch.{name}={asked}: this machine has {there}")
+    return settings.cubes, pes
 
 
 def pes_of_tensors(context: RuntimeContext[Any], sip: int) -> tuple[PeCoord, ...]:
