@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -73,6 +74,7 @@ torch.where(a>0,a,torch.tensor(2.))
 f.scaled_dot_product_attention(q,q,q,attn_mask=a[:1,:1]*torch.zeros(6,6,device=a.device)+low)
 f.scaled_dot_product_attention(q,q,q,attn_mask=low==0)  f.scaled_dot_product_attention(q.repeat(2,1,1,1),q,q)
 f.scaled_dot_product_attention(q,q[:,:,:0],q[:,:,:0])
+torch.addbmm(a[:4,:4],t[:,:4],t[:,:4].mT)  a.signbit()  f.hardshrink(a)
 """
 
 
@@ -153,6 +155,21 @@ def test_dropout_keeps_what_the_hosts_generator_says() -> None:
         torch.testing.assert_close(y.detach().cpu()[kept], torch.full((int(kept.sum()),), 4 / 3))
         y.sum().backward()
         assert torch.equal(x.grad.cpu() != 0, kept)
+
+
+def test_gradients_of_transposed_convolutions_are_products() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2)
+    x = torch.randn(2, 4, 5, 4)
+    with machine() as context:
+        there = copy.deepcopy(layer).to(AHBM)
+        theirs, mine = x.clone().requires_grad_(), x.to(AHBM).requires_grad_()
+        layer(theirs).pow(2).sum().backward()
+        there(mine).pow(2).sum().backward()
+        torch.testing.assert_close(mine.grad.cpu(), theirs.grad, rtol=1e-4, atol=1e-4)
+        for p, q in zip(there.parameters(), layer.parameters(), strict=True):
+            torch.testing.assert_close(p.grad.cpu(), q.grad, rtol=1e-4, atol=1e-4)
+        assert not context.unmodelled
 
 
 def test_data_of_a_tensor_is_what_the_program_sets() -> None:

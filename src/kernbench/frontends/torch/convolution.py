@@ -147,18 +147,28 @@ def _convolution_backward(
     groups: int,
     output_mask: Sequence[bool],
 ) -> Any:
-    if transposed:
-        return NotImplemented
     axes = x.dim() - 2
-    stride, padding, dilation = (_each(v, axes) for v in (stride, padding, dilation))
-    by_x = _by_input(grad, x.shape, weight, stride, padding, dilation, groups) if output_mask[0] else None
-    by_weight = None
-    if output_mask[1]:
-        columns, places = _columns(x, tuple(weight.shape[2:]), stride, padding, dilation, groups)
-        rows = grad.reshape(grad.shape[0], groups, weight.shape[0] // groups, prod(places)).permute(1, 2, 0, 3)
-        by_weight = torch.bmm(rows.reshape(groups, weight.shape[0] // groups, -1), columns).reshape(weight.shape)
     by_bias = grad.sum([0, *range(2, grad.dim())]) if output_mask[2] else None
+    stride, padding, dilation = (_each(v, axes) for v in (stride, padding, dilation))
+    if transposed:  # the same with gradient and input changed over
+        by_x = None
+        if output_mask[0]:
+            by_x = _convolution(grad, weight, None, stride, padding, dilation, False, [0] * axes, groups)
+        by_weight = _by_weight(x, grad, weight, stride, padding, dilation, groups) if output_mask[1] else None
+        return by_x, by_weight, by_bias
+    by_x = _by_input(grad, x.shape, weight, stride, padding, dilation, groups) if output_mask[0] else None
+    by_weight = _by_weight(grad, x, weight, stride, padding, dilation, groups) if output_mask[1] else None
     return by_x, by_weight, by_bias
+
+
+def _by_weight(
+    grad: AhbmTensor, x: AhbmTensor, weight: AhbmTensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
+) -> Any:
+    """Multiply the gradients of all places by their windows."""
+    columns, places = _columns(x, tuple(weight.shape[2:]), stride, padding, dilation, groups)
+    channels = weight.shape[0] // groups
+    rows = grad.reshape(grad.shape[0], groups, channels, prod(places)).permute(1, 2, 0, 3)
+    return torch.bmm(rows.reshape(groups, channels, -1), columns).reshape(weight.shape)
 
 
 def _avg_pool(

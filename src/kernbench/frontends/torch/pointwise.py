@@ -332,6 +332,14 @@ def _threshold_backward(tl: Any, grad: Any, x: Any, threshold: Any) -> Any:
     return tl.where(x > threshold, grad, 0)
 
 
+def _shrink(tl: Any, x: Any, lambd: float = 0.5) -> Any:
+    return tl.where(tl.abs(x) > lambd, x, 0.0)
+
+
+def _shrink_backward(tl: Any, grad: Any, x: Any, lambd: float) -> Any:
+    return tl.where(tl.abs(x) > lambd, grad, 0.0)
+
+
 def _not(tl: Any, x: Any) -> Any:
     return tl.elementwise("eq", x, 0)
 
@@ -433,6 +441,10 @@ RULES: MappingProxyType[str, Rule] = MappingProxyType(
         "addcdiv": Rule(_addcdiv),
         "where": Rule(_where, "result", (0,)),
         "masked_fill": Rule(_masked_fill, "result", (1,)),
+        "hardshrink": Rule(_shrink),
+        "hardshrink_backward": Rule(_shrink_backward),
+        "softshrink_backward": Rule(_shrink_backward),
+        "signbit": Rule(_call("signbit"), "operands"),
         "isnan": Rule(_call("isnan"), "operands"),
         "isinf": Rule(_call("isinf"), "operands"),
         "isfinite": Rule(_call("isfinite"), "operands"),

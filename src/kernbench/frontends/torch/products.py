@@ -400,6 +400,11 @@ def _addend(x: AhbmTensor, beta: float, shape: tuple[int, ...]) -> Any:
     return seen.contiguous() if seen.shape[-1] > 1 and seen.stride(-1) == 0 else seen
 
 
+def _addbmm(x: Any, a: AhbmTensor, b: AhbmTensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    total: Any = _bmm(a, b, torch.float32).sum(0) * alpha
+    return (total if beta == 0 else total + x * beta).to(a.dtype)
+
+
 def _dot(a: AhbmTensor, b: AhbmTensor) -> Any:
     return _mm(a.unsqueeze(0), b.unsqueeze(1)).reshape(())
 
@@ -467,6 +472,7 @@ LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         aten._addmm_activation.default: _addmm_activation,  # noqa: SLF001 - an operator's name
         aten.baddbmm.default: _baddbmm,
         aten._grouped_mm.default: _grouped_mm,  # noqa: SLF001
+        aten.addbmm.default: _addbmm,
         aten.dot.default: _dot,
         aten.mv.default: _mv,
     }
