@@ -118,6 +118,16 @@ def test_zeros_are_read_where_they_are_asked_for_but_what_is_known_is_not_zero()
         assert made.engine.data_report().zeros_read == 1
 
 
+def test_what_the_host_draws_after_the_machine_is_the_same() -> None:
+    drawn = []
+    for data in (True, False):
+        with RuntimeContext(engine=GraphEngine(MACHINE, enable_data=data)):
+            torch.manual_seed(4)
+            torch.randn(3, 40, device=AHBM)
+            drawn.append(torch.randint(0, 99, (5,)).tolist())
+    assert drawn[0] == drawn[1]
+
+
 def test_large_tensors_and_those_that_are_used_again_are_not_known() -> None:
     large = torch.zeros((1 << 18) + 1, dtype=torch.int32, device=AHBM)
     with pytest.raises(NoDataError):
