@@ -143,6 +143,9 @@ def test_an_index_beyond_its_axis_is_an_error() -> None:
         table = torch.zeros(4, 2, device=AHBM)
         with pytest.raises(InputError, match="embedding: index 4 is not within an axis of 4"):
             functional.embedding(torch.tensor([1, 4], device=AHBM), table)
+        with pytest.raises(InputError, match="gather: index -1 is not within an axis of 4"):
+            table.gather(0, torch.tensor([[0, -1]], device=AHBM))
+        assert table[torch.tensor([-1], device=AHBM)].shape == (1, 2)
 
 
 def test_dropout_keeps_what_the_hosts_generator_says() -> None:

@@ -32,13 +32,15 @@ class RunSelection:
     """Where runs of ``inner`` elements lie in a tensor: run i begins at ``base(i)`` and what its indices add.
 
     ``indices``: (tensor of one number a run, extent of the indexed axis, elements from one to the next along it);
-    ``lead``: extents and strides of axes that are counted through by run, the last one fastest.
+    ``lead``: extents and strides of axes that are counted through by run, the last one fastest. ``wraps``: -1 is the last
+    of an axis; else it is an error.
     """
 
     runs: int
     inner: int
     indices: tuple[tuple[AhbmTensor, int, int], ...]
     lead: tuple[tuple[int, int], ...]
+    wraps: bool = False
 
     @property
     def tensors(self) -> tuple[AhbmTensor, ...]:
@@ -55,8 +57,9 @@ class RunSelection:
             rest = rest // extent
         for (_, extent, stride), given in zip(self.indices, values, strict=True):
             at = np.asarray(given, np.int64)
-            if at.size and (at.min() < -extent or at.max() >= extent):
-                wrong = int(at[(at < -extent) | (at >= extent)][0])
+            least = -extent if self.wraps else 0
+            if at.size and (at.min() < least or at.max() >= extent):
+                wrong = int(at[(at < least) | (at >= extent)][0])
                 raise InputError(f"{what}: index {wrong} is not within an axis of {extent}")
             found += np.where(at < 0, at + extent, at) * stride
         return found
@@ -315,7 +318,7 @@ def _select_indexed(x: AhbmTensor, given: Sequence[Any]) -> _Indexed:
         lead_axes, n = at[0], len(shape)
         total = n + len(kept)
         order = (*range(n, n + lead_axes), *range(n), *range(n + lead_axes, total))
-    return _Indexed(x, RunSelection(prod(shape) * loops, inner, pairs, lead), (*shape, *kept), order)
+    return _Indexed(x, RunSelection(prod(shape) * loops, inner, pairs, lead, wraps=True), (*shape, *kept), order)
 
 
 def _index_tensor(x: AhbmTensor, indices: Sequence[Any]) -> Any:
