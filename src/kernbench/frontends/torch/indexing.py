@@ -32,8 +32,8 @@ class RunSelection:
     """Where runs of ``inner`` elements lie in a tensor: run i begins at ``base(i)`` and what its indices add.
 
     ``indices``: (tensor of one number a run, extent of the indexed axis, elements from one to the next along it);
-    ``lead``: extents and strides of axes that are counted through by run, the last one fastest. ``wraps``: -1 is the last
-    of an axis; else it is an error.
+    ``lead``: extents and strides of axes that are counted through by run, the last one fastest. ``wraps``: -1 is
+    the last of an axis; else it is an error.
     """
 
     runs: int
