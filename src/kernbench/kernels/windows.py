@@ -21,12 +21,12 @@ def copy_windows(
     """
     for src, dst, *box in own_lines(lines, 4 + 3 * axes, tl):
         shape, src_strides, dst_strides = (tuple(box[at : at + axes]) for at in range(0, 3 * axes, axes))
-        for corner, part in _boxes(shape, block):
+        for corner, part in boxes(shape, block):
             values = tl.load(src_ptr + src + _offset(corner, src_strides), part, dtype, strides=src_strides)
             tl.store(dst_ptr + dst + _offset(corner, dst_strides), values, strides=dst_strides)
 
 
-def _boxes(shape: tuple[int, ...], block: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def boxes(shape: tuple[int, ...], block: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yield corners and extents of boxes of at most ``block`` elements that make up an array of ``shape``."""
     inner = prod(shape[1:])
     if inner <= block:
@@ -34,7 +34,7 @@ def _boxes(shape: tuple[int, ...], block: int) -> Iterator[tuple[tuple[int, ...]
             yield (at, *(0 for _ in shape[1:])), (count, *shape[1:])
         return
     for at in range(shape[0]):
-        for corner, part in _boxes(shape[1:], block):
+        for corner, part in boxes(shape[1:], block):
             yield (at, *corner), (1, *part)
 
 

@@ -8,11 +8,20 @@ from typing import Any
 
 from kernbench.common.dtypes import DType, Shape
 from kernbench.common.values import value
-from kernbench.kernels.shares import blocks, share
+from kernbench.kernels.shares import share
+from kernbench.kernels.windows import boxes
 
-SMALLEST, LARGEST = 2048, 131072
+_SMALLEST, _LARGEST = 2048, 131072
 """Elements of a block: enough that a command is worth its issue, few enough that moving and computing overlap."""
 _BLOCKS = 8
+_BYTES_AN_ELEMENT = 64
+"""Of scratch, for an element of a block: what an operator computes on the way, and the next block that is loaded."""
+
+
+def most_elements(tl: Any) -> int:
+    """Return the elements that a program works on at a time, at most: a block has room in the scratch of its PE."""
+    tcm = tl.site.tcm
+    return _LARGEST if tcm is None else max(1, min(_LARGEST, len(tcm) // _BYTES_AN_ELEMENT))
 
 
 @value
@@ -69,18 +78,6 @@ def own_boxes(shape: Shape, tl: Any) -> Iterator[tuple[Shape, Shape]]:
     if not mine:
         return
     own = (*shape[:axis], mine, *shape[axis + 1 :])
-    block = min(max(prod(own) // _BLOCKS, SMALLEST), LARGEST)
-    for corner, box in _boxes(own, block):
+    block = min(max(prod(own) // _BLOCKS, _SMALLEST), most_elements(tl))
+    for corner, box in boxes(own, block):
         yield (*corner[:axis], corner[axis] + first, *corner[axis + 1 :]), box
-
-
-def _boxes(shape: Shape, block: int) -> Iterator[tuple[Shape, Shape]]:
-    """Yield boxes of at most ``block`` elements that make up an array of ``shape``."""
-    inner = prod(shape[1:])
-    if inner <= block:
-        for at, count in blocks(shape[0], max(1, block // inner)):
-            yield (at, *[0 for _ in shape[1:]]), (count, *shape[1:])
-        return
-    for at in range(shape[0]):
-        for corner, box in _boxes(shape[1:], block):
-            yield (at, *corner), (1, *box)

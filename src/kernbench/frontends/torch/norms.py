@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from kernbench.common.dtypes import F32
-from kernbench.frontends.torch.boxes import LARGEST
+from kernbench.frontends.torch.boxes import most_elements
 from kernbench.frontends.torch.launches import dtype_of, launch_on
 from kernbench.frontends.torch.placement import pes_for
 from kernbench.frontends.torch.reductions import StridedRows, map_rows
@@ -93,7 +93,7 @@ def _backward(
         assert rstd_at is not None
         sums = [tl.zeros((1, n), F32), tl.zeros((1, n), F32)]
         first, mine = share(count, tl)
-        for row, some in blocks(mine, max(1, min(-(-mine // 4), LARGEST // n)), first):
+        for row, some in blocks(mine, max(1, min(-(-mine // 4), most_elements(tl) // n)), first):
             g, v = (each.load(a, row, some, 0, n, tl) for each, a in zip(lies, (g_at, x_at), strict=True))
             r = tl.load(rstd_at + row * F32.itemsize, (some, 1), F32)
             v = v if mean_at is None else v - tl.load(mean_at + row * F32.itemsize, (some, 1), F32)

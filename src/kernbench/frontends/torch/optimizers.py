@@ -11,7 +11,7 @@ import torch
 
 from kernbench.common.dtypes import F32
 from kernbench.common.values import value
-from kernbench.frontends.torch.boxes import LARGEST, Strided, collapse, own_boxes
+from kernbench.frontends.torch.boxes import Strided, collapse, most_elements, own_boxes
 from kernbench.frontends.torch.launches import dtype_of, launch, launch_on
 from kernbench.frontends.torch.placement import pes_for
 from kernbench.frontends.torch.pointwise import RULES, apply_all, identity, plain, work_of
@@ -237,7 +237,7 @@ def _foreach_norm(tensors: Sequence[AhbmTensor], ord: float = 2, dtype: Any = No
         for i, (address, item, size) in enumerate(zip(at, types, sizes, strict=True)):
             total = None
             first, mine = share(size, tl)
-            for begin, count in blocks(mine, LARGEST, first):
+            for begin, count in blocks(mine, most_elements(tl), first):
                 x = tl.cast(tl.load(address + begin * item.itemsize, (count,), item), F32)
                 found = along(tl, x * x if ord == 2 else tl.abs(x))
                 total = found if total is None else tl.elementwise(fold, total, found)

@@ -13,7 +13,7 @@ import torch
 from kernbench.common.dtypes import F32, I32, I64, DType
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
-from kernbench.frontends.torch.boxes import LARGEST
+from kernbench.frontends.torch.boxes import most_elements
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.placement import grid_for
@@ -149,7 +149,7 @@ def _fold_rows(
 
     def fold_elements(address: int, row: int, count: int, first: int, size: int, tl: Any) -> Any:
         total = None
-        for at, some in blocks(size, max(1, LARGEST // count), first):
+        for at, some in blocks(size, max(1, most_elements(tl) // count), first):
             part_of_rows = _wide(rows.load(address, row, count, at, some, tl), tl)
             part_of_rows = part_of_rows * part_of_rows if fold.square else part_of_rows
             found = _fold_axis(fold, part_of_rows, tl)
@@ -167,7 +167,7 @@ def _fold_rows(
                 tl.store(out_at + (me * rows.rows + row) * to.itemsize, tl.cast(found, to))
             return
         first_row, mine = share(rows.rows, tl)
-        block = max(1, min(LARGEST // max(rows.size, 1), 4096))
+        block = max(1, min(most_elements(tl) // max(rows.size, 1), 4096))
         for row, count in blocks(mine, block, first_row):
             found = fold_elements(x_at, row, count, 0, rows.size, tl)
             found = found if scale == 1 else tl.cast(found, "f32") * scale
@@ -296,7 +296,7 @@ def map_rows(
             return
         out_at, x_at, rest = addresses[: len(outs)], addresses[len(outs)], iter(addresses[len(outs) + 1 :])
         loaded = [None if v is None else tl.cast(tl.load(next(rest), (1, n), dtype_of(v)), "f32") for v in vectors]
-        block = max(1, min(-(-mine // 4), max(1, 2 * LARGEST // n)))
+        block = max(1, min(-(-mine // 4), max(1, most_elements(tl) // n)))
         for row, count in blocks(mine, block, first):
             found = body(tl, lies.load(x_at, row, count, 0, n, tl), *loaded)
             for out, at, y in zip(outs, out_at, found, strict=True):
@@ -345,7 +345,7 @@ def _rows_of(operator: str, grad: AhbmTensor, y: AhbmTensor, dim: int, dtype: An
 
     def program(out_at: int, g_at: int, y_at: int, *, tl: Any) -> None:
         first, mine = share(rows, tl)
-        for row, count in blocks(mine, max(1, min(-(-mine // 4), max(1, LARGEST // n))), first):
+        for row, count in blocks(mine, max(1, min(-(-mine // 4), max(1, most_elements(tl) // n))), first):
             both = [each.load(at, row, count, 0, n, tl) for each, at in zip(lies, (g_at, y_at), strict=True)]
             tl.store(out_at + row * n * to.itemsize, tl.cast(body(tl, *both), to))
 
@@ -444,7 +444,7 @@ def _order(operator: str, x: AhbmTensor, dim: int, descending: bool, count: int 
 
     def program(values_at: int, indices_at: int, x_at: int, *, tl: Any) -> None:
         first, mine = share(rows, tl)
-        for row, lines in blocks(mine, max(1, LARGEST // n), first):
+        for row, lines in blocks(mine, max(1, most_elements(tl) // n), first):
             v = lies.load_as_it_is(x_at, row, lines, 0, n, tl)
             order = tl.argsort(v, descending=descending)
             valid = (lines, keep)
@@ -480,7 +480,7 @@ def _count_into(x: AhbmTensor, bins: int, bin_of: Callable[..., Any], dtype: Any
             return
         total = tl.zeros((mine,), I32)
         wanted = tl.iota((mine, 1), I32, axis=0) + first
-        for at, count in blocks(lies.size, max(1, LARGEST // mine)):
+        for at, count in blocks(lies.size, max(1, most_elements(tl) // mine)):
             found = bin_of(tl, lies.load(x_at, 0, 1, at, count, tl))
             total = total + tl.sum(tl.cast(tl.elementwise("eq", tl.cast(found, I32), wanted), I32), 1)
         tl.store(out_at + first * to.itemsize, tl.cast(total, to))
