@@ -243,11 +243,9 @@ class PeIpcq(QueuePart):
 
     @property
     def last_credit(self) -> tuple[Queue, Credit] | None:
-        """The last credit of all that are on their way to others, and the queue that gave it."""
-        given = [(queue, queue.last_credit) for queue in self.queues.values()]
-        return max(
-            ((queue, each) for queue, each in given if each is not None), key=lambda pair: pair[1][0], default=None
-        )
+        """The last credit of all that are on their way to others, and the queue that will have it."""
+        given = [each for queue in self.queues.values() if (each := queue.last_credit) is not None]
+        return max(given, key=lambda pair: pair[1][0], default=None)
 
     def count_first(self, direction: str) -> SendTotals:
         """Return the totals of queue ``direction``, which sends its first message."""

@@ -393,10 +393,10 @@ class Queue(QueuePair):
         return opened
 
     @property
-    def last_credit(self) -> Credit | None:
-        """The last credit that was given here, while it is on its way."""
-        under_way = () if self._reverse_queue is None else self._reverse_queue.credits
-        return under_way[-1] if under_way else None
+    def last_credit(self) -> tuple[Queue, Credit] | None:
+        """The last credit that was given here, while it is on its way, and the queue that will have it."""
+        reverse = self._reverse_queue
+        return None if reverse is None or not reverse.credits else (reverse, reverse.credits[-1])
 
     # What is left in a queue.
 

@@ -18,6 +18,8 @@ from kernbench.topology.cube_spec import SramAttrs
 from kernbench.topology.hbm_spec import HbmCtrlAttrs
 from kernbench.transport import Route
 
+_ANSWERS = (Carries.REPLY, Carries.ACK, Carries.DOORBELL)
+_FOLLOWED = (*_ANSWERS, Carries.REQUEST, Carries.WRITE, Carries.MESSAGE)
 HOST_COPIES = frozenset((Kind.MEMORY_WRITE, Kind.MEMORY_READ))
 
 
@@ -44,7 +46,7 @@ class InsideDma:
         if accessed:
             asked = [each for each in asked if 0 <= self._done_ps(each) <= self._chain.at_ps]
         if asked:
-            self._access(max(asked, key=self._done_ps if accessed else self._answered_ps))
+            self._follow(self._access(max(asked, key=self._done_ps if accessed else self._answered_ps)))
         return self._row
 
     def _enter(self, row: Row) -> None:
@@ -74,7 +76,8 @@ class InsideDma:
                 self._to(self._seen.machine.log.rows[before + END], PathPart.CONTROL_QUEUE, name)
                 return before
         self._to(sent.end, PathPart.CONTROL_QUEUE, name)
-        self.pass_transfer(sent, part)
+        self._to(self._alone_since_ps(sent), part, self._route(sent))
+        self._queue(sent, sent.start)
         return NONE
 
     def _answered_ps(self, asked: int) -> int:
@@ -97,36 +100,60 @@ class InsideDma:
             return ns_to_ps(machine.spec.cube.hbm.access_ns(attrs))
         return attrs.access_ps if isinstance(attrs, SramAttrs) else 0
 
-    def _access(self, number: int) -> None:
-        """From the end of the answer, or of what happened in the memory, to the request's departure."""
-        asked, answer = self._tables.transfer(number), self._seen.answer(number)
-        if answer is not None and answer.start >= self._chain.at_ps:
-            answer = None
+    def _access(self, number: int) -> int:
+        """From the end of an access, or of what happened in its memory; return the transfer to go on with."""
+        answer = self._seen.answer(number)
+        if answer is not None and answer.start < self._chain.at_ps:
+            return int(self._seen.answers[number])
+        return self._in_memory(number)
+
+    def _follow(self, number: int) -> None:
+        """From the end of a transfer to where the first of those that were in its way, or their requests, left."""
+        while number >= 0:
+            transfer = self._tables.transfer(number)
+            match transfer.what:
+                case Carries.REPLY:
+                    ahead = self._reply(transfer)
+                case Carries.ACK:
+                    ahead = self.pass_transfer(transfer, PathPart.RESPONSE)
+                case Carries.DOORBELL:
+                    ahead = self.pass_transfer(transfer, PathPart.DOORBELL)
+                case Carries.MESSAGE:
+                    ahead = self.pass_transfer(transfer, PathPart.MESSAGE)
+                case _:
+                    ahead = self.pass_transfer(transfer, PathPart.REQUEST)
+            if ahead < 0 and transfer.what in _ANSWERS:
+                ahead = self._in_memory(transfer.cause)
+            number = ahead
+
+    def _in_memory(self, number: int) -> int:
+        """From the end of what happened in a memory to when a transfer came there; return the one to go on with."""
+        asked = self._tables.transfer(number)
         access_ps, turn = self._access_ps(asked), self._tables.last_turn(number)
+        memory = self._seen.columns.parts[asked.dst]
         if asked.what == Carries.REQUEST:
-            if answer is not None:
-                self._reply(answer, turn)
             number = self._follow_served(number, turn, asked.end + access_ps)
+            asked = self._tables.transfer(number)
+            if asked.what == Carries.REQUEST:
+                self._to(asked.end, PathPart.ACCESS, memory)
         else:
-            if answer is not None:
-                message = asked.what == Carries.MESSAGE
-                self.pass_transfer(answer, PathPart.DOORBELL if message else PathPart.RESPONSE)
-            memory = self._seen.columns.parts[asked.dst]
             self._to(max(asked.end, self._chain.at_ps - access_ps), PathPart.ACCESS, memory)
             if turn >= 0 and self._chain.at_ps > asked.end:  # the memory is slower than the way
                 number = self._follow_served(number, turn, self._head_ps(number, asked))
-        self._to_departure(number)
+                asked = self._tables.transfer(number)
+                if asked.what == Carries.REQUEST:
+                    self._to(asked.end, PathPart.ACCESS, memory)
+        return number
 
-    def _to_departure(self, number: int) -> None:
-        """From the begin of an access to where its request left."""
-        asked = self._tables.transfer(number)
-        if asked.what == Carries.REQUEST:
-            self._to(asked.end, PathPart.ACCESS, self._seen.columns.parts[asked.dst])
-        self.pass_transfer(asked, PathPart.MESSAGE if asked.what == Carries.MESSAGE else PathPart.REQUEST)
+    def _reply(self, reply: TransferFields[int]) -> int:
+        """Back to its begin, by its own way; where the memory is the slower, to when that had supplied it.
 
-    def _reply(self, reply: TransferFields[int], turn: int) -> None:
-        """Back to its begin, by its own way; where the memory is the slower, to when that had supplied it."""
-        route = self._route(reply)
+        Return the transfer that had been in its way, if there was one to go on with.
+        """
+        ahead = self._go_ahead(reply, PathPart.RESPONSE)
+        if ahead >= 0:
+            return ahead
+        turn, route = self._tables.last_turn(reply.cause), self._route(reply)
         overhead_ps, alone_ps = route.total_overhead_ps, reply.start + reply.zero_load
         supplied_ps = self._tables.turn(turn).end if turn >= 0 else reply.start
         if reply.held_by < 0:  # nobody or a link: not what lies beyond both
@@ -134,6 +161,7 @@ class InsideDma:
             self._queue(reply, max(supplied_ps, alone_ps - overhead_ps))
         slower = reply.held_by >= 0 or supplied_ps + overhead_ps > alone_ps
         self._to(supplied_ps if slower else reply.start, PathPart.RESPONSE, route)
+        return NONE
 
     def _follow_served(self, number: int, turn: int, since_ps: int) -> int:
         """Back through a memory's turns to ``since_ps``, when access ``number`` came.
@@ -209,12 +237,40 @@ class InsideDma:
             self._to(max(since_ps, chain.at_ps - took_ps), PathPart.NETWORK_QUEUE, route)
         self._to(since_ps, PathPart.NETWORK_QUEUE, self._route(ahead))
 
-    def pass_transfer(self, transfer: TransferFields[int], part: PathPart) -> None:
-        """Split a transfer up to where the path is. Waiting is what it took more than alone."""
+    def pass_transfer(self, transfer: TransferFields[int], part: PathPart) -> int:
+        """Split a transfer up to where the path is. Waiting is what it took more than alone.
+
+        Return the transfer that had been in its way, if there was one to go on with.
+        """
+        ahead = self._go_ahead(transfer, part)
+        if ahead < 0:
+            self._to(self._alone_since_ps(transfer), part, self._route(transfer))
+            self._queue(transfer, transfer.start)
+        return ahead
+
+    def _alone_since_ps(self, transfer: TransferFields[int]) -> int:
+        """When a transfer would have left if nobody had been in its way."""
         known = transfer.end - self._chain.at_ps
-        since = max(transfer.start, self._chain.at_ps - max(0, transfer.zero_load - known))
-        self._to(since, part, self._route(transfer))
-        self._queue(transfer, transfer.start)
+        return max(transfer.start, self._chain.at_ps - max(0, transfer.zero_load - known))
+
+    def _go_ahead(self, transfer: TransferFields[int], part: PathPart) -> int:
+        """Back to where a link came free of the transfer that had come there before; return that one, or NONE."""
+        index, route, since_ps = link_of(transfer.held_by), self._route(transfer), self._alone_since_ps(transfer)
+        if index < 0 or transfer.behind < 0 or since_ps <= transfer.start:
+            return NONE
+        ahead, link = self._tables.transfer(transfer.behind), self._seen.link(index)
+        row, way = self._tables.row_of(transfer.behind), self._route(ahead)
+        if ahead.what not in _FOLLOWED or row < 0 or link not in route.links or link not in way.links:
+            return NONE
+        offset_ps = route.offsets[route.links.index(link)]
+        if ahead.start + way.offsets[way.links.index(link)] >= transfer.start + offset_ps:
+            return NONE
+        free_ps = since_ps + offset_ps
+        if not self._chain.floor_ps < free_ps < self._chain.at_ps:
+            return NONE
+        self._to(free_ps, part, route)
+        self._enter(row)
+        return transfer.behind
 
     def _to(self, when: int, part: PathPart, via: Via) -> None:
         if self._host and part in (PathPart.REQUEST, PathPart.RESPONSE):

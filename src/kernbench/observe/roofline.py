@@ -35,6 +35,10 @@ from kernbench.topology.hbm_refresh import slice_pace
 from kernbench.transport import Link
 
 Interval = tuple[int, int]
+TIE = 0.03
+"""Bounds that differ by less tie"""
+OVERLAP = 0.75
+"""If they are so much of the time at once"""
 BUSY = "ps busy"
 """The unit of what says no rate: its time is measured, and no bound"""
 
@@ -105,15 +109,23 @@ class Roofline:
 @value
 class Load:
     """The work given to one instance of a resource; ``busy`` finds when it was busy, in any order; ``pe``: whose it is,
-    None where it is of no PE."""
+    None where it is of no PE. ``tile_ps``: the time of one of its tiles, of the edges of matrices not the usual one; 0
+    where it has none."""
 
     bound: Bound
     busy: Callable[[], Iterable[Interval]]
     pe: PeCoord | None = None
+    tile_ps: int = 0
 
-    def may_tie(self, other: Load) -> bool:
-        """Return True unless the two are of different PEs: those do not hand work to each other."""
-        return self.pe is None or other.pe is None or self.pe == other.pe
+    def takes_as_long(self, other: Load) -> bool:
+        """Return True if two take the same time, or stages the same time a tile.
+
+        Those of different PEs do not: they do not hand work to each other.
+        """
+        if self.pe is not None and other.pe is not None and self.pe != other.pe:
+            return False
+        one, two = (self.tile_ps, other.tile_ps) if self.tile_ps and other.tile_ps else (self.bound.ps, other.bound.ps)
+        return min(one, two) >= (1 - TIE) * max(one, two)
 
 
 def roofline(log: TraceLog, path: CriticalPath, slices: Sequence[SliceTime], launch_id: int | None = None) -> Roofline:
@@ -132,12 +144,6 @@ def roofline(log: TraceLog, path: CriticalPath, slices: Sequence[SliceTime], lau
     )
 
 
-TIE = 0.03
-"""Bounds that differ by less tie"""
-OVERLAP = 0.75
-"""If they are so much of the time at once"""
-
-
 def _find_ties(path: CriticalPath, busiest: Sequence[Load]) -> tuple[tuple[str, ...], ...]:
     """Return the groups of resources that take as long as each other, and at the same time; none if none do.
 
@@ -148,7 +154,7 @@ def _find_ties(path: CriticalPath, busiest: Sequence[Load]) -> tuple[tuple[str, 
     found = []
     while left:
         first, *left = left
-        as_long = [load for load in left if load.bound.ps >= (1 - TIE) * first.bound.ps and load.may_tie(first)]
+        as_long = [load for load in left if load.takes_as_long(first)]
         tied = [load for load in as_long if _overlap_ps(path, first, load) >= OVERLAP * load.bound.ps]
         left = [load for load in left if load not in tied]
         if tied:
@@ -330,9 +336,10 @@ class _Gatherer:
         def busy() -> Iterable[Interval]:
             return zip(columns.start[own].tolist(), columns.end[own].tolist(), strict=True)
 
-        where, tiles = columns.parts[best], int((columns.tile[own] >= 0).sum())
-        bound = Bound(resource, where, int(total[best]), unit, rate, len(own) * startup_ps, tiles)
-        yield Load(bound, busy, self._pe_of(where))
+        where, tiles = columns.parts[best], own[columns.tile[own] >= 0]
+        bound = Bound(resource, where, int(total[best]), unit, rate, len(own) * startup_ps, len(tiles))
+        times = np.sort(columns.end[tiles] - columns.start[tiles])
+        yield Load(bound, busy, self._pe_of(where), int(times[len(tiles) // 2]) if len(tiles) else 0)
 
     def _pe_of(self, part: str) -> PeCoord | None:
         node = self._machine.graph.node(part)

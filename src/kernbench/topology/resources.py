@@ -63,11 +63,9 @@ _PLACES: dict[str, tuple[str, ...]] = {
     SRAM_ACCESS: ("cube.components.sram.attrs.access_ns", "cube.components.sram.attrs.overhead_ns"),
     NOC: (
         "cube.noc",
-        "cube.links.xbar_to_hbm",
         "cube.links.xbar_to_router",
         "cube.links.pe_to_xbar",
         "cube.links.router_to_ucie",
-        "cube.links.router_to_sram",
         "cube.links.router_to_m_cpu",
     ),
     UCIE_LINKS: ("sip.links.io_to_cube", "sip.links.cube_to_cube"),
@@ -88,6 +86,8 @@ _PASSED = {
 }
 """What packets pass: their name, and the entries of their overhead and of the rate that they may limit links to"""
 _LINKS = {
+    "xbar_to_hbm": HBM,
+    "router_to_sram": SRAM,
     "sip_to_sip": SIP_LINKS,
     "host_to_switch": HOST_LINK,
     "switch_to_sip": HOST_LINK,
