@@ -127,7 +127,7 @@ KEPT = 4 * 64 * 32
 
 
 @pytest.mark.parametrize(
-    ("nbytes", "bound"), [(KEPT - 256, []), (KEPT, []), (4 * KEPT, [3 * KEPT]), (5 * KEPT, [4 * KEPT])]
+    ("nbytes", "bound"), [(KEPT - 256, []), (KEPT, []), (8 * KEPT, [7 * KEPT]), (5 * KEPT, [4 * KEPT])]
 )
 def test_writes_that_fit_the_queues_bind_nothing(nbytes: int, bound: list[int]) -> None:
     """A slice may keep them back beyond the launch: the least time that it needs for them there is none."""

@@ -48,7 +48,10 @@ def test_a_variant_of_a_product_keeps_them(variant: str) -> None:
     assert [*broken_promises(of_bench("matmul-composite", f"bench.variant={variant}"))] == []
 
 
-@pytest.mark.parametrize(("seed", "names"), [(44, ("HBM access", "HBM")), (92, ("UCIe overhead", "router overhead"))])
+@pytest.mark.parametrize(
+    ("seed", "names"),
+    [(44, ("HBM access", "HBM")), (92, ("UCIe overhead", "router overhead")), (145, ("router overhead", "MATH"))],
+)
 def test_a_small_change_gives_the_share_of_the_path(seed: int, names: tuple[str, ...]) -> None:
     """So small that nothing comes in another order."""
     experiment = random_experiment(seed)

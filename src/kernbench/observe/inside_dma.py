@@ -1,12 +1,14 @@
 """The inside of a DMA's, or a message's, row on a critical path: from its last byte to where it left, by what held it.
 
 A transfer takes its time alone, the rest it was held: by the turn of a memory that supplied it, then the path goes on
-there, or by a link. Turns go by their causes.
+there, or by a link. Turns go by their causes. Where the memory, or the link, was busy when an access came, the path
+goes on with the one that had come before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from kernbench.common.units import ns_to_ps, transfer_ps
 from kernbench.core.log import END, KIND, LAUNCH, LINE, NONE, PART, By, Kind, Row
@@ -18,9 +20,19 @@ from kernbench.topology.cube_spec import SramAttrs
 from kernbench.topology.hbm_spec import HbmCtrlAttrs
 from kernbench.transport import Route
 
-_ANSWERS = (Carries.REPLY, Carries.ACK, Carries.DOORBELL)
-_FOLLOWED = (*_ANSWERS, Carries.REQUEST, Carries.WRITE, Carries.MESSAGE)
 HOST_COPIES = frozenset((Kind.MEMORY_WRITE, Kind.MEMORY_READ))
+_ANSWERS = frozenset((Carries.REPLY, Carries.ACK, Carries.DOORBELL))
+_NETWORKS: Mapping[int, PathPart] = MappingProxyType(
+    {
+        Carries.REQUEST: PathPart.REQUEST,
+        Carries.WRITE: PathPart.REQUEST,
+        Carries.MESSAGE: PathPart.MESSAGE,
+        Carries.REPLY: PathPart.RESPONSE,
+        Carries.ACK: PathPart.RESPONSE,
+        Carries.DOORBELL: PathPart.DOORBELL,
+    }
+)
+"""The part of a path that a transfer's way is, of those between a PE, or the host, and a memory"""
 
 
 class InsideDma:
@@ -38,8 +50,8 @@ class InsideDma:
     def walk(self, row: Row, *, accessed: bool = False) -> Row:
         """From the end of ``row``, or from where memories had ``accessed`` all of it, to where it left; return it.
 
-        It goes by what was answered, or done, last. Where a memory was busy when it came, the path goes on with the
-        access that had found it idle: then it is the row of that one which is returned.
+        It goes by what was answered, or done, last. Where the path goes on with the access of another row, which had
+        come to a memory or a link before, it is the row of that one which is returned.
         """
         self._enter(row)
         asked = self._seen.asked_by.get(row, [])
@@ -76,8 +88,7 @@ class InsideDma:
                 self._to(self._seen.machine.log.rows[before + END], PathPart.CONTROL_QUEUE, name)
                 return before
         self._to(sent.end, PathPart.CONTROL_QUEUE, name)
-        self._to(self._alone_since_ps(sent), part, self._route(sent))
-        self._queue(sent, sent.start)
+        self._split(sent, part)
         return NONE
 
     def _answered_ps(self, asked: int) -> int:
@@ -111,38 +122,27 @@ class InsideDma:
         """From the end of a transfer to where the first of those that were in its way, or their requests, left."""
         while number >= 0:
             transfer = self._tables.transfer(number)
-            match transfer.what:
-                case Carries.REPLY:
-                    ahead = self._reply(transfer)
-                case Carries.ACK:
-                    ahead = self.pass_transfer(transfer, PathPart.RESPONSE)
-                case Carries.DOORBELL:
-                    ahead = self.pass_transfer(transfer, PathPart.DOORBELL)
-                case Carries.MESSAGE:
-                    ahead = self.pass_transfer(transfer, PathPart.MESSAGE)
-                case _:
-                    ahead = self.pass_transfer(transfer, PathPart.REQUEST)
+            if transfer.what == Carries.REPLY:
+                ahead = self._reply(transfer)
+            else:
+                ahead = self._pass(transfer, _NETWORKS[transfer.what])
             if ahead < 0 and transfer.what in _ANSWERS:
                 ahead = self._in_memory(transfer.cause)
             number = ahead
 
     def _in_memory(self, number: int) -> int:
         """From the end of what happened in a memory to when a transfer came there; return the one to go on with."""
-        asked = self._tables.transfer(number)
-        access_ps, turn = self._access_ps(asked), self._tables.last_turn(number)
-        memory = self._seen.columns.parts[asked.dst]
-        if asked.what == Carries.REQUEST:
-            number = self._follow_served(number, turn, asked.end + access_ps)
-            asked = self._tables.transfer(number)
-            if asked.what == Carries.REQUEST:
-                self._to(asked.end, PathPart.ACCESS, memory)
-        else:
+        asked, turn = self._tables.transfer(number), self._tables.last_turn(number)
+        access_ps, memory = self._access_ps(asked), self._seen.columns.parts[asked.dst]
+        reads = asked.what == Carries.REQUEST
+        if not reads:
             self._to(max(asked.end, self._chain.at_ps - access_ps), PathPart.ACCESS, memory)
-            if turn >= 0 and self._chain.at_ps > asked.end:  # the memory is slower than the way
-                number = self._follow_served(number, turn, self._head_ps(number, asked))
-                asked = self._tables.transfer(number)
-                if asked.what == Carries.REQUEST:
-                    self._to(asked.end, PathPart.ACCESS, memory)
+        if reads or (turn >= 0 and self._chain.at_ps > asked.end):  # a memory that is slower than the way of a write
+            since_ps = asked.end + access_ps if reads else self._head_ps(number, asked)
+            number = self._follow_served(number, turn, since_ps)
+            asked = self._tables.transfer(number)
+        if asked.what == Carries.REQUEST:
+            self._to(asked.end, PathPart.ACCESS, memory)
         return number
 
     def _reply(self, reply: TransferFields[int]) -> int:
@@ -237,16 +237,17 @@ class InsideDma:
             self._to(max(since_ps, chain.at_ps - took_ps), PathPart.NETWORK_QUEUE, route)
         self._to(since_ps, PathPart.NETWORK_QUEUE, self._route(ahead))
 
-    def pass_transfer(self, transfer: TransferFields[int], part: PathPart) -> int:
-        """Split a transfer up to where the path is. Waiting is what it took more than alone.
-
-        Return the transfer that had been in its way, if there was one to go on with.
-        """
+    def _pass(self, transfer: TransferFields[int], part: PathPart) -> int:
+        """Back through a transfer, to its begin or to the one that had been in its way; return that one, or NONE."""
         ahead = self._go_ahead(transfer, part)
         if ahead < 0:
-            self._to(self._alone_since_ps(transfer), part, self._route(transfer))
-            self._queue(transfer, transfer.start)
+            self._split(transfer, part)
         return ahead
+
+    def _split(self, transfer: TransferFields[int], part: PathPart) -> None:
+        """Split a transfer up to where the path is. Waiting is what it took more than alone."""
+        self._to(self._alone_since_ps(transfer), part, self._route(transfer))
+        self._queue(transfer, transfer.start)
 
     def _alone_since_ps(self, transfer: TransferFields[int]) -> int:
         """When a transfer would have left if nobody had been in its way."""
@@ -260,7 +261,7 @@ class InsideDma:
             return NONE
         ahead, link = self._tables.transfer(transfer.behind), self._seen.link(index)
         row, way = self._tables.row_of(transfer.behind), self._route(ahead)
-        if ahead.what not in _FOLLOWED or row < 0 or link not in route.links or link not in way.links:
+        if ahead.what not in _NETWORKS or row < 0 or link not in route.links or link not in way.links:
             return NONE
         offset_ps = route.offsets[route.links.index(link)]
         if ahead.start + way.offsets[way.links.index(link)] >= transfer.start + offset_ps:

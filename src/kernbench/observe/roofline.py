@@ -38,7 +38,7 @@ Interval = tuple[int, int]
 TIE = 0.03
 """Bounds that differ by less tie"""
 OVERLAP = 0.75
-"""If they are so much of the time at once"""
+"""If they are at once for so much of the time of the longer"""
 BUSY = "ps busy"
 """The unit of what says no rate: its time is measured, and no bound"""
 
@@ -47,7 +47,8 @@ BUSY = "ps busy"
 class Bound:
     """The least time that ``resource`` needs: ``amount`` units at ``rate`` units a ns, of its busiest instance.
 
-    ``startup_ps`` comes on top: the times that its operations take to start. ``tiles``: how many it worked on.
+    ``startup_ps`` comes on top: the times that its operations take to start. ``tile_ps``: what a tile of it took, most
+    often not one of the edges; 0 where it works on no tiles.
     """
 
     resource: str
@@ -56,7 +57,7 @@ class Bound:
     unit: str
     rate: float
     startup_ps: int = 0
-    tiles: int = 0
+    tile_ps: int = 0
 
     @property
     def ps(self) -> int:
@@ -109,13 +110,11 @@ class Roofline:
 @value
 class Load:
     """The work given to one instance of a resource; ``busy`` finds when it was busy, in any order; ``pe``: whose it is,
-    None where it is of no PE. ``tile_ps``: the time of one of its tiles, of the edges of matrices not the usual one; 0
-    where it has none."""
+    None where it is of no PE."""
 
     bound: Bound
     busy: Callable[[], Iterable[Interval]]
     pe: PeCoord | None = None
-    tile_ps: int = 0
 
     def takes_as_long(self, other: Load) -> bool:
         """Return True if two take the same time, or stages the same time a tile.
@@ -124,7 +123,9 @@ class Load:
         """
         if self.pe is not None and other.pe is not None and self.pe != other.pe:
             return False
-        one, two = (self.tile_ps, other.tile_ps) if self.tile_ps and other.tile_ps else (self.bound.ps, other.bound.ps)
+        one, two = self.bound.tile_ps, other.bound.tile_ps
+        if not one or not two:
+            one, two = self.bound.ps, other.bound.ps
         return min(one, two) >= (1 - TIE) * max(one, two)
 
 
@@ -150,12 +151,14 @@ def _find_ties(path: CriticalPath, busiest: Sequence[Load]) -> tuple[tuple[str, 
     What takes as long before or after another does not tie with it: each of them gains alone. What is busy for less
     than half of the time can tie only as a stage of the tiles of a PE.
     """
-    left = [load for load in busiest if 2 * load.bound.ps >= path.ps or load.bound.tiles]
+    left = [load for load in busiest if 2 * load.bound.ps >= path.ps or load.bound.tile_ps]
     found = []
     while left:
         first, *left = left
         as_long = [load for load in left if load.takes_as_long(first)]
-        tied = [load for load in as_long if _overlap_ps(path, first, load) >= OVERLAP * load.bound.ps]
+        tied = [
+            load for load in as_long if _overlap_ps(path, first, load) >= OVERLAP * max(first.bound.ps, load.bound.ps)
+        ]
         left = [load for load in left if load not in tied]
         if tied:
             found.append((first.bound.resource, *(load.bound.resource for load in tied)))
@@ -337,9 +340,10 @@ class _Gatherer:
             return zip(columns.start[own].tolist(), columns.end[own].tolist(), strict=True)
 
         where, tiles = columns.parts[best], own[columns.tile[own] >= 0]
-        bound = Bound(resource, where, int(total[best]), unit, rate, len(own) * startup_ps, len(tiles))
         times = np.sort(columns.end[tiles] - columns.start[tiles])
-        yield Load(bound, busy, self._pe_of(where), int(times[len(tiles) // 2]) if len(tiles) else 0)
+        tile_ps = int(times[len(tiles) // 2]) if len(tiles) else 0
+        bound = Bound(resource, where, int(total[best]), unit, rate, len(own) * startup_ps, tile_ps)
+        yield Load(bound, busy, self._pe_of(where))
 
     def _pe_of(self, part: str) -> PeCoord | None:
         node = self._machine.graph.node(part)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
+from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
 from kernbench.observe.path_resources import PathShare, join_words, sum_causes, sum_resources
 from kernbench.observe.roofline import Bound, Roofline
@@ -142,7 +143,7 @@ def _bind(found: Roofline, bound: Bound, waits: tuple[str, ...]) -> Verdict:
         share=bound.ps / found.measured_ps,
         where=bound.where,
         next=None if other is None else Busy(other.resource, other.ps / found.measured_ps),
-        tile_ns=round(bound.ns / bound.tiles, 3) if bound.tiles else 0.0,
+        tile_ns=ps_to_ns(bound.tile_ps),
         waits=waits,
     )
 

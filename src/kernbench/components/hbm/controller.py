@@ -199,7 +199,9 @@ class SliceController(Answering):
         if observation is not None and took is not None:
             end = max(since, grant.last_ps)
             start, split = took.split(since, end)
-            observation.turn_in_banks(message, self.slice, (start, end), start > request.since or split.turning > 0, split)
+            observation.turn_in_banks(
+                message, self.slice, (start, end), start > request.since or split.turning > 0, split
+            )
 
     def cut_short(self, message: ReadRequest | WriteData, since: int, end: int) -> None:
         """Tell who observes it that a turn is over earlier than it was to be."""
