@@ -92,9 +92,9 @@ class KernelPlace:
     line: int
 
 
-WaitedFor: TypeAlias = Literal["message", "slot", "memory order", "memory order by range", "fence", "memory"]
+WaitedFor: TypeAlias = Literal["message", "slot", "memory order", "memory order by range", "fence", "memory", "link"]
 """A message of a queue, a slot of one; an earlier access to the same bytes, or to a range that encloses them; at a
-fence, what was written before; a slice of HBM that was working on an access of another"""
+fence, what was written before; a slice of HBM that was working on an access of another; a link that carried it"""
 
 
 @value(kw_only=True)
@@ -103,8 +103,8 @@ class PathHop:
 
     For a message of its queue ``direction``, which ``cause`` sent, or a slot there, which ``cause`` held: then the path
     goes from one kernel to another. Or for an access of ``cause``, another line of the same kernel, to the same bytes.
-    Or at a fence for what ``cause``, likewise, wrote. Or for the memory ``direction``, which worked for ``cause``,
-    another PE, among others.
+    Or at a fence for what ``cause``, likewise, wrote. Or for the memory, or link, ``direction``, which worked for
+    ``cause``, another PE, among others.
     """
 
     waiting: KernelPlace

@@ -14,7 +14,7 @@ from kernbench.common.units import ns_to_ps, transfer_ps
 from kernbench.core.log import END, KIND, LAUNCH, LINE, NONE, PART, By, Kind, Row
 from kernbench.core.observed import Carries, TransferFields, TurnFields, link_of
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.critical_path_model import KernelPlace, PathChain, PathHop, PathPart, Via
+from kernbench.observe.critical_path_model import KernelPlace, PathChain, PathHop, PathPart, Via, WaitedFor
 from kernbench.observe.trace_log import Seen
 from kernbench.topology.cube_spec import SramAttrs
 from kernbench.topology.hbm_spec import HbmCtrlAttrs
@@ -192,21 +192,25 @@ class InsideDma:
         """Back to ``when`` over time in which the memory worked on others, last on ``turn``."""
         chain, seen = self._chain, self._seen
         when = max(when, chain.floor_ps)
-        if turn >= 0 and when < chain.at_ps and seen.names_turns:
-            found = self._tables.turn(turn)
-            row, rows = self._tables.row_of(found.of), seen.machine.log.rows
-            pe = seen.pes[rows[row + PART]] if row >= 0 else None
-            if pe is not None and self._pe not in (None, pe):
-                hop = PathHop(
-                    waiting=KernelPlace(pe=self._pe, launch_id=chain.launch_id, line=self._line),
-                    cause=KernelPlace(pe=pe, launch_id=rows[row + LAUNCH], line=rows[row + LINE]),
-                    waited_for="memory",
-                    direction=memory or "",
-                    start_ps=when,
-                    end_ps=chain.at_ps,
-                )
-                chain.hops.append(hop)
+        if turn >= 0 and when < chain.at_ps and seen.names_turns and memory is not None:
+            self._note_hop(self._tables.row_of(self._tables.turn(turn).of), "memory", memory, when)
         self._to(when, PathPart.MEMORY_QUEUE, memory)
+
+    def _note_hop(self, row: Row, what: WaitedFor, where: str, since_ps: int) -> None:
+        """Note who waited from ``since_ps`` to where the path is, if it was for a ``row`` of another PE."""
+        rows, chain = self._seen.machine.log.rows, self._chain
+        pe = self._seen.pes[rows[row + PART]] if row >= 0 else None
+        if pe is None or self._pe is None or pe == self._pe:
+            return
+        hop = PathHop(
+            waiting=KernelPlace(pe=self._pe, launch_id=chain.launch_id, line=self._line),
+            cause=KernelPlace(pe=pe, launch_id=rows[row + LAUNCH], line=rows[row + LINE]),
+            waited_for=what,
+            direction=where,
+            start_ps=since_ps,
+            end_ps=chain.at_ps,
+        )
+        chain.hops.append(hop)
 
     def _head_ps(self, number: int, asked: TransferFields[int]) -> int:
         """Find the time of a write's first byte; where its memory was busy then, as if the others had not waited."""
@@ -259,17 +263,23 @@ class InsideDma:
         index, route, since_ps = link_of(transfer.held_by), self._route(transfer), self._alone_since_ps(transfer)
         if index < 0 or transfer.behind < 0 or since_ps <= transfer.start:
             return NONE
-        ahead, link = self._tables.transfer(transfer.behind), self._seen.link(index)
-        row, way = self._tables.row_of(transfer.behind), self._route(ahead)
-        if ahead.what not in _NETWORKS or row < 0 or link not in route.links or link not in way.links:
+        ahead, row = self._tables.transfer(transfer.behind), self._tables.row_of(transfer.behind)
+        link, way = self._seen.link(index), self._route(ahead)
+        if ahead.what not in _NETWORKS or row < 0 or link not in route.links:
             return NONE
-        offset_ps = route.offsets[route.links.index(link)]
-        if ahead.start + way.offsets[way.links.index(link)] >= transfer.start + offset_ps:
+        at = route.links.index(link)
+        offset_ps = route.offsets[at]
+        shared = at if link in way.links else at - 1  # or it was in front in the FIFO before the link
+        if shared < 0 or route.links[shared] not in way.links:
+            return NONE
+        came_ps = ahead.start + way.offsets[way.links.index(route.links[shared])]
+        if came_ps >= transfer.start + route.offsets[shared]:
             return NONE
         free_ps = since_ps + offset_ps
         if not self._chain.floor_ps < free_ps < self._chain.at_ps:
             return NONE
         self._to(free_ps, part, route)
+        self._note_hop(row, "link", f"{link.src} → {link.dst}", transfer.start + offset_ps)
         self._enter(row)
         return transfer.behind
 

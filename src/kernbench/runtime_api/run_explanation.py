@@ -55,6 +55,7 @@ _WAITED_FOR: Mapping[WaitedFor, str] = {
     "memory order by range": "memory order: ranges that enclose both",
     "fence": "its writes to be in memory",
     "memory": "memory: a turn at {}",
+    "link": "a link: {}",
 }
 
 
@@ -64,8 +65,8 @@ class LineWait:
 
     ``waiting`` waited by its queue ``direction`` for a message of ``cause``, or for a slot that ``cause`` held, in
     another kernel; or for an access of ``cause``, in the same one, to the same bytes; or at a fence for what ``cause``,
-    likewise, wrote; or for the memory ``direction``, which worked for ``cause``, another PE. Kernels are named by their
-    launches.
+    likewise, wrote; or for the memory, or link, ``direction``, which worked for ``cause``, another PE. Kernels are
+    named by their launches.
     """
 
     waiting: KernelPlace
