@@ -22,7 +22,7 @@ SMALL = ("--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1", "--set", "s
 
 
 def test_list_names_everything(kernbench: Run) -> None:
-    ran = kernbench("list")
+    ran = kernbench("list", "-v")
     assert ran.code == 0
     for name in ("gemm-single-pe", "va-offset-verify", "wafer", "pe_ipcq", "pe-cross-sip-hbm", "sip_allreduce"):
         assert name in ran.out
