@@ -23,7 +23,24 @@ MISSED = {
 VARIANTS = ("ref_ref", "load_ref", "load_load")
 SLIGHTLY = 1.005
 SEEDS = 200
-EXCEPTIONS = 0.2
+EXCEPTIONS = {
+    "in a slice's queue others come first, and its buses turn more or less often": (
+        40,
+        44,
+        64,
+        93,
+        157,
+        165,
+        170,
+        173,
+        183,
+    ),
+    "packets of other PEs come first at a link": (13, 18, 25, 32, 47, 92, 154),
+    "the next bound, of HBM, leaves out its turns of direction and refreshes": (80,),
+    "stages tie in whole tiles, and a fifth of the tiles are edges": (168,),
+    "a link and a slice set the pace of a stream in turn": (185, 196),
+}
+"""Programs that do not keep all promises, by the reason: most of them keep them of a change of 0.5 %."""
 
 
 def of_bench(name: str, *params: str, machine: str = "default") -> Experiment:
@@ -64,6 +81,7 @@ def test_a_small_change_gives_the_share_of_the_path(seed: int, names: tuple[str,
 
 @pytest.mark.slow
 def test_random_programs_on_random_machines_keep_them() -> None:
-    """Most do. Where packets of many PEs share FIFOs, or few accesses share banks, a change moves who comes first."""
+    """All do but the exceptions."""
     broken = {seed: found for seed in range(SEEDS) if (found := [*broken_promises(random_experiment(seed))])}
-    assert len(broken) <= EXCEPTIONS * SEEDS, "\n".join(f"{seed}: {'; '.join(found)}" for seed, found in broken.items())
+    known = {seed for seeds in EXCEPTIONS.values() for seed in seeds}
+    assert broken.keys() <= known, "\n".join(f"{seed}: {'; '.join(broken[seed])}" for seed in broken.keys() - known)

@@ -265,15 +265,10 @@ class InsideDma:
             return NONE
         ahead, row = self._tables.transfer(transfer.behind), self._tables.row_of(transfer.behind)
         link, way = self._seen.link(index), self._route(ahead)
-        if ahead.what not in _NETWORKS or row < 0 or link not in route.links:
+        if ahead.what not in _NETWORKS or row < 0 or link not in route.links or link not in way.links:
             return NONE
-        at = route.links.index(link)
-        offset_ps = route.offsets[at]
-        shared = at if link in way.links else at - 1  # or it was in front in the FIFO before the link
-        if shared < 0 or route.links[shared] not in way.links:
-            return NONE
-        came_ps = ahead.start + way.offsets[way.links.index(route.links[shared])]
-        if came_ps >= transfer.start + route.offsets[shared]:
+        offset_ps = route.offsets[route.links.index(link)]
+        if ahead.start + way.offsets[way.links.index(link)] >= transfer.start + offset_ps:
             return NONE
         free_ps = since_ps + offset_ps
         if not self._chain.floor_ps < free_ps < self._chain.at_ps:
