@@ -21,6 +21,7 @@ from failure_scenes import (
     receives_in_vain,
     remains,
     rotate,
+    the_same_queues,
 )
 from machines import RING, run_ranks, working_machine
 
@@ -31,6 +32,7 @@ from kernbench.ccl.loading import load_ccl_config
 from kernbench.common.errors import IpcqDeadlock, IpcqError, LimitReached
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
+from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 
 
@@ -80,6 +82,7 @@ def test_the_next_context_finds_the_machine_as_it_was(ccl, undisturbed, failure)
             FAILURES[failure][1](Scene(torch))
 
     fails(None, failure, in_a_context_of_its_own)
+    engine.machine.do_postponed()
     assert remains(engine) == []
     with RuntimeContext(engine, ccl=ccl) as torch:
         assert everything(torch) == undisturbed
@@ -388,6 +391,52 @@ def test_pointers_of_ranks_that_could_not_go_on(ccl):
     assert pointers(engine, "sip0.cube0.pe0 global_W") == received
     assert pointers(engine, "sip0.cube0.pe0 global_E").startswith("my_head=3 ")
     assert pointers(engine, "sip1.cube0.pe0 global_E").startswith("my_head=4 ")
+
+
+def interrupted_at_work(torch, events):
+    """Products of seconds are under way on some PEs as another one's kernel is interrupted."""
+
+    def kernel(x, *, tl):
+        if tl.program_id(0) == 2:
+            events.append(torch.engine.n_events)
+            raise KeyboardInterrupt
+        for _ in range(3):
+            tl.composite("gemm", tl.ref(x, (256, 256), "f32"), tl.ref(x, (256, 256), "f32"), x)
+
+    torch.launch("k", kernel, torch.empty((256, 256), dtype="f32", dp=DPPolicy("replicate", "replicate", num_cubes=1)))
+
+
+@pytest.mark.parametrize("ranks", [False, True])
+def test_an_interrupt_costs_no_event_until_the_machine_is_used_again(ccl, undisturbed, ranks):
+    engine, events = GraphEngine(MACHINE), []
+
+    def run():
+        with RuntimeContext(engine, ccl=ccl) as torch:
+            if ranks:
+                torch.multiprocessing.spawn(lambda _: interrupted_at_work(torch, events), nprocs=2)
+            else:
+                interrupted_at_work(torch, events)
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    [before] = events
+    assert engine.n_events == before
+    with RuntimeContext(engine, ccl=ccl) as torch:
+        assert engine.n_events > before
+        assert remains(engine) == []
+        assert everything(torch) == undisturbed
+
+
+def test_who_catches_an_interrupt_finds_the_machine_in_order_at_the_next_request(ccl):
+    engine, events = GraphEngine(MACHINE), []
+    with RuntimeContext(engine, ccl=ccl) as torch:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted_at_work(torch, events)
+        assert [engine.n_events] == events
+        scene = Scene(torch)
+        another_launch(scene)
+        the_same_queues(scene)
+    assert remains(engine) == []
 
 
 def test_an_interrupt_of_the_leaving_itself_gives_the_memory_back(ccl, monkeypatch):

@@ -289,7 +289,6 @@ class GraphEngine:
             observer.submitted(numbered, handle.submitted_ps)
         if isinstance(msg, IpcqInitMsg):
             self.pointers.forget()
-
         try:
             self._entry(numbered).accept(numbered, partial(self._end, handle))
         except Exception as error:
@@ -313,12 +312,11 @@ class GraphEngine:
 
     def _assign_number(self, msg: HostMsg, request_id: int) -> HostMsg:
         """Number a request. The data of a write move into its record, which drops them when they are written."""
-        if isinstance(msg, MemoryWriteMsg) and msg.data is not None:
+        if isinstance(msg, MemoryWriteMsg) and (data := msg.data) is not None:
             if self.enable_data:
-                data = msg.data
                 self._keeping.hold(data.take_held_bytes() if isinstance(data, HostBytes) else data.nbytes)
             if self.enable_data:
-                self.machine.contents.host_arrays[request_id] = msg.data
+                self.machine.contents.host_arrays[request_id] = data
             return replace(msg, request_id=request_id, data=None)
         return replace(msg, request_id=request_id)
 
@@ -364,6 +362,7 @@ class GraphEngine:
         SimulationDeadlock when none of them can ever end. What is watched and goes on costs nothing here.
         """
         check_host_calls()
+        self.machine.do_postponed()
         clock = self.machine.clock
         with patient_collector():
             while not self._ended:
@@ -378,6 +377,7 @@ class GraphEngine:
     @contextmanager
     def _watching_only(self, *handles: RequestHandle) -> Iterator[None]:
         """Inside, the clock stops for none but these; what else is watched is so again afterwards."""
+        self.machine.do_postponed()
         watched, self._watched = self._watched, {handle.request_id: handle for handle in handles}
         ended, self._ended = self._ended, []
         try:
@@ -413,11 +413,10 @@ class GraphEngine:
     @property
     def _state_text(self) -> str:
         waits = summary(waiting_kernels(self.machine).values())
-        thinking = [part for part in self.machine.components if isinstance(part, ThinkingPart)]
         restless = [
             f"{part.node.id} ({part.node.impl}) has waited {part.waits:,} times since its last message"
-            for part in thinking
-            if part.waits > EVENTS_PER_LOOK
+            for part in self.machine.components
+            if isinstance(part, ThinkingPart) and part.waits > EVENTS_PER_LOOK
         ]
         reached = f"at {format_ns(self.now)} simulated, after {self.n_events:,} events"
         return "; ".join([reached, *filter(None, [waits]), *restless])
@@ -493,6 +492,7 @@ class GraphEngine:
 
     def _recover(self) -> None:
         """After a user's part has failed: all parts begin anew. Its error again when that left the machine stuck."""
+        self.machine.do_postponed()
         if self._failure is None:
             return
         self._stop(self._lost)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import count, pairwise
 from typing import Any, TypeVar
 
@@ -126,6 +126,7 @@ class Machine:
         self._shared: dict[type, Any] = {}
         self.next_op = count(1).__next__  # a number for a new operation
         self.given_up: frozenset[int] = frozenset()  # requests whose kernels are not started any more
+        self._postponed: list[Callable[[], None]] = []
         self.values_of: Callable[[Operand], np.ndarray[Any, Any]] = _no_values  # of an array now; the engine knows
         self.delivered = self._deliver  # what transfers of messages end with, bound once
 
@@ -156,6 +157,17 @@ class Machine:
         if found is None:
             found = self._shared[cls] = (make or cls)()
         return found
+
+    def postpone(self, task: Callable[[], None]) -> None:
+        """Have ``task`` done before the machine is next used, which may never be."""
+        self._postponed.append(task)
+
+    def do_postponed(self) -> None:
+        """Do what was postponed, all of it also when a task fails."""
+        tasks, self._postponed = self._postponed, []
+        with ExitStack() as stack:
+            for task in reversed(tasks):
+                stack.callback(task)
 
     @property
     def components(self) -> tuple[Component, ...]:

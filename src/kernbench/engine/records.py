@@ -14,7 +14,7 @@ from kernbench.common.dtypes import Array
 from kernbench.common.ids import cube_part, pe_part
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
-from kernbench.core.log import COMMIT, END, KIND, LAST_RECORD, NONE, PARENT, READ, TILE, WHAT, WIDTH, By, Kind, Log, Row
+from kernbench.core.log import COMMIT, END, KIND, LAST_RECORD, NONE, PARENT, PART, READ, TILE, WHAT, WIDTH, By, Kind, Log, Row
 from kernbench.core.op_log import TILE_KINDS, OpLog, OpRecord, Sharing, Tile, Work
 from kernbench.engine.hooks import Hooks, Printed
 from kernbench.engine.recorder import ContentMaker, Recorder, is_composite, name_of
@@ -24,6 +24,7 @@ from kernbench.topology.graph import Graph
 
 _LABELS = [kind.label for kind in Kind]
 _TILE_KINDS = [int(kind) for kind in Kind if kind.label in TILE_KINDS]
+_STAGE_KINDS = [Kind.FETCH, Kind.GEMM, Kind.MATH, Kind.STORE]
 _NOT_MADE = OpRecord(-1, "", "math", 0, 0)  # stands where nobody has looked yet
 _ORDERS: dict[int, Sharing] = {By.MEMORY: "bytes", By.MEMORY_END: "bytes", By.MEMORY_RANGE: "range"}
 
@@ -50,6 +51,7 @@ class Sample:
 class RecordViews(OpLog):
     """The records of ``log``, of the machine of ``graph``, that have read their operands by now, in that order.
 
+    What tiles begin at one picosecond in stages of the pipeline comes last, by part: the order of its rows says nothing.
     Samples stand among them where the log was when they were taken.
     """
 
@@ -185,8 +187,14 @@ class RecordViews(OpLog):
         found = np.concatenate((self._unread, fresh))
         times = self._log.cells(found + READ)
         self._unread = found[times < 0]
-        order = np.argsort(times, kind="stable")[self._unread.size :]
+        order = np.lexsort((self._stages(found), times))[self._unread.size :]
         self._order.frombytes(found[order].tobytes())
+
+    def _stages(self, rows: Array) -> Array:
+        """Return the part of each row that is of a tile in a stage; -1 for others, which are in order as they are."""
+        cells = self._log.cells
+        in_stage = (cells(rows + TILE) >= 0) & np.isin(cells(rows + KIND), _STAGE_KINDS)
+        return np.where(in_stage, cells(rows + PART), NONE)
 
     def _number(self, row: Row) -> int:
         """Return the sequence number of a row that has one."""

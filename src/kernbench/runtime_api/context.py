@@ -87,6 +87,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         if verify and not engine.enable_data:
             raise InputError("to verify, the engine has to compute data; make it with enable_data=True")
         self._engine = engine
+        engine.machine.do_postponed()
         self._spec = spec or engine.spec
         self._params = cast("P", NoParams()) if params is None else params
         workers = self._workers = Workers()
@@ -282,6 +283,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Clean up; after an error give up what is under way, and leave the machine as it was if it still answers.
+        After an interrupt it is left when it is next used.
 
         IpcqError for messages that nobody has received, unless it was raised for them before.
         """
@@ -290,20 +292,31 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         if error is not None:
             if self.multiprocessing.untold:
                 error.add_note(f"ranks that nobody joined:\n{self.multiprocessing.untold}")
-            self._give_up()
+            self._give_up(error)
             return
         try:
             self.cleanup_report = self.cleanup()
-        except BaseException:
-            self._give_up()
+        except BaseException as failure:
+            self._give_up(failure)
             raise
         self._requests.lost.raise_new()
 
-    def _give_up(self) -> None:
+    def _give_up(self, why: BaseException) -> None:
+        """End the ranks and leave the machine; after an interrupt, once it is next used."""
+        at_once = False
+        try:
+            self.multiprocessing.stop()
+            at_once = not isinstance(why, KeyboardInterrupt)
+        finally:  # also when the user interrupts again
+            if at_once:
+                self._leave()
+            else:
+                self._engine.machine.postpone(self._leave)
+
+    def _leave(self) -> None:
         """Leave the machine without anything of this context; if it does not answer any more, give memory back only."""
         in_order = False
         try:
-            self.multiprocessing.stop()
             in_order = self._scheduler.machine_answers and self._leave_in_order()
         finally:  # also when the user interrupts again
             if not in_order:

@@ -172,7 +172,7 @@ class Multiprocessing:
             self.left += tuple(left)
             return
         self._groups.spoil()
-        failed = self._requests.abandon(workers, tell_all(spawned.errors))
+        failed = self._requests.abandon(workers, tell_all(spawned.errors), later=spawned.interrupted)
         if not spawned.errors:
             # Nobody could go on since a kernel of theirs had failed.
             _blame(spawned, failed)

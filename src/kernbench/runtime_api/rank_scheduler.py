@@ -111,11 +111,12 @@ class Spawned:
     One that raises ends them all; so does a deadlock or an interrupt, which is kept as the ``failure``.
     """
 
-    __slots__ = ("_finish", "_finished", "failure", "tasks")
+    __slots__ = ("_finish", "_finished", "failure", "interrupted", "tasks")
 
     def __init__(self, tasks: Sequence[RankTask], finish: Callable[[], None]) -> None:
         self.tasks, self._finish = tuple(tasks), finish
         self.failure: Exception | None = None
+        self.interrupted = False
         self._finished = False
 
     @property
@@ -191,6 +192,7 @@ class RankScheduler:
         spawned = self._spawned
         if spawned is None:
             return
+        spawned.interrupted = isinstance(why, KeyboardInterrupt)
         spawned.failure = RunError(f"the ranks were ended by a {type(why).__name__} before they had come to their end")
         try:
             self.stop()

@@ -270,21 +270,22 @@ class Requests:
         return self._find_first_failures(each for each in self._unseen.values() if each.worker in workers)
 
     def abandon(
-        self, workers: Collection[Worker] | None = None, why: str = "", *, blamed: bool = True
+        self, workers: Collection[Worker] | None = None, why: str = "", *, blamed: bool = True, later: bool = False
     ) -> dict[Worker, Exception]:
         """Drop what these workers, or all, have under way: the machine stops it. What is done is still recorded.
 
         ``why``: for who waits for it. ``blamed``: they have failed, which explains all messages that are lost with it;
-        else only those that this work has sent.
+        else only those that this work has sent. ``later``: the machine stops it when it is next used.
         The result: what had failed in requests of a worker by itself, where other PEs of the request kept it going.
         """
         dropped = [each for each in self._unseen.values() if workers is None or each.worker in workers]
         handles = [each.handle for each in dropped]
         self._why_dropped = why
-        if self._scheduler.machine_answers:
-            self._give_up(
-                handles, at_fault=None if blamed else [each.handle for each in dropped if self._is_hopeless(each)]
-            )
+        at_fault = None if blamed else [each.handle for each in dropped if self._is_hopeless(each)]
+        if later:
+            self._postpone_giving_up(handles)
+        elif self._scheduler.machine_answers:
+            self._give_up(handles, at_fault)
         self._drop(handles)
         return self._find_first_failures(dropped)
 
@@ -316,9 +317,17 @@ class Requests:
         elif isinstance(failure, Exception):
             self._end_failed_launches(handles)
         else:
+            self._postpone_giving_up(handles)
+            self._drop(handles)
+
+    def _postpone_giving_up(self, handles: Iterable[RequestHandle]) -> None:
+        """Have the machine stop these when it is next used: to let all end that is under way may take long."""
+
+        def give_up() -> None:
             with suppress(Exception):  # the machine may have been interrupted in the middle of something
                 self._give_up(handles)
-                self._drop(handles)
+
+        self._engine.machine.postpone(give_up)
 
     def _end_failed_launches(self, handles: Sequence[RequestHandle]) -> None:
         """End what was submitted together with those of these launches that have failed."""
