@@ -14,7 +14,23 @@ from kernbench.common.dtypes import Array
 from kernbench.common.ids import cube_part, pe_part
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
-from kernbench.core.log import COMMIT, END, KIND, LAST_RECORD, NONE, PARENT, PART, READ, TILE, WHAT, WIDTH, By, Kind, Log, Row
+from kernbench.core.log import (
+    COMMIT,
+    END,
+    KIND,
+    LAST_RECORD,
+    NONE,
+    PARENT,
+    PART,
+    READ,
+    TILE,
+    WHAT,
+    WIDTH,
+    By,
+    Kind,
+    Log,
+    Row,
+)
 from kernbench.core.op_log import TILE_KINDS, OpLog, OpRecord, Sharing, Tile, Work
 from kernbench.engine.hooks import Hooks, Printed
 from kernbench.engine.recorder import ContentMaker, Recorder, is_composite, name_of
@@ -51,7 +67,7 @@ class Sample:
 class RecordViews(OpLog):
     """The records of ``log``, of the machine of ``graph``, that have read their operands by now, in that order.
 
-    What tiles begin at one picosecond in stages of the pipeline comes last, by part: the order of its rows says nothing.
+    Of what begins at one picosecond, stages of tiles come last, by part: the order of their rows says nothing.
     Samples stand among them where the log was when they were taken.
     """
 
