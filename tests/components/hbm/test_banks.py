@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from covering import covering
 from kernbench.components.hbm import banks as banks_module
 from kernbench.components.hbm.banks import BankedMemory, Grant, Histories
 from kernbench.components.hbm.channel import FAR
@@ -283,16 +286,21 @@ AFTER = (
 )
 
 
-@each_mapping
-@pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
-@pytest.mark.parametrize("pa", [0, 2048, 4096 + 32, 3 * 65_536 + 5 * 2048 + 7])
+SLICES: dict[str, tuple[Refresh, int, HbmTiming]] = {
+    "hbm3": ("all-bank", 2, HBM3),
+    "hbm2": ("spread", 2, HBM2),
+    "hbm3 of 8": ("none", 8, HBM3),
+}
+
+
 @pytest.mark.parametrize(
-    ("refresh", "timing", "pcs"),
-    [("all-bank", HBM3, 2), ("spread", HBM2, 2), ("none", HBM3, 8)],
-    ids=["hbm3", "hbm2", "hbm3 of 8"],
+    ("kind", "pa", "write"),
+    covering(product(ALL, SLICES), [0, 2048, 4096 + 32, 3 * 65_536 + 5 * 2048 + 7], [False, True]),
+    ids=str,
 )
-def test_repeated_sweeps_are_exact(mapping, write, pa, refresh, timing, pcs):
-    repeats, through = both(mapping, refresh, pcs, timing)
+def test_repeated_sweeps_are_exact(kind, pa, write):
+    repeats, through = both(ALL[kind[0]], *SLICES[kind[1]])
+    pcs, timing = SLICES[kind[1]][1:]
     sweep = pcs * timing.banks_per_pc * timing.row_bytes
     access, now = Access(pa, 12 * sweep + 5000), 0
     for first in (Access(1 << 18, 3000), access):
@@ -329,12 +337,11 @@ def test_repeated_sweeps_are_exact_whatever_was_before(mapping, pa, sweeps, rest
         now = found.over_ps
 
 
-@pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
-@pytest.mark.parametrize("pcs", [2, 8])
-@each_mapping
-def test_a_cut_in_repeated_sweeps_is_exact(mapping, part, pcs):
+@pytest.mark.parametrize(("mapping", "place"), covering(ALL, product([0.2, 0.5, 0.9], [2, 8])), ids=str)
+def test_a_cut_in_repeated_sweeps_is_exact(mapping, place):
+    part, pcs = place
     found = []
-    for made in both(mapping, pcs=pcs):
+    for made in both(ALL[mapping], pcs=pcs):
         access, saved = Access(0, 20 * made.quantum * 32 * pcs // 2), made.at
         whole = serve(made, access, False, 0)
         made.at = saved
