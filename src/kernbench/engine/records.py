@@ -14,6 +14,7 @@ from kernbench.common.dtypes import Array
 from kernbench.common.ids import cube_part, pe_part
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import value
+from kernbench.core.clock import NEVER
 from kernbench.core.log import (
     COMMIT,
     END,
@@ -67,7 +68,7 @@ class Sample:
 class RecordViews(OpLog):
     """The records of ``log``, of the machine of ``graph``, that have read their operands by now, in that order.
 
-    Of what begins at one picosecond, stages of tiles come last, by part: the order of their rows says nothing.
+    Of what begins at one picosecond, stages of tiles come first, by part: the order of their rows says nothing.
     Samples stand among them where the log was when they were taken.
     """
 
@@ -203,14 +204,14 @@ class RecordViews(OpLog):
         found = np.concatenate((self._unread, fresh))
         times = self._log.cells(found + READ)
         self._unread = found[times < 0]
-        order = np.lexsort((self._stages(found), times))[self._unread.size :]
+        order = np.lexsort((self._stage_parts(found), times))[self._unread.size :]
         self._order.frombytes(found[order].tobytes())
 
-    def _stages(self, rows: Array) -> Array:
-        """Return the part of each row that is of a tile in a stage; -1 for others, which are in order as they are."""
+    def _stage_parts(self, rows: Array) -> Array:
+        """Return the part of each row of a tile in a stage; NEVER for others, which are in order as they are."""
         cells = self._log.cells
         in_stage = (cells(rows + TILE) >= 0) & np.isin(cells(rows + KIND), _STAGE_KINDS)
-        return np.where(in_stage, cells(rows + PART), NONE)
+        return np.where(in_stage, cells(rows + PART), NEVER)
 
     def _number(self, row: Row) -> int:
         """Return the sequence number of a row that has one."""
