@@ -9,13 +9,11 @@ The example models run on tensors without elements: forward, backward, optimiser
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -24,9 +22,11 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernbench.torch  # noqa: F401 - knows how operators are carried out
+from kernbench.common.imports import import_file
 from kernbench.frontends.torch.operators import way_of
 
 ROOT = Path(__file__).parents[1]
+MODELS = ROOT / "examples" / "pytorch" / "models.py"
 PAGE = ROOT / "docs" / "pytorch.md"
 BEGIN, END = "<!-- census -->", "<!-- end of census -->"
 WAYS = {
@@ -56,16 +56,6 @@ class Census(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def load_models() -> ModuleType:
-    """Import the example models."""
-    spec = importlib.util.spec_from_file_location("models", ROOT / "examples" / "pytorch" / "models.py")
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
-
-
 @contextmanager
 def called(census: Census, name: str) -> Iterator[None]:
     """Inside, operators are those of model ``name``."""
@@ -84,7 +74,7 @@ def train(model: nn.Module, inputs: Any, loss_of: Callable[[Any], Any], **option
 
 def take_census() -> dict[Any, set[str]]:
     """Return the operators of all models, and the models that call each."""
-    models, census = load_models(), Census()
+    models, census = import_file(MODELS, "the example models"), Census()
     ids = torch.zeros(2, 8, dtype=torch.int64, device="meta")
     flat = lambda logits: functional.cross_entropy(logits.flatten(0, 1), ids.flatten())  # noqa: E731
     with called(census, "encoder layer"):

@@ -23,18 +23,18 @@ from frontends.torch_programs import (  # noqa: E402
     EXAMPLES,
     ONE_CUBE,
     check_step,
-    load_models,
     machine,
     train_step,
 )
 from kernbench.common.errors import InputError, UnmodelledError  # noqa: E402
+from kernbench.common.imports import import_file  # noqa: E402
 from kernbench.engine.engine import GraphEngine  # noqa: E402
 from kernbench.frontends.torch.storage import UnknownTypeError  # noqa: E402
 from kernbench.runtime_api.bench_registry import load_script  # noqa: E402
 from kernbench.runtime_api.bench_runner import run_bench  # noqa: E402
 from kernbench.runtime_api.frontends import frontend_settings  # noqa: E402
 
-MODELS = load_models()
+MODELS = import_file(EXAMPLES / "models.py", "the example models")
 
 
 def ids(*shape: int) -> Any:

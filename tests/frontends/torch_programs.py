@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,16 +18,6 @@ from kernbench.topology.builder import resolve_topology
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pytorch"
 ONE_CUBE = resolve_topology("default", ["system.sips.count=1", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])
 AHBM = torch.device("ahbm")
-
-
-def load_models() -> ModuleType:
-    """Import the example models."""
-    spec = importlib.util.spec_from_file_location("example_models", EXAMPLES / "models.py")
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
 
 
 @contextmanager
