@@ -83,7 +83,7 @@ def bytes_kept(kernel: Callable[..., object], n: int) -> int:
 def test_a_command_takes_at_most_400_bytes(kernel: Callable[..., object]) -> None:
     tracemalloc.start()
     try:
-        few, many = bytes_kept(kernel, 100), bytes_kept(kernel, 600)
+        few, many = bytes_kept(kernel, 50), bytes_kept(kernel, 250)
     finally:
         tracemalloc.stop()
-    assert 100 < (many - few) / 500 <= 400
+    assert 100 < (many - few) / 200 <= 400

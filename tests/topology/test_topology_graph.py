@@ -267,16 +267,9 @@ HASHES = """
 import sys
 sys.path.insert(0, {tests!r})
 from hashlib import sha256
-from conftest import SHARED
-from kernbench.di.part import KINDS
-from kernbench.di.part import Part
-from kernbench.di.part import PE_KINDS
-from kernbench.di.registry import Registry
+from bare_machines import bare_registry
 from kernbench.topology.builder import resolve_topology
-registry = Registry()
-for kind in (k for k in KINDS if k not in ("io_noc", "sip_port")):
-    registry.register("builtin." + kind, kind=SHARED.get(kind, kind))(type(kind, (Part,), {{}}))
-topology = resolve_topology({source!r}, registry=registry)
+topology = resolve_topology({source!r}, registry=bare_registry())
 edges = repr(topology.topology_obj.edges) + repr(list(topology.topology_obj.nodes))
 print(topology.digest, sha256(edges.encode()).hexdigest())
 """
@@ -284,7 +277,7 @@ print(topology.digest, sha256(edges.encode()).hexdigest())
 
 def test_order_does_not_depend_on_the_hash_seed() -> None:
     here = Path(__file__)
-    code = HASHES.format(tests=str(here.parent), source=str(here.parents[2] / "topology.yaml"))
+    code = HASHES.format(tests=str(here.parents[1]), source=str(here.parents[2] / "topology.yaml"))
     source = str(here.parents[2] / "src")
     seen = {
         subprocess.run(
