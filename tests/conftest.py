@@ -8,6 +8,8 @@ import os
 import pytest
 from hypothesis import settings
 
+from kernbench.common.collector import PATIENT
+
 # As the command line has it. Before NumPy comes.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -16,10 +18,15 @@ settings.register_profile("suite", deadline=None, max_examples=5)
 settings.register_profile("thorough", deadline=None, max_examples=200)
 settings.load_profile("suite")
 
+# Nothing that is made until all tests are found goes away again.
+gc.disable()
+
 
 def pytest_collection_finish() -> None:
     """The tests themselves live to the end: the collector need not look through them again and again."""
     gc.freeze()
+    gc.enable()
+    gc.set_threshold(*PATIENT)
 
 
 @pytest.hookimpl(trylast=True)
