@@ -51,7 +51,7 @@ def test_a_program_runs(
     ],
 )
 def test_a_class_fits_its_place(folder: Path, override: str) -> None:
-    check_parts(resolve_topology("default", [override]).topology_obj.nodes.values())
+    check_parts(resolve_topology("default", [override]).topology_obj.places)
 
 
 def test_its_yaml_is_a_part_of_a_machine(folder: Path) -> None:

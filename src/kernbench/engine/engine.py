@@ -143,7 +143,7 @@ class GraphEngine:
             raise InputError(f"{type(looking[0]).__name__} looks at data; make the engine with enable_data=True")
         self.topology = topology
         self.spec = topology.spec
-        check_parts(topology.topology_obj.nodes.values())
+        check_parts(topology.topology_obj.places)
         self.machine = Machine(topology.topology_obj, keep_data=policy.keep)
         self.op_log = self.machine.op_log
         self.pointers = QueuePointers(self.machine)
@@ -207,9 +207,8 @@ class GraphEngine:
     def _make_extra_parts(self) -> None:
         """Make the extra parts, which may act before anybody asks for them. PartError when one cannot be made."""
         try:
-            for node in self.topology.topology_obj.nodes.values():
-                if node.is_extra:
-                    self.machine.component(node.id)
+            for node in self.topology.topology_obj.extra_nodes:
+                self.machine.component(node.id)
         except Exception as error:
             raise named_failure(error)  # noqa: B904 - its cause is known
 

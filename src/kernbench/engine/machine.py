@@ -118,7 +118,6 @@ class Machine:
         self.memories = Memories(graph.spec)
         self._planner = RoutePlanner(graph)
         self._choices = RouteChoices(graph, self._planner)
-        self._link_index = {(e.src, e.dst): i for i, e in enumerate(graph.edges)}
         self._components: dict[str, Component] = {}
         self._routes: dict[tuple[str, str, str | None], Route] = {}
         self._senders: dict[tuple[str, str, str], tuple[Port, Route]] = {}  # by source, destination and channel
@@ -233,7 +232,7 @@ class Machine:
             bw_gbs=bw_gbs,
             overhead_ns=entry_ns + self.spec.wire_ns(edge.length_mm) + edge.overhead_ns,
             fifo_bytes=None if unbounded else edge.fifo_bytes,
-            index=self._link_index[src, dst],
+            index=self.graph.edge_number(src, dst),
             junction=entered.junction,
             rate=rate if isinstance(rate, VaryingRate) else None,
         )

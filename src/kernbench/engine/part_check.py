@@ -29,12 +29,9 @@ NOWHERE = frozenset(("run", "process"))
 _PROCESSES = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
-def check_parts(nodes: Iterable[Node]) -> None:
-    """InputError, a line each, for all that the classes of ``nodes`` define and their places never call."""
-    places: dict[tuple[str, str], Node] = {}
-    for node in nodes:
-        places.setdefault((node.kind, node.impl), node)
-    problems = [f"{node.id} ({node.kind}): {each}" for node in places.values() for each in _problems(node)]
+def check_parts(places: Iterable[Node]) -> None:
+    """InputError, a line each, for all that the classes of nodes define and their ``places`` never call."""
+    problems = [f"{node.id} ({node.kind}): {each}" for node in places for each in _problems(node)]
     if problems:
         raise InputError("\n".join(problems))
 
@@ -44,7 +41,7 @@ def _problems(node: Node) -> Iterator[str]:
     if not issubclass(cls, Component):
         yield f"{node.impl} is no component: derive it from {COMPONENT}"
         return
-    yield from _unmakeable(cls, node.impl)
+    yield from _say_unmakeable(cls, node.impl)  # type: ignore[arg-type]  # a class is hashable
     called = called_at(node.kind)
     if node.is_extra and node.window is None and "serve" in dir(cls):
         yield f"nothing calls serve of {node.impl} at this place: it has no addresses; give it bytes in topology.yaml"
@@ -57,15 +54,18 @@ def _problems(node: Node) -> Iterator[str]:
             yield f"nothing calls {name} of {node.impl}: derive it from the builtin class of {node.kind}, which does"
 
 
-def _unmakeable(cls: type[Component], impl: str) -> Iterator[str]:
-    """Why the machine cannot make a part of this class."""
+@cache
+def _say_unmakeable(cls: type[Component], impl: str) -> tuple[str, ...]:
+    """Say why the machine cannot make a part of this class."""
+    found = []
     if inspect.isabstract(cls):
-        yield f"{impl} is abstract: it has to define {', '.join(sorted(vars(cls)['__abstractmethods__']))}"
+        found.append(f"{impl} is abstract: it has to define {', '.join(sorted(vars(cls)['__abstractmethods__']))}")
     signature = inspect.signature(cls)
     try:
         signature.bind("node", "machine")
     except TypeError:
-        yield f"{impl} is made by {impl.rpartition('.')[2]}(node, machine), but its __init__ takes {signature}"
+        found.append(f"{impl} is made by {impl.rpartition('.')[2]}(node, machine), but its __init__ takes {signature}")
+    return tuple(found)
 
 
 @cache

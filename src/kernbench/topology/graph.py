@@ -118,6 +118,23 @@ class Graph:
         """Return True when a link joins the two nodes in this direction."""
         return (src, dst) in self._by_ends
 
+    def edge_number(self, src: str, dst: str) -> int:
+        """Return the place of a link among ``edges``."""
+        return self._numbers[src, dst]
+
+    @cached_property
+    def extra_nodes(self) -> tuple[Node, ...]:
+        """The nodes at ``cube.extra`` and ``pe.extra``."""
+        return tuple(node for node in self.nodes.values() if node.is_extra)
+
+    @cached_property
+    def places(self) -> tuple[Node, ...]:
+        """The first node of each kind and class."""
+        found: dict[tuple[str, str], Node] = {}
+        for node in self.nodes.values():
+            found.setdefault((node.kind, node.impl), node)
+        return tuple(found.values())
+
     def out_edges(self, node_id: str) -> tuple[Edge, ...]:
         """Return the links that leave a node, in the order of construction."""
         return self._outgoing.get(node_id, ())
@@ -178,6 +195,10 @@ class Graph:
     @cached_property
     def _by_ends(self) -> dict[tuple[str, str], Edge]:
         return {(edge.src, edge.dst): edge for edge in self.edges}
+
+    @cached_property
+    def _numbers(self) -> dict[tuple[str, str], int]:
+        return {(edge.src, edge.dst): number for number, edge in enumerate(self.edges)}
 
     @cached_property
     def _outgoing(self) -> dict[str, tuple[Edge, ...]]:
