@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from coarse_pictures import coarse_pictures
 from kernbench.cli.main import main
+
+__all__ = ["Ran", "coarse_pictures", "kernbench"]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from compiled import SPREAD
+from covering import covering
 from engine_support import hbm
 from ideal_memory import IDEAL
 from kernbench.cli.main import main
@@ -22,6 +23,8 @@ from kernbench.probe.measure import run_once
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import resolve_topology
 from skewed import FILE as SKEWED
+
+FILES = ["default", str(SKEWED)]
 
 
 def kernel_ps(program: Any, n: int, *overrides: str, file: str = "default") -> int:
@@ -53,8 +56,7 @@ def test_a_clock_of_2_by_hand() -> None:
     assert kernel_ps(one_tile, 0, "clocks.pe=2") == at_1 * 500
 
 
-@pytest.mark.parametrize("file", ["default", str(SKEWED)])
-@pytest.mark.parametrize("factor", [2, 3, 0.5, 1.7])
+@pytest.mark.parametrize(("factor", "file"), covering([2, 3, 0.5, 1.7], FILES))
 def test_a_program_of_the_pe_alone_takes_a_factor_less(factor: float, file: str) -> None:
     plain = kernel_ps(in_tcm, 3, file=file)
     found = kernel_ps(in_tcm, 3, f"clocks.pe={factor}", file=file)
@@ -95,8 +97,9 @@ def test_a_read_of_the_host_by_hand() -> None:
     assert host_ns("clocks.pe=2") == plain
 
 
-@pytest.mark.parametrize("file", ["default", str(SKEWED)])
-@pytest.mark.parametrize("clocks", ["{pe: 2}", "{noc: 0.5}", "{io: 3}", "{pe: 0.7, noc: 1.9, io: 1.3}"])
+@pytest.mark.parametrize(
+    ("clocks", "file"), covering(["{pe: 2}", "{noc: 0.5}", "{io: 3}", "{pe: 0.7, noc: 1.9, io: 1.3}"], FILES)
+)
 def test_closed_forms_of_the_probe_hold_at_any_clock(clocks: str, file: str) -> None:
     topology = resolve_topology(file, [f"clocks={clocks}", "sip.cube_mesh={w: 2, h: 2}", SPREAD])
     found = {}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covering import covering
 from engine_support import Placed, fetch, launch, place, two_cubes
 from ideal_memory import IDEAL, SLICE_GBS
 from kernbench.common.dtypes import dtype
@@ -278,8 +279,7 @@ EPILOGUES: dict[str, Callable[[Tl, Any], Sequence[tuple[Any, ...]]]] = {
 }
 
 
-@pytest.mark.parametrize("epilogue", EPILOGUES)
-@pytest.mark.parametrize("staged", [*every((False, True), (False, True))])
+@pytest.mark.parametrize(("epilogue", "staged"), covering(EPILOGUES, every((False, True), (False, True))))
 def test_numbers_are_those_of_streaming(epilogue: str, staged: tuple[bool, bool]) -> None:
     made = [
         Product((100, 200, 70), block, data=True, staged=staged, epilogue=EPILOGUES[epilogue])
@@ -291,8 +291,10 @@ def test_numbers_are_those_of_streaming(epilogue: str, staged: tuple[bool, bool]
         assert (other == expected).all()
 
 
-@pytest.mark.parametrize("of", ["f32", "f16", "bf16", "i8", "f8e4m3", "f8e5m2"])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (33, 65, 31), (130, 300, 70)])
+@pytest.mark.parametrize(
+    ("of", "shape"),
+    covering(["f32", "f16", "bf16", "i8", "f8e4m3", "f8e5m2"], [(1, 1, 1), (33, 65, 31), (130, 300, 70)]),
+)
 def test_every_type_and_ragged_shapes(of: str, shape: tuple[int, int, int]) -> None:
     streamed, done = (Product(shape, block, of=of, data=True) for block in (None, "auto"))
     assert done.blocks[0].startswith("by blocks of")

@@ -23,6 +23,10 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--disable-extensions",
     "--no-first-run",
+    # Nothing but what tests ask for.
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
     "--hide-scrollbars",
     "--force-color-profile=srgb",
     "--remote-debugging-pipe",
