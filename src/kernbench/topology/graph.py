@@ -19,7 +19,7 @@ from kernbench.topology.fields import AddressWindow
 from kernbench.topology.spec import TopologySpec
 
 
-@value
+@value(guarded=False)
 class Node:
     """A part of the machine; coordinates that do not apply are None.
 
@@ -72,7 +72,7 @@ class Node:
         return *self.cube_coord, self.pe
 
 
-@value
+@value(guarded=False)
 class Edge:
     """A directed link.
 
