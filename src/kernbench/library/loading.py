@@ -109,7 +109,7 @@ def run_of(document: Mapping[str, Any]) -> Run:
         remarks=_read_as(tuple[str, ...], given.get("remarks", ())),
         printed=_read_as(tuple[PrintedLine, ...], given.get("printed", ())),
         findings=_read_as(tuple[Finding, ...] | None, _read_findings(given.get("findings"))),
-        explained=_read_as(dict[str, Any] | None, given.get("explanation")),
+        explained_before=_read_as(dict[str, Any] | None, given.get("explanation")),
         advised=_read_as(dict[str, Any] | None, given.get("advice")),
     )
 

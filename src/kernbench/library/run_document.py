@@ -54,8 +54,9 @@ def document_of(run: Run) -> dict[str, Any]:
         document["findings"] = [asdict(each) for each in run.findings]
     if run.advised is not None:
         document["advice"] = run.advised
-    if run.explained is not None:
-        document["explanation"] = run.explained
+    explained = run.explained
+    if explained is not None:
+        document["explanation"] = explained
     made_with = {"params": dict(run.params), "topology": run.source, "digest": run.digest}
     return document | made_with | {"configuration": run.configuration}
 

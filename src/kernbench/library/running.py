@@ -293,7 +293,6 @@ class _Simulation:
             exit_code=INTERRUPTED,
             printed=engine.printed(),
             findings=findings,
-            explained=None if explanation is None else late(EXPLANATION, "explanation_document")(explanation),
             live=LiveRun(engine, machine, result, log, self.sanitizer, explanation),
         )
         return found if result is None else _with_result(found, result)

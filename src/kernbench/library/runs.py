@@ -107,8 +107,8 @@ class Run:
     run that went well, else it happened at ``place``. ``said``: the program's own line. ``skipped``: comparisons that
     were not evaluated. ``leaked``, ``left``: memory and work that the program left. ``unmodelled``: operators that the
     host computed, and how often. ``operators``: those of a host library that took time, the longest first; ``remarks``:
-    what a front end has to say. ``findings``: of the sanitizer, if it looked. ``explained``: where the time went, as a
-    part of the document; None where nobody observed. ``advised``: what a change would give, likewise, if asked.
+    what a front end has to say. ``findings``: of the sanitizer, if it looked. ``advised``: what a change would give, as
+    a part of the document, if asked. ``explained_before``: where the time went, likewise, of a run without its engine.
     """
 
     bench: str
@@ -136,7 +136,7 @@ class Run:
     remarks: tuple[str, ...] = ()
     printed: tuple[PrintedLine, ...] = ()
     findings: tuple[Finding, ...] | None = None
-    explained: Mapping[str, Any] | None = None
+    explained_before: Mapping[str, Any] | None = None
     advised: Mapping[str, Any] | None = None
     live: LiveRun | None = None
 
@@ -207,11 +207,20 @@ class Run:
         """The comparisons of the program."""
         return make_table("comparisons", self.checks, _COMPARISONS)
 
+    @property
+    def explained(self) -> Mapping[str, Any] | None:
+        """Where the time went, as a part of the document; None where nobody observed."""
+        if self.live is None or self.live.explanation is None:
+            return self.explained_before
+        document: Mapping[str, Any] = late(EXPLANATION, "explanation_document")(self.live.explanation)
+        return document
+
     def explain(self) -> Explanation:
         """Return where the time went: critical paths, bounds, lines. InputError for a run that nobody observed."""
-        if self.explained is None:
+        explained = self.explained
+        if explained is None:
             raise InputError("nobody observed this run, so its time is not explained: run again with observe=True")
-        found: Explanation = late(EXPLANATION, "Explanation")(self.bench, self.explained)
+        found: Explanation = late(EXPLANATION, "Explanation")(self.bench, explained)
         return found
 
     def trace(self, path: str | os.PathLike[str], *, keep: TraceFilter | None = None) -> None:
@@ -284,11 +293,13 @@ class Run:
 
     def _repr_html_(self) -> str:
         tables = (self.launches, self.phases, self.engines, self.links, self.memories, self.comparisons)
-        picture = [] if self.explained is None else [late(LIVE, "svg_of")(self.roofline())]
+        observed = self.explained_before is not None or (self.live is not None and self.live.explanation is not None)
+        picture = [late(LIVE, "svg_of")(self.roofline())] if observed else []
         return text_html(repr(self), *picture, *(each.to_html(HTML_ROWS) for each in tables if len(each)))
 
     def __getstate__(self) -> list[Any]:
-        return [None if each.name == "live" else getattr(self, each.name) for each in fields(self)]
+        kept = {"live": None, "explained_before": self.explained}
+        return [kept[each.name] if each.name in kept else getattr(self, each.name) for each in fields(self)]
 
 
 _NS = "ns in which at least one was under way"

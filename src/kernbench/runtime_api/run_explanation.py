@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 
 from kernbench.common.collector import patient_collector
@@ -94,56 +95,141 @@ class KernelShare:
     ns: float
 
 
-@value(kw_only=True)
-class LaunchExplanation:
+class TimeExplanation:
+    """The time of a run, or of the launch ``request_id``, explained; what is asked for is worked out then."""
+
+    def __init__(self, log: TraceLog, request_id: int | None = None) -> None:
+        self._log = log
+        self._launch_id = request_id
+
+    @property
+    def path(self) -> CriticalPath:
+        """The critical path."""
+        raise NotImplementedError
+
+    @cached_property
+    def shares(self) -> tuple[PathShare, ...]:
+        """The time of the path by part and resource."""
+        return self._log.seen.divider.share(self.path.steps)
+
+    @cached_property
+    def slices(self) -> tuple[SliceTime, ...]:
+        """The use of slices with banks meanwhile, by anybody."""
+        return slice_times(self._log, self.path)
+
+    @cached_property
+    def roofline(self) -> Roofline:
+        """The bounds by resource, and the time beyond the largest."""
+        return roofline(self._log, self.path, self.slices, self._launch_id)
+
+
+class LaunchExplanation(TimeExplanation):
     """The time of a launch, explained.
 
-    ``program``: what it ran. ``ended`` is false when it is explained only as far as it got. ``waits`` and ``pes``:
-    waits for other lines, and the kernels that the path goes through, the longest first. ``slices``: the use of slices
-    with banks meanwhile, by anybody. ``programs``: those of all launches of the run.
+    ``ended`` is false when it is explained only as far as it got. ``program``: what it ran; ``programs``: those of all
+    launches of the run.
     """
 
-    name: str
-    request_id: int
-    ended: bool
-    pe_count: int
-    program: ProgramText
-    programs: Mapping[int, ProgramText]
-    path: CriticalPath
-    shares: tuple[PathShare, ...]
-    verdict: Verdict
-    lines: tuple[LineUse, ...]
-    roofline: Roofline
-    waits: tuple[LineWait, ...]
-    pes: tuple[KernelShare, ...]
-    slices: tuple[SliceTime, ...]
+    def __init__(
+        self,
+        log: TraceLog,
+        finder: PathFinder,
+        handle: RequestHandle,
+        names: Mapping[int, str],
+        programs: Mapping[int, ProgramText],
+        stopped_ps: int | None = None,
+    ) -> None:
+        assert isinstance(handle.msg, KernelLaunchMsg)
+        super().__init__(log, handle.request_id)
+        self._finder, self._handle, self._names = finder, handle, names
+        self._targets = handle.msg.targets
+        self.name = handle.msg.title
+        self.request_id = handle.request_id
+        self.pe_count = len(self._targets)
+        self.program = programs[handle.request_id]
+        self.programs = programs
+        self.ended = stopped_ps is None
+        self._end_ps = handle.ended_ps if stopped_ps is None else stopped_ps
+
+    @property
+    def ps(self) -> int:
+        """How long it took, or has taken."""
+        return self._end_ps - self._handle.submitted_ps
+
+    @cached_property
+    def path(self) -> CriticalPath:
+        """The critical path, from its submission on."""
+        if self.ended:
+            return self._finder.of_request(self._handle)
+        return self._finder.of_stopped(self._handle, self._end_ps)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What binds."""
+        return judge(self.roofline, self.shares, say_waits(self.path, self._names))
+
+    @cached_property
+    def lines(self) -> tuple[LineUse, ...]:
+        """Every line that issued a command, and those that the path goes through."""
+        texts = _Texts(self.program, self.path, dict.fromkeys([*(each.pe for each in self.pes), *self._targets]))
+        return _sum_lines(self._log, self.request_id, self.path, texts)
+
+    @cached_property
+    def waits(self) -> tuple[LineWait, ...]:
+        """The waits for other lines, the longest first."""
+        return _sum_waits(self.path, self._names)
+
+    @cached_property
+    def pes(self) -> tuple[KernelShare, ...]:
+        """The kernels that the path goes through, the longest first."""
+        return _sum_shares(self.path, self._names)
 
 
-@value(kw_only=True)
-class RunExplanation:
-    """The time of a run and of each of its launches, explained."""
+class RunExplanation(TimeExplanation):
+    """The time of a run and of each of its ``launches``, explained."""
 
-    path: CriticalPath
-    shares: tuple[PathShare, ...]
-    verdict: RunVerdict
-    roofline: Roofline
-    launches: tuple[LaunchExplanation, ...]
-    slices: tuple[SliceTime, ...]
+    def __init__(self, log: TraceLog, handles: Sequence[RequestHandle], begin_ps: int, end_ps: int) -> None:
+        super().__init__(log)
+        finder = PathFinder(log, handles)
+        self._path = finder.of_run(begin_ps, end_ps)
+        launched = {each.request_id: each.msg for each in handles if isinstance(each.msg, KernelLaunchMsg)}
+        self._names = {request_id: msg.title for request_id, msg in launched.items()}
+        self._copies = {each.request_id for each in handles if isinstance(each.msg, MemoryWriteMsg | MemoryReadMsg)}
+        programs = {request_id: ProgramText(msg) for request_id, msg in launched.items()}
+        ended = launches_of(handles)
+        stopped = launched.keys() - {each.request_id for each in ended}
+        left = [each for each in handles if each.request_id in stopped and each.submitted_ps < self._path.end_ps]
+        self.launches: tuple[LaunchExplanation, ...] = tuple(
+            LaunchExplanation(log, finder, handle, self._names, programs, stopped_ps)
+            for some, stopped_ps in ((ended, None), (left, self._path.end_ps))
+            for handle in some
+        )
+
+    @property
+    def path(self) -> CriticalPath:
+        """The critical path: through all launches, copies and the host program."""
+        return self._path
+
+    @cached_property
+    def verdict(self) -> RunVerdict:
+        """Where the time went: kernels, by what binds the longest of their name, copies, waits."""
+        verdicts = {each.name: each.verdict for each in self.longest_of_each_name()}
+        return judge_run(self.path, self._log.seen.divider, self._names, verdicts, self._copies)
 
     @property
     def main_launch(self) -> LaunchExplanation | None:
         """The longest launch of the name that has most of the run's critical path; None where no kernel is on it."""
-        spent = self._sum_by_name()
-        name = max(spent, key=lambda each: spent[each], default=None)
-        return max((each for each in self.launches if each.name == name), key=lambda each: each.path.ps, default=None)
+        name = max(self._spent, key=lambda each: self._spent[each], default=None)
+        return max((each for each in self.launches if each.name == name), key=lambda each: each.ps, default=None)
 
     @property
     def main_share(self) -> float:
         """The share of the run's critical path that launches of that name have."""
-        return max(self._sum_by_name().values(), default=0) / self.path.ps if self.path.ps else 0.0
+        return max(self._spent.values(), default=0) / self.path.ps if self.path.ps else 0.0
 
-    def _sum_by_name(self) -> dict[str, int]:
-        """Return the time of the path in launches, by name; what a launch only waits for is none of it."""
+    @cached_property
+    def _spent(self) -> dict[str, int]:
+        """The time of the path in launches, by name; what a launch only waits for is none of it."""
         names = {each.request_id: each.name for each in self.launches}
         spent: dict[str, int] = {}
         for step in self.path.steps:
@@ -162,71 +248,15 @@ class RunExplanation:
         found: dict[str, LaunchExplanation] = {}
         for launch in self.launches:
             best = found.get(launch.name)
-            if best is None or launch.path.ps > best.path.ps:
+            if best is None or launch.ps > best.ps:
                 found[launch.name] = launch
-        spent = self._sum_by_name()
-        return tuple(sorted(found.values(), key=lambda launch: -spent.get(launch.name, 0)))
+        return tuple(sorted(found.values(), key=lambda launch: -self._spent.get(launch.name, 0)))
 
 
 @patient_collector()
 def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float, end_ns: float) -> RunExplanation:
     """Explain from ``log``, with memories, the time between ``begin_ns`` and ``end_ns`` of a run."""
-    finder = PathFinder(log, handles)
-    path = finder.of_run(ns_to_ps(begin_ns), ns_to_ps(end_ns))
-    launched = {each.request_id: each.msg for each in handles if isinstance(each.msg, KernelLaunchMsg)}
-    names = {request_id: msg.title for request_id, msg in launched.items()}
-    programs = {request_id: ProgramText(msg) for request_id, msg in launched.items()}
-    ended = launches_of(handles)
-    launches = [_explain_launch(log, handle, finder.of_request(handle), names, programs) for handle in ended]
-    stopped = names.keys() - {handle.request_id for handle in ended}
-    launches += [
-        _explain_launch(log, handle, finder.of_stopped(handle, path.end_ps), names, programs, ended=False)
-        for handle in handles
-        if handle.request_id in stopped and handle.submitted_ps < path.end_ps
-    ]
-    slices, divider = slice_times(log, path), log.seen.divider
-    longest = sorted(launches, key=lambda launch: launch.path.ps)
-    copies = {each.request_id for each in handles if isinstance(each.msg, MemoryWriteMsg | MemoryReadMsg)}
-    return RunExplanation(
-        path=path,
-        shares=divider.share(path.steps),
-        verdict=judge_run(path, divider, names, {launch.name: launch.verdict for launch in longest}, copies),
-        roofline=roofline(log, path, slices),
-        launches=tuple(launches),
-        slices=slices,
-    )
-
-
-def _explain_launch(
-    log: TraceLog,
-    handle: RequestHandle,
-    path: CriticalPath,
-    names: Mapping[int, str],
-    programs: Mapping[int, ProgramText],
-    *,
-    ended: bool = True,
-) -> LaunchExplanation:
-    msg = handle.msg
-    assert isinstance(msg, KernelLaunchMsg)
-    program, shares, slices = programs[handle.request_id], _sum_shares(path, names), slice_times(log, path)
-    texts = _Texts(program, path, dict.fromkeys([*(each.pe for each in shares), *msg.targets]))
-    spent, found = log.seen.divider.share(path.steps), roofline(log, path, slices, handle.request_id)
-    return LaunchExplanation(
-        name=msg.title,
-        request_id=handle.request_id,
-        ended=ended,
-        pe_count=len(msg.targets),
-        program=program,
-        programs=programs,
-        path=path,
-        shares=spent,
-        verdict=judge(found, spent, say_waits(path, names)),
-        lines=_sum_lines(log, handle.request_id, path, texts),
-        roofline=found,
-        waits=_sum_waits(path, names),
-        pes=shares,
-        slices=slices,
-    )
+    return RunExplanation(log, handles, ns_to_ps(begin_ns), ns_to_ps(end_ns))
 
 
 def _sum_waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[LineWait, ...]:
