@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from kernbench.components.hbm.banks import BankedMemory, Grant, Histories
+from kernbench.components.hbm.channel import PER_PC, Counters
 from kernbench.components.hbm.controller import Request, SliceArbiter, SliceMemory
 from kernbench.components.hbm.ideal import Channels, IdealMemory
 from kernbench.core.clock import Clock
@@ -50,6 +53,15 @@ def ideal() -> IdealMemory:
     """8 channels of 25.6 GB/s that are usable."""
     hbm = HbmSpec(slices=8, bytes_per_slice=6 << 30, num_pcs=8, quantum_bytes=QUANTUM)
     return IdealMemory(Channels(hbm), QUANTUM, 1000 / 25.6)
+
+
+def counters_of(memory: BankedMemory) -> Counters:
+    """What the channels of a slice have done, as of one with all their PCs."""
+    each = [one.counters for one in memory.at.history.channels]
+    heads = map(sum, zip(*(one.done[:PER_PC] for one in each), strict=True))
+    per_pc = [(one.done[PER_PC:], len(one.ends)) for one in each]
+    turned, rows = [done[:pcs] for done, pcs in per_pc], [done[pcs:] for done, pcs in per_pc]
+    return Counters((*heads, *chain(*turned), *chain(*rows)), tuple(chain(*(one.ends for one in each))))
 
 
 def run(memory: SliceMemory, *asked: tuple[int, Asked]) -> Clock:

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slice_support import counters_of
 
 from covering import covering
 from kernbench.components.hbm import banks as banks_module
@@ -45,7 +46,7 @@ def serve(made: BankedMemory, access: Access, write: bool, at: int, until: int =
 
 def seen(made: BankedMemory) -> tuple[object, ...]:
     """What was done, and what is to be; the ends in ``counters`` are times of histories, which begin at any time."""
-    return made.counters.done, made.pending_bursts, made.end_ps
+    return counters_of(made).done, made.pending_bursts, made.end_ps
 
 
 # -- an access --
@@ -127,12 +128,12 @@ def test_grants_make_sense(mapping, accesses):
     made, now, bursts = Kind(mapping, 4).make(shared=False), 0, 0
     for access, pause, write in map(access_of, accesses):
         now += pause
-        before = made.counters
+        before = counters_of(made)
         grant = serve(made, access, write, now)
         assert now <= grant.first_ps <= grant.last_ps
         assert now <= grant.over_ps
         assert grant.end == access.nbytes
-        done = made.counters
+        done = counters_of(made)
         assert all(new >= old for old, new in zip(before.done, done.done, strict=True))
         assert made.end_ps >= 0
         if not write:
@@ -143,7 +144,7 @@ def test_grants_make_sense(mapping, accesses):
     for pa in range(0, 8192, 256):
         serve(made, Access(pa, 32), False, now + 10**9)
     assert made.pending_bursts == 0
-    assert made.counters.done[0] == bursts + 32
+    assert counters_of(made).done[0] == bursts + 32
 
 
 def _bursts(access: Access) -> int:
@@ -252,7 +253,7 @@ def test_idle_time_is_forgotten(refresh, accesses, more, longer):
         one, other = serve(short, access, write, at), serve(long, access, write, at + longer)
         moved = [ps + longer for ps in (one.over_ps, one.first_ps, one.last_ps)]
         assert moved == [other.over_ps, other.first_ps, other.last_ps]
-        assert short.counters.done == long.counters.done
+        assert counters_of(short).done == counters_of(long).done
         at = one.over_ps
 
 

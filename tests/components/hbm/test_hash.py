@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slice_support import counters_of
 
 from kernbench.components.hbm.banks import BankedMemory, Histories
 from kernbench.components.hbm.controller import Request, SliceArbiter
@@ -97,7 +98,7 @@ def part_of_peak(mapping: AddressMapping, streams: int, apart: int) -> float:
         for stream in range(streams):
             turns.submit(Asked(stream, Access(stream * apart + i * 2048, 2048), False, 0))
     clock.advance()
-    return memory.counters.done[0] * 32_000 / memory.end_ps / (8 * HBM3.pc_gbs)
+    return counters_of(memory).done[0] * 32_000 / memory.end_ps / (8 * HBM3.pc_gbs)
 
 
 @pytest.mark.parametrize("apart", [256 << 10, 1 << 20, 64 << 20, 512 << 20, SLICE // 8])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slice_support import counters_of
 
 from kernbench.components.hbm.banks import BankedMemory, Histories
 from kernbench.messages.fabric import Access
@@ -132,7 +133,7 @@ def test_refresh_closes_the_rows_of_an_idle_channel():
     assert read(made, PERIOD - 100_000)[0] == PERIOD - 100_000  # a hit still
     at = PERIOD + OUTAGE + 1000
     assert read(made, at)[0] == at + RCD
-    assert made.counters.done[:2] == (3, 2)
+    assert counters_of(made).done[:2] == (3, 2)
     assert read(made, at + 500_000)[0] == at + 500_000
 
 
@@ -151,11 +152,11 @@ def test_each_channel_is_idle_by_itself():
         read(made, 0, pa)
     at = PERIOD - 500
     read(made, at, there, 128)
-    done = made.counters.done
+    done = counters_of(made).done
     read(made, PERIOD + OUTAGE + 2000, there)
     read(made, PERIOD + OUTAGE + 2000, other)
-    assert made.counters.done[0] - done[0] == 2
-    assert made.counters.done[1] - done[1] == 1
+    assert counters_of(made).done[0] - done[0] == 2
+    assert counters_of(made).done[1] - done[1] == 1
 
 
 def test_a_stream_loses_its_share():

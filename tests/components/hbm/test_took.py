@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slice_support import counters_of
 
 from engine_support import hbm, machine, place
 from kernbench.components.hbm.banks import BankedMemory, Histories
@@ -156,7 +157,7 @@ def test_turns_add_up_to_what_was_done(refresh, accesses):
         assert took.rows + took.turning + took.refresh <= end - start
         turns.append(took)
         now = served.over_ps
-    done = made.counters.done
+    done = counters_of(made).done
     found = BankTime(*[sum(column) for column in zip(*turns, strict=True)])
     assert found.bursts == done[0]
     assert found.hits == done[0] - done[1]

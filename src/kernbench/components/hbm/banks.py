@@ -16,8 +16,7 @@ what is said here in ps is bank time, but for what ``BankedMemory`` takes and an
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from itertools import chain
-from operator import add, sub
+from operator import add, itemgetter, sub
 from typing import NamedTuple
 
 from kernbench.common.units import PS_PER_NS
@@ -128,27 +127,17 @@ class SliceChannel(NamedTuple):
 class SliceHistory:
     """The channels of a slice at ``now_ps``, and the ``labels`` of bank 0 of each.
 
-    ``asked``: when each was last asked. All is over at ``settled_ps``.
+    ``asked``: when each was last asked. All is over at ``settled_ps``. ``turns``: what the grant before it took, by
+    when, from the grant on, its requester waited for it.
     """
 
-    __slots__ = ("_counters", "asked", "channels", "labels", "now_ps", "settled_ps")
+    __slots__ = ("asked", "channels", "labels", "now_ps", "settled_ps", "turns")
 
     def __init__(self, channels: Sequence[SliceChannel], labels: Sequence[int], now_ps: int) -> None:
-        self._counters: Counters | None = None
+        self.turns: dict[Span, tuple[int, BankTime]] = {}
         self.channels, self.labels, self.now_ps = tuple(channels), tuple(labels), now_ps
         self.asked = tuple([each.history.now_ps + each.behind_ps for each in channels])
         self.settled_ps = max([each.history.settled_ps + each.behind_ps for each in channels])
-
-    @property
-    def counters(self) -> Counters:
-        """Return the counters of all channels as of one with all their PCs; added up once for all slices."""
-        if self._counters is None:
-            each = [one.counters for one in self.channels]
-            heads, per_pc = [one.done[:PER_PC] for one in each], [(one.done[PER_PC:], len(one.ends)) for one in each]
-            turned, waited = [done[:pcs] for done, pcs in per_pc], [done[pcs:] for done, pcs in per_pc]
-            done = *map(sum, zip(*heads, strict=True)), *chain(*turned), *chain(*waited)
-            self._counters = Counters(done, tuple(chain(*[one.ends for one in each])))
-        return self._counters
 
 
 class KnownSweep(NamedTuple):
@@ -238,34 +227,51 @@ class BanksTurnCost:
         A bus is *taken* from when it was free, or from the begin of the turn, to when it is free again: bursts, turns
         of direction, what it waited for rows or for the pace of bank groups, and refresh if that is spread.
         """
-        clock, share, burst_ns = self.kind.clock, self.kind.share, self.kind.timing.ccd_s_ns
-        begin, over = max(clock.into(since), self.now), clock.into(end)
-        before, after = self.before.history.counters, self.after.history.counters
-        free = [[end + at.began for end in done.ends] for at, done in ((self.before, before), (self.after, after))]
-        taken = [max(0, ends - max(was, self.now)) for was, ends in zip(*free, strict=True)]
-        used = [pc for pc, ps in enumerate(taken) if ps]
-        bursts, opened, *idle = map(sub, after.done[:PER_PC], before.done)
-        done = [new - old for new, old in zip(after.done[PER_PC:], before.done[PER_PC:], strict=True)]
-        turned, rows = done[: len(taken)], done[len(taken) :]
+        clock, now, turns = self.kind.clock, self.now, self.after.history.turns
+        begin, over = max(0, clock.into(since) - now), clock.into(end) - now
+        known = turns.get((begin, over))
+        if known is None:
+            known = turns[begin, over] = self._split(begin, over)
+        began, took = known
+        start = min(max(since, clock.out(now + began)), end)
+        outages = end - start - (over - began)
+        return start, took._replace(refresh=took.refresh + outages) if outages else took
+
+    def _split(self, begin: int, over: int) -> tuple[int, BankTime]:
+        """Split a turn in bank time, which counts from the grant: the same for all slices with these histories."""
+        share, burst_ns = self.kind.share, self.kind.timing.ccd_s_ns
+        since, until = self.before.began - self.now, self.after.began - self.now
+        heads, all_turned, all_rows, used = [0] * PER_PC, 0, 0, []
+        for old, new in zip(self.before.history.channels, self.after.history.channels, strict=True):
+            if old is new:
+                continue
+            before, after = old.counters, new.counters
+            done, pcs = list(map(sub, after.done, before.done)), len(after.ends)
+            turned, rows = done[PER_PC : PER_PC + pcs], done[PER_PC + pcs :]
+            heads = list(map(add, heads, done))
+            all_turned, all_rows = all_turned + sum(turned), all_rows + sum(rows)
+            for was, end, *its in zip(before.ends, after.ends, turned, rows, strict=True):
+                free_at = max(0, was + since)
+                if end + until > free_at:
+                    used.append((end + until, free_at, *its))
+        bursts, opened, idle_bursts, idle_opened, idle_taken, idle_turned, idle_rows = heads
         turning, opening = 0, over
         if used:
-            last = max(used, key=free[1].__getitem__)
+            _, free_at, turning, opening = max(used, key=itemgetter(0))
             if not self.write:
-                begin = min(max(begin, free[0][last]), over)
-            turning, opening = min(turned[last], over - begin), rows[last]
-        data = round((bursts - idle[0]) * burst_ns * PS_PER_NS / (1 - share)) // max(1, len(used))
-        row_ps = max(0, min(opening, over - begin - turning - data)) if opened > idle[1] else 0
-        start = min(max(since, clock.out(begin)), end)
-        refresh = (end - start) - (over - begin) + round((over - begin - row_ps) * share)
-        return start, BankTime(
+                begin = min(max(begin, free_at), over)
+            turning = min(turning, over - begin)
+        data = round((bursts - idle_bursts) * burst_ns * PS_PER_NS / (1 - share)) // max(1, len(used))
+        row_ps = max(0, min(opening, over - begin - turning - data)) if opened > idle_opened else 0
+        return begin, BankTime(
             bursts=bursts,
             hits=bursts - opened,
-            taken=sum(taken) + idle[2],
-            opened=sum(rows) + idle[4],
-            turned=sum(turned) + idle[3],
+            taken=sum([end_at - free_at for end_at, free_at, _, _ in used]) + idle_taken,
+            opened=all_rows + idle_rows,
+            turned=all_turned + idle_turned,
             rows=row_ps,
             turning=turning - round(turning * share),
-            refresh=refresh,
+            refresh=round((over - begin - row_ps) * share),
         )
 
 
@@ -284,11 +290,6 @@ class BankedMemory:
         self._histories, self._base = histories, base
         self.at = Position(histories.root, 0, histories.root.asked)
         self._not_refreshed = (False,) * len(histories.root.channels)
-
-    @property
-    def counters(self) -> Counters:
-        """Return what its channels have done."""
-        return self.at.history.counters
 
     @property
     def pending_bursts(self) -> int:
