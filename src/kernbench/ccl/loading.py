@@ -429,12 +429,12 @@ def _foreign_keys(document: Document) -> Iterator[Complaint]:
     defaults, default = sections.pop(("defaults",), {}), _default_name(document)
     for path, section in sections.items():
         module, topology = section.get("module"), section.get("topology", defaults.get("topology"))
-        if isinstance(module, str) and isinstance(topology, str) and module in MODULES:
+        reaching = {path: section} if path[1] != default else {path: section, ("defaults",): defaults}
+        passed = [(*at, key) for at, keys in reaching.items() for key in keys if passes(key)]
+        if passed and isinstance(module, str) and isinstance(topology, str) and module in MODULES:
             known = list_known_keys(module_called(module, path[1]), current_topology_name(topology))
-            reaching = {path: section} if path[1] != default else {path: section, ("defaults",): defaults}
-            for at, keys in reaching.items():
-                foreign = (key for key in keys if passes(key) and key not in known)
-                yield from (Complaint((*at, key), foreign_key(path[1], key, known), at_key=True) for key in foreign)
+            foreign = [at for at in passed if at[-1] not in known]
+            yield from (Complaint(at, foreign_key(path[1], at[-1], known), at_key=True) for at in foreign)
 
 
 def _default_name(document: Document) -> object:

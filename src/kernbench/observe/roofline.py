@@ -29,7 +29,7 @@ from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.observe.slices import SliceTime
 from kernbench.observe.trace_log import TraceLog
-from kernbench.observe.works import Times
+from kernbench.observe.works import Times, distinct
 from kernbench.topology import resources as of
 from kernbench.topology.hbm_refresh import slice_pace
 from kernbench.transport import Link
@@ -319,7 +319,7 @@ class _Gatherer:
         """Return the amount of each of some works."""
         whats, about = self._machine.log.whats, self._works.about[works]
         amount: Times = np.zeros(len(whats), np.int64)
-        for at in _each_of(about, len(whats)):
+        for at in distinct(about, len(whats)):
             amount[at] = amount_of(whats[at])
         return amount[about]
 
@@ -354,7 +354,7 @@ class _Gatherer:
         gemm, whats = self._machine.spec.pe.gemm, self._machine.log.whats
         about = self._works.about[self._gemm]
         by_rate: dict[float, list[int]] = {}
-        for at in _each_of(about, len(whats)):
+        for at in distinct(about, len(whats)):
             tile = whats[at]
             assert isinstance(tile, TileAmounts)
             assert tile.element is not None
@@ -424,16 +424,16 @@ class _Gatherer:
         amounts, passed = np.zeros((2, len(self._machine.graph.edges)), np.int64)
         np.add.at(amounts, links, carried)
         np.add.at(passed, links[~last], carried[~last])  # where it ends, a transfer needs no space
-        busiest: dict[str, tuple[float, Link, int, float]] = {}
-        for index in dict.fromkeys(links[carried > 0].tolist()):
-            link = seen.link(index)
-            space = seen.divider.pace_of_space(link)
-            limits = [(seen.divider.resource_of(link), link.bw_gbs, int(amounts[index]))]
-            limits += [] if space is None else [(*space, int(passed[index]))]
-            for resource, gbs, amount in limits:
-                if resource not in busiest or amount / gbs > busiest[resource][0]:
-                    busiest[resource] = amount / gbs, link, amount, gbs
-        for resource, (_, link, amount, gbs) in busiest.items():
+        names, resources, paces = seen.limits_of_links
+        used = list(dict.fromkeys(links[carried > 0].tolist()))
+        limited_by, gbs_of = resources[used].ravel(), paces[used].ravel()
+        amount_of = np.column_stack((amounts[used], passed[used])).ravel()
+        longest = amount_of / gbs_of
+        for at in dict.fromkeys(limited_by[limited_by >= 0].tolist()):
+            own = np.flatnonzero(limited_by == at)
+            most = own[np.argmax(longest[own])]
+            resource, link = names[at], seen.link(used[most // 2])
+            amount, gbs = int(amount_of[most]), float(gbs_of[most])
             bound = Bound(resource, f"{link.src} → {link.dst}", amount, "bytes", gbs)
             busy = partial(self._in_turn, link, gbs, sent)
             yield Load(bound, busy, self._pe_of(link.src) or self._pe_of(link.dst))
@@ -460,14 +460,6 @@ class _Gatherer:
             start = max(when, free_at)
             free_at = start + transfer_ps(nbytes, gbs)
             yield start, free_at
-
-
-def _each_of(numbers: Times, count: int) -> list[int]:
-    """Return which of the numbers below ``count`` are there, in order."""
-    there = np.zeros(count, np.bool_)
-    there[numbers] = True
-    found: list[int] = np.flatnonzero(there).tolist()
-    return found
 
 
 def _bytes_fetched(what: object) -> int:

@@ -9,6 +9,7 @@ from kernbench.common.values import value
 from kernbench.core.observed import Column, TurnColumns
 from kernbench.observe.critical_path_model import CriticalPath
 from kernbench.observe.trace_log import TraceLog
+from kernbench.observe.works import distinct
 from kernbench.topology.hbm_refresh import refresh_clock
 from kernbench.topology.hbm_spec import HbmSpec, HbmTiming
 
@@ -60,7 +61,7 @@ def slice_times(log: TraceLog, path: CriticalPath) -> tuple[SliceTime, ...]:
             hbm,
             path.ps,
         )
-        for memory in np.unique(turns.memory[worked]).tolist()
+        for memory in distinct(turns.memory[worked], len(seen.columns.parts))
     ]
     return tuple(sorted(found, key=lambda each: -each.busy_ps))
 

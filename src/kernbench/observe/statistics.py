@@ -15,7 +15,7 @@ from kernbench.engine.machine import Machine
 from kernbench.engine.queues import QueuePart
 from kernbench.engine.recorder import TileAmounts
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.works import ENGINE_OF, PE_ENGINES, Times, Works
+from kernbench.observe.works import ENGINE_OF, PE_ENGINES, Times, Works, distinct
 
 NO_ENGINE = "no engine: CPU and waiting"
 BUSIEST_LINKS = 32
@@ -282,7 +282,7 @@ def machine_use(machine: Machine, works: Works, links: Iterable[LinkTraffic] | N
     graph, columns = machine.graph, works.columns
     carried = [graph.edge(link.src, link.dst) for link in (link_traffic(machine) if links is None else links)]
     ends = (name for edge in carried for name in (edge.src, edge.dst))
-    worked = (columns.parts[part] for part in np.unique(columns.part).tolist())
+    worked = (columns.parts[part] for part in distinct(columns.part, len(columns.parts)))
     nodes = [graph.node(name) for name in dict.fromkeys([*ends, *worked])]
     sips = sorted({node.sip for node in nodes if node.sip is not None})
     cubes = {node.cube_coord for node in nodes if node.cube is not None}

@@ -18,7 +18,7 @@ from kernbench.engine.engine import Observer
 from kernbench.engine.machine import Machine
 from kernbench.messages.control import PeOrder
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.path_resources import PathDivider
+from kernbench.observe.path_resources import PaceLimit, PathDivider
 from kernbench.observe.trace_queues import QueueLog
 from kernbench.observe.works import EngineWork, Works
 from kernbench.transport import Link, Route
@@ -151,6 +151,22 @@ class Seen:
         links = [[link.index for link in route.links] for route in self.routes]
         numbers = np.repeat(np.arange(len(links)), [len(each) for each in links])
         return numbers, np.array([*chain(*links)], np.int64), np.diff(numbers, append=-1) != 0
+
+    @cached_property
+    def limits_of_links(self) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.float64]]:
+        """What limits links, by index: names of resources; of each link the places there, and the GB/s, of itself and
+        of the space behind it, -1 where there is no such limit."""
+        names: dict[str, int] = {}
+        resources = np.full((len(self.machine.graph.edges), 2), NONE)
+        paces = np.ones(resources.shape)
+        for index in dict.fromkeys(self.links_of_routes[1].tolist()):
+            link = self.link(index)
+            own = PaceLimit(self.divider.resource_of(link), link.bw_gbs)
+            for at, limit in enumerate((own, self.divider.pace_of_space(link))):
+                if limit is not None:
+                    resources[index, at] = names.setdefault(limit.resource, len(names))
+                    paces[index, at] = limit.gbs
+        return tuple(names), resources, paces
 
     def link(self, index: int) -> Link:
         """Return the link of an index."""

@@ -134,3 +134,11 @@ class Works:
                 line,
                 None if tile < 0 else log.tiles[tile],
             )
+
+
+def distinct(numbers: Times, count: int) -> list[int]:
+    """Return which of the numbers below ``count`` are there, in order."""
+    there = np.zeros(count, np.bool_)
+    there[numbers] = True
+    found: list[int] = np.flatnonzero(there).tolist()
+    return found

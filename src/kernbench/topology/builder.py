@@ -239,8 +239,8 @@ def channels_of_rows(hbm: HbmSpec, stride: int) -> tuple[int, int]:
     banks = hbm.banks or HBM3.model_copy(update={"row_bytes": unit, "burst_bytes": unit})
     rows = max(ROWS, min(MOST_ROWS, hbm.round_bytes // stride))
     bytes_ = np.arange(rows)[:, None] * stride + np.arange(0, ROW_BYTES, min(ROW_BYTES, banks.burst_bytes))
-    places = Places(banks, hbm.num_pcs, hbm.fields(banks)).of(np.unique(bytes_ // banks.burst_bytes))
-    return len(np.unique(places["pc"])), min(hbm.num_pcs, rows)
+    places = Places(banks, hbm.num_pcs, hbm.fields(banks)).of((bytes_ // banks.burst_bytes).ravel())
+    return len({*places["pc"].tolist()}), min(hbm.num_pcs, rows)
 
 
 def _rows_spread_over_channels(hbm: HbmSpec) -> Iterator[Complaint]:

@@ -285,7 +285,7 @@ class Network:
 
     def post(self, port: Port, route: Route, nbytes: int, done: Callable[[Transfer], None], arg: object) -> Transfer:
         """Make a transfer of what is all there, and put it on its port now."""
-        if self.watch.on or self.trace_hops or not self.express_enabled:
+        if self.trace_hops or not self.express_enabled:
             transfer = self.make(port, route, nbytes, done, arg)
             self.inject(transfer)
             return transfer
@@ -293,6 +293,8 @@ class Network:
         self.n_transfers += 1
         port.undelivered += 1
         transfer.injected_ps = self.clock.time
+        if self.watch.on:
+            self.watch.sent(transfer)
         if not self.express.admit(transfer):
             self._by_packets(transfer)
         return transfer

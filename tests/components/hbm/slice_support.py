@@ -56,12 +56,13 @@ def ideal() -> IdealMemory:
 
 
 def counters_of(memory: BankedMemory) -> Counters:
-    """What the channels of a slice have done, as of one with all their PCs."""
-    each = [one.counters for one in memory.at.history.channels]
+    """What the channels of a slice have done, as of one with all their PCs; when the last byte of each was over."""
+    each = memory.at.history.channels
+    ends = [end + one.behind_ps for one in each for end in one.history.counters.ends]
     heads = map(sum, zip(*(one.done[:PER_PC] for one in each), strict=True))
-    per_pc = [(one.done[PER_PC:], len(one.ends)) for one in each]
+    per_pc = [(one.done[PER_PC:], len(one.history.counters.ends)) for one in each]
     turned, rows = [done[:pcs] for done, pcs in per_pc], [done[pcs:] for done, pcs in per_pc]
-    return Counters((*heads, *chain(*turned), *chain(*rows)), tuple(chain(*(one.ends for one in each))))
+    return Counters((*heads, *chain(*turned), *chain(*rows)), tuple(ends))
 
 
 def run(memory: SliceMemory, *asked: tuple[int, Asked]) -> Clock:

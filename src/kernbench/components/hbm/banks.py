@@ -117,11 +117,10 @@ class SliceChannel(NamedTuple):
     more: tuple[int, ...] = ()
 
     @property
-    def counters(self) -> Counters:
-        """Return what the channel has done; the ends are times of the slice."""
-        done, ends = self.history.counters
-        ends = tuple([end + self.behind_ps for end in ends])
-        return Counters(tuple(map(add, done, self.more)) if self.more else done, ends)
+    def done(self) -> tuple[int, ...]:
+        """Return what the channel has done, as ``Counters.done``."""
+        done = self.history.counters.done
+        return tuple(map(add, done, self.more)) if self.more else done
 
 
 class SliceHistory:
@@ -245,15 +244,14 @@ class BanksTurnCost:
         for old, new in zip(self.before.history.channels, self.after.history.channels, strict=True):
             if old is new:
                 continue
-            before, after = old.counters, new.counters
-            done, pcs = list(map(sub, after.done, before.done)), len(after.ends)
-            turned, rows = done[PER_PC : PER_PC + pcs], done[PER_PC + pcs :]
+            before, after = old.history.counters.ends, new.history.counters.ends
+            from_ps, to_ps, done = since + old.behind_ps, until + new.behind_ps, list(map(sub, new.done, old.done))
+            for pc, (was, end) in enumerate(zip(before, after, strict=True), PER_PC):
+                turned, rows, free_at, end_at = done[pc], done[pc + len(after)], was + from_ps, end + to_ps
+                all_turned, all_rows = all_turned + turned, all_rows + rows
+                if end_at > 0 and end_at > free_at:
+                    used.append((end_at, free_at if free_at > 0 else 0, turned, rows))
             heads = list(map(add, heads, done))
-            all_turned, all_rows = all_turned + sum(turned), all_rows + sum(rows)
-            for was, end, *its in zip(before.ends, after.ends, turned, rows, strict=True):
-                free_at = max(0, was + since)
-                if end + until > free_at:
-                    used.append((end + until, free_at, *its))
         bursts, opened, idle_bursts, idle_opened, idle_taken, idle_turned, idle_rows = heads
         turning, opening = 0, over
         if used:
@@ -424,7 +422,7 @@ class Sweeps:
         ``grant``: of the sweep before. No more than ``most``, and none that ends after ``until``.
         """
         layout, over, times, last = self._layout, grant.over_ps, 0, None
-        done = [each.counters.done for each in channels]
+        done = [each.done for each in channels]
         if self._begun is not None:
             state, when, before = self._begun
             made = tuple([tuple(map(sub, *each)) for each in zip(done, before, strict=True)])
