@@ -213,6 +213,11 @@ def type_text(key: ConfigKey) -> str:
     return f"{key.type}, {key.unit}" if key.unit and key.unit != "bytes" else key.type
 
 
+def time_cells(ns: float, share: float) -> tuple[str, str, str]:
+    """A time, its share of the whole, and that as a bar."""
+    return f"{ns:,.3f}", f"{share:.1%}", bar(share)
+
+
 def bar(share: float, width: int = 24) -> str:
     """A share as a bar of blocks, to an eighth of one."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)

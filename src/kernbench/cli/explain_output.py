@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.table import Table
+from rich.table import Column, Table
 
-from kernbench.cli.console import ReportLine, bar, number, table, text
+from kernbench.cli.console import ReportLine, bar, number, table, text, time_cells
 from kernbench.common.ids import pe_name
 from kernbench.common.units import format_size
 from kernbench.messages.commands import BY_BLOCKS
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.critical_path_model import CriticalPath, KernelPlace
+from kernbench.observe.critical_path_model import KernelPlace
 from kernbench.observe.path_resources import PathShare, join_words, sum_resources
 from kernbench.observe.roofline import BUSY, Bound, Roofline
-from kernbench.observe.slices import SliceTime
-from kernbench.runtime_api.run_explanation import LaunchExplanation, LineUse, RunExplanation
+from kernbench.runtime_api.run_explanation import LaunchExplanation, LineUse, RunExplanation, TimeExplanation
 
 if TYPE_CHECKING:
     from kernbench.evaluation.advice import Advice
@@ -33,23 +32,25 @@ def explanation_parts(found: RunExplanation) -> Iterator[Table | ReportLine | No
     for launch in found.longest_of_each_name():
         what = f"Launch {launch.name!r}{'' if launch.ended else ', as far as it got'}"
         yield f"{what}: {launch.verdict.sentence}", "bold"
-        yield from (_path(what, launch.path, launch.shares), _resources(what, launch.shares, launch.path.ps))
+        yield from (_path(what, launch), _resources(what, launch))
         yield from (_lines(launch), _waits(launch), _kernels(launch))
-        yield from (_bounds(what, launch.roofline), _differences(launch.roofline))
-        yield _slices(what, launch.slices, launch.path.ps)
+        yield from (_bounds(what, launch.roofline), _differences(launch.roofline), _slices(what, launch))
     yield f"Run: {found.verdict.sentence}", "bold"
-    yield from (_path("Run", found.path, found.shares), _resources("Run", found.shares, found.path.ps))
-    yield from (_bounds("Run", found.roofline), _differences(found.roofline))
-    yield _slices("Run", found.slices, found.path.ps)
+    yield from (_path("Run", found), _resources("Run", found))
+    yield from (_bounds("Run", found.roofline), _differences(found.roofline), _slices("Run", found))
 
 
-def _path(what: str, path: CriticalPath, shares: Sequence[PathShare]) -> Table:
-    made = table(f"{what}: critical path", text("spent on"), number("ns"), number("share"), text(""))
-    for says, ps in _merge_small(shares, SMALLEST_SPLIT * path.ps).items():
-        share = ps / path.ps
-        made.add_row(says, f"{ps / 1000:,.3f}", f"{share:.1%}", bar(share))
-    made.add_row("all", f"{path.ps / 1000:,.3f}", "", "", style="bold")
+def _path(what: str, found: TimeExplanation) -> Table:
+    made, whole_ps = table(f"{what}: critical path", text("spent on"), *_time_columns("share")), found.path.ps
+    for says, ps in _merge_small(found.shares, SMALLEST_SPLIT * whole_ps).items():
+        made.add_row(says, *time_cells(ps / 1000, ps / whole_ps))
+    made.add_row("all", f"{whole_ps / 1000:,.3f}", "", "", style="bold")
     return made
+
+
+def _time_columns(share: str) -> tuple[Column, Column, Column]:
+    """The columns of ``time_cells``."""
+    return number("ns"), number(share), text("")
 
 
 def _merge_small(shares: Sequence[PathShare], least_ps: float) -> dict[str, int]:
@@ -61,14 +62,13 @@ def _merge_small(shares: Sequence[PathShare], least_ps: float) -> dict[str, int]
     return found
 
 
-def _resources(what: str, shares: Sequence[PathShare], total_ps: int) -> Table:
+def _resources(what: str, found: TimeExplanation) -> Table:
     """Tabulate the resources on a path, with their queues: a faster one gives at most its share."""
     name = f"{what}: resources on the path"
     made = table(name, text("resource"), number("ns"), number("share"), number("of it in queues"), text(""))
-    for each in sum_resources(shares):
-        share = each.ps / total_ps
-        queued = f"{each.queued_ps / 1000:,.3f}" if each.queued_ps else ""
-        made.add_row(each.resource, f"{each.ps / 1000:,.3f}", f"{share:.1%}", queued, bar(share))
+    for each in sum_resources(found.shares):
+        ns, share, drawn = time_cells(each.ps / 1000, each.ps / found.path.ps)
+        made.add_row(each.resource, ns, share, f"{each.queued_ps / 1000:,.3f}" if each.queued_ps else "", drawn)
     return made
 
 
@@ -111,22 +111,15 @@ def _waits(launch: LaunchExplanation) -> Table | None:
         number("of the time"),
     )
     for each in launch.waits[:MOST_WAITS]:
-        share = each.ns * 1000 / launch.path.ps
         waiting = _place(launch, each.waiting, each.waiting_kernel)
         cause = _place(launch, each.cause, each.kernel)
         made.add_row(
-            waiting,
-            each.what,
-            cause,
-            f"{each.count:,}",
-            f"{each.ns:,.3f}",
-            f"{share:.1%}",
+            waiting, each.what, cause, f"{each.count:,}", *time_cells(each.ns, each.ns * 1000 / launch.path.ps)[:2]
         )
     if left > 0:
         rest = launch.waits[MOST_WAITS:]
-        ns = sum(each.ns for each in rest)
-        share = ns * 1000 / launch.path.ps
-        made.add_row("anywhere else", "", "", f"{sum(each.count for each in rest):,}", f"{ns:,.3f}", f"{share:.1%}")
+        count, ns = sum(each.count for each in rest), sum(each.ns for each in rest)
+        made.add_row("anywhere else", "", "", f"{count:,}", *time_cells(ns, ns * 1000 / launch.path.ps)[:2])
     return made
 
 
@@ -147,15 +140,13 @@ def _kernels(launch: LaunchExplanation) -> Table | None:
     """The kernels that the path goes through, when it leaves the one where it ends."""
     if len(launch.pes) < 2:
         return None
-    made = table("Kernels that the path goes through", text("kernel"), number("ns"), number("share"), text(""))
-    for each in launch.pes[:MOST_WAITS]:
-        share = each.ns * 1000 / launch.path.ps
-        made.add_row(_kernel(each.pe, each.kernel), f"{each.ns:,.3f}", f"{share:.1%}", bar(share))
+    made = table("Kernels that the path goes through", text("kernel"), *_time_columns("share"))
     rest = launch.pes[MOST_WAITS:]
+    for each in launch.pes[:MOST_WAITS]:
+        made.add_row(_kernel(each.pe, each.kernel), *time_cells(each.ns, each.ns * 1000 / launch.path.ps))
     if rest:
         ns = sum(each.ns for each in rest)
-        share = ns * 1000 / launch.path.ps
-        made.add_row(f"{len(rest)} others", f"{ns:,.3f}", f"{share:.1%}", bar(share))
+        made.add_row(f"{len(rest)} others", *time_cells(ns, ns * 1000 / launch.path.ps))
     return made
 
 
@@ -192,9 +183,7 @@ def _differences(found: Roofline) -> Table | None:
     made = table(
         f"What the time beyond the {binding.resource} bound was spent on",
         text("it had nothing to do during"),
-        number("ns"),
-        number("of the time"),
-        text(""),
+        *_time_columns("of the time"),
     )
     made.add_row(f"{binding.resource} bound", *_row(binding.ps, found), style="cyan")
     for name, ps in _visible(found):
@@ -214,12 +203,12 @@ def _visible(found: Roofline) -> Iterator[tuple[str, int]]:
 
 
 def _row(ps: int, found: Roofline) -> tuple[str, str, str]:
-    share = ps / found.measured_ps
-    return f"{ps / 1000:,.3f}", f"{share:.1%}", bar(share)
+    return time_cells(ps / 1000, ps / found.measured_ps)
 
 
-def _slices(what: str, found: Sequence[SliceTime], total_ps: int) -> Table | None:
+def _slices(what: str, explained: TimeExplanation) -> Table | None:
     """Tabulate the work of the buses of slices with banks, as shares of the time. Else they are idle."""
+    found, total_ps = explained.slices, explained.path.ps
     if not found:
         return None
     left = len(found) - MOST_SLICES

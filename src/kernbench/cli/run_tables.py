@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from rich.console import Console
 from rich.table import Table
 
-from kernbench.cli.console import ReportLine, bar, facts, link_table, number, show_report, table, text
+from kernbench.cli.console import ReportLine, bar, facts, link_table, number, show_report, table, text, time_cells
 from kernbench.common.ids import pe_name
 from kernbench.common.late import late
 from kernbench.common.units import format_size
@@ -169,16 +169,10 @@ def _phases(run: Run) -> Table:
         text(""),
     )
     for phase in run.phases:
-        share = phase.busy_ns / run.latency_ns if run.latency_ns else 0.0
-        made.add_row(
-            PHASES.get(phase.phase, phase.phase),
-            f"{phase.requests:,}",
-            format_size(phase.nbytes) if phase.nbytes else "",
-            f"{phase.busy_ns:,.3f}",
-            f"{share:.1%}",
-            f"{phase.longest_ns:,.3f}",
-            bar(share),
-        )
+        busy, share, drawn = _part(phase.busy_ns, run.latency_ns)
+        nbytes = format_size(phase.nbytes) if phase.nbytes else ""
+        name, longest = PHASES.get(phase.phase, phase.phase), f"{phase.longest_ns:,.3f}"
+        made.add_row(name, f"{phase.requests:,}", nbytes, busy, share, longest, drawn)
     return made
 
 
@@ -209,8 +203,7 @@ def _launch(launch: LaunchSplit) -> Table:
 
 
 def _part(ns: float, whole: float) -> tuple[str, str, str]:
-    share = ns / whole if whole else 0.0
-    return f"{ns:,.3f}", f"{share:.1%}", bar(share)
+    return time_cells(ns, ns / whole if whole else 0.0)
 
 
 def _visible(launch: LaunchSplit) -> Iterator[TimeShare]:

@@ -489,11 +489,12 @@ class Observation:
         self.tables.cut_turn(self._asked[asked.op, asked.part], span, took)
 
     def _about(self, transfer: Transfer) -> About:
+        if transfer.row >= 0:
+            return Carries.CONTROL, transfer.row, NONE
         match message := transfer.arg:
-            case ReadReply():
-                return Carries.REPLY, NONE, self._asked[message.op, message.part]
-            case WriteAck():
-                return Carries.ACK, NONE, self._asked[message.op, message.part]
+            case ReadReply() | WriteAck():
+                what = Carries.REPLY if isinstance(message, ReadReply) else Carries.ACK
+                return what, NONE, self._asked[message.op, message.part]
             case QueueArrival(data=data):
                 return Carries.DOORBELL, data.row, self._asked[data.op, data.part]
             case ReadRequest() | WriteData():
@@ -503,4 +504,4 @@ class Observation:
                 what = Carries.REQUEST if isinstance(message, ReadRequest) else Carries.WRITE
                 return what, self._recorder.row_of(message.op), NONE
             case _:
-                return (Carries.OTHER if transfer.row < 0 else Carries.CONTROL), transfer.row, NONE
+                return Carries.OTHER, NONE, NONE

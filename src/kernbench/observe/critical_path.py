@@ -85,7 +85,6 @@ class PathFinder:
 
     log: TraceLog
     handles: Sequence[RequestHandle]
-    _known: dict[int, CriticalPath] = field(default_factory=dict)
     _ends: list[tuple[int, Row]] = field(default_factory=list)  # of requests
     _run: PathChain | None = None  # the walk through the whole run: most requests are parts of it
 
@@ -95,15 +94,12 @@ class PathFinder:
 
     def of_request(self, handle: RequestHandle) -> CriticalPath:
         """The path from the submission of a finished request to its completion; its steps add up to that time."""
-        found = self._known.get(handle.request_id)
+        row, times = self.log.machine.log.requests[handle.request_id], (handle.submitted_ps, handle.ended_ps)
+        found = None if self._run is None else self._run.within(row, *times, handle.request_id)
         if found is None:
-            row, times = self.log.machine.log.requests[handle.request_id], (handle.submitted_ps, handle.ended_ps)
-            found = None if self._run is None else self._run.within(row, *times, handle.request_id)
-            if found is None:
-                chain = PathChain(*times)
-                self._walk(chain, row)
-                found = chain.finish(*times, handle.request_id)
-            self._known[handle.request_id] = found
+            chain = PathChain(*times)
+            self._walk(chain, row)
+            found = chain.finish(*times, handle.request_id)
         return found
 
     def of_stopped(self, handle: RequestHandle, end_ps: int) -> CriticalPath:

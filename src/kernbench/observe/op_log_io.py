@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from math import isfinite
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,6 +37,8 @@ _OPERAND = pa.struct(
         ("other", pa.float64()),
     ]
 )
+_PARTS = [part.name for part in _OPERAND]
+_parts_of = attrgetter(*_PARTS)
 _INPUT = [("operand", _OPERAND), ("number", pa.float64())]
 _PARAMS = pa.struct(
     [
@@ -73,6 +76,7 @@ SCHEMA = pa.schema(
 )
 """Columns of a row. Host arrays are described (``data``), not kept; a pattern is in hexadecimal."""
 
+_columns_of = attrgetter(*SCHEMA.names)
 # The columns that are no lists and no structures.
 _PLAIN: dict[str, type] = {
     field.name: str if field.type == pa.string() else int for field in SCHEMA if not pa.types.is_nested(field.type)
@@ -190,25 +194,12 @@ def _finite(value: Any) -> Any:
 
 
 def _row(record: OpRecord) -> OpRow:
-    return {
-        "seq": record.seq,
-        "component": record.component,
-        "kind": record.kind,
-        "name": record.name,
-        "t_start_ps": record.t_start_ps,
-        "t_read_ps": record.t_read_ps,
-        "t_commit_ps": record.t_commit_ps,
-        "t_end_ps": record.t_end_ps,
-        "kernel": record.kernel,
-        "launch_id": record.launch_id,
-        "line": record.line,
-        "tile": record.tile,
-        "parent": record.parent,
+    row = dict(zip(SCHEMA.names, _columns_of(record), strict=True))
+    return row | {
         "inputs": [_input_row(x) for x in record.inputs],
         "output": _operand_row(record.output) if record.output is not None else None,
         "params": _params_row(record.params),
         "data": _data_row(record),
-        "order": record.order,
     }
 
 
@@ -230,19 +221,9 @@ def _input_row(x: ArrayPlace | float | None) -> OpRow:
 
 
 def _operand_row(operand: Operand) -> OpRow:
+    row = dict(zip(_PARTS, _parts_of(operand), strict=True))
     segments = [{"address": a, "nbytes": n} for a, n in operand.segments]
-    return {
-        "space": operand.space,
-        "owner": operand.owner,
-        "address": operand.address,
-        "nbytes": operand.nbytes,
-        "shape": operand.shape,
-        "dtype": operand.dtype.name,
-        "strides": operand.strides,
-        "segments": segments,
-        "valid": operand.valid,
-        "other": operand.other,
-    }
+    return row | {"dtype": operand.dtype.name, "segments": segments}
 
 
 def _params_row(params: Params) -> OpRow:

@@ -28,6 +28,7 @@ from kernbench.messages.commands import Command, Opcode
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.observe.slices import SliceTime
+from kernbench.observe.statistics import merge_spans
 from kernbench.observe.trace_log import TraceLog
 from kernbench.observe.works import Times, distinct
 from kernbench.topology import resources as of
@@ -205,13 +206,8 @@ def _differences(path: CriticalPath, load: Load) -> tuple[Difference, ...]:
 
 
 def _merge(intervals: Iterable[Interval], path: CriticalPath) -> tuple[Times, Times]:
-    """Merge intervals within a path, piece by piece in order: where each piece begins and ends."""
-    spans = np.array([*intervals], np.int64).reshape(-1, 2).clip(path.start_ps, path.end_ps)
-    spans = spans[np.argsort(spans[:, 0], kind="stable")]
-    since, until = spans[:, 0], np.maximum.accumulate(spans[:, 1])
-    since[1:] = np.maximum(since[1:], until[:-1])
-    there = since < until
-    return since[there], until[there]
+    """Merge intervals as far as they lie within a path."""
+    return merge_spans(np.array([*intervals], np.int64).reshape(-1, 2).clip(path.start_ps, path.end_ps))
 
 
 _DESCRIPTORS = (Kind.DMA_READ, Kind.DMA_WRITE, Kind.ATOMIC)

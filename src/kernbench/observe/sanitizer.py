@@ -50,7 +50,7 @@ class Party:
         return f"{self.action}{where}{on}"
 
 
-@value(kw_only=True)
+@value
 class Finding:
     """Something wrong, told at its first occurrence; ``count`` says how often it happened on these lines.
 
@@ -139,9 +139,7 @@ class Sanitizer(Observer):
         side = self._side(record, writes=False)
         tensor = self._tensors.name_at(address, record.t_read_ps)
         message = f"{side} reads {format_size(nbytes)} of {_place(tensor, space, address)} that nobody wrote"
-        finding = Finding(
-            kind="unwritten", message=message, side=side, space=space, tensor=tensor, address=address, nbytes=nbytes
-        )
+        finding = Finding("unwritten", message, side, space, tensor, address, nbytes)
         _note(self._noted, ("unwritten", side.kernel, side.line, side.action), finding)
 
     def read_unwritten(self, read: HostRead, elements: SomeElements) -> None:
@@ -169,16 +167,8 @@ class Sanitizer(Observer):
         self, kind: FindingKind, read: HostRead, elements: SomeElements, message: str, owners: tuple[PeCoord, ...]
     ) -> None:
         side = _host_side(read)
-        finding = Finding(
-            kind=kind,
-            message=message,
-            side=side,
-            space=self._space_of(elements.pa),
-            tensor=read.tensor,
-            address=elements.pa,
-            nbytes=elements.nbytes,
-            owners=owners,
-        )
+        where = self._space_of(elements.pa), read.tensor, elements.pa, elements.nbytes
+        finding = Finding(kind, message, side, *where, owners=owners)
         _note(self._noted, (kind, side.file, side.line, side.action, read.tensor), finding)
 
     def _space_of(self, pa: int) -> str:
@@ -221,16 +211,8 @@ class Sanitizer(Observer):
         space, when = where
         tensor = self._tensors.name_at(what.address, when)
         bytes_of = f"{format_size(what.nbytes)} of {_place(tensor, space, what.address)}"
-        return Finding(
-            kind=kind,
-            message=f"{later} {_does(later)} {bytes_of} {rest}",
-            side=later,
-            space=space,
-            tensor=tensor,
-            address=what.address,
-            nbytes=what.nbytes,
-            other=earlier,
-        )
+        message = f"{later} {_does(later)} {bytes_of} {rest}"
+        return Finding(kind, message, later, space, tensor, what.address, what.nbytes, earlier)
 
     def _misuse(self, misuse: Misuse) -> Finding:
         side, message, other = self._of_access(misuse.access), misuse.message, misuse.other
@@ -243,41 +225,18 @@ class Sanitizer(Observer):
         if other is not None:
             arrived = f"at {ps_to_ns(other.arrived_ps):.3f} ns came message {other.sequence}"
             text += f"; {arrived}, which its kernel had not received then"
-        return Finding(
-            kind="slot",
-            message=text,
-            side=side,
-            space=space,
-            tensor="",
-            address=misuse.address,
-            nbytes=misuse.nbytes,
-        )
+        return Finding("slot", text, side, space, "", misuse.address, misuse.nbytes)
 
     def _describe_left(self, message: QueueMessage) -> Finding:
-        side = Party(
-            action=f"send {message.direction}",
-            kernel=message.kernel,
-            line=message.line,
-            pe=message.pe,
-            writes=True,
-            t_start_ns=ps_to_ns(message.sent_ps),
-            t_end_ns=ps_to_ns(message.arrived_ps),
-            place=self._rows.place(self._rows.rows[message.row + LAUNCH], message.line, message.pe),
-        )
+        launch_id, times = self._rows.rows[message.row + LAUNCH], (message.sent_ps, message.arrived_ps)
+        action = f"send {message.direction}"
+        side = self._party(action, message.kernel, launch_id, message.line, message.pe, times, writes=True)
         text = (
             f"message {message.sequence} of queue {message.queue} of {pe_name(message.peer)} "
             f"({format_size(message.nbytes)}, {side}) was never received: the kernels there have ended, "
             "and the next one that receives from this queue gets it"
         )
-        return Finding(
-            kind="message",
-            message=text,
-            side=side,
-            space=self._contents.bytes_at(message.pa, message.nbytes).space,
-            tensor="",
-            address=message.pa,
-            nbytes=message.nbytes,
-        )
+        return Finding("message", text, side, self._space_of(message.pa), "", message.pa, message.nbytes)
 
     def _of_access(self, access: OperandUse) -> Party:
         """The side of a record, or of the composite that a tile belongs to, at the time of the access."""
@@ -288,15 +247,32 @@ class Sanitizer(Observer):
 
     def _side(self, record: OpRecord, *, writes: bool) -> Party:
         tiled, pe = record.params.tile_sizes is not None and record.kind == "math", self._pe_of(record.component)
+        action = f"composite {record.name}" if tiled else (record.name if record.kernel else record.kind)
+        times = record.t_start_ps, record.t_end_ps
+        return self._party(action, record.kernel, record.launch_id, record.line, pe, times, writes=writes)
+
+    def _party(
+        self,
+        action: str,
+        kernel: str,
+        launch_id: int,
+        line: int,
+        pe: PeCoord | None,
+        times_ps: tuple[int, int],
+        *,
+        writes: bool,
+    ) -> Party:
+        """The party that a line of the kernel of a launch is on a PE."""
+        start_ns, end_ns = map(ps_to_ns, times_ps)
         return Party(
-            action=f"composite {record.name}" if tiled else (record.name if record.kernel else record.kind),
-            kernel=record.kernel,
-            line=record.line,
+            action=action,
+            kernel=kernel,
+            line=line,
             pe=pe,
             writes=writes,
-            t_start_ns=record.t_start,
-            t_end_ns=record.t_end,
-            place=self._rows.place(record.launch_id, record.line, pe),
+            t_start_ns=start_ns,
+            t_end_ns=end_ns,
+            place=self._rows.place(launch_id, line, pe),
         )
 
     def _host_reads(self) -> Iterator[OpRecord]:
@@ -330,15 +306,14 @@ class Sanitizer(Observer):
 
     def _note_inversion(self, event: Inverted) -> None:
         later, earlier = (
-            Party(
-                action=_ACTIONS[each.command.op],
-                kernel=event.kernel,
-                line=each.command.line,
-                pe=event.pe,
+            self._party(
+                _ACTIONS[each.command.op],
+                event.kernel,
+                event.launch_id,
+                each.command.line,
+                event.pe,
+                (each.start_ps, each.end_ps),
                 writes=each.writes,
-                t_start_ns=ps_to_ns(each.start_ps),
-                t_end_ns=ps_to_ns(each.end_ps),
-                place=self._rows.place(event.launch_id, each.command.line, event.pe),
             )
             for each in (event.later, event.earlier)
         )
@@ -352,21 +327,11 @@ class Sanitizer(Observer):
         _note(self._noted, ("inversion", event.kernel, later.line, earlier.line), finding)
 
     def _scratch_waited(self, event: ScratchWaited) -> None:
-        side = Party(
-            action="allocation",
-            kernel=event.kernel,
-            line=event.line,
-            pe=event.pe,
-            writes=False,
-            t_start_ns=ps_to_ns(event.start_ps),
-            t_end_ns=ps_to_ns(event.end_ps),
-            place=self._rows.place(event.launch_id, event.line, event.pe),
-        )
+        times = event.start_ps, event.end_ps
+        side = self._party("allocation", event.kernel, event.launch_id, event.line, event.pe, times, writes=False)
         waited = format_ns(side.t_end_ns - side.t_start_ns)
         message = f"{side} waits {waited} for {format_size(event.nbytes)} of scratch that commands under way hold"
-        finding = Finding(
-            kind="scratch", message=message, side=side, space="tcm", tensor="", address=0, nbytes=event.nbytes
-        )
+        finding = Finding("scratch", message, side, "tcm", "", 0, event.nbytes)
         _note(self._noted, ("scratch", event.kernel, event.line), finding)
 
 

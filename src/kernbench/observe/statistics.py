@@ -128,17 +128,17 @@ class TimeShare:
 
 def union_ps(intervals: Iterable[tuple[int, int]]) -> int:
     """Length of the union of (start, end) intervals."""
-    spans = np.array([*intervals], np.int64).reshape(-1, 2)
-    return _union_ps(spans[:, 0], spans[:, 1])
+    since, until = merge_spans(np.array([*intervals], np.int64).reshape(-1, 2))
+    return int((until - since).sum())
 
 
-def _union_ps(starts: Times, ends: Times) -> int:
-    if not len(starts):
-        return 0
-    order = np.argsort(starts, kind="stable")
-    since, until = starts[order], np.maximum.accumulate(ends[order])
+def merge_spans(spans: Times) -> tuple[Times, Times]:
+    """Merge (start, end) rows, piece by piece in order: where each piece begins and ends, without what others cover."""
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    since, until = spans[:, 0], np.maximum.accumulate(spans[:, 1])
     since[1:] = np.maximum(since[1:], until[:-1])  # what an earlier one covers is counted there
-    return int(np.maximum(until - since, 0).sum())
+    there = since < until
+    return since[there], until[there]
 
 
 def unions_ps(groups: Times, starts: Times, ends: Times) -> dict[int, int]:

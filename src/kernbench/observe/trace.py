@@ -28,7 +28,7 @@ from kernbench.observe.trace_filter import (
 )
 from kernbench.observe.trace_flows import FlowMaker
 from kernbench.observe.trace_log import Handled, Seen, TraceLog
-from kernbench.observe.trace_model import Fact, Trace, Track, TrackGroup, TrackSpan, fact
+from kernbench.observe.trace_model import Fact, Trace, Track, TrackGroup, TrackSpan
 from kernbench.observe.trace_queues import QueueMessage
 from kernbench.observe.works import EngineWork
 from kernbench.topology.graph import Graph
@@ -74,19 +74,19 @@ class _Maker:
         """Everything."""
         flows = FlowMaker(self.log, self.trace)
         for handle in handles:
-            flows.note_request(handle.request_id, self._request(handle))
+            flows.requests[handle.request_id] = self._request(handle)
             for report in _kernels(handle):
-                flows.note_kernel(handle.request_id, report.pe, self._kernel(handle, report))
+                flows.kernels[handle.request_id, pe_part(*report.pe, "pe_cpu")] = self._kernel(handle, report)
         for work in self.seen.each_work():
-            flows.note_work(work, self._work(work))
+            flows.works[work.row] = self._work(work)
         for message in self.log.queues.messages.values():
-            flows.note_slot(message, self._slot(message))
+            flows.slots[message.row] = self._slot(message)
         for wait in self.log.queues.waits:
-            flows.note_wait(wait, self._wait(wait))
+            flows.waits.append((wait, self._wait(wait)))
         for row in self.seen.fences:
             self._fence(row)
         for each in self.seen.control():
-            flows.note_control(each, self._control(each))
+            flows.handled.append((each, self._control(each)))
         self._memories(flows)
         self._links()
         flows.make()
@@ -111,19 +111,19 @@ class _Maker:
         what = type(handle.msg).__name__.removesuffix("Msg")
         track = self._track(TrackGroup("host"), "requests", 0, (HOST,), "host")
         name = f"{what} {handle.msg.title}".strip()
-        facts = (fact("request", handle.request_id),)
+        facts = (("request", handle.request_id),)
         return self._span(track, TrackSpan(name, handle.submitted_ps, handle.ended_ps, facts))
 
     def _kernel(self, handle: RequestHandle, report: PeReport) -> TrackSpan | None:
         node = pe_part(*report.pe, "pe_cpu")
         track = self._track(self._place(node), "cpu", 0, (PES, CPU), node)
-        facts = (fact("request", handle.request_id), fact("late", report.late))
+        facts = (("request", handle.request_id), ("late", report.late))
         return self._span(track, TrackSpan(handle.msg.title, report.start_ps, report.end_ps, facts))
 
     def _work(self, work: EngineWork) -> TrackSpan | None:
         kind = ENGINE_KINDS.get(work.engine, work.engine)
         track = self._track(self._place(work.node), work.engine, _ORDER[work.engine], (PES, kind), work.node)
-        facts = (fact("line", work.line), fact("kernel", work.kernel), fact("launch", work.launch_id))
+        facts = (("line", work.line), ("kernel", work.kernel), ("launch", work.launch_id))
         message = self.log.queues.messages.get(work.row)
         if message is None:
             return self._span(track, TrackSpan(_name(work), work.start_ps, work.end_ps, facts))
@@ -146,7 +146,7 @@ class _Maker:
         node = pe_part(*wait.pe, "pe_cpu")
         track = self._track(self._place(node), WAITS_ROW, _ORDER[WAITS_ROW], (PES, CPU, WAITS), node)
         what = "slot" if wait.kind == "send" else "message"
-        facts = (fact("line", wait.line), fact("kernel", wait.kernel), fact("launch", wait.launch_id))
+        facts = (("line", wait.line), ("kernel", wait.kernel), ("launch", wait.launch_id))
         return self._span(track, TrackSpan(f"{what} of {wait.direction}", wait.start_ps, wait.end_ps, facts))
 
     def _fence(self, row: Row) -> None:
@@ -157,7 +157,7 @@ class _Maker:
             return
         node, launch = log.parts[log.rows[row + PART]], log.rows[row + LAUNCH]
         track = self._track(self._place(node), WAITS_ROW, _ORDER[WAITS_ROW], (PES, CPU, WAITS), node)
-        facts = (fact("line", log.rows[row + LINE]), fact("kernel", log.kernels[launch]), fact("launch", launch))
+        facts = (("line", log.rows[row + LINE]), ("kernel", log.kernels[launch]), ("launch", launch))
         self._span(track, TrackSpan("fence", begin, NEVER if end < 0 else end, facts))
 
     def _control(self, each: Handled) -> TrackSpan | None:
@@ -187,7 +187,7 @@ class _Maker:
         ):
             edge = edges[link]
             track = self._track(place, f"{edge.src} → {edge.dst}", link, (LINKS,), edge.src, edge.dst)
-            self._span(track, TrackSpan(f"{nbytes} B", start, end, (fact("transfer", transfer),)))
+            self._span(track, TrackSpan(f"{nbytes} B", start, end, (("transfer", transfer),)))
 
     def _place(self, node_id: str) -> TrackGroup:
         node = self.graph.node(node_id)
@@ -206,11 +206,11 @@ def process_of(place: tuple[int | None, ...]) -> str:
 def _about(message: QueueMessage, direction: str, peer: PeCoord) -> tuple[Fact, ...]:
     """List the facts of a message, seen from one of its ends."""
     return (
-        fact("direction", direction),
-        fact("sequence", message.sequence),
-        fact("bytes", message.nbytes),
-        fact("peer", pe_name(peer)),
-        fact("slot", f"{message.pa:#x}"),
+        ("direction", direction),
+        ("sequence", message.sequence),
+        ("bytes", message.nbytes),
+        ("peer", pe_name(peer)),
+        ("slot", f"{message.pa:#x}"),
     )
 
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from kernbench.common.ids import HOST, pe_part
+from kernbench.common.ids import HOST
 from kernbench.common.units import PS_PER_NS
 from kernbench.common.values import state
 from kernbench.core.log import Row
 from kernbench.core.observed import Carries
 from kernbench.engine.hooks import QueueWaited
 from kernbench.messages.control import PeOrder, Report
-from kernbench.messages.requests import PeCoord
 from kernbench.observe.trace_log import Handled, Seen, TraceLog
 from kernbench.observe.trace_model import MessageArrow, Trace, TrackSpan
 from kernbench.observe.trace_queues import QueueMessage
-from kernbench.observe.works import EngineWork
 
 
 @state
 class FlowMaker:
-    """Is told every span, and adds the flows whose two ends are shown.
+    """Is given every span, None for those that are not shown, and adds the flows whose two ends are.
 
     ``sending`` has, by node and request, the spans in which a CPU works on a message: what leaves at the end of one
     was caused by it.
@@ -28,12 +26,12 @@ class FlowMaker:
 
     log: TraceLog
     trace: Trace
-    requests: dict[int, TrackSpan] = field(default_factory=dict)
-    kernels: dict[tuple[int, str], TrackSpan] = field(default_factory=dict)
-    works: dict[Row, TrackSpan] = field(default_factory=dict)
+    requests: dict[int, TrackSpan | None] = field(default_factory=dict)
+    kernels: dict[tuple[int, str], TrackSpan | None] = field(default_factory=dict)
+    works: dict[Row, TrackSpan | None] = field(default_factory=dict)
     served: dict[int, list[TrackSpan]] = field(default_factory=dict)
-    slots: dict[Row, TrackSpan] = field(default_factory=dict)
-    waits: list[tuple[QueueWaited, TrackSpan]] = field(default_factory=list)
+    slots: dict[Row, TrackSpan | None] = field(default_factory=dict)
+    waits: list[tuple[QueueWaited, TrackSpan | None]] = field(default_factory=list)
     handled: list[tuple[Handled, TrackSpan | None]] = field(default_factory=list)
 
     @property
@@ -41,39 +39,10 @@ class FlowMaker:
         """The run as seen by its log."""
         return self.log.seen
 
-    def note_request(self, request_id: int, span: TrackSpan | None) -> None:
-        """The span of a request."""
-        if span is not None:
-            self.requests[request_id] = span
-
-    def note_kernel(self, request_id: int, pe: PeCoord, span: TrackSpan | None) -> None:
-        """The span of a kernel on a PE."""
-        if span is not None:
-            self.kernels[request_id, pe_part(*pe, "pe_cpu")] = span
-
-    def note_work(self, work: EngineWork, span: TrackSpan | None) -> None:
-        """The span of what an engine did."""
-        if span is not None:
-            self.works[work.row] = span
-
-    def note_slot(self, message: QueueMessage, span: TrackSpan | None) -> None:
-        """The span of a message in its slot."""
-        if span is not None:
-            self.slots[message.row] = span
-
-    def note_wait(self, wait: QueueWaited, span: TrackSpan | None) -> None:
-        """The span in which a kernel waits for a queue."""
-        if span is not None:
-            self.waits.append((wait, span))
-
     def note_turn(self, asked: int, span: TrackSpan | None) -> None:
         """The span of a turn of a memory for what transfer ``asked`` asked for."""
         if span is not None:
             self.served.setdefault(asked, []).append(span)
-
-    def note_control(self, handled: Handled, span: TrackSpan | None) -> None:
-        """The span in which a CPU works on a message."""
-        self.handled.append((handled, span))
 
     def make(self) -> None:
         """Add the flows."""
@@ -84,7 +53,8 @@ class FlowMaker:
         for message in self.log.queues.messages.values():
             self._of_message(message)
         for wait, span in self.waits:
-            self._of_wait(wait, span)
+            if span is not None:
+                self._of_wait(wait, span)
         self._of_control()
 
     def _of_access(self, number: int, first: TrackSpan, last: TrackSpan, work: TrackSpan) -> None:

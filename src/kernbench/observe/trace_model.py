@@ -11,11 +11,6 @@ Fact: TypeAlias = tuple[str, str | int]
 """What a span says beside its name: a word and its value."""
 
 
-def fact(word: str, value: str | int) -> Fact:
-    """A fact of a span."""
-    return word, value
-
-
 @value(order=True)
 class TrackGroup:
     """A group of tracks: the host, a SIP, a cube, a PE (``group`` 0, by coordinates), the memories, the links."""

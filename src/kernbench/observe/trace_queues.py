@@ -49,7 +49,7 @@ class QueueLog:
     """Once it shall ``watch``, it subscribes to the hooks of queues.
 
     ``messages`` go by row, ``arrivals`` by receiving PE and time, ``credits`` by the queue end that sends,
-    ``released`` by queue end and time; ``given``: which PE has given a credit that came when.
+    ``released`` by queue end and time.
     """
 
     machine: Machine
@@ -58,7 +58,6 @@ class QueueLog:
     waits: list[QueueWaited] = field(default_factory=list)
     credits: dict[QueueKey, list[SlotReleased]] = field(default_factory=dict)
     released: dict[tuple[PeCoord, str, int], QueueMessage] = field(default_factory=dict)
-    given: set[tuple[PeCoord, int]] = field(default_factory=set)
     _posted: set[MessageKey] = field(default_factory=set)
     _epochs: dict[QueueKey, tuple[int, set[int]]] = field(default_factory=dict)
     _heads: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
@@ -136,7 +135,6 @@ class QueueLog:
             message.released_ps = event.time_ps
             self.released[event.pe, event.direction, event.time_ps] = message
         if event.credited_ps is not None:
-            self.given.add((event.pe, event.credited_ps))
             self.credits.setdefault((event.peer, event.peer_direction), []).append(event)
 
 
