@@ -113,13 +113,13 @@ def _waits(launch: LaunchExplanation) -> Table | None:
     for each in launch.waits[:MOST_WAITS]:
         waiting = _place(launch, each.waiting, each.waiting_kernel)
         cause = _place(launch, each.cause, each.kernel)
-        made.add_row(
-            waiting, each.what, cause, f"{each.count:,}", *time_cells(each.ns, each.ns * 1000 / launch.path.ps)[:2]
-        )
+        ns, share, _ = time_cells(each.ns, each.ns * 1000 / launch.path.ps)
+        made.add_row(waiting, each.what, cause, f"{each.count:,}", ns, share)
     if left > 0:
         rest = launch.waits[MOST_WAITS:]
-        count, ns = sum(each.count for each in rest), sum(each.ns for each in rest)
-        made.add_row("anywhere else", "", "", f"{count:,}", *time_cells(ns, ns * 1000 / launch.path.ps)[:2])
+        waited_ns = sum(each.ns for each in rest)
+        ns, share, _ = time_cells(waited_ns, waited_ns * 1000 / launch.path.ps)
+        made.add_row("anywhere else", "", "", f"{sum(each.count for each in rest):,}", ns, share)
     return made
 
 
