@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from engine_support import dma, hbm, launch, place, two_cubes
 from kernbench.core.log import NONE, ROOT, Kind, Log
 from kernbench.engine.engine import GraphEngine
-from kernbench.observe.statistics import NO_ENGINE, engine_shares, engine_usage, traffic, union_ps, unions_ps
+from kernbench.observe.statistics import (
+    NO_ENGINE,
+    engine_shares,
+    engine_usage,
+    link_traffic,
+    traffic,
+    union_ps,
+    unions_ps,
+)
 from kernbench.observe.works import Works
 from kernbench.triton_emu.tl_context import TLContext as Tl
 
@@ -69,7 +77,7 @@ def test_union() -> None:
 def test_traffic_of_a_read() -> None:
     engine = GraphEngine(two_cubes())
     dma(engine, hbm(0, 0, 0), 4096)
-    found = traffic(engine.machine)
+    found = traffic(engine.machine, link_traffic(engine.machine))
     assert (found.hbm_in, found.hbm_out, found.to_machine, found.from_machine) == (32, 4096, 0, 0)
     assert found.busiest[0].nbytes == 4096
 

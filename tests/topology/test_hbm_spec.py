@@ -107,7 +107,7 @@ def work(timing: HbmTiming, refresh: Refresh) -> Iterator[object]:
     for pa, nbytes, write in accesses:
         grant = memory.serve(Access(pa, nbytes), write, 0, nbytes, now)
         now = grant.over_ps
-        yield grant, memory.counters.done
+        yield grant, memory.done
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -241,9 +241,8 @@ def translation(machine: Machine) -> Translation | None:
     return Translation(sum(tlb.hits for tlb in tlbs), sum(tlb.misses for tlb in tlbs))
 
 
-def traffic(machine: Machine, links: tuple[LinkTraffic, ...] | None = None) -> Traffic:
-    """Sum the traffic of ``links`` of a machine; None: all of them, since time 0."""
-    links = link_traffic(machine) if links is None else links
+def traffic(machine: Machine, links: Sequence[LinkTraffic]) -> Traffic:
+    """Sum the traffic of ``links`` of a machine."""
     nodes = machine.graph.nodes
     down = [link for link in links if link.src == HOST and link.dst == SWITCH]
     up = [link for link in links if link.src == SWITCH and link.dst == HOST]
@@ -257,10 +256,10 @@ def traffic(machine: Machine, links: tuple[LinkTraffic, ...] | None = None) -> T
     )
 
 
-def memory_traffic(machine: Machine, links: tuple[LinkTraffic, ...] | None = None) -> tuple[MemoryTraffic, ...]:
-    """Sum the traffic of memories by ``links``, those with most bytes first; None: by all links, since time 0."""
+def memory_traffic(machine: Machine, links: Iterable[LinkTraffic]) -> tuple[MemoryTraffic, ...]:
+    """Sum the traffic of memories by ``links``, those with most bytes first."""
     nodes, found = machine.graph.nodes, dict[str, list[LinkTraffic]]()
-    for link in link_traffic(machine) if links is None else links:
+    for link in links:
         for end in (link.src, link.dst):
             if nodes[end].kind in _MEMORIES or nodes[end].window is not None:
                 found.setdefault(end, []).append(link)
@@ -277,10 +276,10 @@ def memory_traffic(machine: Machine, links: tuple[LinkTraffic, ...] | None = Non
     return tuple(sorted(rows, key=lambda each: -each.bytes_in - each.bytes_out)[:BUSIEST_MEMORIES])
 
 
-def machine_use(machine: Machine, works: Works, links: Iterable[LinkTraffic] | None = None) -> MachineUse:
+def machine_use(machine: Machine, works: Works, links: Iterable[LinkTraffic]) -> MachineUse:
     """Return what was used by ``links`` that carried something, and by what the log has of parts."""
     graph, columns = machine.graph, works.columns
-    carried = [graph.edge(link.src, link.dst) for link in (link_traffic(machine) if links is None else links)]
+    carried = [graph.edge(link.src, link.dst) for link in links]
     ends = (name for edge in carried for name in (edge.src, edge.dst))
     worked = (columns.parts[part] for part in distinct(columns.part, len(columns.parts)))
     nodes = [graph.node(name) for name in dict.fromkeys([*ends, *worked])]

@@ -26,6 +26,7 @@ from kernbench.observe.statistics import (
     Translation,
     engine_shares,
     engine_usage,
+    link_traffic,
     machine_use,
     memory_traffic,
     queue_traffic,
@@ -95,6 +96,7 @@ def report_run(
     ``works``: those of the log up to now, if somebody has them already.
     """
     launched = launches_of(engine.handles)
+    links = link_traffic(engine.machine) if links is None else links
     works = works or Works(engine.machine.log, engine.machine.log.columns())
     columns = works.columns
     return RunReport(

@@ -124,10 +124,9 @@ class SliceChannel(NamedTuple):
 
 
 class SliceHistory:
-    """The channels of a slice at ``now_ps``, and the ``labels`` of bank 0 of each.
+    """The channels of a slice at ``now_ps``, and the ``labels`` of bank 0 of each; all is over at ``settled_ps``.
 
-    ``asked``: when each was last asked. All is over at ``settled_ps``. ``turns``: what the grant before it took, by
-    when, from the grant on, its requester waited for it.
+    ``asked``: when each was last asked. ``turns``: what the last grant took, by since and until when it was waited for.
     """
 
     __slots__ = ("asked", "channels", "labels", "now_ps", "settled_ps", "turns")
@@ -228,19 +227,18 @@ class BanksTurnCost:
         """
         clock, now, turns = self.kind.clock, self.now, self.after.history.turns
         begin, over = max(0, clock.into(since) - now), clock.into(end) - now
-        known = turns.get((begin, over))
-        if known is None:
-            known = turns[begin, over] = self._split(begin, over)
-        began, took = known
+        if (begin, over) not in turns:
+            turns[begin, over] = self._split(begin, over)
+        began, took = turns[begin, over]
         start = min(max(since, clock.out(now + began)), end)
         outages = end - start - (over - began)
         return start, took._replace(refresh=took.refresh + outages) if outages else took
 
     def _split(self, begin: int, over: int) -> tuple[int, BankTime]:
         """Split a turn in bank time, which counts from the grant: the same for all slices with these histories."""
-        share, burst_ns = self.kind.share, self.kind.timing.ccd_s_ns
-        since, until = self.before.began - self.now, self.after.began - self.now
-        heads, all_turned, all_rows, used = [0] * PER_PC, 0, 0, []
+        share, since, until = self.kind.share, self.before.began - self.now, self.after.began - self.now
+        heads, all_turned, all_rows = [0] * PER_PC, 0, 0
+        turning, opening, used = 0, over, []
         for old, new in zip(self.before.history.channels, self.after.history.channels, strict=True):
             if old is new:
                 continue
@@ -253,13 +251,12 @@ class BanksTurnCost:
                     used.append((end_at, free_at if free_at > 0 else 0, turned, rows))
             heads = list(map(add, heads, done))
         bursts, opened, idle_bursts, idle_opened, idle_taken, idle_turned, idle_rows = heads
-        turning, opening = 0, over
         if used:
             _, free_at, turning, opening = max(used, key=itemgetter(0))
             if not self.write:
                 begin = min(max(begin, free_at), over)
             turning = min(turning, over - begin)
-        data = round((bursts - idle_bursts) * burst_ns * PS_PER_NS / (1 - share)) // max(1, len(used))
+        data = round((bursts - idle_bursts) * self.kind.timing.ccd_s_ns * PS_PER_NS / (1 - share)) // max(1, len(used))
         row_ps = max(0, min(opening, over - begin - turning - data)) if opened > idle_opened else 0
         return begin, BankTime(
             bursts=bursts,
@@ -288,6 +285,11 @@ class BankedMemory:
         self._histories, self._base = histories, base
         self.at = Position(histories.root, 0, histories.root.asked)
         self._not_refreshed = (False,) * len(histories.root.channels)
+
+    @property
+    def done(self) -> tuple[int, ...]:
+        """Return what its channels have done together: ``Counters.done`` before what is of each PC."""
+        return tuple(map(sum, zip(*[each.done[:PER_PC] for each in self.at.history.channels], strict=True)))
 
     @property
     def pending_bursts(self) -> int:
