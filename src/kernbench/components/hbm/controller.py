@@ -199,9 +199,8 @@ class SliceController(Answering):
         if observation is not None and took is not None:
             end = max(since, grant.last_ps)
             start, split = took.split(since, end)
-            observation.turn_in_banks(
-                message, self.slice, (start, end), start > request.since or split.turning > 0, split
-            )
+            waited = start > request.since or split.turning > 0
+            observation.turn_in_banks(message, self.slice, (start, end), waited, split)
 
     def cut_short(self, message: ReadRequest | WriteData, since: int, end: int) -> None:
         """Tell who observes it that a turn is over earlier than it was to be."""
@@ -250,8 +249,7 @@ class _Read(Request):
         since = self.waited_ps = max(controller.clock.time, output.over_ps)
         start = max(grant.first_ps, since)
         end = output.over_ps = max(grant.last_ps, start)
-        if controller.machine.observation is not None:
-            controller.turned(self, self.message, since, grant)
+        controller.turned(self, self.message, since, grant)
         packet = network.packet_bytes
         supply = Supply(first // packet, -(-nbytes // packet), start, pace_of(nbytes, packet, end - start))
         self.promised = supply
