@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import io
 import tracemalloc
@@ -83,6 +84,47 @@ def test_a_net_of_convolutions() -> None:
     net = nn.Sequential(*parts, nn.GroupNorm(2, 6), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(6, 3))
     with machine() as context:
         check_step(context, net, torch.randn(2, 3, 12, 12), lambda y: y.pow(2).sum())
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_recurrent_layers_take_a_launch_a_cell(kind: Any) -> None:
+    torch.manual_seed(0)
+    layer = kind(5, 6, batch_first=True)
+    with machine() as context:
+        check_step(context, Pick(layer), torch.randn(2, 2, 5), lambda y: y.pow(2).sum())
+        cells = [each for each in context.operators.uses() if each.name.endswith("_cell")]
+        assert [(each.calls, each.launches) for each in cells] == [(2, 2)]
+
+
+class Pick(nn.Module):
+    """The first result of a module."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Any) -> Any:
+        return self.module(x)[0]
+
+
+@pytest.mark.parametrize("fused", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_gradients_are_scaled_and_steps_without_sense_left_out(fused: bool) -> None:
+    torch.manual_seed(0)
+    on_host = nn.Linear(8, 4)
+    with machine() as context:
+        there = copy.deepcopy(on_host).to(AHBM)
+        for device, model, options in ((AHBM, there, {"fused": fused}), (torch.device("cpu"), on_host, {})):
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, **options)
+            scaler = torch.amp.GradScaler(device.type, init_scale=2.0**16, growth_interval=2)
+            for factor in (1.0, float("inf"), 1.0, 1.0):
+                loss = model(torch.linspace(0, 1, 16).reshape(2, 8).to(device)).pow(2).mean() * factor
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+            assert scaler.get_scale() == 2.0**16
+        torch.testing.assert_close(there.weight.detach().cpu(), on_host.weight.detach(), atol=1e-5, rtol=1e-5)
+        assert not context.unmodelled
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -188,8 +230,8 @@ def test_operators_add_up_to_the_time_of_the_program() -> None:
 def test_strict_refuses_what_the_host_would_compute() -> None:
     with machine("torch.strict=true"):
         x = torch.ones(8, device=AHBM)
-        with pytest.raises(UnmodelledError, match=r"test_torch_models.py:\d+: operator median has no kernel"):
-            x.median()
+        with pytest.raises(UnmodelledError, match=r"test_torch_models.py:\d+: operator nanmedian has no kernel"):
+            x.nanmedian()
         with pytest.raises(UnmodelledError, match=r"torch\.compile"):
             torch.compile(nn.Linear(2, 2))
 
@@ -267,7 +309,7 @@ def test_a_training_script_as_for_a_gpu() -> None:
     result.raise_for_status()
     assert not result.unmodelled
     assert {"mm", "scaled_dot_product_attention", "_fused_adamw_"} <= {each.name for each in result.operators}
-    assert sum(each.ns for each in result.operators) <= result.sim_ns
+    assert sum(each.ns for each in result.operators) <= result.sim_ns + 0.001
 
 
 def test_a_product_on_one_pe_goes_by_the_best_blocks() -> None:

@@ -26,7 +26,8 @@ a+b  a+c  a-2  2-a  a*c  a/b  a//0.3  a%0.3  i//2  i%3  -i//2  a**2  a**3  a.abs
 (a>0)&(b>0)  ~(a>0)  i&1  i<<1  a.T+b.T  a[1:4,::2]*2  torch.where(a>0,a,b)  torch.where(a>0,a,0.)
 torch.where(a>0,1.,0.)  a.masked_fill(a>0,-1.)  a.clamp(-0.5,0.5)  torch.clamp(a,min=0)  torch.maximum(a,b)
 a.half()  a.bool()  i.float()  a.long()  a.exp()  a.abs().log()  a.sin()  a.tanh()  a.sigmoid()  a.erf()  a.round()
-a.sign()  a.reciprocal()  a.isnan()  f.gelu(a)  f.gelu(a,approximate='tanh')  f.silu(a)  f.softplus(a)  f.mish(a)
+a.round(decimals=2)  (a*100).round(decimals=-1)  a.sign()  a.reciprocal()  a.isnan()  f.gelu(a)
+f.gelu(a,approximate='tanh')  f.silu(a)  f.softplus(a)  f.mish(a)
 f.elu(a)  f.leaky_relu(a)  f.hardswish(a)  f.glu(a[:,:6])  a.lerp(b,0.3)  torch.addcmul(a,a,b,value=0.5)
 torch.addcdiv(a,a,b.abs()+1)  torch.atan2(a,b)  a.half()+b.half()
 """
@@ -36,7 +37,8 @@ a.argmax()  a.argmax(1)  t.argmin(0)  a.softmax(1)  a.softmax(0)  a.log_softmax(
 a.sort(1)  a.sort(0,descending=True)  t.topk(3)  t.topk(2,dim=0)  a.std()  a.var(1)  t.norm()  torch.logsumexp(a,1)
 (a>0).any()  (a>0).all(1)  f.layer_norm(a,(7,),c,c)  f.rms_norm(a,(7,),c)  f.group_norm(t,3)
 f.batch_norm(t,None,None,training=True)  a.prod(1)  i.sum()  torch.arange(4000.,device=a.device).sum()
-a.quantile(0.5)  torch.histc(a)  i.flatten().bincount()  torch.equal(a,a)
+a.cummax(1)  a.cummin(0)  i.cummax(1)  (a/(a<1)).cummax(1)  a.median()  a.median(1)  a.median(0,keepdim=True)
+(a/(a<1)*0).median(1)  a.kthvalue(2,1)  a.quantile(0.5)  torch.histc(a)  i.flatten().bincount()  torch.equal(a,a)
 """
 PRODUCTS = """
 a@b.T  a@c  torch.outer(c,c)  torch.addmm(c.expand(5,7),a,a.T@a,beta=0.5,alpha=2)  t@t.transpose(1,2)
@@ -54,6 +56,13 @@ INDICES = """
 f.embedding(i,a)  f.one_hot(i,5)  a[i]  a[i[0],i[1]]  a[:,i[0]]  t[i[0]%4,:,i[1]]  t[:,i[0],i[1]]  a[a>0]
 torch.nonzero(a>0)  torch.gather(a,1,i)  a.index_select(0,i[0])  torch.zeros(5,7,device=a.device).scatter_(1,i,1.)
 torch.zeros(5,7,device=a.device).scatter_add(1,i,a[:2,:3])
+torch.zeros(5,7,device=a.device).scatter_reduce(1,i,a[:2,:3],'sum')
+torch.zeros(5,7,device=a.device).scatter_reduce(1,i*0,a[:2,:3],'amin',include_self=False)
+torch.ones(5,7,device=a.device).scatter_reduce(1,i*0,a[:2,:3],'mean')
+torch.ones(5,7,device=a.device).scatter_reduce(1,i,a[:2,:3],'amax')  i.unique(return_inverse=True,return_counts=True)
+a.unique()  i.flatten().unique_consecutive(return_counts=True)  torch.eye(4,device=a.device)
+torch.eye(3,5,device=a.device,dtype=torch.int64)  torch.linspace(0,1,5,device=a.device)
+torch.linspace(2,2,1,out=torch.empty(0,device=a.device))  torch.logspace(0,1,5,device=a.device)
 torch.zeros(5,7,device=a.device).index_add_(0,i[0],b[:3])  a.clone().index_put_((i[0],),b[:3])
 a.clone().index_put_((i[0],i[1]),c[:3],accumulate=True)  a.index_copy(0,i[0],b[:3])  torch.cat([a,b],1)
 torch.stack([a,b])  a.repeat(2,3)  a.repeat_interleave(2,0)  a.flip(0)  a.roll(1,0)  a.tril()  a.triu(1)

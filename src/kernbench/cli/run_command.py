@@ -68,6 +68,7 @@ class RunOptions:
     values: DataOptions
     as_cuda: bool
     strict: bool
+    from_load: bool
     points: int | None
     max_sim_ns: float | None
     max_wall_s: float | None
@@ -108,6 +109,7 @@ class RunOptions:
         """The settings of front ends, as texts."""
         given = [text for text in self.overrides if text.startswith(PREFIXES)]
         flags = ["torch.as_cuda=true"] * self.as_cuda + ["torch.strict=true"] * self.strict
+        flags += ["torch.from_load=true"] * self.from_load
         return [*given, *flags, *([f"triton.points={self.points}"] if self.points is not None else [])]
 
     def params(self, bench: Bench) -> list[str]:
@@ -153,6 +155,7 @@ class RunOptions:
 @data_options
 @click.option("--as-cuda", is_flag=True, help='In a script the device "cuda" of PyTorch is the machine.')
 @click.option("--strict", is_flag=True, help="An operator of PyTorch that the host would compute is an error.")
+@click.option("--from-load", is_flag=True, help="Count the time that a program of PyTorch loads before it computes.")
 @click.option("--points", type=click.IntRange(min=1), metavar="N", help="Of a benchmark of Triton the first N values.")
 @click.option("--max-sim-ns", type=LIMIT, metavar="NS", help="Stop beyond this simulated time.")
 @click.option("--max-wall-s", type=LIMIT, metavar="S", help="Stop after this many seconds.  [default: 600 of a script]")

@@ -52,6 +52,8 @@ def _head(run: Run, *, verbose: bool) -> Iterator[ReportLine]:
     yield from _some_of(wrong, most, "wrong")
     yield run.verdict.sentence, "bold"
     yield run.status_line, {"OK": "bold green", "INTERRUPTED": "bold yellow"}.get(run.status, "bold red")
+    if run.load is not None and run.load.ns:
+        yield str(run.load), "default"
     if run.said:
         yield run.said, "bold"
     yield from _some_of([(str(each), "green") for each in run.checks if each.passed], most, "PASS")

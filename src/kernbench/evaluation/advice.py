@@ -133,7 +133,7 @@ def advise_program(program: RepeatedProgram, machine: Topology, *, workers: int 
     """Return advice on a program, which is run again for it on ``machine`` with ``refresh: spread`` and on variants."""
     spread, log = spread_refresh(machine), TraceLog()
     result = program.simulate(spread, log)
-    found = explain_run(log, result.engine.handles, 0.0, result.sim_ns)
+    found = explain_run(log, result.engine.handles, result.completion.t_start, result.completion.t_end)
     return advise(result.engine.topology, log, found, program.time, workers=workers)
 
 

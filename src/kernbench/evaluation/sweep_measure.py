@@ -105,8 +105,9 @@ def fits(cell: object, kind: type) -> bool:
 
 def measure(result: BenchResult, engine: GraphEngine, log: TraceLog | None) -> PointRow:
     """The row of a run, without what the grid says of it; with ``log``, also where its time went."""
-    report = report_run(engine, result.links, None if log is None else log.seen.works)
-    found = None if log is None else explain_run(log, engine.handles, 0.0, result.sim_ns)
+    zero_ns, end_ns = result.completion.t_start, result.completion.t_end
+    report = report_run(engine, result.links, None if log is None else log.seen.works, zero_ns)
+    found = None if log is None else explain_run(log, engine.handles, zero_ns, end_ns)
     row = _head(result) | _report(report, found) | _traffic(report.traffic)
     row |= tabulate_use(asdict(report.used))
     for phase in result.summary.phases:

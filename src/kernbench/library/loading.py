@@ -24,7 +24,7 @@ from kernbench.observe.statistics import EngineUsage, MachineUse, MemoryTraffic,
 from kernbench.runtime_api.arrays import Tolerance
 from kernbench.runtime_api.bench_runner import BenchSummary
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
-from kernbench.runtime_api.operators import OperatorUse
+from kernbench.runtime_api.operators import LoadTime, OperatorUse
 from kernbench.runtime_api.testing import Comparison, Mismatch
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ def run_of(document: Mapping[str, Any]) -> Run:
         unmodelled=_read_as(dict[str, int], given.get("unmodelled", {})),
         operators=_read_as(tuple[OperatorUse, ...], given.get("operators", ())),
         remarks=_read_as(tuple[str, ...], given.get("remarks", ())),
+        load=_read_as(LoadTime | None, given.get("load")),
         printed=_read_as(tuple[PrintedLine, ...], given.get("printed", ())),
         findings=_read_as(tuple[Finding, ...] | None, _read_findings(given.get("findings"))),
         explained_before=_read_as(dict[str, Any] | None, given.get("explanation")),

@@ -47,6 +47,7 @@ def document_of(run: Run) -> dict[str, Any]:
         "unmodelled": dict(run.unmodelled),
         "operators": [asdict(each) for each in run.operators],
         "remarks": list(run.remarks),
+        "load": None if run.load is None else asdict(run.load),
         "printed": [asdict(each) for each in run.printed],
     }
     document |= {name: said for name, said in further.items() if said}

@@ -20,6 +20,7 @@ from kernbench.common.data_policy import DataOptions, DataPolicy
 from kernbench.common.errors import BenchError, InputError, LimitReached, RunError
 from kernbench.common.late import late
 from kernbench.common.program_line import ErrorPlace
+from kernbench.common.units import whole_ps
 from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine, Observer
 from kernbench.engine.requests import Limits
@@ -268,10 +269,14 @@ class _Simulation:
 
     def _collect(self, engine: GraphEngine, result: BenchResult | None) -> Run:
         request, context, log = self.request, self.context, self.log
-        end_ns = self.end_ns if result is None else result.sim_ns
-        explanation = None if log is None else late(EXPLAIN, "explain_run")(log, engine.handles, 0.0, end_ns)
+        load = None if context is None else context.operators.load
+        zero_ns = 0.0 if load is None else load.left_out_ns
+        end_ns = self.end_ns if result is None else result.completion.t_end
+        explanation = None if log is None else late(EXPLAIN, "explain_run")(log, engine.handles, zero_ns, end_ns)
         findings = None if self.sanitizer is None else self.sanitizer.findings(engine)
-        report = report_run(engine, None if result is None else result.links, None if log is None else log.seen.works)
+        links, works = None if result is None else result.links, None if log is None else log.seen.works
+        report = report_run(engine, links, works, zero_ns)
+        sim_ns = whole_ps(end_ns - zero_ns) if result is None else result.sim_ns
         machine = request.machine
         testing = None if context is None else context.testing
         params = request.bench.params() if context is None else context.params
@@ -284,13 +289,14 @@ class _Simulation:
             source=machine.source,
             digest=machine.digest,
             configuration=machine.configuration,
-            summary=summarise(() if context is None else context.traces, end_ns),
+            summary=summarise(() if context is None else context.traces, sim_ns, zero_ns),
             report=report,
             checks=() if testing is None else testing.comparisons,
             skipped=0 if testing is None else testing.skipped,
             verify=request.verify,
             data=engine.data_report(),
             exit_code=INTERRUPTED,
+            load=load,
             printed=engine.printed(),
             findings=findings,
             live=LiveRun(engine, machine, result, log, self.sanitizer, explanation),

@@ -22,7 +22,7 @@ from kernbench.library.tables import LINE, Table, make_table, text_html
 from kernbench.observe.statistics import EngineUsage, LinkTraffic, MemoryTraffic
 from kernbench.runtime_api.bench_runner import BenchSummary, PhaseSummary
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport
-from kernbench.runtime_api.operators import OperatorUse
+from kernbench.runtime_api.operators import LoadTime, OperatorUse
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.testing import verdict as passed_or_not
 from kernbench.topology.builder import name_of
@@ -107,8 +107,9 @@ class Run:
     run that went well, else it happened at ``place``. ``said``: the program's own line. ``skipped``: comparisons that
     were not evaluated. ``leaked``, ``left``: memory and work that the program left. ``unmodelled``: operators that the
     host computed, and how often. ``operators``: those of a host library that took time, the longest first; ``remarks``:
-    what a front end has to say. ``findings``: of the sanitizer, if it looked. ``advised``: what a change would give, as
-    a part of the document, if asked. ``explained_before``: where the time went, likewise, of a run without its engine.
+    what a front end has to say; ``load``: how long its program loaded. ``findings``: of the sanitizer, if it looked.
+    ``advised``: what a change would give, as a part of the document, if asked. ``explained_before``: where the time
+    went, likewise, of a run without its engine.
     """
 
     bench: str
@@ -134,6 +135,7 @@ class Run:
     unmodelled: Mapping[str, int] = field(default_factory=dict)
     operators: tuple[OperatorUse, ...] = ()
     remarks: tuple[str, ...] = ()
+    load: LoadTime | None = None
     printed: tuple[PrintedLine, ...] = ()
     findings: tuple[Finding, ...] | None = None
     explained_before: Mapping[str, Any] | None = None
@@ -147,7 +149,7 @@ class Run:
 
     @property
     def latency_ns(self) -> float:
-        """The simulated time of the program, in ns."""
+        """The simulated time of the program in ns, from the end of loading on."""
         return self.summary.sim_ns
 
     @property

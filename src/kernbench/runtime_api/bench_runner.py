@@ -23,7 +23,7 @@ from kernbench.runtime_api.bench_registry import Bench, BenchFunction, file_of
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.memory import CleanupReport
-from kernbench.runtime_api.operators import OperatorUse
+from kernbench.runtime_api.operators import LoadTime, OperatorUse
 from kernbench.runtime_api.requests import RequestRecord
 from kernbench.runtime_api.testing import Comparison
 from kernbench.runtime_api.types import DeviceSelector
@@ -71,7 +71,7 @@ class KernelSummary:
 
 @value(kw_only=True)
 class BenchSummary:
-    """The figures of a run; phases and kernels in the order in which they first appear."""
+    """The figures of a run, without those of loading; phases and kernels in the order in which they first appear."""
 
     sim_ns: float
     phases: tuple[PhaseSummary, ...]
@@ -80,7 +80,7 @@ class BenchSummary:
 
 @value(kw_only=True)
 class RunCompletion:
-    """The end of a whole run; times in ns, of the program.
+    """The end of a whole run; times in ns, of the program, from the end of loading on.
 
     ``request_id``: of the request that failed, else of the last that was seen; None when there was none.
     """
@@ -101,7 +101,8 @@ class BenchResult:
     """A run of a bench.
 
     ``completion``: how it ended, with the error that says why not well; ``traces``: every request; ``sim_ns``:
-    simulated time of the program, without the cleaning up; ``value``: what it returned; ``error``: what it raised;
+    simulated time of the program, without loading and cleaning up; ``load``: what a program of a front end took to
+    load, None of others; ``value``: what it returned; ``error``: what it raised;
     ``skipped_comparisons``: those that were not evaluated, since the run does not verify; ``links``: what each had
     carried when the program was over; ``program``: where the bench begins; ``unmodelled``: operators of a front end
     that the host computed, at the price of copies, and how often; ``operators``: those that took time; ``remarks``: of
@@ -128,6 +129,7 @@ class BenchResult:
     unmodelled: Mapping[str, int] = field(default_factory=dict)
     operators: tuple[OperatorUse, ...] = ()
     remarks: tuple[str, ...] = ()
+    load: LoadTime | None = None
 
     @property
     def ok(self) -> bool:
@@ -162,8 +164,9 @@ class BenchResult:
         return 0 if self.ok else 1
 
 
-def summarise(records: tuple[RequestRecord, ...], sim_ns: float) -> BenchSummary:
-    """Compute the figures of a run from its requests."""
+def summarise(requests: Iterable[RequestRecord], sim_ns: float, since_ns: float = 0.0) -> BenchSummary:
+    """Compute the figures of a run from its requests, those from ``since_ns`` on."""
+    records = [record for record in requests if record.t_start_ns >= since_ns]
     phases = dict.fromkeys(record.phase for record in records)
     launches = [record for record in records if record.phase == "launch"]
     kinds = dict.fromkeys((record.name, record.algorithm) for record in launches)
@@ -301,7 +304,7 @@ class _BenchRun:
             comparisons=context.testing.comparisons,
             skipped_comparisons=context.testing.skipped,
             sim_ns=self._sim_ns,
-            summary=summarise(context.traces, self._sim_ns),
+            summary=summarise(context.traces, self._sim_ns, self._zero_ns),
             cleanup=context.cleanup_report,
             links=self._links,
             program=_find_beginning(self._bench),
@@ -310,6 +313,7 @@ class _BenchRun:
             unmodelled=dict(context.unmodelled),
             operators=context.operators.uses(),
             remarks=tuple(dict.fromkeys(context.remarks)),
+            load=context.operators.load,
             data=self._data,
         )
 
@@ -320,7 +324,7 @@ class _BenchRun:
                 self._value = self._bench(self._context)
                 self._context.drain()
         finally:
-            self._sim_ns = whole_ps(engine.now - self._begin_ns)
+            self._sim_ns = whole_ps(engine.now - self._zero_ns)
             # Now, since cleaning up sends messages too, which are no part of what the program did.
             self._links = link_traffic(engine.machine)
             self._data = engine.data_report()
@@ -333,6 +337,12 @@ class _BenchRun:
         left = dict.fromkeys([*report.left, *lost.list_lines(after_failure=False)])
         context.cleanup_report = replace(report, left=tuple(left))
         lost.raise_new()
+
+    @property
+    def _zero_ns(self) -> float:
+        """The time from which the run counts."""
+        load = self._context.operators.load
+        return self._begin_ns if load is None else self._begin_ns + load.left_out_ns
 
     @property
     def _wrong(self) -> list[Comparison]:
@@ -350,8 +360,8 @@ class _BenchRun:
         last = self._context.requests.last_completion
         return RunCompletion(
             request_id=None if last is None else last.request_id,
-            t_start=self._begin_ns,
-            t_end=self._begin_ns + self._sim_ns,
+            t_start=self._zero_ns,
+            t_end=self._zero_ns + self._sim_ns,
             error=self._find_failure(status),
         )
 

@@ -112,9 +112,9 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self.known_values = KnownValues()  # of a front end, in a run without data
         # Operators of a front end that the host has computed, whose time is that of copies; how often.
         self.unmodelled: Counter[str] = Counter()
-        self.operators = OperatorTallies(lambda: engine.now)
+        self.operators = OperatorTallies(lambda: engine.now, self.frontends.torch.from_load)
         self.remarks: list[str] = []  # of a front end, for the report
-        self._deferred: Exception | None = None
+        self._deferred: BaseException | None = None
 
     @property
     def engine(self) -> GraphEngine:
@@ -160,7 +160,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         """True when an error is kept that is still to be raised."""
         return self._deferred is not None
 
-    def defer(self, error: Exception) -> None:
+    def defer(self, error: BaseException) -> None:
         """Keep an error that must not be raised here; the first one stays."""
         self._deferred = self._deferred or error
 
@@ -194,6 +194,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         one time on, and each sees its own. Raises what the kernel raised; InputError for arguments no kernel can have.
         """
         check_host_calls()
+        self.operators.count_from_begin()
         return self._start(prepare_launches(name, kernel, args, kwargs), async_op=async_op)
 
     def launch_on(

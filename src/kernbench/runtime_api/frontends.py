@@ -33,10 +33,12 @@ class TorchSettings(ConfigModel):
     """``cubes``: over so many cubes of its SIP a tensor of PyTorch spreads, and over the first ``pes`` of each, or all.
 
     ``as_cuda``: in a script the device "cuda" is the machine. ``strict``: an operator without a kernel is an error.
+    ``from_load``: the time of a run has that of loading.
     """
 
     as_cuda: bool = False
     cubes: Annotated[int, Field(ge=1)] = 1
+    from_load: bool = False
     pes: Annotated[int, Field(ge=1)] | None = None
     strict: bool = False
 

@@ -7,7 +7,7 @@ from itertools import chain
 
 from kernbench.common.errors import AbandonedError
 from kernbench.common.ids import pe_part
-from kernbench.common.units import ps_to_ns, whole_ps
+from kernbench.common.units import ns_to_ps, ps_to_ns, whole_ps
 from kernbench.common.values import value
 from kernbench.core.log import LAST_RECORD
 from kernbench.di.part import PE_KINDS
@@ -88,14 +88,18 @@ class RunReport:
 
 
 def report_run(
-    engine: GraphEngine, links: tuple[LinkTraffic, ...] | None = None, works: Works | None = None
+    engine: GraphEngine,
+    links: tuple[LinkTraffic, ...] | None = None,
+    works: Works | None = None,
+    since_ns: float = 0.0,
 ) -> RunReport:
-    """Compute the figures of a run, as far as it got.
+    """Compute the figures of a run, as far as it got: of launches and engines from ``since_ns`` on, of the rest of all.
 
     ``links``: the traffic of links when the program was over; None while it is under way: then their traffic up to now.
     ``works``: those of the log up to now, if somebody has them already.
     """
-    launched = launches_of(engine.handles)
+    since_ps = ns_to_ps(since_ns)
+    launched = [handle for handle in launches_of(engine.handles) if handle.submitted_ps >= since_ps]
     links = link_traffic(engine.machine) if links is None else links
     works = works or Works(engine.machine.log, engine.machine.log.columns())
     columns = works.columns

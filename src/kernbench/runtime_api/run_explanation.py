@@ -199,6 +199,7 @@ class RunExplanation(TimeExplanation):
         ended = launches_of(handles)
         stopped = launched.keys() - {each.request_id for each in ended}
         left = [each for each in handles if each.request_id in stopped and each.submitted_ps < self._path.end_ps]
+        ended = [each for each in ended if each.submitted_ps >= begin_ps]
         self.launches: tuple[LaunchExplanation, ...] = tuple(
             LaunchExplanation(log, finder, handle, self._names, programs, stopped_ps)
             for some, stopped_ps in ((ended, None), (left, self._path.end_ps))

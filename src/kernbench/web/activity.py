@@ -36,7 +36,7 @@ class ObservedRun:
     @property
     def end_ps(self) -> int:
         """The time when the program was over; what follows only cleans up."""
-        return ns_to_ps(self.result.sim_ns)
+        return ns_to_ps(self.result.completion.t_end)
 
     def traffic(self) -> dict[int, TimeSpans]:
         """Return the busy times of each link that carried something, by the link's place in the graph."""

@@ -225,6 +225,7 @@ class _RunView:
             "device": result.device,
             "status": "OK" if result.ok else str(result.status),
             "sim_ps": self.run.end_ps,
+            "load_ps": ns_to_ps(result.completion.t_start),
             "events": engine.n_events,
             "transfers": engine.machine.network.n_transfers,
         }

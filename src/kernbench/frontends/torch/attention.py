@@ -10,7 +10,7 @@ import torch
 from kernbench.common.dtypes import F32, I32, DType
 from kernbench.common.values import value
 from kernbench.frontends.placed import whole_grid
-from kernbench.frontends.torch.launches import dtype_of, launch
+from kernbench.frontends.torch.launches import dtype_of, launch, measure, refuse_graph
 from kernbench.frontends.torch.placement import SHARD_BYTES
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, new
@@ -147,17 +147,11 @@ class Attention:
 
         ``seen``: the first key, and the number of keys.
         """
-        z, head, row = at
+        z, head, _ = at
         kv = head * self.kv_heads // self.heads
         mixed = total = top = None
         for key, keys in blocks(seen[1], _KEYS, seen[0]):
-            score = tl.dot(query, self.k.load(k, (z, kv, key), (keys, self.d), tl), out_dtype="f32", trans_b=True)
-            score = score * self.scale
-            if self.bias is not None and bias is not None:
-                score = self._add_bias(score, bias, (z, head, row), key, tl)
-            if self.causal and key + keys - 1 > row:
-                position = tl.iota((query.shape[0], 1), I32, axis=0) + (row - key)
-                score = tl.where(tl.iota((1, keys), I32) <= position, score, _GONE)
+            score = self.score(query, self.k.load(k, (z, kv, key), (keys, self.d), tl), at, key, bias, tl)
             largest = tl.max(score, 1, keepdims=True)
             largest = largest if top is None else tl.maximum(largest, top)
             weight = tl.exp(score - largest)
@@ -172,6 +166,17 @@ class Attention:
             top, total = largest, sums
         return mixed, total, top
 
+    def score(self, query: Any, keys: Any, at: tuple[int, int, int], key: int, bias: int | None, tl: Any) -> Any:
+        """Return the scores of a block of queries, from (batch, head, row) on, with keys from ``key`` on, in f32."""
+        row, (rows, _), (columns, _) = at[2], query.shape, keys.shape
+        score = tl.dot(query, keys, out_dtype="f32", trans_b=True) * self.scale
+        if bias is not None:
+            score = self._add_bias(score, bias, at, key, tl)
+        if self.causal and key + columns - 1 > row:
+            position = tl.iota((rows, 1), I32, axis=0) + (row - key)
+            score = tl.where(tl.iota((1, columns), I32) <= position, score, _GONE)
+        return score
+
     def _add_bias(self, score: Any, bias: int, at: tuple[int, int, int], key: int, tl: Any) -> Any:
         assert self.bias is not None
         z, head, row = at
@@ -185,27 +190,21 @@ class Attention:
         return tl.where(wide < _LEAST_F32, _GONE, tl.maximum(score + wide, _LOWEST))
 
 
-def attend(
-    query: AhbmTensor, key: AhbmTensor, value: AhbmTensor, mask: AhbmTensor | None, causal: bool, scale: float
-) -> tuple[AhbmTensor, AhbmTensor]:
-    """Launch attention of (batch, heads, length, d); return the result, and the logarithm of each query's sum."""
-    if query.shape[2] == 1 and key.shape[1] < query.shape[1] and not causal:
-        return _attend_by_groups(query, key, value, mask, scale)
+def describe(
+    query: AhbmTensor, key: AhbmTensor, value: AhbmTensor, mask: AhbmTensor | None, out: AhbmTensor, *rule: Any
+) -> tuple[Attention, tuple[AhbmTensor, ...]]:
+    """Return what attention is to be computed, and the tensors that it reads; ``rule``: causal, scale."""
     batch, heads, queries, d = query.shape
-    kv_heads, keys, dv = key.shape[1], key.shape[2], value.shape[3]
-    sip = query.storage.tensor.sip
-    # As (batch, length, heads, d) it goes on without a copy to the projection that follows.
-    out = new((batch, queries, heads, dv), query.dtype, sip).transpose(1, 2)
-    lse = new((batch, heads, queries), torch.float32, sip)
-    seen = None if mask is None else mask.expand(batch, heads, queries, keys)
+    seen = None if mask is None else mask.expand(batch, heads, queries, key.shape[2])
+    causal, scale = rule
     work = Attention(
         batch=batch,
         heads=heads,
-        kv_heads=kv_heads,
+        kv_heads=key.shape[1],
         queries=queries,
-        keys=keys,
+        keys=key.shape[2],
         d=d,
-        dv=dv,
+        dv=value.shape[3],
         scale=scale,
         causal=causal,
         q=Heads.of(query),
@@ -215,11 +214,24 @@ def attend(
         bias=None if seen is None else Heads.of(seen),
         bias_is_mask=seen is not None and seen.dtype is torch.bool,
     )
+    return work, (query, key, value, *([] if seen is None else [seen]))
 
-    tensors = (query, key, value, *([] if seen is None else [seen]))
+
+def attend(
+    query: AhbmTensor, key: AhbmTensor, value: AhbmTensor, mask: AhbmTensor | None, causal: bool, scale: float
+) -> tuple[AhbmTensor, AhbmTensor]:
+    """Launch attention of (batch, heads, length, d); return the result, and the logarithm of each query's sum."""
+    if query.shape[2] == 1 and key.shape[1] < query.shape[1] and not causal:
+        return _attend_by_groups(query, key, value, mask, scale)
+    batch, heads, queries, _ = query.shape
+    sip = query.storage.tensor.sip
+    # As (batch, length, heads, d) it goes on without a copy to the projection that follows.
+    out = new((batch, queries, heads, value.shape[3]), query.dtype, sip).transpose(1, 2)
+    lse = new((batch, heads, queries), torch.float32, sip)
     if not out.numel():
         return out, lse
-    if work.queries <= _FEW and not causal and keys >= 2 * _LEAST_KEYS:
+    work, tensors = describe(query, key, value, mask, out, causal, scale)
+    if work.queries <= _FEW and not causal and work.keys >= 2 * _LEAST_KEYS:
         _attend_in_parts(work, out, lse, tensors)
         return out, lse
 
@@ -261,12 +273,179 @@ def _attend_by_groups(
     return found, lse.reshape(batch, heads, 1)
 
 
+@value
+class BackwardAddresses:
+    """Addresses of what the gradients are computed from; ``inner``: of the sum of gradient times result, by query."""
+
+    grad: int
+    q: int
+    k: int
+    v: int
+    out: int
+    lse: int
+    inner: int
+    bias: int | None = None
+
+
+@value
+class AttentionBackward:
+    """The gradients of attention: weights are computed anew, block by block, from the logarithms of their sums.
+
+    ``whole``: a block has all keys of a head, so that what computes gradients of keys and values has those of queries
+    too. ``of_scores``: where gradients of scores go, when a bias is asked for its own.
+    """
+
+    forward: Attention
+    keys_of_block: int
+    whole: bool
+    grad: Heads
+    dq: Heads
+    dk: Heads
+    dv: Heads
+    of_scores: Heads | None
+
+    def run_keys(self, dq: int, dk: int, dv: int, of_scores: int | None, x: BackwardAddresses, tl: Any) -> None:
+        """Compute gradients of keys and values, for this program's share of the blocks of keys."""
+        its = self.forward
+        per_head, group = -(-its.keys // self.keys_of_block), its.heads // its.kv_heads
+        first, mine = share(its.batch * its.kv_heads * per_head, tl)
+        for which in range(first, first + mine):
+            z, rest = divmod(which, its.kv_heads * per_head)
+            kv, block = divmod(rest, per_head)
+            key = block * self.keys_of_block
+            keys = min(self.keys_of_block, its.keys - key)
+            k, v = its.k.load(x.k, (z, kv, key), (keys, its.d), tl), its.v.load(x.v, (z, kv, key), (keys, its.dv), tl)
+            by_k = by_v = None
+            for head in range(kv * group, (kv + 1) * group):
+                for row, rows in blocks(its.queries, its.block_q):
+                    if its.causal and row + rows <= key and of_scores is None:
+                        continue
+                    at = (z, head, row)
+                    q, grad = its.q.load(x.q, at, (rows, its.d), tl), self.grad.load(x.grad, at, (rows, its.dv), tl)
+                    inner = self._inner(grad, at, x, tl) if self.whole else self._of_row(x.inner, at, rows, tl)
+                    weight, by_score = self._of_block(q, grad, k, v, inner, at, key, x, tl)
+                    by_v = tl.dot(tl.cast(weight, self.grad.dtype), grad, by_v, out_dtype="f32", trans_a=True)
+                    narrow = tl.cast(by_score, its.q.dtype)
+                    by_k = tl.dot(narrow, q, by_k, out_dtype="f32", trans_a=True)
+                    if self.whole:
+                        self.dq.store(dq, at, tl.dot(narrow, k, out_dtype="f32") * its.scale, tl)
+                    if self.of_scores is not None and of_scores is not None:
+                        self.of_scores.store(of_scores, (*at, key), by_score, tl)
+            by_k = tl.zeros((keys, its.d), F32) if by_k is None else by_k * its.scale
+            self.dk.store(dk, (z, kv, key), by_k, tl)
+            self.dv.store(dv, (z, kv, key), tl.zeros((keys, its.dv), F32) if by_v is None else by_v, tl)
+
+    def run_queries(self, dq: int, x: BackwardAddresses, tl: Any) -> None:
+        """Compute gradients of queries, and what ``run_keys`` needs of each, for a share of the blocks of queries."""
+        its = self.forward
+        per_head = -(-its.queries // its.block_q)
+        first, mine = share(its.batch * its.heads * per_head, tl)
+        for which in range(first, first + mine):
+            z, rest = divmod(which, its.heads * per_head)
+            head, block = divmod(rest, per_head)
+            row, kv = block * its.block_q, head * its.kv_heads // its.heads
+            rows, at = min(its.block_q, its.queries - row), (z, head, row)
+            q, grad = its.q.load(x.q, at, (rows, its.d), tl), self.grad.load(x.grad, at, (rows, its.dv), tl)
+            inner = self._inner(grad, at, x, tl)
+            tl.store(self._row_at(x.inner, at), inner)
+            by_q: Any = None
+            for key, keys in blocks(min(its.keys, row + rows) if its.causal else its.keys, self.keys_of_block):
+                k = its.k.load(x.k, (z, kv, key), (keys, its.d), tl)
+                v = its.v.load(x.v, (z, kv, key), (keys, its.dv), tl)
+                by_score = self._of_block(q, grad, k, v, inner, at, key, x, tl)[1]
+                by_q = tl.dot(tl.cast(by_score, its.q.dtype), k, by_q, out_dtype="f32")
+            self.dq.store(dq, at, by_q * its.scale, tl)
+
+    def _of_block(
+        self,
+        q: Any,
+        grad: Any,
+        k: Any,
+        v: Any,
+        inner: Any,
+        at: tuple[int, int, int],
+        key: int,
+        x: BackwardAddresses,
+        tl: Any,
+    ) -> tuple[Any, Any]:
+        """Return the weights of a block, and the gradients of its scores, in f32."""
+        score = self.forward.score(q, k, at, key, x.bias, tl)
+        weight = tl.exp(score - self._of_row(x.lse, at, q.shape[0], tl))
+        return weight, weight * (tl.dot(grad, v, out_dtype="f32", trans_b=True) - inner)
+
+    def _inner(self, grad: Any, at: tuple[int, int, int], x: BackwardAddresses, tl: Any) -> Any:
+        out = self.forward.out.load(x.out, at, grad.shape, tl)
+        return tl.sum(tl.cast(grad, F32) * tl.cast(out, F32), 1, keepdims=True)
+
+    def _of_row(self, address: int, at: tuple[int, int, int], rows: int, tl: Any) -> Any:
+        return tl.load(self._row_at(address, at), (rows, 1), F32)
+
+    def _row_at(self, address: int, at: tuple[int, int, int]) -> int:
+        z, head, row = at
+        return address + ((z * self.forward.heads + head) * self.forward.queries + row) * F32.itemsize
+
+
+def compute_gradients(
+    work: Attention, tensors: Sequence[AhbmTensor], grad: AhbmTensor, out: AhbmTensor, lse: AhbmTensor, of_bias: bool
+) -> tuple[AhbmTensor, AhbmTensor, AhbmTensor, AhbmTensor | None]:
+    """Launch the gradients of query, key, value and, ``of_bias``, of scores; ``tensors``: as ``attend`` got them.
+
+    One launch where a block has all keys of a head, and the heads are enough for the PEs; else one for queries, and
+    one for keys and values.
+    """
+    query, key, value, *bias = tensors
+    sip = query.storage.tensor.sip
+    cubes, pes = whole_grid(current())
+    units = work.batch * work.kv_heads
+    single = work.keys <= _KEYS and work.queries <= work.block_q
+    whole = work.keys <= _KEYS and (single or 7 * cubes * pes <= 10 * units)  # 5 products instead of 7
+    per_pe = -(-work.keys * units // (cubes * pes))
+    block = work.keys if whole else min(_KEYS, max(_LEAST_KEYS, -(-per_pe // _LEAST_KEYS) * _LEAST_KEYS))
+    dq, dk, dv = (_like_result(x, sip) for x in (query, key, value))
+    inner = lse if whole else new(tuple(lse.shape), torch.float32, sip)  # with all keys nobody reads it
+    shape = (work.batch, work.heads, work.queries, work.keys)
+    of_scores = new(shape, torch.float32, sip) if of_bias else None
+    backward = AttentionBackward(
+        forward=work,
+        keys_of_block=block,
+        whole=whole,
+        grad=Heads.of(grad),
+        dq=Heads.of(dq),
+        dk=Heads.of(dk),
+        dv=Heads.of(dv),
+        of_scores=None if of_scores is None else Heads.of(of_scores),
+    )
+    read = (grad, query, key, value, out, lse)
+
+    def run_queries(dq_at: int, inner_at: int, *rest: int, tl: Any) -> None:
+        addresses = (*rest[:6], inner_at, *rest[6:])
+        backward.run_queries(dq_at, BackwardAddresses(*addresses), tl)
+
+    def run_keys(dq_at: int, dk_at: int, dv_at: int, *rest: int, tl: Any) -> None:
+        scores_at, operands = (rest[0], rest[1:]) if of_bias else (None, rest)
+        backward.run_keys(dq_at, dk_at, dv_at, scores_at, BackwardAddresses(*operands), tl)
+
+    name = f"{_NAME}_backward"
+    if not whole:
+        blocks_of_queries = work.batch * work.heads * -(-work.queries // work.block_q)
+        launch(name, run_queries, (dq, inner), (*read, *bias), blocks_of_queries * SHARD_BYTES)
+    written = (dq, dk, dv, *([] if of_scores is None else [of_scores]))
+    launch(name, run_keys, written, (*read, inner, *bias), units * -(-work.keys // block) * SHARD_BYTES)
+    return dq, dk, dv, of_scores
+
+
+def _like_result(x: AhbmTensor, sip: int) -> Any:
+    """Return a tensor for (batch, heads, length, d) that lies as (batch, length, heads, d), as projections have it."""
+    batch, heads, length, d = x.shape
+    return new((batch, length, heads, d), x.dtype, sip).transpose(1, 2)
+
+
 class _Attend(torch.autograd.Function):
-    """Attention with PyTorch's formulas for the gradients."""
+    """Attention with its own kernels, forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: float) -> Any:
-        with current().operators.measure(_NAME):
+        with measure(_NAME):
             out, lse = attend(query, key, value, mask, causal, scale)
         ctx.save_for_backward(query, key, value, mask, out, lse)
         ctx.causal, ctx.scale = causal, scale
@@ -274,37 +453,17 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
-        with current().operators.measure(f"{_NAME}_backward"):
-            return _Attend.gradients(ctx, grad)
-
-    @staticmethod
-    def gradients(ctx: Any, grad: Any) -> Any:
         """Compute the gradients of query, key, value and mask."""
+        refuse_graph(_NAME)
         query, key, value, mask, out, lse = ctx.saved_tensors
-        repeats = query.shape[1] // key.shape[1]
-        k, v = (x if repeats == 1 else x.repeat_interleave(repeats, 1) for x in (key, value))
-        scores = torch.matmul(query, k.transpose(-1, -2)).to(torch.float32) * ctx.scale
-        if mask is not None and mask.dtype is not torch.bool:
-            scores = scores + mask
-        weights = torch.exp(scores - lse.unsqueeze(-1))
-        if ctx.causal:
-            seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
-            weights = weights.masked_fill(~seen, 0.0)
-        if mask is not None and mask.dtype is torch.bool:
-            weights = weights.masked_fill(~mask, 0.0)
-        narrow = weights.to(query.dtype)
-        grad_v = torch.matmul(narrow.transpose(-1, -2), grad)
-        of_weights = torch.matmul(grad, v.transpose(-1, -2)).to(torch.float32)
-        inner = (grad.to(torch.float32) * out.to(torch.float32)).sum(-1, keepdim=True)
-        of_scores = weights * (of_weights - inner)
-        grad_mask = None
-        if mask is not None and ctx.needs_input_grad[3]:
-            grad_mask = of_scores.sum_to_size(mask.shape).to(mask.dtype)
-        of_scores = (of_scores * ctx.scale).to(query.dtype)
-        grad_q, grad_k = torch.matmul(of_scores, k), torch.matmul(of_scores.transpose(-1, -2), query)
-        if repeats > 1:
-            grad_k, grad_v = (x.unflatten(1, (key.shape[1], repeats)).sum(2) for x in (grad_k, grad_v))
-        return grad_q, grad_k, grad_v, grad_mask, None, None
+        with measure(f"{_NAME}_backward"):
+            if not out.numel():
+                return *[torch.zeros_like(x) for x in (query, key, value)], None, None, None
+            grad = grad.contiguous() if 0 in grad.stride() else grad
+            work, tensors = describe(query, key, value, mask, out, ctx.causal, ctx.scale)
+            *found, of_scores = compute_gradients(work, tensors, grad, out, lse, ctx.needs_input_grad[3])
+            of_mask = None if of_scores is None else of_scores.sum_to_size(mask.shape).to(mask.dtype)
+        return *found, of_mask, None, None
 
 
 def scaled_dot_product_attention(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import GradScaler
 from torch.utils._pytree import tree_map
+
+from kernbench.frontends.torch.tensor import AhbmTensor
 
 _KEY = "AutocastPrivateUse1"
 _NARROW = [
@@ -134,6 +138,20 @@ def _casting(operator: Any, type_of: Callable[[Any], Any]) -> Callable[..., Any]
     return call
 
 
+def _scale_in_f32() -> None:
+    """Let gradient scalers on the machine take the reciprocal of their scale in f32, which it has: rounded once."""
+    begin = GradScaler._lazy_init_scale_growth_tracker  # noqa: SLF001 - it makes the scale
+
+    @wraps(begin)
+    def begin_here(self: Any, dev: Any) -> None:
+        begin(self, dev)
+        scale = self._scale
+        if isinstance(scale, AhbmTensor):
+            scale.double = lambda: scale
+
+    GradScaler._lazy_init_scale_growth_tracker = begin_here  # noqa: SLF001
+
+
 def install() -> tuple[Any, Any]:
     """Register what PyTorch asks of a device's autocast; keep what is returned, or it is undone."""
     others = torch.library.Library("_", "IMPL")
@@ -144,4 +162,5 @@ def install() -> tuple[Any, Any]:
             packet, _, overload = name.partition(".")
             operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
             library.impl(name, _casting(operator, type_of), _KEY)
+    _scale_in_f32()
     return others, library

@@ -16,7 +16,7 @@ from kernbench.frontends.torch.tensor import AhbmTensor, fetch, from_host, sip_o
 
 aten = torch.ops.aten
 TorchOperator = Any
-_SOURCES = frozenset(["randperm", "eye", "linspace", "random_", "normal_", "uniform_", "rand_like", "randint_like"])
+SOURCES = frozenset(["randperm", "random_", "normal_", "uniform_", "rand_like", "randint_like"])
 """They make numbers of nothing: the host does, and sends them, which is what a program asks for."""
 _NARROW = (torch.float16, torch.bfloat16)
 """The host would keep sums in these; GPUs keep them in f32, and round once."""
@@ -42,10 +42,10 @@ def on_host(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     device = kwargs.get("device")
     sip = here[0].storage.tensor.sip if here else sip_of(device or DEVICE)
     types = None
-    if name not in _SOURCES:
+    if name not in SOURCES:
         _note(name)
         types = _result_types(operator, args, kwargs) if any(each.dtype in _NARROW for each in here) else None
-    blank, results = name in _SOURCES and len(here) == 1, _results(operator, args, kwargs)
+    blank, results = name in SOURCES and len(here) == 1, _results(operator, args, kwargs)
     copies, known = _fetched(operator, here, results, blank=blank)
     if types is not None:
         copies = {key: each.float() if each.dtype in _NARROW else each for key, each in copies.items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from kernbench.frontends.torch.tensor import AhbmTensor, from_host, known_tensor
 from kernbench.kernels.shares import blocks, share
 
 aten = torch.ops.aten
+RunChange: TypeAlias = Literal["set", "add", "max", "min"]
+_ATOMIC = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
+"""The types that memory changes by itself."""
 _RUNS = 1024
 """Of a command, at most."""
 
@@ -114,9 +117,9 @@ def gather_runs(operator: str, out: AhbmTensor, x: AhbmTensor, selection: RunSel
 
 
 def scatter_runs(
-    operator: str, x: AhbmTensor, source: AhbmTensor | float, selection: RunSelection, accumulate: bool
+    operator: str, x: AhbmTensor, source: AhbmTensor | float, selection: RunSelection, change: RunChange
 ) -> AhbmTensor:
-    """Write contiguous ``source``, or one number, to the runs of ``x`` that are selected, or add it to them."""
+    """Write contiguous ``source``, or one number, to the runs of ``x`` that are selected, or change them by it."""
     known, item, inner = [_known(each) for each in selection.tensors], dtype_of(x), selection.inner
     given = source if isinstance(source, AhbmTensor) else None
 
@@ -131,10 +134,10 @@ def scatter_runs(
             else:
                 data = tl.load(rest[0] + at * inner * item.itemsize, (count, inner), item)
             runs = _runs_of(x_at, places, inner * item.itemsize, item.itemsize)
-            if accumulate:
-                tl.atomic_add(runs, data)
-            else:
+            if change == "set":
                 tl.store(runs, data)
+            else:
+                {"add": tl.atomic_add, "max": tl.atomic_max, "min": tl.atomic_min}[change](runs, data)
 
     if selection.runs and inner:
         work = selection.runs * inner * item.itemsize
@@ -188,7 +191,7 @@ def _embedding_backward(
     n = grad.shape[-1]
     out = new((num_weights, n), torch.float32, grad.storage.tensor.sip).zero_()
     source = grad.to(torch.float32).contiguous()
-    scatter_runs("embedding_dense_backward", out, source, select_rows(out, 0, indices), accumulate=True)
+    scatter_runs("embedding_dense_backward", out, source, select_rows(out, 0, indices), "add")
     if padding_idx >= 0:
         out[padding_idx].zero_()
     return out.to(grad.dtype)
@@ -207,34 +210,60 @@ def _gather(x: AhbmTensor, dim: int, index: AhbmTensor, *, sparse_grad: bool = F
     return gather_runs("gather", out, x, select_elements(x, dim % x.dim(), index))
 
 
-def _scatter_into(x: AhbmTensor, dim: int, index: AhbmTensor, src: Any, accumulate: bool, name: str) -> AhbmTensor:
+def _scatter_into(x: AhbmTensor, dim: int, index: AhbmTensor, src: Any, change: RunChange, name: str) -> AhbmTensor:
     if isinstance(src, AhbmTensor):
         src = src[tuple(slice(0, n) for n in index.shape)].to(x.dtype).contiguous()
-    scatter_runs(name, x, src, select_elements(x, dim % max(x.dim(), 1), index), accumulate)
+    scatter_runs(name, x, src, select_elements(x, dim % max(x.dim(), 1), index), change)
     return x
 
 
 def _scatter(x: AhbmTensor, dim: int, index: AhbmTensor, src: Any) -> AhbmTensor:
-    return _scatter_into(x.clone(), dim, index, src, False, "scatter")
+    return _scatter_into(x.clone(), dim, index, src, "set", "scatter")
 
 
 def _scatter_(x: AhbmTensor, dim: int, index: AhbmTensor, src: Any) -> AhbmTensor:
-    return _scatter_into(x, dim, index, src, False, "scatter")
+    return _scatter_into(x, dim, index, src, "set", "scatter")
 
 
 def _scatter_add(x: AhbmTensor, dim: int, index: AhbmTensor, src: AhbmTensor) -> AhbmTensor:
-    return _scatter_into(x.clone(), dim, index, src, True, "scatter_add")
+    return _scatter_into(x.clone(), dim, index, src, "add", "scatter_add")
 
 
 def _scatter_add_(x: AhbmTensor, dim: int, index: AhbmTensor, src: AhbmTensor) -> AhbmTensor:
-    return _scatter_into(x, dim, index, src, True, "scatter_add")
+    return _scatter_into(x, dim, index, src, "add", "scatter_add")
+
+
+def _scatter_reduce(
+    x: AhbmTensor, dim: int, index: AhbmTensor, src: AhbmTensor, reduce: str, *, include_self: bool = True
+) -> Any:
+    return _scatter_reduce_(x.clone(), dim, index, src, reduce, include_self=include_self)
+
+
+def _scatter_reduce_(
+    x: Any, dim: int, index: AhbmTensor, src: AhbmTensor, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Change elements by those of ``src`` that the index sends there; NotImplemented for products."""
+    changes: Mapping[str, RunChange] = {"sum": "add", "mean": "add", "amax": "max", "amin": "min"}
+    if reduce not in changes or x.dtype not in _ATOMIC:
+        return NotImplemented
+    if not include_self:
+        least = float("-inf") if x.dtype.is_floating_point else torch.iinfo(x.dtype).min
+        most = float("inf") if x.dtype.is_floating_point else torch.iinfo(x.dtype).max
+        start = {"add": 0, "max": least, "min": most}[changes[reduce]]
+        _scatter_into(x, dim, index, start, "set", "scatter")
+    _scatter_into(x, dim, index, src, changes[reduce], "scatter_reduce")
+    if reduce == "mean":
+        counts = torch.full_like(x, 1 if include_self else 0)
+        _scatter_into(counts, dim, index, torch.ones_like(src), "add", "scatter_reduce")
+        x.div_(counts.clamp_(min=1), rounding_mode=None if x.dtype.is_floating_point else "floor")
+    return x
 
 
 def _index_add_(x: AhbmTensor, dim: int, index: AhbmTensor, source: AhbmTensor, *, alpha: float = 1) -> Any:
     dim = dim % max(x.dim(), 1)
     seen = x.contiguous()
     source = _scale_by(source, alpha).to(x.dtype).contiguous()
-    scatter_runs("index_add", seen, source, select_rows(seen, dim, index), accumulate=True)
+    scatter_runs("index_add", seen, source, select_rows(seen, dim, index), "add")
     return x if seen is x else x.copy_(seen)
 
 
@@ -249,7 +278,7 @@ def _index_add(x: AhbmTensor, dim: int, index: AhbmTensor, source: AhbmTensor, *
 def _index_copy_(x: AhbmTensor, dim: int, index: AhbmTensor, source: AhbmTensor) -> Any:
     dim = dim % max(x.dim(), 1)
     seen = x.contiguous()
-    scatter_runs("index_copy", seen, source.to(x.dtype).contiguous(), select_rows(seen, dim, index), accumulate=False)
+    scatter_runs("index_copy", seen, source.to(x.dtype).contiguous(), select_rows(seen, dim, index), "set")
     return x if seen is x else x.copy_(seen)
 
 
@@ -342,7 +371,7 @@ def _index_put_(x: AhbmTensor, indices: Sequence[Any], values: AhbmTensor, accum
     found = _select_indexed(x, indices)
     wanted = found.shape if found.order is None else tuple(found.shape[i] for i in found.order)
     source = found.forth(values.to(x.dtype).expand(wanted)).contiguous()
-    return scatter_runs("index_put", x, source, found.selection, accumulate)
+    return scatter_runs("index_put", x, source, found.selection, "add" if accumulate else "set")
 
 
 def _index_put(x: AhbmTensor, indices: Sequence[Any], values: AhbmTensor, accumulate: bool = False) -> Any:
@@ -383,6 +412,8 @@ LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         aten.scatter_.value: _scatter_,
         aten.scatter_add.default: _scatter_add,
         aten.scatter_add_.default: _scatter_add_,
+        aten.scatter_reduce.two: _scatter_reduce,
+        aten.scatter_reduce_.two: _scatter_reduce_,
         aten.index_add.default: _index_add,
         aten.index_add_.default: _index_add_,
         aten.index_copy.default: _index_copy,

@@ -10,10 +10,10 @@ import torch
 from torch._library import triton as triton_operators
 from torch.nn.utils import clip_grad
 from torch.optim import optimizer
-from torch.utils import backend_registration
+from torch.utils import backend_registration, hooks
 
 from kernbench.frontends.gpu import DEVICE
-from kernbench.frontends.torch import autocast, compiling, device, operators
+from kernbench.frontends.torch import autocast, backward, compiling, device, operators
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.modules import follow_modules
 from kernbench.frontends.torch.norms import rms_norm
@@ -26,6 +26,8 @@ _NAMES = (
     (triton_operators, "wrap_triton_enabled_default"),
     (optimizer, "_foreach_supported_types"),
     (clip_grad, "_has_foreach_support"),
+    (torch.autograd, "_engine_run_backward"),
+    (hooks.BackwardHook, "_apply_on_tensors"),
 )
 # Factories have no tensor that PyTorch could find the device by; ``torch.tensor`` copies past the subclass.
 _BY_DEVICE = ("empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step", "_copy_from")
@@ -74,6 +76,7 @@ clip_grad._has_foreach_support = _supports_lists  # noqa: SLF001
 optimizer._foreach_supported_types.append(AhbmTensor)  # noqa: SLF001 - optimisers step such by operators on lists
 follow_modules()
 compiling.install()
+backward.install()
 # ``module.to("ahbm")`` keeps its parameters the objects that they are: those that are tied stay so.
 torch.__future__.set_swap_module_params_on_conversion(True)
 # A backward pass of its own thread would be outside the simulation, which is one thread.

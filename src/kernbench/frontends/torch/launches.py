@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
+
 from kernbench.common.dtypes import DType
-from kernbench.frontends.torch.modules import ProgramPlace, call_from, current_module, program_place
+from kernbench.common.errors import InputError
+from kernbench.frontends.torch.modules import ProgramPlace, call_from, current_module, is_made_by_module, program_place
 from kernbench.frontends.torch.placement import pes_for
 from kernbench.frontends.torch.storage import current, machine_type
 from kernbench.frontends.torch.tensor import AhbmTensor
 from kernbench.messages.requests import KernelRef, PeCoord
+
+
+def measure(name: str, *, loads: bool = False) -> AbstractContextManager[None]:
+    """Inside, launches and time are those of operator ``name``; the first that does not load ends the loading.
+
+    What making a module takes is loading too.
+    """
+    tallies = current().operators
+    if tallies.is_loading and not loads and not tallies.is_inside and not is_made_by_module():
+        tallies.end_loading(" ".join(filter(None, (current_module(), name, str(program_place() or "")))))
+    return tallies.measure(name)
+
+
+def refuse_graph(name: str) -> None:
+    """Raise InputError where a backward that is one kernel is to be differentiated in its turn."""
+    if torch.is_grad_enabled():
+        raise InputError(
+            f"backward of {name}: its own gradient (create_graph=True) is not there; compute it by other operators"
+        )
+
 
 Program = Callable[..., None]
 """``program(*addresses, tl=tl)``: the address of the first element of every tensor of the launch."""

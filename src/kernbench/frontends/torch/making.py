@@ -18,6 +18,7 @@ from kernbench.frontends.torch.tensor import (
     fetch,
     from_host,
     new,
+    resize,
     sip_of,
     to_host,
     without_elements,
@@ -79,6 +80,27 @@ def _arange(operator: Any, *args: Any, **options: Any) -> Any:
     numbers = [plain(each) for each in args]
     start, step = (0 if len(numbers) == 1 else numbers[0]), (numbers[2] if len(numbers) > 2 else 1)
     return ramp("arange", made, start, step)
+
+
+def _linspace(start: float, end: float, steps: int, *, out: AhbmTensor) -> Any:
+    """Fill what PyTorch has made for the result."""
+    target, step = resize(out, (steps,)), (end - start) / max(steps - 1, 1)
+    if target.is_contiguous():
+        return ramp("linspace", target, start, step)
+    return copy(target, ramp("linspace", new((steps,), out.dtype, out.storage.tensor.sip), start, step))
+
+
+def _logspace(start: float, end: float, steps: int, base: float = 10.0, *, out: AhbmTensor) -> Any:
+    exponents = new((steps,), torch.float32, out.storage.tensor.sip)
+    return copy(resize(out, (steps,)), torch.pow(base, _linspace(start, end, steps, out=exponents)))
+
+
+def _eye(n: int, m: int | None = None, *, out: AhbmTensor) -> AhbmTensor:
+    """Make an identity: 0 everywhere, 1 on the diagonal."""
+    made = fill(resize(out, (n, n if m is None else m)), 0)
+    if made.numel():
+        fill(aten.diagonal.default(made), 1)
+    return made
 
 
 def ramp(name: str, out: AhbmTensor, start: float, step: float) -> AhbmTensor:
@@ -299,6 +321,10 @@ LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         aten.cat.default: _cat,
         aten.repeat.default: _repeat,
         aten.flip.default: _flip,
+        aten.eye.out: _eye,
+        aten.eye.m_out: _eye,
+        aten.linspace.out: _linspace,
+        aten.logspace.out: _logspace,
         aten.constant_pad_nd.default: _pad,
         aten.slice_backward.default: _slice_backward,
         aten.select_backward.default: _select_backward,
@@ -335,3 +361,8 @@ BY_NAME: Mapping[str, Callable[..., Any]] = MappingProxyType(
     }
 )
 """Lowerings of all forms of an operator, which get the operator too."""
+_FROM_VALUES = frozenset(["bernoulli", "multinomial", "native_dropout"])
+MAKING = frozenset([*BY_NAME, *[each.overloadpacket.__name__ for each in LOWERINGS]]) - _FROM_VALUES | frozenset(
+    ["rand", "randn", "randint", "stack", "_foreach_copy_", "_foreach_zero_"]
+)
+"""Operators that make tensors, of nothing or of copies of others."""

@@ -71,6 +71,20 @@ def follow_modules() -> None:
     register_module_forward_hook(lambda *_: _PLACES.leave(), always_call=True)
 
 
+def is_made_by_module() -> bool:
+    """Tell whether a module is being made: its constructor, or a function of ``torch.nn.init``, is under way."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == torch.nn.init.__file__:
+            return True
+        own = frame.f_locals.get(code.co_varnames[0]) if code.co_name == "__init__" and code.co_argcount else None
+        if isinstance(own, torch.nn.Module):
+            return True
+        frame = frame.f_back
+    return False
+
+
 @value
 class ProgramPlace:
     """A place in the program: file and line. ``str()`` is short: ``model.py:52``."""

@@ -11,7 +11,7 @@ import torch
 
 from kernbench.common.dtypes import F32
 from kernbench.frontends.torch.boxes import most_elements
-from kernbench.frontends.torch.launches import dtype_of, launch_on
+from kernbench.frontends.torch.launches import dtype_of, launch_on, measure, refuse_graph
 from kernbench.frontends.torch.placement import pes_for
 from kernbench.frontends.torch.reductions import StridedRows, map_rows
 from kernbench.frontends.torch.storage import current
@@ -144,7 +144,7 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Any, weight: Any, shape: Sequence[int], eps: float | None) -> Any:
-        with current().operators.measure("rms_norm"):
+        with measure("rms_norm"):
             y, rstd = _rms_norm(x, shape, weight, eps)
         ctx.save_for_backward(x, weight, rstd)
         ctx.shape = shape
@@ -152,8 +152,9 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
+        refuse_graph("rms_norm")
         x, weight, rstd = ctx.saved_tensors
-        with current().operators.measure("rms_norm_backward"):
+        with measure("rms_norm_backward"):
             by_x, by_weight = _rms_norm_backward(grad, x, ctx.shape, rstd, weight, (True, ctx.needs_input_grad[1]))
         return by_x, by_weight, None, None
 

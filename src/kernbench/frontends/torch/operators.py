@@ -16,24 +16,39 @@ from torch.utils._pytree import tree_map
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
-from kernbench.frontends.torch import convolution, indexing, making, norms, optimizers, products, reductions
-from kernbench.frontends.torch.hosted import leaves, on_host, written_by
+from kernbench.frontends.torch import (
+    convolution,
+    indexing,
+    making,
+    norms,
+    optimizers,
+    order,
+    products,
+    recurrent,
+    reductions,
+)
+from kernbench.frontends.torch.backward import call_or_keep, is_in_backward
+from kernbench.frontends.torch.hosted import SOURCES, leaves, on_host, written_by
+from kernbench.frontends.torch.launches import measure
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.pointwise import carry_out, rule_of
 from kernbench.frontends.torch.storage import KNOWN_BYTES, MACHINE_TYPES, UnknownTypeError, current
-from kernbench.frontends.torch.tensor import AhbmTensor, new, put_known, resize, sip_of, without_elements
+from kernbench.frontends.torch.tensor import AhbmTensor, new, put_known, resize, sip_of, stand_in, without_elements
 
 aten = torch.ops.aten
 TorchOperator = Any
 Lowering = Callable[..., Any]
 _NO_ALIAS_BUT_VIEW = (aten._unsafe_view.default,)  # noqa: SLF001 - an operator's name
 _OVERWRITING = (aten.zero_.default, aten.fill_.Scalar, aten.copy_.default)
+_LOADING = SOURCES | making.MAKING
 _UNWRITTEN = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
 _LOWERINGS: Mapping[TorchOperator, Lowering] = MappingProxyType(
     {
         **products.LOWERINGS,
         **reductions.LOWERINGS,
+        **order.LOWERINGS,
         **norms.LOWERINGS,
+        **recurrent.LOWERINGS,
         **indexing.LOWERINGS,
         **making.LOWERINGS,
         **optimizers.LOWERINGS,
@@ -49,24 +64,18 @@ _DECOMPOSITIONS: Mapping[TorchOperator, Lowering] = MappingProxyType(
 def run(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Carry ``operator`` out, one of whose arguments is on the machine, or whose result is to be.
 
-    An error inside PyTorch's backward, which would end the process, is kept and comes out of what the program does
-    next.
+    An error inside PyTorch's backward, which would end the process, is kept and comes out when backward is over.
     """
     context = current()
-    if torch._C._current_graph_task_id() == -1:  # noqa: SLF001 - how PyTorch's own tracer asks
+    if not is_in_backward():
         context.raise_deferred()
         return _measure(operator, args, kwargs)
-    if not context.has_deferred:
-        try:
-            return _measure(operator, args, kwargs)
-        except Exception as error:
-            context.defer(error)
-    return _stand_in(operator, args, kwargs)
+    return call_or_keep(context, lambda: _measure(operator, args, kwargs), lambda: _stand_in(operator, args, kwargs))
 
 
 def _measure(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     context = current()
-    with context.operators.measure(operator.overloadpacket.__name__):
+    with measure(operator.overloadpacket.__name__, loads=_is_loading(operator)):
         if context.has_data:
             return _carry_out(operator, args, kwargs)
         known = _KnownOperands.of(operator, args, kwargs)
@@ -74,6 +83,12 @@ def _measure(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, A
         if known is not None:
             known.note(operator, args, kwargs, found)
         return found
+
+
+@cache
+def _is_loading(operator: TorchOperator) -> bool:
+    """Tell whether an operator only makes, fills, draws, copies or looks at tensors, as loading does."""
+    return operator.overloadpacket.__name__ in _LOADING or way_of(operator).kind in ("view", "memory")
 
 
 def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -263,17 +278,22 @@ def _unwritten(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
 
 
 def _stand_in(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
-    """Results that nobody has written, for a backward that goes on after an error."""
-    like = next(x for x in leaves(args, kwargs) if isinstance(x, AhbmTensor))
-    form = operator(*tree_map(without_elements, args), **tree_map(without_elements, kwargs))
+    """Results that nobody has written, for a backward that goes on after an error; nothing is raised here.
 
-    def made(each: Any) -> Any:
-        if not isinstance(each, torch.Tensor):
+    What has no form without elements is None, which PyTorch refuses in its own way.
+    """
+    like = next((x for x in leaves(args, kwargs) if isinstance(x, AhbmTensor)), None)
+    try:
+        form = operator(*tree_map(without_elements, args), **tree_map(without_elements, kwargs))
+    except Exception:
+        return None
+
+    def make(each: Any) -> Any:
+        if not isinstance(each, torch.Tensor) or like is None:
             return each
-        dtype = each.dtype if each.dtype in MACHINE_TYPES else torch.float32
-        return new(tuple(each.shape), dtype, like.storage.tensor.sip)
+        return stand_in(tuple(each.shape), each.dtype if each.dtype in MACHINE_TYPES else torch.float32, like)
 
-    return tree_map(made, form)
+    return tree_map(make, form)
 
 
 @value

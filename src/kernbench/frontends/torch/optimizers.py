@@ -254,9 +254,61 @@ def _foreach_norm(tensors: Sequence[AhbmTensor], ord: float = 2, dtype: Any = No
     return outs
 
 
+def _unscale(grads: Sequence[AhbmTensor], found_inf: AhbmTensor, inv_scale: AhbmTensor) -> None:
+    """Multiply gradients, and note whether any element is not finite: one launch."""
+    lies = [_lie_alike([x]) for x in grads]
+
+    def program(*addresses: int, tl: Any) -> None:
+        found_at, scale_at = addresses[-2:]
+        for (shape, (way,)), address in zip(lies, addresses, strict=False):
+            for corner, box in own_boxes(shape, tl):
+                x = tl.cast(way.load(address, corner, box, tl), F32)
+                wrong = tl.elementwise("eq", tl.elementwise("isfinite", x), 0)
+                flat = tl.reshape(tl.broadcast(tl.cast(wrong, F32), box), (math.prod(box),))
+                tl.atomic_max(found_at, tl.max(flat, 0, keepdims=True))
+                way.store(address, corner, tl.cast(x * _load_one(scale_at, inv_scale, len(shape), tl), way.dtype), tl)
+
+    launch("amp_unscale", program, (*grads, found_inf), (inv_scale,), sum(x.numel() * x.element_size() for x in grads))
+
+
+def _update_scale(
+    scale: AhbmTensor,
+    growth_tracker: AhbmTensor,
+    found_inf: AhbmTensor,
+    scale_growth_factor: float,
+    scale_backoff_factor: float,
+    growth_interval: int,
+) -> AhbmTensor:
+    """Shrink the scale after gradients that were not finite, let it grow after enough that were."""
+
+    def step(tl: Any, found: Any, tracker: Any) -> tuple[Any, Any]:
+        return tl.cast(found, F32) > 0, tl.elementwise("ge", tracker + 1, growth_interval)
+
+    def next_scale(tl: Any, old: Any, found: Any, tracker: Any) -> Any:
+        is_wrong, is_due = step(tl, found, tracker)
+        grown = old * scale_growth_factor
+        grown = tl.where(tl.elementwise("isfinite", grown), grown, old)
+        return tl.where(is_wrong, old * scale_backoff_factor, tl.where(is_due, grown, old))
+
+    def next_count(tl: Any, found: Any, tracker: Any) -> Any:
+        is_wrong, is_due = step(tl, found, tracker)
+        return tl.where(tl.elementwise("or", is_wrong, is_due), 0, tracker + 1)
+
+    apply_all(
+        "amp_update_scale",
+        [
+            (next_scale, scale, (scale, found_inf, growth_tracker), ()),
+            (next_count, growth_tracker, (found_inf, growth_tracker), ()),
+        ],
+    )
+    return scale
+
+
 LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
         aten._foreach_norm.Scalar: _foreach_norm,  # noqa: SLF001 - an operator's name
+        aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
+        aten._amp_update_scale_.default: _update_scale,
         aten._fused_sgd_.default: _fused_sgd,
         aten._fused_sgd_.tensor_lr: _fused_sgd,
         aten._fused_adamw_.default: _fused_adam(True),

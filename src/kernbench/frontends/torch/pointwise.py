@@ -294,6 +294,15 @@ def _hardsigmoid(tl: Any, x: Any) -> Any:
     return tl.clamp(x + 3.0, 0.0, 6.0) / 6.0
 
 
+def _round(tl: Any, x: Any, decimals: int = 0) -> Any:
+    if decimals == 0:
+        return tl.elementwise("rint", x)
+    scale = float(10 ** abs(decimals))
+    wide = tl.cast(x, F32)
+    found = tl.elementwise("rint", wide * scale if decimals > 0 else wide / scale)
+    return found / scale if decimals > 0 else found * scale
+
+
 def _sign(tl: Any, x: Any) -> Any:
     return tl.cast(x > 0, x.dtype) - tl.cast(x < 0, x.dtype)
 
@@ -409,7 +418,7 @@ RULES: MappingProxyType[str, Rule] = MappingProxyType(
         "pow": Rule(_power),
         "square": Rule(lambda tl, x: x * x, "result"),  # noqa: ARG005  # noqa: ARG005
         "reciprocal": _one("recip"),
-        "round": _one("rint"),
+        "round": Rule(_round, "result"),
         "sign": Rule(_sign),
         "maximum": _one("maximum"),
         "minimum": _one("minimum"),

@@ -1,4 +1,4 @@
-"""Operators of PyTorch along axes: sums, extremes and where they are, normalisation, running sums, order."""
+"""Operators of PyTorch along axes: sums, extremes, normalisation, counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from kernbench.common.dtypes import F32, I32, I64, DType
+from kernbench.common.dtypes import F32, I32, DType
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.torch.boxes import most_elements
@@ -33,6 +33,12 @@ class StridedRows:
     row_stride: int
     stride: int
     dtype: DType
+
+    @staticmethod
+    def of(x: AhbmTensor) -> StridedRows:
+        """Return those of a contiguous matrix."""
+        rows, size = x.shape
+        return StridedRows(rows, size, size, 1, dtype_of(x))
 
     def load(self, address: int, row: int, count: int, at: int, size: int, tl: Any) -> Any:
         """Load some elements of some rows, shape (count, size); in f32 if they are floats."""
@@ -150,7 +156,7 @@ def _fold_rows(
     def fold_elements(address: int, row: int, count: int, first: int, size: int, tl: Any) -> Any:
         total = None
         for at, some in blocks(size, max(1, most_elements(tl) // count), first):
-            part_of_rows = _wide(rows.load(address, row, count, at, some, tl), tl)
+            part_of_rows = wide(rows.load(address, row, count, at, some, tl), tl)
             part_of_rows = part_of_rows * part_of_rows if fold.square else part_of_rows
             found = _fold_axis(fold, part_of_rows, tl)
             total = found if total is None else tl.elementwise(fold.combine, total, found)
@@ -176,7 +182,8 @@ def _fold_rows(
     launch(operator, program, (out,), (x,))
 
 
-def _wide(x: Any, tl: Any) -> Any:
+def wide(x: Any, tl: Any) -> Any:
+    """Return elements in the type that sums are kept in."""
     return x if x.dtype.is_float else tl.cast(x, "i64")
 
 
@@ -364,110 +371,6 @@ def _log_softmax_backward(grad: AhbmTensor, y: AhbmTensor, dim: int, dtype: Any)
     )
 
 
-# where, and in which order
-
-
-def _along_last(x: AhbmTensor, dim: int) -> tuple[AhbmTensor, int]:
-    """Return ``x`` with axis ``dim`` last, contiguous, and the axis counted from 0."""
-    if x.dim() == 0:
-        return x.reshape(1), 0
-    at = dim % x.dim()
-    return x.movedim(at, -1).contiguous(), at
-
-
-def _back(x: AhbmTensor, like: AhbmTensor, dim: int) -> Any:
-    """Return what was computed with axis ``dim`` last in PyTorch's order."""
-    if like.dim() == 0:
-        return x.reshape(())
-    return x if dim == like.dim() - 1 else x.movedim(-1, dim).contiguous()
-
-
-def _extreme(operator: str, call: str, x: AhbmTensor, dim: int, keepdim: bool) -> tuple[Any, Any]:
-    """Find the extreme along an axis and where it is."""
-    seen, at = _along_last(x, dim)
-    shape, sip = tuple(seen.shape[:-1]), x.storage.tensor.sip
-    values, indices = new(shape, x.dtype, sip), new(shape, torch.int64, sip)
-
-    def body(tl: Any, v: Any) -> tuple[Any, Any]:
-        found = {"max": (tl.max, tl.argmax), "min": (tl.min, tl.argmin)}[call]
-        return found[0](v, 1), found[1](v, 1)
-
-    map_rows(operator, body, seen, (values, indices))
-    if keepdim and x.dim():
-        return values.unsqueeze(at), indices.unsqueeze(at)
-    return (values, indices) if x.dim() else (values.reshape(()), indices.reshape(()))
-
-
-def _max_dim(x: AhbmTensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    return _extreme("max", "max", x, dim, keepdim)
-
-
-def _min_dim(x: AhbmTensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    return _extreme("min", "min", x, dim, keepdim)
-
-
-def _argmax(x: AhbmTensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    return _where_extreme("argmax", "max", x, dim, keepdim)
-
-
-def _argmin(x: AhbmTensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    return _where_extreme("argmin", "min", x, dim, keepdim)
-
-
-def _where_extreme(operator: str, call: str, x: AhbmTensor, dim: int | None, keepdim: bool) -> Any:
-    if dim is None:
-        found = _extreme(operator, call, x.reshape(-1), 0, False)[1]
-        return found.reshape([1] * x.dim()) if keepdim else found
-    return _extreme(operator, call, x, dim, keepdim)[1]
-
-
-def _cumsum(x: Any, dim: int, *, dtype: Any = None) -> Any:
-    to = dtype or (x.dtype if x.dtype.is_floating_point else torch.int64)
-    seen, at = _along_last(x.to(to), dim)
-    out = new(tuple(seen.shape), to, x.storage.tensor.sip)
-    if x.numel():
-        map_rows("cumsum", lambda tl, v: (tl.cumsum(_wide(v, tl), 1),), seen, (out,))
-    return _back(out, x, at)
-
-
-def _order(operator: str, x: AhbmTensor, dim: int, descending: bool, count: int | None) -> tuple[Any, Any]:
-    """Sort along an axis; ``count``: the first so many are kept."""
-    seen, at = _along_last(x, dim)
-    n = seen.shape[-1]
-    keep = n if count is None else count
-    shape, sip = (*seen.shape[:-1], keep), x.storage.tensor.sip
-    values, indices = new(shape, x.dtype, sip), new(shape, torch.int64, sip)
-    rows = seen.numel() // max(n, 1)
-    if not keep or not rows:
-        return values, indices
-    lies, to, item = StridedRows(rows, n, n, 1, dtype_of(x)), I64.itemsize, dtype_of(x)
-
-    def program(values_at: int, indices_at: int, x_at: int, *, tl: Any) -> None:
-        first, mine = share(rows, tl)
-        for row, lines in blocks(mine, max(1, most_elements(tl) // n), first):
-            v = lies.load_as_it_is(x_at, row, lines, 0, n, tl)
-            order = tl.argsort(v, descending=descending)
-            valid = (lines, keep)
-            strides = (keep * item.itemsize, item.itemsize)
-            tl.store(values_at + row * keep * item.itemsize, tl.take(v, order), strides=strides, valid=valid)
-            tl.store(indices_at + row * keep * to, tl.cast(order, I64), strides=(keep * to, to), valid=valid)
-
-    launch(operator, program, (values, indices), (seen,))
-    return _back(values, x, at), _back(indices, x, at)
-
-
-def _sort(x: AhbmTensor, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:
-    return _order("sort", x, dim, descending, None)
-
-
-def _sort_stable(x: AhbmTensor, *, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:  # noqa: ARG001
-    return _order("sort", x, dim, descending, None)
-
-
-def _topk(x: AhbmTensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Any, Any]:  # noqa: A002, ARG001
-    return _order("topk", x, dim, largest, k)
-
-
 def _count_into(x: AhbmTensor, bins: int, bin_of: Callable[..., Any], dtype: Any, name: str) -> AhbmTensor:
     """Count the elements for which ``bin_of(tl, elements)`` is each of 0, 1, …: programs share the bins."""
     out = new((bins,), dtype, x.storage.tensor.sip)
@@ -519,10 +422,6 @@ LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         aten.amin.default: _amin,
         aten.max.default: _max,
         aten.min.default: _min,
-        aten.max.dim: _max_dim,
-        aten.min.dim: _min_dim,
-        aten.argmax.default: _argmax,
-        aten.argmin.default: _argmin,
         aten.any.default: _any,
         aten.any.dim: _any,
         aten.any.dims: _any,
@@ -540,11 +439,7 @@ LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         aten._log_softmax.default: _log_softmax,  # noqa: SLF001
         aten._softmax_backward_data.default: _softmax_backward,  # noqa: SLF001
         aten._log_softmax_backward_data.default: _log_softmax_backward,  # noqa: SLF001
-        aten.cumsum.default: _cumsum,
         aten.histc.default: _histc,
         aten.bincount.default: _bincount,
-        aten.sort.default: _sort,
-        aten.sort.stable: _sort_stable,
-        aten.topk.default: _topk,
     }
 )

@@ -12,6 +12,7 @@ from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I16, I32
 from kernbench.common.errors import InputError, NoMachineError
 from kernbench.frontends.torch.pool import pool_of
 from kernbench.runtime_api.context import RuntimeContext, current_context
+from kernbench.runtime_api.tensor import Tensor
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 TorchTensor: TypeAlias = Any
@@ -80,8 +81,12 @@ class Storage:
 
     __slots__ = ("__weakref__", "dtype", "n", "tensor")
 
-    def __init__(self, n: int, dtype: TorchType, sip: int) -> None:
+    def __init__(self, n: int, dtype: TorchType, sip: int, borrowed: Tensor | None = None) -> None:
+        """``borrowed``: memory of another storage, where none can be had: nobody reads or writes this one."""
         self.n, self.dtype = max(n, 1), dtype
+        if borrowed is not None:
+            self.tensor = borrowed
+            return
         pool = pool_of(current())
         self.tensor = pool.take(self.n, machine_type(dtype), sip)
         finalize(self, pool.give, self.tensor).atexit = False

@@ -122,6 +122,7 @@ def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[
     pace = LaunchPace(name, extents, context.engine)
     on_write = None if context.has_data else context.known_values.forget_range
     program = _program(function, arguments, tensors, extents, shares, window, pace, on_write)
+    context.operators.count_from_begin()
     context.launch_on(name, pes, KernelRef(name=name, function=program, file=function.__code__.co_filename), *tensors)
 
 

@@ -246,6 +246,7 @@
           facts([
             ["status", run.status],
             ["simulated", format.time(run.sim_ps)],
+            ...(run.load_ps ? [["of that loading", format.time(run.load_ps)]] : []),
             ["requests", format.count(run.requests.length)],
             ["PEs that worked", `${format.count(run.active.length)} of ${format.count(machine.pes.length)}`],
             ["links that carried", `${format.count(run.links.length)} of ${format.count(machine.edges.src.length)}`],

@@ -1,0 +1,259 @@
+"""Operators of PyTorch that say where elements are, and in which order: extremes, running ones, sorting, ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from kernbench.common.dtypes import I32, I64
+from kernbench.common.errors import InputError
+from kernbench.frontends.torch.boxes import most_elements
+from kernbench.frontends.torch.launches import dtype_of, launch
+from kernbench.frontends.torch.modules import program_place
+from kernbench.frontends.torch.reductions import StridedRows, map_rows, wide
+from kernbench.frontends.torch.tensor import AhbmTensor, new
+from kernbench.kernels.shares import blocks, share
+
+aten = torch.ops.aten
+
+
+def _along_last(x: AhbmTensor, dim: int) -> tuple[AhbmTensor, int]:
+    """Return ``x`` with axis ``dim`` last, contiguous, and the axis counted from 0."""
+    if x.dim() == 0:
+        return x.reshape(1), 0
+    at = dim % x.dim()
+    return x.movedim(at, -1).contiguous(), at
+
+
+def _back(x: AhbmTensor, like: AhbmTensor, dim: int) -> Any:
+    """Return what was computed with axis ``dim`` last in PyTorch's order."""
+    if like.dim() == 0:
+        return x.reshape(())
+    return x if dim == like.dim() - 1 else x.movedim(-1, dim).contiguous()
+
+
+def _extreme(operator: str, call: str, x: AhbmTensor, dim: int, keepdim: bool) -> tuple[Any, Any]:
+    """Find the extreme along an axis and where it is."""
+    seen, at = _along_last(x, dim)
+    shape, sip = tuple(seen.shape[:-1]), x.storage.tensor.sip
+    values, indices = new(shape, x.dtype, sip), new(shape, torch.int64, sip)
+
+    def body(tl: Any, v: Any) -> tuple[Any, Any]:
+        found = {"max": (tl.max, tl.argmax), "min": (tl.min, tl.argmin)}[call]
+        return found[0](v, 1), found[1](v, 1)
+
+    map_rows(operator, body, seen, (values, indices))
+    if keepdim and x.dim():
+        return values.unsqueeze(at), indices.unsqueeze(at)
+    return (values, indices) if x.dim() else (values.reshape(()), indices.reshape(()))
+
+
+def _max_dim(x: AhbmTensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    return _extreme("max", "max", x, dim, keepdim)
+
+
+def _min_dim(x: AhbmTensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    return _extreme("min", "min", x, dim, keepdim)
+
+
+def _argmax(x: AhbmTensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    return _where_extreme("argmax", "max", x, dim, keepdim)
+
+
+def _argmin(x: AhbmTensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    return _where_extreme("argmin", "min", x, dim, keepdim)
+
+
+def _where_extreme(operator: str, call: str, x: AhbmTensor, dim: int | None, keepdim: bool) -> Any:
+    if dim is None:
+        found = _extreme(operator, call, x.reshape(-1), 0, False)[1]
+        return found.reshape([1] * x.dim()) if keepdim else found
+    return _extreme(operator, call, x, dim, keepdim)[1]
+
+
+def _cumsum(x: Any, dim: int, *, dtype: Any = None) -> Any:
+    to = dtype or (x.dtype if x.dtype.is_floating_point else torch.int64)
+    seen, at = _along_last(x.to(to), dim)
+    out = new(tuple(seen.shape), to, x.storage.tensor.sip)
+    if x.numel():
+        map_rows("cumsum", lambda tl, v: (tl.cumsum(wide(v, tl), 1),), seen, (out,))
+    return _back(out, x, at)
+
+
+def _order(operator: str, x: AhbmTensor, dim: int, descending: bool, count: int | None) -> tuple[Any, Any]:
+    """Sort along an axis; ``count``: the first so many are kept."""
+    seen, at = _along_last(x, dim)
+    n = seen.shape[-1]
+    keep = n if count is None else count
+    shape, sip = (*seen.shape[:-1], keep), x.storage.tensor.sip
+    values, indices = new(shape, x.dtype, sip), new(shape, torch.int64, sip)
+    rows = seen.numel() // max(n, 1)
+    if not keep or not rows:
+        return values, indices
+    lies, to, item = StridedRows(rows, n, n, 1, dtype_of(x)), I64.itemsize, dtype_of(x)
+
+    def program(values_at: int, indices_at: int, x_at: int, *, tl: Any) -> None:
+        first, mine = share(rows, tl)
+        for row, lines in blocks(mine, max(1, most_elements(tl) // n), first):
+            v = lies.load_as_it_is(x_at, row, lines, 0, n, tl)
+            order = tl.argsort(v, descending=descending)
+            valid = (lines, keep)
+            strides = (keep * item.itemsize, item.itemsize)
+            tl.store(values_at + row * keep * item.itemsize, tl.take(v, order), strides=strides, valid=valid)
+            tl.store(indices_at + row * keep * to, tl.cast(order, I64), strides=(keep * to, to), valid=valid)
+
+    launch(operator, program, (values, indices), (seen,))
+    return _back(values, x, at), _back(indices, x, at)
+
+
+def _sort(x: AhbmTensor, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:
+    return _order("sort", x, dim, descending, None)
+
+
+def _sort_stable(x: AhbmTensor, *, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:  # noqa: ARG001
+    return _order("sort", x, dim, descending, None)
+
+
+def _topk(x: AhbmTensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Any, Any]:  # noqa: A002, ARG001
+    return _order("topk", x, dim, largest, k)
+
+
+def _find_running_extreme(name: str, first_is: str, x: AhbmTensor, dim: int) -> tuple[Any, Any]:
+    """Find the extreme up to each element, and where it is, by doubling: each step looks twice as far back."""
+    seen, at = _along_last(x, dim)
+    n = seen.shape[-1]
+    values, indices = (
+        new(tuple(seen.shape), x.dtype, x.storage.tensor.sip),
+        new(tuple(seen.shape), torch.int64, x.storage.tensor.sip),
+    )
+
+    def body(tl: Any, v: Any) -> tuple[Any, Any]:
+        place = tl.broadcast(tl.iota((1, n), I32), v.shape)
+        found, step = place, 1
+        while step < n:
+            before = tl.maximum(place - step, 0)
+            other = tl.take(v, before)
+            own = tl.elementwise(first_is, v, other)
+            if v.dtype.is_float:
+                own = tl.elementwise("or", own, tl.elementwise("isnan", v))
+            found = tl.where(own, found, tl.take(found, before))
+            v, step = tl.where(own, v, other), step * 2
+        return v, found
+
+    if x.numel():
+        map_rows(name, body, seen, (values, indices))
+    return _back(values, x, at), _back(indices, x, at)
+
+
+def _cummax(x: AhbmTensor, dim: int) -> tuple[Any, Any]:
+    return _find_running_extreme("cummax", "ge", x, dim)
+
+
+def _cummin(x: AhbmTensor, dim: int) -> tuple[Any, Any]:
+    return _find_running_extreme("cummin", "le", x, dim)
+
+
+def _find_rank(name: str, x: AhbmTensor, rank: int, dim: int, keepdim: bool, *, nan_wins: bool) -> tuple[Any, Any]:
+    """Find the element of a rank along an axis, counted from 0, and its place.
+
+    ``nan_wins``: one that is no number, which comes last in order, is the result where there is any.
+    """
+    seen, at = _along_last(x, dim)
+    n, sip = seen.shape[-1], x.storage.tensor.sip
+    values, indices = new((*seen.shape[:-1], 1), x.dtype, sip), new((*seen.shape[:-1], 1), torch.int64, sip)
+
+    def body(tl: Any, v: Any) -> tuple[Any, Any]:
+        wanted = tl.full((v.shape[0], 1), rank, I32)
+        if nan_wins and v.dtype.is_float:
+            count = tl.sum(tl.cast(tl.elementwise("isnan", v), I32), 1, keepdims=True)
+            wanted = tl.where(count > 0, n - count, wanted)
+        place = tl.take(tl.argsort(v), wanted)
+        return tl.take(v, place), place
+
+    map_rows(name, body, seen, (values, indices))
+    found = [_back(each, x, at) for each in (values, indices)]
+    element, where = (each if keepdim or not x.dim() else each.squeeze(at) for each in found)
+    return element, where
+
+
+def _median(x: AhbmTensor) -> Any:
+    flat = x.reshape(-1)
+    if not flat.numel():
+        return flat.new_full((), float("nan"))
+    return _find_rank("median", flat, (flat.numel() - 1) // 2, 0, False, nan_wins=True)[0]
+
+
+def _median_dim(x: AhbmTensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    rank = (x.shape[dim] - 1) // 2 if x.dim() else 0
+    return _find_rank("median", x, rank, dim, keepdim, nan_wins=True)
+
+
+def _kthvalue(x: AhbmTensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
+    n = x.shape[dim] if x.dim() else 1
+    if not 1 <= k <= n:
+        raise InputError(f"{program_place()}: kthvalue: k is {k}, must be from 1 to {n}")
+    return _find_rank("kthvalue", x, k - 1, dim, keepdim, nan_wins=False)
+
+
+def _mark_first(x: AhbmTensor) -> Any:
+    """Mark the elements of a row that differ from the one before."""
+    marks = torch.ones(x.shape, dtype=torch.bool, device=x.on_machine)
+    if x.numel() > 1:
+        marks[1:] = x[1:] != x[:-1]
+    return marks
+
+
+def _unique(x: AhbmTensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:  # noqa: A002, ARG001
+    """Find the different elements; how many there are decides the shape, so the program waits for that number."""
+    values, order = _sort(x.reshape(-1), 0)
+    found, inverse, counts = _find_runs(values, return_inverse, return_counts)
+    if return_inverse:
+        inverse = torch.empty_like(inverse).scatter_(0, order, inverse).reshape(x.shape)
+    return found, inverse, counts
+
+
+def _unique_consecutive(
+    x: AhbmTensor, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
+) -> Any:
+    if dim is not None and x.dim() != 1:
+        return NotImplemented
+    found, inverse, counts = _find_runs(x.reshape(-1), return_inverse, return_counts)
+    return found, inverse.reshape(x.shape) if return_inverse else inverse, counts
+
+
+def _find_runs(values: Any, return_inverse: bool, return_counts: bool) -> tuple[Any, Any, Any]:
+    """Return the elements of runs of equal ones, the run of each element, and how long each run is."""
+    marks = _mark_first(values)
+    begins = marks.nonzero().reshape(-1)
+    inverse = counts = values.new_empty((0,), dtype=torch.int64)
+    if return_inverse:
+        inverse = marks.cumsum(0) - 1
+    if return_counts:
+        ends = torch.full_like(begins, values.numel())
+        ends[:-1] = begins[1:]
+        counts = ends - begins
+    return values.index_select(0, begins), inverse, counts
+
+
+LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+    {
+        aten.max.dim: _max_dim,
+        aten.min.dim: _min_dim,
+        aten.argmax.default: _argmax,
+        aten.argmin.default: _argmin,
+        aten.cumsum.default: _cumsum,
+        aten.cummax.default: _cummax,
+        aten.cummin.default: _cummin,
+        aten.sort.default: _sort,
+        aten.sort.stable: _sort_stable,
+        aten.topk.default: _topk,
+        aten.median.default: _median,
+        aten.median.dim: _median_dim,
+        aten.kthvalue.default: _kthvalue,
+        aten._unique2.default: _unique,  # noqa: SLF001 - an operator's name
+        aten.unique_consecutive.default: _unique_consecutive,
+    }
+)

@@ -1,0 +1,95 @@
+"""Attention's backward on the machine: its gradients are PyTorch's, its launches few."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from extras import need
+
+need("torch")
+
+import torch  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import kernbench.torch  # noqa: E402, F401
+from frontends.torch_programs import AHBM, machine  # noqa: E402
+from kernbench.common.errors import InputError  # noqa: E402
+from kernbench.topology.builder import resolve_topology  # noqa: E402
+
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+TOLERANCES = {F32: 2e-6, F16: 1e-3, BF16: 8e-3}
+"""Of the largest element of each gradient."""
+
+
+def bias(keys: int) -> Any:
+    """Add to scores, the same for all queries: its gradient is a sum."""
+    return torch.randn(1, 4, 1, keys)
+
+
+def hide_all(keys: int) -> Any:
+    """Hide some keys, and all of them from query 2."""
+    mask = torch.zeros(keys, keys).masked_fill(torch.rand(keys, keys) > 0.6, float("-inf"))
+    mask[2] = float("-inf")
+    return mask
+
+
+def triangle(keys: int) -> Any:
+    return torch.ones(keys, keys, dtype=torch.bool).tril()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kv_heads", "queries", "keys", "causal", "mask", "launches"),
+    [
+        (F32, 4, 9, 9, False, None, 1),
+        (F32, 2, 7, 13, True, None, 1),
+        (F32, 1, 3, 13, False, bias, 3),  # two add the gradient of the bias up
+        (F32, 4, 9, 9, False, hide_all, 1),
+        (F32, 2, 9, 9, False, triangle, 1),
+        (F32, 2, 140, 260, True, None, 2),
+        (F16, 2, 9, 9, True, None, 1),
+        pytest.param(BF16, 2, 40, 257, False, None, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_gradients(dtype: Any, kv_heads: int, queries: int, keys: int, causal: bool, mask: Any, launches: int) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, n, m, 8).to(dtype) for n, m in ((4, queries), (kv_heads, keys), (kv_heads, keys)))
+    given = None if mask is None else mask(keys)
+    weight = torch.randn(1, 4, queries, 8).to(dtype)
+    options = {"is_causal": causal, "enable_gqa": kv_heads != 4}
+
+    def gradients(device: Any, to: Any) -> list[Any]:
+        found = [x.clone().to(device, to).requires_grad_() for x in (q, k, v)]
+        extra = None if given is None else given.clone().to(device)
+        if mask is bias:
+            found.append(extra.requires_grad_())
+        y = functional.scaled_dot_product_attention(*found[:3], attn_mask=extra, **options)
+        y.backward(weight.to(device, to))
+        return [x.grad.cpu() for x in found]
+
+    wanted = gradients("cpu", F32)
+    with machine() as context:
+        found = gradients(AHBM, dtype)
+        uses = {each.name: each for each in context.operators.uses()}
+        assert not context.unmodelled
+    for mine, other in zip(found, wanted, strict=True):
+        assert (mine.float() - other).abs().max() <= TOLERANCES[dtype] * other.abs().max()
+    assert uses["scaled_dot_product_attention_backward"].launches == launches
+
+
+@pytest.mark.slow
+def test_blocks_fit_the_scratch_of_a_small_machine() -> None:
+    settings = ["system.sips.count=1", "pe.tcm.bytes=1MiB", "pe.tcm.scheduler_reserved_bytes=256KiB"]
+    with machine(data=False, topology=resolve_topology("default", settings)):
+        x = torch.empty(1, 1, 260, 64, device=AHBM).requires_grad_()
+        functional.scaled_dot_product_attention(x, x, x).sum().backward()
+        assert x.grad.shape == x.shape
+
+
+def test_gradients_of_gradients_are_refused() -> None:
+    with machine():
+        x = torch.ones(1, 1, 3, 4, device=AHBM, requires_grad=True)
+        for y in (functional.scaled_dot_product_attention(x, x, x), functional.rms_norm(x, (4,))):
+            with pytest.raises(InputError, match="create_graph=True"):
+                torch.autograd.grad(y.sum(), x, create_graph=True)

@@ -1,0 +1,97 @@
+"""Time zero of a program of PyTorch is after loading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from extras import need
+
+need("torch")
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import kernbench.torch  # noqa: E402, F401
+from frontends.torch_programs import AHBM, ONE_CUBE, machine  # noqa: E402
+from kernbench.library.loading import run_of  # noqa: E402
+from kernbench.library.machines import load_machine  # noqa: E402
+from kernbench.library.running import RunRequest, simulate  # noqa: E402
+from kernbench.library.runs import Run  # noqa: E402
+from kernbench.runtime_api.bench_runner import as_bench, run_bench  # noqa: E402
+from kernbench.runtime_api.frontends import frontend_settings  # noqa: E402
+
+
+class Scaled(nn.Module):
+    """Computes while it is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", 1.0 / (torch.arange(16, device=AHBM) + 1))
+        self.weight = nn.Parameter(torch.empty(16, 16, device=AHBM))
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x: Any) -> Any:
+        return functional.rms_norm(x, (16,)) @ self.weight * self.scale
+
+
+def infer(_: Any) -> None:
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU()).to(AHBM)
+    own = Scaled().half().float()
+    x = torch.randn(4, 16).to(AHBM)
+    own(x)
+    model(x)
+
+
+def simulate_program(program: Any, *settings: str) -> Run:
+    torch.manual_seed(0)
+    return simulate(
+        RunRequest(
+            bench=as_bench(program),
+            machine=load_machine(),
+            frontends=frontend_settings(settings),
+        )
+    )
+
+
+def test_the_time_of_a_run_begins_with_the_first_operator_that_computes() -> None:
+    run, whole = simulate_program(infer), simulate_program(infer, "torch.from_load=true")
+    assert run.load is not None
+    assert whole.load is not None
+    assert run.load.ns == whole.load.ns > 0
+    assert run.load.until.startswith("rms_norm test_torch_loading.py")
+    assert run.latency_ns == pytest.approx(whole.latency_ns - run.load.ns, abs=1e-3)
+    assert run.explain().total_ns == run.latency_ns
+    assert sum(each.ns for each in run.operators) == pytest.approx(run.latency_ns, abs=1e-3)
+    assert {each.name for each in whole.operators} - {each.name for each in run.operators} >= {"copy_", "reciprocal"}
+    assert run.launches[0].title.startswith("rms_norm")
+    assert not any(each.phase == "h2d" for each in run.phases)
+    assert any(each.phase == "h2d" for each in whole.phases)
+
+
+def test_the_document_of_a_run_says_what_loading_took() -> None:
+    run = simulate_program(infer)
+    document = run.to_dict()
+    assert document["load"] == {"ns": run.load.ns, "until": run.load.until, "counted": False}
+    assert run_of(document).load == run.load
+
+
+def test_a_program_that_never_computes_counts_from_its_beginning() -> None:
+    def copy_back(_: Any) -> None:
+        torch.ones(8, 8).to(AHBM).cpu()
+
+    result = run_bench(topology=ONE_CUBE, bench_fn=copy_back)
+    assert result.load is None
+    assert result.sim_ns > 0
+
+
+def test_a_kernel_of_the_program_begins_the_run() -> None:
+    def kernel(x: Any, *, tl: Any) -> None:
+        tl.load(x, (4,), "f32")
+
+    with machine() as context:
+        context.launch("own", kernel, context.zeros((4,), dtype="f32"))
+        torch.ones(4, device=AHBM).sum()
+        assert context.operators.load is None
