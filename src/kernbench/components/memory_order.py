@@ -16,7 +16,7 @@ an index of ranges; accesses under way; the two orders.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import field
 from functools import partial
@@ -257,10 +257,12 @@ class RangeIndex(Generic[T]):
         items.insert(at, (high, item))
 
     def discard(self, low: int, high: int, item: T) -> None:
-        """Remove what ``add`` entered."""
-        bits = (high - low).bit_length()
+        """Remove what ``add`` entered: of those that begin there, as a rule the first, which is the last in order."""
+        bits, entered = (high - low).bit_length(), (high, item)
         lows, items = self._by_bits[bits]
-        at = items.index((high, item), bisect_left(lows, low))
+        at = bisect_right(lows, low) - 1
+        while items[at] != entered:
+            at -= 1
         del lows[at], items[at]
         if not lows:
             del self._by_bits[bits]
