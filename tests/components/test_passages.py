@@ -138,6 +138,7 @@ def check_program(ops: list[Op], changes: dict[str, int]) -> None:
 
 @example(ops=[("small", 0), ("add", 0), ("streamed", 0), ("dot", 0), ("epilogue", 0)], changes={})
 @example(ops=[("blocked", 0), ("blocked x", 1), ("dot", 0), ("math", 3)], changes={})
+@example(ops=[("blocked", 0)], changes={"pe.components.pe_scheduler.attrs.tiles_in_flight": 1})
 @given(**OF_PROGRAMS)
 @settings(max_examples=3)
 def test_any_program_is_logged_as_by_events(ops: list[Op], changes: dict[str, int]) -> None:

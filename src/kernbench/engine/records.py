@@ -41,7 +41,6 @@ from kernbench.topology.graph import Graph
 
 _LABELS = [kind.label for kind in Kind]
 _TILE_KINDS = [int(kind) for kind in Kind if kind.label in TILE_KINDS]
-_STAGE_KINDS = [Kind.FETCH, Kind.GEMM, Kind.MATH, Kind.STORE]
 _NOT_MADE = OpRecord(-1, "", "math", 0, 0)  # stands where nobody has looked yet
 _ORDERS: dict[int, Sharing] = {By.MEMORY: "bytes", By.MEMORY_END: "bytes", By.MEMORY_RANGE: "range"}
 
@@ -68,7 +67,7 @@ class Sample:
 class RecordViews(OpLog):
     """The records of ``log``, of the machine of ``graph``, that have read their operands by now, in that order.
 
-    Of what begins at one picosecond, stages of tiles come first, by part: the order of their rows says nothing.
+    Of what begins at one picosecond, what is done for tiles comes first, by part: the order of its rows says nothing.
     Samples stand among them where the log was when they were taken.
     """
 
@@ -204,14 +203,13 @@ class RecordViews(OpLog):
         found = np.concatenate((self._unread, fresh))
         times = self._log.cells(found + READ)
         self._unread = found[times < 0]
-        order = np.lexsort((self._stage_parts(found), times))[self._unread.size :]
+        order = np.lexsort((self._tile_parts(found), times))[self._unread.size :]
         self._order.frombytes(found[order].tobytes())
 
-    def _stage_parts(self, rows: Array) -> Array:
-        """Return the part of each row of a tile in a stage; NEVER for others, which are in order as they are."""
+    def _tile_parts(self, rows: Array) -> Array:
+        """Return the part of each row of a tile; NEVER for others, which are in order as they are."""
         cells = self._log.cells
-        in_stage = (cells(rows + TILE) >= 0) & np.isin(cells(rows + KIND), _STAGE_KINDS)
-        return np.where(in_stage, cells(rows + PART), NEVER)
+        return np.where(cells(rows + TILE) >= 0, cells(rows + PART), NEVER)
 
     def _number(self, row: Row) -> int:
         """Return the sequence number of a row that has one."""
