@@ -6,14 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 
 from kernbench.common.collector import patient_collector
+from kernbench.common.ids import HOST as HOST_PART
 from kernbench.common.ids import pe_name, pe_part
+from kernbench.common.units import PS_PER_NS
 from kernbench.common.values import state
 from kernbench.core.clock import NEVER
-from kernbench.core.log import END, LAUNCH, LINE, PART, READ, Row
+from kernbench.core.log import CAUSE, END, LAUNCH, LINE, PART, READ, WHAT, Row
 from kernbench.core.observed import Carries
 from kernbench.engine.hooks import QueueWaited
 from kernbench.engine.requests import RequestHandle
-from kernbench.messages.control import PeReport
+from kernbench.messages.control import PeOrder, PeReport, Report
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.trace_filter import (
     CONTROL,
@@ -26,9 +28,8 @@ from kernbench.observe.trace_filter import (
     WAITS,
     TraceFilter,
 )
-from kernbench.observe.trace_flows import FlowMaker
-from kernbench.observe.trace_log import Handled, Seen, TraceLog
-from kernbench.observe.trace_model import Fact, Trace, Track, TrackGroup, TrackSpan
+from kernbench.observe.trace_log import Seen, TraceLog
+from kernbench.observe.trace_model import Fact, MessageArrow, Trace, Track, TrackGroup, TrackSpan
 from kernbench.observe.trace_queues import QueueMessage
 from kernbench.observe.works import EngineWork
 from kernbench.topology.graph import Graph
@@ -53,12 +54,22 @@ def make_trace(log: TraceLog, handles: Sequence[RequestHandle], keep: TraceFilte
 
 @state
 class _Maker:
-    """Makes spans track by track, then the flows between them."""
+    """Makes spans track by track, and the arrows whose two ends are shown.
+
+    Spans are None where they are not. ``kernels`` go by request and CPU, ``works`` and ``slots`` by row, those in which
+    memories ``served`` what was asked of them by transfer.
+    """
 
     log: TraceLog
     keep: TraceFilter
     trace: Trace = field(default_factory=Trace)
     tracks: dict[tuple[TrackGroup, str], Track] = field(default_factory=dict)
+    requests: dict[int, TrackSpan | None] = field(default_factory=dict)
+    kernels: dict[tuple[int, str], TrackSpan | None] = field(default_factory=dict)
+    works: dict[Row, TrackSpan | None] = field(default_factory=dict)
+    names: dict[Row, str] = field(default_factory=dict)
+    served: dict[int, list[TrackSpan]] = field(default_factory=dict)
+    slots: dict[Row, TrackSpan | None] = field(default_factory=dict)
 
     @property
     def seen(self) -> Seen:
@@ -72,24 +83,25 @@ class _Maker:
 
     def make(self, handles: Sequence[RequestHandle]) -> Trace:
         """Everything."""
-        flows = FlowMaker(self.log, self.trace)
         for handle in handles:
-            flows.requests[handle.request_id] = self._request(handle)
+            self.requests[handle.request_id] = self._request(handle)
             for report in _kernels(handle):
-                flows.kernels[handle.request_id, pe_part(*report.pe, "pe_cpu")] = self._kernel(handle, report)
+                self.kernels[handle.request_id, pe_part(*report.pe, "pe_cpu")] = self._kernel(handle, report)
         for work in self.seen.each_work():
-            flows.works[work.row] = self._work(work)
+            self.names[work.row] = _name(work)
+            self.works[work.row] = self._work(work)
+        self._memories()
+        self._links()
+        for asked, turns in self.served.items():
+            self._connect_access(asked, turns)
         for message in self.log.queues.messages.values():
-            flows.slots[message.row] = self._slot(message)
+            self.slots[message.row] = self._slot(message)
+            self._connect_message(message)
         for wait in self.log.queues.waits:
-            flows.waits.append((wait, self._wait(wait)))
+            self._connect_wait(wait, self._wait(wait))
         for row in self.seen.fences:
             self._fence(row)
-        for each in self.seen.control():
-            flows.handled.append((each, self._control(each)))
-        self._memories(flows)
-        self._links()
-        flows.make()
+        self._control()
         return self.trace
 
     def _track(self, place: TrackGroup, row: str, order: int, kinds: tuple[str, ...], *nodes: str) -> Track | None:
@@ -160,25 +172,18 @@ class _Maker:
         facts = (("line", log.rows[row + LINE]), ("kernel", log.kernels[launch]), ("launch", launch))
         self._span(track, TrackSpan("fence", begin, NEVER if end < 0 else end, facts))
 
-    def _control(self, each: Handled) -> TrackSpan | None:
-        if each.handled_ps == each.begun_ps:  # a CPU that takes no time for messages has no row
-            return None
-        kind = self.graph.node(each.dst).kind
-        track = self._track(self._place(each.dst), kind, 0, (CONTROL,), each.dst)
-        return self._span(track, TrackSpan(each.name, each.begun_ps, each.handled_ps))
-
-    def _memories(self, flows: FlowMaker) -> None:
+    def _memories(self) -> None:
         """One span for each turn."""
         place, seen = TrackGroup("memories", 1), self.seen
-        works = {work.row: work for work in seen.each_work()}
         for asked, memory, start, end in zip(*(column.tolist() for column in seen.turns[:4]), strict=True):
             node = seen.columns.parts[memory]
             way = "read" if seen.transfers.what[asked] == Carries.REQUEST else "write"
             tcm = self.graph.node(node).kind == "pe_dma"  # behind the DMA that answers for it, with two ports
             track = self._track(place, f"{node} TCM {way}" if tcm else node, 0, (MEMORY,), node)
-            work = works.get(seen.row_of(asked))
-            name = way if work is None else f"{way} {_name(work)}"
-            flows.note_turn(asked, self._span(track, TrackSpan(name, start, end)))
+            name = f"{way} {self.names.get(seen.row_of(asked), '')}".rstrip()
+            span = self._span(track, TrackSpan(name, start, end))
+            if span is not None:
+                self.served.setdefault(asked, []).append(span)
 
     def _links(self) -> None:
         edges, place = self.graph.edges, TrackGroup("links", 2)
@@ -188,6 +193,89 @@ class _Maker:
             edge = edges[link]
             track = self._track(place, f"{edge.src} → {edge.dst}", link, (LINKS,), edge.src, edge.dst)
             self._span(track, TrackSpan(f"{nbytes} B", start, end, (("transfer", transfer),)))
+
+    def _connect_access(self, number: int, turns: list[TrackSpan]) -> None:
+        """From a work to the memory, and back."""
+        work, first, last = self.works.get(self.seen.row_of(number)), turns[0], turns[-1]
+        if work is None:
+            return
+        asked, answer = self.seen.tables.transfer(number), self.seen.answer(number)
+        leaves = max(work.start_ps, asked.start)
+        reading = asked.what == Carries.REQUEST
+        self._add("request" if reading else "data", work, leaves, first, max(leaves, first.start_ps))
+        if answer is not None and answer.end >= 0 and reading:
+            self._add("data", first, first.start_ps, work, answer.end)
+        elif answer is not None and answer.end >= 0 and asked.what == Carries.WRITE:
+            self._add("acknowledgement", last, last.end_ps, work, answer.end)
+
+    def _connect_message(self, message: QueueMessage) -> None:
+        """From the send to the slot; a memory beside the receiver rings its doorbell."""
+        slot, sent = self.slots.get(message.row), self.works.get(message.row)
+        if slot is None:
+            return
+        asked = self._find_send(message)
+        if asked is not None:
+            doorbell, turns = self.seen.answer(asked), self.served.get(asked)
+            if sent is not None:
+                self._add("message", sent, self.seen.tables.transfer(asked).start, slot, message.arrived_ps)
+            if doorbell is not None and turns:
+                self._add("doorbell", turns[-1], doorbell.start, slot, message.arrived_ps)
+
+    def _find_send(self, message: QueueMessage) -> int | None:
+        """The transfer of a message; None before it is on its way."""
+        send = self.seen.send_of.get(message.row)
+        return None if send is None else next(iter(self.seen.asked_by.get(send, ())), None)
+
+    def _connect_wait(self, wait: QueueWaited, span: TrackSpan | None) -> None:
+        """From what a wait ended by: the send of the message, or the slot that was given back."""
+        if span is None:
+            return
+        if wait.kind == "recv":
+            for message in self.log.queues.arrivals.get((wait.pe, wait.end_ps), ()):
+                sent = self.works.get(message.row) if message.queue == wait.direction else None
+                asked = self._find_send(message)
+                if sent is not None and asked is not None:
+                    self._add("message", sent, self.seen.tables.transfer(asked).start, span, wait.end_ps)
+            return
+        credit = self.log.queues.credit_before((wait.pe, wait.direction), wait.start_ps, wait.end_ps)
+        freed = None if credit is None else self.log.queues.released.get((credit.pe, credit.direction, credit.time_ps))
+        slot = None if freed is None else self.slots.get(freed.row)
+        if credit is not None and credit.credited_ps is not None and slot is not None:
+            self._add("credit", slot, credit.time_ps, span, credit.credited_ps)
+
+    def _control(self) -> None:
+        """Messages of the control path while CPUs work on them, each with its arrow: what a CPU sends at the end of
+        one was caused by it."""
+        log = self.log.machine.log
+        handled: dict[Row, TrackSpan | None] = {}
+        ended = [row for row in self.seen.control_of if log.rows[row + END] >= 0]
+        for row in sorted(ended, key=lambda row: log.rows[row + END]):
+            transfer = self.seen.tables.transfer(self.seen.control_of[row])
+            name, request, end = str(log.whats[log.rows[row + WHAT]]), log.rows[row + LAUNCH], log.rows[row + END]
+            src, dst = log.parts[transfer.src], log.parts[transfer.dst]
+            cpu = self.log.machine.component(dst)
+            begun = end - cpu.overhead_ps if cpu.handles_serially else transfer.end
+            if begun < end:  # a CPU that takes no time for messages has no row
+                track = self._track(self._place(dst), self.graph.node(dst).kind, 0, (CONTROL,), dst)
+                handled[row] = self._span(track, TrackSpan(name, begun, end))
+            if src == HOST_PART:
+                sender = self.requests.get(request)
+            else:
+                sender = handled.get(log.rows[row + CAUSE]) or self.kernels.get((request, src))
+            kernel, receiver = self.kernels.get((request, dst)), handled.get(row)
+            if receiver is None:
+                at_host = dst == HOST_PART and name == Report.__name__
+                receiver = self.requests.get(request) if at_host else kernel
+            if sender is None or receiver is None:
+                continue
+            arrives = transfer.end if dst == HOST_PART else max(begun, receiver.start_ps)
+            if name == PeOrder.__name__ and receiver is kernel:  # an order waits for the kernel's start
+                arrives = receiver.start_ps
+            self._add(name, sender, transfer.start, receiver, arrives)
+
+    def _add(self, name: str, src: TrackSpan, leaves: int, dst: TrackSpan, arrives: int) -> None:
+        """A flow; both ends are drawn within their spans."""
+        self.trace.flows.append(MessageArrow(name, src, _within(src, leaves), dst, _within(dst, arrives)))
 
     def _place(self, node_id: str) -> TrackGroup:
         node = self.graph.node(node_id)
@@ -223,3 +311,8 @@ def _kernels(handle: RequestHandle) -> Iterator[PeReport]:
     """The PEs that ran a kernel for a request."""
     reports: Iterable[PeReport] = handle.outcome.reports if handle.outcome is not None else ()
     return (report for report in reports if 0 < report.end_ps < NEVER)
+
+
+def _within(span: TrackSpan, when: int) -> int:
+    """``when``, or a moment within ``span``. Readers keep whole ns, and a span is over at its end."""
+    return max(span.start_ps, min(when, span.end_ps - PS_PER_NS))

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernbench.common.ids import pe_part
-from kernbench.common.values import state, value
-from kernbench.core.log import END, LAUNCH, LINE, NONE, WHAT, WIDTH, Columns, Kind, Row
+from kernbench.common.values import state
+from kernbench.core.log import LINE, NONE, WIDTH, Columns, Kind, Row
 from kernbench.core.observed import Carries, Column, TransferColumns, TransferFields, TurnColumns
 from kernbench.engine.engine import Observer
 from kernbench.engine.machine import Machine
@@ -25,20 +25,6 @@ from kernbench.transport import Link, Route
 
 ASKS = (Carries.REQUEST, Carries.WRITE, Carries.MESSAGE)
 """Transfers that a memory serves; of those that answer them they are the cause."""
-
-
-@value
-class Handled:
-    """A message of the control path; a CPU works on it from ``begun_ps`` to ``handled_ps``."""
-
-    name: str
-    request_id: int
-    src: str
-    dst: str
-    sent_ps: int
-    delivered_ps: int
-    begun_ps: int
-    handled_ps: int
 
 
 @state
@@ -202,20 +188,6 @@ class Seen:
         """Find the answer to a transfer, by now."""
         number = int(self.answers[asked])
         return None if number < 0 else self.tables.transfer(number)
-
-    def control(self) -> list[Handled]:
-        """The messages of the control path that have been handled, in that order."""
-        log, found = self.machine.log, []
-        for number in np.flatnonzero(self.transfers.what == Carries.CONTROL).tolist():
-            transfer = self.tables.transfer(number)
-            row, dst = transfer.of, log.parts[transfer.dst]
-            handled, part = log.rows[row + END], self.machine.component(dst)
-            if handled >= 0:
-                begun = handled - part.overhead_ps if part.handles_serially else transfer.end
-                name, src = str(log.whats[log.rows[row + WHAT]]), log.parts[transfer.src]
-                times = transfer.start, transfer.end, begun, handled
-                found.append(Handled(name, log.rows[row + LAUNCH], src, dst, *times))
-        return sorted(found, key=lambda each: each.handled_ps)
 
     def each_work(self) -> Iterator[EngineWork]:
         """Yield the works of engines, one after another."""
