@@ -20,10 +20,9 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.sweep_spec import LARGEST
 from kernbench.observe.critical_path_model import PathPart
 from kernbench.observe.path_resources import divide_ties, sum_causes
-from kernbench.observe.run_verdict import RunVerdict
 from kernbench.observe.statistics import Traffic
 from kernbench.observe.trace_log import TraceLog
-from kernbench.observe.verdict import Verdict
+from kernbench.observe.verdict import RunVerdict, Verdict
 from kernbench.observe.works import PE_ENGINES
 from kernbench.runtime_api.bench_runner import BenchResult, BenchStatus
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport, report_run

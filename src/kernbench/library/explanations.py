@@ -15,8 +15,8 @@ from kernbench.library.tables import LINE, Table, make_table, text_html
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Spent
 from kernbench.observe.path_resources import PathShare, divide_ties, sum_resources
 from kernbench.observe.roofline import Roofline
-from kernbench.observe.run_verdict import RunVerdict
 from kernbench.observe.slices import SliceTime
+from kernbench.observe.verdict import RunVerdict
 from kernbench.runtime_api.run_explanation import KernelShare, LaunchExplanation, LineUse, LineWait, RunExplanation
 from kernbench.triton_emu.source import ProgramText
 

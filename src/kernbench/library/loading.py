@@ -18,9 +18,9 @@ from kernbench.engine.keeping import DataReport
 from kernbench.engine.records import PrintedLine
 from kernbench.library.explanations import NOT_SAID
 from kernbench.library.runs import Run, RunFailure, RunStatus, StatedVerdict
-from kernbench.observe.run_verdict import RunVerdict
 from kernbench.observe.sanitizer import Finding
 from kernbench.observe.statistics import EngineUsage, MachineUse, MemoryTraffic, QueueTraffic, Traffic, Translation
+from kernbench.observe.verdict import RunVerdict
 from kernbench.runtime_api.arrays import Tolerance
 from kernbench.runtime_api.bench_runner import BenchSummary
 from kernbench.runtime_api.launch_report import LaunchSplit, RunReport

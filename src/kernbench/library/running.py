@@ -36,9 +36,9 @@ from kernbench.runtime_api.launch_report import RunReport, report_run
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 
 if TYPE_CHECKING:
-    from kernbench.observe.run_verdict import RunVerdict
     from kernbench.observe.sanitizer import Sanitizer
     from kernbench.observe.trace_log import TraceLog
+    from kernbench.observe.verdict import RunVerdict
     from kernbench.runtime_api.run_explanation import RunExplanation
 
 # Importing the package is what makes its benches known.

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from kernbench.engine.engine import GraphEngine
     from kernbench.evaluation.advice import Advice
     from kernbench.library.explanations import Explanation
-    from kernbench.observe.run_verdict import RunVerdict
     from kernbench.observe.sanitizer import Finding, Sanitizer
     from kernbench.observe.trace_filter import TraceFilter
     from kernbench.observe.trace_log import TraceLog
+    from kernbench.observe.verdict import RunVerdict
     from kernbench.runtime_api.bench_runner import BenchResult
     from kernbench.runtime_api.run_explanation import RunExplanation
 

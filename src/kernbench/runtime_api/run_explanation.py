@@ -15,11 +15,10 @@ from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathHop, PathPart, Spent, WaitedFor
 from kernbench.observe.path_resources import PathShare
 from kernbench.observe.roofline import Roofline, roofline
-from kernbench.observe.run_verdict import RunVerdict, judge_run, say_waits
 from kernbench.observe.slices import SliceTime, slice_times
 from kernbench.observe.statistics import unions_ps
 from kernbench.observe.trace_log import TraceLog
-from kernbench.observe.verdict import Verdict, judge
+from kernbench.observe.verdict import RunVerdict, Verdict, judge, judge_run, say_waits
 from kernbench.observe.works import ENGINES, PLAN
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.triton_emu.source import ProgramText
