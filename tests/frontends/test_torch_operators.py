@@ -84,6 +84,7 @@ f.scaled_dot_product_attention(q,q,q,attn_mask=a[:1,:1]*torch.zeros(6,6,device=a
 f.scaled_dot_product_attention(q,q,q,attn_mask=low==0)  f.scaled_dot_product_attention(q.repeat(2,1,1,1),q,q)
 f.scaled_dot_product_attention(q,q[:,:,:0],q[:,:,:0])
 torch.addbmm(a[:4,:4],t[:,:4],t[:,:4].mT)  a.signbit()  f.hardshrink(a)
+i[:0].median()  a[0,0].clone().scatter_reduce(0,i[0,0]*0,b[0,0],'sum')
 """
 
 
@@ -117,6 +118,19 @@ def check(text: str) -> None:
 )
 def test_operators_give_what_pytorch_gives(table: str) -> None:
     check(table)
+
+
+def test_ramps_of_whole_numbers_are_those_of_the_host() -> None:
+    with machine():
+        for call, end in ((torch.linspace, -10), (torch.logspace, 2.5)):
+            wanted = call(0, end, 4, dtype=torch.int64)
+            assert torch.equal(call(0, end, 4, dtype=torch.int64, device=AHBM).cpu(), wanted)
+
+
+@pytest.mark.parametrize("call", ["cummax(5)", "sort(5)", "median(5)", "kthvalue(1,5)", "max(5)"])
+def test_axes_that_are_not_there_are_refused(call: str) -> None:
+    with machine(), pytest.raises(IndexError, match="Dimension out of range"):
+        eval(f"a.{call}", operands(AHBM))
 
 
 def test_a_copy_of_a_transposed_tensor_stores_in_the_order_of_the_target() -> None:

@@ -93,16 +93,30 @@ class Attention:
             query = self.q.load(q, (z, head, row), (rows, self.d), tl)
             last = min(self.keys, row + rows) if self.causal else self.keys
             mixed, total, top = self._attend(query, (z, head, row), (0, max(last, 1)), k, v, bias, tl)
-            mixed, logarithm = self._finish(mixed, total, top, tl)
-            self.out.store(out, (z, head, row), mixed, tl)
-            tl.store(lse + ((z * self.heads + head) * self.queries + row) * F32.itemsize, logarithm)
+            self._finish((mixed, total, top), out, lse, (z, head, row), tl)
 
-    def _finish(self, mixed: Any, total: Any, top: Any, tl: Any) -> tuple[Any, Any]:
-        """Return the result, 0 for a query without keys, and the logarithm of the sum of its weights."""
-        if self.bias is None:
-            return mixed / total, top + tl.log(total)
-        some = total > 0
-        return mixed / tl.where(some, total, 1.0), tl.where(some, top + tl.log(total), _NEVER)
+    def _finish(self, found: tuple[Any, Any, Any], out: int, lse: int, at: tuple[int, int, int], tl: Any) -> None:
+        """Store the result, 0 for a query without keys, and the logarithm of the sum of its weights."""
+        mixed, total, top = found
+        if self.bias is not None:
+            some = total > 0
+            total, top = tl.where(some, total, 1.0), tl.where(some, top, _NEVER)
+        self.out.store(out, at, mixed / total, tl)
+        logarithms = (top, tl.log(total)) if self.adds_bias else (top + tl.log(total),)
+        for address, logarithm in zip(self.rows_at(lse, at), logarithms, strict=True):
+            tl.store(address, logarithm)
+
+    @property
+    def adds_bias(self) -> bool:
+        """True if scores may be so low that a sum with them loses the rest."""
+        return self.bias is not None and not self.bias_is_mask
+
+    def rows_at(self, lse: int, at: tuple[int, int, int]) -> tuple[int, ...]:
+        """Return where what the logarithm of a query's sum is made of lies: one number, or with a bias two to add."""
+        z, head, row = at
+        first = lse + ((z * self.heads + head) * self.queries + row) * F32.itemsize
+        plane = self.batch * self.heads * self.queries * F32.itemsize
+        return (first, first + plane) if self.adds_bias else (first,)
 
     @property
     def block_q(self) -> int:
@@ -136,9 +150,7 @@ class Attention:
             total = tl.sum(tl.load(total_at + rows, (n, queries, 1), F32) * weight, 0)
             mixed = tl.sum(tl.load(mixed_at + rows * self.dv, (n, queries, self.dv), F32) * weight, 0)
             z, head = divmod(unit, self.heads)
-            mixed, logarithm = self._finish(mixed, total, tl.reshape(top, (queries, 1)), tl)
-            self.out.store(out, (z, head, 0), mixed, tl)
-            tl.store(lse + unit * queries * F32.itemsize, logarithm)
+            self._finish((mixed, total, tl.reshape(top, (queries, 1))), out, lse, (z, head, 0), tl)
 
     def _attend(
         self, query: Any, at: tuple[int, int, int], seen: tuple[int, int], k: int, v: int, bias: int | None, tl: Any
@@ -227,10 +239,10 @@ def attend(
     sip = query.storage.tensor.sip
     # As (batch, length, heads, d) it goes on without a copy to the projection that follows.
     out = new((batch, queries, heads, value.shape[3]), query.dtype, sip).transpose(1, 2)
-    lse = new((batch, heads, queries), torch.float32, sip)
+    work, tensors = describe(query, key, value, mask, out, causal, scale)
+    lse = new((2 if work.adds_bias else 1, batch, heads, queries), torch.float32, sip)
     if not out.numel():
         return out, lse
-    work, tensors = describe(query, key, value, mask, out, causal, scale)
     if work.queries <= _FEW and not causal and work.keys >= 2 * _LEAST_KEYS:
         _attend_in_parts(work, out, lse, tensors)
         return out, lse
@@ -270,7 +282,7 @@ def _attend_by_groups(
     seen = None if mask is None else mask.expand(batch, heads, 1, key.shape[2]).squeeze(2).unflatten(1, (groups, -1))
     out, lse = attend(together.unflatten(1, (groups, -1)), key, value, seen, False, scale)
     found: Any = out.reshape(batch, heads, 1, value.shape[3])
-    return found, lse.reshape(batch, heads, 1)
+    return found, lse.reshape(-1, batch, heads, 1)
 
 
 @value
@@ -347,7 +359,7 @@ class AttentionBackward:
             rows, at = min(its.block_q, its.queries - row), (z, head, row)
             q, grad = its.q.load(x.q, at, (rows, its.d), tl), self.grad.load(x.grad, at, (rows, its.dv), tl)
             inner = self._inner(grad, at, x, tl)
-            tl.store(self._row_at(x.inner, at), inner)
+            tl.store(its.rows_at(x.inner, at)[0], inner)
             by_q: Any = None
             for key, keys in blocks(min(its.keys, row + rows) if its.causal else its.keys, self.keys_of_block):
                 k = its.k.load(x.k, (z, kv, key), (keys, its.d), tl)
@@ -370,7 +382,9 @@ class AttentionBackward:
     ) -> tuple[Any, Any]:
         """Return the weights of a block, and the gradients of its scores, in f32."""
         score = self.forward.score(q, k, at, key, x.bias, tl)
-        weight = tl.exp(score - self._of_row(x.lse, at, q.shape[0], tl))
+        for address in self.forward.rows_at(x.lse, at):
+            score = score - tl.load(address, (q.shape[0], 1), F32)
+        weight = tl.exp(score)
         return weight, weight * (tl.dot(grad, v, out_dtype="f32", trans_b=True) - inner)
 
     def _inner(self, grad: Any, at: tuple[int, int, int], x: BackwardAddresses, tl: Any) -> Any:
@@ -378,11 +392,7 @@ class AttentionBackward:
         return tl.sum(tl.cast(grad, F32) * tl.cast(out, F32), 1, keepdims=True)
 
     def _of_row(self, address: int, at: tuple[int, int, int], rows: int, tl: Any) -> Any:
-        return tl.load(self._row_at(address, at), (rows, 1), F32)
-
-    def _row_at(self, address: int, at: tuple[int, int, int]) -> int:
-        z, head, row = at
-        return address + ((z * self.forward.heads + head) * self.forward.queries + row) * F32.itemsize
+        return tl.load(self.forward.rows_at(address, at)[0], (rows, 1), F32)
 
 
 def compute_gradients(
@@ -402,7 +412,7 @@ def compute_gradients(
     per_pe = -(-work.keys * units // (cubes * pes))
     block = work.keys if whole else min(_KEYS, max(_LEAST_KEYS, -(-per_pe // _LEAST_KEYS) * _LEAST_KEYS))
     dq, dk, dv = (_like_result(x, sip) for x in (query, key, value))
-    inner = lse if whole else new(tuple(lse.shape), torch.float32, sip)  # with all keys nobody reads it
+    inner = lse if whole else new(tuple(lse.shape[1:]), torch.float32, sip)  # with all keys nobody reads it
     shape = (work.batch, work.heads, work.queries, work.keys)
     of_scores = new(shape, torch.float32, sip) if of_bias else None
     backward = AttentionBackward(
@@ -484,6 +494,7 @@ def scaled_dot_product_attention(
     if not shared or key.shape[1] != value.shape[1]:
         return _in_full(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
+    query, key, value = (x.contiguous() if 0 in x.stride()[2:] else x for x in (query, key, value))
     mask = attn_mask
     while mask is not None and mask.dim() < 4:
         mask = mask.unsqueeze(0)

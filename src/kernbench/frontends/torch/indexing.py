@@ -211,7 +211,21 @@ def _gather(x: AhbmTensor, dim: int, index: AhbmTensor, *, sparse_grad: bool = F
 
 
 def _scatter_into(x: AhbmTensor, dim: int, index: AhbmTensor, src: Any, change: RunChange, name: str) -> AhbmTensor:
+    if x.dim() == 0:
+        _scatter_into(
+            x.unsqueeze(0),
+            dim,
+            index.reshape(-1),
+            src.reshape(-1) if isinstance(src, AhbmTensor) else src,
+            change,
+            name,
+        )
+        return x
     if isinstance(src, AhbmTensor):
+        if any(n > m for n, m in zip(index.shape, src.shape, strict=False)):
+            raise InputError(
+                f"{name}: the index has shape {tuple(index.shape)}, must be within the source's, {tuple(src.shape)}"
+            )
         src = src[tuple(slice(0, n) for n in index.shape)].to(x.dtype).contiguous()
     scatter_runs(name, x, src, select_elements(x, dim % max(x.dim(), 1), index), change)
     return x

@@ -83,7 +83,9 @@ def _arange(operator: Any, *args: Any, **options: Any) -> Any:
 
 
 def _linspace(start: float, end: float, steps: int, *, out: AhbmTensor) -> Any:
-    """Fill what PyTorch has made for the result."""
+    """Fill what PyTorch has made for the result; whole numbers are the host's, which rounds them in f64."""
+    if not out.dtype.is_floating_point:
+        return NotImplemented
     target, step = resize(out, (steps,)), (end - start) / max(steps - 1, 1)
     if target.is_contiguous():
         return ramp("linspace", target, start, step)
@@ -91,6 +93,8 @@ def _linspace(start: float, end: float, steps: int, *, out: AhbmTensor) -> Any:
 
 
 def _logspace(start: float, end: float, steps: int, base: float = 10.0, *, out: AhbmTensor) -> Any:
+    if not out.dtype.is_floating_point:
+        return NotImplemented
     exponents = new((steps,), torch.float32, out.storage.tensor.sip)
     return copy(resize(out, (steps,)), torch.pow(base, _linspace(start, end, steps, out=exponents)))
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch._prims_common import canonicalize_dim
 
 from kernbench.common.dtypes import I32, I64
 from kernbench.common.errors import InputError
@@ -24,7 +25,7 @@ def _along_last(x: AhbmTensor, dim: int) -> tuple[AhbmTensor, int]:
     """Return ``x`` with axis ``dim`` last, contiguous, and the axis counted from 0."""
     if x.dim() == 0:
         return x.reshape(1), 0
-    at = dim % x.dim()
+    at = canonicalize_dim(x.dim(), dim)
     return x.movedim(at, -1).contiguous(), at
 
 
@@ -179,20 +180,27 @@ def _find_rank(name: str, x: AhbmTensor, rank: int, dim: int, keepdim: bool, *, 
     return element, where
 
 
+def _length(x: AhbmTensor, dim: int) -> int:
+    return x.shape[canonicalize_dim(x.dim(), dim)] if x.dim() else 1
+
+
 def _median(x: AhbmTensor) -> Any:
     flat = x.reshape(-1)
     if not flat.numel():
-        return flat.new_full((), float("nan"))
+        return flat.new_full((), float("nan") if x.dtype.is_floating_point else torch.iinfo(x.dtype).min)
     return _find_rank("median", flat, (flat.numel() - 1) // 2, 0, False, nan_wins=True)[0]
 
 
 def _median_dim(x: AhbmTensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    rank = (x.shape[dim] - 1) // 2 if x.dim() else 0
+    n = _length(x, dim)
+    if not n:
+        raise IndexError(f"{program_place()}: median: axis {dim} has no elements, must have some")
+    rank = (n - 1) // 2
     return _find_rank("median", x, rank, dim, keepdim, nan_wins=True)
 
 
 def _kthvalue(x: AhbmTensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
-    n = x.shape[dim] if x.dim() else 1
+    n = _length(x, dim)
     if not 1 <= k <= n:
         raise InputError(f"{program_place()}: kthvalue: k is {k}, must be from 1 to {n}")
     return _find_rank("kthvalue", x, k - 1, dim, keepdim, nan_wins=False)
