@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch.nn import functional  # noqa: E402
 
 import kernbench.torch  # noqa: E402, F401
 from frontends.torch_programs import AHBM, ONE_CUBE, machine  # noqa: E402
+from kernbench.common.errors import InputError  # noqa: E402
 from kernbench.library.loading import run_of  # noqa: E402
 from kernbench.library.machines import load_machine  # noqa: E402
 from kernbench.library.running import RunRequest, simulate  # noqa: E402
@@ -85,6 +87,17 @@ def test_a_program_that_never_computes_counts_from_its_beginning() -> None:
     result = run_bench(topology=ONE_CUBE, bench_fn=copy_back)
     assert result.load is None
     assert result.sim_ns > 0
+
+
+def test_a_checkpoint_is_loaded_by_the_host() -> None:
+    kept = io.BytesIO()
+    torch.save({"weight": torch.ones(2)}, kept)
+    with machine():
+        kept.seek(0)
+        with pytest.raises(InputError, match="map_location='cpu'"):
+            torch.load(kept, map_location=AHBM)
+        kept.seek(0)
+        assert torch.load(kept, map_location="cpu")["weight"].to(AHBM).sum().item() == 2
 
 
 def test_a_kernel_of_the_program_begins_the_run() -> None:

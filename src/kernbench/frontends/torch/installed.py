@@ -12,6 +12,7 @@ from torch.nn.utils import clip_grad
 from torch.optim import optimizer
 from torch.utils import backend_registration, hooks
 
+from kernbench.common.errors import InputError
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import autocast, backward, compiling, device, operators
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
@@ -71,6 +72,18 @@ _all_others.fallback(lambda operator, *args, **kwargs: operators.run(operator, a
 # Composites of PyTorch that have a kernel of their own here.
 _library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradPrivateUse1")
 _library.impl("rms_norm", rms_norm, "AutogradPrivateUse1")
+
+
+def _refuse_storage(_: Any, location: str) -> None:
+    """Raise InputError for ``torch.load`` onto the machine, which PyTorch would do by bytes that are not there."""
+    if location.partition(":")[0] == DEVICE:
+        raise InputError(
+            f"torch.load: map_location is {location!r}, must be the host; load with map_location='cpu', "
+            "then move it: load_state_dict, or .to(...)"
+        )
+
+
+torch.serialization.register_package(0, lambda _: None, _refuse_storage)
 _autocast = autocast.install()
 clip_grad._has_foreach_support = _supports_lists  # noqa: SLF001
 optimizer._foreach_supported_types.append(AhbmTensor)  # noqa: SLF001 - optimisers step such by operators on lists
