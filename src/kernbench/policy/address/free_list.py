@@ -6,7 +6,7 @@ PE's TCM that holds a running kernel's handles.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import Any, TypeAlias
 
 from kernbench.common.errors import AllocationError
@@ -50,6 +50,7 @@ class FreeList:
         self._starts = [base] if nbytes else []
         self._ends = [base + nbytes] if nbytes else []
         self._asked: dict[int, int] = {}
+        self._lowest: dict[int, int] = {}  # by size: no hole before that address fits, since bytes last came back
 
     @property
     def holes(self) -> tuple[AddressExtent, ...]:
@@ -112,11 +113,13 @@ class FreeList:
 
     def _first_fit(self, nbytes: int) -> tuple[int, int]:
         """Return the number of the hole, and the start in it; (-1, 0) for none."""
-        alignment, ends = self._alignment, self._ends
-        for at, hole in enumerate(self._starts):
-            start = -(-hole // alignment) * alignment
+        alignment, starts, ends = self._alignment, self._starts, self._ends
+        for at in range(bisect_left(starts, self._lowest.get(nbytes, 0)), len(starts)):
+            start = -(-starts[at] // alignment) * alignment
             if start + nbytes <= ends[at]:
+                self._lowest[nbytes] = starts[at]
                 return at, start
+        self._lowest[nbytes] = self.extent.end
         return -1, 0
 
     def _last_fit(self, nbytes: int) -> tuple[int, int]:
@@ -144,6 +147,7 @@ class FreeList:
     def _give_back(self, start: int, end: int) -> None:
         """Free ``start`` to ``end``: one hole with the holes that they touch."""
         starts, ends = self._starts, self._ends
+        self._lowest.clear()
         at = bisect_right(starts, start)
         touches_before = at > 0 and ends[at - 1] == start
         touches_after = at < len(starts) and starts[at] == end
