@@ -89,19 +89,20 @@ def gather(places: tuple[tuple[str, Segment], ...]) -> tuple[Target, ...]:
 def _block(places: tuple[tuple[str, Segment], ...], start: int, run: int, rows: int, stride: int) -> Iterator[Target]:
     """Yield the rows of one 2-D block, cut where a place ends; rows of one shape in the same place stay together."""
     base = 0
-    end = start + (rows - 1) * stride + run
     for node, (pa, nbytes) in places:
-        if base <= start and stride >= 0 and end <= base + nbytes:
-            yield node, Access(pa + start - base, run, rows, stride if rows > 1 else 0)
-            return
-        pieces: list[tuple[int, int]] = []
-        for row in range(rows):
-            low = max(start + row * stride, base)
-            high = min(start + row * stride + run, base + nbytes)
-            if low < high:
-                pieces.append((pa + low - base, high - low))
-        yield from ((node, access) for access in _group(pieces))
-        base += nbytes
+        end, near = base + nbytes, range(rows)
+        if stride > 0:  # the rows that begin before the place ends, and end after it begins
+            near = range(max(0, (base - start - run) // stride + 1), min(rows, -((start - end) // stride)))
+        if near:
+            first, last = start + near[0] * stride, start + near[-1] * stride
+            if base <= min(first, last) and max(first, last) + run <= end:
+                yield node, Access(pa + first - base, run, len(near), stride if len(near) > 1 else 0)
+            else:
+                begins = [start + row * stride for row in near]
+                cut = [(max(low, base), min(low + run, end)) for low in begins]
+                pieces = [(pa + low - base, high - low) for low, high in cut if low < high]
+                yield from ((node, access) for access in _group(pieces))
+        base = end
 
 
 def _group(pieces: list[tuple[int, int]]) -> Iterator[Access]:
