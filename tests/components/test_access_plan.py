@@ -103,3 +103,10 @@ def test_rows_across_the_end_of_a_slice_stay_together_and_in_order() -> None:
         ("1", 20, 4, 1, 0),
         ("1", 32, 8, 2, 16),
     ]
+
+
+def test_rows_that_run_over_the_end_of_a_slice_are_cut_there_and_the_others_stay_whole() -> None:
+    start = BASE + SLICE - 250  # rows begin 250, 150 and 50 bytes before the end, and 50 behind it
+    targets = plan(ADDRESSES, ((start, 364),), (4, 64), 1, (100, 1))
+    found = [(node[-1], access.pa - start, access.row_bytes, access.rows, access.stride) for node, access in targets]
+    assert found == [("0", 0, 64, 2, 100), ("0", 200, 50, 1, 0), ("1", 250, 14, 1, 0), ("1", 300, 64, 1, 0)]
