@@ -141,6 +141,22 @@ def test_a_copy_of_a_transposed_tensor_stores_in_the_order_of_the_target() -> No
         assert not target[:, 1::2].cpu().any()
 
 
+def test_a_turned_copy_moves_pieces_of_many_elements() -> None:
+    """Not columns of a few, each a burst of which most is for nothing."""
+
+    def took(shape: tuple[int, int], turned: bool) -> float:
+        with machine(data=False) as context:
+            x = torch.empty(shape, dtype=torch.float16, device=AHBM)
+            (x.T if turned else x).clone(memory_format=torch.contiguous_format)
+            return max(context.traces[-1].pe_exec_ns.values())
+
+    assert took((1024, 128), turned=True) < 1.25 * took((1024, 128), turned=False)
+    with machine():
+        x = torch.arange(3.0 * 301 * 67).reshape(3, 301, 67)
+        for order in ((0, 2, 1), (2, 1, 0), (2, 0, 1)):
+            assert torch.equal(x.to(AHBM).permute(order).contiguous().cpu(), x.permute(order))
+
+
 def test_sorting_goes_over_its_bytes_as_often_as_a_network_has_steps() -> None:
     def took(n: int, call: Callable[[Any], object]) -> float:
         with machine(data=False) as context:

@@ -8,12 +8,14 @@ from typing import Any
 
 from kernbench.common.dtypes import DType, Shape
 from kernbench.common.values import value
-from kernbench.kernels.shares import share
+from kernbench.kernels.shares import blocks, share
 from kernbench.kernels.windows import boxes
 
 _SMALLEST, _LARGEST = 2048, 131072
 """Elements of a block: enough that a command is worth its issue, few enough that moving and computing overlap."""
 _BLOCKS = 8
+_SIDE_BY_SIDE = 64
+"""Elements of a turned operand that are moved together, at least: a burst or more"""
 _BYTES_AN_ELEMENT = 64
 """Of scratch, for an element of a block: what an operator computes on the way, and the next block that is loaded."""
 
@@ -47,6 +49,11 @@ class Strided:
         """Store a box."""
         tl.store(address + self.at(corner), values, strides=self._steps())
 
+    @property
+    def is_turned(self) -> bool:
+        """Whether elements lie side by side along another axis than the last."""
+        return self.strides[-1] != 1 and 1 in self.strides
+
     def _steps(self) -> Shape:
         return tuple([(step or 1) * self.dtype.itemsize for step in self.strides])
 
@@ -67,10 +74,11 @@ def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[Sh
     return tuple(n for n, _ in merged), [tuple(steps[i] for _, steps in merged) for i in range(len(strides))]
 
 
-def own_boxes(shape: Shape, tl: Any) -> Iterator[tuple[Shape, Shape]]:
+def own_boxes(shape: Shape, tl: Any, *, turned: bool = False) -> Iterator[tuple[Shape, Shape]]:
     """Yield corners and extents of this program's boxes of an array: its share of the first axis that is long enough.
 
-    Without one, of the longest.
+    Without one, of the longest. ``turned``: an operand's elements lie side by side along another axis than the last, so
+    boxes are cut along the last, too: else what is side by side would be a few elements.
     """
     programs = tl.num_programs(0) * tl.num_programs(1)
     axis = 0 if shape[0] >= programs else max(range(len(shape)), key=lambda i: shape[i])
@@ -79,5 +87,9 @@ def own_boxes(shape: Shape, tl: Any) -> Iterator[tuple[Shape, Shape]]:
         return
     own = (*shape[:axis], mine, *shape[axis + 1 :])
     block = min(max(prod(own) // _BLOCKS, _SMALLEST), most_elements(tl))
-    for corner, box in boxes(own, block):
-        yield (*corner[:axis], corner[axis] + first, *corner[axis + 1 :]), box
+    edge = max(1, block // _SIDE_BY_SIDE) if turned else own[-1]
+    for behind, width in blocks(own[-1], edge):
+        for corner, box in boxes((*own[:-1], width), block):
+            begin = [*corner[:-1], corner[-1] + behind]
+            begin[axis] += first
+            yield tuple(begin), box

@@ -50,7 +50,8 @@ class Task:
 
     def run(self, out: int, inputs: Sequence[int], tl: Any) -> None:
         """Compute this program's share: ``out`` and ``inputs`` are addresses."""
-        for corner, box in own_boxes(self.shape, tl):
+        turned = any(each.is_turned for each in (self.out, *self.inputs))
+        for corner, box in own_boxes(self.shape, tl, turned=turned):
             loaded = [each.load(at, corner, box, tl) for each, at in zip(self.inputs, inputs, strict=True)]
             found = self.body(tl, *[tl.cast(x, to) for x, to in zip(loaded, self.compute, strict=True)])
             self.out.store(out, corner, tl.broadcast(tl.cast(found, self.out.dtype), box), tl)
