@@ -254,7 +254,7 @@ class InsideDma:
         self._queue(transfer, transfer.start)
 
     def _alone_since_ps(self, transfer: TransferFields[int]) -> int:
-        """When a transfer would have left if nobody had been in its way."""
+        """Find when a transfer would have left if nobody had been in its way."""
         known = transfer.end - self._chain.at_ps
         return max(transfer.start, self._chain.at_ps - max(0, transfer.zero_load - known))
 

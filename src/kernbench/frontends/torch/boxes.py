@@ -51,8 +51,8 @@ class Strided:
 
     @property
     def is_turned(self) -> bool:
-        """Whether elements lie side by side along another axis than the last."""
-        return self.strides[-1] != 1 and 1 in self.strides
+        """Tell whether elements lie side by side along another axis than the last, along which they do not repeat."""
+        return self.strides[-1] > 1 and 1 in self.strides
 
     def _steps(self) -> Shape:
         return tuple([(step or 1) * self.dtype.itemsize for step in self.strides])
