@@ -47,13 +47,14 @@ def infer(_: Any) -> None:
     model(x)
 
 
-def simulate_program(program: Any, *settings: str) -> Run:
+def simulate_program(program: Any, *settings: str, advise: bool = False, refresh: str = "all-bank") -> Run:
     torch.manual_seed(0)
     return simulate(
         RunRequest(
             bench=as_bench(program),
-            machine=load_machine(),
+            machine=load_machine(overrides={"cube.hbm.refresh": refresh}),
             frontends=frontend_settings(settings),
+            advise=advise,
         )
     )
 
@@ -78,6 +79,18 @@ def test_the_document_of_a_run_says_what_loading_took() -> None:
     document = run.to_dict()
     assert document["load"] == {"ns": run.load.ns, "until": run.load.until, "counted": False}
     assert run_of(document).load == run.load
+
+
+def test_advice_on_a_program_with_backward() -> None:
+    """PyTorch refuses a second backward in a forked process."""
+
+    def train(_: Any) -> None:
+        nn.Linear(16, 16).to(AHBM)(torch.randn(4, 16, device=AHBM)).sum().backward()
+
+    run = simulate_program(train, advise=True, refresh="spread")
+    assert run.ok
+    assert run.advised is not None
+    assert run.advised["run_ns"] == run.latency_ns
 
 
 def test_a_program_that_never_computes_counts_from_its_beginning() -> None:

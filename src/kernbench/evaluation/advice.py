@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
@@ -142,8 +143,8 @@ def advise(
 ) -> Advice:
     """Return advice on a run that was observed in ``log`` and ``found``, on ``machine`` with ``refresh: spread``.
 
-    Up to ``workers`` processes simulate at a time; by default one a core. Where processes cannot be forked they run one
-    after the other.
+    Up to ``workers`` processes simulate at a time; by default one a core. Where processes cannot be forked, and with
+    PyTorch, they run one after the other.
     """
     main = found.main_launch
     chosen = [each for each in _candidates(machine, found) if _variant(machine, each) is not None]
@@ -191,6 +192,8 @@ def _variant(machine: Topology, names: Sequence[str]) -> Topology | None:
     return made if settings_of(machine.configured, names, FASTER) else None
 
 
+_AUTOGRAD = "torch"
+"""The module whose threads a forked process lacks: in one, a second backward is an error"""
 _task: tuple[Rerun, Sequence[Topology]] | None = None  # of this process, or of the one that it was forked from
 
 
@@ -204,7 +207,8 @@ def _measure(machine: Topology, chosen: Sequence[Sequence[str]], rerun: Rerun, w
     """Simulate all variants. Forked processes have the program as it is: nothing of it need be pickled."""
     global _task  # noqa: PLW0603 - how a forked process knows its task
     machines = [made for made in (_variant(machine, names) for names in chosen) if made is not None]
-    if workers < 2 or len(machines) < 2 or "fork" not in multiprocessing.get_all_start_methods():
+    one_by_one = _AUTOGRAD in sys.modules or "fork" not in multiprocessing.get_all_start_methods()
+    if workers < 2 or len(machines) < 2 or one_by_one:
         return [rerun(made) for made in machines]
     _task = rerun, machines
     try:
