@@ -36,6 +36,7 @@ class Product:
         staged: tuple[bool, bool] = (False, False),
         epilogue: Callable[[Tl, Placed], Sequence[tuple[Any, ...]]] = lambda tl, x: (),
         times: int = 1,
+        begin: tuple[int, int, int] = (0, 0, 0),
     ) -> None:
         m, k, n = shape
         self.engine = GraphEngine(two_cubes(*IDEAL, *overrides), enable_data=data)
@@ -50,7 +51,7 @@ class Product:
             left, right = ((tl.load if staged[at] else tl.ref)(ptr, sizes[at], of) for at, ptr in enumerate((a, b)))
             for at in range(times):
                 out = c + at * m * n * dtype(of).itemsize
-                tl.composite("gemm", left, right, out, epilogue=epilogue(tl, x), block=block)
+                tl.composite("gemm", left, right, out, epilogue=epilogue(tl, x), block=block, begin=begin)
 
         before = self.engine.n_events
         trace = launch(self.engine, kernel, *(place(self.engine, x) for x in (a, b)), extra, self.out)
@@ -97,6 +98,25 @@ def test_a_block_waits_for_the_panels_two_steps_before() -> None:
     for at, read in enumerate(reads[2:]):
         assert read.t_start >= fetches[at]  # of the step whose place it takes
     assert reads[2].t_start < fetches[1]
+
+
+@pytest.mark.parametrize("staged", [(False, False), (True, False)])
+@pytest.mark.parametrize("shape", [(100, 200, 50), (300, 64, 90)])
+def test_blocks_go_round_from_where_they_begin(shape: tuple[int, int, int], staged: tuple[bool, bool]) -> None:
+    def epilogue(tl: Tl, x: Placed) -> Sequence[tuple[Any, ...]]:
+        return (("add", tl.load(x, (shape[0], shape[2]), "f16")), ("relu",))
+
+    block, last = (64, 64, 32), tuple(n - 1 for n in shape)
+    plain, turned = (
+        Product(shape, block, data=True, staged=staged, epilogue=epilogue, begin=begin) for begin in ((0, 0, 0), last)
+    )
+    assert (fetch(turned.engine, turned.out) == fetch(plain.engine, plain.out)).all()
+    rows, columns = -(-shape[0] // 32), -(-shape[2] // 32)
+    first = [min(turned.moves("dma_write", "out"), key=lambda r: r.t_start).tile[axis] for axis in (0, 1)]
+    assert first == [rows - 2, columns - 1]
+    for kind, name in (("dma_read", "b"), ("dma_write", "out")):
+        assert len(turned.moves(kind, name)) == len(plain.moves(kind, name))
+    assert turned.stages("gemm") == plain.stages("gemm")
 
 
 def test_512_cubed_keeps_the_matrix_unit_busy() -> None:
@@ -195,6 +215,20 @@ def test_sizes_that_do_not_fit_are_an_error_of_the_kernel(block: object, says: s
     with pytest.raises(KernelError, match=says) as caught:
         Product((512, 4096, 512), block)
     assert "test_blocks.py" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("block", "begin", "says"),
+    [
+        (None, (0, 64, 0), "give block='auto', or their sizes"),
+        ("auto", (0, 256, 0), r"an element \(m, k, n\) of the product, which is \(64, 256, 64\)"),
+        ("auto", (0, -1, 0), r"an element \(m, k, n\) of the product"),
+        ("auto", (32, 0), r"an element \(m, k, n\) of the product"),
+    ],
+)
+def test_blocks_begin_inside_of_the_product(block: object, begin: tuple[int, int, int], says: str) -> None:
+    with pytest.raises(KernelError, match=says):
+        Product((64, 256, 64), block, begin=begin)
 
 
 def test_only_products_have_blocks() -> None:

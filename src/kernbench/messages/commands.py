@@ -99,12 +99,14 @@ class Epilogue(NamedTuple):
 class Params(Attributes):
     """The parameters of a command beside its arrays: the attributes of its operator, and the fields below.
 
-    ``epilogue``: of a composite. ``block``: of a product, as ``Block`` says. ``tile_sizes``: (m, k, n) of a composite
-    that has been recorded. ``old``: where an atomic puts the elements that it finds.
+    ``epilogue``: of a composite. ``block``: of a product, as ``Block`` says; its blocks go round from (m, k, n)
+    ``begin``. ``tile_sizes``: (m, k, n) of a composite that has been recorded. ``old``: where an atomic puts the
+    elements that it finds.
     """
 
     epilogue: tuple[Epilogue, ...] = ()
     block: Block = None
+    begin: tuple[int, int, int] = (0, 0, 0)
     tile_sizes: tuple[int, int, int] | None = None
     old: Operand | None = None
 

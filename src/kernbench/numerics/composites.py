@@ -56,13 +56,11 @@ class TilePart:
     """An operand of a composite, by the name that the records of its tiles give it.
 
     ``axes``: along which of m, k, n each of its axes lies.
-    ``at_end``: only tiles of the last step along K use it.
     """
 
     name: str
     operand: Operand
     axes: tuple[int, ...]
-    at_end: bool = False
 
     def window(self, tile: TilePlace, sizes: tuple[int, int, int]) -> Operand:
         """Return what ``tile``, or all tiles of a panel, use of it, where tiles are of ``sizes`` (m, k, n)."""
@@ -92,7 +90,7 @@ def parts_of(work: Work) -> tuple[TilePart, ...]:
     for n, step in enumerate(work.params.epilogue):
         if isinstance(step.operand, Operand):
             along = (_M, _N)[-len(step.operand.shape) :]  # a bias is a vector along the columns
-            found.append(TilePart(f"epilogue{n}", step.operand, along, at_end=True))
+            found.append(TilePart(f"epilogue{n}", step.operand, along))
     return (*found, TilePart("out", work.output, (_M, _N)))
 
 
@@ -333,8 +331,7 @@ class TiledReplay:
     def _fetch(self, tile: TilePlace, memory: OperandMemory) -> None:
         """Sample what lies in TCM."""
         for part in self._staged:
-            needed = tile[2] == self._last or not part.at_end
-            if needed and (part.name, tile) not in self._samples:
+            if (part.name, tile) not in self._samples:
                 self._sample(part, tile, memory)
 
     def _result(self, work: Work, tile: TilePlace) -> Array:

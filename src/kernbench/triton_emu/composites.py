@@ -153,6 +153,19 @@ def block_sizes(op: str, block: object) -> Block:
     return m, k, n
 
 
+def begin_of_blocks(begin: Sequence[int], form: Form, block: Block) -> TileSizes:
+    """Return the (m, k, n) from which blocks go round; it is an element of the product."""
+    if not any(begin):
+        return 0, 0, 0
+    if block is None:
+        raise kernel_error(f"begin={begin!r} is of a product by blocks: give block='auto', or their sizes")
+    (m, k), n = form.arrays[0].shape, form.shape[1]
+    if len(begin) != 3 or not all(0 <= at < extent for at, extent in zip(begin, (m, k, n), strict=True)):
+        raise kernel_error(f"begin={begin!r}: an element (m, k, n) of the product, which is {(m, k, n)}")
+    at, along, column = map(int, begin)
+    return at, along, column
+
+
 def check_blocks(limits: BlockLimits, form: Form, epilogue: tuple[Epilogue, ...], block: TileSizes) -> None:
     """Blocks for which there is room."""
     a, b = form.arrays
@@ -234,6 +247,7 @@ class CompositeCalls(Issuer):
         out_dtype: object = None,
         out_strides: Ints | None = None,
         block: object = None,
+        begin: Sequence[int] = (0, 0, 0),
     ) -> None:
         """``op`` of ``operands``, tile by tile, written to memory at ``out_ptr``: a keyword, or behind the operands.
 
@@ -242,7 +256,8 @@ class CompositeCalls(Issuer):
         one shape of one or two axes, and numbers. The ``epilogue`` steps work on each tile before it is rounded to
         ``out_dtype`` and written, at ``out_strides`` bytes per axis. Without ``out_dtype`` the result has the type
         that ``dot`` or the operator gives. ``block``: the (m, k, n) of the blocks by which a gemm goes, ``"auto"``:
-        those that suit the machine; without it, or where there is no room for panels, operands are streamed.
+        those that suit the machine; without it, or where there is no room for panels, operands are streamed. Along each
+        axis blocks go round from the one with the element of ``begin``.
         KernelError for what does not fit.
         """
         line, blocks = self._line(), block_sizes(op, block)
@@ -254,12 +269,11 @@ class CompositeCalls(Issuer):
         after_tile = tuple([self._step(step, form) for step in steps])
         if isinstance(blocks, tuple) and self._site.blocks is not None:
             check_blocks(self._site.blocks, form, after_tile, blocks)
+        params = Params(epilogue=after_tile, block=blocks, begin=begin_of_blocks(begin, form, blocks))
         reads = tuple([x for x in (*inputs, *(x for _, *more in steps for x in more)) if isinstance(x, Handle)])
         serial, after = self._maker.order(reads)
         opcode, name = (Opcode.GEMM, "composite") if op == GEMM else (Opcode.TILED_MATH, op)
-        command = Command(
-            opcode, name, serial, line, after, form.inputs, out, Params(epilogue=after_tile, block=blocks)
-        )
+        command = Command(opcode, name, serial, line, after, form.inputs, out, params)
         self._issue(command, reads)
 
     def _stream(self, x: StepInput) -> StreamInput:

@@ -453,21 +453,28 @@ def _sizes(extent: int, tile: int) -> Iterator[int]:
     yield from sorted({-(-tiles // parts) * tile for parts in range(1, tiles + 1)})
 
 
-def _split_evenly(extent: int, size: int, tile: int) -> list[tuple[int, int]]:
-    """Cut an axis into parts of ``size`` at most, as equal as whole tiles allow: first tile and number of tiles."""
+def _split_evenly(extent: int, size: int, tile: int, begin: int) -> list[TileSpan]:
+    """Cut an axis into parts of ``size`` at most, as equal as whole tiles allow.
+
+    They go round from the one with element ``begin`` on.
+    """
     tiles, most = -(-extent // tile), size // tile
     parts = -(-tiles // most)
     each, more = divmod(tiles, parts)
-    return [(at * each + min(at, more), each + (at < more)) for at in range(parts)]
+    spans = [(at * each + min(at, more), each + (at < more)) for at in range(parts)]
+    at = next(at for at, (first, count) in enumerate(spans) if begin < (first + count) * tile)
+    return spans[at:] + spans[:at]
 
 
 def block_steps(command: Command, tile: TileSizes, sizes: TileSizes, *, keep_a: bool) -> Iterator[BlockStep]:
     """The steps of a composite GEMM by blocks of ``sizes``: blocks along rows of the result (``keep_a``) or columns.
 
-    Where one panel is all of K, that of the operand which the next block has in common with this one stays.
+    Along each axis they go round from where the command has them ``begin``. Where one panel is all of K, that of the
+    operand which the next block has in common with this one stays.
     """
     (m, k), n = command.a.shape, command.b.shape[1]
-    rows, steps, columns = (_split_evenly(*each) for each in zip((m, k, n), sizes, tile, strict=True))
+    axes = zip((m, k, n), sizes, tile, command.params.begin, strict=True)
+    rows, steps, columns = (_split_evenly(*each) for each in axes)
     kept, other = ("a", "b") if keep_a else ("b", "a")
     for first in rows if keep_a else columns:
         inner = columns if keep_a else rows
@@ -479,7 +486,7 @@ def block_steps(command: Command, tile: TileSizes, sizes: TileSizes, *, keep_a: 
                 if len(steps) > 1:
                     shared, comes, goes = panels.read(kept), True, True
                 else:
-                    along = (0, inner[-1][0] + inner[-1][1])
+                    along = (0, sum(count for _, count in inner))
                     whole = (first, step, along) if keep_a else (along, step, first)
                     shared = _Panels(command, tile, *whole).read(kept)
                     comes, goes = number == 0, number == len(inner) - 1

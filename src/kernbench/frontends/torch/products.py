@@ -142,6 +142,8 @@ class Product:
         if not rows or not columns:
             return
         out, a, b, *addend = addresses
+        # PEs of a group begin apart: else each would ask the memory that the others ask, too.
+        apart = rows * column // grid.columns, self.k * rest // (grid.rows * grid.columns), columns * row // grid.rows
         for z in range(first, first + batches):
             steps: list[tuple[Any, ...]] = [("scale", self.scale)] if self.scale != 1 else []
             if self.addend is not None:
@@ -158,6 +160,7 @@ class Product:
                 out_dtype=self.out.dtype,
                 out_strides=(self.out.row * item, self.out.column * item),
                 block="auto",
+                begin=apart,
             )
 
     def _addend(self, address: int, at: tuple[int, int, int], shape: tuple[int, int], tl: Any) -> tuple[Any, ...]:
