@@ -46,13 +46,13 @@ def run(
 
 def path_of(engine: GraphEngine, handle: RequestHandle) -> CriticalPath:
     """The critical path of a request."""
-    return PathFinder(log_of(engine), engine.handles).of_request(handle)
+    return PathFinder(log_of(engine).seen, engine.handles).of_request(handle)
 
 
 def roofline_of(engine: GraphEngine, handle: RequestHandle) -> Roofline:
     """What bounds a launch."""
-    log, path = log_of(engine), path_of(engine, handle)
-    return roofline(log, path, slice_times(log, path), handle.request_id)
+    seen, path = log_of(engine).seen, path_of(engine, handle)
+    return roofline(seen, path, slice_times(seen, path), handle.request_id)
 
 
 def check(path: CriticalPath, start_ps: int, end_ps: int) -> None:

@@ -24,7 +24,7 @@ def check_run(engine: NeedsEngine, trace: TraceLog) -> None:
     """Causes, needs, and paths that add up, with every wait explained."""
     check_causes(engine.machine)
     check_needs(engine)
-    finder = PathFinder(trace, engine.handles)
+    finder = PathFinder(trace.seen, engine.handles)
     now = engine.machine.clock.time
     paths = [(finder.of_run(0, now), 0, now)]
     paths += [(finder.of_request(each), each.submitted_ps, each.ended_ps) for each in engine.handles]
@@ -32,7 +32,7 @@ def check_run(engine: NeedsEngine, trace: TraceLog) -> None:
         check(path, start, end)
         assert PathPart.WAIT not in {each.part for each in path.parts}, path
     for each, (path, _, _) in zip(engine.handles, paths[1:], strict=True):
-        assert path == PathFinder(trace, engine.handles).of_request(each), "walked alone, or as a part of the run's"
+        assert path == PathFinder(trace.seen, engine.handles).of_request(each), "walked alone, or as a part of the run's"
 
 
 @given(

@@ -57,7 +57,7 @@ def zeros(engine: GraphEngine, *pes: PeCoord, n: int = 64) -> Any:
 
 def path_of(engine: GraphEngine, handle: RequestHandle) -> CriticalPath:
     """The path of a request, which is contiguous and has no wait without a cause."""
-    path = PathFinder(log_of(engine), engine.handles).of_request(handle)
+    path = PathFinder(log_of(engine).seen, engine.handles).of_request(handle)
     assert (path.steps[0].start_ps, path.steps[-1].end_ps) == (handle.submitted_ps, handle.ended_ps)
     assert all(before.end_ps == after.start_ps for before, after in pairwise(path.steps))
     assert all(step.ps > 0 for step in path.steps)
@@ -277,7 +277,7 @@ def test_what_the_other_rank_did_before_it_came_is_the_reason() -> None:
     found = explain_run(log_of(engine), engine.handles, 0.0, engine.now)
     launch = next(each for each in found.launches if each.request_id == early.request_id)
     assert (launch.pes[0].pe, launch.pes[0].kernel) == (FAR, "compute")
-    run = PathFinder(log_of(engine), engine.handles).of_run(early.submitted_ps, early.ended_ps)
+    run = PathFinder(log_of(engine).seen, engine.handles).of_run(early.submitted_ps, early.ended_ps)
     assert run.ps == early.ended_ps - early.submitted_ps
 
 
@@ -309,7 +309,7 @@ def test_a_run_has_the_hops_of_its_launches() -> None:
     engine = watched()
     install(engine, ring_of(A, FAR))
     early, _ = start(engine, collective, zeros(engine, A, FAR), 64, 50, pes=(A, FAR))
-    run = PathFinder(log_of(engine), engine.handles).of_run(0, early.ended_ps)
+    run = PathFinder(log_of(engine).seen, engine.handles).of_run(0, early.ended_ps)
     assert sum(each.ps for each in run.parts) == early.ended_ps
     assert {(hop.waiting.pe, hop.cause.pe) for hop in run.hops} == {(A, FAR)}
 

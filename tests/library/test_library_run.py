@@ -141,6 +141,21 @@ def test_ctrl_c_ends_the_run_and_leaves_the_next_one_as_it_is() -> None:
     assert kb.run("hello-send", "one-cube").ok
 
 
+def test_an_explanation_says_what_was_seen_whatever_the_machine_does_afterwards() -> None:
+    def breaks_off(x: int, *, tl: Any) -> None:
+        tl.store(x, tl.exp(tl.load(x, 64, "f16")))
+        raise KeyboardInterrupt
+
+    def program(torch: Any) -> None:
+        torch.launch("k", breaks_off, torch.zeros(64, dtype="f16", name="x"))
+
+    at_once, late = kb.run(program, "one-cube"), kb.run(program, "one-cube")
+    said = at_once.to_dict()
+    assert [line["busy"] for line in said["explanation"]["launches"][0]["lines"]] == [[]], "nothing has begun"
+    late.engine.drain()  # the kernel is stopped now, and what it had under way ends
+    assert late.to_dict() == said
+
+
 def test_limits_end_a_run() -> None:
     def loops(torch: Any) -> None:
         while True:

@@ -160,7 +160,7 @@ def test_a_run_goes_from_request_to_request() -> None:
     x = place(engine, np.zeros((SIDE, SIDE), np.float16))
     engine.run_until(engine.now + 100)  # the host program does something else
     launched = run(engine, stages, x)
-    path = PathFinder(log_of(engine), engine.handles).of_run(0, engine.machine.clock.time)
+    path = PathFinder(log_of(engine).seen, engine.handles).of_run(0, engine.machine.clock.time)
     check(path, 0, engine.machine.clock.time)
     parts = {each.part: each.ps for each in path.parts}
     assert parts[PathPart.HOST_WAIT] == 100_000
@@ -247,15 +247,15 @@ def test_any_program_adds_up(
     handle = run(engine, program(ops, size, pe_skips), x, targets=tuple((0, 0, pe) for pe in range(pes)))
     parts = check_request(engine, handle)
     assert parts.get(PathPart.WAIT, 0) == 0  # every wait has a cause
-    whole = PathFinder(log_of(engine), engine.handles).of_run(0, handle.ended_ps)
+    whole = PathFinder(log_of(engine).seen, engine.handles).of_run(0, handle.ended_ps)
     check(whole, 0, handle.ended_ps)
     check_turns(engine)
-    slices = slice_times(log_of(engine), whole)
+    slices = slice_times(log_of(engine).seen, whole)
     for each in slices:
         assert 0 <= each.hits <= each.bursts
         assert min(each.data_ps, each.rows_ps, each.turnarounds_ps, each.refresh_ps, each.groups_ps) >= 0
         assert each.busy_ps <= handle.ended_ps
-    found = roofline(log_of(engine), whole, slices)
+    found = roofline(log_of(engine).seen, whole, slices)
     assert all(bound.ps <= found.measured_ps for bound in found.bounds)
 
 

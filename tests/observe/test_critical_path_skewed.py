@@ -27,7 +27,7 @@ def test_a_load_a_sum_and_a_store() -> None:
         KernelLaunchMsg(kernel=KernelRef(name="kernel", function=kernel), args=(x.arg,), targets=((0, 0, 0),))
     )
     engine.wait(handle)
-    found = {each.part: each.ps / 1000 for each in PathFinder(log_of(engine), [handle]).of_request(handle).parts}
+    found = {each.part: each.ps / 1000 for each in PathFinder(log_of(engine).seen, [handle]).of_request(handle).parts}
     assert found[PathPart.LAUNCH] == pytest.approx(6.7, abs=0.001)
     assert found[PathPart.ISSUE] == pytest.approx(1.1, abs=0.001)
     assert found[PathPart.DMA_SETUP] == pytest.approx(2 * (2.7 + 0.8), abs=0.001)

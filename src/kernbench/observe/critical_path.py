@@ -40,7 +40,7 @@ from kernbench.messages.control import Report
 from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathChain, PathHop, PathPart, WaitedFor
 from kernbench.observe.inside_dma import HOST_COPIES, InsideDma
-from kernbench.observe.trace_log import Seen, TraceLog
+from kernbench.observe.trace_log import Seen
 from kernbench.transport import Route
 
 _OWN: dict[int, PathPart] = {
@@ -81,20 +81,20 @@ class _WaitingLine(NamedTuple):
 
 @state
 class PathFinder:
-    """Finds critical paths in the log of a run with the requests ``handles``; ``log`` has seen its memories."""
+    """Finds critical paths in what was ``seen`` of a run with the requests ``handles``."""
 
-    log: TraceLog
+    seen: Seen
     handles: Sequence[RequestHandle]
     _ends: list[tuple[int, Row]] = field(default_factory=list)  # of requests
     _run: PathChain | None = None  # the walk through the whole run: most requests are parts of it
 
     def __post_init__(self) -> None:
-        log = self.log.machine.log
+        log = self.seen.machine.log
         self._ends = sorted((log.rows[row + END], row) for row in log.requests.values() if log.rows[row + END] >= 0)
 
     def of_request(self, handle: RequestHandle) -> CriticalPath:
         """The path from the submission of a finished request to its completion; its steps add up to that time."""
-        row, times = self.log.machine.log.requests[handle.request_id], (handle.submitted_ps, handle.ended_ps)
+        row, times = self.seen.machine.log.requests[handle.request_id], (handle.submitted_ps, handle.ended_ps)
         found = None if self._run is None else self._run.within(row, *times, handle.request_id)
         if found is None:
             chain = PathChain(*times)
@@ -125,7 +125,7 @@ class PathFinder:
         return chain.finish(begin_ps, end_ps)
 
     def _end(self, row: Row) -> int:
-        return self.log.machine.log.rows[row + END]
+        return self.seen.machine.log.rows[row + END]
 
     def _last_request(self, when: int) -> Row | None:
         at = bisect_left(self._ends, (when + 1, 0))
@@ -137,7 +137,7 @@ class PathFinder:
 
     def _last_row(self, when: int, before: Row | None = None, request_id: int | None = None) -> Row | None:
         """Find the row that ended last by then: of all, of those opened ``before``, or of a request."""
-        columns = self.log.seen.columns
+        columns = self.seen.columns
         ends = columns.end[: None if before is None else before // WIDTH]
         fits = (ends >= 0) & (ends <= when)
         closed = np.flatnonzero(fits if request_id is None else fits & (columns.launch == request_id))
@@ -145,7 +145,7 @@ class PathFinder:
 
     def _walk(self, chain: PathChain, row: Row) -> None:
         """From the end of a row to the begin of the chain."""
-        walk = _Walk(self.log.seen, chain)
+        walk = _Walk(self.seen, chain)
         while row >= 0:
             first = walk.walk(_PathPlace(row))
             if chain.at_ps <= chain.floor_ps:

@@ -29,7 +29,7 @@ from kernbench.messages.requests import PeCoord
 from kernbench.observe.critical_path_model import CriticalPath, PathPart
 from kernbench.observe.slices import SliceTime
 from kernbench.observe.statistics import merge_spans
-from kernbench.observe.trace_log import TraceLog
+from kernbench.observe.trace_log import Seen
 from kernbench.observe.works import Times, distinct
 from kernbench.topology import resources as of
 from kernbench.topology.hbm_refresh import slice_pace
@@ -130,12 +130,12 @@ class Load:
         return min(one, two) >= (1 - TIE) * max(one, two)
 
 
-def roofline(log: TraceLog, path: CriticalPath, slices: Sequence[SliceTime], launch_id: int | None = None) -> Roofline:
+def roofline(seen: Seen, path: CriticalPath, slices: Sequence[SliceTime], launch_id: int | None = None) -> Roofline:
     """Return the roofline of what ``path`` goes through: of one launch, or of everything in its time.
 
     ``slices``: what slices with banks did in its time.
     """
-    gathered = _Gatherer(log, path, slices, launch_id)
+    gathered = _Gatherer(seen, path, slices, launch_id)
     busiest = sorted(_busiest(gathered.loads()), key=lambda load: -load.bound.ps)
     return Roofline(
         path.ps,
@@ -217,10 +217,10 @@ class _Gatherer:
     """Finds the loads of what a path ``encloses``, which are never more than there is time for; with a ``launch_id``
     only what that launch did."""
 
-    def __init__(self, log: TraceLog, path: CriticalPath, slices: Sequence[SliceTime], launch_id: int | None) -> None:
+    def __init__(self, seen: Seen, path: CriticalPath, slices: Sequence[SliceTime], launch_id: int | None) -> None:
         self._slices = slices
-        self._seen = log.seen
-        self._machine = log.machine
+        self._seen = seen
+        self._machine = seen.machine
         self._path = path
         self._launch_id = launch_id
         works = self._works = self._seen.works

@@ -8,7 +8,7 @@ from kernbench.common.units import PS_PER_NS
 from kernbench.common.values import value
 from kernbench.core.observed import Column, TurnColumns
 from kernbench.observe.critical_path_model import CriticalPath
-from kernbench.observe.trace_log import TraceLog
+from kernbench.observe.trace_log import Seen
 from kernbench.observe.works import distinct
 from kernbench.topology.hbm_refresh import refresh_clock
 from kernbench.topology.hbm_spec import HbmSpec, HbmTiming
@@ -43,12 +43,12 @@ class SliceTime:
         return self.hits / self.bursts if self.bursts else 0.0
 
 
-def slice_times(log: TraceLog, path: CriticalPath) -> tuple[SliceTime, ...]:
+def slice_times(seen: Seen, path: CriticalPath) -> tuple[SliceTime, ...]:
     """The slices that did something in the time of a path, the busiest first; none where they have no banks.
 
     Turns count that the path ``encloses``.
     """
-    seen, hbm = log.seen, log.machine.spec.cube.hbm
+    hbm = seen.machine.spec.cube.hbm
     banks, turns = hbm.banks, seen.turns
     if banks is None:
         return ()

@@ -17,7 +17,7 @@ from kernbench.observe.path_resources import PathShare
 from kernbench.observe.roofline import Roofline, roofline
 from kernbench.observe.slices import SliceTime, slice_times
 from kernbench.observe.statistics import unions_ps
-from kernbench.observe.trace_log import TraceLog
+from kernbench.observe.trace_log import Seen, TraceLog
 from kernbench.observe.verdict import RunVerdict, Verdict, judge, judge_run, say_waits
 from kernbench.observe.works import ENGINES, PLAN
 from kernbench.runtime_api.launch_report import launches_of
@@ -95,10 +95,13 @@ class KernelShare:
 
 
 class TimeExplanation:
-    """The time of a run, or of the launch ``request_id``, explained; what is asked for is worked out then."""
+    """The time of a run, or of the launch ``request_id``, explained; what is asked for is worked out then.
 
-    def __init__(self, log: TraceLog, request_id: int | None = None) -> None:
-        self._log = log
+    It says what was ``seen``, whatever the machine does afterwards.
+    """
+
+    def __init__(self, seen: Seen, request_id: int | None = None) -> None:
+        self._seen = seen
         self._launch_id = request_id
 
     @property
@@ -109,17 +112,17 @@ class TimeExplanation:
     @cached_property
     def shares(self) -> tuple[PathShare, ...]:
         """The time of the path by part and resource."""
-        return self._log.seen.divider.share(self.path.steps)
+        return self._seen.divider.share(self.path.steps)
 
     @cached_property
     def slices(self) -> tuple[SliceTime, ...]:
         """The use of slices with banks meanwhile, by anybody."""
-        return slice_times(self._log, self.path)
+        return slice_times(self._seen, self.path)
 
     @cached_property
     def roofline(self) -> Roofline:
         """The bounds by resource, and the time beyond the largest."""
-        return roofline(self._log, self.path, self.slices, self._launch_id)
+        return roofline(self._seen, self.path, self.slices, self._launch_id)
 
 
 class LaunchExplanation(TimeExplanation):
@@ -131,7 +134,7 @@ class LaunchExplanation(TimeExplanation):
 
     def __init__(
         self,
-        log: TraceLog,
+        seen: Seen,
         finder: PathFinder,
         handle: RequestHandle,
         names: Mapping[int, str],
@@ -139,7 +142,7 @@ class LaunchExplanation(TimeExplanation):
         stopped_ps: int | None = None,
     ) -> None:
         assert isinstance(handle.msg, KernelLaunchMsg)
-        super().__init__(log, handle.request_id)
+        super().__init__(seen, handle.request_id)
         self._finder, self._handle, self._names = finder, handle, names
         self._targets = handle.msg.targets
         self.name = handle.msg.title
@@ -171,7 +174,7 @@ class LaunchExplanation(TimeExplanation):
     def lines(self) -> tuple[LineUse, ...]:
         """Every line that issued a command, and those that the path goes through."""
         texts = _Texts(self.program, self.path, dict.fromkeys([*(each.pe for each in self.pes), *self._targets]))
-        return _sum_lines(self._log, self.request_id, self.path, texts)
+        return _sum_lines(self._seen, self.request_id, self.path, texts)
 
     @cached_property
     def waits(self) -> tuple[LineWait, ...]:
@@ -187,9 +190,9 @@ class LaunchExplanation(TimeExplanation):
 class RunExplanation(TimeExplanation):
     """The time of a run and of each of its ``launches``, explained."""
 
-    def __init__(self, log: TraceLog, handles: Sequence[RequestHandle], begin_ps: int, end_ps: int) -> None:
-        super().__init__(log)
-        finder = PathFinder(log, handles)
+    def __init__(self, seen: Seen, handles: Sequence[RequestHandle], begin_ps: int, end_ps: int) -> None:
+        super().__init__(seen)
+        finder = PathFinder(seen, handles)
         self._path = finder.of_run(begin_ps, end_ps)
         launched = {each.request_id: each.msg for each in handles if isinstance(each.msg, KernelLaunchMsg)}
         self._names = {request_id: msg.title for request_id, msg in launched.items()}
@@ -200,7 +203,7 @@ class RunExplanation(TimeExplanation):
         left = [each for each in handles if each.request_id in stopped and each.submitted_ps < self._path.end_ps]
         ended = [each for each in ended if each.submitted_ps >= begin_ps]
         self.launches: tuple[LaunchExplanation, ...] = tuple(
-            LaunchExplanation(log, finder, handle, self._names, programs, stopped_ps)
+            LaunchExplanation(seen, finder, handle, self._names, programs, stopped_ps)
             for some, stopped_ps in ((ended, None), (left, self._path.end_ps))
             for handle in some
         )
@@ -214,7 +217,7 @@ class RunExplanation(TimeExplanation):
     def verdict(self) -> RunVerdict:
         """Where the time went: kernels, by what binds the longest of their name, copies, waits."""
         verdicts = {each.name: each.verdict for each in self.longest_of_each_name()}
-        return judge_run(self.path, self._log.seen.divider, self._names, verdicts, self._copies)
+        return judge_run(self.path, self._seen.divider, self._names, verdicts, self._copies)
 
     @property
     def main_launch(self) -> LaunchExplanation | None:
@@ -256,7 +259,7 @@ class RunExplanation(TimeExplanation):
 @patient_collector()
 def explain_run(log: TraceLog, handles: Sequence[RequestHandle], begin_ns: float, end_ns: float) -> RunExplanation:
     """Explain from ``log``, with memories, the time between ``begin_ns`` and ``end_ns`` of a run."""
-    return RunExplanation(log, handles, ns_to_ps(begin_ns), ns_to_ps(end_ns))
+    return RunExplanation(log.seen, handles, ns_to_ps(begin_ns), ns_to_ps(end_ns))
 
 
 def _sum_waits(path: CriticalPath, names: Mapping[int, str]) -> tuple[LineWait, ...]:
@@ -310,9 +313,9 @@ class _Texts:
         return self._program.says(line, found or self._pes)
 
 
-def _sum_lines(log: TraceLog, launch_id: int, path: CriticalPath, texts: _Texts) -> tuple[LineUse, ...]:
+def _sum_lines(seen: Seen, launch_id: int, path: CriticalPath, texts: _Texts) -> tuple[LineUse, ...]:
     """Return every line that issued a command, and those that the path goes through."""
-    works = log.seen.works
+    works = seen.works
     mine = works.of_launch(launch_id)
     ended = ~works.done_by(PLAN)[mine] & (works.columns.end[works.rows[mine]] >= 0)
     mine = mine[ended]

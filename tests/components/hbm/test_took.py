@@ -192,7 +192,7 @@ def test_the_time_of_a_slice():
     engine = logged(machine(*SMALL, *BANKS, "cube.hbm.refresh=spread"))
     handle = engine.submit(PeDmaMsg(pe=(0, 0, 0), pa=hbm(0, 0, 0), nbytes=1024 * KIB))
     engine.wait(handle)
-    (found,) = slice_times(log_of(engine), path_of(engine, handle))
+    (found,) = slice_times(log_of(engine).seen, path_of(engine, handle))
     assert (found.where, found.bursts) == ("sip0.cube0.hbm0", 32_768)
     assert found.data_ps == 4096 * 1250
     assert found.refresh_ps == round(4096 * 1250 * HBM3.refresh_share / (1 - HBM3.refresh_share))
