@@ -156,6 +156,27 @@ def test_an_explanation_says_what_was_seen_whatever_the_machine_does_afterwards(
     assert late.to_dict() == said
 
 
+@pytest.mark.parametrize(
+    ("raised", "status", "said"),
+    [
+        (KeyboardInterrupt(), "INTERRUPTED", ()),
+        (ValueError("used up"), "OK", ("no advice: the program fails when it runs again: ValueError: used up",)),
+    ],
+)
+def test_a_run_is_there_although_its_advice_is_not(raised: BaseException, status: str, said: tuple[str, ...]) -> None:
+    times = []
+
+    def once(torch: Any) -> None:
+        times.append(torch.zeros(64, dtype="f16", name="x"))
+        if len(times) > 1:
+            raise raised
+
+    found = kb.run(once, "one-cube", advise=True)
+    assert (found.status, found.remarks, found.advised) == (status, said, None)
+    assert found.exit_code == (0 if said else 130)
+    assert found.latency_ns == kb.run(lambda torch: torch.zeros(64, dtype="f16", name="x"), "one-cube").latency_ns
+
+
 def test_limits_end_a_run() -> None:
     def loops(torch: Any) -> None:
         while True:

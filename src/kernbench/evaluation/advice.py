@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -17,7 +18,7 @@ from itertools import combinations
 from typing import TypeAlias
 
 from kernbench.common.data_policy import DataPolicy
-from kernbench.common.errors import ConfigError
+from kernbench.common.errors import ConfigError, RunError, text_of
 from kernbench.common.units import ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine, Observer
@@ -108,7 +109,7 @@ class RepeatedProgram:
     data: DataPolicy = DataPolicy(keep=False)
 
     def simulate(self, machine: Topology, *observers: Observer) -> BenchResult:
-        """Run it on a machine. Raises what the program does."""
+        """Run it on a machine. RunError if the program fails."""
         with redirect_stdout(StringIO()):
             result = run_bench(
                 topology=machine,
@@ -120,7 +121,9 @@ class RepeatedProgram:
                 ccl=self.ccl,
                 frontends=self.frontends,
             )
-        result.raise_for_status()
+        failure = result.completion.error
+        if failure is not None:
+            raise RunError(f"the program fails when it runs again: {type(failure).__name__}: {text_of(failure)}")
         return result
 
     def time(self, machine: Topology) -> Timing:
@@ -194,7 +197,14 @@ def _variant(machine: Topology, names: Sequence[str]) -> Topology | None:
 
 _AUTOGRAD = "torch"
 """The module whose threads a forked process lacks: in one, a second backward is an error"""
-_task: tuple[Rerun, Sequence[Topology]] | None = None  # of this process, or of the one that it was forked from
+_task: tuple[Rerun, Sequence[Topology]] | None = None  # of a forked process
+
+
+def _take_task(rerun: Rerun, machines: Sequence[Topology]) -> None:
+    """Begin as a forked process: Ctrl-C ends it without a word, for the process it is of says what there is to say."""
+    global _task  # noqa: PLW0603 - how a forked process knows its task
+    _task = rerun, machines
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _simulate(number: int) -> Timing:
@@ -205,17 +215,13 @@ def _simulate(number: int) -> Timing:
 
 def _measure(machine: Topology, chosen: Sequence[Sequence[str]], rerun: Rerun, workers: int) -> list[Timing]:
     """Simulate all variants. Forked processes have the program as it is: nothing of it need be pickled."""
-    global _task  # noqa: PLW0603 - how a forked process knows its task
     machines = [made for made in (_variant(machine, names) for names in chosen) if made is not None]
     one_by_one = _AUTOGRAD in sys.modules or "fork" not in multiprocessing.get_all_start_methods()
     if workers < 2 or len(machines) < 2 or one_by_one:
         return [rerun(made) for made in machines]
-    _task = rerun, machines
-    try:
-        with ProcessPoolExecutor(min(workers, len(machines)), multiprocessing.get_context("fork")) as pool:
-            return list(pool.map(_simulate, range(len(machines))))
-    finally:
-        _task = None
+    forked, task = multiprocessing.get_context("fork"), (rerun, machines)
+    with ProcessPoolExecutor(min(workers, len(machines)), forked, _take_task, task) as pool:
+        return list(pool.map(_simulate, range(len(machines))))
 
 
 def _compare(

@@ -17,7 +17,7 @@ from kernbench.ccl.diagnostics import trace_ccl
 from kernbench.ccl.loading import check_ccl
 from kernbench.common.complaints import show
 from kernbench.common.data_policy import DataOptions, DataPolicy
-from kernbench.common.errors import BenchError, InputError, LimitReached, RunError
+from kernbench.common.errors import BenchError, InputError, LimitReached, RunError, text_of
 from kernbench.common.late import late
 from kernbench.common.program_line import ErrorPlace
 from kernbench.common.units import whole_ps
@@ -224,7 +224,7 @@ class _Simulation:
         return self._with_advice(found) if request.advise and result is not None and result.error is None else found
 
     def _with_advice(self, found: Run) -> Run:
-        """Run the program again, on the machine with ``refresh: spread`` and on faster ones."""
+        """Run the program again, on the machine with ``refresh: spread`` and on faster ones, until interrupted."""
         request = self.request
         program = late(ADVICE, "RepeatedProgram")(
             bench=request.bench,
@@ -234,7 +234,12 @@ class _Simulation:
             frontends=request.frontends,
             data=request.data,
         )
-        advice = late(ADVICE, "advise_program")(program, request.machine.topology)
+        try:
+            advice = late(ADVICE, "advise_program")(program, request.machine.topology)
+        except KeyboardInterrupt:  # what the program did is known
+            return replace(found, status="INTERRUPTED", exit_code=INTERRUPTED)
+        except RunError as error:
+            return replace(found, remarks=(*found.remarks, f"no advice: {text_of(error)}"))
         assert found.live is not None, "a run that has just ended has its engine"
         document = late(EXPLANATION, "advice_document")(advice)
         return replace(found, advised=document, live=replace(found.live, advice=advice))
