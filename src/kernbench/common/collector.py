@@ -1,7 +1,8 @@
-"""Python's garbage collector during a run, and while it is explained."""
+"""Python's garbage collector during a run, while it is explained, and at the end of the process."""
 
 from __future__ import annotations
 
+import atexit
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,3 +21,14 @@ def patient_collector() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+def collect_at_exit() -> None:
+    """Collect at exit, once however often asked: Triton's library complains of what is left, frozen or in cycles."""
+    atexit.unregister(_collect_all)
+    atexit.register(_collect_all)
+
+
+def _collect_all() -> None:
+    gc.unfreeze()
+    gc.collect()

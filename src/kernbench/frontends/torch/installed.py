@@ -12,6 +12,7 @@ from torch.nn.utils import clip_grad
 from torch.optim import optimizer
 from torch.utils import backend_registration, hooks
 
+from kernbench.common.collector import collect_at_exit
 from kernbench.common.errors import InputError
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import autocast, backward, compiling, device, operators
@@ -94,3 +95,4 @@ backward.install()
 torch.__future__.set_swap_module_params_on_conversion(True)
 # A backward pass of its own thread would be outside the simulation, which is one thread.
 torch.autograd.set_multithreading_enabled(False)
+collect_at_exit()  # PyTorch loads Triton's library

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import inspect
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,6 +20,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
+from kernbench.common.collector import collect_at_exit
 from kernbench.frontends.triton import (
     atomics,
     gpu_language,
@@ -108,12 +107,6 @@ def _language() -> None:
     """A function whose module has the language in it, under both its names."""
 
 
-def _let_go() -> None:
-    """At exit: else Triton's library complains of what cycles hold, above all those that the command line froze."""
-    gc.unfreeze()
-    gc.collect()
-
-
 def _install() -> None:
     builder = interpreter.interpreter_builder
     builder.__class__ = Builder
@@ -142,7 +135,7 @@ def _install() -> None:
     triton.testing.Mark._run = report_of(triton.testing.Mark._run)  # noqa: SLF001
     kernels.install()
     driver.set_active(TritonDriver())
-    atexit.register(_let_go)
+    collect_at_exit()
 
 
 _language_core = tl.core  # what the interpreter looks for among the globals of a kernel
