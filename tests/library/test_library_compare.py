@@ -41,6 +41,17 @@ def test_two_runs_and_their_files(runs: tuple[kb.Run, kb.Run], capsys: pytest.Ca
     assert len(repr(found).splitlines()) <= 10
 
 
+def test_settings_of_front_ends_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that counts loading takes longer for that."""
+    for name, *settings in (("a",), ("b", "--from-load")):
+        assert main(["run", "--bench", "hello-send", "--topology", "one-cube", *settings, "--json"]) == 0
+        Path(f"{name}.json").write_text(capsys.readouterr().out)
+    loaded = kb.load("b.json")
+    assert isinstance(loaded, kb.Run)
+    assert loaded.frontends == {"torch": {"from_load": True}}
+    assert "what differs: torch.from_load absent → true" in kb.compare("a.json", loaded).sentences
+
+
 def test_two_sweeps() -> None:
     one, other = (
         kb.sweep("hello-send", name, grid={"cube.hbm.num_pcs": [4, 8]}, workers=1) for name in ("one-cube", "edge")

@@ -154,6 +154,7 @@ class RunDocument(_ReadPart):
     sim_ns: float
     params: dict[str, Any]
     configuration: dict[str, Any]
+    frontends: dict[str, Any] = {}
     phases: tuple[PhaseUse, ...] = ()
     engines: tuple[EngineUse, ...] = ()
     launches: tuple[LaunchUse, ...] = ()
@@ -275,7 +276,7 @@ def _points(table: SweepTable) -> Iterator[ResultFigures]:
 
 
 def _figures(document: RunDocument) -> ResultFigures:
-    machine = flat_configuration(document.configuration)
+    machine = flat_configuration({**document.configuration, **document.frontends})
     return ResultFigures(_plain({"bench": document.bench, **machine, **_of_bench(document.params)}), document.row())
 
 

@@ -108,6 +108,7 @@ def run_of(document: Mapping[str, Any]) -> Run:
         operators=_read_as(tuple[OperatorUse, ...], given.get("operators", ())),
         remarks=_read_as(tuple[str, ...], given.get("remarks", ())),
         load=_read_as(LoadTime | None, given.get("load")),
+        frontends=_read_as(dict[str, Any], given.get("frontends", {})),
         printed=_read_as(tuple[PrintedLine, ...], given.get("printed", ())),
         findings=_read_as(tuple[Finding, ...] | None, _read_findings(given.get("findings"))),
         explained_before=_read_as(dict[str, Any] | None, given.get("explanation")),

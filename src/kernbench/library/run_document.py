@@ -49,6 +49,7 @@ def document_of(run: Run) -> dict[str, Any]:
         "remarks": list(run.remarks),
         "load": None if run.load is None else asdict(run.load),
         "printed": [asdict(each) for each in run.printed],
+        "frontends": dict(run.frontends),
     }
     document |= {name: said for name, said in further.items() if said}
     if run.findings is not None:

@@ -302,6 +302,7 @@ class _Simulation:
             data=engine.data_report(),
             exit_code=INTERRUPTED,
             load=load,
+            frontends=request.frontends.model_dump(mode="json", exclude_defaults=True),
             printed=engine.printed(),
             findings=findings,
             live=LiveRun(engine, machine, result, log, self.sanitizer, explanation),

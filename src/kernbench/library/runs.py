@@ -107,9 +107,10 @@ class Run:
     run that went well, else it happened at ``place``. ``said``: the program's own line. ``skipped``: comparisons that
     were not evaluated. ``leaked``, ``left``: memory and work that the program left. ``unmodelled``: operators that the
     host computed, and how often. ``operators``: those of a host library that took time, the longest first; ``remarks``:
-    what a front end has to say, and why there is no advice; ``load``: how long its program loaded. ``findings``: of the
-    sanitizer, if it looked. ``advised``: what a change would give, as a part of the document, if asked.
-    ``explained_before``: where the time went, likewise, of a run without its engine.
+    what a front end has to say, and why there is no advice; ``load``: how long its program loaded; ``frontends``:
+    their settings, without those that nobody changed. ``findings``: of the sanitizer, if it looked. ``advised``: what
+    a change would give, as a part of the document, if asked. ``explained_before``: where the time went, likewise, of a
+    run without its engine.
     """
 
     bench: str
@@ -136,6 +137,7 @@ class Run:
     operators: tuple[OperatorUse, ...] = ()
     remarks: tuple[str, ...] = ()
     load: LoadTime | None = None
+    frontends: Mapping[str, Any] = field(default_factory=dict)
     printed: tuple[PrintedLine, ...] = ()
     findings: tuple[Finding, ...] | None = None
     explained_before: Mapping[str, Any] | None = None
