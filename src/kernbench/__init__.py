@@ -9,10 +9,10 @@ Names are bound when they are first used, so importing the package costs nothing
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from kernbench.common import __version__ as __version__
+from kernbench.common.late import late
 
 if TYPE_CHECKING:
     from kernbench.common.errors import AbandonedError as AbandonedError
@@ -89,7 +89,7 @@ else:
         module = _NAMES.get(name)
         if module is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = vars(import_module(f"{__name__}.{module}"))[name]
+        found = globals()[name] = late(f"{__name__}.{module}", name)
         return found
 
     def __dir__():
