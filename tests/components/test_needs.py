@@ -32,7 +32,9 @@ def check_run(engine: NeedsEngine, trace: TraceLog) -> None:
         check(path, start, end)
         assert PathPart.WAIT not in {each.part for each in path.parts}, path
     for each, (path, _, _) in zip(engine.handles, paths[1:], strict=True):
-        assert path == PathFinder(trace.seen, engine.handles).of_request(each), "walked alone, or as a part of the run's"
+        assert path == PathFinder(trace.seen, engine.handles).of_request(each), (
+            "walked alone, or as a part of the run's"
+        )
 
 
 @given(

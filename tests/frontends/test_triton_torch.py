@@ -200,7 +200,8 @@ OF_TORCH = "import kernbench.torch\nimport torch\n\ndef run(bench):\n    torch.z
 
 
 @pytest.mark.parametrize(
-    "program", [pytest.param(EXAMPLE.read_text(), id="triton"), pytest.param(OF_TORCH, id="torch", marks=pytest.mark.slow)]
+    "program",
+    [pytest.param(EXAMPLE.read_text(), id="triton"), pytest.param(OF_TORCH, id="torch", marks=pytest.mark.slow)],
 )
 def test_a_run_leaves_nothing_on_stderr(program: str, tmp_path: Path) -> None:
     """Triton's library, which PyTorch loads too, complains at exit of objects that nobody has freed."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
@@ -61,6 +63,11 @@ _DECOMPOSITIONS: Mapping[TorchOperator, Lowering] = MappingProxyType(
 )
 
 
+_COMPILER = "torch._dynamo"
+"""PyTorch imports it when one of its functions first needs it, and leaves a cycle of all frames that are under way: as
+long as nobody collects that, it holds their tensors."""
+
+
 def run(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Carry ``operator`` out, one of whose arguments is on the machine, or whose result is to be.
 
@@ -92,7 +99,10 @@ def _is_loading(operator: TorchOperator) -> bool:
 
 
 def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    loaded = _COMPILER in sys.modules
     found = way_of(operator).carry_out(operator, args, kwargs)
+    if not loaded and _COMPILER in sys.modules:
+        gc.collect()  # once, or memory would be used again later than in the next run
     return on_host(operator, args, kwargs) if found is NotImplemented else found
 
 
