@@ -20,7 +20,8 @@ def patient_collector() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        if before != PATIENT:  # else somebody around this, or another thread, restores it
+            gc.set_threshold(*before)
 
 
 def collect_at_exit() -> None:

@@ -21,7 +21,7 @@ def late(module: str, name: str) -> Any:
 
 @contextmanager
 def _put_off_interrupt() -> Iterator[None]:
-    """Inside, Ctrl-C waits: NumPy, interrupted while it is imported, raises an ImportError and is of no use any more."""
+    """Inside, Ctrl-C waits: NumPy, interrupted while it is imported, raises an ImportError and is of no more use."""
     plain = signal.default_int_handler
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not plain:
         yield
