@@ -296,7 +296,7 @@ def test_arguments_follow_what_ranks_are(name: str) -> None:
     spec = machine("system.sips.count=4", "system.sips.topology=torus_2d", "system.sips.w=4", "system.sips.h=1").spec
     of_sips, of_pes = (find_algorithm(None, n, cfg) for n in (None, 4))
     assert isinstance(of_sips.kernel, ScheduledKernel)
-    told = [of_sips.kernel.named(each.args_for(spec, n_elem=9)) for each in (of_sips, of_pes)]
+    told = [of_sips.kernel.bind_args(each.args_for(spec, n_elem=9)) for each in (of_sips, of_pes)]
     assert [each["ranks_are_sips"] for each in told] == [True, False]
     assert told[0] == told[1] | {"ranks_are_sips": True}
 

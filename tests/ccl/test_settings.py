@@ -123,10 +123,10 @@ def test_kernel_args_take_them(module: str) -> None:
     """Beside the size and the ranks; without a ``dtype`` these are those of f16."""
     algorithm, cfg = import_module(f"kernbench.ccl.algorithms.{module}"), resolve_algorithm_config(CCL, NAMES[module])
     ranks = cfg.pop("world_size", 4)
-    named = algorithm.kernel.named(algorithm.kernel_args(n_elem=64, world_size=ranks, **cfg))
+    named = algorithm.kernel.bind_args(algorithm.kernel_args(n_elem=64, world_size=ranks, **cfg))
     assert (named["dtype"], named["n_elem"], named["n_slots"]) == ("f16", 64, 4)
     cfg["n_slots"], cfg["reduce_op"] = 9, "max"
-    named = algorithm.kernel.named(algorithm.kernel_args(n_elem=64, world_size=ranks, dtype="f32", **cfg))
+    named = algorithm.kernel.bind_args(algorithm.kernel_args(n_elem=64, world_size=ranks, dtype="f32", **cfg))
     assert (named["dtype"], named["n_slots"], named["reduce_op"]) == ("f32", 9, "max")
 
 

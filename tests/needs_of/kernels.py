@@ -190,7 +190,7 @@ class Kernels:
         given = max(each.time_ps for each in mine if each.sequence <= before)
         ipcq = self.run.machine.part(pe_part(*pe, "pe_ipcq"), PeIpcq)
         credited = given + next(each.credited_ps - each.time_ps for each in mine if each.credited_ps is not None)
-        here = self.run.log.part(pe_part(*pe, "pe_ipcq")), self.run.log.named(direction)
+        here = self.run.log.part(pe_part(*pe, "pe_ipcq")), self.run.log.intern(direction)
         rows = self.run.rows
         given_back = [
             each

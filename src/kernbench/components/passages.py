@@ -81,7 +81,7 @@ class TileLists:
         return TileList(
             self._timetables.shapes(shapes),
             np.array([log.tile(x.index) for x in tiles], np.int64),
-            np.array([log.named(self._amounts_of(x, command)) for x in tiles], np.int64),
+            np.array([log.intern(self._amounts_of(x, command)) for x in tiles], np.int64),
         )
 
 
@@ -94,7 +94,7 @@ class StageRows:
         self.clock = clock
         self.log = log
         self.parts = np.array([log.part(each) for each in components], np.int64)
-        self.what = log.named("stage")
+        self.what = log.intern("stage")
 
 
 class Passage:
@@ -172,7 +172,7 @@ class Passage:
             self.write()
         return self._places[at]
 
-    def begun_after(self) -> Cause:
+    def first_cause(self) -> Cause:
         """Return the cause of its first row."""
         return self._cause_of(self.timetable.externals[0])
 

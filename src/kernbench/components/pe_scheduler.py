@@ -440,7 +440,7 @@ class PeScheduler(Component):
             plan.inside -= 1
             self._end(plan, self._passages.row_of(passage, mark))
         elif plan.row < 0:
-            plan.row = plan.begun(self.clock.time, passage.begun_after())
+            plan.row = plan.begun(self.clock.time, passage.first_cause())
 
     def _resume_tokens(self) -> None:
         """Let the tiles that go by timetable go on by events."""
@@ -528,7 +528,7 @@ class PeScheduler(Component):
             Kind.TILE_ISSUE,
             start,
             token.cause,
-            what=log.named(amounts_of(tile, plan.command)),
+            what=log.intern(amounts_of(tile, plan.command)),
             launch=launch,
             line=line,
             tile=work.number,
@@ -549,7 +549,7 @@ class _StageWriter:
         self._rows = log.rows
         self._part = log.part(component)
         self._kind = int(kind)
-        self._what = log.named("stage")
+        self._what = log.intern("stage")
 
     def open(self, token: Token, start: int) -> Row:
         """Open the row of a tile that begins."""

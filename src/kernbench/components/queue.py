@@ -145,7 +145,7 @@ class Queue(QueuePair):
         self._memory = ""
         self._channel = ipcq.dma.queue
         self._requester = ipcq.dma.node.id
-        self._peer_direction_id = log.named(setup.peer.direction)
+        self._peer_direction_id = log.intern(setup.peer.direction)
         self._record_name = f"send {setup.direction}"
         self._credit_name = NONE  # in the log
         self._peer_slots: list[tuple[Access, Operand] | None] = [None] * n  # as the last messages filled them
@@ -385,7 +385,7 @@ class Queue(QueuePair):
         after, by = (row, BY_OPERAND) if row >= 0 else ROOT
         name = self._credit_name
         if name < 0:
-            name = self._credit_name = self.ipcq.machine.log.named(self.direction)
+            name = self._credit_name = self.ipcq.machine.log.intern(self.direction)
         start, end, opened = given_ps, come_ps, len(rows)
         rows.frombytes(
             pack_row(self._part, _CREDIT, name, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
@@ -405,9 +405,9 @@ class Queue(QueuePair):
         """Messages that were sent here and that no kernel has received, in order; they may be on their way yet."""
         base = self.my_rx_base_pa
         sender = None if base is None else self.ipcq.find_peer(self.peer.pe).find_queue_into(base)
-        return [] if sender is None else [self._describe(each) for each in sender.sent_from(self.taken)]
+        return [] if sender is None else [self._describe(each) for each in sender.list_sent(self.taken)]
 
-    def sent_from(self, sequence: int) -> list[Sent]:
+    def list_sent(self, sequence: int) -> list[Sent]:
         """Return the messages from number ``sequence`` on that were sent: the ring holds all that are not received."""
         found = [(each, self._sent[each % self.n_slots]) for each in range(sequence, self.my_head)]
         return [sent for each, sent in found if sent is not None and sent[0] == each]

@@ -215,7 +215,7 @@ class Log:
             self.parts.append(name)
         return found
 
-    def named(self, text: Hashable) -> int:
+    def intern(self, text: Hashable) -> int:
         """Return the ``WHAT`` shared by all rows that are about ``text`` or an equal value."""
         found = self._names.get(text)
         if found is None:

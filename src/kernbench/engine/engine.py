@@ -27,7 +27,7 @@ from kernbench.engine.deadlock import QueuePointers, deadlock, summary, waiting_
 from kernbench.engine.keeping import DataReport, Keeping
 from kernbench.engine.machine import Machine
 from kernbench.engine.part import Component, Outcome, is_builtin
-from kernbench.engine.part_check import check_parts, name_users_parts, named_failure
+from kernbench.engine.part_check import check_parts, name_failure, name_users_parts
 from kernbench.engine.queues import QueuePart, UnreceivedMessage, queue_part
 from kernbench.engine.records import PrintedLine, Printer
 from kernbench.engine.requests import Completion, Limits, RequestHandle, RequestTrace
@@ -210,7 +210,7 @@ class GraphEngine:
             for node in self.topology.topology_obj.extra_nodes:
                 self.machine.component(node.id)
         except Exception as error:
-            raise named_failure(error)  # noqa: B904 - its cause is known
+            raise name_failure(error)  # noqa: B904 - its cause is known
 
     @property
     def now(self) -> float:
@@ -279,7 +279,7 @@ class GraphEngine:
         handle = RequestHandle(numbered, self.machine.clock.time)
         log = self.machine.log
         cause = (NONE, By.NOTHING) if self._waited < 0 else (self._waited, By.HOST)
-        what, launch = log.named(msg.name), numbered.request_id
+        what, launch = log.intern(msg.name), numbered.request_id
         log.requests[launch] = log.open(
             log.part(HOST), Kind.REQUEST, handle.submitted_ps, cause, what=what, launch=launch
         )
@@ -291,7 +291,7 @@ class GraphEngine:
         try:
             self._entry(numbered).accept(numbered, partial(self._end, handle))
         except Exception as error:
-            failure = named_failure(error)
+            failure = name_failure(error)
             self._end(handle, Outcome(failure))
             raise failure  # noqa: B904 - its cause is known
         return handle
@@ -438,7 +438,7 @@ class GraphEngine:
         try:
             self.machine.clock.advance(until, enough)
         except Exception as error:
-            failure = named_failure(error)
+            failure = name_failure(error)
             if not isinstance(failure, PartError):
                 name_users_parts(error, self.machine.components)
                 raise
@@ -484,7 +484,7 @@ class GraphEngine:
             try:
                 self.machine.clock.advance()
             except Exception as error:
-                if not isinstance(named_failure(error), PartError):
+                if not isinstance(name_failure(error), PartError):
                     raise
             else:
                 return

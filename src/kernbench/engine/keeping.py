@@ -13,7 +13,7 @@ from kernbench.common.units import format_ns, format_size, ps_to_ns
 from kernbench.common.values import value
 from kernbench.core.clock import NEVER
 from kernbench.core.log import Log
-from kernbench.engine.recorder import Recorder, thinned
+from kernbench.engine.recorder import Recorder, strip_array
 
 COMMAND_BYTES = 512
 """A command that is kept counts as this much, whatever it is: its operands and its place in the log"""
@@ -120,5 +120,5 @@ class Keeping:
         recorder = self._recorder
         recorder.keep_data = False
         whats = self._log.whats
-        whats[:] = [thinned(what) for what in whats]
+        whats[:] = [strip_array(what) for what in whats]
         self._drop()

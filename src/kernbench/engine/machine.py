@@ -266,7 +266,7 @@ class Machine:
             Kind.CONTROL,
             self.clock.time,
             cause,
-            what=log.named(type(message).__name__),
+            what=log.intern(type(message).__name__),
             launch=request_id,
             parent=log.requests.get(request_id, NONE),
         )

@@ -152,7 +152,7 @@ class _Call:
         return f"at {self.frame.f_code.co_filename}:{self.line}"
 
 
-def named_failure(error: Exception) -> Exception:
+def name_failure(error: Exception) -> Exception:
     """Return the PartError for an ``error`` that comes out of the code of a user's part; else ``error`` itself."""
     calls = [*_calls(error)]
     parts = [part for part in (call.part for call in calls) if part is not None]

@@ -122,7 +122,7 @@ def name_of(what: object) -> str:
     return what.name
 
 
-def thinned(what: object) -> object:
+def strip_array(what: object) -> object:
     """Return what a run without data would say in place of ``what``: its name, of a MATH command its size too."""
     if isinstance(what, Command) and what.op is MATH:
         return MathSize(what.name, what.widest_bytes)
@@ -188,7 +188,7 @@ class ContentMaker:
             return False
         return msg.pattern is not None or msg.request_id in self.host_arrays or msg.request_id in self._written
 
-    def let_go(self, what: object) -> None:
+    def drop_array(self, what: object) -> None:
         """Drop the array of a host's write, which is in memory now."""
         assert isinstance(what, Recorded)
         assert isinstance(what.command, MemoryWriteMsg)
@@ -337,7 +337,7 @@ class Recorder:
             what = len(log.whats)
             if what >= self.most_commands:
                 self.on_full()
-            log.whats.append(command if self.keep_data else thinned(command))
+            log.whats.append(command if self.keep_data else strip_array(command))
         else:
             key = (command.name, nbytes)
             what = self._computed.get(key, NONE)
@@ -363,7 +363,7 @@ class Recorder:
         else:
             what = self._names.get(name, NONE)
             if what < 0:
-                what = self._names[name] = log.named(name)
+                what = self._names[name] = log.intern(name)
         rows, (after, by) = log.rows, cause
         row = len(rows)
         rows.frombytes(
@@ -380,7 +380,7 @@ class Recorder:
             self.on_full()
         launch, tile, parent = event.launch_id, NONE, NONE
         if isinstance(what, TileMove):  # a part of its composite, which knows the launch
-            kind, number = Kind.DMA_READ if what.reading else Kind.DMA_WRITE, log.named(what.operand)
+            kind, number = Kind.DMA_READ if what.reading else Kind.DMA_WRITE, log.intern(what.operand)
             tile, whole = log.tile(what.tile), self._operations.get(what.parent)
             if whole is not None:
                 parent, rows = whole.row, log.rows
@@ -392,7 +392,7 @@ class Recorder:
             else:
                 kind = Kind.MEMORY_WRITE if isinstance(command, MemoryWriteMsg) else Kind.MEMORY_READ
             if not self.keep_data:
-                number = log.named(command.name)
+                number = log.intern(command.name)
             elif isinstance(what, Recorded) and isinstance(command, Command) and isinstance(what.places, tuple):
                 number = log.about(condense(command, what.places))
             else:

@@ -159,7 +159,7 @@ class RecordViews(OpLog):
         if row < 0:
             self._samples[-1 - row].array = data
         else:
-            self._contents.let_go(self._log.whats[self._log.rows[row + WHAT]])
+            self._contents.drop_array(self._log.whats[self._log.rows[row + WHAT]])
         if seq < len(self._records) and self._records[seq] is not _NOT_MADE:
             self._records[seq].data = data
 

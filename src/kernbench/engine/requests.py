@@ -84,12 +84,12 @@ class RequestHandle:
             self.msg.correlation_id,
             ps_to_ns(self.submitted_ps),
             ps_to_ns(self.ended_ps),
-            self._ended().error,
+            self._require_outcome().error,
         )
 
     def trace(self, transfers: Iterable[Transfer]) -> RequestTrace:
         """Return where its time went; ``transfers``: those of the run. KernbenchError while it is under way."""
-        kernels: tuple[PeReport, ...] = tuple(r for r in self._ended().reports if r.end_ps)
+        kernels: tuple[PeReport, ...] = tuple(r for r in self._require_outcome().reports if r.end_ps)
         exec_ns = {r.pe: ps_to_ns(r.end_ps - r.start_ps) for r in kernels}
         total = ps_to_ns(self.ended_ps - self.submitted_ps)
         running = max((r.end_ps for r in kernels), default=0) - min((r.start_ps for r in kernels), default=0)
@@ -97,7 +97,7 @@ class RequestHandle:
         late = tuple(r.pe for r in kernels if r.late)
         return RequestTrace(total, exec_ns, total - ps_to_ns(running), late, within)
 
-    def _ended(self) -> Outcome:
+    def _require_outcome(self) -> Outcome:
         if self.outcome is None:
             raise KernbenchError(f"request {self.request_id} has not completed yet; wait for it")
         return self.outcome

@@ -204,14 +204,14 @@ class OpenComposites:
         hit: list[_OperandClaim] = []
         for x in operands:
             if x.__class__ is Operand and x.space in self.written:
-                hit += _met(x, self._writes[x.space])
+                hit += _find_overlapping(x, self._writes[x.space])
         return _groups([claim.stream for claim in hit]) if hit else []
 
     def using(self, operand: Operand | None) -> list[EntangledGroup]:
         """Return the groups with a composite that reads or writes some bytes of ``operand``."""
         if operand is None or operand.space not in self.claimed:
             return []
-        hit = _met(operand, self._claims[operand.space])
+        hit = _find_overlapping(operand, self._claims[operand.space])
         return _groups([claim.stream for claim in hit]) if hit else []
 
     def advance(self, groups: Iterable[EntangledGroup], limit: int) -> list[Due]:
@@ -361,7 +361,7 @@ class TiledReplay:
         return steps
 
 
-def _met(operand: Operand, index: ExtentIndex[_OperandClaim]) -> list[_OperandClaim]:
+def _find_overlapping(operand: Operand, index: ExtentIndex[_OperandClaim]) -> list[_OperandClaim]:
     """Return the claims that ``operand`` meets: ranges first, bytes only where ranges do."""
     near: list[_OperandClaim] = []
     for low, high in bounds(operand):

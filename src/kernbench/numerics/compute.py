@@ -24,7 +24,7 @@ from kernbench.common.operators import (
 from kernbench.core.op_log import COPIES, Work
 from kernbench.messages.commands import NO_PARAMS, NOWHERE, Epilogue, MemoryRef, Operand
 from kernbench.messages.requests import HostBytes
-from kernbench.numerics.memory import as_bytes, repeated
+from kernbench.numerics.memory import as_bytes, repeat_pattern
 from kernbench.numerics.operands import OperandMemory
 
 Rule: TypeAlias = Callable[[Work, OperandMemory, DType, bool], Array]
@@ -156,7 +156,7 @@ def _apply_host_write(work: Work, memory: OperandMemory, acc: DType, private: bo
     if data is not None:
         raw = data.array() if isinstance(data, HostBytes) else as_bytes(data).reshape(-1)
     elif work.params.pattern:
-        raw = repeated(work.params.pattern, out.nbytes)
+        raw = repeat_pattern(work.params.pattern, out.nbytes)
     else:
         raise RunError("a memory write has neither data nor a pattern (a replay takes the data)")
     if raw.nbytes != out.nbytes:

@@ -198,7 +198,7 @@ class MemoryStore:
 
     def fill(self, space: str, addr: int, nbytes: int, pattern: int | bytes) -> None:
         """Repeat ``pattern`` (a byte value or bytes; the last repetition may be cut) over ``nbytes`` from ``addr``."""
-        self.write(space, addr, repeated(bytes((pattern,)) if isinstance(pattern, int) else pattern, nbytes))
+        self.write(space, addr, repeat_pattern(bytes((pattern,)) if isinstance(pattern, int) else pattern, nbytes))
 
     @property
     def is_tracked(self) -> bool:
@@ -366,7 +366,7 @@ def reach(shape: Shape, strides: Shape) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
 
 
-def repeated(pattern: bytes, nbytes: int) -> Array:
+def repeat_pattern(pattern: bytes, nbytes: int) -> Array:
     """``pattern`` again and again, ``nbytes`` in all; the last may be cut."""
     # NumPy lists every repetition, so it gets few and long ones.
     unit = pattern * (1 + min(nbytes, GRANULE_BYTES) // len(pattern))

@@ -172,7 +172,7 @@ class CriticalPath:
     @property
     def parts(self) -> tuple[Spent, ...]:
         """Time by part, in the order of a request's way; adds up to ``ps``."""
-        return spent(self.steps)
+        return sum_by_part(self.steps)
 
     @property
     def lines(self) -> tuple[LineTime, ...]:
@@ -182,11 +182,12 @@ class CriticalPath:
             if step.line and step.launch_id == self.launch_id:
                 by_line.setdefault(step.line, []).append(step)
         return tuple(
-            LineTime(line, sum(step.ps for step in steps), spent(steps)) for line, steps in sorted(by_line.items())
+            LineTime(line, sum(step.ps for step in steps), sum_by_part(steps))
+            for line, steps in sorted(by_line.items())
         )
 
 
-def spent(steps: Iterable[PathStep]) -> tuple[Spent, ...]:
+def sum_by_part(steps: Iterable[PathStep]) -> tuple[Spent, ...]:
     """Time by part, without parts that took none."""
     found = dict.fromkeys(PathPart, 0)
     for step in steps:

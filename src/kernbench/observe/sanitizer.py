@@ -196,7 +196,7 @@ class Sanitizer(Observer):
         for misuse in self._queues.misuses(self._log, ends):
             finding = self._misuse(misuse)
             _note(found, ("slot", finding.kernel, finding.line, finding.side.action), finding)
-        for message in self._queues.left(busy):
+        for message in self._queues.list_unreceived(busy):
             finding = self._describe_left(message)
             _note(found, ("message", finding.kernel, finding.line), finding)
         fences = self._fence_ends()
@@ -466,7 +466,7 @@ class QueueWatch:
                 found[pe_part(*message.pe, "pe_ipcq"), message.sent_ps, message.pa] = NEVER if end < 0 else end
         return found
 
-    def left(self, busy: Collection[PeCoord]) -> Iterator[QueueMessage]:
+    def list_unreceived(self, busy: Collection[PeCoord]) -> Iterator[QueueMessage]:
         """Messages that lie in queues though no kernel is ``busy`` on their PE to receive them."""
         for each in self._log.messages.values():
             if each.arrived_ps < NEVER and each.taken_ps == NEVER and each.peer not in busy:

@@ -101,7 +101,7 @@ class Seen:
         self._issues = issues[np.argsort(columns.part[issues], kind="stable")]
         self._issuers = columns.part[self._issues]
         self._ordered: dict[Row, Row] = {}  # by the row that brought it to a SIP, the order that its last PE had
-        orders = (columns.what == self.machine.log.named(PeOrder.__name__)) & (columns.kind == Kind.CONTROL)
+        orders = (columns.what == self.machine.log.intern(PeOrder.__name__)) & (columns.kind == Kind.CONTROL)
         for n in np.flatnonzero(orders).tolist():
             first = int(columns.cause[columns.cause[n]]) * WIDTH
             if columns.end[n] >= columns.end[self._ordered.get(first, n * WIDTH) // WIDTH]:

@@ -70,21 +70,21 @@ class Claim:
         if not profile.n_full:
             return self.peak
         last = min((now - first) // profile.pace[self.hop], profile.n_full)
-        peak = max(self._held_at(first + k * profile.pace[self.hop]) for k in (max(last - 1, 0), last))
+        peak = max(self._sum_fifo_bytes(first + k * profile.pace[self.hop]) for k in (max(last - 1, 0), last))
         for k in range(last + 1):
             at = first + k * profile.pace[self.hop]
             if not any(e.over_at > at for e in self.earlier):
                 break
-            peak = max(peak, self._held_at(at))
+            peak = max(peak, self._sum_fifo_bytes(at))
         return peak
 
     def find_peak(self, claims: Iterable[Claim]) -> None:
         """Set ``peak`` from the ``claims`` on the link before this one, of which some may have several packets."""
         first = self.transfer.start_ps + self.transfer.profile.offsets[self.hop]
         self.earlier = _still_there(claims, first)
-        self.peak = self.peak_until(self.over_at) if self.transfer.profile.n_full else self._held_at(first)
+        self.peak = self.peak_until(self.over_at) if self.transfer.profile.n_full else self._sum_fifo_bytes(first)
 
-    def _held_at(self, at: int) -> int:
+    def _sum_fifo_bytes(self, at: int) -> int:
         """Return the bytes in the FIFO at ``at``: its own, and those of the claims before it."""
         return sum(
             each.transfer.profile.resident_bytes(each.hop, at - each.transfer.start_ps)

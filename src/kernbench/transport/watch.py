@@ -52,7 +52,7 @@ class Watch:
             way, nbytes, transfer.injected_ps, route.latency_ps(nbytes), self._about(transfer)
         )
         transfer.ahead, port.left = port.left, transfer.number
-        transfer.done = partial(self._delivered, transfer.done)
+        transfer.done = partial(self._close_transfer, transfer.done)
 
     def redirected(self, transfer: Transfer) -> None:
         """Note that a part on its way has chosen how a transfer goes on."""
@@ -94,14 +94,14 @@ class Watch:
         if links is not None:
             links += (transfer.number, link.index, start, end, nbytes)
 
-    def _delivered(self, done: Callable[[Transfer], None] | None, transfer: Transfer) -> None:
+    def _close_transfer(self, done: Callable[[Transfer], None] | None, transfer: Transfer) -> None:
         end = transfer.delivered_ps
         if self._observed.close_transfer(transfer.number, end):
-            self._observed.note_held(transfer.number, *self._waited_for(transfer, end))
+            self._observed.note_held(transfer.number, *self._find_blocker(transfer, end))
         if done is not None:
             done(transfer)
 
-    def _waited_for(self, transfer: Transfer, end: int) -> tuple[int, int]:
+    def _find_blocker(self, transfer: Transfer, end: int) -> tuple[int, int]:
         """Return what the last byte waited for, and which transfer was in front."""
         link = self._held.pop(transfer.number, None)
         if transfer.supplies is not None:

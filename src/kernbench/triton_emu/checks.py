@@ -200,7 +200,7 @@ def axis_of(axis: int, shape: Shape) -> int:
     return found % len(shape)
 
 
-def reshaped(value: Ints, shape: Shape) -> Shape:
+def resolve_shape(value: Ints, shape: Shape) -> Shape:
     """Return the shape ``value`` for the elements of ``shape``; one axis may be -1, for the rest."""
     asked = ints("a shape", value)
     known = prod(n for n in asked if n != -1)

@@ -64,8 +64,8 @@ class KernelRun:
         file: str | None = None,
     ) -> None:
         """``file``: as ``KernelRunner`` says."""
-        seen: dict[str, object] = {name: _seen(value) for name, value in kwargs.items()}
-        self._runner = KernelRunner(function, tuple(map(_seen, args)), seen, file)
+        seen: dict[str, object] = {name: _argument_of(value) for name, value in kwargs.items()}
+        self._runner = KernelRunner(function, tuple(map(_argument_of, args)), seen, file)
         self._maker = CommandMaker(site, scratch)
         seen["tl"] = TLContext(self._maker, self._runner)
         self.resume = self._runner.resume
@@ -110,5 +110,5 @@ def begin_run(
     return KernelRun(function, args, kwargs, site, scratch, file)
 
 
-def _seen(arg: LaunchArg) -> int | float | str | bool | tuple[int, ...] | None:
+def _argument_of(arg: LaunchArg) -> int | float | str | bool | tuple[int, ...] | None:
     return arg.va if isinstance(arg, TensorArg) else arg

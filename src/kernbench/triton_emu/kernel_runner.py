@@ -96,7 +96,7 @@ class KernelRunner:
         except KeyboardInterrupt:
             raise
         except BaseException as leaving:
-            raise _left(leaving) from None
+            raise _make_exit_error(leaving) from None
         finally:
             self.inside = False
         # What a dead greenlet hands over is the kernel's return value, or the answer that it cannot take.
@@ -131,7 +131,7 @@ class KernelRunner:
         except KeyboardInterrupt:
             raise
         except BaseException as leaving:
-            raise _left(leaving) from None
+            raise _make_exit_error(leaving) from None
         finally:
             self.inside = False
         # What a dead greenlet hands over is the kernel's return value, or the answer that it cannot take.
@@ -190,7 +190,7 @@ def _suggest_name(error: Exception) -> None:
             error.args = (f"{error}; {hint.rstrip()}",)
 
 
-def _left(leaving: BaseException) -> RunError:
+def _make_exit_error(leaving: BaseException) -> RunError:
     """Note that ``sys.exit``, or another exit that is no error, has left the kernel."""
     return exit_error(leaving).with_traceback(traceback_of_kernel(leaving.__traceback__))
 

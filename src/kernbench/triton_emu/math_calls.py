@@ -24,7 +24,7 @@ from kernbench.triton_emu.checks import (
     no_array,
     number_as,
     permutation,
-    reshaped,
+    resolve_shape,
 )
 from kernbench.triton_emu.handles import Handle, Number, View
 from kernbench.triton_emu.issuer import Issuer
@@ -274,7 +274,7 @@ class MathCalls(ElementwiseCalls):
     def reshape(self, x: Handle, shape: Ints) -> Handle:
         """``x`` with its elements, row by row, in another shape; one axis may be -1. A view: no command, no time."""
         self._runner.check()
-        extent = reshaped(shape, self._own(x).shape)
+        extent = resolve_shape(shape, self._own(x).shape)
         return x if extent == x.shape else View(x, extent)
 
     def part(self, x: Handle, index: int) -> Handle:

@@ -122,7 +122,7 @@ class ScheduledKernel:
             return self.schedule(**given)
         return self.schedule(**{name: given[name] for name in self._wanted if name in given})
 
-    def named(self, args: Sequence[Any]) -> dict[str, Any]:
+    def bind_args(self, args: Sequence[Any]) -> dict[str, Any]:
         """Return the ``args`` of a launch, by name."""
         own = len(self._names)
         names = (*self._names, *args[own])  # then those that only this launch has
@@ -162,7 +162,7 @@ class ScheduledKernel:
         self, pointers: Sequence[Any], args: Sequence[Any], ids: tuple[int, int, int], counts: tuple[int, int, int]
     ) -> tuple[list[Op], list[Any]]:
         """Return all commands of a PE, and where in the tensors at ``pointers`` they access: None where nowhere."""
-        values = self.named(args)
+        values = self.bind_args(args)
         place = self.place(values, ids, counts)
         shares = tuple(self.shares(values, place))
         if not shares:
@@ -219,7 +219,7 @@ def _ops_at(
 ) -> tuple[list[Op], list[tuple[int, int]]]:
     """Return the commands at ``place`` for ``shares``, and their accesses: in which tensor, and how far behind
     where the first share begins in it."""
-    values = kernel.named(args)
+    values = kernel.bind_args(args)
     item = element_type(values["dtype"]).itemsize
     alike: list[_Alike] = []
     accesses: list[tuple[int, int]] = []
