@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.frontends.triton.descriptors import Box, ElementDescriptor, List, describe, in_bytes, summed
+from kernbench.frontends.triton.descriptors import Box, ElementDescriptor, List, add_offsets, describe, in_bytes
 
 ITEM = 4
 MEMORY = np.arange(4096, dtype=np.int32)
@@ -159,8 +159,8 @@ def test_offsets_beyond_32_bits_add_up(item: type[np.signedinteger[Any]]) -> Non
     """`ptr + row * stride + column`: each offset may fit 32 bits, the element is where their sum says."""
     rows, columns = np.array([0, FAR], item)[:, None], np.arange(0, 32, 8, dtype=item)
     expected = [[row + column for column in range(0, 32, 8)] for row in (0, FAR)]
-    assert summed(rows, columns).tolist() == expected
-    assert summed(-rows, -columns).tolist() == [[-at for at in row] for row in expected]
+    assert add_offsets(rows, columns).tolist() == expected
+    assert add_offsets(-rows, -columns).tolist() == [[-at for at in row] for row in expected]
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 4])

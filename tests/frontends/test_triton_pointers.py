@@ -17,7 +17,7 @@ import kernbench.triton  # noqa: E402, F401, I001 - before triton
 import triton.language as tl  # noqa: E402
 
 from kernbench.frontends.triton.descriptors import describe  # noqa: E402
-from kernbench.frontends.triton.pointers import PointerHandle, described, moved, shape_of  # noqa: E402
+from kernbench.frontends.triton.pointers import PointerHandle, describe_pointers, move_pointers, shape_of  # noqa: E402
 from kernbench.frontends.triton.running import Running, begin, running  # noqa: E402
 from kernbench.frontends.triton.values import TensorHandle  # noqa: E402
 
@@ -54,15 +54,15 @@ def offsets(shape: tuple[int, ...]) -> st.SearchStrategy[Array]:
 def test_moves_add_up_as_in_numpy(data: st.DataObject, shape: tuple[int, ...]) -> None:
     pointers, expected = PointerHandle(4096, TO_F16).repeated(shape), np.full(shape, 4096)
     for each in data.draw(st.lists(offsets(shape), max_size=4)):
-        pointers, expected = moved(pointers, offset(each)), expected + WIDTH * each.astype(np.int64)
+        pointers, expected = move_pointers(pointers, offset(each)), expected + WIDTH * each.astype(np.int64)
         assert shape_of(pointers) == shape
     assert (pointers.data.astype(np.int64) == expected).all()
     mask = data.draw(st.none() | st.integers(0, 2 ** (shape[0] + 1)).map(lambda n: np.arange(np.prod(shape)) < n))
     mask = None if mask is None else mask.reshape(shape)
     for writing in (False, True):
-        for again in (pointers, moved(pointers, offset(np.full(shape, 7)))):
+        for again in (pointers, move_pointers(pointers, offset(np.full(shape, 7)))):
             wanted = describe(again.data, mask, WIDTH, writing=writing)
-            assert described(again, mask, WIDTH, writing=writing) == wanted
+            assert describe_pointers(again, mask, WIDTH, writing=writing) == wanted
 
 
 @pytest.mark.parametrize("item", ["int32", "int64"])
@@ -73,10 +73,12 @@ def test_addresses_beyond_4_gib(item: str, shape: tuple[int, ...]) -> None:
     places = [3 * at for at in far.tolist()]
     pointers = PointerHandle(4096, TO_F16).repeated(shape)
     for _ in range(3):
-        pointers = moved(pointers, offset(far.astype(item)))
+        pointers = move_pointers(pointers, offset(far.astype(item)))
     addresses = [4096 + WIDTH * place for place in places]
     assert pointers.data.tolist() == addresses
-    assert described(pointers, None, WIDTH, writing=False) == describe(np.array(addresses), None, WIDTH, writing=False)
+    assert describe_pointers(pointers, None, WIDTH, writing=False) == describe(
+        np.array(addresses), None, WIDTH, writing=False
+    )
 
 
 @pytest.mark.parametrize("step", [2**31, -(2**31) - 1, 3 * 2**31])
@@ -85,21 +87,21 @@ def test_moves_of_4_gib_at_once(step: int) -> None:
     columns, start = np.arange(4), 2**34
     expected = (start + WIDTH * (step + columns)).tolist()
     addresses = TensorHandle(np.full(4, start, np.uint64), TO_F16)
-    assert moved(addresses, offset(step + columns)).data.tolist() == expected
-    assert moved(PointerHandle(start, TO_F16, np.array([step])), offset(columns)).data.tolist() == expected
+    assert move_pointers(addresses, offset(step + columns)).data.tolist() == expected
+    assert move_pointers(PointerHandle(start, TO_F16, np.array([step])), offset(columns)).data.tolist() == expected
 
 
 def test_blocks_that_a_loop_goes_through_have_one_plan(kernel: Running) -> None:
-    block = moved(PointerHandle(4096, TO_F16).repeated((4, 8)), offset(np.arange(32).reshape(4, 8)))
+    block = move_pointers(PointerHandle(4096, TO_F16).repeated((4, 8)), offset(np.arange(32).reshape(4, 8)))
     for _ in range(5):
-        described(block, None, WIDTH, writing=False)
-        block = moved(block, offset(np.broadcast_to(np.int32(64), (4, 8))))
+        describe_pointers(block, None, WIDTH, writing=False)
+        block = move_pointers(block, offset(np.broadcast_to(np.int32(64), (4, 8))))
     assert len(kernel.plans) == 1
 
 
 def test_plans_of_arrays_that_are_gone_are_not_found(kernel: Running) -> None:
     """Python may give another array the number of one that is gone: a plan keeps its array."""
     for n in range(300):
-        block = moved(PointerHandle(0, TO_F16), offset(np.arange(8) * (n + 1)))
-        assert described(block, None, WIDTH, writing=True) == describe(block.data, None, WIDTH, writing=True)
+        block = move_pointers(PointerHandle(0, TO_F16), offset(np.arange(8) * (n + 1)))
+        assert describe_pointers(block, None, WIDTH, writing=True) == describe(block.data, None, WIDTH, writing=True)
     assert len(kernel.plans) <= 64

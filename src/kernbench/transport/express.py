@@ -186,7 +186,7 @@ def tell_course(transfer: Transfer, watch: Watch, now: int, told: Sequence[int] 
         if watch.keeps_links and known <= last:
             start, end = begin + profile.start(known, hop), begin + profile.start(last, hop)
             end += link.serialise_ps(transfer.size_of(transfer.resumed_at + last))
-            watch.carried(transfer, link, start, end, nbytes - known * profile.packet_bytes)
+            watch.note_traffic(transfer, link, start, end, nbytes - known * profile.packet_bytes)
 
 
 class Express:
@@ -474,7 +474,7 @@ class Express:
             link.free_at = max(link.free_at, start + link.serialise_ps(size))
             here.ready_at = max(here.ready_at, tail)
             if self.watch.on:
-                self.watch.placed(transfer, link, here)
+                self.watch.note_packet_grant(transfer, link, here)
             if hop and tail > now:
                 before = links[hop - 1]
                 before.used += size

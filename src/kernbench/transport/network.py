@@ -272,7 +272,7 @@ class Network:
         """
         transfer.injected_ps = self.clock.time
         if self.watch.on:
-            self.watch.sent(transfer)
+            self.watch.open_transfer(transfer)
         if supply is not None or open_ended:
             transfer.extend_supplies(supply)
         if self.express_enabled and self.express.admit(transfer):
@@ -294,7 +294,7 @@ class Network:
         port.undelivered += 1
         transfer.injected_ps = self.clock.time
         if self.watch.on:
-            self.watch.sent(transfer)
+            self.watch.open_transfer(transfer)
         if not self.express.admit(transfer):
             self._by_packets(transfer)
         return transfer
@@ -326,7 +326,7 @@ class Network:
         if transfer.hop_times is not None:
             transfer.hop_times.resize(len(links))
         if self.watch.on:
-            self.watch.redirected(transfer)
+            self.watch.note_detour(transfer)
 
     def run(self, until_ns: float | None = None) -> None:
         """Run until nothing is left (or ``until_ns``); TransportError when packets are stuck for ever."""

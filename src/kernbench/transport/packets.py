@@ -142,9 +142,9 @@ def grant(link: Link, source: Input, now: int) -> None:
     transfer, watch = packet.transfer, link.watch
     if watch.on:
         if link.had != transfer.number or source.left != transfer.number:
-            watch.granted(link, source, transfer, now)
+            watch.note_grant(link, source, transfer, now)
         if watch.keeps_links:
-            watch.carried(transfer, link, now, free, size)
+            watch.note_traffic(transfer, link, now, free, size)
     link.free_at = free
     link.granted_bytes += size
     link.busy_ps += free - now

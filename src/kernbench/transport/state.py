@@ -101,13 +101,13 @@ class LinkWatch(Protocol):
     on: bool
     keeps_links: bool
 
-    def granted(self, link: Link, source: Input, transfer: Transfer, now: int) -> None:
+    def note_grant(self, link: Link, source: Input, transfer: Transfer, now: int) -> None:
         """Take note: a packet gets the link."""
 
     def note_stall(self, link: Link, transfer: Transfer) -> None:
         """Take note: a packet gets the link that has waited for space behind it."""
 
-    def carried(self, transfer: Transfer, link: Link, start: int, end: int, nbytes: int) -> None:
+    def note_traffic(self, transfer: Transfer, link: Link, start: int, end: int, nbytes: int) -> None:
         """Take note: the link was busy with one or more packets."""
 
 

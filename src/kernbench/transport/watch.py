@@ -40,7 +40,7 @@ class Watch:
         self.on, self.keeps_links, self._observed = True, observed.links is not None, observed
         self._part, self._about = part, about
 
-    def sent(self, transfer: Transfer) -> None:
+    def open_transfer(self, transfer: Transfer) -> None:
         """Open the row of a transfer that is put on its port."""
         route, nbytes, port = transfer.route, transfer.nbytes, transfer.port
         way = self._ways.get(route)
@@ -54,7 +54,7 @@ class Watch:
         transfer.ahead, port.left = port.left, transfer.number
         transfer.done = partial(self._close_transfer, transfer.done)
 
-    def redirected(self, transfer: Transfer) -> None:
+    def note_detour(self, transfer: Transfer) -> None:
         """Note that a part on its way has chosen how a transfer goes on."""
         route = transfer.route
         taken = self._taken.setdefault(route.links, len(self.routes))
@@ -62,7 +62,7 @@ class Watch:
             self.routes.append(route)
         self._observed.redirect_transfer(transfer.number, taken, route.latency_ps(transfer.nbytes))
 
-    def granted(self, link: Link, source: Input, transfer: Transfer, now: int) -> None:
+    def note_grant(self, link: Link, source: Input, transfer: Transfer, now: int) -> None:
         """Note a grant of ``link``, which, or whose input, another packet had before; its figures are still of then.
 
         It has waited if one of them came free only now.
@@ -84,11 +84,11 @@ class Watch:
         """Note that a packet has waited for space behind ``link``: in front is nobody in particular."""
         self._held[transfer.number] = link.index, NONE
 
-    def placed(self, transfer: Transfer, link: Link, source: Input) -> None:
+    def note_packet_grant(self, transfer: Transfer, link: Link, source: Input) -> None:
         """Note that a packet of a transfer that was express has been granted ``link``."""
         link.had = source.left = transfer.number
 
-    def carried(self, transfer: Transfer, link: Link, start: int, end: int, nbytes: int) -> None:
+    def note_traffic(self, transfer: Transfer, link: Link, start: int, end: int, nbytes: int) -> None:
         """Note that a link was busy with one or more packets."""
         links = self._observed.links
         if links is not None:

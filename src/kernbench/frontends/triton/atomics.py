@@ -10,7 +10,7 @@ from triton._C.libtriton import ir
 from kernbench.frontends.triton.calls import result_is_dropped
 from kernbench.frontends.triton.descriptors import Box
 from kernbench.frontends.triton.memory import memory_type
-from kernbench.frontends.triton.pointers import described, shape_of
+from kernbench.frontends.triton.pointers import describe_pointers, shape_of
 from kernbench.frontends.triton.running import running
 from kernbench.frontends.triton.values import Symbolic, TensorHandle, Value, known, whole
 from kernbench.triton_emu.handles import Handle
@@ -54,7 +54,7 @@ def _issue(operation: Any, atomic: Atomic, operands: tuple[Handle, ...]) -> Valu
     ty, shape = atomic.pointers.get_element_ty(), shape_of(atomic.pointers)
     item = memory_type(ty)
     mask = None if atomic.mask is None else known(atomic.mask)
-    what = described(atomic.pointers, mask, item.itemsize, writing=True)
+    what = describe_pointers(atomic.pointers, mask, item.itemsize, writing=True)
     kernel = running().tl
     if what is None:
         return TensorHandle(Symbolic(kernel.zeros(shape, item), shape), ty)

@@ -16,10 +16,10 @@ from triton.runtime import interpreter
 from kernbench.common.dtypes import I8, Array, Shape
 from kernbench.frontends.triton.atomics import Atomic, change, compare_and_swap
 from kernbench.frontends.triton.calls import result_is_added
-from kernbench.frontends.triton.descriptors import in_bytes, repeated, thin
+from kernbench.frontends.triton.descriptors import broadcast, in_bytes, thin
 from kernbench.frontends.triton.libdevice import call, upper_product
 from kernbench.frontends.triton.memory import load, store
-from kernbench.frontends.triton.pointers import PointerHandle, moved
+from kernbench.frontends.triton.pointers import PointerHandle, move_pointers
 from kernbench.frontends.triton.running import refused, running
 from kernbench.frontends.triton.values import (
     MACHINE_TYPES,
@@ -130,7 +130,7 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_addptr(self, ptr: Value, offset: Value) -> Value:
         """A pointer moved on by known elements."""
-        return moved(ptr, offset)
+        return move_pointers(ptr, offset)
 
     def create_make_tensor_descriptor(
         self,
@@ -189,7 +189,7 @@ class Builder(interpreter.InterpreterBuilder):
         made = None if a.dtype.kind == "b" else op(a, b)
         if made is None or (made.dtype != a.dtype and made.dtype.kind != "b"):
             return super().binary_op(lhs, rhs, op)
-        return value_of(repeated(made, _common(lhs.data.shape, rhs.data.shape)), lhs.dtype.scalar)
+        return value_of(broadcast(made, _common(lhs.data.shape, rhs.data.shape)), lhs.dtype.scalar)
 
     def unary_op(self, arg: Value, op: Any) -> Value:
         """Any operator of one value."""
@@ -256,7 +256,7 @@ class Builder(interpreter.InterpreterBuilder):
         """Every conversion of a value."""
         to = dst_type.scalar
         if not is_symbolic(src):
-            return value_of(repeated(thin(src.data).astype(numpy_type(to)), src.data.shape), to)
+            return value_of(broadcast(thin(src.data).astype(numpy_type(to)), src.data.shape), to)
         x = src.data
         return TensorHandle(Symbolic(running().tl.cast(x.handle, machine_type(to)), x.shape, x.swapped), to)
 
@@ -308,7 +308,7 @@ class Builder(interpreter.InterpreterBuilder):
         if isinstance(arg, PointerHandle):
             return arg.repeated(tuple(shape))
         if not is_symbolic(arg):
-            return value_of(repeated(arg.data, tuple(shape)), arg.dtype.scalar)
+            return value_of(broadcast(arg.data, tuple(shape)), arg.dtype.scalar)
         return _symbolic(straight(arg.data), tuple(shape), arg.dtype)
 
     def create_splat(self, ret_ty: Type, arg: Value) -> Value:
@@ -317,7 +317,7 @@ class Builder(interpreter.InterpreterBuilder):
         if isinstance(arg, PointerHandle):
             return arg.repeated(shape)
         if not is_symbolic(arg):
-            return value_of(repeated(arg.data.reshape((1,) * len(shape)), shape), arg.dtype.scalar)
+            return value_of(broadcast(arg.data.reshape((1,) * len(shape)), shape), arg.dtype.scalar)
         return _symbolic(arg.data.handle, shape, arg.dtype)
 
     def create_unsplat(self, arg: Value) -> Value:
@@ -366,7 +366,7 @@ class Builder(interpreter.InterpreterBuilder):
         shape = tuple([2 if i == axis else n for i, n in enumerate(one.data.shape)])
         first = np.array([True, False]).reshape([2 if i == axis else 1 for i in range(len(shape))])
         both = [self.create_broadcast(each, shape) for each in (one, two)]
-        return self.create_select(TensorHandle(repeated(first, shape), tl.int1), *both)
+        return self.create_select(TensorHandle(broadcast(first, shape), tl.int1), *both)
 
     # the matrix engine
 

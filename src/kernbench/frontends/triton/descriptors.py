@@ -65,7 +65,7 @@ def thin(data: Array) -> Array:
     return data[tuple([slice(1) if step == 0 else slice(None) for step in data.strides])]
 
 
-def repeated(data: Array, shape: Shape) -> Array:
+def broadcast(data: Array, shape: Shape) -> Array:
     """A view of ``data`` in a shape that it broadcasts to; `thin` takes it back."""
     if data.shape == shape:
         return data
@@ -75,7 +75,7 @@ def repeated(data: Array, shape: Shape) -> Array:
     return np.ndarray(shape, data.dtype, data.data, 0, [0] * (len(shape) - data.ndim) + steps)  # a tenth of its CPU
 
 
-def summed(steps: Array, more: Array) -> Array:
+def add_offsets(steps: Array, more: Array) -> Array:
     """Return the sum of offsets, in elements. It has 64 bits, as Triton's pointers do, whatever the offsets have."""
     found: Array = steps.astype(np.int64) + more.astype(np.int64)
     return found
@@ -100,7 +100,7 @@ def describe(pointers: Array, mask: Array | None, itemsize: int, *, writing: boo
         chosen = np.count_nonzero(core)  # much faster than any() and all()
         if not chosen:
             return None
-        mask = None if chosen == core.size else repeated(mask, at.shape)
+        mask = None if chosen == core.size else broadcast(mask, at.shape)
     if not writing:
         at, mask = _without_repeats(at, mask)
     valid = at.shape if mask is None else _corner(mask)

@@ -1,4 +1,4 @@
-"""What a kernel asks of a GPU alone (``triton.language.extra.cuda``), or of a Triton of before.
+"""Calls of a kernel that mean a GPU alone (``triton.language.extra.cuda``), or of a Triton of before.
 
 It means nothing here, or is refused by name.
 """

@@ -96,7 +96,7 @@ def _call(kernel: Any, *args: Any, **kwargs: Any) -> Any:
     return kernel.rewrite()(*args, **kwargs)
 
 
-def _transposed(tensor: Any) -> Any:
+def _transpose(tensor: Any) -> Any:
     """In place of ``tensor.T``, which looks at numbers."""
     rows, columns = tensor.shape
     made = interpreter.interpreter_builder.create_trans(tensor.handle, (1, 0))
@@ -124,7 +124,7 @@ def _install() -> None:
     for name, function in libdevice.functions_of(cuda.libdevice).items():
         for module in (cuda.libdevice, generic):
             recorded.patch(module, name, function, builder, interpreter._LangPatchScope())  # noqa: SLF001
-    tl.core.tensor.T = property(_transposed)
+    tl.core.tensor.T = property(_transpose)
     TritonSemantic.atomic_max, TritonSemantic.atomic_min = atomics.atomic_max, atomics.atomic_min
     Autotuner.run = tuning.run
     Autotuner.prune_configs = tuning.prune

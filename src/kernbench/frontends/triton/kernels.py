@@ -1,4 +1,4 @@
-"""What ``triton.jit`` makes: functions for the machine, which programs may ask what they ask of compiled ones."""
+"""The results of ``triton.jit``: functions for the machine, which programs may ask what they ask of compiled ones."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ import numpy as np
 import triton.language as tl
 
 from kernbench.common.dtypes import Array, DType, Shape
-from kernbench.frontends.triton.descriptors import Box, describe, repeated, thin
-from kernbench.frontends.triton.pointers import described, shape_of
+from kernbench.frontends.triton.descriptors import Box, broadcast, describe, thin
+from kernbench.frontends.triton.pointers import describe_pointers, shape_of
 from kernbench.frontends.triton.running import refused, running
 from kernbench.frontends.triton.values import (
     MACHINE_TYPES,
@@ -39,7 +39,7 @@ def load(builder: Selecting, pointers: Value, mask: Array | None, other: Value |
     """Load from ``pointers`` where ``mask`` holds (None: everywhere), elsewhere take ``other`` (None: zeros)."""
     ty, shape = pointers.get_element_ty(), shape_of(pointers)
     item = memory_type(ty)
-    what = described(pointers, mask, item.itemsize, writing=False)
+    what = describe_pointers(pointers, mask, item.itemsize, writing=False)
     if what is None:
         return _zeros(ty, shape) if other is None else other
     fill = 0 if other is None else _one_number(other)
@@ -58,7 +58,7 @@ def load(builder: Selecting, pointers: Value, mask: Array | None, other: Value |
 
 
 def _zeros(ty: Type, shape: Shape) -> Value:
-    return value_of(repeated(np.zeros((1,) * len(shape), numpy_type(ty)), shape), ty)
+    return value_of(broadcast(np.zeros((1,) * len(shape), numpy_type(ty)), shape), ty)
 
 
 def _one_number(value: Value) -> Number | None:
@@ -77,7 +77,7 @@ def store(pointers: Value, value: Value, mask: Array | None) -> None:
         what = describe(np.ascontiguousarray(at.T), flipped, item.itemsize, writing=True)
     else:
         handle = running().tl.reshape(whole(value), shape_of(pointers))
-        what = described(pointers, mask, item.itemsize, writing=True)
+        what = describe_pointers(pointers, mask, item.itemsize, writing=True)
     if what is not None:
         running().note_write(what, item.itemsize)
     if isinstance(what, Box):

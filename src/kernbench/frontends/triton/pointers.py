@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kernbench.common.dtypes import Array, Shape
-from kernbench.frontends.triton.descriptors import ElementDescriptor, describe, in_bytes, repeated, summed, thin
+from kernbench.frontends.triton.descriptors import ElementDescriptor, add_offsets, broadcast, describe, in_bytes, thin
 from kernbench.frontends.triton.running import running
 from kernbench.frontends.triton.values import TensorHandle, Type, Value, known, value_of
 
@@ -29,19 +29,19 @@ class PointerHandle(TensorHandle):
     def data(self) -> Array:
         """The addresses."""
         at = in_bytes(thin(self.steps), _width(self)).astype(np.uint64) + np.uint64(self.base % 2**64)
-        return repeated(at, self.steps.shape)
+        return broadcast(at, self.steps.shape)
 
     def repeated(self, shape: Shape) -> PointerHandle:
         """The same, repeated to a shape that they broadcast to."""
-        return PointerHandle(self.base, self.dtype, repeated(self.steps, shape))
+        return PointerHandle(self.base, self.dtype, broadcast(self.steps, shape))
 
 
-def moved(pointers: Value, offset: Value) -> Value:
+def move_pointers(pointers: Value, offset: Value) -> Value:
     """``pointers`` moved on by known elements."""
     more = known(offset)
     if not isinstance(pointers, PointerHandle):
         at = thin(known(pointers)) + in_bytes(thin(more), _width(pointers)).astype(np.uint64)
-        return value_of(repeated(at, np.broadcast_shapes(pointers.data.shape, more.shape)), pointers.dtype)
+        return value_of(broadcast(at, np.broadcast_shapes(pointers.data.shape, more.shape)), pointers.dtype)
     base, steps = pointers.base, pointers.steps
     shape = steps.shape if steps.shape == more.shape else np.broadcast_shapes(steps.shape, more.shape)
     if thin(more).size == 1:
@@ -49,8 +49,8 @@ def moved(pointers: Value, offset: Value) -> Value:
     elif thin(steps).size == 1:
         base, steps = base + steps.item(0) * _width(pointers), more
     else:
-        steps = summed(thin(steps), thin(more))
-    return PointerHandle(base, pointers.dtype, repeated(steps, shape))
+        steps = add_offsets(thin(steps), thin(more))
+    return PointerHandle(base, pointers.dtype, broadcast(steps, shape))
 
 
 def shape_of(pointers: Value) -> Shape:
@@ -59,7 +59,7 @@ def shape_of(pointers: Value) -> Shape:
     return found
 
 
-def described(pointers: Value, mask: Array | None, itemsize: int, *, writing: bool) -> ElementDescriptor | None:
+def describe_pointers(pointers: Value, mask: Array | None, itemsize: int, *, writing: bool) -> ElementDescriptor | None:
     """Describe pointers of a kernel, as `describe` does."""
     if not isinstance(pointers, PointerHandle):
         return describe(known(pointers), mask, itemsize, writing=writing)
@@ -70,7 +70,7 @@ def described(pointers: Value, mask: Array | None, itemsize: int, *, writing: bo
     if found is None:
         if len(plans) == _PLANS:
             plans.clear()
-        at = repeated(in_bytes(thin(steps), itemsize), steps.shape)
+        at = broadcast(in_bytes(thin(steps), itemsize), steps.shape)
         # With the array, whose number would be that of another one otherwise.
         found = plans[key] = steps, describe(at, mask, itemsize, writing=writing)
     plan = found[1]

@@ -138,10 +138,10 @@ def _holds_handles(argument: object) -> bool:
 
 def patch(owner: Any, name: str, function: Callable[..., Any], _builder: object, scope: Any) -> None:
     """In place of the interpreter's own way to give a function of the language its semantics."""
-    scope.set_attr(owner, name, _replayed(function, varying=owner is _TlTensor and name in _OPERATORS))
+    scope.set_attr(owner, name, _replay_calls(function, varying=owner is _TlTensor and name in _OPERATORS))
 
 
-def _replayed(function: Callable[..., Any], *, varying: bool) -> Callable[..., Any]:
+def _replay_calls(function: Callable[..., Any], *, varying: bool) -> Callable[..., Any]:
     """``function``, recorded. ``varying``: it takes plain numbers as it does tensors."""
     recordings: dict[Hashable, _Recording | None] = {}
     sign = _sign_operand if varying else _sign

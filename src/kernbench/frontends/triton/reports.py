@@ -18,7 +18,7 @@ _OF_TABLES = frozenset(("diff_col", "save_precision"))
 
 @state
 class Measurements:
-    """What the last calls of ``do_bench`` were of: of each the operators, if the host computed all there was."""
+    """The subjects of the last calls of ``do_bench``: of each the operators, if the host computed all there was."""
 
     copies: list[frozenset[str]] = field(default_factory=list)
 
