@@ -1,3 +1,3 @@
-"""What every room may use: units, ids, types, operators, errors; and the version, whose one source is here."""
+"""The vocabulary of every room: units, ids, types, operators, errors; and the version, whose one source is here."""
 
 __version__ = "0.2.0"

@@ -86,7 +86,7 @@ class TileLists:
 
 
 class StageRows:
-    """What the rows of the stages of a PE have in common: the log, its parts there, and what their rows are about."""
+    """The common part of the rows of a PE's stages: the log, its parts there, and what their rows are about."""
 
     __slots__ = ("clock", "log", "parts", "what")
 
@@ -203,7 +203,7 @@ class Passage:
 
     @property
     def is_written(self) -> bool:
-        """Whether all of its rows are in the log."""
+        """Return True when all of its rows are in the log."""
         return len(self._places) == len(self.timetable.ends) and not self._open
 
     def _cause_of(self, external: External) -> Cause:

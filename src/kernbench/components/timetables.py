@@ -45,7 +45,7 @@ _GIVEN = NONE  # the part of the row that stands for what the first tiles are in
 
 
 class TileShape(NamedTuple):
-    """What the stages have to know of a tile: its times, ``store_ps`` NONE if nothing is stored, and what it ends."""
+    """A tile as the stages see it: its times, ``store_ps`` NONE if nothing is stored, and what it ends."""
 
     fetch_ps: int
     gemm_ps: int
@@ -75,7 +75,7 @@ class TileList:
 
 
 class PipelineSizes(NamedTuple):
-    """What a pipeline is like, beside the times of tiles."""
+    """The sizes of a pipeline, beside the times of tiles."""
 
     issue_ps: int
     tiles_in_flight: int
@@ -150,7 +150,7 @@ class TileStages:
 
 
 class What(IntEnum):
-    """What happens in an event of a pipeline that others have to know of, in the order in which they are told."""
+    """The kinds of events of a pipeline that others hear of, in the order in which they do."""
 
     BEGIN = 0  # the first tile is issued
     EXHAUSTED = 1  # there is room for tiles, and none is left

@@ -105,7 +105,7 @@ class Component(Part):
         return self.link_rate is not None or self.node.rate_gbs is not None
 
     def rate_at(self, now_ps: int) -> RateStretch:
-        """What the part says of its rate at ``now_ps``, and until when. UnsupportedError for what is no rate."""
+        """Return the rate of the part at ``now_ps``, and until when it holds. UnsupportedError for what is no rate."""
         rate: object = self.rate_gbs
         if callable(rate):
             return _ask_rate(rate, now_ps)
@@ -187,7 +187,7 @@ def _sound_rate(what: str, found: object, *, may_stop: bool = False) -> float:
 
 
 def _ask_rate(rate_gbs: Callable[[float], object], now_ps: int) -> RateStretch:
-    """What a part says of its rate at ``now_ps``. UnsupportedError for what is no rate, or no later time."""
+    """Return what a part says of its rate at ``now_ps``. UnsupportedError for what is no rate, or no later time."""
     now_ns = ps_to_ns(now_ps)
     found = rate_gbs(now_ns)
     if not isinstance(found, tuple | list) or len(found) != 2:

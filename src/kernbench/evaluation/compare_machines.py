@@ -1,4 +1,4 @@
-"""What differs between two machines and programs, said as an architect does, and whether the program uses it.
+"""Differences between two machines and programs, said as an architect does, and whether the program uses it.
 
 A machine of another design differs in dozens of keys. ``say_machines`` names what most of them come to, in the order in
 which a machine is told; the table of ``kernbench compare`` has every key.
@@ -117,8 +117,8 @@ _WORDS = {
 
 @value
 class _Use:
-    """What results used of their machines: ``parts``; the ``cubes`` that all of it lies in, for each result; and how
-    many of what is counted, where both results of each pair used as many."""
+    """The use that results made of their machines: ``parts``; the ``cubes`` that all of it lies in, for each result;
+    and how many of what is counted, where both results of each pair used as many."""
 
     parts: frozenset[str]
     cubes: frozenset[str]

@@ -158,7 +158,7 @@ def plan_sweep(
 
 @value(kw_only=True)
 class SweepAsked:
-    """What goes before a sweep's file: from the command line, or from a call, which may give bench and machine."""
+    """Choices that precede a sweep's file: of the command line, or of a call, which may give bench and machine."""
 
     topology: str | None = None
     overrides: Sequence[str] = ()

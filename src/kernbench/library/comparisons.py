@@ -32,12 +32,12 @@ class SideBySide:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What changed and why, in sentences."""
+        """The changes and their reasons, in sentences."""
         return verdict(self.found)
 
     @property
     def verdict(self) -> str:
-        """What changed, in a sentence."""
+        """The change, in a sentence."""
         return self.sentences[0]
 
     @property

@@ -29,7 +29,7 @@ class Evaluation:
 
     @property
     def summary(self) -> Summary | None:
-        """What it found, and in which folder."""
+        """The findings, and their folder, in a sentence."""
         return self.result.value if isinstance(self.result.value, Summary) else None
 
     @property

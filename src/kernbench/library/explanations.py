@@ -1,4 +1,4 @@
-"""Where the time of a run went, as plain data: a part of the document of an observed run, and its tables."""
+"""The time of a run by its causes, as plain data: a part of the document of an observed run, and its tables."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class ExplainedTime:
 
     @property
     def verdict(self) -> str:
-        """What binds, in a sentence."""
+        """The resource that binds, in a sentence."""
         found = self._document.get("verdict")
         return NOT_SAID if found is None else str(found["sentence"])
 
@@ -142,7 +142,7 @@ class ExplainedTime:
 
     @property
     def beyond(self) -> Table[BeyondRow]:
-        """What the time beyond the largest bound was spent on."""
+        """The uses of the time beyond the largest bound."""
         rows = [BeyondRow(each["what"], ps_to_ns(each["ps"])) for each in self._document["roofline"]["differences"]]
         return make_table("time beyond the bound", rows, {"what": "what it was spent on", "ns": "how long, in ns"})
 
@@ -215,7 +215,7 @@ class ExplainedLaunch(ExplainedTime):
 
 
 class Explanation(ExplainedTime):
-    """Where the time of a run went, and of each of its launches."""
+    """The time of a run by its causes, and that of each of its launches."""
 
     def __init__(self, bench: str, document: Mapping[str, Any]) -> None:
         super().__init__(bench, document)

@@ -1,4 +1,4 @@
-"""What there is: lists to run, to run on and to build from, and descriptions of an entry of them."""
+"""Lists of all there is: to run, to run on and to build from, and descriptions of an entry of them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Catalogue:
 
     @property
     def verdict(self) -> str:
-        """How many there are of each."""
+        """The number of entries of each list."""
         tables = (self.benches, self.machines, self.algorithms, self.parts, self.probe_cases)
         return ", ".join(f"{len(each)} {each.kind}" for each in tables)
 

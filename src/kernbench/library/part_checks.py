@@ -1,4 +1,4 @@
-"""What a part of the user's owes the machine, checked on a small machine under standard traffic."""
+"""The contract of a user's part with the machine, checked on a small machine under standard traffic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PartReport:
 
     @property
     def verdict(self) -> str:
-        """How many checks hold."""
+        """The number of checks that hold."""
         return f"{self.part}: {sum(each.ok for each in self.checks)} of {len(self.checks)} checks hold"
 
     @property

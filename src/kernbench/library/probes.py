@@ -26,7 +26,7 @@ DEFAULT_SIZE = "4KiB"
 
 @value(repr=False, eq=False)
 class Probe:
-    """What probing found. ``memory``: of the case memory, if that was asked for; ``complete`` is false after Ctrl-C."""
+    """The results of a probe. ``memory``: of the case memory, if asked for; ``complete`` is false after Ctrl-C."""
 
     machine: CompiledMachine
     nbytes: int

@@ -58,7 +58,7 @@ Program: TypeAlias = "str | os.PathLike[str] | Bench | Callable[[Any], object]"
 
 @value(kw_only=True)
 class RunRequest:
-    """What is to be run, and how.
+    """A program to run, and how to run it.
 
     ``params``: changes of the bench's parameters as texts, ``bench.m=512``. ``observe``: keep what explains the time;
     ``links``, ``queues``: also their loads, which pages and timelines show. ``sanitize``: look for races and

@@ -53,7 +53,7 @@ RUN_AGAIN = "it needs the engine, which is not kept in files and pickles: run ag
 
 @value
 class RunFailure:
-    """What ended a run: the type of the error, its text, and the text with everything."""
+    """The error that ended a run: its type, its text, and the text with everything."""
 
     kind: str
     text: str
@@ -79,14 +79,14 @@ def failure_of(error: Exception) -> RunFailure:
 
 @value
 class StatedVerdict:
-    """What is said of a run whose critical path nobody followed."""
+    """The verdict on a run whose critical path nobody followed."""
 
     sentence: str
 
 
 @state(eq=False)
 class LiveRun:
-    """What a run has beside its data while its process lives. ``error``: what the program raised."""
+    """The objects that a run has beside its data while its process lives. ``error``: what the program raised."""
 
     engine: GraphEngine
     machine: CompiledMachine
@@ -213,7 +213,7 @@ class Run:
 
     @property
     def explained(self) -> Mapping[str, Any] | None:
-        """Where the time went, as a part of the document; None where nobody observed."""
+        """The time by its causes, as a part of the document; None where nobody observed."""
         if self.live is None or self.live.explanation is None:
             return self.explained_before
         document: Mapping[str, Any] = late(EXPLANATION, "explanation_document")(self.live.explanation)
@@ -281,7 +281,7 @@ class Run:
 
     @property
     def status_line(self) -> str:
-        """How it ended, in a line."""
+        """The status of the run, in a line."""
         simulated = f"{format_ns(self.latency_ns)} simulated, {self.report.events:,} events"
         return f"{self.status}  {self.bench}: {simulated}"
 

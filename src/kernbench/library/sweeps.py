@@ -161,7 +161,7 @@ class Sweep:
 
     @property
     def status_line(self) -> str:
-        """How it ended, in a line."""
+        """The status of the sweep, in a line."""
         n_bad = len(self.failed)
         failed = f", {n_bad} failed" if n_bad else ""
         return f"{self.name}: {len(self.found.rows) - n_bad} of {len(self.found.rows)} points ok{failed}"

@@ -65,7 +65,7 @@ class Traffic:
 
 @value(kw_only=True)
 class MachineUse:
-    """What a run used of its machine: what worked, or sent or received bytes.
+    """The parts of its machine that a run used: what worked, or sent or received bytes.
 
     ``within``: the cube that all of it lies in but for what stands in none, or else the SIP; empty where they are more.
     ``parts``: kinds of parts, classes of links, types of products, by the names that the machine's file has for them.

@@ -140,8 +140,8 @@ class Seen:
 
     @cached_property
     def limits_of_links(self) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.float64]]:
-        """What limits links, by index: names of resources; of each link the places there, and the GB/s, of itself and
-        of the space behind it, -1 where there is no such limit."""
+        """Return the limits of links, by index: names of resources; of each link the places there, and the GB/s, of
+        itself and of the space behind it, -1 where there is no such limit."""
         names: dict[str, int] = {}
         resources = np.full((len(self.machine.graph.edges), 2), NONE)
         paces = np.ones(resources.shape)

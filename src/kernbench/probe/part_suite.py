@@ -472,7 +472,7 @@ class SeriesOfParts:
 
     @property
     def rate_text(self) -> str:
-        """What the parts say, in words."""
+        """Return the rates that the parts state, in words."""
         said = [part.rate_at(0) for _, part in self.pacing]
         if not said:
             return "no rate"

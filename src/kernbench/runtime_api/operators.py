@@ -1,4 +1,4 @@
-"""What the operators of a host library took on the machine: launches, simulated time, and what the host computed.
+"""The cost of a host library's operators on the machine: launches, simulated time, and what the host computed.
 
 A program that makes a model loads before it computes: the time of a run begins after that.
 """

@@ -155,7 +155,7 @@ class LaunchExplanation(TimeExplanation):
 
     @property
     def ps(self) -> int:
-        """How long it took, or has taken."""
+        """The time that it took, or has taken, in ps."""
         return self._end_ps - self._handle.submitted_ps
 
     @cached_property
@@ -167,7 +167,7 @@ class LaunchExplanation(TimeExplanation):
 
     @cached_property
     def verdict(self) -> Verdict:
-        """What binds."""
+        """The verdict on what binds."""
         return judge(self.roofline, self.shares, say_waits(self.path, self._names))
 
     @cached_property
@@ -215,7 +215,7 @@ class RunExplanation(TimeExplanation):
 
     @cached_property
     def verdict(self) -> RunVerdict:
-        """Where the time went: kernels, by what binds the longest of their name, copies, waits."""
+        """The verdict on the time: kernels, by what binds the longest of their name, copies, waits."""
         verdicts = {each.name: each.verdict for each in self.longest_of_each_name()}
         return judge_run(self.path, self._seen.divider, self._names, verdicts, self._copies)
 

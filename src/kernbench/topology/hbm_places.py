@@ -1,4 +1,4 @@
-"""Where the bursts of a slice lie: from their numbers to the fields of their addresses, with all folds."""
+"""The places of the bursts of a slice: from their numbers to the fields of their addresses, with all folds."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ RAGGED_ROWS = 0.64
 
 @value
 class OperandReads:
-    """How an operand of a product is read: at ``gbs`` (infinite: it is in TCM), after ``latency_ns``.
+    """The reads of an operand of a product: at ``gbs`` (infinite: it is in TCM), after ``latency_ns``.
 
     ``by_rows``: elements of a row lie side by side; else those of a column do. ``stripe``: the bytes that lie on all
     channels of the memory alike; of pieces that are no multiples of it, it gives ``piece_share`` of its rate.
@@ -282,7 +282,7 @@ class BlockRoom:
 
 @value
 class BlockLimits:
-    """What kernels are told of blocks: the tile (m, k, n) that they consist of, and the room that there is."""
+    """Limits of blocks, as kernels are told: the tile (m, k, n) that they consist of, and the room that there is."""
 
     tile: TileSizes
     room: BlockRoom
@@ -348,12 +348,12 @@ class BlockedProduct:
 
     @property
     def reads_nothing(self) -> bool:
-        """Whether both operands are in TCM, which are panels already."""
+        """True when both operands are in TCM, which are panels already."""
         return self.a.gbs == self.b.gbs == inf
 
     @property
     def keeps_a(self) -> bool:
-        """Whether blocks go along rows of the result, so that A, which is dearer to read, stays as long as it can."""
+        """True when blocks go along rows of the result, so that A, which is dearer to read, stays as long as it can."""
         m, k, n = self.shape
         return m * k / self.a.gbs >= k * n / self.b.gbs
 
@@ -541,7 +541,7 @@ class StepTiles:
 
 @value(eq=False, guarded=False)
 class _Panels:
-    """What a step works on: tiles along rows, K and columns, each as first tile and number of tiles."""
+    """The tiles that a step works on: along rows, K and columns, each as first tile and number of tiles."""
 
     command: Command
     tile: TileSizes

@@ -1,4 +1,4 @@
-"""What a run did: collect the work of the engines of every PE, row by row of its timeline, the times when memories
+"""Collect what a run did: the work of the engines of every PE, row by row of its timeline, the times when memories
 worked, and the traffic of links."""
 
 from __future__ import annotations
