@@ -8,12 +8,14 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
 
 import pytest
 import yaml
 
+from bare_machines import bare_registry
 from kernbench.common.config import parse_document
 from kernbench.common.dtypes import dtype
 from kernbench.common.errors import UnknownNameError
@@ -263,33 +265,25 @@ def test_the_packaged_machine_is_the_projects(registry: Registry, default_text: 
     assert resolve_topology("default", ["system.sips.count=3"], registry).spec.num_sips == 3
 
 
-HASHES = """
-import sys
-sys.path.insert(0, {tests!r})
-from hashlib import sha256
-from bare_machines import bare_registry
-from kernbench.topology.builder import resolve_topology
-topology = resolve_topology({source!r}, registry=bare_registry())
-edges = repr(topology.topology_obj.edges) + repr(list(topology.topology_obj.nodes))
-print(topology.digest, sha256(edges.encode()).hexdigest())
-"""
+def digests() -> str:
+    """Of the machine's configuration, and of its parts and links in their order."""
+    topology = resolve_topology(str(Path(__file__).parents[2] / "topology.yaml"), registry=bare_registry())
+    graph = topology.topology_obj
+    return f"{topology.digest} {sha256(repr((graph.edges, list(graph.nodes))).encode()).hexdigest()}"
 
 
 def test_order_does_not_depend_on_the_hash_seed() -> None:
-    here = Path(__file__)
-    code = HASHES.format(tests=str(here.parents[1]), source=str(here.parents[2] / "topology.yaml"))
-    source = str(here.parents[2] / "src")
-    seen = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": source},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(seen) == 1
+    """Another process, with another seed than this one, compiles the same."""
+    here, seed = Path(__file__).parent, "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"
+    paths = (str(here), str(here.parent), str(here.parents[1] / "src"))
+    done = subprocess.run(
+        [sys.executable, "-c", "from test_topology_graph import digests; print(digests())"],
+        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == digests()
 
 
 def test_compiling_is_linear_in_nodes(compiled: Compile) -> None:
