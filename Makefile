@@ -8,6 +8,9 @@ STAMP := $(VENV)/.installed
 EXTRAS := .venv-extras
 TORCH_INDEX ?=
 
+# Where it is set, each worker and each process that a test starts compiles everything anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test test-all check bench docs dist extras test-extras clean
 
 run: $(STAMP)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 
 import pytest
 from hypothesis import settings
@@ -13,10 +12,6 @@ from kernbench.common.collector import PATIENT
 
 # As the command line has it. Before NumPy comes.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-# Or each worker, and each process that a test starts, compiles all there is, where the environment forbids bytecode.
-sys.dont_write_bytecode = False
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A loaded machine is slow, not wrong. `--hypothesis-profile=thorough` tries forty times as many examples.
 settings.register_profile("suite", deadline=None, max_examples=5)

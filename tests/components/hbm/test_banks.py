@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from slice_support import counters_of
 
@@ -45,8 +45,12 @@ def serve(made: BankedMemory, access: Access, write: bool, at: int, until: int =
 
 
 def seen(made: BankedMemory) -> tuple[object, ...]:
-    """What was done, and what is to be; the ends in ``counters`` are times of histories, which begin at any time."""
-    return counters_of(made).done, made.pending_bursts, made.end_ps
+    """What was done, and what is to be; the ends in ``counters`` are times of histories, which begin at any time.
+
+    So does the end of all bytes where none was on a bus.
+    """
+    done = counters_of(made).done
+    return done, made.pending_bursts, made.end_ps if done[0] else 0
 
 
 # -- an access --
@@ -170,6 +174,15 @@ OPERATIONS = st.lists(
 @each_mapping
 @pytest.mark.parametrize("most", [1 << 14, 6, 1], ids=["kept", "few kept", "none kept"])
 @given(OPERATIONS)
+@example(
+    [
+        *[(0, "serve", ((32, 1), 0, 0, 0, False))] * 3,
+        (1, "serve", ((1024, 1), 1, 256, 200_000, True)),
+        (0, "serve", ((128, 64), 0, 0, 0, False)),
+        (1, "serve", ((1024, 1), 0, 256, 100, True)),
+        (1, "look", ((32, 1), 0, 0, 0, False)),
+    ]
+)
 def test_histories_in_common_are_as_ones_own(mapping, most, operations):
     """Three slices whose histories are one tree, and three each with its own: in any order, with cuts."""
     kind = Kind(mapping, 4)
