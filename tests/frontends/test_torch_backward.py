@@ -21,6 +21,7 @@ from torch.autograd.graph import register_multi_grad_hook, saved_tensors_hooks  
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from frontends.torch_programs import AHBM, ONE_CUBE, machine  # noqa: E402
+from kernbench.common.errors import InputError  # noqa: E402
 from kernbench.engine.engine import GraphEngine  # noqa: E402
 from kernbench.engine.requests import Limits  # noqa: E402
 from kernbench.runtime_api.bench_runner import run_bench  # noqa: E402
@@ -43,7 +44,7 @@ class Function(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
-        raise ProgramError
+        return fail()
 
 
 def hook(x: Any, w: Any) -> Any:
@@ -56,13 +57,23 @@ def hook_of_leaf(x: Any, w: Any) -> Any:
     return x
 
 
-def hook_after_accumulation(x: Any, w: Any) -> Any:
-    w.register_post_accumulate_grad_hook(fail)
+def hook_of_several(x: Any, w: Any) -> Any:
+    register_multi_grad_hook((x, w), fail)
     return x
 
 
-def hook_of_several(x: Any, w: Any) -> Any:
-    register_multi_grad_hook((x, w), fail)
+def hook_of_node(x: Any, w: Any) -> Any:
+    x.grad_fn.register_hook(fail)
+    return x
+
+
+def hook_before_node(x: Any, w: Any) -> Any:
+    x.grad_fn.register_prehook(fail)
+    return x
+
+
+def hook_of_accumulation(x: Any, w: Any) -> Any:
+    x.grad_fn.next_functions[1][0].register_prehook(fail)
     return x
 
 
@@ -81,17 +92,33 @@ def saved_tensors(x: Any, w: Any) -> Any:
         return x * x
 
 
-def recomputation(x: Any, w: Any) -> Any:
+def recomputation(x: Any, w: Any, use_reentrant: bool = False) -> Any:
     calls: list[object] = []
 
     def square(y: Any) -> Any:
         calls.append(y)
         return y * y if len(calls) == 1 else fail()
 
-    return checkpoint(square, x, use_reentrant=False)
+    return checkpoint(square, x, use_reentrant=use_reentrant)
 
 
-WAYS = (hook, hook_of_leaf, hook_after_accumulation, hook_of_several, function, module, saved_tensors, recomputation)
+def backward_in_backward(x: Any, w: Any) -> Any:
+    return recomputation(x, w, use_reentrant=True)
+
+
+WAYS = (
+    hook,
+    hook_of_leaf,
+    hook_of_several,
+    hook_of_node,
+    hook_before_node,
+    hook_of_accumulation,
+    function,
+    module,
+    saved_tensors,
+    recomputation,
+    backward_in_backward,
+)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -99,9 +126,46 @@ def test_an_exception_of_the_program_comes_out_of_backward(way: Callable[[Any, A
     with machine():
         w = torch.ones(4, 4, device=AHBM, requires_grad=True)
         y = way(torch.ones(4, 4, device=AHBM) @ w, w)
-        with pytest.raises(ProgramError):
+        with pytest.raises(ProgramError) as raised:
             y.sum().backward()
+        assert raised.traceback[-1].name == "fail"
+        assert w.grad is None
         assert (w.detach() + 1)[0, 0].item() == 2
+
+
+def test_an_exception_keeps_its_cause() -> None:
+    def fail_in_turn(_: object) -> None:
+        raise KeyError("w") from ProgramError()
+
+    with machine():
+        w = torch.ones(4, device=AHBM, requires_grad=True)
+        w.register_hook(fail_in_turn)
+        with pytest.raises(KeyError, match="w") as raised:
+            w.sum().backward()
+        assert isinstance(raised.value.__cause__, ProgramError)
+
+
+def test_an_operator_that_fails_inside_backward_says_so() -> None:
+    with machine():
+        w = torch.ones(4, 4, device=AHBM, requires_grad=True)
+        y = w * 2
+        y.grad_fn.register_prehook(lambda grads: (grads[0] @ torch.ones(5, 5, device=AHBM),))
+        with pytest.raises(InputError, match=r"test_torch_backward.py:\d+: mm of"):
+            y.sum().backward()
+
+
+def test_a_failed_backward_leaves_gradients_as_they_were_or_right() -> None:
+    with machine():
+        before, after = (torch.ones(4, device=AHBM, requires_grad=True) for _ in range(2))
+        after.grad = torch.full((4,), 3.0, device=AHBM)
+        y = after * 2
+        y.register_hook(fail)
+        with pytest.raises(ProgramError):
+            (y + before * 5).sum().backward()
+        assert before.grad is None or before.grad.tolist() == [5.0] * 4
+        assert after.grad.tolist() == [3.0] * 4
+        (after * 2).sum().backward()
+        assert after.grad.tolist() == [5.0] * 4
 
 
 def test_hooks_that_do_not_fail_do_what_they_do() -> None:
@@ -114,11 +178,20 @@ def test_hooks_that_do_not_fail_do_what_they_do() -> None:
         assert w.grad.tolist() == [6.0] * 4
 
 
+def test_a_hook_after_accumulation_leaves_the_gradient_that_it_was_given() -> None:
+    with machine():
+        w = torch.ones(4, device=AHBM, requires_grad=True)
+        w.register_post_accumulate_grad_hook(fail)
+        with pytest.raises(ProgramError):
+            w.sum().backward()
+        assert w.grad.tolist() == [1.0] * 4
+
+
 def test_a_hook_of_a_tensor_gives_a_tensor_or_nothing() -> None:
     with machine():
         w = torch.ones(4, device=AHBM, requires_grad=True)
         w.register_hook(lambda _: 3)
-        with pytest.raises(TypeError, match="it returned int, must be a tensor or None"):
+        with pytest.raises(TypeError, match="hook returned 'int'"):
             w.sum().backward()
 
 

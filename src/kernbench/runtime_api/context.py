@@ -114,7 +114,6 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         self.unmodelled: Counter[str] = Counter()
         self.operators = OperatorTallies(lambda: engine.now, self.frontends.torch.from_load)
         self.remarks: list[str] = []  # of a front end, for the report
-        self._deferred: BaseException | None = None
 
     @property
     def engine(self) -> GraphEngine:
@@ -154,21 +153,6 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
     def has_data(self) -> bool:
         """True when values can be read. Where they cannot, making data is of no use."""
         return self._engine.enable_data
-
-    @property
-    def has_deferred(self) -> bool:
-        """True when an error is kept that is still to be raised."""
-        return self._deferred is not None
-
-    def defer(self, error: BaseException) -> None:
-        """Keep an error that must not be raised here; the first one stays."""
-        self._deferred = self._deferred or error
-
-    def raise_deferred(self) -> None:
-        """Raise the error that was kept, if there is one."""
-        kept, self._deferred = self._deferred, None
-        if kept is not None:
-            raise kept
 
     def bytes_in_use(self, sip: int) -> int:
         """Return the bytes of the SIP's HBM that tensors have."""
@@ -264,7 +248,6 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         """Wait for ranks that nobody joined, and for everything under way."""
         self.multiprocessing.finish()
         self._requests.drain()
-        self.raise_deferred()
 
     def cleanup(self) -> CleanupReport:
         """Wait for what is under way, free every tensor, and say what was left and what leaked.

@@ -10,7 +10,7 @@ import torch
 from torch._library import triton as triton_operators
 from torch.nn.utils import clip_grad
 from torch.optim import optimizer
-from torch.utils import backend_registration, hooks
+from torch.utils import backend_registration
 
 from kernbench.common.collector import collect_at_exit
 from kernbench.common.errors import InputError
@@ -29,7 +29,7 @@ _NAMES = (
     (optimizer, "_foreach_supported_types"),
     (clip_grad, "_has_foreach_support"),
     (torch.autograd, "_engine_run_backward"),
-    (hooks.BackwardHook, "_apply_on_tensors"),
+    (torch._C._acc, "DeviceGuard"),  # noqa: SLF001
 )
 # Factories have no tensor that PyTorch could find the device by; ``torch.tensor`` copies past the subclass.
 _BY_DEVICE = ("empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step", "_copy_from")
@@ -61,7 +61,8 @@ def _supports_lists(tensors: Any, device: Any) -> bool:
 
 _check()
 _asks_lists = clip_grad._has_foreach_support  # noqa: SLF001 - PyTorch's own rule
-backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=device)  # noqa: SLF001
+_guard = backward.AhbmGuard()
+backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=device, device_guard=_guard)  # noqa: SLF001
 dispatch_by(operators.run)
 _library = torch.library.Library("aten", "IMPL")
 for _name in _BY_DEVICE:
@@ -90,7 +91,7 @@ clip_grad._has_foreach_support = _supports_lists  # noqa: SLF001
 optimizer._foreach_supported_types.append(AhbmTensor)  # noqa: SLF001 - optimisers step such by operators on lists
 follow_modules()
 compiling.install()
-backward.install()
+backward.install(_guard)
 # ``module.to("ahbm")`` keeps its parameters the objects that they are: those that are tied stay so.
 torch.__future__.set_swap_module_params_on_conversion(True)
 # A backward pass of its own thread would be outside the simulation, which is one thread.

@@ -29,13 +29,12 @@ from kernbench.frontends.torch import (
     recurrent,
     reductions,
 )
-from kernbench.frontends.torch.backward import call_or_keep, is_in_backward
 from kernbench.frontends.torch.hosted import SOURCES, leaves, on_host, written_by
 from kernbench.frontends.torch.launches import measure
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.pointwise import carry_out, rule_of
-from kernbench.frontends.torch.storage import KNOWN_BYTES, MACHINE_TYPES, UnknownTypeError, current
-from kernbench.frontends.torch.tensor import AhbmTensor, new, put_known, resize, sip_of, stand_in, without_elements
+from kernbench.frontends.torch.storage import KNOWN_BYTES, UnknownTypeError, current
+from kernbench.frontends.torch.tensor import AhbmTensor, new, put_known, resize, sip_of, without_elements
 
 aten = torch.ops.aten
 TorchOperator = Any
@@ -69,18 +68,7 @@ long as nobody collects that, it holds their tensors."""
 
 
 def run(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Carry ``operator`` out, one of whose arguments is on the machine, or whose result is to be.
-
-    An error inside PyTorch's backward, which would end the process, is kept and comes out when backward is over.
-    """
-    context = current()
-    if not is_in_backward():
-        context.raise_deferred()
-        return _measure(operator, args, kwargs)
-    return call_or_keep(context, lambda: _measure(operator, args, kwargs), lambda: _stand_in(operator, args, kwargs))
-
-
-def _measure(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Carry ``operator`` out, one of whose arguments is on the machine, or whose result is to be."""
     context = current()
     with measure(operator.overloadpacket.__name__, loads=_is_loading(operator)):
         if context.has_data:
@@ -285,25 +273,6 @@ def _unwritten(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     options = {**kwargs, "device": torch.device("meta"), "pin_memory": None}
     form = operator(*tree_map(without_elements, args), **options)
     return new(tuple(form.shape), form.dtype, sip_of(device), form.stride())
-
-
-def _stand_in(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
-    """Results that nobody has written, for a backward that goes on after an error; nothing is raised here.
-
-    What has no form without elements is None, which PyTorch refuses in its own way.
-    """
-    like = next((x for x in leaves(args, kwargs) if isinstance(x, AhbmTensor)), None)
-    try:
-        form = operator(*tree_map(without_elements, args), **tree_map(without_elements, kwargs))
-    except Exception:
-        return None
-
-    def make(each: Any) -> Any:
-        if not isinstance(each, torch.Tensor) or like is None:
-            return each
-        return stand_in(tuple(each.shape), each.dtype if each.dtype in MACHINE_TYPES else torch.float32, like)
-
-    return tree_map(make, form)
 
 
 @value

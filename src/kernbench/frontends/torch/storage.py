@@ -81,12 +81,8 @@ class Storage:
 
     __slots__ = ("__weakref__", "dtype", "n", "tensor")
 
-    def __init__(self, n: int, dtype: TorchType, sip: int, borrowed: Tensor | None = None) -> None:
-        """``borrowed``: memory of another storage, where none can be had: nobody reads or writes this one."""
+    def __init__(self, n: int, dtype: TorchType, sip: int) -> None:
         self.n, self.dtype = max(n, 1), dtype
-        if borrowed is not None:
-            self.tensor = borrowed
-            return
         pool = pool_of(current())
         self.tensor = pool.take(self.n, machine_type(dtype), sip)
         finalize(self, pool.give, self.tensor).atexit = False

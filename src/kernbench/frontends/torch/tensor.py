@@ -154,16 +154,6 @@ def new(size: tuple[int, ...], dtype: TorchType, sip: int, stride: tuple[int, ..
     return AhbmTensor(Storage(_extent(size, steps), dtype, sip), size, steps, 0, dtype)
 
 
-def stand_in(size: tuple[int, ...], dtype: TorchType, like: AhbmTensor) -> AhbmTensor:
-    """A tensor that nobody has written, for a backward that goes on after an error: never another error."""
-    sip = like.storage.tensor.sip
-    try:
-        return new(size, dtype, sip)
-    except BaseException:  # the machine is stopped, or full
-        stride = tuple(torch.empty(size, device="meta").stride())
-        return AhbmTensor(Storage(_extent(size, stride), dtype, sip, like.storage.tensor), size, stride, 0, dtype)
-
-
 def without_elements(x: Any) -> Any:
     """Return a tensor of the same form that has no elements, to ask PyTorch for the form of a result; else ``x``."""
     if isinstance(x, AhbmTensor):
