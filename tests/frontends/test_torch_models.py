@@ -17,6 +17,7 @@ need("torch")
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.nn.utils import rnn  # noqa: E402
 
 import kernbench.torch  # noqa: E402, F401
 from frontends.torch_programs import (  # noqa: E402
@@ -125,6 +126,74 @@ def test_gradients_are_scaled_and_steps_without_sense_left_out(fused: bool) -> N
             assert scaler.get_scale() == 2.0**16
         torch.testing.assert_close(there.weight.detach().cpu(), on_host.weight.detach(), atol=1e-5, rtol=1e-5)
         assert not context.unmodelled
+
+
+class PackedTagger(nn.Module):
+    """A recurrent layer over sequences of 4, 1 and 4 steps."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Any) -> Any:
+        packed = rnn.pack_padded_sequence(x, torch.tensor([4, 1, 4]), batch_first=True, enforce_sorted=False)
+        found, state = self.layer(packed)
+        last = state[0] if isinstance(state, tuple) else state
+        return rnn.pad_packed_sequence(found, batch_first=True)[0].sum((0, 1)) + last.sum()
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM(5, 6, bidirectional=True), nn.GRU(5, 6)], ids=["LSTM", "GRU"])
+def test_recurrent_layers_take_packed_sequences(layer: Any) -> None:
+    with machine() as context:
+        check_step(context, PackedTagger(layer), torch.randn(3, 4, 5), lambda y: y.pow(2).sum())
+
+
+def test_packing_asks_for_lengths_on_the_host() -> None:
+    with machine(), pytest.raises(InputError, match=r"py:\d+: pack_padded_sequence: lengths are on ahbm:0, must be on"):
+        rnn.pack_padded_sequence(torch.zeros(4, 2, 3, device=AHBM), torch.tensor([4, 2], device=AHBM))
+
+
+def lazy_net(device: Any = None) -> Any:
+    convolution, norm = nn.LazyConv2d(4, 3, device=device), nn.LazyBatchNorm2d(device=device)
+    return nn.Sequential(convolution, norm, nn.Flatten(), nn.LazyLinear(2, device=device))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: lazy_net().to(AHBM), lambda: lazy_net(AHBM), lambda: copy.deepcopy(lazy_net().half().to(AHBM)).float()],
+    ids=["moved", "made there", "copied and cast"],
+)
+def test_lazy_modules_have_their_form_from_the_first_forward(make: Any) -> None:
+    torch.manual_seed(0)
+    on_host, x = lazy_net(), torch.randn(2, 3, 5, 5)
+    with machine() as context:
+        there = make()
+        assert {each.device for each in there.parameters()} == {torch.device(AHBM, 0)}
+        there(x.to(AHBM))
+        assert isinstance(there[3], nn.Linear)
+        assert not isinstance(there[3], nn.LazyLinear)
+        on_host(x)
+        there.load_state_dict(on_host.state_dict())
+        check_there(context, there, on_host, x)
+
+
+def check_there(context: Any, there: Any, on_host: Any, x: Any) -> None:
+    """Results and gradients of a module on the machine are those of its twin on the host."""
+    found, wanted = there(x.to(AHBM)), on_host(x)
+    torch.testing.assert_close(found.detach().cpu(), wanted.detach(), atol=1e-5, rtol=1e-4)
+    found.pow(2).sum().backward()
+    wanted.pow(2).sum().backward()
+    for mine, theirs in zip(there.parameters(), on_host.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad.cpu(), theirs.grad, atol=1e-4, rtol=1e-4)
+    assert not context.unmodelled
+
+
+def test_lazy_modules_take_the_state_of_one_that_has_its_form() -> None:
+    on_host, x = nn.Linear(3, 2), torch.randn(4, 3)
+    with machine() as context:
+        there = nn.LazyLinear(2).to(AHBM)
+        there.load_state_dict(on_host.state_dict())
+        check_there(context, there, on_host, x)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -15,7 +15,7 @@ from torch.utils import backend_registration
 from kernbench.common.collector import collect_at_exit
 from kernbench.common.errors import InputError
 from kernbench.frontends.gpu import DEVICE
-from kernbench.frontends.torch import autocast, backward, compiling, device, operators
+from kernbench.frontends.torch import autocast, backward, compiling, device, lazy, operators
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.modules import follow_modules
 from kernbench.frontends.torch.norms import rms_norm
@@ -91,6 +91,7 @@ clip_grad._has_foreach_support = _supports_lists  # noqa: SLF001
 optimizer._foreach_supported_types.append(AhbmTensor)  # noqa: SLF001 - optimisers step such by operators on lists
 follow_modules()
 compiling.install()
+lazy.install()
 backward.install(_guard)
 # ``module.to("ahbm")`` keeps its parameters the objects that they are: those that are tied stay so.
 torch.__future__.set_swap_module_params_on_conversion(True)

@@ -1,4 +1,4 @@
-"""Cells of LSTM and GRU of PyTorch: one launch each, forward and backward, for all gates of a step."""
+"""Recurrent layers of PyTorch: cells of LSTM and GRU in one launch for all gates of a step, and packed sequences."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 import torch
 
 from kernbench.common.dtypes import F32
+from kernbench.common.errors import InputError
 from kernbench.frontends.torch.boxes import most_elements
 from kernbench.frontends.torch.launches import dtype_of, launch
+from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.reductions import StridedRows
 from kernbench.frontends.torch.tensor import AhbmTensor, new
 from kernbench.kernels.shares import blocks, share
@@ -138,11 +140,29 @@ def _gru_cell_backward(grad_hy: AhbmTensor, workspace: AhbmTensor, has_bias: boo
     return by_x, by_h, by_old, *((by_x.sum(0), by_h.sum(0)) if has_bias else (None, None))
 
 
+def _pack_padded(x: AhbmTensor, lengths: Any, batch_first: bool) -> tuple[Any, Any]:
+    """Join the steps of sequences, the longest first, without padding; return how many sequences each step has too."""
+    if isinstance(lengths, AhbmTensor):
+        raise InputError(
+            f"{program_place()}: pack_padded_sequence: lengths are on {lengths.device}, must be on the host: lengths.cpu()"
+        )
+    steps = x.transpose(0, 1) if batch_first else x
+    form = torch.empty((*steps.shape[:2], 1))
+    sizes = aten._pack_padded_sequence.default(form, lengths, False)[1]  # noqa: SLF001 - an operator's name
+    alike, counts = torch.unique_consecutive(sizes, return_counts=True)
+    parts, first = [], 0
+    for size, count in zip(alike.tolist(), counts.tolist(), strict=True):
+        parts.append(steps[first : first + count, :size].reshape(count * size, *steps.shape[2:]))
+        first += count
+    return torch.cat(parts), sizes
+
+
 LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
         aten._thnn_fused_lstm_cell.default: _lstm_cell,  # noqa: SLF001 - operators' names
         aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,  # noqa: SLF001
         aten._thnn_fused_gru_cell.default: _gru_cell,  # noqa: SLF001
         aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,  # noqa: SLF001
+        aten._pack_padded_sequence.default: _pack_padded,  # noqa: SLF001
     }
 )

@@ -1,0 +1,75 @@
+"""Let lazy modules of PyTorch be on the machine, whose parameters have no form before the first forward.
+
+Until then such a parameter stays a tensor of the host without elements, as PyTorch makes it, and knows where it is to be;
+its first forward makes it there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import (
+    Buffer,
+    Parameter,
+    UninitializedBuffer,
+    UninitializedParameter,
+    UninitializedTensorMixin,
+    is_lazy,
+)
+
+from kernbench.frontends.torch.tensor import AhbmTensor
+
+
+def _make_lazily(make: Any, learns: bool) -> Any:
+    """Return ``__new__`` of a tensor without a form; ``make`` is PyTorch's, ``learns`` the default of its first option."""
+
+    def new(cls: Any, requires_grad: bool = learns, device: Any = None, dtype: Any = None, **options: Any) -> Any:
+        there = torch.empty(0, device=device, dtype=dtype)
+        with torch.device("cpu"):
+            host = "cpu" if isinstance(there, AhbmTensor) else there.device
+            made = make(cls, requires_grad, host, there.dtype, **options)
+        made.place = there.device
+        return made
+
+    return new
+
+
+def _copy_deeply(x: Any, memo: dict[int, Any]) -> Any:
+    if id(x) not in memo:
+        memo[id(x)] = type(x)(x.requires_grad, x.device, x.dtype)
+    return memo[id(x)]
+
+
+def _materialize(x: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+    """Give a tensor its form: it becomes one of the place where it is to be."""
+    made = torch.empty(shape, device=device or x.device, dtype=dtype or x.dtype)
+    if isinstance(x, UninitializedParameter):
+        made = Parameter(made, x.requires_grad)
+    else:
+        made = Buffer(made, persistent=x.persistent)
+    torch.utils.swap_tensors(x, made)
+
+
+def _move(module: Any, fn: Any, recurse: bool = True) -> Any:
+    """Convert a lazy module: tensors without a form are made anew, as ``fn`` makes one without elements there."""
+    tables = (module._parameters, module._buffers)  # noqa: SLF001 - a method of the module, as PyTorch has it
+    lazies = [(table, name, x) for table in tables for name, x in table.items() if is_lazy(x)]
+    for table, name, _ in lazies:
+        table[name] = None
+    super(LazyModuleMixin, module)._apply(fn, recurse)
+    for table, name, x in lazies:
+        like = fn(torch.empty(0, device=x.device, dtype=x.dtype))
+        table[name] = type(x)(x.requires_grad, like.device, like.dtype)
+    return module
+
+
+def install() -> None:
+    """Teach PyTorch's tensors without a form where they are to be."""
+    for kind, learns in ((UninitializedParameter, True), (UninitializedBuffer, False)):
+        kind.__new__ = _make_lazily(kind.__new__, learns)
+        kind.__deepcopy__ = _copy_deeply
+    UninitializedTensorMixin.device = property(lambda x: x.place)
+    UninitializedTensorMixin.materialize = _materialize
+    LazyModuleMixin._apply = _move  # noqa: SLF001 - the only way for all conversions
