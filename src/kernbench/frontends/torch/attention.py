@@ -505,6 +505,8 @@ def _in_full(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, caus
     if query.dim() == 3:
         q, k, v = (x.unsqueeze(0) for x in (query, key, value))
         return scaled_dot_product_attention(q, k, v, mask, dropout_p, causal, **options).squeeze(0)
+    if mask is not None and mask.dtype is torch.bool:  # the operator adds it
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, float("-inf"))
     return aten._scaled_dot_product_attention_math.default(  # noqa: SLF001 - an operator's name
         query, key, value, mask, dropout_p, causal, **options
     )[0]

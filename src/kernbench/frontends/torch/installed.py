@@ -15,7 +15,7 @@ from torch.utils import backend_registration
 from kernbench.common.collector import collect_at_exit
 from kernbench.common.errors import InputError
 from kernbench.frontends.gpu import DEVICE
-from kernbench.frontends.torch import autocast, backward, compiling, device, lazy, operators
+from kernbench.frontends.torch import autocast, backward, compiling, device, moving, operators
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.modules import follow_modules
 from kernbench.frontends.torch.norms import rms_norm
@@ -29,6 +29,7 @@ _NAMES = (
     (optimizer, "_foreach_supported_types"),
     (clip_grad, "_has_foreach_support"),
     (torch.autograd, "_engine_run_backward"),
+    (torch._C, "_swap_tensor_impl"),
     (torch._C._acc, "DeviceGuard"),  # noqa: SLF001
 )
 # Factories have no tensor that PyTorch could find the device by; ``torch.tensor`` copies past the subclass.
@@ -91,10 +92,10 @@ clip_grad._has_foreach_support = _supports_lists  # noqa: SLF001
 optimizer._foreach_supported_types.append(AhbmTensor)  # noqa: SLF001 - optimisers step such by operators on lists
 follow_modules()
 compiling.install()
-lazy.install()
+# The short cuts of PyTorch's encoders in evaluation are operators of their own; their parts have kernels here.
+torch.backends.mha.set_fastpath_enabled(False)
+moving.install()
 backward.install(_guard)
-# ``module.to("ahbm")`` keeps its parameters the objects that they are: those that are tied stay so.
-torch.__future__.set_swap_module_params_on_conversion(True)
 # A backward pass of its own thread would be outside the simulation, which is one thread.
 torch.autograd.set_multithreading_enabled(False)
 collect_at_exit()  # PyTorch loads Triton's library

@@ -15,7 +15,7 @@ from torch._library.custom_ops import OPDEFS
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
-from kernbench.common.errors import InputError
+from kernbench.common.errors import InputError, KernelError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import (
@@ -88,10 +88,25 @@ def _is_loading(operator: TorchOperator) -> bool:
 
 def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     loaded = _COMPILER in sys.modules
-    found = way_of(operator).carry_out(operator, args, kwargs)
+    try:
+        found = way_of(operator).carry_out(operator, args, kwargs)
+    except (AttributeError, RuntimeError, KernelError) as error:
+        _refuse_two_devices(operator, args, kwargs, error)
+        raise
     if not loaded and _COMPILER in sys.modules:
         gc.collect()  # once, or memory would be used again later than in the next run
     return on_host(operator, args, kwargs) if found is NotImplemented else found
+
+
+def _refuse_two_devices(operator: TorchOperator, args: Any, kwargs: Any, error: Exception) -> None:
+    """Raise InputError where the reason of an error is that some operands are on the machine and some are not."""
+    tensors = [x for x in leaves(args, kwargs) if isinstance(x, torch.Tensor) and (x.dim() or isinstance(x, AhbmTensor))]
+    on_machine, others = ([x for x in tensors if isinstance(x, AhbmTensor) is here] for here in (True, False))
+    if on_machine and others:
+        raise InputError(
+            f"{program_place()}: {operator.overloadpacket.__name__} of a tensor on {on_machine[0].device} and one on "
+            f"{others[0].device}, must be on one device; move the other there with .to({str(on_machine[0].device)!r})"
+        ) from error
 
 
 WayKind: TypeAlias = Literal["kernel", "pointwise", "list", "view", "memory", "parts", "another form", "host"]

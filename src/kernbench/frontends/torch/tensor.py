@@ -103,6 +103,15 @@ class AhbmTensor(Placed, torch.Tensor):
         """Its elements as Python's numbers: a transfer."""
         return to_host(self).tolist()
 
+    def numpy(self, *, force: bool = False) -> Any:
+        """Return its elements as an array of the host, if ``force``: a transfer; else TypeError, as of any device."""
+        if not force:
+            raise TypeError(f"numpy() of a tensor on {self.device}: it has to be on the host first: .cpu().numpy()")
+        return to_host(self.detach()).numpy()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.numpy()
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Return a tensor of its own, as PyTorch's: of one that the program made, not of a result."""
         if id(self) in memo:

@@ -1,7 +1,7 @@
-"""Let lazy modules of PyTorch be on the machine, whose parameters have no form before the first forward.
+"""Move modules of PyTorch to the machine and back: parameters stay the objects that they are, also lazy ones.
 
-Until then such a parameter stays a tensor of the host without elements, as PyTorch makes it, and knows where it is to be;
-its first forward makes it there.
+A lazy parameter has no form before the first forward. Until then it stays a tensor of the host without elements, as
+PyTorch makes it, and knows where it is to be; its first forward makes it there.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import (
     Buffer,
@@ -19,7 +20,24 @@ from torch.nn.parameter import (
     is_lazy,
 )
 
+from kernbench.common.errors import InputError
 from kernbench.frontends.torch.tensor import AhbmTensor
+
+
+def _refuse_gradient(_: Any) -> None:
+    raise InputError(
+        "backward: a parameter has moved to another device or type since its forward; move a module before forward, "
+        "or after backward"
+    )
+
+
+def _swap(x: Any, y: Any) -> None:
+    """Let two tensors change what they are. A graph that still holds ``x`` keeps what it was, and gives no gradient."""
+    if x._use_count() > 1 and x.is_leaf and x.requires_grad:  # noqa: SLF001 - as torch.utils.swap_tensors asks
+        get_gradient_edge(x).node.register_prehook(_refuse_gradient)
+    x.__class__, y.__class__ = y.__class__, x.__class__
+    x.__dict__, y.__dict__ = y.__dict__, x.__dict__
+    torch._C._swap_tensor_impl(x, y)  # noqa: SLF001 - as torch.utils.swap_tensors does
 
 
 def _make_lazily(make: Any, learns: bool) -> Any:
@@ -49,7 +67,7 @@ def _materialize(x: Any, shape: Any, device: Any = None, dtype: Any = None) -> N
         made = Parameter(made, x.requires_grad)
     else:
         made = Buffer(made, persistent=x.persistent)
-    torch.utils.swap_tensors(x, made)
+    _swap(x, made)
 
 
 def _move(module: Any, fn: Any, recurse: bool = True) -> Any:
@@ -66,7 +84,9 @@ def _move(module: Any, fn: Any, recurse: bool = True) -> Any:
 
 
 def install() -> None:
-    """Teach PyTorch's tensors without a form where they are to be."""
+    """Let modules move by swapping their parameters; teach tensors without a form where they are to be."""
+    torch.__future__.set_swap_module_params_on_conversion(True)  # parameters that are tied stay so
+    torch.utils.swap_tensors = _swap
     for kind, learns in ((UninitializedParameter, True), (UninitializedBuffer, False)):
         kind.__new__ = _make_lazily(kind.__new__, learns)
         kind.__deepcopy__ = _copy_deeply
