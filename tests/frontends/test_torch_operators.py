@@ -38,7 +38,8 @@ a.sort(1)  a.sort(0,descending=True)  t.topk(3)  t.topk(2,dim=0)  a.std()  a.var
 (a>0).any()  (a>0).all(1)  f.layer_norm(a,(7,),c,c)  f.rms_norm(a,(7,),c)  f.group_norm(t,3)
 f.batch_norm(t,None,None,training=True)  a.prod(1)  i.sum()  torch.arange(4000.,device=a.device).sum()
 a.cummax(1)  a.cummin(0)  i.cummax(1)  (a/(a<1)).cummax(1)  a.median()  a.median(1)  a.median(0,keepdim=True)
-(a/(a<1)*0).median(1)  a.kthvalue(2,1)  a.quantile(0.5)  torch.histc(a)  i.flatten().bincount()  torch.equal(a,a)
+(a/(a<1)*0).median(1)  a.nanmedian()  (a/(a<1)*0+a).nanmedian(1)  a.kthvalue(2,1)  a.quantile(0.5)  torch.histc(a)  i.flatten().bincount()  torch.equal(a,a)
+torch.allclose(a,a)  torch.allclose(a,b)  i.flatten().bincount(weights=c[:6])
 """
 PRODUCTS = """
 a@b.T  a@c  torch.outer(c,c)  torch.addmm(c.expand(5,7),a,a.T@a,beta=0.5,alpha=2)  t@t.transpose(1,2)
@@ -59,13 +60,15 @@ torch.zeros(5,7,device=a.device).scatter_add(1,i,a[:2,:3])
 torch.zeros(5,7,device=a.device).scatter_reduce(1,i,a[:2,:3],'sum')
 torch.zeros(5,7,device=a.device).scatter_reduce(1,i*0,a[:2,:3],'amin',include_self=False)
 torch.ones(5,7,device=a.device).scatter_reduce(1,i*0,a[:2,:3],'mean')
+torch.ones(5,7,device=a.device).scatter_reduce(1,i*0,a[:2,:3],'prod')
+a.scatter_reduce(0,i[:1]*0,b[1:2,:3],'prod',include_self=False)  a.masked_select(a[0]>0)  a.masked_scatter(a>0,b)
 torch.ones(5,7,device=a.device).scatter_reduce(1,i,a[:2,:3],'amax')  i.unique(return_inverse=True,return_counts=True)
-a.unique()  i.flatten().unique_consecutive(return_counts=True)  torch.eye(4,device=a.device)
+a.unique()  (i%2).unique(dim=1,return_inverse=True,return_counts=True)  (i%2).unique_consecutive(dim=1)  i.flatten().unique_consecutive(return_counts=True)  torch.eye(4,device=a.device)
 torch.eye(3,5,device=a.device,dtype=torch.int64)  torch.linspace(0,1,5,device=a.device)
 torch.linspace(2,2,1,out=torch.empty(0,device=a.device))  torch.logspace(0,1,5,device=a.device)
 torch.zeros(5,7,device=a.device).index_add_(0,i[0],b[:3])  a.clone().index_put_((i[0],),b[:3])
 a.clone().index_put_((i[0],i[1]),c[:3],accumulate=True)  a.index_copy(0,i[0],b[:3])  torch.cat([a,b],1)
-torch.stack([a,b])  a.repeat(2,3)  a.repeat_interleave(2,0)  a.flip(0)  a.roll(1,0)  a.tril()  a.triu(1)
+torch.stack([a,b])  a.repeat(2,3)  a.repeat_interleave(2,0)  a.flip(0)  a.roll((1,-2),(0,1))  a.tril()  a.triu(1)
 torch.arange(5,device=a.device)  torch.arange(0,1,0.25,device=a.device)  torch.full((2,2),3.5,device=a.device)
 a.T.contiguous()  a.T.reshape(-1)  f.pad(a,(1,2,0,1))  f.pad(a,(-1,2))  a.unfold(1,3,2)  a.split(2,1)[1]*1
 a.diagonal()*2  f.cross_entropy(a,i.flatten()[:5])  f.mse_loss(a,b)  f.l1_loss(a,b)
@@ -221,6 +224,56 @@ def test_gradients_of_transposed_convolutions_are_products() -> None:
         for p, q in zip(there.parameters(), layer.parameters(), strict=True):
             torch.testing.assert_close(p.grad.cpu(), q.grad, rtol=1e-4, atol=1e-4)
         assert not context.unmodelled
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "f.interpolate(x,scale_factor=1.7)",
+        "f.interpolate(x,size=(9,5),mode='bilinear',align_corners=True)",
+        "f.adaptive_avg_pool2d(x,(4,3))",
+        "torch._weight_norm(x,x[:1,:1,:,:1],2)",
+    ],
+)
+def test_gradients_of_scaled_images_and_weights(call: str) -> None:
+    x = torch.randn(2, 3, 6, 5, generator=torch.Generator().manual_seed(0))
+    with machine() as context:
+        found = []
+        for each in (x.clone(), x.to(AHBM)):
+            eval(call, SCOPE | {"x": each.requires_grad_()}).sin().sum().backward()
+            found.append(each.grad.cpu())
+        torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)
+        assert not context.unmodelled
+
+
+def test_derivatives_forward() -> None:
+    def derive(x: Any) -> Any:
+        return torch.func.jvp(lambda y: (y @ y.T).exp(), (x,), (torch.ones_like(x),))[1]
+
+    with machine() as context:
+        x = torch.randn(3, 3)
+        torch.testing.assert_close(derive(x.to(AHBM)).cpu(), derive(x), atol=1e-4, rtol=1e-4)
+        assert not context.unmodelled
+
+
+@pytest.mark.parametrize("call", ["a+b", "a@b", "torch.cat([a,b])", "f.embedding(i,a)", "b.add_(a)", "f.mse_loss(a,b)"])
+def test_operands_on_two_devices_are_refused(call: str) -> None:
+    with machine():
+        there = {"a": torch.ones(2, 2, device=AHBM), "b": torch.ones(2, 2), "i": torch.tensor([0, 1])}
+        with pytest.raises(InputError, match=r"of a tensor on ahbm:0 and one on cpu, must be on one device; move"):
+            eval(call, SCOPE | there)
+
+
+def test_what_has_no_strides_is_refused() -> None:
+    with machine():
+        table = torch.nn.Embedding(4, 2, sparse=True, device=AHBM)
+        with pytest.raises(InputError, match=r"sparse and nested tensors are not on the machine; use dense"):
+            table(torch.tensor([1], device=AHBM)).sum().backward()
+        with pytest.raises(InputError, match=r"operator sin: sparse and nested tensors are not"):
+            torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device=AHBM).sin()
+        with pytest.raises(TypeError, match=r"numpy\(\) of a tensor on ahbm:0: it has to be on the host first"):
+            table.weight.detach().numpy()
+        assert table.weight.numpy(force=True).shape == (4, 2)
 
 
 def test_data_of_a_tensor_is_what_the_program_sets() -> None:

@@ -16,7 +16,9 @@ from kernbench.frontends.torch.tensor import AhbmTensor, fetch, from_host, sip_o
 
 aten = torch.ops.aten
 TorchOperator = Any
-SOURCES = frozenset(["randperm", "random_", "normal_", "uniform_", "rand_like", "randint_like"])
+SOURCES = frozenset(
+    ["randperm", "random_", "normal_", "uniform_", "rand_like", "randint_like", "tril_indices", "triu_indices"]
+)
 """They make numbers of nothing: the host does, and sends them, which is what a program asks for."""
 _NARROW = (torch.float16, torch.bfloat16)
 """The host would keep sums in these; GPUs keep them in f32, and round once."""

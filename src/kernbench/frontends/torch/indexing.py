@@ -256,8 +256,10 @@ def _scatter_reduce(
 def _scatter_reduce_(
     x: Any, dim: int, index: AhbmTensor, src: AhbmTensor, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """Change elements by those of ``src`` that the index sends there; NotImplemented for products."""
+    """Change elements by those of ``src`` that the index sends there."""
     changes: Mapping[str, RunChange] = {"sum": "add", "mean": "add", "amax": "max", "amin": "min"}
+    if reduce == "prod":
+        return _scatter_products(x, dim, index, src, include_self)
     if reduce not in changes or x.dtype not in _ATOMIC:
         return NotImplemented
     if not include_self:
@@ -270,6 +272,18 @@ def _scatter_reduce_(
         counts = torch.full_like(x, 1 if include_self else 0)
         _scatter_into(counts, dim, index, torch.ones_like(src), "add", "scatter_reduce")
         x.div_(counts.clamp_(min=1), rounding_mode=None if x.dtype.is_floating_point else "floor")
+    return x
+
+
+def _scatter_products(x: Any, dim: int, index: AhbmTensor, src: AhbmTensor, include_self: bool) -> Any:
+    """Multiply one slice of ``src`` after the other in: within one no two elements have the same place."""
+    if not include_self:
+        _scatter_into(x, dim, index, 1, "set", "scatter")
+    at = dim % max(x.dim(), 1)
+    factors = (each.narrow(at, 0, index.shape[at]).split(1, at) if each.dim() else [each] for each in (index, src))
+    for places, factor in zip(*factors, strict=True):
+        here = factor[tuple(slice(0, n) for n in places.shape)]
+        x.scatter_(dim, places, x.gather(dim, places) * here)
     return x
 
 
@@ -392,6 +406,20 @@ def _index_put(x: AhbmTensor, indices: Sequence[Any], values: AhbmTensor, accumu
     return _index_put_(x.clone(), indices, values, accumulate)
 
 
+def _masked_select(x: AhbmTensor, mask: AhbmTensor) -> Any:
+    seen, marks = torch.broadcast_tensors(x, mask)
+    return _index_tensor(seen.contiguous(), [marks.contiguous()])
+
+
+def _masked_scatter(x: AhbmTensor, mask: AhbmTensor, source: AhbmTensor) -> Any:
+    """Put the elements of ``source``, in order, where the mask is true: its running sum counts them."""
+    seen, marks = torch.broadcast_tensors(x, mask)
+    place = (marks.reshape(-1).cumsum(0) - 1).clamp_(0, max(source.numel() - 1, 0))
+    if not source.numel() or not seen.numel():
+        return seen.clone()
+    return torch.where(marks, source.reshape(-1).index_select(0, place).reshape(seen.shape), seen)
+
+
 def _nonzero(x: AhbmTensor) -> AhbmTensor:
     """Find where elements are not 0: how many there are decides the shape, so the program waits for that number."""
     given: Any = x
@@ -439,5 +467,7 @@ LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         aten._unsafe_index_put.default: _index_put,  # noqa: SLF001
         aten._index_put_impl_.default: lambda x, i, v, accumulate=False, unsafe=False: _index_put_(x, i, v, accumulate),  # noqa: ARG005
         aten.nonzero.default: _nonzero,
+        aten.masked_select.default: _masked_select,
+        aten.masked_scatter.default: _masked_scatter,
     }
 )

@@ -72,9 +72,19 @@ for _name in _BY_DEVICE:
 triton_operators.wrap_triton_enabled_default = False
 _all_others = torch.library.Library("_", "IMPL")
 _all_others.fallback(lambda operator, *args, **kwargs: operators.run(operator, args, kwargs), "PrivateUse1")
+_all_others.fallback(operators.refuse_layout, "NestedTensorPrivateUse1")
 # Composites of PyTorch that have a kernel of their own here.
 _library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradPrivateUse1")
 _library.impl("rms_norm", rms_norm, "AutogradPrivateUse1")
+
+
+def _ctc_loss(log_probs: Any, targets: Any, *lengths_and_rule: Any) -> Any:
+    """As PyTorch's, with lengths where the rest is: it leaves those of the host there, and divides by them."""
+    lengths = [each.to(log_probs.device) for each in lengths_and_rule[:2]]
+    return torch.ops.aten.ctc_loss.Tensor.decompose(log_probs, targets, *lengths, *lengths_and_rule[2:])
+
+
+_library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
 
 
 def _refuse_storage(_: Any, location: str) -> None:

@@ -99,6 +99,19 @@ def _logspace(start: float, end: float, steps: int, base: float = 10.0, *, out: 
     return copy(resize(out, (steps,)), torch.pow(base, _linspace(start, end, steps, out=exponents)))
 
 
+def _roll(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+    """Turn elements round along axes, or all of them in order."""
+    if not dims:
+        return _roll(x.reshape(-1), shifts, [0]).reshape(x.shape)
+    found = x
+    for shift, dim in zip(shifts, dims, strict=True):
+        n = x.shape[dim] if x.dim() else 1
+        by = shift % max(n, 1)
+        if by:
+            found = torch.cat([found.narrow(dim, n - by, by), found.narrow(dim, 0, n - by)], dim)
+    return found.clone() if found is x else found
+
+
 def _eye(n: int, m: int | None = None, *, out: AhbmTensor) -> AhbmTensor:
     """Make an identity: 0 everywhere, 1 on the diagonal."""
     made = fill(resize(out, (n, n if m is None else m)), 0)
@@ -335,12 +348,15 @@ LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         aten.multinomial.default: _multinomial,
         aten.bernoulli.default: _bernoulli,
         aten.native_dropout.default: _dropout,
+        aten.roll.default: _roll,
+        aten._has_same_storage_numel.default: lambda x, y: x.storage.n == y.storage.n,  # noqa: SLF001
     }
 )
 _FILLED: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "zeros": lambda *_, **__: 0,
         "zeros_like": lambda *_, **__: 0,
+        "_efficientzerotensor": lambda *_, **__: 0,
         "new_zeros": lambda *_, **__: 0,
         "ones": lambda *_, **__: 1,
         "ones_like": lambda *_, **__: 1,

@@ -164,11 +164,23 @@ def rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: float | Non
     return _RmsNorm.apply(x, weight, list(normalized_shape), eps)
 
 
+def _weight_norm_backward(
+    grad: AhbmTensor, v: AhbmTensor, g: AhbmTensor, norms: AhbmTensor, dim: int
+) -> tuple[Any, Any]:
+    """Compute the gradients of the direction and of the length of weights, whose slices along ``dim`` have one each."""
+    others = [each for each in range(v.dim()) if each != dim % v.dim()]
+    wide: Any = grad.to(norms.dtype)
+    along: Any = (wide * v).sum(others, keepdim=True)
+    by_v = (wide - v * (along / (norms * norms))) * (g / norms)
+    return by_v.to(v.dtype), (along / norms).to(g.dtype)
+
+
 LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
         aten.native_layer_norm.default: _layer_norm,
         aten.native_layer_norm_backward.default: _layer_norm_backward,
         aten._fused_rms_norm.default: _rms_norm,  # noqa: SLF001 - operators' names
         aten._fused_rms_norm_backward.default: _rms_norm_backward,  # noqa: SLF001
+        aten._weight_norm_interface_backward.default: _weight_norm_backward,  # noqa: SLF001
     }
 )

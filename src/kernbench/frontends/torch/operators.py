@@ -28,6 +28,7 @@ from kernbench.frontends.torch import (
     products,
     recurrent,
     reductions,
+    resampling,
 )
 from kernbench.frontends.torch.hosted import SOURCES, leaves, on_host, written_by
 from kernbench.frontends.torch.launches import measure
@@ -41,6 +42,8 @@ TorchOperator = Any
 Lowering = Callable[..., Any]
 _NO_ALIAS_BUT_VIEW = (aten._unsafe_view.default,)  # noqa: SLF001 - an operator's name
 _OVERWRITING = (aten.zero_.default, aten.fill_.Scalar, aten.copy_.default)
+_NO_STRIDES = ("nested_", "sparse_", "jagged_")
+"""How operators on tensors begin that are no elements with strides."""
 _LOADING = SOURCES | making.MAKING
 _UNWRITTEN = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
 _LOWERINGS: Mapping[TorchOperator, Lowering] = MappingProxyType(
@@ -50,6 +53,7 @@ _LOWERINGS: Mapping[TorchOperator, Lowering] = MappingProxyType(
         **order.LOWERINGS,
         **norms.LOWERINGS,
         **recurrent.LOWERINGS,
+        **resampling.LOWERINGS,
         **indexing.LOWERINGS,
         **making.LOWERINGS,
         **optimizers.LOWERINGS,
@@ -100,7 +104,9 @@ def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str,
 
 def _refuse_two_devices(operator: TorchOperator, args: Any, kwargs: Any, error: Exception) -> None:
     """Raise InputError where the reason of an error is that some operands are on the machine and some are not."""
-    tensors = [x for x in leaves(args, kwargs) if isinstance(x, torch.Tensor) and (x.dim() or isinstance(x, AhbmTensor))]
+    tensors = [
+        x for x in leaves(args, kwargs) if isinstance(x, torch.Tensor) and (x.dim() or isinstance(x, AhbmTensor))
+    ]
     on_machine, others = ([x for x in tensors if isinstance(x, AhbmTensor) is here] for here in (True, False))
     if on_machine and others:
         raise InputError(
@@ -109,7 +115,9 @@ def _refuse_two_devices(operator: TorchOperator, args: Any, kwargs: Any, error: 
         ) from error
 
 
-WayKind: TypeAlias = Literal["kernel", "pointwise", "list", "view", "memory", "parts", "another form", "host"]
+WayKind: TypeAlias = Literal[
+    "kernel", "pointwise", "list", "view", "memory", "parts", "another form", "host", "refused"
+]
 
 
 @value
@@ -117,7 +125,7 @@ class OperatorWay:
     """How an operator is carried out.
 
     ``kind``: by a kernel, by a rule for elements, by one launch for lists, as a view, as memory that nobody has
-    written, by PyTorch's own parts of it, by the form that changes nothing, or on the host.
+    written, by PyTorch's own parts of it, by the form that changes nothing, on the host, or not at all.
     """
 
     kind: WayKind
@@ -131,6 +139,8 @@ def way_of(operator: TorchOperator) -> OperatorWay:  # noqa: PLR0911 - a way a l
     if own is not None:
         return OperatorWay("kernel", own)
     name = operator.overloadpacket.__name__
+    if any(name.lstrip("_").startswith(each) for each in _NO_STRIDES):
+        return OperatorWay("refused", refuse_layout)
     plain_form = _form_without_out(operator)
     if plain_form is not None:
         return OperatorWay("another form", lambda op, args, kwargs: _write_out(op, plain_form, args, kwargs))
@@ -169,6 +179,14 @@ def _way_by_parts(operator: TorchOperator) -> OperatorWay:
     if functional is not None:
         return OperatorWay("another form", lambda _, args, kwargs: args[0].copy_(functional(*args, **kwargs)))
     return OperatorWay("host", on_host)
+
+
+def refuse_layout(operator: TorchOperator, *_: Any, **__: Any) -> Any:
+    """Raise InputError for tensors that are no elements with strides."""
+    raise InputError(
+        f"{program_place()}: operator {operator.overloadpacket.__name__}: sparse and nested tensors are not on the machine; "
+        "use dense ones (Embedding with sparse=False, sequences that are padded or packed)"
+    )
 
 
 class _Decomposition:

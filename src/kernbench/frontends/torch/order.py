@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch._prims_common import canonicalize_dim
@@ -157,10 +157,13 @@ def _cummin(x: AhbmTensor, dim: int) -> tuple[Any, Any]:
     return _find_running_extreme("cummin", "le", x, dim)
 
 
-def _find_rank(name: str, x: AhbmTensor, rank: int, dim: int, keepdim: bool, *, nan_wins: bool) -> tuple[Any, Any]:
+def _find_rank(
+    name: str, x: AhbmTensor, rank: int, dim: int, keepdim: bool, nan: Literal["last", "wins", "left out"]
+) -> tuple[Any, Any]:
     """Find the element of a rank along an axis, counted from 0, and its place.
 
-    ``nan_wins``: one that is no number, which comes last in order, is the result where there is any.
+    ``nan``: one that is no number comes last in order; or is the result where there is any; or the rank is that of the
+    median of the others.
     """
     seen, at = _along_last(x, dim)
     n, sip = seen.shape[-1], x.storage.tensor.sip
@@ -168,9 +171,10 @@ def _find_rank(name: str, x: AhbmTensor, rank: int, dim: int, keepdim: bool, *, 
 
     def body(tl: Any, v: Any) -> tuple[Any, Any]:
         wanted = tl.full((v.shape[0], 1), rank, I32)
-        if nan_wins and v.dtype.is_float:
+        if nan != "last" and v.dtype.is_float:
             count = tl.sum(tl.cast(tl.elementwise("isnan", v), I32), 1, keepdims=True)
-            wanted = tl.where(count > 0, n - count, wanted)
+            middle = tl.elementwise("shr", tl.maximum(n - 1 - count, 0), 1)
+            wanted = middle if nan == "left out" else tl.where(count > 0, n - count, wanted)
         place = tl.take(tl.argsort(v), wanted)
         return tl.take(v, place), place
 
@@ -184,33 +188,49 @@ def _length(x: AhbmTensor, dim: int) -> int:
     return x.shape[canonicalize_dim(x.dim(), dim)] if x.dim() else 1
 
 
-def _median(x: AhbmTensor) -> Any:
+def _find_median(name: str, nan: Literal["wins", "left out"], x: AhbmTensor, dim: int, keepdim: bool) -> Any:
+    n = _length(x, dim)
+    if not n:
+        raise IndexError(f"{program_place()}: {name}: axis {dim} has no elements, must have some")
+    return _find_rank(name, x, (n - 1) // 2, dim, keepdim, nan)
+
+
+def _median_of_all(name: str, nan: Literal["wins", "left out"], x: AhbmTensor) -> Any:
     flat = x.reshape(-1)
     if not flat.numel():
         return flat.new_full((), float("nan") if x.dtype.is_floating_point else torch.iinfo(x.dtype).min)
-    return _find_rank("median", flat, (flat.numel() - 1) // 2, 0, False, nan_wins=True)[0]
+    return _find_median(name, nan, flat, 0, False)[0]
+
+
+def _median(x: AhbmTensor) -> Any:
+    return _median_of_all("median", "wins", x)
 
 
 def _median_dim(x: AhbmTensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    n = _length(x, dim)
-    if not n:
-        raise IndexError(f"{program_place()}: median: axis {dim} has no elements, must have some")
-    rank = (n - 1) // 2
-    return _find_rank("median", x, rank, dim, keepdim, nan_wins=True)
+    return _find_median("median", "wins", x, dim, keepdim)
+
+
+def _nanmedian(x: AhbmTensor) -> Any:
+    return _median_of_all("nanmedian", "left out", x)
+
+
+def _nanmedian_dim(x: AhbmTensor, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    return _find_median("nanmedian", "left out", x, dim, keepdim)
 
 
 def _kthvalue(x: AhbmTensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
     n = _length(x, dim)
     if not 1 <= k <= n:
         raise InputError(f"{program_place()}: kthvalue: k is {k}, must be from 1 to {n}")
-    return _find_rank("kthvalue", x, k - 1, dim, keepdim, nan_wins=False)
+    return _find_rank("kthvalue", x, k - 1, dim, keepdim, "last")
 
 
 def _mark_first(x: AhbmTensor) -> Any:
-    """Mark the elements of a row that differ from the one before."""
-    marks = torch.ones(x.shape, dtype=torch.bool, device=x.on_machine)
-    if x.numel() > 1:
-        marks[1:] = x[1:] != x[:-1]
+    """Mark what differs from the one before, along the first axis."""
+    marks = torch.ones(x.shape[:1], dtype=torch.bool, device=x.on_machine)
+    if len(x) > 1:
+        differ: Any = x[1:] != x[:-1]
+        marks[1:] = differ if x.dim() == 1 else differ.flatten(1).any(1)
     return marks
 
 
@@ -227,20 +247,39 @@ def _unique_consecutive(
     x: AhbmTensor, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
 ) -> Any:
     if dim is not None and x.dim() != 1:
-        return NotImplemented
+        found, inverse, counts = _find_runs(x.movedim(dim, 0).contiguous(), return_inverse, return_counts)
+        return found.movedim(0, dim), inverse, counts
     found, inverse, counts = _find_runs(x.reshape(-1), return_inverse, return_counts)
     return found, inverse.reshape(x.shape) if return_inverse else inverse, counts
 
 
+def _unique_dim(
+    x: AhbmTensor,
+    dim: int,
+    sorted: bool = True,  # noqa: A002, ARG001 - they always are
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Any:
+    """Find the different slices along an axis: they are sorted by their elements, the last ones first."""
+    slices = x.movedim(dim, 0).contiguous()
+    order = torch.arange(len(slices), device=x.on_machine)
+    for column in reversed(slices.flatten(1).unbind(1) if slices.dim() > 1 else [slices]):
+        order = order[column[order].sort(stable=True)[1]]
+    found, inverse, counts = _find_runs(slices.index_select(0, order), return_inverse, return_counts)
+    if return_inverse:
+        inverse = torch.empty_like(inverse).scatter_(0, order, inverse)
+    return found.movedim(0, dim), inverse, counts
+
+
 def _find_runs(values: Any, return_inverse: bool, return_counts: bool) -> tuple[Any, Any, Any]:
-    """Return the elements of runs of equal ones, the run of each element, and how long each run is."""
+    """Return what is equal in runs along the first axis, the run of each, and how long each run is."""
     marks = _mark_first(values)
     begins = marks.nonzero().reshape(-1)
     inverse = counts = values.new_empty((0,), dtype=torch.int64)
     if return_inverse:
         inverse = marks.cumsum(0) - 1
     if return_counts:
-        ends = torch.full_like(begins, values.numel())
+        ends = torch.full_like(begins, len(values))
         ends[:-1] = begins[1:]
         counts = ends - begins
     return values.index_select(0, begins), inverse, counts
@@ -260,8 +299,11 @@ LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         aten.topk.default: _topk,
         aten.median.default: _median,
         aten.median.dim: _median_dim,
+        aten.nanmedian.default: _nanmedian,
+        aten.nanmedian.dim: _nanmedian_dim,
         aten.kthvalue.default: _kthvalue,
         aten._unique2.default: _unique,  # noqa: SLF001 - an operator's name
+        aten.unique_dim.default: _unique_dim,
         aten.unique_consecutive.default: _unique_consecutive,
     }
 )

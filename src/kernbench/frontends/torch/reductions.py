@@ -281,6 +281,10 @@ def _equal(a: Any, b: Any) -> bool:
     return a.shape == b.shape and not bool((a != b).any().item())
 
 
+def _allclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    return bool(torch.isclose(a, b, rtol, atol, equal_nan).all().item())
+
+
 # each row a result of its own size
 
 
@@ -406,9 +410,11 @@ def _histc(x: AhbmTensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:  
 
 
 def _bincount(x: AhbmTensor, weights: Any = None, minlength: int = 0) -> Any:
-    if weights is not None:
-        return NotImplemented
     bins = max(minlength, int(x.max().item()) + 1 if x.numel() else 0)
+    if weights is not None:
+        if weights.dtype is not torch.float32:
+            return NotImplemented
+        return weights.new_zeros(bins).scatter_add_(0, x, weights)
     return _count_into(x, bins, lambda tl, v: v, torch.int64, "bincount")  # noqa: ARG005
 
 
@@ -435,6 +441,9 @@ LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         aten.prod.default: _prod,
         aten.prod.dim_int: _prod,
         aten.equal.default: _equal,
+        aten.allclose.default: _allclose,
+        aten._is_all_true.default: lambda x: _all(x),  # noqa: SLF001 - operators' names
+        aten._is_any_true.default: lambda x: _any(x),  # noqa: SLF001
         aten._softmax.default: _softmax,  # noqa: SLF001 - operators' names
         aten._log_softmax.default: _log_softmax,  # noqa: SLF001
         aten._softmax_backward_data.default: _softmax_backward,  # noqa: SLF001
