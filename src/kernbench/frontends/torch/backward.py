@@ -1,8 +1,8 @@
 """Let what is raised inside PyTorch's backward come out of the call of backward.
 
-PyTorch's engine holds a guard of the device while it carries out a node or a hook of the program. A guard that ends asks
-Python for the type of its device. With an exception under way Python returns nothing, and the process would end. So
-the guard takes the exception, and the call of backward raises it.
+PyTorch's engine holds a guard of the device while it carries out a node or a hook of the program. A guard that ends
+asks Python for the type of its device. With an exception under way Python returns nothing, and the process would end.
+So the guard takes the exception, and the call of backward raises it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _raise_pending = ctypes.pythonapi.Py_IsInitialized
 """Any function of Python's C interface: after a call ``ctypes`` raises the exception that is under way."""
 
 
-class AhbmGuard(torch._C._acc.DeviceGuard):  # type: ignore[misc]  # noqa: SLF001 - the documented base
+class AhbmGuard(torch._C._acc.DeviceGuard):  # noqa: SLF001 - the documented base
     """The guard of device ``ahbm``. It changes nothing: there is no device that a thread could have switched to."""
 
     __slots__ = ("_taken",)  # in a dictionary Python would look first, which fails while an exception is under way

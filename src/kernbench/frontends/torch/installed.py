@@ -29,7 +29,7 @@ _NAMES = (
     (optimizer, "_foreach_supported_types"),
     (clip_grad, "_has_foreach_support"),
     (torch.autograd, "_engine_run_backward"),
-    (torch._C, "_swap_tensor_impl"),
+    (torch._C, "_swap_tensor_impl"),  # noqa: SLF001
     (torch._C._acc, "DeviceGuard"),  # noqa: SLF001
 )
 # Factories have no tensor that PyTorch could find the device by; ``torch.tensor`` copies past the subclass.

@@ -11,17 +11,13 @@ from typing import Any
 import torch
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.modules.lazy import LazyModuleMixin
-from torch.nn.parameter import (
-    Buffer,
-    Parameter,
-    UninitializedBuffer,
-    UninitializedParameter,
-    UninitializedTensorMixin,
-    is_lazy,
-)
+from torch.nn.parameter import Buffer, Parameter, is_lazy
 
 from kernbench.common.errors import InputError
 from kernbench.frontends.torch.tensor import AhbmTensor
+
+_LAZY: Any = torch.nn.parameter
+"""Where PyTorch has the kinds of tensors without a form."""
 
 
 def _refuse_gradient(_: Any) -> None:
@@ -40,14 +36,13 @@ def _swap(x: Any, y: Any) -> None:
     torch._C._swap_tensor_impl(x, y)  # noqa: SLF001 - as torch.utils.swap_tensors does
 
 
-def _make_lazily(make: Any, learns: bool) -> Any:
-    """Return ``__new__`` of a tensor without a form; ``make`` is PyTorch's, ``learns`` the default of its first option."""
+def _make_lazily(make: Any, requires: bool) -> Any:
+    """Return ``__new__`` of a tensor without a form; ``make`` is PyTorch's, ``requires`` its default for a gradient."""
 
-    def new(cls: Any, requires_grad: bool = learns, device: Any = None, dtype: Any = None, **options: Any) -> Any:
+    def new(cls: Any, requires_grad: bool = requires, device: Any = None, dtype: Any = None, **options: Any) -> Any:
         there = torch.empty(0, device=device, dtype=dtype)
-        with torch.device("cpu"):
-            host = "cpu" if isinstance(there, AhbmTensor) else there.device
-            made = make(cls, requires_grad, host, there.dtype, **options)
+        host = "cpu" if isinstance(there, AhbmTensor) else there.device
+        made = make(cls, requires_grad, host, there.dtype, **options)
         made.place = there.device
         return made
 
@@ -63,7 +58,7 @@ def _copy_deeply(x: Any, memo: dict[int, Any]) -> Any:
 def _materialize(x: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
     """Give a tensor its form: it becomes one of the place where it is to be."""
     made = torch.empty(shape, device=device or x.device, dtype=dtype or x.dtype)
-    if isinstance(x, UninitializedParameter):
+    if isinstance(x, _LAZY.UninitializedParameter):
         made = Parameter(made, x.requires_grad)
     else:
         made = Buffer(made, persistent=x.persistent)
@@ -87,9 +82,9 @@ def install() -> None:
     """Let modules move by swapping their parameters; teach tensors without a form where they are to be."""
     torch.__future__.set_swap_module_params_on_conversion(True)  # parameters that are tied stay so
     torch.utils.swap_tensors = _swap
-    for kind, learns in ((UninitializedParameter, True), (UninitializedBuffer, False)):
-        kind.__new__ = _make_lazily(kind.__new__, learns)
+    for kind, requires in ((_LAZY.UninitializedParameter, True), (_LAZY.UninitializedBuffer, False)):
+        kind.__new__ = _make_lazily(kind.__new__, requires)
         kind.__deepcopy__ = _copy_deeply
-    UninitializedTensorMixin.device = property(lambda x: x.place)
-    UninitializedTensorMixin.materialize = _materialize
+    _LAZY.UninitializedTensorMixin.device = property(lambda x: x.place)
+    _LAZY.UninitializedTensorMixin.materialize = _materialize
     LazyModuleMixin._apply = _move  # noqa: SLF001 - the only way for all conversions

@@ -184,8 +184,8 @@ def _way_by_parts(operator: TorchOperator) -> OperatorWay:
 def refuse_layout(operator: TorchOperator, *_: Any, **__: Any) -> Any:
     """Raise InputError for tensors that are no elements with strides."""
     raise InputError(
-        f"{program_place()}: operator {operator.overloadpacket.__name__}: sparse and nested tensors are not on the machine; "
-        "use dense ones (Embedding with sparse=False, sequences that are padded or packed)"
+        f"{program_place()}: operator {operator.overloadpacket.__name__}: sparse and nested tensors are not on the "
+        "machine; use dense ones (Embedding with sparse=False, sequences that are padded or packed)"
     )
 
 

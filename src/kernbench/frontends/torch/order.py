@@ -188,7 +188,9 @@ def _length(x: AhbmTensor, dim: int) -> int:
     return x.shape[canonicalize_dim(x.dim(), dim)] if x.dim() else 1
 
 
-def _find_median(name: str, nan: Literal["wins", "left out"], x: AhbmTensor, dim: int, keepdim: bool) -> Any:
+def _find_median(
+    name: str, nan: Literal["wins", "left out"], x: AhbmTensor, dim: int, keepdim: bool
+) -> tuple[Any, Any]:
     n = _length(x, dim)
     if not n:
         raise IndexError(f"{program_place()}: {name}: axis {dim} has no elements, must have some")

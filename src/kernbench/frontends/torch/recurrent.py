@@ -144,7 +144,8 @@ def _pack_padded(x: AhbmTensor, lengths: Any, batch_first: bool) -> tuple[Any, A
     """Join the steps of sequences, the longest first, without padding; return how many sequences each step has too."""
     if isinstance(lengths, AhbmTensor):
         raise InputError(
-            f"{program_place()}: pack_padded_sequence: lengths are on {lengths.device}, must be on the host: lengths.cpu()"
+            f"{program_place()}: pack_padded_sequence: lengths are on {lengths.device}, must be on the host: "
+            "lengths.cpu()"
         )
     steps = x.transpose(0, 1) if batch_first else x
     form = torch.empty((*steps.shape[:2], 1))

@@ -442,8 +442,8 @@ LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         aten.prod.dim_int: _prod,
         aten.equal.default: _equal,
         aten.allclose.default: _allclose,
-        aten._is_all_true.default: lambda x: _all(x),  # noqa: SLF001 - operators' names
-        aten._is_any_true.default: lambda x: _any(x),  # noqa: SLF001
+        aten._is_all_true.default: _all,  # noqa: SLF001 - operators' names
+        aten._is_any_true.default: _any,  # noqa: SLF001
         aten._softmax.default: _softmax,  # noqa: SLF001 - operators' names
         aten._log_softmax.default: _log_softmax,  # noqa: SLF001
         aten._softmax_backward_data.default: _softmax_backward,  # noqa: SLF001

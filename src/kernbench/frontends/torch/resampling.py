@@ -1,7 +1,7 @@
 """Gradients of images that PyTorch has scaled or pooled: along each axis a product with the weights of the scaling.
 
-A scaling works on one axis after another, and is linear. So what it makes of the rows of an identity, on the host and in no
-time, are its weights along an axis; the gradient is the product with those weights, which are sent to the machine.
+A scaling works on one axis after another, and is linear. So what it makes of the rows of an identity, on the host and
+in no time, are its weights along an axis. The gradient is the product with those weights, which are sent there.
 """
 
 from __future__ import annotations

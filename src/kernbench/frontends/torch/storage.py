@@ -12,7 +12,6 @@ from kernbench.common.dtypes import BF16, F8E4M3, F8E5M2, F16, F32, I8, I16, I32
 from kernbench.common.errors import InputError, NoMachineError
 from kernbench.frontends.torch.pool import pool_of
 from kernbench.runtime_api.context import RuntimeContext, current_context
-from kernbench.runtime_api.tensor import Tensor
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 TorchTensor: TypeAlias = Any
