@@ -156,6 +156,7 @@ def as_cuda() -> Iterator[None]:
             around.enter_context(_replace_names(torch.cuda.nvtx, _NVTX))
             around.enter_context(_replace_names(torch.cuda, {"_DeviceGuard": device.device}))
             around.enter_context(_replace_names(torch._C, {"_cuda_getCurrentRawStream": _raw_stream}))  # noqa: SLF001
+            around.enter_context(_replace_names(torch.backends.cudnn, {"is_acceptable": lambda _: False}))
             around.enter_context(_replace_names(_device, {"DeviceContext": _Context}))
             around.enter_context(_replace_names(torch, {"Generator": _Generator}))
             around.callback(torch.set_default_device, None)

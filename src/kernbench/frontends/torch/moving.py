@@ -74,7 +74,8 @@ def _move(module: Any, fn: Any, recurse: bool = True) -> Any:
     super(LazyModuleMixin, module)._apply(fn, recurse)
     for table, name, x in lazies:
         like = fn(torch.empty(0, device=x.device, dtype=x.dtype))
-        table[name] = type(x)(x.requires_grad, like.device, like.dtype)
+        kind: Any = type(x)
+        table[name] = kind(x.requires_grad, like.device, like.dtype)
     return module
 
 
