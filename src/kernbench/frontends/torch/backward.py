@@ -34,10 +34,11 @@ class AhbmGuard(torch._C._acc.DeviceGuard):  # noqa: SLF001 - the documented bas
             self._taken = self._taken or error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
         return torch._C._autograd.DeviceType.PrivateUse1  # noqa: SLF001 - its only name
 
-    def pop_exception(self) -> BaseException | None:
-        """Return the exception that was taken, once; None without one."""
+    def raise_taken(self) -> None:
+        """Raise the exception that was taken, if there is one."""
         taken, self._taken = self._taken, None
-        return taken
+        if taken is not None:
+            raise taken
 
 
 def install(guard: AhbmGuard) -> None:
@@ -46,15 +47,15 @@ def install(guard: AhbmGuard) -> None:
 
     @wraps(run_backward)
     def run(*args: Any, **kwargs: Any) -> Any:
-        guard.pop_exception()
+        guard.raise_taken()
         found, failed = None, None
         try:
             found = run_backward(*args, **kwargs)
         except SystemError as error:  # the engine's, which misses the exception
             failed = error
-        raised = guard.pop_exception() or failed
-        if raised is not None:
-            raise raised
+        guard.raise_taken()
+        if failed is not None:
+            raise failed
         return found
 
     torch.autograd._engine_run_backward = run  # noqa: SLF001
