@@ -249,6 +249,7 @@ def test_gradients_of_scaled_images_and_weights(call: str) -> None:
         assert not context.unmodelled
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_derivatives_forward() -> None:
     def derive(x: Any) -> Any:
         return torch.func.jvp(lambda y: (y @ y.T).exp(), (x,), (torch.ones_like(x),))[1]
@@ -267,6 +268,7 @@ def test_operands_on_two_devices_are_refused(call: str) -> None:
             eval(call, SCOPE | there)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_what_has_no_strides_is_refused() -> None:
     with machine():
         table = torch.nn.Embedding(4, 2, sparse=True, device=AHBM)
