@@ -414,7 +414,7 @@ def _masked_select(x: AhbmTensor, mask: AhbmTensor) -> Any:
 def _masked_scatter(x: AhbmTensor, mask: AhbmTensor, source: AhbmTensor) -> Any:
     """Put the elements of ``source``, in order, where the mask is true: its running sum counts them."""
     seen, marks = torch.broadcast_tensors(x, mask)
-    place = (marks.reshape(-1).cumsum(0) - 1).clamp_(0, max(source.numel() - 1, 0))
+    place = (marks.reshape(-1).cumsum(0) - 1).clamp_(min=0)
     if not source.numel() or not seen.numel():
         return seen.clone()
     return torch.where(marks, source.reshape(-1).index_select(0, place).reshape(seen.shape), seen)
