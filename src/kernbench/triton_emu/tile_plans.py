@@ -7,7 +7,9 @@ tiles of the block fetch from there, while their sums stay in the matrix unit. `
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from itertools import accumulate
 from math import inf, prod
+from operator import mul
 from typing import TypeAlias
 
 from kernbench.common.values import value
@@ -91,14 +93,8 @@ STORED = AccumulatorUse(fetched=False, stored=True)
 
 def row_strides(operand: MemoryRef) -> tuple[int, ...]:
     """Return the byte strides of an operand in memory."""
-    if operand.strides is not None:
-        return operand.strides
-    strides: list[int] = []
-    span = operand.dtype.itemsize
-    for count in reversed(operand.shape):
-        strides.append(span)
-        span *= count
-    return tuple(reversed(strides))
+    packed = accumulate((operand.dtype.itemsize, *operand.shape[:0:-1]), mul)
+    return operand.strides or tuple(packed)[::-1]
 
 
 def window(name: str, operand: MemoryRef, first: tuple[int, ...], shape: tuple[int, ...]) -> OperandWindow:
@@ -454,10 +450,7 @@ def _sizes(extent: int, tile: int) -> Iterator[int]:
 
 
 def _split_evenly(extent: int, size: int, tile: int, begin: int) -> list[TileSpan]:
-    """Cut an axis into parts of ``size`` at most, as equal as whole tiles allow.
-
-    They go round from the one with element ``begin`` on.
-    """
+    """Cut an axis into parts of ``size`` at most, as equal as whole tiles allow, in a round from element ``begin``."""
     tiles, most = -(-extent // tile), size // tile
     parts = -(-tiles // most)
     each, more = divmod(tiles, parts)
@@ -473,8 +466,7 @@ def block_steps(command: Command, tile: TileSizes, sizes: TileSizes, *, keep_a: 
     operand which the next block has in common with this one stays.
     """
     (m, k), n = command.a.shape, command.b.shape[1]
-    axes = zip((m, k, n), sizes, tile, command.params.begin, strict=True)
-    rows, steps, columns = (_split_evenly(*each) for each in axes)
+    rows, steps, columns = map(_split_evenly, (m, k, n), sizes, tile, command.params.begin)
     kept, other = ("a", "b") if keep_a else ("b", "a")
     for first in rows if keep_a else columns:
         inner = columns if keep_a else rows
