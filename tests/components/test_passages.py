@@ -97,7 +97,7 @@ def program(ops: list[Op]) -> Kernel:
                     for _ in range(k + 1):
                         total = tl.exp(total)
                 case "blocked":
-                    tl.composite("gemm", x_ref, w_ref, y_ptr, block="auto")
+                    tl.composite("gemm", x_ref, w_ref, y_ptr, block="auto", begin=(0, 16 * k, 0))
                 case "blocked x":
                     tl.composite("gemm", x, w_ref, y_ptr, block=(32, 64 * (k // 2 + 1), 32 * (k % 2 + 1)))
                 case "streamed":

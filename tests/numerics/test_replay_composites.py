@@ -52,14 +52,18 @@ def test_an_output_that_is_an_input(engine: GraphEngine) -> None:
     assert (fetch(engine, c) != small(96, 192) @ small(192, 192, seed=1)).any()
 
 
+@pytest.mark.parametrize("begin", [(0, 0, 0), (50, 100, 150)])
 @pytest.mark.parametrize("block", [(64, 64, 64), (32, 256, 64), (96, 64, 32)])
-def test_panels_of_an_output_that_is_an_input(engine: GraphEngine, block: tuple[int, int, int]) -> None:
+def test_panels_of_an_output_that_is_an_input(
+    engine: GraphEngine, block: tuple[int, int, int], begin: tuple[int, int, int]
+) -> None:
     """C = C B + C by blocks: later panels read what earlier blocks have written, or not, as time has it."""
     c, b = place(engine, small(96, 192)), place(engine, small(192, 192, seed=1))
 
     def kernel(c: int, b: int, *, tl: Tl) -> None:
         x = tl.ref(c, (96, 192), "f32")
-        tl.composite("gemm", x, tl.ref(b, (192, 192), "f32"), out_ptr=c, epilogue=(("add", x),), block=block)
+        w, epilogue = tl.ref(b, (192, 192), "f32"), (("add", x),)
+        tl.composite("gemm", x, w, out_ptr=c, epilogue=epilogue, block=block, begin=begin)
 
     launch(engine, kernel, c, b)
     agrees(engine, c, b)
@@ -75,7 +79,9 @@ def test_writes_of_others_beside_a_product_by_blocks(engine: GraphEngine, staged
     def kernel(a: int, b: int, c: int, *, tl: Tl) -> None:
         if tl.program_id(0) == 0:
             left = tl.load(a, (m, k), "f32") if staged else tl.ref(a, (m, k), "f32")
-            tl.composite("gemm", left, tl.ref(b, (k, n), "f32"), out_ptr=c, block=(64, 64, 64))
+            more = (("bias", tl.load(c, n, "f32")),)
+            right = tl.ref(b, (k, n), "f32")
+            tl.composite("gemm", left, right, out_ptr=c, epilogue=more, block=(64, 64, 64), begin=(64, 128, 100))
             return
         for at in range(12):
             tl.store(b + at * 16 * n * 4, tl.full((16, n), at, "f32"))

@@ -131,8 +131,9 @@ class Oracle:
 
     def tile_value(self, tile: tuple[int, ...], whole: OpRecord) -> Array:
         i, j, last = tile
+        steps = -(-whole.inputs[0].shape[1] // whole.params.tile_sizes[1]) if whole.kind == "gemm" else 1
         got = {
-            name: [self.seen.get((whole.seq, name, (i, j, s))) for s in range(last + 1)]
+            name: [self.seen.get((whole.seq, name, (i, j, s))) for s in range(steps)]
             for name in self.operands(whole)
         }
         if whole.kind == "gemm":
