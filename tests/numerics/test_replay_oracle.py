@@ -133,8 +133,7 @@ class Oracle:
         i, j, last = tile
         steps = -(-whole.inputs[0].shape[1] // whole.params.tile_sizes[1]) if whole.kind == "gemm" else 1
         got = {
-            name: [self.seen.get((whole.seq, name, (i, j, s))) for s in range(steps)]
-            for name in self.operands(whole)
+            name: [self.seen.get((whole.seq, name, (i, j, s))) for s in range(steps)] for name in self.operands(whole)
         }
         if whole.kind == "gemm":
             value = sum((a @ b for a, b in zip(got["a"], got["b"], strict=True)), np.float32(0))
