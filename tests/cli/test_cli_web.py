@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kernbench.cli import web_command
+from kernbench.library.pages import MadePage, PageRequest
 from kernbench.web.server import PageServer, Shelf, Watcher
 
 Run = Callable[..., Any]
@@ -52,6 +53,53 @@ def test_a_page_of_a_run(kernbench: Run) -> None:
     assert document["sim_ns"] > 0
 
 
+SETTINGS = """
+def run(torch):
+    torch.zeros(8, dtype="f32", name="x")
+    return f"{torch.frontends.torch.cubes} {torch.frontends.torch.from_load} {torch.frontends.triton.points}"
+"""
+
+
+def test_a_run_has_the_settings_of_front_ends(kernbench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine.py").write_text(SETTINGS)
+    said: list[str] = []
+    make = PageRequest.make
+
+    def note(request: PageRequest, *given: Any) -> MadePage:
+        made = make(request, *given)
+        said.append("" if made.run is None else made.run.said)
+        return made
+
+    monkeypatch.setattr(PageRequest, "make", note)
+    ran = kernbench("web", *SMALL, "--bench", "mine.py", "--set", "torch.cubes=2", "--from-load", "--points", "3")
+    assert ran.code == 0, ran.err
+    assert said == ["2 True 3"]
+
+
+SCRIPT = """
+import sys
+from kernbench.runtime_api.context import current_context
+
+current_context().zeros(8, dtype="f32", name="x")
+print(sys.argv[1:])
+"""
+
+
+def test_a_page_of_a_script_with_arguments(kernbench: Run) -> None:
+    Path("mine.py").write_text(SCRIPT)
+    ran = kernbench("web", *SMALL, "--script", "mine.py", "--", "--size", "3")
+    assert ran.code == 0, ran.err
+    assert "['--size', '3']" in ran.out
+    assert Path("report.html").exists()
+
+
+def test_a_run_is_stopped_by_its_limits(kernbench: Run) -> None:
+    ran = kernbench("web", *SMALL, *GEMM, "--max-sim-ns", "10")
+    assert ran.code == 1
+    assert "--max-sim-ns 10" in ran.err
+    assert Path("report.html").exists()
+
+
 def test_a_run_that_fails_has_a_page_and_ends_with_1(kernbench: Run) -> None:
     Path("mine.py").write_text(
         'def run(torch):\n    torch.zeros(64, dtype="f16", name="x")\n    raise ValueError("no")\n'
@@ -76,6 +124,14 @@ def test_a_run_that_fails_has_a_page_and_ends_with_1(kernbench: Run) -> None:
         (("--ccl", "no.yaml"), "--bench"),
         (("--bench", "ccl-allreduce", "--ccl", "no.yaml"), "no.yaml"),
         (("page.html", "--port", "0", "--ccl", "ccl.yaml"), "page.html"),
+        (("page.html", "--port", "0", "--from-load"), "page.html"),
+        (("one.html", "two.html"), "one.html two.html"),
+        (("--set", "torch.cubes=2"), "--bench"),
+        (("--max-wall-s", "3"), "--max-wall-s"),
+        (("--as-cuda",), "--script"),
+        (("--bench", "gemm-single-pe", "--script", "mine.py"), "one program"),
+        (("--bench", "gemm-single-pe", "--set", "torch.cube=2"), "cubes"),
+        (("--script", "mine.py"), "mine.py"),
     ],
 )
 def test_bad_input_ends_with_2(kernbench: Run, arguments: tuple[str, ...], told: str) -> None:

@@ -230,7 +230,7 @@ def test_a_run_without_requests_is_no_run(machine: Topology) -> None:
 
 def test_a_bench_with_machines_of_its_own_is_refused() -> None:
     with pytest.raises(BenchError, match="milestone-1h-gemm"):
-        PageRequest("milestone-1h-gemm", "one-cube").make()
+        PageRequest(bench="milestone-1h-gemm", topology="one-cube").make()
 
 
 def test_the_file_comes_with_its_configuration(page: Page, machine: Topology, tmp_path: object) -> None:

@@ -165,8 +165,8 @@ def test_what_cannot_be_made_is_told(server: PageServer, tmp_path: Path) -> None
     ],
 )
 def test_a_run_depends_on_its_files(bench: str | None, files: list[str]) -> None:
-    assert [path.as_posix() for path in PageRequest(bench, "m.yaml").files] == files
+    assert [path.as_posix() for path in PageRequest(bench=bench, topology="m.yaml").files] == files
 
 
 def test_a_run_depends_on_how_its_collectives_work() -> None:
-    assert Path("mine/ccl.yaml") in PageRequest("ccl-allreduce", "m.yaml", ccl="mine/ccl.yaml").files
+    assert Path("mine/ccl.yaml") in PageRequest(bench="ccl-allreduce", topology="m.yaml", ccl="mine/ccl.yaml").files

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 import rich_click as click
 
-from kernbench.cli.completion import complete_machine, complete_override
+from kernbench.cli.completion import complete_bench, complete_machine, complete_override
 from kernbench.cli.session import Session
 from kernbench.common.data_policy import DataOptions
+from kernbench.common.values import value
 
 
 def current_session() -> Session | None:
@@ -60,6 +62,121 @@ def data_options(command: Callable[..., int]) -> Callable[..., int]:
     for option in reversed(_DATA_OPTIONS):
         with_values = option(with_values)
     return with_values
+
+
+SCRIPT_WALL_S = 600.0
+"""A program that was written for a GPU may have sizes that take days here: unless the user says so, it does not try."""
+
+
+@value
+class ProgramOptions:
+    """The program of a command line: a bench, or a script; ``arguments`` are for the script."""
+
+    bench: str | None = None
+    script: str | None = None
+    arguments: tuple[str, ...] = ()
+
+    def refuse_arguments(self) -> None:
+        """Raise UsageError for arguments that no script takes."""
+        if self.arguments and self.script is None:
+            given = " ".join(self.arguments)
+            raise click.UsageError(f"Got unexpected extra arguments ({given}): they are for --script.")
+
+    def wall_s(self, limit: float | None) -> float | None:
+        """Return the seconds that it may take when the user said ``limit``; None: as many as it takes."""
+        return finite(SCRIPT_WALL_S if self.script is not None and limit is None else limit)
+
+
+_PROGRAM_OPTIONS = (
+    click.option("--bench", metavar="NAME|FILE.py[:FUNCTION]", shell_complete=complete_bench, help="What to run."),
+    click.option("--script", metavar="FILE.py", help="Or a whole file as the program; what follows -- is for it."),
+    click.option("--as-cuda", is_flag=True, help='In a script the device "cuda" of PyTorch is the machine.'),
+)
+
+
+def program_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Decorate a command that runs a program; it is called with ``program``, ProgramOptions.
+
+    It takes ``arguments`` and ``overrides``, too: what --as-cuda says is one of the overrides.
+    """
+
+    @wraps(command)
+    def with_program(
+        *args: Any,
+        bench: str | None,
+        script: str | None,
+        arguments: tuple[str, ...],
+        as_cuda: bool,
+        overrides: tuple[str, ...],
+        **options: Any,
+    ) -> int:
+        if as_cuda and script is None:
+            raise click.UsageError("--as-cuda is for --script.")
+        if bench is not None and script is not None:
+            raise click.UsageError("--bench and --script: one program is run.")
+        given = (*overrides, *["torch.as_cuda=true"] * as_cuda)
+        return command(*args, program=ProgramOptions(bench, script, arguments), overrides=given, **options)
+
+    for option in reversed(_PROGRAM_OPTIONS):
+        with_program = option(with_program)
+    return with_program
+
+
+_FRONTEND_OPTIONS = (
+    click.option("--strict", is_flag=True, help="An operator of PyTorch that the host would compute is an error."),
+    click.option(
+        "--from-load", is_flag=True, help="Count the time that a program of PyTorch loads before it computes."
+    ),
+    click.option(
+        "--points", type=click.IntRange(min=1), metavar="N", help="Of a benchmark of Triton the first N values."
+    ),
+)
+
+
+def frontend_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Decorate a command with what is short for settings of front ends: it has them among its ``overrides``."""
+
+    @wraps(command)
+    def with_settings(
+        *args: Any, strict: bool, from_load: bool, points: int | None, overrides: tuple[str, ...], **options: Any
+    ) -> int:
+        flags = ["torch.strict=true"] * strict + ["torch.from_load=true"] * from_load
+        flags += [] if points is None else [f"triton.points={points}"]
+        return command(*args, overrides=(*overrides, *flags), **options)
+
+    for option in reversed(_FRONTEND_OPTIONS):
+        with_settings = option(with_settings)
+    return with_settings
+
+
+class Limit(click.FloatRange):
+    """A limit of a run: a number from 0, or inf for no limit."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number."""
+        limit = super().convert(value, param, ctx)
+        if math.isnan(limit):
+            self.fail(f"{value!r} is no number.", param, ctx)
+        return limit
+
+
+def finite(limit: float | None) -> float | None:
+    """Return a limit; None for one that limits nothing."""
+    return None if limit is None or math.isinf(limit) else limit
+
+
+_SIM_LIMIT = click.option("--max-sim-ns", type=Limit(min=0), metavar="NS", help="Stop beyond this simulated time.")
+_WALL_LIMIT = click.option(
+    "--max-wall-s",
+    type=Limit(min=0),
+    metavar="S",
+    help=f"Stop after this many seconds.  [default: {SCRIPT_WALL_S:.0f} of a script]",
+)
+
+
+def limit_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Decorate a command with when a run is to be stopped: ``max_sim_ns`` and ``max_wall_s``."""
+    return _SIM_LIMIT(_WALL_LIMIT(command))
 
 
 device_option = click.option(

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from kernbench.cli.completion import complete_bench
 from kernbench.cli.console import print_json, say, show_progress, stdout
 from kernbench.cli.failures import report_program_error
 from kernbench.cli.options import (
+    ProgramOptions,
     bench_set_option,
     ccl_option,
     data_options,
     device_option,
+    finite,
+    frontend_options,
+    limit_options,
     observe_option,
     output_options,
+    program_options,
     topology_option,
     verbose_option,
     verify_option,
@@ -29,9 +32,10 @@ from kernbench.common.late import late
 from kernbench.common.values import value
 from kernbench.engine.requests import Limits
 from kernbench.library.machines import CompiledMachine, compile_machine
-from kernbench.library.running import PARAMS_PREFIX, RunRequest, simulate
+from kernbench.library.running import RunRequest, simulate
 from kernbench.runtime_api.bench_registry import Bench, load_bench, load_script
-from kernbench.runtime_api.frontends import PREFIXES, frontend_settings
+from kernbench.runtime_api.frontends import frontend_settings
+from kernbench.runtime_api.overrides import BENCH_PREFIX, split_overrides
 
 if TYPE_CHECKING:
     from kernbench.cli.run_outputs import RunFiles
@@ -40,36 +44,14 @@ EVALUATION = "kernbench.cli.run_evaluation"
 FILES = "kernbench.cli.run_outputs"
 
 
-class Limit(click.FloatRange):
-    """A limit of a run: a number from 0, or inf for no limit."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number."""
-        limit = super().convert(value, param, ctx)
-        if math.isnan(limit):
-            self.fail(f"{value!r} is no number.", param, ctx)
-        return limit
-
-
-LIMIT = Limit(min=0)
-SCRIPT_WALL_S = 600.0
-"""A program that was written for a GPU may have sizes that take days here: unless the user says so, it does not try."""
-
-
 @value(kw_only=True)
 class RunOptions:
     """The options of the command line."""
 
-    bench: str | None
-    script: str | None
-    arguments: tuple[str, ...]
+    program: ProgramOptions
     device: str
     verify: bool
     values: DataOptions
-    as_cuda: bool
-    strict: bool
-    from_load: bool
-    points: int | None
     max_sim_ns: float | None
     max_wall_s: float | None
     overrides: tuple[str, ...]
@@ -89,40 +71,21 @@ class RunOptions:
     topology: str | None
     as_json: bool
 
-    def program(self) -> Bench:
+    def load_program(self) -> Bench:
         """Find the bench or the script to run."""
-        if self.as_cuda and self.script is None:
-            raise click.UsageError("--as-cuda is for --script.")
-        if self.bench is not None and self.script is None:
-            if self.arguments:
-                given = " ".join(self.arguments)
-                raise click.UsageError(f"Got unexpected extra arguments ({given}): they are for --script.")
-            return load_bench(self.bench)
-        if self.script is None:
+        program = self.program
+        program.refuse_arguments()
+        if program.script is not None:
+            return load_script(program.script, program.arguments)
+        if program.bench is None:
             raise click.UsageError("Missing option '--bench' or '--script'.")
-        if self.bench is not None:
-            raise click.UsageError("--bench and --script: one program is run.")
-        return load_script(self.script, self.arguments)
+        return load_bench(program.bench)
 
-    @property
-    def settings(self) -> list[str]:
-        """The settings of front ends, as texts."""
-        given = [text for text in self.overrides if text.startswith(PREFIXES)]
-        flags = ["torch.as_cuda=true"] * self.as_cuda + ["torch.strict=true"] * self.strict
-        flags += ["torch.from_load=true"] * self.from_load
-        return [*given, *flags, *([f"triton.points={self.points}"] if self.points is not None else [])]
-
-    def params(self, bench: Bench) -> list[str]:
+    def params(self, changes: tuple[str, ...], bench: Bench) -> list[str]:
         """Return what is to be changed of the bench's parameters, as texts."""
-        texts = [text for text in self.overrides if text.startswith(PARAMS_PREFIX)]
-        given = {"out": self.out, "reference": self.reference, "ccl": self.ccl if bench.evaluation else None}
-        texts += [f"{PARAMS_PREFIX}{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
-        return texts + ([f"{PARAMS_PREFIX}render_only=true"] if self.render_only else [])
-
-    def machine(self) -> CompiledMachine:
-        """Compile the machine."""
-        others = (PARAMS_PREFIX, *PREFIXES)
-        return compile_machine(self.topology, [text for text in self.overrides if not text.startswith(others)])
+        options = {"out": self.out, "reference": self.reference, "ccl": self.ccl if bench.evaluation else None}
+        texts = [f"{BENCH_PREFIX}{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
+        return [*changes, *texts, *[f"{BENCH_PREFIX}render_only=true"] * self.render_only]
 
     def files(self, machine: CompiledMachine) -> RunFiles | None:
         """Return the files to write; None: none."""
@@ -147,18 +110,13 @@ class RunOptions:
 
 
 @click.command(name="run")
-@click.option("--bench", metavar="NAME|FILE.py[:FUNCTION]", shell_complete=complete_bench, help="What to run.")
-@click.option("--script", metavar="FILE.py", help="Or a whole file as the program; what follows -- is for it.")
+@program_options
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENTS]")
 @device_option
 @verify_option
 @data_options
-@click.option("--as-cuda", is_flag=True, help='In a script the device "cuda" of PyTorch is the machine.')
-@click.option("--strict", is_flag=True, help="An operator of PyTorch that the host would compute is an error.")
-@click.option("--from-load", is_flag=True, help="Count the time that a program of PyTorch loads before it computes.")
-@click.option("--points", type=click.IntRange(min=1), metavar="N", help="Of a benchmark of Triton the first N values.")
-@click.option("--max-sim-ns", type=LIMIT, metavar="NS", help="Stop beyond this simulated time.")
-@click.option("--max-wall-s", type=LIMIT, metavar="S", help="Stop after this many seconds.  [default: 600 of a script]")
+@frontend_options
+@limit_options
 @bench_set_option
 @click.option("--op-log", metavar="FILE", help="Keep the op-log: FILE.parquet or FILE.jsonl.")
 @click.option("--trace", metavar="FILE.json", help="Write a timeline for ui.perfetto.dev or chrome://tracing.")
@@ -184,8 +142,9 @@ class RunOptions:
 def command(session: Session, /, **given: Any) -> int:
     """Run a bench on a simulated machine: what binds, latency, engines, traffic, and whether its numbers are right."""
     asked = RunOptions(**given)
-    bench, frontends = asked.program(), frontend_settings(asked.settings)
-    machine, params = asked.machine(), asked.params(bench)
+    bench, changes = asked.load_program(), split_overrides(asked.overrides)
+    frontends = frontend_settings(changes.frontends)
+    machine, params = compile_machine(asked.topology, changes.machine), asked.params(changes.bench, bench)
     if bench.evaluation:
         late(EVALUATION, "refuse_options")(bench, asked.of_one_simulation())
         code: int = late(EVALUATION, "evaluate")(bench, machine, params, asked.device, session)
@@ -194,7 +153,6 @@ def command(session: Session, /, **given: Any) -> int:
     if shows and not asked.observe:
         raise click.UsageError("--no-observe keeps nothing that --explain, --advise, --trace or --roofline could show.")
     files = asked.files(machine)
-    wall_s = SCRIPT_WALL_S if asked.script is not None and asked.max_wall_s is None else asked.max_wall_s
     request = RunRequest(
         bench=bench,
         machine=machine,
@@ -204,7 +162,7 @@ def command(session: Session, /, **given: Any) -> int:
         data=asked.values.policy(verify=asked.verify, sanitize=asked.sanitize, bench=bench.data),
         ccl=asked.ccl,
         frontends=frontends,
-        limits=Limits(_finite(asked.max_sim_ns), _finite(wall_s)),
+        limits=Limits(finite(asked.max_sim_ns), asked.program.wall_s(asked.max_wall_s)),
         observe=asked.observe,
         links=files is not None and files.shows_links,
         queues=files is not None and files.trace is not None,
@@ -225,7 +183,3 @@ def command(session: Session, /, **given: Any) -> int:
     if files is not None:
         files.write(found)
     return found.exit_code
-
-
-def _finite(limit: float | None) -> float | None:
-    return None if limit is None or math.isinf(limit) else limit

@@ -6,15 +6,19 @@ from pathlib import Path
 
 import rich_click as click
 
-from kernbench.cli.completion import complete_bench
 from kernbench.cli.console import facts, print_json, say, show, show_progress, stdout
 from kernbench.cli.failures import report_program_error
 from kernbench.cli.options import (
+    ProgramOptions,
     bench_set_option,
     ccl_option,
     data_options,
     device_option,
+    finite,
+    frontend_options,
+    limit_options,
     output_options,
+    program_options,
     topology_option,
     verbose_option,
     verify_option,
@@ -24,6 +28,7 @@ from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import InputError
 from kernbench.common.files import writable
 from kernbench.common.units import format_ns, format_size
+from kernbench.engine.requests import Limits
 from kernbench.library.pages import MadePage, PageRequest
 from kernbench.library.runs import Run
 from kernbench.web.page import FileSource
@@ -33,18 +38,15 @@ DEFAULT_OUT = "report.html"
 
 
 @click.command(name="web")
-@click.argument("page", required=False, metavar="[PAGE.html]")
-@click.option(
-    "--bench",
-    metavar="NAME|FILE.py[:FUNCTION]",
-    shell_complete=complete_bench,
-    help="What to run.  [default: nothing, the machine only]",
-)
+@program_options
+@click.argument("arguments", nargs=-1, metavar="[PAGE.html | -- ARGUMENTS]")
 @device_option
 @click.option("--out", metavar="FILE.html", help=f"Where to write the page.  [default: {DEFAULT_OUT}, without --port]")
 @verify_option
 @data_options
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Serve it on this port; 0 takes a free one.")
+@frontend_options
+@limit_options
 @bench_set_option
 @ccl_option
 @topology_option
@@ -53,13 +55,14 @@ DEFAULT_OUT = "report.html"
 @click.pass_obj
 def command(
     session: Session,
-    page: str | None,
-    bench: str | None,
+    program: ProgramOptions,
     device: str,
     out: str | None,
     verify: bool,
     values: DataOptions,
     port: int | None,
+    max_sim_ns: float | None,
+    max_wall_s: float | None,
     overrides: tuple[str, ...],
     ccl: str | None,
     topology: str | None,
@@ -67,15 +70,27 @@ def command(
 ) -> int:
     """The machine, and a run on it, as a page for the browser: one file that needs nothing else.
 
-    With --port it is served to this computer, and browsers show the new page when the topology or the bench's file
+    With --port it is served to this computer, and browsers show the new page when the topology or the program's file
     changes; kernbench web PAGE.html --port N serves a page that was written before, whenever it changes.
     """
-    if page is not None:
-        asked = (bench, out, topology, ccl)
+    if program.script is None and len(program.arguments) == 1:
+        page, asked = program.arguments[0], (program.bench, out, topology, ccl, max_sim_ns, max_wall_s)
         if any(each is not None for each in asked) or overrides or verify or values != UNSAID:
             raise InputError(f"{page} is served as it is: of the options, only --port says something about it")
         return _serve_file(Path(page), port)
-    source = PageRequest(bench, topology, overrides, device, ccl, values, verify)
+    program.refuse_arguments()
+    source = PageRequest(
+        bench=program.bench,
+        script=program.script,
+        arguments=program.arguments,
+        topology=topology,
+        overrides=overrides,
+        device=device,
+        ccl=ccl,
+        values=values,
+        verify=verify,
+        limits=Limits(finite(max_sim_ns), program.wall_s(max_wall_s)),
+    )
     place = None if out is None and port is not None else writable(out or DEFAULT_OUT)
     # A port that is taken is better found before a long run.
     server = None if port is None else PageServer(Shelf(), port)

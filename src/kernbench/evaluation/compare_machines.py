@@ -15,8 +15,7 @@ from kernbench.common import dtypes
 from kernbench.common.units import format_size
 from kernbench.common.values import value
 from kernbench.evaluation.compare_inputs import CCL_PREFIX, ResultFigures, ResultPair
-from kernbench.evaluation.sweep_plan import BENCH_PREFIX
-from kernbench.runtime_api.frontends import FRONTENDS
+from kernbench.runtime_api.overrides import BENCH_PREFIX, FRONTEND_PREFIXES
 from kernbench.topology.hbm_spec import PRESETS
 
 Configuration: TypeAlias = Mapping[str, Any]
@@ -24,7 +23,6 @@ _Headline: TypeAlias = str | Callable[[Configuration], str]
 
 MOST_NAMED = 8
 """So many parameters are named one by one"""
-_FRONTENDS = tuple(f"{name}." for name in FRONTENDS)
 
 
 @value
@@ -42,7 +40,7 @@ class Differing:
     @property
     def of_machine(self) -> bool:
         """True for a parameter of the machine, not of the bench, of collectives or of a front end."""
-        return not f"{self.path}.".startswith((BENCH_PREFIX, CCL_PREFIX, *_FRONTENDS))
+        return not f"{self.path}.".startswith((BENCH_PREFIX, CCL_PREFIX, *FRONTEND_PREFIXES))
 
     def __str__(self) -> str:
         return f"{self.path} {_few(self.a)} → {_few(self.b)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,14 @@ from kernbench.common.files import plain_document
 from kernbench.common.program_line import place_document
 from kernbench.common.units import format_size
 from kernbench.common.values import value
+from kernbench.engine.requests import Limits
 from kernbench.library.machines import compile_machine
 from kernbench.library.progress import OnProgress
-from kernbench.library.running import PARAMS_PREFIX, RunRequest, simulate
+from kernbench.library.running import RunRequest, simulate
 from kernbench.library.runs import LiveRun, Run, verification_document
-from kernbench.runtime_api.bench_registry import load_bench
+from kernbench.runtime_api.bench_registry import Bench, load_bench, load_script
+from kernbench.runtime_api.frontends import frontend_settings
+from kernbench.runtime_api.overrides import split_overrides
 from kernbench.topology.builder import topology_file
 from kernbench.web.activity import ObservedRun
 from kernbench.web.page import Page, make_page
@@ -57,51 +60,54 @@ class MadePage:
         return size if self.run is None else f"{self.run.verdict.sentence}\n{size}"
 
 
-@value
+@value(kw_only=True)
 class PageRequest:
-    """A machine, and a bench that runs on it; ``overrides`` are ``path=value`` texts, as ``--set`` takes them.
+    """A machine, and a bench or a script that runs on it; ``overrides`` are ``path=value`` texts, as ``--set`` takes
+    them.
 
-    ``ccl``: the file that configures collectives; None: ./ccl.yaml, else the packaged one. ``values``: what the run
-    keeps to compute values; ``verify``: comparisons are evaluated.
+    ``arguments``: of the script. ``ccl``: the file that configures collectives; None: ./ccl.yaml, else the packaged
+    one. ``values``: what the run keeps to compute values; ``verify``: comparisons are evaluated; ``limits``: when it is
+    stopped.
     """
 
     bench: str | None = None
+    script: str | None = None
+    arguments: tuple[str, ...] = ()
     topology: str | None = None
     overrides: tuple[str, ...] = ()
     device: str = "all"
     ccl: str | None = None
     values: DataOptions = UNSAID
     verify: bool = False
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The topology, and the bench's file and that of collectives when the user named them."""
+        """The topology, and the program's file and that of collectives when the user named them."""
         before, python, _ = (self.bench or "").rpartition(_PYTHON)
         named = [before + python] if python else []
-        named += [] if self.ccl is None else [self.ccl]
+        named += [each for each in (self.script, self.ccl) if each is not None]
         return (Path(topology_file(self.topology)), *map(Path, named))
 
     def make(self, on_progress: OnProgress | None = None) -> MadePage:
-        """Run, and make the page. InputError for a machine, bench, device, parameters or collectives of no use."""
-        params = tuple(text for text in self.overrides if text.startswith(PARAMS_PREFIX))
-        machine = compile_machine(self.topology, [text for text in self.overrides if text not in params])
-        if self.bench is None:
-            self._refuse_options(params)
+        """Run, and make the page. InputError for a machine, program, device, settings or collectives of no use."""
+        changes = split_overrides(self.overrides)
+        machine = compile_machine(self.topology, changes.machine)
+        bench = self._load_program()
+        if bench is None:
+            self._refuse_options((*changes.bench, *changes.frontends))
             return MadePage(make_page(machine.topology))
-        bench = load_bench(self.bench)
-        if bench.evaluation:
-            raise BenchError(
-                f"bench {bench.name!r} builds machines of its own, so a page cannot show it; use kernbench run"
-            )
         run = simulate(
             RunRequest(
                 bench=bench,
                 machine=machine,
-                params=params,
+                params=changes.bench,
                 device=self.device,
                 verify=self.verify,
                 data=self.values.policy(verify=self.verify, bench=bench.data),
                 ccl=self.ccl,
+                frontends=frontend_settings(changes.frontends),
+                limits=self.limits,
                 queues=False,
             ),
             on_progress,
@@ -111,18 +117,32 @@ class PageRequest:
         assert run.live is not None, "a run that has just ended has its engine"
         return MadePage(page_of(run.live), run)
 
+    def _load_program(self) -> Bench | None:
+        """Return what is to run; None when that is nothing. BenchError for an evaluation."""
+        if self.script is not None:
+            return load_script(self.script, self.arguments)
+        bench = None if self.bench is None else load_bench(self.bench)
+        if bench is not None and bench.evaluation:
+            raise BenchError(
+                f"bench {bench.name!r} builds machines of its own, so a page cannot show it; use kernbench run"
+            )
+        return bench
+
     def content(self) -> str:
         """Run, and return the page."""
         return self.make().page.content
 
-    def _refuse_options(self, params: tuple[str, ...]) -> None:
-        """Raise InputError for options that say something about a run."""
-        given = [f"--set {text}" for text in params]
+    def _refuse_options(self, changes: tuple[str, ...]) -> None:
+        """Raise InputError for options that say something about a run; ``changes``: of its parameters and settings."""
+        given = [f"--set {text}" for text in changes]
         given += [] if self.ccl is None else [f"--ccl {os.fspath(self.ccl)}"]
+        given += [] if self.limits.sim_ns is None else [f"--max-sim-ns {self.limits.sim_ns:g}"]
+        given += [] if self.limits.wall_s is None else [f"--max-wall-s {self.limits.wall_s:g}"]
+        say_which = "say which with --bench NAME or --script FILE"
         if given:
-            raise InputError(f"{given[0]}: there is no bench; say which with --bench NAME")
+            raise InputError(f"{given[0]}: there is no program; {say_which}")
         if self.verify or self.values != UNSAID:
-            raise InputError("there is no bench, so no value to say anything of; say which with --bench NAME")
+            raise InputError(f"there is no program, so no value to say anything of; {say_which}")
 
 
 def page_of(live: LiveRun) -> Page:

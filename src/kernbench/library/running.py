@@ -33,6 +33,7 @@ from kernbench.runtime_api.bench_runner import BenchResult, BenchStatus, as_benc
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.frontends import FrontendSettings
 from kernbench.runtime_api.launch_report import RunReport, report_run
+from kernbench.runtime_api.overrides import BENCH_PREFIX
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ ADVICE = "kernbench.evaluation.advice"
 WRONG = ("unwritten", "copies", "race", "slot", "message")
 """Findings that make a run fail; a wait for scratch only costs time."""
 INTERRUPTED, FAILED = 130, 1
-PARAMS_PREFIX = "bench."
 Program: TypeAlias = "str | os.PathLike[str] | Bench | Callable[[Any], object]"
 """A bench's name, ``file.py[:function]``, ``module:function``, a bench, or a function of one argument"""
 
@@ -151,7 +151,7 @@ def param_texts(params: Mapping[str, object], keywords: Mapping[str, object]) ->
     texts = []
     for name, given in {**params, **keywords}.items():
         try:
-            texts.append(f"{PARAMS_PREFIX}{name}={json.dumps(given)}")
+            texts.append(f"{BENCH_PREFIX}{name}={json.dumps(given)}")
         except TypeError as error:
             raise InputError(f"{name}: found {show(given)}, must be a number, a text, a list or a mapping") from error
     return texts

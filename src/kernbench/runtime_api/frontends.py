@@ -58,8 +58,6 @@ class FrontendSettings(ConfigModel):
 FRONTENDS = tuple(FrontendSettings.model_fields)
 """The packages whose programs they run, which are also the names of their faces and their extras."""
 _EXTRAS = MappingProxyType({"triton": "triton", "pandas": "triton", "torch": "torch"})
-PREFIXES = tuple(f"{name}." for name in FRONTENDS)
-"""What a setting of a front end begins with."""
 
 
 def frontend_settings(overrides: Iterable[str]) -> FrontendSettings:
