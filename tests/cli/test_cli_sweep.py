@@ -472,3 +472,54 @@ def test_collectives_that_are_wrong(kernbench: Run, spec: str) -> None:
     assert "bad.yaml:1:22: defaults.n_slots: found 'many'" in ran.err
     assert "unknown key 'x'" in ran.err
     assert kernbench("sweep", spec, "--ccl", "none.yaml").code == 2
+
+
+LOADING = """
+def run(torch):
+    torch.zeros(8, dtype="f32", name="weights")
+    torch.operators.end_loading("mm mine.py:4")
+    for at in range(torch.frontends.torch.cubes):
+        torch.zeros(8, dtype="f32", name=f"x{at}")
+"""
+OF_FRONTENDS = """\
+bench: mine.py
+topology: one-cube
+grid: { torch.cubes: [1, 2] }
+plots: []
+"""
+
+
+def test_settings_of_front_ends_are_axes(kernbench: Run, tmp_path: Path) -> None:
+    """Points have the settings of front ends; the table and the document say them, and what loading took."""
+    (tmp_path / "mine.py").write_text(LOADING)
+    (tmp_path / "mine.yaml").write_text(OF_FRONTENDS)
+    table = kernbench("sweep", "mine.yaml", "--out", "a")
+    assert table.code == 0, table.err
+    assert "loading: not counted; --from-load counts it" in table.out
+    assert "loading ns" in table.out
+    left_out = json.loads(kernbench("sweep", "mine.yaml", "--out", "a", "--resume", "--json").out)
+    counted = json.loads(kernbench("sweep", "mine.yaml", "--out", "b", "--from-load", "--json").out)
+    assert (left_out["set"], counted["set"]) == ({}, {"torch.from_load": True})
+    assert [row["torch.cubes"] for row in counted["rows"]] == [1, 2]
+    for mine, all_of_it in zip(left_out["rows"], counted["rows"], strict=True):
+        assert mine["load_ns"] == all_of_it["load_ns"] > 0
+        assert all_of_it["sim_ns"] == pytest.approx(mine["sim_ns"] + mine["load_ns"])
+    one, two = left_out["rows"]
+    assert two["sim_ns"] == pytest.approx(2 * one["sim_ns"])
+    assert "what differs: torch.from_load false → true" in kernbench("compare", "a", "b").out
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("torch.cube=2", "did you mean 'cubes'?"),
+        ("torch.cubes=2", "the grid varies torch.cubes"),
+        ("triton.order=up", "cyclic, blocked"),
+    ],
+)
+def test_settings_that_front_ends_do_not_take(kernbench: Run, tmp_path: Path, setting: str, told: str) -> None:
+    (tmp_path / "mine.py").write_text(LOADING)
+    (tmp_path / "mine.yaml").write_text(OF_FRONTENDS)
+    ran = kernbench("sweep", "mine.yaml", "--set", setting)
+    assert (ran.code, ran.out) == (2, "")
+    assert told in ran.err

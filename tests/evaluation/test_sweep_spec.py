@@ -42,8 +42,9 @@ def test_points_in_the_order_of_the_grid(tmp_path: Path) -> None:
     assert [tuple(value for _, value in point.values) for point in points] == [
         (slices, m) for slices in (8, 4) for m in (32, 64, 128)
     ]
-    assert found.machine_texts(points[3]) == ("cube.hbm.num_pcs=16", "cube.hbm.slices=4")
-    assert found.bench_texts(points[3]) == ("bench.k=64", "bench.m=32")
+    changes = found.changes(points[3])
+    assert changes.machine == ("cube.hbm.num_pcs=16", "cube.hbm.slices=4")
+    assert changes.bench == ("bench.k=64", "bench.m=32")
 
 
 @pytest.mark.parametrize(

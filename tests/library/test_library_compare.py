@@ -49,7 +49,7 @@ def test_settings_of_front_ends_are_named(capsys: pytest.CaptureFixture[str]) ->
     loaded = kb.load("b.json")
     assert isinstance(loaded, kb.Run)
     assert loaded.frontends == {"torch": {"from_load": True}}
-    assert "what differs: torch.from_load absent → true" in kb.compare("a.json", loaded).sentences
+    assert "what differs: torch.from_load false → true" in kb.compare("a.json", loaded).sentences
 
 
 def test_two_sweeps() -> None:

@@ -26,6 +26,7 @@ from kernbench.cli.options import (
     bench_set_option,
     ccl_option,
     data_options,
+    frontend_options,
     output_options,
     topology_option,
     verbose_option,
@@ -50,7 +51,9 @@ RESULTS = Path("results") / "sweep"
 MOST_ROWS = 10
 MOST_NAMED = 5
 LONGEST_ERROR = 300
-SHOWN = ("sim_ns", "launch.ns", "launch.bound")
+LOAD, BOUND, FROM_LOAD = "load_ns", "launch.bound", "torch.from_load"
+HEADS = {"sim_ns": "sim ns", LOAD: "loading ns", "launch.ns": "main launch ns", BOUND: "bound by"}
+"""The columns of the table of points beside the axes, and their heads; that of loading where some point says it"""
 
 
 @value(kw_only=True)
@@ -86,6 +89,7 @@ class SweepOptions:
 @click.option("--allow-failures", is_flag=True, help="Exit with 0 although points failed.")
 @click.option("--out", metavar="DIR", help="Where results go.  [default: results/sweep/NAME]")
 @bench_set_option
+@frontend_options
 @ccl_option
 @data_options
 @topology_option
@@ -163,6 +167,11 @@ def _head(found: Sweep) -> Iterator[ReportLine]:
     yield found.verdict, "bold"
     yield found.status_line, "bold yellow" if failed else "bold green"
     yield f"bench: {found.found.bench}, machine: {found.source}", "default"
+    for path, fixed in found.found.fixed.items():
+        yield f"set {path}: {_cell(fixed)}", "default"
+    if LOAD in found.shown and FROM_LOAD not in found.axes:
+        counts = found.found.fixed.get(FROM_LOAD)
+        yield f"loading: {'counted' if counts else 'not counted; --from-load counts it'}", "default"
     for path, values in found.found.grid.items():
         yield f"axis {path}: {len(values)}: {_ends(values)}", "default"
 
@@ -182,9 +191,11 @@ def _rows(found: Sweep) -> Table:
     few = sorted(good, key=_time)[:MOST_ROWS]
     which = f", the {MOST_ROWS} fastest of {len(good)}" if len(good) > MOST_ROWS else ""
     axes = [number(name) for name in ("point", *map(_short, found.axes))]
-    made = table(f"Points{which}", *axes, number("sim ns"), number("main launch ns"), text("bound by"))
+    shown = [name for name in HEADS if name in found.shown]
+    heads = [(text if name == BOUND else number)(HEADS[name]) for name in shown]
+    made = table(f"Points{which}", *axes, *heads)
     for row in few:
-        made.add_row(*(_cell(row.get(name)) for name in ("point", *found.axes, *SHOWN)))
+        made.add_row(*(_cell(row.get(name)) for name in ("point", *found.axes, *shown)))
     return made
 
 

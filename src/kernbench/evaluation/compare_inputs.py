@@ -26,9 +26,11 @@ from kernbench.evaluation.sweep_measure import (
     tabulate_times,
     tabulate_use,
 )
-from kernbench.evaluation.sweep_plan import BENCH_PREFIX, CCL
+from kernbench.evaluation.sweep_plan import CCL
 from kernbench.evaluation.sweep_spec import LARGEST
 from kernbench.evaluation.sweep_table import JSON_COLUMNS, TABLE_FILE, SweepTable, read_sweep_table
+from kernbench.runtime_api.frontends import FrontendSettings
+from kernbench.runtime_api.overrides import BENCH_PREFIX, part_of
 
 RUN_COMMAND = "kernbench run --json"
 GOOD_STATUS = "OK"
@@ -191,6 +193,8 @@ def read_run(path: Path) -> RunDocument:
 
 CCL_PREFIX = f"{CCL}."
 """How parameters of collectives begin; runs do not say them."""
+DEFAULT_SETTINGS: Mapping[str, Any] = flat_configuration(FrontendSettings().model_dump(mode="json"))
+"""The settings of front ends by path: results say only those that somebody changed"""
 _ONE_POINT = re.compile(r"(?P<path>.+):(?P<point>\d{1,18})")
 
 
@@ -268,7 +272,9 @@ def take_run(name: str, document: Mapping[str, Any]) -> ResultFile:
 
 def _points(table: SweepTable) -> Iterator[ResultFigures]:
     about = table.about
+    settings = {path: each for path, each in table.fixed.items() if part_of(path) == "frontends"}
     base = {"bench": about["bench"], **about["configuration"], **flat_configuration({CCL: about.get(CCL, {})})}
+    base |= {**DEFAULT_SETTINGS, **settings}
     for row in table.rows:
         params, changed = (json.loads(str(row.get(name) or "{}")) for name in JSON_COLUMNS)
         axes = {axis: row[axis] for axis in table.axes}
@@ -276,8 +282,9 @@ def _points(table: SweepTable) -> Iterator[ResultFigures]:
 
 
 def _figures(document: RunDocument) -> ResultFigures:
-    machine = flat_configuration({**document.configuration, **document.frontends})
-    return ResultFigures(_plain({"bench": document.bench, **machine, **_of_bench(document.params)}), document.row())
+    made_with = {**flat_configuration(document.configuration), **DEFAULT_SETTINGS}
+    made_with |= flat_configuration(document.frontends) | _of_bench(document.params)
+    return ResultFigures(_plain({"bench": document.bench, **made_with}), document.row())
 
 
 def _of_bench(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -132,8 +132,8 @@ class _SweepRun:
     def _gather(self) -> None:
         plan = self.plan
         missing = [point for point in plan.points() if point.index not in self.journal.finished]
-        jobs = [PointJob(point.index, plan.machine_texts(point), plan.bench_texts(point)) for point in missing]
-        self.waiting.extend(sorted(jobs, key=attrgetter("machine")))
+        jobs = [PointJob(point.index, plan.changes(point)) for point in missing]
+        self.waiting.extend(sorted(jobs, key=attrgetter("changes.machine")))
 
     def _hand_out(self, job: SweepJob) -> None:
         """Keep the workers busy; a suspect has them to itself, so that it is known who died of what."""

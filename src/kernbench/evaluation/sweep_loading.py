@@ -33,7 +33,7 @@ from kernbench.common.values import state, value
 from kernbench.common.yaml_document import YamlPlace
 from kernbench.di.registry import REGISTRY
 from kernbench.evaluation.sweep_measure import BOUNDS, COLUMNS
-from kernbench.evaluation.sweep_plan import BENCH_PREFIX, SweepPlan, as_override
+from kernbench.evaluation.sweep_plan import SweepPlan, as_override
 from kernbench.evaluation.sweep_spec import (
     AxisValue,
     Plot,
@@ -45,6 +45,8 @@ from kernbench.evaluation.sweep_spec import (
     why_not_stored,
 )
 from kernbench.runtime_api.bench_registry import Bench, load_bench
+from kernbench.runtime_api.frontends import frontend_settings
+from kernbench.runtime_api.overrides import Part, part_of
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import compile_topology, is_machine_name, machine_file, topology_file
 from kernbench.topology.spec import TopologySpec
@@ -116,20 +118,22 @@ class _Checker:
         return first
 
     def _problem_at(self, path: str, choices: Mapping[str, AxisValue]) -> str:
-        of_bench = path.startswith(BENCH_PREFIX)
-        texts = [as_override(each) for each in choices.items() if each[0].startswith(BENCH_PREFIX) == of_bench]
+        part = part_of(path)
+        texts = [as_override(each) for each in choices.items() if part_of(each[0]) == part]
         try:
-            self._apply(texts, of_bench=of_bench)
+            self._apply(part, texts)
         except ConfigError as error:
             source = f"--set {as_override((path, choices[path]))}"
             return next((each.message for each in error.problems if each.source == source), "")
         return ""
 
-    def _apply(self, texts: Sequence[str], *, of_bench: bool) -> None:
-        """ConfigError for what the bench or the machine refuses."""
-        if of_bench and self.bench is not None:
+    def _apply(self, part: Part, texts: Sequence[str]) -> None:
+        """ConfigError for what the bench, front ends or the machine refuse."""
+        if part == "frontends":
+            frontend_settings(texts)
+        elif part == "bench" and self.bench is not None:
             self.bench.make_params(texts)
-        elif not of_bench and self.base is not None:
+        elif part == "machine" and self.base is not None:
             document = apply_overrides(self.base, texts)
             report(document, check(document, TopologySpec, context=REGISTRY).complaints)
 

@@ -66,7 +66,15 @@ _TIMES: Mapping[str, Iterable[str]] = {
 
 
 def _columns() -> Iterator[tuple[str, type]]:
-    yield from {"status": str, "error": str, "sim_ns": float, "events": int, "transfers": int, "records": int}.items()
+    yield from {
+        "status": str,
+        "error": str,
+        "sim_ns": float,
+        "load_ns": float,
+        "events": int,
+        "transfers": int,
+        "records": int,
+    }.items()
     yield from {"verdict": str, "max_abs_error": float, "max_rel_error": float}.items()
     yield from {"values_read": int, "zeros_read": int, "data_stopped": str}.items()
     yield from {"launch.name": str, "launch.pes": int, "launch.ns": float, "launch.kernel_ns": float}.items()
@@ -120,6 +128,7 @@ def _head(result: BenchResult) -> PointRow:
         "status": OK if result.ok else FAILED,
         "error": None if result.ok else _why(result),
         "sim_ns": result.sim_ns,
+        "load_ns": None if result.load is None else result.load.ns,
         "verdict": verdict(comparisons),
         "max_abs_error": _worst([each.max_abs_error for each in comparisons]),
         "max_rel_error": _worst([each.max_rel_error for each in comparisons]),

@@ -21,9 +21,9 @@ from kernbench.common.values import value
 from kernbench.evaluation.sweep_measure import flat_configuration
 from kernbench.evaluation.sweep_spec import AxisValue, SweepSpec
 from kernbench.runtime_api.bench_registry import Bench
+from kernbench.runtime_api.overrides import OverrideTexts, split_overrides
 from kernbench.topology.builder import Topology
 
-BENCH_PREFIX = "bench."
 CCL = "ccl"
 """The part of an identity that says how collectives are configured."""
 Choice = tuple[str, AxisValue]
@@ -69,17 +69,9 @@ class SweepPlan:
         for index, values in enumerate(product(*self.axes.values())):
             yield Point(index, tuple(zip(self.axes, values, strict=True)))
 
-    def machine_texts(self, point: Point) -> tuple[str, ...]:
-        """List a point's changes of the machine, as ``--set`` takes them."""
-        return tuple(as_override(each) for each in self._choices(point) if not each[0].startswith(BENCH_PREFIX))
-
-    def bench_texts(self, point: Point) -> tuple[str, ...]:
-        """List a point's changes of the bench's parameters, as ``--set`` takes them."""
-        return tuple(as_override(each) for each in self._choices(point) if each[0].startswith(BENCH_PREFIX))
-
-    def _choices(self, point: Point) -> Iterator[Choice]:
-        yield from self.spec.fixed.items()
-        yield from point.values
+    def changes(self, point: Point) -> OverrideTexts:
+        """Return what a point changes: what is fixed, then its values."""
+        return split_overrides(map(as_override, (*self.spec.fixed.items(), *point.values)))
 
     def configuration(self) -> dict[str, Any]:
         """The resolved base machine by path."""

@@ -33,6 +33,8 @@ from kernbench.evaluation.sweep_measure import (
 from kernbench.observe.trace_log import TraceLog
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.runtime_api.frontends import frontend_settings
+from kernbench.runtime_api.overrides import OverrideTexts
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.topology.builder import Topology, compile_topology
 
@@ -57,11 +59,10 @@ class SweepJob:
 
 @value
 class PointJob:
-    """One point: its number, what it changes of the base machine, and what of the bench's parameters."""
+    """One point: its number, and what it changes of the base machine, of the bench's parameters and of front ends."""
 
     index: int
-    machine: tuple[str, ...]
-    params: tuple[str, ...]
+    changes: OverrideTexts
 
 
 @value
@@ -99,7 +100,7 @@ def run_chunk(chunk: PointChunk) -> list[PointOutcome]:
     with redirect_stdout(io.StringIO()):
         return [
             outcome
-            for machine, points in groupby(chunk.points, key=attrgetter("machine"))
+            for machine, points in groupby(chunk.points, key=attrgetter("changes.machine"))
             for outcome in _run_on(chunk.job, machine, bench, points)
         ]
 
@@ -150,9 +151,10 @@ def _run(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> Poi
         bench_fn=bench,
         device=DeviceSelector(job.device),
         engine_factory=lambda _machine, _device: engine,
-        params=point.params,
+        params=point.changes.bench,
         verify=job.verify,
         ccl=job.ccl,
+        frontends=frontend_settings(point.changes.frontends),
     )
     return measure(result, engine, log)
 

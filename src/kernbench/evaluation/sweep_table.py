@@ -55,6 +55,11 @@ class SweepTable:
         return {axis: tuple(given.get(axis, values)) for axis, values in seen}
 
     @property
+    def fixed(self) -> Mapping[str, AxisValue]:
+        """What is set at all points, by path; of a sweep that does not say it, nothing."""
+        return dict(self.about.get("set", {}))
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Every column that some row has."""
         return tuple(dict.fromkeys(name for row in self.rows for name, cell in row.items() if cell is not None))

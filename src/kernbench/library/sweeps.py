@@ -53,8 +53,8 @@ OnSweepProgress: TypeAlias = Callable[[SweepProgress], None]
 DASK = "kernbench.evaluation.sweep_dask"
 FIGURES = "kernbench.evaluation.sweep_results"
 WRITER = (FIGURES, "write_results")
-TIME = "sim_ns"
-SHOWN = (TIME, "launch.ns", "launch.bound", "run.bound", "verdict")
+TIME, LOAD = "sim_ns", "load_ns"
+SHOWN = ("launch.ns", "launch.bound", "run.bound", "verdict")
 MOST_NAMED, MOST_ROWS = 5, 4
 _ADDRESS = re.compile(r"dask://(?P<address>[^\s/]+:\d+)")
 
@@ -76,6 +76,11 @@ class Sweep:
     def axes(self) -> tuple[str, ...]:
         """The paths that the grid varies."""
         return self.found.axes
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The columns that a report shows: what loading took where some point says it."""
+        return (TIME, *([LOAD] if LOAD in self.found.columns else []), *SHOWN)
 
     @property
     def table(self) -> Table[PointRow]:
@@ -141,7 +146,7 @@ class Sweep:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sweep as the document that ``kernbench sweep --json`` prints."""
-        found, names = self.found, (POINT, *self.axes, "status", "error", *SHOWN)
+        found, names = self.found, (POINT, *self.axes, "status", "error", *self.shown)
         n_bad = len(self.failed)
         return plain_document(
             {
@@ -149,6 +154,7 @@ class Sweep:
                 "error": f"{n_bad} of {len(found.rows)} points failed" if n_bad else None,
                 "sweep": self.name,
                 "bench": found.bench,
+                "set": dict(found.fixed),
                 "points": len(found.rows),
                 "failed": n_bad,
                 "failures": [_failure(found, group) for group in self.groups],

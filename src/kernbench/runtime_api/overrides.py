@@ -16,7 +16,7 @@ FRONTEND_PREFIXES = tuple(f"{name}." for name in FRONTENDS)
 
 
 @value(kw_only=True)
-class Overrides:
+class OverrideTexts:
     """Texts by what they change, each kind in the order in which they were given."""
 
     machine: tuple[str, ...] = ()
@@ -31,9 +31,9 @@ def part_of(path: str) -> Part:
     return "frontends" if path.startswith(FRONTEND_PREFIXES) else "machine"
 
 
-def split_overrides(texts: Iterable[str]) -> Overrides:
+def split_overrides(texts: Iterable[str]) -> OverrideTexts:
     """Divide texts by what they change."""
     found: dict[Part, list[str]] = {"machine": [], "bench": [], "frontends": []}
     for text in texts:
         found[part_of(text)].append(text)
-    return Overrides(**{part: tuple(each) for part, each in found.items()})
+    return OverrideTexts(**{part: tuple(each) for part, each in found.items()})
