@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -16,6 +16,7 @@ from kernbench.engine.requests import Limits
 from kernbench.messages.requests import PeDmaMsg
 from kernbench.observe.op_log_io import read_op_log
 from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.runtime_api.run_explanation import LaunchExplanation
 from kernbench.topology.builder import resolve_topology
 
 Run = Callable[..., Any]
@@ -208,6 +209,39 @@ def test_interrupted_with_what_is_finished(kernbench: Run, user_bench: str) -> N
     assert ran.code == 130
     assert "INTERRUPTED" in ran.out
     assert "init: filled by the device" in ran.out
+
+
+class Interrupted:
+    """A part of an explanation that the user interrupts."""
+
+    def __get__(self, found: object, kind: type) -> NoReturn:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("explain", [(), ("--explain",)])
+def test_an_explanation_that_is_interrupted_does_not_lose_the_report(
+    kernbench: Run, monkeypatch: pytest.MonkeyPatch, explain: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(LaunchExplanation, "lines", Interrupted())
+    ran = kernbench(*GEMM, *SMALL, *explain, "-v")
+    assert ran.code == 130
+    assert "OK  gemm-single-pe" in ran.out
+    assert "Simulated latency by phase" in ran.out
+    assert "interrupted: what explains the time of the run was left out" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_document_whose_explanation_is_interrupted_has_the_run(
+    kernbench: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = json.loads(kernbench(*GEMM, *SMALL, "--json").out)
+    monkeypatch.setattr(LaunchExplanation, "lines", Interrupted())
+    ran = kernbench(*GEMM, *SMALL, "--json")
+    document = json.loads(ran.out)
+    assert (ran.code, document["status"]) == (130, "INTERRUPTED")
+    assert document["remarks"] == ["not explained: interrupted when the program was over"]
+    assert "explanation" not in document
+    assert (document["sim_ns"], document["launches"]) == (whole["sim_ns"], whole["launches"])
 
 
 def test_an_interrupted_kernel_is_told_as_under_way(kernbench: Run, user_bench: str) -> None:

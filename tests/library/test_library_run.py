@@ -6,11 +6,12 @@ import json
 import pickle
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 import kernbench as kb
+from kernbench.runtime_api import run_explanation
 
 PROGRAM = '''
 def run(torch):
@@ -139,6 +140,25 @@ def test_ctrl_c_ends_the_run_and_leaves_the_next_one_as_it_is() -> None:
     assert found.status == "INTERRUPTED"
     assert found.latency_ns > 0
     assert kb.run("hello-send", "one-cube").ok
+
+
+def interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def test_a_run_is_there_although_its_explanation_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = kb.run("hello-send", "one-cube")
+    monkeypatch.setattr(run_explanation, "explain_run", interrupt)
+    found = kb.run("hello-send", "one-cube", advise=True)
+    assert (found.status, found.exit_code, found.advised) == ("INTERRUPTED", 130, None)
+    assert found.remarks == ("not explained: interrupted when the program was over",)
+    assert found.verdict.sentence.startswith("not explained; busiest: ")
+    assert (found.latency_ns, found.report, found.checks) == (whole.latency_ns, whole.report, whole.checks)
+    assert "explanation" not in found.to_dict()
+    with pytest.raises(kb.InputError, match="its explanation was interrupted"):
+        found.explain()
+    with pytest.raises(kb.InputError, match="run again"):
+        found.page("page.html")
 
 
 def test_an_explanation_says_what_was_seen_whatever_the_machine_does_afterwards() -> None:

@@ -26,13 +26,14 @@ from kernbench.cli.options import (
     verify_option,
 )
 from kernbench.cli.run_tables import print_run
-from kernbench.cli.session import Session
+from kernbench.cli.session import INTERRUPTED, Session
 from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.late import late
 from kernbench.common.values import value
 from kernbench.engine.requests import Limits
 from kernbench.library.machines import CompiledMachine, compile_machine
 from kernbench.library.running import RunRequest, simulate
+from kernbench.library.runs import Run
 from kernbench.runtime_api.bench_registry import Bench, load_bench, load_script
 from kernbench.runtime_api.frontends import frontend_settings
 from kernbench.runtime_api.overrides import BENCH_PREFIX, split_overrides
@@ -174,12 +175,24 @@ def command(session: Session, /, **given: Any) -> int:
         say(f"advice: {bench.name} runs again if it ends well, on this machine and on faster ones")
     found = simulate(request, show_progress())
     if asked.as_json:
-        print_json(found.to_dict())
+        found = _print_document(found)
     raised = found.live.result.error if found.live is not None and found.live.result is not None else None
     if raised is not None:
         report_program_error(raised, session)
-    if not asked.as_json:
-        print_run(stdout(), found, explain=asked.explain, verbose=session.verbose)
+    all_told = asked.as_json or print_run(stdout(), found, explain=asked.explain, verbose=session.verbose)
+    if not all_told:
+        say("interrupted: what explains the time of the run was left out; it is not told in full")
     if files is not None:
         files.write(found)
-    return found.exit_code
+    return found.exit_code if all_told else INTERRUPTED
+
+
+def _print_document(found: Run) -> Run:
+    """Print a run; where the user interrupts its explanation, without that. Return the run that was printed."""
+    try:
+        document = found.to_dict()
+    except KeyboardInterrupt:
+        found = found.without_explanation()
+        document = found.to_dict()
+    print_json(document)
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,6 +13,7 @@ from kernbench.cli.console import ReportLine, bar, facts, link_table, number, sh
 from kernbench.common.ids import pe_name
 from kernbench.common.late import late
 from kernbench.common.units import format_size
+from kernbench.common.values import state
 from kernbench.library.running import WRONG
 from kernbench.library.runs import LiveRun, Run
 from kernbench.messages.commands import BY_BLOCKS
@@ -39,9 +40,15 @@ PHASES = {
 ReportPart: TypeAlias = "Table | ReportLine | None"
 
 
-def print_run(console: Console, run: Run, *, explain: bool, verbose: bool) -> None:
-    """Print a run; ``explain``: where its time went before everything else. ``verbose``: nothing is left out."""
-    show_report(console, _head(run, verbose=verbose), _tables(run, explain=explain, verbose=verbose))
+def print_run(console: Console, run: Run, *, explain: bool, verbose: bool) -> bool:
+    """Print a run; ``explain``: where its time went before everything else. ``verbose``: nothing is left out.
+
+    Ctrl-C while the explanation is worked out ends that alone. Return True when all was told.
+    """
+    explanation = _Explanation(run.live)
+    tables = _tables(run, explanation, explain=explain, verbose=verbose)
+    show_report(console, _head(run, verbose=verbose), tables)
+    return not explanation.interrupted
 
 
 def _head(run: Run, *, verbose: bool) -> Iterator[ReportLine]:
@@ -117,12 +124,12 @@ def _machine(run: Run) -> Iterator[str]:
     yield run.digest[:12]
 
 
-def _tables(run: Run, *, explain: bool, verbose: bool) -> Iterator[ReportPart]:
+def _tables(run: Run, explanation: _Explanation, *, explain: bool, verbose: bool) -> Iterator[ReportPart]:
     """Yield the tables, the most important first."""
     if run.live is not None and run.live.advice is not None:
         yield from late(EXPLANATION, "advice_parts")(run.live.advice)
     if explain:
-        yield from _explanation(run.live)
+        yield from explanation.parts()
     yield _operators(run.operators, None if verbose else MOST_OPERATORS)
     launches = [_launch(launch) for launch in run.report.launches]
     yield from launches[:1]
@@ -134,14 +141,23 @@ def _tables(run: Run, *, explain: bool, verbose: bool) -> Iterator[ReportPart]:
     if run.findings:
         yield _findings(run.findings)
     if not explain:
-        yield from _explanation(run.live)
+        yield from explanation.parts()
 
 
-def _explanation(live: LiveRun | None) -> Iterable[ReportPart]:
-    if live is None or live.explanation is None:
-        return ()
-    parts: Iterable[ReportPart] = late(EXPLANATION, "explanation_parts")(live.explanation)
-    return parts
+@state
+class _Explanation:
+    """The tables of an explanation, which are worked out as they are printed, until the user interrupts."""
+
+    live: LiveRun | None
+    interrupted: bool = False
+
+    def parts(self) -> Iterator[ReportPart]:
+        if self.live is None or self.live.explanation is None:
+            return
+        try:
+            yield from late(EXPLANATION, "explanation_parts")(self.live.explanation)
+        except KeyboardInterrupt:
+            self.interrupted = True
 
 
 def _operators(operators: Sequence[OperatorUse], most: int | None) -> Table | None:

@@ -26,7 +26,7 @@ from kernbench.engine.engine import GraphEngine, Observer
 from kernbench.engine.requests import Limits
 from kernbench.library.machines import CompiledMachine, MachineLike, load_machine
 from kernbench.library.progress import OnProgress, ProgressDisplay, ProgressWatch
-from kernbench.library.runs import LiveRun, Run, RunStatus, StatedVerdict, failure_of
+from kernbench.library.runs import INTERRUPTED, LiveRun, Run, RunStatus, StatedVerdict, failure_of
 from kernbench.library.wall_limit import wall_limit
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import BenchResult, BenchStatus, as_bench, run_bench, summarise
@@ -51,7 +51,7 @@ EXPLANATION = "kernbench.library.explanations"
 ADVICE = "kernbench.evaluation.advice"
 WRONG = ("unwritten", "copies", "race", "slot", "message")
 """Findings that make a run fail; a wait for scratch only costs time."""
-INTERRUPTED, FAILED = 130, 1
+FAILED = 1
 Program: TypeAlias = "str | os.PathLike[str] | Bench | Callable[[Any], object]"
 """A bench's name, ``file.py[:function]``, ``module:function``, a bench, or a function of one argument"""
 
@@ -220,7 +220,10 @@ class _Simulation:
             if self.engine is None:
                 raise
         assert self.engine is not None, "a run that has ended has an engine"
-        found = self._collect(self.engine, result)
+        try:
+            found = self._collect(self.engine, result)
+        except KeyboardInterrupt:
+            return self._collect(self.engine, result, explains=False).without_explanation()
         return self._with_advice(found) if request.advise and result is not None and result.error is None else found
 
     def _with_advice(self, found: Run) -> Run:
@@ -272,13 +275,17 @@ class _Simulation:
     def _out_of_time(self) -> LimitReached:
         return LimitReached("stopped by --max-wall-s") if self.engine is None else self.engine.out_of_time()
 
-    def _collect(self, engine: GraphEngine, result: BenchResult | None) -> Run:
+    def _collect(self, engine: GraphEngine, result: BenchResult | None, *, explains: bool = True) -> Run:
+        """Return what came of the run; ``explains``: also what takes long to find, its explanation and findings."""
         request, context, log = self.request, self.context, self.log
         load = None if context is None else context.operators.load
         zero_ns = 0.0 if load is None else load.left_out_ns
         end_ns = self.end_ns if result is None else result.completion.t_end
-        explanation = None if log is None else late(EXPLAIN, "explain_run")(log, engine.handles, zero_ns, end_ns)
-        findings = None if self.sanitizer is None else self.sanitizer.findings(engine)
+        explanation, findings = None, None
+        if explains and log is not None:
+            explanation = late(EXPLAIN, "explain_run")(log, engine.handles, zero_ns, end_ns)
+        if explains and self.sanitizer is not None:
+            findings = self.sanitizer.findings(engine)
         links, works = None if result is None else result.links, None if log is None else log.seen.works
         report = report_run(engine, links, works, zero_ns)
         sim_ns = whole_ps(end_ns - zero_ns) if result is None else result.sim_ns
@@ -289,7 +296,7 @@ class _Simulation:
             bench=request.bench.name,
             status="INTERRUPTED",
             device=str(self.device),
-            verdict=_say_verdict(explanation, report),
+            verdict=_say_verdict(explanation, report, "not observed" if log is None else "not explained"),
             params=params.model_dump(mode="json"),
             source=machine.source,
             digest=machine.digest,
@@ -339,11 +346,11 @@ def _status(result: BenchResult, failure: Exception | None) -> RunStatus:
     return "NO_REQUESTS" if result.status is BenchStatus.NO_REQUESTS else "FAILED"
 
 
-def _say_verdict(found: RunExplanation | None, report: RunReport) -> RunVerdict | StatedVerdict:
-    """Return what binds a run; where nobody observed it, what was busy."""
+def _say_verdict(found: RunExplanation | None, report: RunReport, why_not: str) -> RunVerdict | StatedVerdict:
+    """Return what binds a run; where nobody knows that, ``why_not`` and what was busy."""
     if found is not None:
         return found.verdict
     busiest = max(report.engines, key=lambda each: each.occupancy, default=None)
     used = [] if busiest is None else [f"{busiest.engine} {busiest.occupancy:.0%}"]
     used += [f"link {each.src} → {each.dst} {each.utilisation:.0%}" for each in report.traffic.busiest[:1]]
-    return StatedVerdict(f"not observed; busiest: {', '.join(used) or 'nothing'}")
+    return StatedVerdict(f"{why_not}; busiest: {', '.join(used) or 'nothing'}")

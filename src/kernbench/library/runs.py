@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from kernbench.common import errors
@@ -48,6 +48,9 @@ LIVE = "kernbench.library.live_outputs"
 PAGES = "kernbench.library.pages"
 HTML_ROWS = 8
 """Rows of each table of a run in a notebook"""
+INTERRUPTED = 130
+"""The exit code of a run that Ctrl-C has ended"""
+UNEXPLAINED = "not explained: interrupted when the program was over"
 RUN_AGAIN = "it needs the engine, which is not kept in files and pickles: run again"
 
 
@@ -159,6 +162,12 @@ class Run:
         """True when numbers were compared and all were right."""
         return bool(self.checks) and all(each.passed for each in self.checks)
 
+    def without_explanation(self) -> Run:
+        """Return what is told of a run when its explanation was interrupted: all but that."""
+        live = None if self.live is None else replace(self.live, explanation=None)
+        remarks = (*self.remarks, UNEXPLAINED)
+        return replace(self, status="INTERRUPTED", exit_code=INTERRUPTED, remarks=remarks, live=live)
+
     def raise_for_status(self) -> None:
         """Raise what went wrong; nothing after a run that went well."""
         if self.live is not None and self.live.error is not None:
@@ -223,7 +232,8 @@ class Run:
         """Return where the time went: critical paths, bounds, lines. InputError for a run that nobody observed."""
         explained = self.explained
         if explained is None:
-            raise InputError("nobody observed this run, so its time is not explained: run again with observe=True")
+            why = "its explanation was interrupted" if UNEXPLAINED in self.remarks else "nobody observed it"
+            raise InputError(f"the time of this run is not explained, since {why}: run again with observe=True")
         found: Explanation = late(EXPLANATION, "Explanation")(self.bench, explained)
         return found
 
