@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from headless import Page as Tab
-from web_support import observe_run
+from web_support import load_and_copy, observe_run
 
 from kernbench.observe.statistics import union_ps
 from kernbench.runtime_api.bench_registry import Bench
@@ -79,6 +79,37 @@ def test_times_begin_with_the_window(opened: Tab) -> None:
     )
     said = opened.ask("document.querySelector('.zero').textContent")
     assert re.fullmatch(r"0 is the start of launch gemm, [\d.,]+ [nµ]s into the run", said)
+
+
+def test_a_run_that_loads_first_says_one_time(tab: Tab, machine: Topology, tmp_path: Path) -> None:
+    """Head, panel, verdict and timeline tell the time after loading, which stands beside it; 0 is between them."""
+    bench = Bench(name="bench", description="a function", function=load_and_copy)
+    observed = observe_run(machine, bench, DeviceSelector("all"))
+    make_page(machine, observed).write(tmp_path / "page.html")
+    tab.problems.clear()
+    tab.open((tmp_path / "page.html").as_uri())
+    assert observed.result.load is not None
+    took, loading = tab.ask(
+        f"[{observed.result.sim_ns}, {observed.result.load.ns}].map(ns => KB.format.time(ns * 1000))"
+    )
+    head = tab.ask("[...document.querySelectorAll('#summary li')].map(each => each.textContent)")
+    assert head[1:3] == [f"{took} simulated", f"after {loading} of loading"]
+    assert f"simulated\n{took}\nloading before that\n{loading}" in tab.ask(DETAILS)
+    assert tab.ask("document.querySelector('#verdict-run b').textContent") == "Run, after loading"
+    assert tab.ask("document.querySelector('.zero').textContent") == (
+        f"0 is the start of the run, after {loading} of loading"
+    )
+    assert tab.ask("document.getElementById('window').options[0].text").startswith("loading and run · ")
+    assert tab.ask("document.getElementById('clock').textContent").endswith(", loading included")
+    tab.ask("KB.set({tab: 'path'})")
+    tab.settle()
+    assert tab.ask("document.querySelector('#panel-path select').options[0].text") == "run, after loading"
+    tab.ask("KB.set({bin: 0, mode: 'moment', tab: 'requests'})")
+    tab.settle()
+    assert " before the start of the run" in tab.ask("document.getElementById('clock').textContent")
+    ends = tab.ask("[...document.querySelectorAll('#panel-requests tbody tr')].map(row => row.lastChild.textContent)")
+    assert set(ends) == {"ok, while loading", "ok", "ok, after the run"}
+    assert tab.problems == []
 
 
 def test_a_tooltip_tells_what_a_part_of_the_path_is(opened: Tab) -> None:

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from web_support import GEMM, PageData, observe_run, read_page
+from web_support import GEMM, PageData, load_and_copy, observe_run, read_page
 
 from kernbench.common.errors import BenchError
 from kernbench.library.pages import PageRequest
@@ -219,6 +219,19 @@ def test_a_launch_that_never_ended_is_shown_as_far_as_it_got(machine: Topology) 
 def test_without_a_kernel_there_is_no_heaviest_launch(machine: Topology) -> None:
     run = observe_run(machine, function(lambda torch: torch.zeros(64, dtype="f16")), DeviceSelector("all"), ())
     assert read_page(make_page(machine, run).content).head["run"]["heaviest"] == [0, 0.0]
+
+
+def test_a_run_begins_when_it_has_loaded(machine: Topology) -> None:
+    """Its time, its path and its verdict are those after loading; its window and its requests have both."""
+    observed = observe_run(machine, function(load_and_copy), DeviceSelector("all"), ())
+    run = read_page(make_page(machine, observed).content).head["run"]
+    load = observed.result.load
+    assert load is not None
+    assert run["begin_ps"] == round(load.ns * 1000) > 0
+    assert run["sim_ps"] == round(observed.result.sim_ns * 1000) == run["end_ps"] - run["begin_ps"]
+    assert (run["paths"][0]["start_ps"], run["paths"][0]["end_ps"]) == (run["begin_ps"], run["end_ps"])
+    assert (run["windows"][0]["start_ps"], run["windows"][0]["end_ps"]) == (0, run["end_ps"])
+    assert min(start for *_, start, _, _ in run["requests"]) == 0
 
 
 def test_a_run_without_requests_is_no_run(machine: Topology) -> None:

@@ -74,3 +74,11 @@ def observe_run(machine: Topology, bench: Bench, device: DeviceSelector, params:
     assert live.log is not None
     assert live.explanation is not None
     return ObservedRun(live.result, live.engine, live.log, live.explanation)
+
+
+def load_and_copy(torch: Any) -> None:
+    """Load, as a program of PyTorch does before it computes, then copy."""
+    torch.zeros(64, dtype="f16", name="weights")
+    torch.operators.end_loading("mm model.py:4")
+    for name in ("x", "y"):
+        torch.zeros(64, dtype="f16", name=name)

@@ -121,6 +121,7 @@ def _print(made: MadePage, place: Path | None, url: str | None) -> None:
     if run is not None:
         rows = [("verdict", run.verdict.sentence), *rows]
         rows += [("bench", run.bench), ("status", run.status), ("simulated", format_ns(run.latency_ns))]
+        rows += [("loading", str(run.load).removeprefix("loading: "))] if run.load is not None and run.load.ns else []
         rows += [("compared", str(each)) for each in run.checks]
         rows.append(("values", str(run.data)))
     show(stdout(), facts("Page", rows))

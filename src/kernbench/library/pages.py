@@ -39,7 +39,7 @@ class MadePage:
         """Return what ``kernbench web --json`` prints below the places of the page."""
         run, nbytes = self.run, {"nbytes": self.page.nbytes}
         if run is None:
-            absent = ("verdict", "bench", "status", "error", "place", "sim_ns", "verification", "data")
+            absent = ("verdict", "bench", "status", "error", "place", "sim_ns", "load", "verification", "data")
             return {**nbytes, **dict.fromkeys(absent)}
         return plain_document(
             {
@@ -50,6 +50,7 @@ class MadePage:
                 "error": None if run.error is None else str(run.error),
                 "place": place_document(run.place),
                 "sim_ns": run.latency_ns,
+                "load": None if run.load is None else asdict(run.load),
                 "verification": verification_document(run.checks, run.skipped),
                 "data": asdict(run.data),
             }

@@ -34,6 +34,11 @@ class ObservedRun:
     explanation: RunExplanation
 
     @property
+    def begin_ps(self) -> int:
+        """The time from which the run counts: the end of loading, where that is left out."""
+        return ns_to_ps(self.result.completion.t_start)
+
+    @property
     def end_ps(self) -> int:
         """The time when the program was over; what follows only cleans up."""
         return ns_to_ps(self.result.completion.t_end)

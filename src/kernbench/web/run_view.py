@@ -1,5 +1,6 @@
 """A run as the page shows it: requests, traffic and engines by bins of time, timelines, critical paths.
 
+Its time begins when its program has loaded. Requests, traffic and engines are those of loading, too.
 The run is over when its program is: what is freed afterwards is in the list of requests, and in no other figure.
 """
 
@@ -224,8 +225,9 @@ class _RunView:
             "params": {name: str(value) for name, value in result.params.model_dump(mode="json").items()},
             "device": result.device,
             "status": "OK" if result.ok else str(result.status),
-            "sim_ps": self.run.end_ps,
-            "load_ps": ns_to_ps(result.completion.t_start),
+            "sim_ps": self.run.end_ps - self.run.begin_ps,
+            "begin_ps": self.run.begin_ps,
+            "end_ps": self.run.end_ps,
             "events": engine.n_events,
             "transfers": engine.machine.network.n_transfers,
         }

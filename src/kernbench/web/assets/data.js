@@ -227,7 +227,7 @@
     const seen = new Map();
     run.windows.forEach((window, at) => {
       if (!at) {
-        window.label = "whole run";
+        window.label = run.begin_ps ? "loading and run" : "whole run";
         return;
       }
       seen.set(window.name, (seen.get(window.name) || 0) + 1);

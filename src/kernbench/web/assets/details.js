@@ -91,7 +91,7 @@
       row(direction, [format.count(messages), format.size(nbytes)], nbytes / most),
     );
     return section(
-      "Queues, sent in the whole run",
+      `Queues, sent in the ${KB.run.windows[0].label}`,
       meters(["queue", "messages", "bytes", ""], rows),
       facts([["busy", `${format.ns(sent.busy)} ns`]]),
     );
@@ -126,7 +126,7 @@
     const counts = run.rows.map((name, at) => [name, run.spanCount(active, at)]).filter(([, count]) => count);
     parts.push(
       section(
-        "Operations in the whole run",
+        `Operations in the ${run.windows[0].label}`,
         facts(counts.map(([name, count]) => [name === "cpu" ? "kernels" : name, format.count(count)])),
       ),
     );
@@ -246,7 +246,7 @@
           facts([
             ["status", run.status],
             ["simulated", format.time(run.sim_ps)],
-            ...(run.load_ps ? [["of that loading", format.time(run.load_ps)]] : []),
+            ...(run.begin_ps ? [["loading before that", format.time(run.begin_ps)]] : []),
             ["requests", format.count(run.requests.length)],
             ["PEs that worked", `${format.count(run.active.length)} of ${format.count(machine.pes.length)}`],
             ["links that carried", `${format.count(run.links.length)} of ${format.count(machine.edges.src.length)}`],

@@ -16,6 +16,7 @@
       ? [
           [run.status === "OK" ? "ok" : "bad", run.status],
           ["", "", format.time(run.sim_ps), "simulated"],
+          ...(run.begin_ps ? [["", "after ", format.time(run.begin_ps), "of loading"]] : []),
         ]
       : [["", "no run"]];
     const { facts } = machine;
@@ -55,9 +56,9 @@
 
   const drawVerdict = () => {
     if (!KB.run) return;
-    const got = KB.run.status === "OK" ? "Run" : "Run, as far as it got";
+    const got = ["Run", KB.run.begin_ps && "after loading", KB.run.status !== "OK" && "as far as it got"];
     byId("verdict").hidden = false;
-    byId("verdict-run").replaceChildren(el("b", { text: got }), el("span", { class: "binds", text: verdictOf(0) }));
+    byId("verdict-run").replaceChildren(el("b", { text: got.filter(Boolean).join(", ") }), el("span", { class: "binds", text: verdictOf(0) }));
     byId("verdict-launch").replaceChildren(...launchLine());
   };
 

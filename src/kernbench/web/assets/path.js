@@ -148,6 +148,8 @@
       { "aria-label": "Path of", onchange: (event) => KB.chooseWindow(Number(event.target.value)) },
       ...run.windows.map((each, at) => el("option", { value: at, text: each.label, selected: at === state.window })),
     );
+    // That of the run has no step of what was loaded before.
+    if (run.begin_ps) choice.options[0].text = "run, after loading";
     const choosing = panel.contains(document.activeElement) && document.activeElement.matches("select");
     const strip = el("canvas", { role: "img", "aria-label": "The parts of the critical path side by side" });
     KB.tipOn(strip, (event) => partAt(strip, path, event));

@@ -47,12 +47,15 @@
   KB.current = () => (KB.run ? KB.run.window(KB.state.window) : null);
   KB.shownBin = () => (KB.state.mode === "average" ? -1 : KB.state.bin);
 
-  // Times are shown from the start of the window.
-  KB.since = (ps, step) => KB.format.moment(ps - KB.current().start_ps, step);
+  // Times are shown from the start of the launch, or of the run: what its program loaded before is below 0.
+  KB.zeroPs = () => (KB.state.window ? KB.current().start_ps : KB.run.begin_ps);
+  KB.since = (ps, step) => KB.format.moment(ps - KB.zeroPs(), step);
   KB.zero = () => (KB.state.window ? `the start of ${KB.current().label}` : "the start of the run");
   KB.zeroSays = () => {
-    const { start_ps: start } = KB.current();
-    return `0 is ${KB.zero()}${start ? `, ${KB.format.time(start)} into the run` : ""}`;
+    const { begin_ps: begin } = KB.run;
+    const before = KB.zeroPs() - begin;
+    if (before) return `0 is ${KB.zero()}, ${KB.format.time(before)} into the run`;
+    return `0 is ${KB.zero()}${begin ? `, after ${KB.format.time(begin)} of loading` : ""}`;
   };
 
   KB.select = (kind, id) => KB.set({ selected: kind === null ? null : { kind, id } });

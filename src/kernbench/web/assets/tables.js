@@ -146,7 +146,7 @@
       { name: "used", title: "Of its bandwidth, average over the window", of: used, show: format.share },
       { name: "", of: used, share: true },
       { name: "most used", title: "In the busiest bin of the window", of: mostUsed, show: format.share },
-      { name: "most in FIFO", title: "In the whole run", of: (edge) => mostInFifo(run, edge), show: format.size },
+      { name: "most in FIFO", title: "In the whole run, loading included", of: (edge) => mostInFifo(run, edge), show: format.size },
     ];
     const rows = () => (run ? [...KB.current().links] : machine.edges.src.map((_, edge) => edge));
     make(panel, {
@@ -223,11 +223,12 @@
       end,
       error,
     }));
-    const length = (row) => (row.end < 0 ? run.sim_ps : row.end) - row.start;
+    const length = (row) => (row.end < 0 ? run.end_ps : row.end) - row.start;
     // What the end of the program left is freed when its time is over.
     const ended = (row) => {
       if (row.end < 0) return "under way";
-      return (row.error || "ok") + (row.start >= run.sim_ps ? ", after the run" : "");
+      if (row.start >= run.end_ps) return `${row.error || "ok"}, after the run`;
+      return (row.error || "ok") + (row.start < run.begin_ps ? ", while loading" : "");
     };
     const columns = [
       { name: "no.", of: (row) => row.id },
@@ -237,8 +238,8 @@
       { name: "bytes", of: (row) => row.nbytes, show: (nbytes) => (nbytes ? format.size(nbytes) : "–") },
       {
         name: "submitted ns",
-        title: "After the start of the window",
-        of: (row) => row.start - KB.current().start_ps,
+        title: "From the start of the run, or of the launch that is shown",
+        of: (row) => row.start - KB.zeroPs(),
         show: format.ns,
       },
       { name: "took ns", of: length, show: format.ns },

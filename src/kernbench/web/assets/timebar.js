@@ -6,14 +6,17 @@
     const window = KB.current();
     const { bin, mode } = KB.state;
     const step = window.binPs(bin);
-    const from = KB.since(window.binStart(bin), step);
+    const since = window.binStart(bin) - KB.zeroPs();
+    const from = format.moment(Math.abs(since), step);
     const average = mode === "average";
+    const loads = !KB.state.window && KB.run.begin_ps > 0;
+    const span = `average of ${format.time(window.span)}${loads ? ", loading included" : ""}`;
     byId("clock").replaceChildren(
       ...(average
-        ? [el("b", { text: `average of ${format.time(window.span)}` })]
+        ? [el("b", { text: span })]
         : [
             el("b", { text: from }),
-            ` after ${KB.zero()}, for ${format.time(step)} · all links ${format.rate((window.total[bin] * 1000) / step)}`,
+            ` ${since < 0 ? "before" : "after"} ${KB.zero()}, for ${format.time(step)} · all links ${format.rate((window.total[bin] * 1000) / step)}`,
           ]),
     );
     const slider = byId("time");
@@ -21,7 +24,7 @@
     slider.value = bin;
     slider.setAttribute(
       "aria-valuetext",
-      average ? `average of ${format.time(window.span)}` : `${from}, for ${format.time(step)}`,
+      average ? span : `${from}, for ${format.time(step)}`,
     );
     for (const button of byId("mode").children) {
       const chosen = button.dataset.mode === mode;

@@ -46,9 +46,22 @@
 
   // ---- Drawing
 
+  /** Mark where the run begins, with what was loaded before in a shade. */
+  const drawBegin = (context, width, height) => {
+    const { page } = KB.colours;
+    const [left, begin] = [axis.left(width), axis.x(KB.run.begin_ps, width)];
+    if (KB.state.window || begin <= left) return;
+    context.fillStyle = page.line;
+    context.globalAlpha = 0.35;
+    context.fillRect(left, AXIS, Math.min(begin, width) - left, height - AXIS);
+    context.globalAlpha = 1;
+    context.fillStyle = page.ink;
+    context.fillRect(begin, AXIS - 4, 1.5, height - AXIS + 4);
+  };
+
   const drawAxis = (context, width, height) => {
     const { page } = KB.colours;
-    const start = KB.current().start_ps;
+    const start = KB.zeroPs();
     const aim = axis.span / Math.max(2, axis.room(width) / 110);
     const power = 10 ** Math.floor(Math.log10(aim));
     const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= aim);
@@ -61,6 +74,7 @@
       context.fillStyle = page.muted;
       if (x < width - 40) context.fillText(tick === 0 ? "0" : format.moment(tick, step), x, AXIS / 2);
     }
+    drawBegin(context, width, height);
   };
 
   const draw = () => {

@@ -46,7 +46,7 @@
       ([, , , , start, end]) => start < window.end_ps && (end < 0 || end > window.start_ps),
     );
     const items = inside.map(([phase, name, sip, nbytes, start, end, error]) => {
-      const over = end < 0 ? run.sim_ps : end;
+      const over = end < 0 ? run.end_ps : end;
       let lane = lanes.findIndex((free) => free <= start);
       if (lane < 0) lane = lanes.length;
       lanes[lane] = over;
@@ -88,6 +88,17 @@
     };
   };
 
+  /** Say that what comes before the run is no part of its path. */
+  const drawLoading = (context, width, y, end) => {
+    const [left, right] = [axis.left(width), axis.x(end, width)];
+    const says = ["loading, not counted", "loading"].find((each) => context.measureText(each).width + 12 < right - left);
+    if (!says) return;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    context.fillStyle = KB.colours.page.muted;
+    context.fillText(says, (left + right) / 2, y + ROW / 2);
+  };
+
   const pathTrack = () => {
     const { run } = KB;
     const path = run.paths[KB.state.window];
@@ -100,6 +111,7 @@
         .slice(0, MOST_COLOURS)
         .map(([part]) => [KB.colours.part(run.parts[part]), run.parts[part], KB.colours.says(run.parts[part])]),
       draw(context, width, y) {
+        if (path.start_ps > KB.current().start_ps) drawLoading(context, width, y, path.start_ps);
         // Steps narrower than a pixel share one: what took most of it is drawn.
         let [pixel, spent] = [-1, new Map()];
         const put = () => {
