@@ -158,7 +158,7 @@ def test_a_page_takes_the_same_options(kernbench: Run, loop: str) -> None:
 def test_a_page_without_a_run_has_no_values(kernbench: Run) -> None:
     ran = kernbench("web", "--no-data", *SMALL)
     assert ran.code == 2
-    assert "there is no bench" in ran.err
+    assert "there is no program" in ran.err
 
 
 SWEEP = """\
