@@ -15,6 +15,7 @@ from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import Limits
 from kernbench.messages.requests import PeDmaMsg
 from kernbench.observe.op_log_io import read_op_log
+from kernbench.observe.sanitizer import Sanitizer
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.runtime_api.run_explanation import LaunchExplanation
 from kernbench.topology.builder import resolve_topology
@@ -231,6 +232,17 @@ def test_an_explanation_that_is_interrupted_does_not_lose_the_report(
     assert "Traceback" not in ran.err
 
 
+def test_a_sanitizer_that_was_interrupted_says_so(kernbench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Sanitizer, "findings", interrupt)
+    ran = kernbench(*GEMM, *SMALL, "--sanitize")
+    assert ran.code == 130
+    assert "sanitizer: interrupted, so nothing was found out" in ran.out
+    assert "nothing found" not in ran.out
+
+
 def test_a_document_whose_explanation_is_interrupted_has_the_run(
     kernbench: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,7 +251,7 @@ def test_a_document_whose_explanation_is_interrupted_has_the_run(
     ran = kernbench(*GEMM, *SMALL, "--json")
     document = json.loads(ran.out)
     assert (ran.code, document["status"]) == (130, "INTERRUPTED")
-    assert document["remarks"] == ["not explained: interrupted when the program was over"]
+    assert document["remarks"] == ["not explained: the explanation was interrupted"]
     assert "explanation" not in document
     assert (document["sim_ns"], document["launches"]) == (whole["sim_ns"], whole["launches"])
 

@@ -151,7 +151,7 @@ def test_a_run_is_there_although_its_explanation_is_not(monkeypatch: pytest.Monk
     monkeypatch.setattr(run_explanation, "explain_run", interrupt)
     found = kb.run("hello-send", "one-cube", advise=True)
     assert (found.status, found.exit_code, found.advised) == ("INTERRUPTED", 130, None)
-    assert found.remarks == ("not explained: interrupted when the program was over",)
+    assert found.remarks == ("not explained: the explanation was interrupted",)
     assert found.verdict.sentence.startswith("not explained; busiest: ")
     assert (found.latency_ns, found.report, found.checks) == (whole.latency_ns, whole.report, whole.checks)
     assert "explanation" not in found.to_dict()

@@ -70,8 +70,9 @@ def command(
 ) -> int:
     """The machine, and a run on it, as a page for the browser: one file that needs nothing else.
 
-    Without --bench and --script it shows the machine alone. With --port it is served to this computer, and browsers show the new page when the topology or the program's file
-    changes; kernbench web PAGE.html --port N serves a page that was written before, whenever it changes.
+    Without --bench and --script it shows the machine alone. With --port it is served to this computer, and browsers
+    show the new page when the topology or the program's file changes; kernbench web PAGE.html --port N serves a page
+    that was written before, whenever it changes.
     """
     if program.script is None and len(program.arguments) == 1:
         page, asked = program.arguments[0], (program.bench, out, topology, ccl, max_sim_ns, max_wall_s)

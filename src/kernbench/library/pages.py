@@ -63,12 +63,11 @@ class MadePage:
 
 @value(kw_only=True)
 class PageRequest:
-    """A machine, and a bench or a script that runs on it; ``overrides`` are ``path=value`` texts, as ``--set`` takes
-    them.
+    """A machine, and a bench or a script that runs on it.
 
-    ``arguments``: of the script. ``ccl``: the file that configures collectives; None: ./ccl.yaml, else the packaged
-    one. ``values``: what the run keeps to compute values; ``verify``: comparisons are evaluated; ``limits``: when it is
-    stopped.
+    ``arguments``: of the script. ``overrides``: ``path=value`` texts, as ``--set`` takes them. ``ccl``: the file that
+    configures collectives; None: ./ccl.yaml, else the packaged one. ``values``: what the run keeps to compute values;
+    ``verify``: comparisons are evaluated; ``limits``: when it is stopped.
     """
 
     bench: str | None = None

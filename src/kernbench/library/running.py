@@ -49,6 +49,7 @@ SANITIZER = "kernbench.observe.sanitizer"
 EXPLAIN = "kernbench.runtime_api.run_explanation"
 EXPLANATION = "kernbench.library.explanations"
 ADVICE = "kernbench.evaluation.advice"
+UNSANITIZED = "sanitizer: interrupted, so nothing was found out"
 WRONG = ("unwritten", "copies", "race", "slot", "message")
 """Findings that make a run fail; a wait for scratch only costs time."""
 FAILED = 1
@@ -223,7 +224,8 @@ class _Simulation:
         try:
             found = self._collect(self.engine, result)
         except KeyboardInterrupt:
-            return self._collect(self.engine, result, explains=False).without_explanation()
+            found = self._collect(self.engine, result, explains=False).without_explanation()
+            return found if self.sanitizer is None else replace(found, remarks=(*found.remarks, UNSANITIZED))
         return self._with_advice(found) if request.advise and result is not None and result.error is None else found
 
     def _with_advice(self, found: Run) -> Run:

@@ -50,7 +50,7 @@ HTML_ROWS = 8
 """Rows of each table of a run in a notebook"""
 INTERRUPTED = 130
 """The exit code of a run that Ctrl-C has ended"""
-UNEXPLAINED = "not explained: interrupted when the program was over"
+UNEXPLAINED = "not explained: the explanation was interrupted"
 RUN_AGAIN = "it needs the engine, which is not kept in files and pickles: run again"
 
 

@@ -58,7 +58,10 @@
     if (!KB.run) return;
     const got = ["Run", KB.run.begin_ps && "after loading", KB.run.status !== "OK" && "as far as it got"];
     byId("verdict").hidden = false;
-    byId("verdict-run").replaceChildren(el("b", { text: got.filter(Boolean).join(", ") }), el("span", { class: "binds", text: verdictOf(0) }));
+    byId("verdict-run").replaceChildren(
+      el("b", { text: got.filter(Boolean).join(", ") }),
+      el("span", { class: "binds", text: verdictOf(0) }),
+    );
     byId("verdict-launch").replaceChildren(...launchLine());
   };
 

@@ -146,7 +146,12 @@
       { name: "used", title: "Of its bandwidth, average over the window", of: used, show: format.share },
       { name: "", of: used, share: true },
       { name: "most used", title: "In the busiest bin of the window", of: mostUsed, show: format.share },
-      { name: "most in FIFO", title: "In the whole run, loading included", of: (edge) => mostInFifo(run, edge), show: format.size },
+      {
+        name: "most in FIFO",
+        title: "In the whole run, loading included",
+        of: (edge) => mostInFifo(run, edge),
+        show: format.size,
+      },
     ];
     const rows = () => (run ? [...KB.current().links] : machine.edges.src.map((_, edge) => edge));
     make(panel, {
