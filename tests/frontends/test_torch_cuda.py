@@ -21,6 +21,10 @@ import torch  # noqa: E402
 
 import kernbench.torch  # noqa: E402
 
+HAS_TRITON = find_spec("triton") is not None
+if HAS_TRITON:
+    import kernbench.triton  # before PyTorch loads Triton
+
 MACHINE = resolve_topology("default", ["system.sips.count=2", "sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])
 HBM = MACHINE.spec.hbm_bytes_per_sip
 CUDA = torch.device("cuda", 0)
@@ -177,12 +181,9 @@ def test_what_the_machine_has_no_answer_to_is_refused(name: str) -> None:
         vars(torch.cuda)[name]()
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="kernbench[triton] is not installed")
+@pytest.mark.skipif(not HAS_TRITON, reason="kernbench[triton] is not installed")
 @pytest.mark.usefixtures("context")
 def test_the_driver_is_one_of_cuda() -> None:
-    import kernbench.triton  # noqa: F401, PLC0415
-
-    # isort: split
     from triton.runtime import driver  # noqa: PLC0415
 
     target = driver.active.get_current_target()
