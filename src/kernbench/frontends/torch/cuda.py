@@ -21,6 +21,8 @@ from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import SaysCuda
 
 _CUDA = "cuda"
+_TOOLKIT = "13.0"
+"""The version of CUDA that ``torch.version.cuda`` tells: programs choose their configurations by it."""
 
 
 class _AsCuda(SaysCuda):
@@ -154,6 +156,7 @@ def as_cuda() -> Iterator[None]:
         with ExitStack() as around:
             around.enter_context(_replace_names(torch.cuda, _replacements()))
             around.enter_context(_replace_names(torch.cuda.nvtx, _NVTX))
+            around.enter_context(_replace_names(torch.version, {"cuda": _TOOLKIT}))
             around.enter_context(_replace_names(torch.cuda, {"_DeviceGuard": device.device}))
             around.enter_context(_replace_names(torch._C, {"_cuda_getCurrentRawStream": _raw_stream}))  # noqa: SLF001
             around.enter_context(_replace_names(torch.backends.cudnn, {"is_acceptable": lambda _: False}))

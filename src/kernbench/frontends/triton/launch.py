@@ -247,10 +247,23 @@ def _value(name: str, key: str, value: Any) -> object:
         value = value.item()
     if value is None or isinstance(value, int | str | tuple | tl.constexpr | tl.dtype):
         return interpreter._implicit_cvt(value)  # noqa: SLF001
+    if isinstance(value, Addressed):
+        return _null(name, key, value)
     raise InputError(
         f"kernel {name!r}: {key} is a {type(value).__name__}; a kernel takes tensors of the machine, numbers, texts, "
         f"types, tuples and None"
     )
+
+
+def _null(name: str, key: str, value: Addressed) -> object:
+    """The pointer to an empty tensor of the host, as programs give one where none is needed: as on a GPU, 0."""
+    if value.data_ptr():
+        raise InputError(
+            f"kernel {name!r}: {key} is a tensor on {value.device}; a kernel takes tensors of the machine: "
+            f"{key}.to({DEVICE!r}) is one"
+        )
+    to = tl.pointer_type(tl.str_to_ty(mangle_type(value), None).element_ty)
+    return tl.tensor(PointerHandle(0, to), to)
 
 
 @state
