@@ -35,7 +35,16 @@ from kernbench.frontends.torch.launches import measure
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.pointwise import carry_out, rule_of
 from kernbench.frontends.torch.storage import KNOWN_BYTES, UnknownTypeError, current
-from kernbench.frontends.torch.tensor import AhbmTensor, new, put_known, resize, sip_of, without_elements
+from kernbench.frontends.torch.tensor import (
+    AhbmTensor,
+    bits_as,
+    is_whole,
+    new,
+    put_known,
+    resize,
+    sip_of,
+    without_elements,
+)
 
 aten = torch.ops.aten
 TorchOperator = Any
@@ -285,8 +294,6 @@ def _view(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     if _is_composite(operator):  # a copy, where the elements do not lie so that a view does
         return operator.decompose(*args, **kwargs)
     base = next(each for each in args if isinstance(each, AhbmTensor))
-    if operator is aten.view.dtype and args[1].itemsize != base.dtype.itemsize:
-        raise InputError(f"{program_place()}: view of {base.dtype} as {args[1]}: only as a type of as many bytes")
     found = operator(*tree_map(without_elements, args), **tree_map(without_elements, kwargs))
     return tree_map(lambda each: _seen_as(base, each) if isinstance(each, torch.Tensor) else each, found)
 
@@ -328,13 +335,13 @@ class _KnownOperands:
         flats, seen = {}, {}
         for x in (each for each in leaves(args, kwargs) if isinstance(each, AhbmTensor)):
             flat = None if x.dtype.is_floating_point else x.storage.known()
-            whole = x.is_contiguous() and x.numel() == x.storage.n and x.storage.n * x.element_size() <= KNOWN_BYTES
+            whole = is_whole(x) and x.numel() * x.element_size() <= KNOWN_BYTES
             if flat is None and id(x) in targets and operator in _OVERWRITING and whole:
-                flat = torch.empty(x.storage.n, dtype=x.dtype)
+                flat = torch.empty(x.storage.n, dtype=x.storage.dtype)
             if flat is None:
                 return None
             flats[id(x)] = flat
-            seen[id(x)] = torch.as_strided(flat, x.shape, x.stride(), x.storage_offset())
+            seen[id(x)] = torch.as_strided(bits_as(flat, x.dtype), x.shape, x.stride(), x.storage_offset())
         return _KnownOperands(flats, seen)
 
     def note(self, operator: TorchOperator, args: Any, kwargs: Any, found: Any) -> None:

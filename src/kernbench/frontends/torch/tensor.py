@@ -10,6 +10,7 @@ from torch._utils import _rebuild_device_tensor_from_cpu_tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from kernbench.common.errors import InputError
+from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.placed import Placed
 from kernbench.frontends.torch.storage import Storage, TorchTensor, TorchType, current
@@ -63,8 +64,7 @@ class AhbmTensor(Placed, torch.Tensor):
 
     def place(self) -> tuple[Tensor, int]:
         """The storage's tensor, and where in it this begins."""
-        tensor = self.storage.tensor
-        return tensor, self.storage_offset() * tensor.dtype.itemsize
+        return self.storage.tensor, self.storage_offset() * self.dtype.itemsize
 
     @property
     def on_machine(self) -> Any:
@@ -139,7 +139,8 @@ class AhbmTensor(Placed, torch.Tensor):
     def __repr__(self, *, tensor_contents: object = None) -> str:
         if not current().has_data:
             return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype}, device='{self.device}')"
-        shown = torch.as_strided(self.storage.look(), self.shape, self.stride(), self.storage_offset())
+        elements = bits_as(self.storage.look(), self.dtype)
+        shown = torch.as_strided(elements, self.shape, self.stride(), self.storage_offset())
         return f"{repr(shown)[:-1]}, device='{self.device}')"
 
 
@@ -166,7 +167,8 @@ def new(size: tuple[int, ...], dtype: TorchType, sip: int, stride: tuple[int, ..
 def without_elements(x: Any) -> Any:
     """Return a tensor of the same form that has no elements, to ask PyTorch for the form of a result; else ``x``."""
     if isinstance(x, AhbmTensor):
-        whole = torch.empty((x.storage.n,), dtype=x.dtype, device="meta")
+        n = x.storage.n * x.storage.dtype.itemsize // x.dtype.itemsize
+        whole = torch.empty((n,), dtype=x.dtype, device="meta")
         return torch.as_strided(whole, x.shape, x.stride(), x.storage_offset())
     return torch.device("meta") if isinstance(x, torch.device) else x
 
@@ -179,17 +181,61 @@ def _extent(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
 _NOTHING = slice(0)
 
 
+@value
+class _Stretch:
+    """Where a tensor with elements lies in its storage, whose type may have another width: from its first element to
+    behind its last.
+
+    ``begin``, ``end``: in elements of the storage. ``before``, ``extent``: in its own, from ``begin`` to its first, and
+    from there to behind its last.
+    """
+
+    begin: int
+    end: int
+    before: int
+    extent: int
+
+    @staticmethod
+    def of(x: AhbmTensor) -> _Stretch | None:
+        """Return that of a tensor; None if it has no elements."""
+        extent, first = _extent(tuple(x.shape), x.stride()), x.storage_offset()
+        if not extent:
+            return None
+        own, width = x.dtype.itemsize, x.storage.dtype.itemsize
+        begin, end = first * own // width, -(-(first + extent) * own // width)
+        return _Stretch(begin, end, first - begin * width // own, extent)
+
+    def is_all_of(self, x: AhbmTensor) -> bool:
+        """Tell whether nothing lies between the elements, nor beside them in elements of the storage."""
+        nbytes = (self.end - self.begin) * x.storage.dtype.itemsize
+        return x.is_contiguous() and x.numel() * x.dtype.itemsize == nbytes
+
+    def asked(self, x: AhbmTensor) -> Any:
+        """Index the elements of the storage that the tensor's lie in."""
+        if self.is_all_of(x):
+            return ...
+        places = torch.as_strided(torch.arange(self.extent), x.shape, x.stride()).reshape(-1) + self.before
+        own, width = x.dtype.itemsize, x.storage.dtype.itemsize
+        if own > width:
+            places = (places[:, None] * (own // width) + torch.arange(own // width)).reshape(-1)
+        elif own < width:
+            places = (places * own // width).unique()
+        return places.numpy()
+
+    def elements(self, x: AhbmTensor, flat: TorchTensor) -> TorchTensor:
+        """Return the tensor's elements within ``flat``, what the storage has of the stretch."""
+        return torch.as_strided(bits_as(flat, x.dtype), x.shape, x.stride(), self.before)
+
+
 def to_host(x: AhbmTensor) -> TorchTensor:
     """Its elements on the host, in the same strides: a transfer of the stretch that they are in.
 
     NoDataError if the run does not have them.
     """
-    extent = _extent(tuple(x.shape), x.stride())
-    if not extent:
+    there = _Stretch.of(x)
+    if there is None:
         return torch.empty(x.shape, dtype=x.dtype)
-    first = x.storage_offset()
-    flat = x.storage.read(first, first + extent, _asked(x, extent))
-    return torch.as_strided(_bits_as(flat, x.dtype), x.shape, x.stride())
+    return there.elements(x, x.storage.read(there.begin, there.end, there.asked(x)))
 
 
 def fetch(x: AhbmTensor, *, overwritten: bool = False) -> tuple[TorchTensor, bool]:
@@ -197,24 +243,19 @@ def fetch(x: AhbmTensor, *, overwritten: bool = False) -> tuple[TorchTensor, boo
 
     ``overwritten``: the program does not want them, it writes all of them.
     """
-    extent = _extent(tuple(x.shape), x.stride())
-    if not extent:
+    there = _Stretch.of(x)
+    if there is None:
         return torch.empty(x.shape, dtype=x.dtype), True
-    first = x.storage_offset()
-    flat, known = x.storage.fetch(first, first + extent, _NOTHING if overwritten else _asked(x, extent))
-    return torch.as_strided(_bits_as(flat, x.dtype), x.shape, x.stride()), known
+    flat, known = x.storage.fetch(there.begin, there.end, _NOTHING if overwritten else there.asked(x))
+    return there.elements(x, flat), known
 
 
-def _bits_as(flat: TorchTensor, dtype: TorchType) -> TorchTensor:
+def bits_as(flat: TorchTensor, dtype: TorchType) -> TorchTensor:
     """Return elements of a storage in the type that a view of it has: their bits, as they are."""
-    return flat if flat.dtype is dtype else flat.view(dtype)
-
-
-def _asked(x: AhbmTensor, extent: int) -> Any:
-    """Index the elements within the stretch from the first to the last."""
-    if extent == x.numel():
-        return ...
-    return torch.as_strided(torch.arange(extent), x.shape, x.stride()).reshape(-1).numpy()
+    if flat.dtype is dtype:
+        return flat
+    whole = dtype.itemsize // min(flat.dtype.itemsize, dtype.itemsize)
+    return flat[: len(flat) // whole * whole].view(dtype)
 
 
 def known_tensor(x: AhbmTensor) -> TorchTensor | None:
@@ -222,7 +263,7 @@ def known_tensor(x: AhbmTensor) -> TorchTensor | None:
     flat = x.storage.known()
     if flat is None:
         return None
-    return torch.as_strided(_bits_as(flat, x.dtype), x.shape, x.stride(), x.storage_offset())
+    return torch.as_strided(bits_as(flat, x.dtype), x.shape, x.stride(), x.storage_offset())
 
 
 def resize(x: AhbmTensor, size: tuple[int, ...]) -> AhbmTensor:
@@ -234,8 +275,14 @@ def resize(x: AhbmTensor, size: tuple[int, ...]) -> AhbmTensor:
 
 def put_known(x: AhbmTensor, elements: TorchTensor) -> None:
     """Note the elements of a tensor that a run without data knows, where they are all that its storage has."""
-    if x.is_contiguous() and x.numel() == x.storage.n:
-        x.storage.put_known(elements.contiguous().reshape(-1))
+    if is_whole(x):
+        x.storage.put_known(bits_as(elements.contiguous().reshape(-1), x.storage.dtype))
+
+
+def is_whole(x: AhbmTensor) -> bool:
+    """Tell whether it has all elements of its storage, in their order."""
+    nbytes = x.storage.n * x.storage.dtype.itemsize
+    return x.is_contiguous() and x.numel() * x.dtype.itemsize == nbytes
 
 
 def from_host(x: TorchTensor, sip: int, *, known: bool = True) -> AhbmTensor:
@@ -250,16 +297,16 @@ def write(x: AhbmTensor, source: TorchTensor, *, known: bool = True) -> None:
 
     ``known``: these are its values, and not zeros that stand for them.
     """
-    extent, first = _extent(tuple(x.shape), x.stride()), x.storage_offset()
-    if not extent:
+    there = _Stretch.of(x)
+    if there is None:
         return
-    if extent == x.numel() and x.is_contiguous():
-        flat = source.detach().to(x.dtype).expand(x.shape).contiguous().reshape(-1)
+    if there.is_all_of(x):
+        flat = bits_as(source.detach().to(x.dtype).expand(x.shape).contiguous().reshape(-1), x.storage.dtype)
     else:  # what lies between stays what it is
-        flat, rest_known = x.storage.fetch(first, first + extent, _NOTHING)
+        flat, rest_known = x.storage.fetch(there.begin, there.end, _NOTHING)
         known = known and rest_known
-        torch.as_strided(_bits_as(flat, x.dtype), x.shape, x.stride()).copy_(source.detach())
-    x.storage.write(first, _bits_as(flat, x.storage.dtype), known=known)
+        there.elements(x, flat).copy_(source.detach())
+    x.storage.write(there.begin, flat, known=known)
 
 
 def sip_of(device: Any) -> int:
