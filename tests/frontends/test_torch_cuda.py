@@ -175,6 +175,13 @@ def test_marks_for_a_profiler_do_nothing() -> None:
 
 
 @pytest.mark.usefixtures("context")
+def test_what_code_of_a_compiler_asks_for() -> None:
+    made = torch._C._dynamo.guards._empty_strided_cuda((2, 3), (1, 2), torch.float16)
+    assert (made.device, made.stride(), made.dtype) == (CUDA, (1, 2), torch.float16)
+    assert torch.version.cuda >= "12.8"  # as programs ask
+
+
+@pytest.mark.usefixtures("context")
 @pytest.mark.parametrize("name", ["CUDAGraph", "temperature", "memory_snapshot", "graph", "MemPool"])
 def test_what_the_machine_has_no_answer_to_is_refused(name: str) -> None:
     with pytest.raises(InputError, match=f"torch.cuda.{name}: not of this machine; in torch.cuda there are: "):
@@ -184,8 +191,12 @@ def test_what_the_machine_has_no_answer_to_is_refused(name: str) -> None:
 @pytest.mark.skipif(not HAS_TRITON, reason="kernbench[triton] is not installed")
 @pytest.mark.usefixtures("context")
 def test_the_driver_is_one_of_cuda() -> None:
+    from triton.backends import backends  # noqa: PLC0415
     from triton.runtime import driver  # noqa: PLC0415
 
+    found = backends["nvidia"].driver
+    assert found.is_active()
+    assert isinstance(driver.active, found)
     target = driver.active.get_current_target()
     assert (target.backend, target.arch, driver.active.get_device_capability()) == ("cuda", 86, (8, 6))
     assert driver.active.get_active_torch_device() == CUDA

@@ -63,6 +63,49 @@ def test_views_share_a_storage() -> None:
 
 
 @pytest.mark.usefixtures("context")
+@pytest.mark.parametrize(
+    ("dtype", "seen"),
+    [
+        (torch.uint8, torch.float32),
+        (torch.float8_e4m3fn, torch.bfloat16),
+        (torch.int64, torch.int16),
+        (torch.float32, torch.uint8),
+        (torch.float32, torch.int32),
+    ],
+    ids=str,
+)
+def test_a_view_as_another_type_has_the_same_bits(dtype: torch.dtype, seen: torch.dtype) -> None:
+    host = torch.randint(0, 100, (4, 16)).to(dtype)
+    x = host.to(AHBM)
+
+    def check() -> None:
+        assert torch.equal(x.cpu().view(torch.uint8), host.view(torch.uint8))
+        assert torch.equal(x.view(seen).cpu().view(torch.uint8), host.view(torch.uint8))
+
+    check()
+    for each in (x, host):
+        each[1:3, 8:].view(seen).copy_(torch.zeros(host[1:3, 8:].view(seen).shape, dtype=seen))  # by the host
+        each.view(seen)[3, :1].fill_(1)  # by a kernel
+    check()
+    assert repr(x.view(seen)) == f"{repr(host.view(seen))[:-1]}, device='ahbm:0')"
+
+
+@pytest.mark.usefixtures("context")
+def test_a_part_of_an_element_is_written_by_the_host() -> None:
+    x = torch.zeros(2, dtype=torch.int32, device=AHBM)
+    x.view(torch.uint8)[1:3].copy_(torch.tensor([1, 2], dtype=torch.uint8))
+    assert x.tolist() == [0x20100, 0]
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_whole_numbers_are_known_through_a_view_of_another_width(data: bool) -> None:
+    with RuntimeContext(engine=GraphEngine(MACHINE, enable_data=data)):
+        x = torch.tensor([1, 2, 3, 4], dtype=torch.int32).to(AHBM)
+        assert x.view(torch.int64).add(1).tolist() == [2 * 2**32 + 2, 4 * 2**32 + 4]
+        assert x.view(torch.uint8)[4:6].tolist() == [2, 0]
+
+
+@pytest.mark.usefixtures("context")
 def test_random_numbers_are_those_of_the_host() -> None:
     makers = [torch.rand, torch.randn, lambda *size, **kw: torch.randint(0, 9, size, **kw)]
     for make in makers:

@@ -154,8 +154,33 @@ def test_what_stands_for_a_tensor_is_an_argument() -> None:
     bits = torch.tensor([1, 0], dtype=torch.int32, device=AHBM)
     scale[1,](triton.reinterpret(bits, tl.uint32), 1, BLOCK=4)
     assert (x.tolist(), bits.tolist()) == ([1, 4, 6], [1, 0])
-    with pytest.raises(InputError, match="x_ptr is a Tensor; a kernel takes tensors of the machine"):
+    with pytest.raises(InputError, match=r"x_ptr is a tensor on cpu; .*: x_ptr.to\('ahbm'\) is one"):
         scale[1,](torch.zeros(3), 2, BLOCK=4)
+
+
+@triton.jit
+def scale_into(x_ptr, unused_ptr, BLOCK: tl.constexpr, FACTOR: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, tl.load(x_ptr + at) * FACTOR)
+
+
+tuned = triton.autotune(
+    [triton.Config({"FACTOR": 2}), triton.Config({"FACTOR": 3})],
+    key=[],
+    prune_configs_by={"early_config_prune": lambda configs, *_, **__: (each for each in configs[1:])},
+)(scale_into)
+
+
+def test_an_empty_tensor_of_the_host_is_the_null_pointer() -> None:
+    x = torch.ones(4, device=AHBM)
+    scale_into[1,](x, torch.empty([0]), BLOCK=4, FACTOR=2)
+    assert x.tolist() == [2] * 4
+
+
+def test_configurations_that_are_left_may_come_one_by_one() -> None:
+    x = torch.ones(4, device=AHBM)
+    tuned[1,](x, x, BLOCK=4)
+    assert x.tolist() == [3] * 4
 
 
 @torch.library.triton_op("kernbench_tests::scaled", mutates_args={})

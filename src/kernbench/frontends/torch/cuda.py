@@ -96,6 +96,11 @@ def _raw_stream(index: int) -> int:  # noqa: ARG001
     return device.Stream.cuda_stream
 
 
+def _empty_strided(size: Any, stride: Any, dtype: Any) -> Any:
+    """Return a tensor that nothing is written to, as code of PyTorch's compiler asks for one."""
+    return torch.empty_strided(size, stride, dtype=dtype, device=DEVICE)
+
+
 def _refusing(name: str) -> Callable[..., Any]:
     """Make what stands for a function of ``torch.cuda`` that the machine has no answer to."""
 
@@ -160,6 +165,7 @@ def as_cuda() -> Iterator[None]:
             around.enter_context(_replace_names(torch.cuda, {"_DeviceGuard": device.device}))
             around.enter_context(_replace_names(torch._C, {"_cuda_getCurrentRawStream": _raw_stream}))  # noqa: SLF001
             around.enter_context(_replace_names(torch.backends.cudnn, {"is_acceptable": lambda _: False}))
+            around.enter_context(_replace_names(torch._C._dynamo.guards, {"_empty_strided_cuda": _empty_strided}))  # noqa: SLF001
             around.enter_context(_replace_names(_device, {"DeviceContext": _Context}))
             around.enter_context(_replace_names(torch, {"Generator": _Generator}))
             around.callback(torch.set_default_device, None)

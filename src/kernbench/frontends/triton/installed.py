@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 import triton.profiler
 from triton._C.libtriton import amd, nvidia
+from triton.backends import backends
 from triton.language.extra import cuda
 from triton.language.extra import libdevice as generic
 from triton.language.semantic import TritonSemantic
@@ -134,6 +135,7 @@ def _install() -> None:
     libraries.install(triton.profiler, nvidia, amd)
     triton.testing.Mark._run = report_of(triton.testing.Mark._run)  # noqa: SLF001
     kernels.install()
+    backends["nvidia"] = replace(backends["nvidia"], driver=TritonDriver)  # who looks for a driver finds this one
     driver.set_active(TritonDriver())
     collect_at_exit()
 

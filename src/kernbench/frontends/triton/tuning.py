@@ -58,7 +58,7 @@ def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
 
 def prune(tuner: Any, kwargs: dict[str, Any]) -> list[Config]:
     """In place of ``Autotuner.prune_configs``: without a search, of what is left the first."""
-    configs: list[Config] = _prune(tuner, kwargs)
+    configs = list(_prune(tuner, kwargs))
     return configs if _searches() else configs[:1]
 
 
