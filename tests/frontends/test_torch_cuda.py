@@ -176,7 +176,7 @@ def test_marks_for_a_profiler_do_nothing() -> None:
 
 @pytest.mark.usefixtures("context")
 def test_what_code_of_a_compiler_asks_for() -> None:
-    made = torch._C._dynamo.guards._empty_strided_cuda((2, 3), (1, 2), torch.float16)
+    made = torch._C._dynamo.guards._empty_strided_cuda((2, 3), (1, 2), torch.float16)  # noqa: SLF001
     assert (made.device, made.stride(), made.dtype) == (CUDA, (1, 2), torch.float16)
     assert torch.version.cuda >= "12.8"  # as programs ask
 

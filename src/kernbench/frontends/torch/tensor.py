@@ -205,14 +205,14 @@ class _Stretch:
         begin, end = first * own // width, -(-(first + extent) * own // width)
         return _Stretch(begin, end, first - begin * width // own, extent)
 
-    def is_all_of(self, x: AhbmTensor) -> bool:
-        """Tell whether nothing lies between the elements, nor beside them in elements of the storage."""
-        nbytes = (self.end - self.begin) * x.storage.dtype.itemsize
-        return x.is_contiguous() and x.numel() * x.dtype.itemsize == nbytes
+    def is_filled_by(self, x: AhbmTensor) -> bool:
+        """Tell whether nothing lies between the tensor's elements, nor beside them in elements of the storage."""
+        nbytes = (self.end - self.begin) * int(x.storage.dtype.itemsize)
+        return self.extent == x.numel() and self.extent * int(x.dtype.itemsize) == nbytes
 
     def asked(self, x: AhbmTensor) -> Any:
         """Index the elements of the storage that the tensor's lie in."""
-        if self.is_all_of(x):
+        if self.is_filled_by(x):
             return ...
         places = torch.as_strided(torch.arange(self.extent), x.shape, x.stride()).reshape(-1) + self.before
         own, width = x.dtype.itemsize, x.storage.dtype.itemsize
@@ -282,7 +282,7 @@ def put_known(x: AhbmTensor, elements: TorchTensor) -> None:
 def is_whole(x: AhbmTensor) -> bool:
     """Tell whether it has all elements of its storage, in their order."""
     nbytes = x.storage.n * x.storage.dtype.itemsize
-    return x.is_contiguous() and x.numel() * x.dtype.itemsize == nbytes
+    return bool(x.is_contiguous() and x.numel() * x.dtype.itemsize == nbytes)
 
 
 def from_host(x: TorchTensor, sip: int, *, known: bool = True) -> AhbmTensor:
@@ -300,7 +300,7 @@ def write(x: AhbmTensor, source: TorchTensor, *, known: bool = True) -> None:
     there = _Stretch.of(x)
     if there is None:
         return
-    if there.is_all_of(x):
+    if there.is_filled_by(x) and x.is_contiguous():
         flat = bits_as(source.detach().to(x.dtype).expand(x.shape).contiguous().reshape(-1), x.storage.dtype)
     else:  # what lies between stays what it is
         flat, rest_known = x.storage.fetch(there.begin, there.end, _NOTHING)
