@@ -256,7 +256,7 @@ def _value(name: str, key: str, value: Any) -> object:
 
 
 def _null(name: str, key: str, value: Addressed) -> object:
-    """The pointer to an empty tensor of the host, as programs give one where none is needed: as on a GPU, 0."""
+    """Return the pointer to an empty tensor of the host, given where a kernel needs none: 0, as on a GPU."""
     if value.data_ptr():
         raise InputError(
             f"kernel {name!r}: {key} is a tensor on {value.device}; a kernel takes tensors of the machine: "
