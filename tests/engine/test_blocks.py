@@ -205,10 +205,10 @@ def test_of_one_staged_operand_the_other_comes_by_panels() -> None:
     [
         ((512, 64, 512), r"sums of 1048576 bytes \(pe.gemm.acc_bytes: 262144\)"),
         ((256, 4096, 256), r"panels of 8388608, two of each operand \(pe.tcm.scheduler_reserved_bytes: 4194304\)"),
-        ((0, 64, 32), "allowed are None, 'auto' and three whole numbers above 0"),
-        ((32, 64), "allowed are None, 'auto' and three whole numbers above 0"),
-        ((32, 64, 32.0), "allowed are None, 'auto' and three whole numbers above 0"),
-        ("large", "allowed are None, 'auto' and three whole numbers above 0"),
+        ((0, 64, 32), "allowed are None, 'auto', 'least' and three whole numbers above 0"),
+        ((32, 64), "allowed are None, 'auto', 'least' and three whole numbers above 0"),
+        ((32, 64, 32.0), "allowed are None, 'auto', 'least' and three whole numbers above 0"),
+        ("large", "allowed are None, 'auto', 'least' and three whole numbers above 0"),
     ],
 )
 def test_sizes_that_do_not_fit_are_an_error_of_the_kernel(block: object, says: str) -> None:

@@ -41,6 +41,21 @@ def test_auto(shape: tuple[int, int, int], of: str, sizes: tuple[int, int, int])
     assert product(*shape, of).choose(ROOM) == sizes
 
 
+@pytest.mark.parametrize("shape", [(1024, 1024, 1024), (128, 4096, 512), (40, 512, 4096)])
+def test_least_reads_least_of_all_that_fit(shape: tuple[int, int, int]) -> None:
+    made = product(*shape)
+    sizes = made.choose(ROOM, "least")
+
+    def read_bytes(block: tuple[int, int, int]) -> int:
+        (m, k, n), (bm, _, bn) = made.whole_tiles(shape), block
+        return (m * -(-n // bn) + n * -(-m // bm)) * k * 2
+
+    assert sizes is not None
+    assert made.fits(sizes, ROOM)
+    blocks = [made.whole_tiles((32 * i, 64, 32 * j)) for i in range(1, 33) for j in range(1, 129)]
+    assert read_bytes(sizes) == min(read_bytes(each) for each in blocks if made.fits(each, ROOM))
+
+
 def test_auto_is_bound_by_the_room_for_sums_and_for_panels() -> None:
     whole = product(512, 512, 512)
     assert whole.choose(replace(ROOM, sums=16 << 10)) == (64, 256, 64)

@@ -32,7 +32,7 @@ from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.engine.part import Component
 from kernbench.engine.recorder import OpStarted, TileAmounts, TileMove
-from kernbench.messages.commands import DOT, GEMM, ArrayPlace, Block, Command, MemoryRef
+from kernbench.messages.commands import DOT, GEMM, ArrayPlace, Block, BlockChoice, Command, MemoryRef
 from kernbench.messages.requests import PeCoord
 from kernbench.topology.cube_spec import SramAttrs
 from kernbench.topology.graph import Node
@@ -243,12 +243,12 @@ class _ChosenSizes:
     """The sizes that have been chosen on a machine: most PEs of a launch want the same."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[BlockedProduct, BlockRoom], TileSizes | None] = {}
+        self._found: dict[tuple[BlockedProduct, BlockRoom, BlockChoice], TileSizes | None] = {}
 
-    def of(self, product: BlockedProduct, room: BlockRoom) -> TileSizes | None:
-        key = product, room
+    def of(self, product: BlockedProduct, room: BlockRoom, choice: BlockChoice) -> TileSizes | None:
+        key = product, room, choice
         if key not in self._found:
-            self._found[key] = product.choose(room)
+            self._found[key] = product.choose(room, choice)
         return self._found[key]
 
 
@@ -364,7 +364,7 @@ class PeScheduler(Component):
         if isinstance(block, tuple):
             sizes = product.whole_tiles(block)
             return sizes if product.can_block(room) and product.fits(sizes, room) else None
-        return self.machine.shared(_ChosenSizes).of(product, room)
+        return None if block is None else self.machine.shared(_ChosenSizes).of(product, room, block)
 
     def _tiles(self, command: Command) -> Iterator[Tile]:
         return gemm_tiles(command, self._sizes) if command.op is GEMM else math_tiles(command, self._sizes)

@@ -40,7 +40,6 @@ from kernbench.evaluation.gemm_shapes import GemmShape, GemmTile
 from kernbench.kernels.composite import BLOCKED, STAGED
 from kernbench.messages.commands import Command, MemoryRef, Opcode, Params
 from kernbench.topology.hbm_refresh import RefreshClock, slice_pace
-from kernbench.triton_emu.composites import AUTO
 from kernbench.triton_emu.tile_plans import BlockedProduct, Tile, TileSizes, block_steps
 
 MEMORY = "HBM slice"
@@ -155,14 +154,14 @@ class IdealPipeline:
 
     def block_sizes(self, shape: GemmShape) -> TileSizes | None:
         """Return the sizes of the blocks by which the machine does a product; None: it streams it."""
-        return self._scheduler.block_sizes(self._product(shape)[1], AUTO, self._pe.gemm.acc_bytes)
+        return self._scheduler.block_sizes(self._product(shape)[1], "auto", self._pe.gemm.acc_bytes)
 
     def _product(self, shape: GemmShape) -> tuple[Command, BlockedProduct]:
         a, b, out = (
             MemoryRef(va, extents, self._dtype)
             for va, extents in enumerate(((shape.m, shape.k), (shape.k, shape.n), (shape.m, shape.n)))
         )
-        command = Command(Opcode.GEMM, "composite", 0, 0, (), (a, b), out, Params(block=AUTO))
+        command = Command(Opcode.GEMM, "composite", 0, 0, (), (a, b), out, Params(block="auto"))
         return command, self._scheduler.product_of(command, dict.fromkeys((a, b, out), (self._memory,)))
 
     def _time_blocks(self, shape: GemmShape, sizes: TileSizes) -> Ideal:

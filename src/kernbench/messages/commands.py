@@ -78,8 +78,10 @@ ArrayPlace: TypeAlias = Operand | MemoryRef
 CommandSource: TypeAlias = Operand | MemoryRef | float | str
 
 
-Block: TypeAlias = tuple[int, int, int] | Literal["auto"] | None
-"""The (m, k, n) of the blocks by which a product goes; None: it is streamed tile by tile"""
+BlockChoice: TypeAlias = Literal["auto", "least"]
+"""How blocks are chosen: the smallest that keep the matrix unit busy, or those for which least is read"""
+Block: TypeAlias = tuple[int, int, int] | BlockChoice | None
+"""The (m, k, n) of the blocks by which a product goes, or how they are chosen; None: it is streamed tile by tile"""
 
 BY_BLOCKS = "by blocks of "
 """Stands in the name of the record of a product by blocks, before their m×k×n"""

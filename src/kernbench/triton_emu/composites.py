@@ -5,9 +5,10 @@ The arguments of ``tl.composite`` are checked by pure functions, which return wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,7 +16,17 @@ from kernbench.common.dtypes import F32, I32, DType, Shape
 from kernbench.common.errors import there_are
 from kernbench.common.operators import EPILOGUE, OPERATORS
 from kernbench.common.values import value
-from kernbench.messages.commands import ArrayPlace, Block, Command, Epilogue, MemoryRef, Opcode, Operand, Params
+from kernbench.messages.commands import (
+    ArrayPlace,
+    Block,
+    BlockChoice,
+    Command,
+    Epilogue,
+    MemoryRef,
+    Opcode,
+    Operand,
+    Params,
+)
 from kernbench.triton_emu.checks import (
     ELEMENTWISE,
     Ints,
@@ -39,7 +50,7 @@ StreamInput: TypeAlias = ArrayPlace | Number
 EpilogueCall: TypeAlias = tuple[str] | tuple[str, StepInput]
 
 GEMM = "gemm"
-AUTO: Literal["auto"] = "auto"
+_CHOICES: Mapping[str, BlockChoice] = MappingProxyType({"auto": "auto", "least": "least"})
 _ARRAY_STEPS = ("bias", "add")
 
 
@@ -144,11 +155,13 @@ def block_sizes(op: str, block: object) -> Block:
         return None
     if op != GEMM:
         raise kernel_error(f"composite {op!r} has no blocks: block= is for 'gemm'")
-    if isinstance(block, str) and block == AUTO:
-        return AUTO
+    if isinstance(block, str) and block in _CHOICES:
+        return _CHOICES[block]
     sizes = tuple(block) if isinstance(block, tuple | list) else ()
     if len(sizes) != 3 or any(isinstance(x, bool) or not isinstance(x, int | np.integer) or x < 1 for x in sizes):
-        raise kernel_error(f"block={block!r}: allowed are None, 'auto' and three whole numbers above 0, (m, k, n)")
+        raise kernel_error(
+            f"block={block!r}: allowed are None, 'auto', 'least' and three whole numbers above 0, (m, k, n)"
+        )
     m, k, n = map(int, sizes)
     return m, k, n
 
@@ -255,9 +268,9 @@ class CompositeCalls(Issuer):
         ``"gemm"``: (m, k) by (k, n), each a handle or a ref. The name of an elementwise operator: handles and refs of
         one shape of one or two axes, and numbers. The ``epilogue`` steps work on each tile before it is rounded to
         ``out_dtype`` and written, at ``out_strides`` bytes per axis. Without ``out_dtype`` the result has the type
-        that ``dot`` or the operator gives. ``block``: the (m, k, n) of the blocks by which a gemm goes, ``"auto"``:
-        those that suit the machine; without it, or where there is no room for panels, operands are streamed. Along each
-        axis blocks go round from the one with the element of ``begin``.
+        that ``dot`` or the operator gives. ``block``: the (m, k, n) of the blocks by which a gemm goes; ``"auto"``:
+        those that suit the machine, ``"least"``: those for which least is read. Without it, or where there is no room
+        for panels, operands are streamed. Along each axis blocks go round from the one with the element of ``begin``.
         KernelError for what does not fit.
         """
         line, blocks = self._line(), block_sizes(op, block)

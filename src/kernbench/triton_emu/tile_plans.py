@@ -13,7 +13,7 @@ from operator import mul
 from typing import TypeAlias
 
 from kernbench.common.values import value
-from kernbench.messages.commands import ArrayPlace, Command, Epilogue, MemoryRef, Operand
+from kernbench.messages.commands import ArrayPlace, BlockChoice, Command, Epilogue, MemoryRef, Operand
 
 TileSizes: TypeAlias = tuple[int, int, int]
 """(m, k, n)"""
@@ -379,11 +379,11 @@ class BlockedProduct:
         )
         return bm, bk, bn
 
-    def choose(self, room: BlockRoom) -> TileSizes | None:
-        """Choose the sizes for ``auto``; None when not even the smallest blocks fit.
+    def choose(self, room: BlockRoom, choice: BlockChoice = "auto") -> TileSizes | None:
+        """Choose the sizes; None when not even the smallest blocks fit.
 
-        Of those whose panels are read faster than the matrix unit works on them, by ``SLACK``, and that leave the
-        memory time to take the result, the smallest; else those for which least is read.
+        For ``auto``, of those whose panels are read faster than the matrix unit works on them, by ``SLACK``, and that
+        leave the memory time to take the result, the smallest; else, and for ``least``, those for which least is read.
         """
         if not self.can_block(room):
             return None
@@ -399,7 +399,8 @@ class BlockedProduct:
             bm, bn = block
             read_ns = (m * -(-n // bn) / a_gbs + n * -(-m // bm) / b_gbs) * k * self.itemsize
             needed = max(SLACK * read_ns, self._memory_ns(bm, bn, room))
-            return (0, bm + bn, abs(bm - bn)) if needed <= compute_ns else (1, needed, -bm - bn)
+            enough = choice == "auto" and needed <= compute_ns
+            return (0, bm + bn, abs(bm - bn)) if enough else (1, needed, -bm - bn)
 
         found = ((bm, bn) for bm in _sizes(m, tm) for bn in _sizes(n, tn) if self.fits((bm, tk, bn), room))
         bm, bn = min(found, key=rank)

@@ -159,7 +159,7 @@ class Product:
                 epilogue=steps,
                 out_dtype=self.out.dtype,
                 out_strides=(self.out.row * item, self.out.column * item),
-                block="auto",
+                block="least",
                 begin=apart,
             )
 
