@@ -36,7 +36,7 @@ class Product:
         staged: tuple[bool, bool] = (False, False),
         epilogue: Callable[[Tl, Placed], Sequence[tuple[Any, ...]]] = lambda tl, x: (),
         times: int = 1,
-        begin: tuple[int, int, int] = (0, 0, 0),
+        begin: object = None,
     ) -> None:
         m, k, n = shape
         self.engine = GraphEngine(two_cubes(*IDEAL, *overrides), enable_data=data)
@@ -108,7 +108,7 @@ def test_blocks_go_round_from_where_they_begin(shape: tuple[int, int, int], stag
 
     block, last = (64, 64, 32), tuple(n - 1 for n in shape)
     plain, turned = (
-        Product(shape, block, data=True, staged=staged, epilogue=epilogue, begin=begin) for begin in ((0, 0, 0), last)
+        Product(shape, block, data=True, staged=staged, epilogue=epilogue, begin=begin) for begin in (None, last)
     )
     assert (fetch(turned.engine, turned.out) == fetch(plain.engine, plain.out)).all()
     rows, columns = -(-shape[0] // 32), -(-shape[2] // 32)
@@ -220,13 +220,15 @@ def test_sizes_that_do_not_fit_are_an_error_of_the_kernel(block: object, says: s
 @pytest.mark.parametrize(
     ("block", "begin", "says"),
     [
-        (None, (0, 64, 0), "give block='auto', or their sizes"),
-        ("auto", (0, 256, 0), r"an element \(m, k, n\) of the product, which is \(64, 256, 64\)"),
-        ("auto", (0, -1, 0), r"an element \(m, k, n\) of the product"),
-        ("auto", (32, 0), r"an element \(m, k, n\) of the product"),
+        (None, (0, 64, 0), "give block='auto', 'least', or their sizes"),
+        ("auto", (0, 256, 0), r"must be an element \(m, k, n\) of the product, which is \(64, 256, 64\)"),
+        ("auto", (0, -1, 0), r"must be an element \(m, k, n\) of the product"),
+        ("auto", (0, 32.0, 0), r"must be an element"),
+        ("auto", 7, r"must be an element"),
+        ("auto", (32, 0), r"must be an element \(m, k, n\) of the product"),
     ],
 )
-def test_blocks_begin_inside_of_the_product(block: object, begin: tuple[int, int, int], says: str) -> None:
+def test_blocks_begin_inside_of_the_product(block: object, begin: object, says: str) -> None:
     with pytest.raises(KernelError, match=says):
         Product((64, 256, 64), block, begin=begin)
 

@@ -166,17 +166,18 @@ def block_sizes(op: str, block: object) -> Block:
     return m, k, n
 
 
-def begin_of_blocks(begin: Sequence[int], form: Form, block: Block) -> TileSizes:
+def begin_of_blocks(begin: Sequence[int] | None, form: Form, block: Block) -> TileSizes:
     """Return the (m, k, n) from which blocks go round; it is an element of the product."""
-    if not any(begin):
+    if begin is None:
         return 0, 0, 0
     if block is None:
-        raise kernel_error(f"begin={begin!r} is of a product by blocks: give block='auto', or their sizes")
-    (m, k), n = form.arrays[0].shape, form.shape[1]
-    if len(begin) != 3 or not all(0 <= at < extent for at, extent in zip(begin, (m, k, n), strict=True)):
-        raise kernel_error(f"begin={begin!r}: an element (m, k, n) of the product, which is {(m, k, n)}")
-    at, along, column = map(int, begin)
-    return at, along, column
+        raise kernel_error(f"begin={begin!r} is of a product by blocks: give block='auto', 'least', or their sizes")
+    extents = (*form.arrays[0].shape, form.shape[1])
+    whole = isinstance(begin, tuple | list) and all(isinstance(at, int | np.integer) for at in begin)
+    if not whole or len(begin) != 3 or not all(0 <= at < n for at, n in zip(begin, extents, strict=True)):
+        raise kernel_error(f"begin={begin!r}: must be an element (m, k, n) of the product, which is {extents}")
+    m, k, n = map(int, begin)
+    return m, k, n
 
 
 def check_blocks(limits: BlockLimits, form: Form, epilogue: tuple[Epilogue, ...], block: TileSizes) -> None:
@@ -260,7 +261,7 @@ class CompositeCalls(Issuer):
         out_dtype: object = None,
         out_strides: Ints | None = None,
         block: object = None,
-        begin: Sequence[int] = (0, 0, 0),
+        begin: Sequence[int] | None = None,
     ) -> None:
         """``op`` of ``operands``, tile by tile, written to memory at ``out_ptr``: a keyword, or behind the operands.
 
