@@ -56,7 +56,7 @@ class SweepTable:
 
     @property
     def fixed(self) -> Mapping[str, AxisValue]:
-        """What is set at all points, by path; of a sweep that does not say it, nothing."""
+        """Return the settings of all points, by path; of a sweep that does not say them, none."""
         return dict(self.about.get("set", {}))
 
     @property

@@ -63,7 +63,7 @@ class KeyParts:
 
 @value
 class Attention:
-    """Which heads and positions attend to which. ``bias``: added to scores; ``causal``: query i sees keys 0 to i."""
+    """The heads and positions that meet. ``bias``: added to scores; ``causal``: query i sees keys 0 to i."""
 
     batch: int
     heads: int

@@ -28,7 +28,7 @@ def most_elements(tl: Any) -> int:
 
 @value
 class Strided:
-    """How a tensor's elements lie along the axes of an operator: elements from one to the next, 0 where repeated."""
+    """The places of elements along the axes of an operator: elements from one to the next, 0 where repeated."""
 
     strides: tuple[int, ...]
     dtype: DType

@@ -79,7 +79,7 @@ _library.impl("rms_norm", rms_norm, "AutogradPrivateUse1")
 
 
 def _ctc_loss(log_probs: Any, targets: Any, *lengths_and_rule: Any) -> Any:
-    """As PyTorch's, with lengths where the rest is: it leaves those of the host there, and divides by them."""
+    """Compute PyTorch's, with lengths where the rest is: it leaves those of the host there, and divides by them."""
     lengths = [each.to(log_probs.device) for each in lengths_and_rule[:2]]
     return torch.ops.aten.ctc_loss.Tensor.decompose(log_probs, targets, *lengths, *lengths_and_rule[2:])
 

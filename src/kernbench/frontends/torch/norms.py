@@ -160,7 +160,7 @@ class _RmsNorm(torch.autograd.Function):
 
 
 def rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
-    """As PyTorch's."""
+    """Normalize by the root of the mean square, with PyTorch's arguments."""
     return _RmsNorm.apply(x, weight, list(normalized_shape), eps)
 
 
