@@ -207,3 +207,16 @@ def test_operators_of_a_program_get_tensors_of_the_machine(context: RuntimeConte
     torch.library.wrap_triton(scale)[1,](x, 3, BLOCK=4)  # outside of an operator
     assert x.tolist() == [6, 12, 6]
     assert not context.unmodelled
+
+
+@triton.jit
+def greets(x_ptr, TIMES: tl.constexpr):
+    for _ in range(TIMES):
+        tl.device_print("here")
+
+
+def test_a_print_without_values_is_one_each_time(context: RuntimeContext[Any]) -> None:
+    greets[(2,)](torch.zeros(4, device=AHBM), TIMES=3)
+    printed = [line.text for line in context.engine.printed()]
+    assert len(printed) == 6
+    assert {text.split()[-1] for text in printed} == {"here"}

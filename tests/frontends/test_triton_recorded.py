@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extras import need
+from kernbench.common.errors import KernelError
 
 need("triton")
 
@@ -20,7 +21,7 @@ import triton.language as tl  # noqa: E402
 from triton.language.semantic import TritonSemantic  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
-from kernbench.frontends.triton.values import TensorHandle, numpy_type  # noqa: E402
+from kernbench.frontends.triton.values import Symbolic, TensorHandle, numpy_type  # noqa: E402
 
 BUILDER = interpreter.InterpreterBuilder()
 BUILDER.options = replace(BUILDER.options, sanitize_overflow=False)
@@ -72,8 +73,9 @@ tensors = st.tuples(st.sampled_from((*TYPES, POINTER)), st.sampled_from(SHAPES))
 @given(st.sampled_from(NAMES), st.sampled_from(("", "r")), tensors, st.one_of(tensors, st.sampled_from(NUMBERS)))
 def test_an_operator(name: str, reflected: str, left: Any, right: Any) -> None:
     operator = getattr(tl.tensor, f"__{reflected}{name}__", None) or getattr(tl.tensor, f"__{name}__")
-    # With the first numbers it is recorded, unless another example has done so; with the next it is replayed.
-    for seed in range(3):
+    # With the first numbers it is recorded, unless another example has done so; with the next it is replayed. Those
+    # that come again may get what was kept.
+    for seed in (0, 1, 2, 1, 0):
         x = tensor(*left, seed)
         y = tensor(*right, seed + 10) if isinstance(right, tuple) else right
         expected = outcome(lambda x=x, y=y: operator(x, y, _semantic=ITSELF))
@@ -88,6 +90,22 @@ def test_a_call(name: str, ty: Any, shape: tuple[int, ...]) -> None:
     for seed in range(2):
         x = tensor(ty, shape, seed)
         assert outcome(lambda x=x: call(x)) == outcome(lambda x=x: call(x, _semantic=ITSELF))
+
+
+def test_a_known_result_is_kept_and_one_of_data_is_not() -> None:
+    x, y = (tensor(tl.int32, (8, 1, 2), seed) for seed in range(2))
+    assert (y + x) is not (x + y)
+    assert (x + y) is (x + y)
+    of_data = tl.tensor(TensorHandle(Symbolic(None, (8, 1, 2)), tl.int32), x.type)  # type: ignore[arg-type]
+    with pytest.raises(KernelError, match="outside a kernel"):  # is asked for again, of the machine
+        x + of_data
+
+
+def test_truth_values_of_two_kinds_are_not_taken_for_one_another() -> None:
+    """The interpreter has them in bytes and in NumPy's bools, where the sum of two is another."""
+    for made in (np.bool_, np.int8, np.bool_):
+        x, y = (tl.tensor(TensorHandle(np.array([number], made), tl.int1), tl.int1) for number in (1, 1))
+        assert outcome(lambda x=x, y=y: x + y) == outcome(lambda x=x, y=y: x.__add__(y, _semantic=ITSELF))
 
 
 def test_another_number_of_one_signature() -> None:

@@ -185,11 +185,14 @@ class Builder(interpreter.InterpreterBuilder):
                 acc = straight(lhs.data) if is_symbolic(lhs) else None
                 return _symbolic(rhs.data.issue(acc), rhs.data.shape, rhs.dtype)
             return _elementwise(_operator(op), lhs, rhs)
-        a, b = thin(lhs.data), thin(rhs.data)
+        a, b = lhs.data, rhs.data
+        shape = _common(a.shape, b.shape)
+        if not (a.flags.c_contiguous and a.shape == shape):
+            a, b = thin(a), thin(b)
         made = None if a.dtype.kind == "b" else op(a, b)
         if made is None or (made.dtype != a.dtype and made.dtype.kind != "b"):
             return super().binary_op(lhs, rhs, op)
-        return value_of(broadcast(made, _common(lhs.data.shape, rhs.data.shape)), lhs.dtype.scalar)
+        return value_of(broadcast(made, shape), lhs.dtype.scalar)
 
     def unary_op(self, arg: Value, op: Any) -> Value:
         """Any operator of one value."""

@@ -60,9 +60,13 @@ ElementDescriptor: TypeAlias = Box | List
 
 def thin(data: Array) -> Array:
     """``data`` without its repetitions: an axis along which it is repeated has length 1."""
-    if 0 not in data.strides:
-        return data
-    return data[tuple([slice(1) if step == 0 else slice(None) for step in data.strides])]
+    strides = data.strides
+    return data[_first_of_repeated(strides)] if 0 in strides else data
+
+
+@lru_cache(maxsize=256)
+def _first_of_repeated(strides: Shape) -> tuple[slice, ...]:
+    return tuple([slice(1) if step == 0 else slice(None) for step in strides])
 
 
 def broadcast(data: Array, shape: Shape) -> Array:
@@ -71,8 +75,15 @@ def broadcast(data: Array, shape: Shape) -> Array:
         return data
     if data.dtype.isbuiltin != 1 or not data.flags.c_contiguous:
         return np.broadcast_to(data, shape)
-    steps = [0 if n == 1 else step for n, step in zip(data.shape, data.strides, strict=True)]
-    return np.ndarray(shape, data.dtype, data.data, 0, [0] * (len(shape) - data.ndim) + steps)  # a tenth of its CPU
+    strides = _repeating(data.shape, data.strides, len(shape))
+    return np.ndarray(shape, data.dtype, data, 0, strides)  # a tenth of its CPU
+
+
+@lru_cache(maxsize=256)
+def _repeating(shape: Shape, strides: Shape, axes: int) -> Shape:
+    """Return the strides of an array, with so many axes, that repeat it along those of one element."""
+    own = [0 if n == 1 else step for n, step in zip(shape, strides, strict=True)]
+    return tuple([0] * (axes - len(shape)) + own)
 
 
 def add_offsets(steps: Array, more: Array) -> Array:

@@ -3,33 +3,39 @@
 What Triton's semantics (types, promotion, broadcasting) ask of the builder follows from the types of tensors and from
 plain arguments, never from what tensors hold. So the first call with a signature goes through Triton and is recorded;
 later ones ask the builder for the same with other operands. Errors are not recorded: Triton raises them each time.
+Nobody changes a value once it is made; so of known operands that come again the result is the one of before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from copy import copy
+from dataclasses import field
 from operator import itemgetter
 from types import EllipsisType, NoneType
 from typing import Any, TypeAlias
 
+import numpy as np
 import triton.language as tl
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
-from kernbench.common.values import value
-from kernbench.frontends.triton.values import TensorHandle
+from kernbench.common.values import state
+from kernbench.frontends.triton.values import Symbolic, TensorHandle, is_symbolic
 
 CallOperand: TypeAlias = Any
 """A handle of the builder; of an operator also the plain number beside the tensor."""
 
 _TlTensor: Any = tl.core.tensor
 _LIMIT = 4096  # signatures of a function: where a plain number is always another, they must not fill the memory
+_KEPT, _SMALL = 64, 1024  # results of a signature, and their elements
 _PLAIN = frozenset((int, bool, str, NoneType, EllipsisType))
+_ALL = slice(None)
+_ONE = (1,)
 _SEQUENCES = frozenset((tuple, list, tl.tuple))
 _NAMES = ("add", "sub", "mul", "truediv", "floordiv", "mod", "and", "or", "xor", "gt", "ge", "lt", "le", "eq", "ne")
-# What the builder makes of constants is a constant: it is not asked for again.
-_CONSTANT = ("get_", "create_make_range", "create_splat", "create_broadcast", "create_expand_dims")
+# What the builder makes of constants is a constant, and not asked for again; but these go by the program that runs.
+_OF_PROGRAM = frozenset(("create_get_program_id", "create_get_num_programs"))
 _OPERATORS = frozenset(f"__{reflected}{name}__" for name in _NAMES for reflected in ("", "r"))
 
 
@@ -37,20 +43,35 @@ class _NotPlainError(Exception):
     """An argument is neither a tensor nor plain: what Triton does with it is not known here."""
 
 
-@value
+@state
 class _Recording:
     """The calls of builder methods in a call, each with what picks its arguments from what is there by then.
 
     There are constants first, then the operands of the call, then what each request gives. ``result``: the place of
     what the call returns (None: a constant), and the attributes of its tensor; None: the call returns nothing.
+    Small known results of known operands are kept: a loop asks for the same ones again and again.
     """
 
     constants: tuple[Any, ...]
     requests: tuple[tuple[Callable[..., Any], Callable[[list[Any]], Iterable[Any]]], ...]
     result: tuple[int | None, dict[str, Any]] | None
+    _kept: dict[tuple[int | bytes, ...], tuple[list[CallOperand], Any]] = field(default_factory=dict)
 
     def replay(self, operands: list[CallOperand]) -> Any:
         """The result of the same requests for other operands."""
+        key = tuple(map(_told_by, operands))
+        found = self._kept.pop(key, None)
+        if found is not None:
+            self._kept[key] = found  # now the last to be dropped
+            return found[1]
+        made = self._ask(operands)
+        if operands and self.result is not None and _is_small(made.handle) and all(map(_is_known, operands)):
+            if len(self._kept) == _KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = operands, made  # with the operands: while they live, no other object has their id
+        return made
+
+    def _ask(self, operands: list[CallOperand]) -> Any:
         there = [*self.constants, *operands]
         for method, pick in self.requests:
             there.append(method(*pick(there)))
@@ -88,7 +109,7 @@ class _CallRecorder:
                 made = copy(made)  # an operand, given back: another time it may be something else
             numbers = [self._number(each) if isinstance(each, kinds) else None for each in arguments]
             varies = any(number is not None for number in numbers)
-            if varies or (isinstance(made, TensorHandle) and not name.startswith(_CONSTANT)):
+            if varies or _is_asked_again(name, made):
                 self._requests.append((method, list(map(self._place, arguments, numbers))))
                 self._operands.append(made)
             self._complete &= not named and not any(map(_holds_handles, arguments))
@@ -124,12 +145,37 @@ class _CallRecorder:
         return _Recording(constants, requests, (None if number is None else behind + number, attributes))
 
 
+def _is_asked_again(name: str, made: object) -> bool:
+    """Tell whether what the builder did with constants may be another thing next time."""
+    if isinstance(made, TensorHandle):
+        return name in _OF_PROGRAM or is_symbolic(made)
+    return made is None and not name.startswith("get_")
+
+
 def _picking(places: list[int]) -> Callable[[list[Any]], Iterable[Any]]:
     """Make a function that picks the elements of a list at ``places``, in C: as many as there are."""
     if len(places) > 1:
         return itemgetter(*places)
     first = places[0] if places else 0
     return itemgetter(slice(first, first + len(places)))
+
+
+def _told_by(operand: CallOperand) -> int | bytes:
+    """Return what tells an operand from others of its type: the number if it is one, else where the object is."""
+    if type(operand) is TensorHandle:
+        data = operand.data
+        if type(data) is np.ndarray and data.shape == _ONE and data.dtype.kind == "i":
+            return data.tobytes()
+    return id(operand)
+
+
+def _is_known(operand: CallOperand) -> bool:
+    return type(operand) is not TensorHandle or not isinstance(operand.data, Symbolic)
+
+
+def _is_small(made: TensorHandle) -> bool:
+    """Tell whether what a call made is known, no pointer, and not large."""
+    return type(made) is TensorHandle and not isinstance(made.data, Symbolic) and made.data.size <= _SMALL
 
 
 def _holds_handles(argument: object) -> bool:
@@ -208,7 +254,10 @@ def _sign(argument: Any, signature: list[Any], operands: list[CallOperand]) -> N
     elif kind is tl.constexpr:
         _sign(argument.value, signature, operands)
     elif kind is slice:
-        _sign((argument.start, argument.stop, argument.step), signature, operands)
+        if argument == _ALL:
+            signature.append(None)
+        else:
+            _sign((argument.start, argument.stop, argument.step), signature, operands)
     elif kind in _SEQUENCES:
         signature.append(len(argument))
         for each in argument:

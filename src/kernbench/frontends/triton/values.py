@@ -229,6 +229,8 @@ def uniform(data: Array) -> Any:
 def smallest(data: Array) -> Array:
     """The smallest array that broadcasts to ``data``: an axis along which nothing changes has length 1."""
     core = thin(data)
+    if core.size == 1:
+        return core
     for axis, n in enumerate(core.shape):
         head = core[tuple([slice(1) if i == axis else slice(None) for i in range(core.ndim)])]
         if n > 1 and _same(core, head):
