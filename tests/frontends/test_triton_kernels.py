@@ -78,6 +78,12 @@ def elementwise(x_ptr, y_ptr, out_ptr, WHICH: tl.constexpr):
     tl.store(out_ptr + at, z)
 
 
+@triton.jit
+def zeros_of_both_signs(out_ptr):
+    at = tl.arange(0, 16)
+    tl.store(out_ptr + at, tl.where(at < 8, 0.0, -0.0))
+
+
 def narrowed(x: Array, y: Array) -> Array:
     bf16 = ml_dtypes.bfloat16
     product = (x.astype(bf16).astype(np.float32) * np.float32(1.5)).astype(bf16)
@@ -107,6 +113,10 @@ X, Y = np.random.default_rng(0).standard_normal((2, N)).astype(np.float32)
 @pytest.mark.parametrize("which", ELEMENTWISE)
 def test_elementwise(which: str) -> None:
     np.testing.assert_allclose(run_on_machine(elementwise, X, Y, WHICH=which), ELEMENTWISE[which](X, Y), rtol=2e-6)
+
+
+def test_zeros_of_both_signs_are_two_numbers() -> None:
+    assert np.signbit(run_on_machine(zeros_of_both_signs)).tolist() == [False] * 8 + [True] * 8
 
 
 @triton.jit

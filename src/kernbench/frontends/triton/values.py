@@ -239,9 +239,10 @@ def smallest(data: Array) -> Array:
 
 
 def _same(a: Array, b: Array) -> bool:
-    """Tell whether the numbers are the same; NaN is as NaN."""
-    equal = a == b
-    return bool(equal.all()) or (a.dtype.kind in "fV" and bool((equal | (np.isnan(a) & np.isnan(b))).all()))
+    """Tell whether the numbers are the same, to the bit: NaN is as NaN, 0.0 is not -0.0."""
+    if a.dtype.kind in "fV":
+        a, b = a.view(f"u{a.itemsize}"), b.view(f"u{b.itemsize}")
+    return bool((a == b).all())
 
 
 def operand(value: Value) -> Handle | Number:
