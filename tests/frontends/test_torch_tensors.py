@@ -116,6 +116,14 @@ def test_random_numbers_are_those_of_the_host() -> None:
 
 
 @pytest.mark.usefixtures("context")
+def test_scalars_of_the_machine_make_a_tensor() -> None:
+    x = torch.arange(4, device=AHBM)
+    assert torch.tensor([x[3], 7, x[1] / 2]).tolist() == [3, 7, 0.5]
+    assert torch.tensor([[x[2]], [x[1]]], dtype=torch.float16, device=AHBM).tolist() == [[2], [1]]
+    assert torch.as_tensor((x[0] < 1, x[2] < 1)).tolist() == [True, False]
+
+
+@pytest.mark.usefixtures("context")
 def test_factories() -> None:
     assert torch.ones(3, device=AHBM).tolist() == [1, 1, 1]
     assert torch.full((2,), 2.5, device=AHBM, dtype=torch.float16).tolist() == [2.5, 2.5]

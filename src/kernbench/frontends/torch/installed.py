@@ -32,8 +32,17 @@ _NAMES = (
     (torch._C, "_swap_tensor_impl"),  # noqa: SLF001
     (torch._C._acc, "DeviceGuard"),  # noqa: SLF001
 )
-# Factories have no tensor that PyTorch could find the device by; ``torch.tensor`` copies past the subclass.
-_BY_DEVICE = ("empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step", "_copy_from")
+# Factories have no tensor that PyTorch could find the device by; ``torch.tensor`` copies, and reads the scalars of a
+# sequence, past the subclass.
+_BY_DEVICE = (
+    "empty.memory_format",
+    "empty_strided",
+    "arange",
+    "arange.start",
+    "arange.start_step",
+    "_copy_from",
+    "_local_scalar_dense",
+)
 """Those that PyTorch has a fallback or a composite for, which comes before ours."""
 
 
