@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from triton.backends.compiler import GPUTarget
 
+from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE, REGISTERS, WARP_SIZE, device_properties
 from kernbench.frontends.triton.launch import context_of, launch
@@ -91,11 +92,16 @@ class TritonDriver:
 
 
 @value
-class Warmed:
-    """The result of ``kernel.warmup``: a kernel that fills its PE. ``warmed[grid](...)`` runs it."""
+class CompiledKernel:
+    """The result of a launch and of ``kernel.warmup``: a kernel that fills its PE. ``compiled[grid](...)`` runs it."""
 
     kernel: Any
     options: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The kernel's."""
+        return str(self.kernel.__name__)
 
     @property
     def n_regs(self) -> int:
@@ -110,14 +116,19 @@ class Warmed:
     @property
     def metadata(self) -> SimpleNamespace:
         """``shared``: bytes of TCM, all of it; ``num_warps``: as asked for."""
-        spec = context_of("warmup").topology
+        spec = context_of("metadata").topology
         return SimpleNamespace(shared=spec.pe.tcm.bytes, num_warps=int(self.options.get("num_warps", 4)))
+
+    @property
+    def asm(self) -> NoReturn:
+        """Refuse: nothing is compiled."""
+        raise InputError(f"the code of kernel {self.name!r}: there is none, a PE takes its commands as they come")
 
     def _init_handles(self) -> None:
         """Do nothing; programs call it before they look at the figures."""
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
-        """``warmed[grid](*args)``: what is not given is as it was for the warm-up."""
+        """``compiled[grid](*args)``: what is not given is as it was before."""
 
         def run(*args: object, **kwargs: object) -> None:
             given = self.kernel.arg_names[: len(args)]
@@ -127,9 +138,8 @@ class Warmed:
         return run
 
 
-def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Warmed | None:
+def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> CompiledKernel:
     """In place of ``InterpretedFunction.run``."""
-    if warmup:
-        return Warmed(kernel, kwargs)
-    launch(kernel, grid, args, kwargs)
-    return None
+    if not warmup:
+        launch(kernel, grid, args, kwargs)
+    return CompiledKernel(kernel, kwargs)

@@ -14,7 +14,7 @@ from triton.language.extra import libdevice
 from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
-from kernbench.frontends.triton.driver import Warmed, run
+from kernbench.frontends.triton.driver import CompiledKernel, run
 from kernbench.frontends.triton.values import TensorHandle
 
 _LOOP, _OPERAND, _NOT = "_kernbench_loop", "_kernbench_operand", "_kernbench_not"
@@ -40,8 +40,8 @@ class Kernel(JITFunction):
             self._rewritten = self.rewriter.rewrite_ast()
         return self._rewritten
 
-    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Warmed | None:
-        """Launch it, or say what it would take."""
+    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> CompiledKernel:
+        """Launch it, unless it is only warmed up, and say what it takes."""
         return run(self, *args, grid=grid, warmup=warmup, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
