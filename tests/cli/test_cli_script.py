@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -117,6 +118,13 @@ def test_a_program_that_needs_an_extra_says_how_to_install_it(
     ran = kernbench("run", option, script("import triton\n"), *SMALL)
     assert ran.code == 2
     assert "No module named 'triton'; install it: pip install 'kernbench[triton]'" in ran.err
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="kernbench[triton] is not installed")
+def test_a_module_that_an_installed_package_lacks(kernbench: Run, script: Callable[[str], str]) -> None:
+    ran = kernbench("run", "--script", script("import triton.ops\n"), *SMALL)
+    assert ran.code == 2
+    assert re.search(r"No module named 'triton.ops'; triton [0-9.]+, which is installed, has no such module", ran.err)
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="kernbench[torch] is installed")

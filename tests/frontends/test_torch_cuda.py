@@ -145,6 +145,47 @@ def test_random_numbers() -> None:
 
 
 @pytest.mark.usefixtures("context")
+def test_kernels_draw_by_the_seed_and_the_offset_of_a_generator() -> None:
+    torch.manual_seed(3)
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    state = generator.get_state()
+    seed, offset = state.view(torch.int64)
+    assert (int(seed), int(offset)) == (3, 0)
+    offset += 8
+    generator.set_state(state)
+    assert generator.get_state().view(torch.int64).tolist() == [3, 8]
+    x = torch.rand(4, device="cuda")
+    with torch.random.fork_rng([0], device_type="cuda"):
+        saved = torch.cuda.get_rng_state()
+        assert saved.view(torch.int64).tolist() == [3, 12]
+        torch.manual_seed(4)
+        torch.rand(4, device="cuda", generator=generator)
+        assert torch.cuda.get_rng_state().view(torch.int64).tolist() == [4, 4]
+        torch.cuda.set_rng_state(saved)
+    y = torch.rand(4, device="cuda")
+    assert torch.cuda.get_rng_state().view(torch.int64).tolist() == [3, 16]
+    torch.manual_seed(3)
+    assert torch.equal(torch.rand(8, device="cuda"), torch.cat([x, y]))
+    with pytest.raises(InputError, match="a state of 5056 elements of torch.uint8: .* takes 16 bytes"):
+        generator.set_state(torch.get_rng_state())
+
+
+@pytest.mark.usefixtures("context")
+def test_generators_of_their_own() -> None:
+    generator = torch.Generator("cuda").manual_seed(-1)
+    assert generator.get_state().view(torch.int64).tolist() == [-1, 0]
+    state = generator.get_state()
+    x = torch.rand(4, device="cuda", generator=generator)
+    generator.set_state(state)
+    assert torch.equal(torch.rand(4, device="cuda", generator=generator), x)
+    generator.set_state(torch.tensor([5, 4]).view(torch.uint8))
+    assert generator.initial_seed() == 5
+    host = torch.Generator().manual_seed(1)
+    assert len(host.get_state()) > 16
+    assert torch.equal(torch.rand(2, generator=host.set_state(host.get_state())), torch.rand(2, generator=torch.Generator().manual_seed(1)))
+
+
+@pytest.mark.usefixtures("context")
 def test_functions_of_autocast_run_forward_and_backward() -> None:
     class Doubled(torch.autograd.Function):
         @staticmethod

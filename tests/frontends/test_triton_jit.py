@@ -82,7 +82,7 @@ def test_hooks_and_the_ways_to_run_it() -> None:
 def test_a_launch_gives_the_compiled_kernel() -> None:
     compiled = scale[1,](torch.tensor([1.0], device=AHBM), 1, BLOCK=4, num_warps=8)
     assert (compiled.name, compiled.n_regs, compiled.n_spills) == ("scale", 256, 0)
-    assert (compiled.metadata.shared, compiled.metadata.num_warps) == (MACHINE.pe.tcm.bytes, 8)
+    assert (compiled.metadata.shared, compiled.metadata.num_warps) == (MACHINE.spec.pe.tcm.bytes, 8)
     with pytest.raises(InputError, match="the code of kernel 'scale': there is none"):
         compiled.asm["ptx"]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.metadata import version
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Annotated, Literal
 
@@ -73,7 +75,12 @@ def frontend_settings(overrides: Iterable[str]) -> FrontendSettings:
 
 
 def extra_of(error: BaseException) -> str | None:
-    """Return how to install the package that an import did not find, if an extra brings it."""
-    missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    extra = _EXTRAS.get((missing or "").partition(".")[0])
-    return None if extra is None else f"install it: pip install 'kernbench[{extra}]'"
+    """Return what to do about a module of such a package that an import did not find; None if it is of another."""
+    missing = (error.name if isinstance(error, ModuleNotFoundError) else None) or ""
+    package, _, module = missing.partition(".")
+    extra = _EXTRAS.get(package)
+    if extra is None:
+        return None
+    if module and find_spec(package) is not None:
+        return f"{package} {version(package)}, which is installed, has no such module"
+    return f"install it: pip install 'kernbench[{extra}]'"

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 from kernbench.common.errors import InputError, there_are
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import device
+from kernbench.frontends.torch.generators import DEFAULT, Generator
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import SaysCuda
 
@@ -42,6 +43,8 @@ class _AsCuda(SaysCuda):
 def _meant(x: Any) -> Any:
     if isinstance(x, str) and (x == _CUDA or x.startswith(f"{_CUDA}:")):
         return x.replace(_CUDA, DEVICE, 1)
+    if isinstance(x, Generator):
+        return x.host
     return torch.device(DEVICE, x.index) if isinstance(x, torch.device) and x.type == _CUDA else x
 
 
@@ -74,13 +77,6 @@ class _Context(DeviceContext):
 
     def __init__(self, device: Any) -> None:
         super().__init__(_meant(device))
-
-
-class _Generator(torch.Generator):
-    """A generator of the machine: random numbers are the host's."""
-
-    def __new__(cls, device: Any = "cpu") -> Any:  # noqa: ARG004
-        return super().__new__(cls, "cpu")
 
 
 @contextmanager
@@ -162,12 +158,13 @@ def as_cuda() -> Iterator[None]:
             around.enter_context(_replace_names(torch.cuda, _replacements()))
             around.enter_context(_replace_names(torch.cuda.nvtx, _NVTX))
             around.enter_context(_replace_names(torch.version, {"cuda": _TOOLKIT}))
-            around.enter_context(_replace_names(torch.cuda, {"_DeviceGuard": device.device}))
+            others = {"_DeviceGuard": device.device, "default_generators": (DEFAULT,) * device.device_count()}
+            around.enter_context(_replace_names(torch.cuda, others))
             around.enter_context(_replace_names(torch._C, {"_cuda_getCurrentRawStream": _raw_stream}))  # noqa: SLF001
             around.enter_context(_replace_names(torch.backends.cudnn, {"is_acceptable": lambda _: False}))
             around.enter_context(_replace_names(torch._C._dynamo.guards, {"_empty_strided_cuda": _empty_strided}))  # noqa: SLF001
             around.enter_context(_replace_names(_device, {"DeviceContext": _Context}))
-            around.enter_context(_replace_names(torch, {"Generator": _Generator}))
+            around.enter_context(_replace_names(torch, {"Generator": Generator}))
             around.callback(torch.set_default_device, None)
             around.enter_context(_AsCuda())
             yield

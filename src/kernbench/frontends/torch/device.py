@@ -10,6 +10,7 @@ import torch
 
 from kernbench.common.errors import InputError
 from kernbench.frontends.gpu import DeviceProperties, device_properties
+from kernbench.frontends.torch.generators import DEFAULT
 from kernbench.frontends.torch.pool import pool_of
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import device_of_sip
@@ -272,26 +273,26 @@ def is_current_stream_capturing() -> bool:
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the host's generator."""
-    torch.default_generator.manual_seed(int(seed))
+    """Seed the generator."""
+    DEFAULT.manual_seed(int(seed))
 
 
 manual_seed_all = manual_seed
 
 
 def initial_seed() -> int:
-    """Return the seed of the host's generator."""
-    return int(torch.default_generator.initial_seed())
+    """Return its seed."""
+    return DEFAULT.initial_seed()
 
 
 def get_rng_state(device: object = None) -> Any:  # noqa: ARG001
-    """Return the state of the host's generator."""
-    return torch.default_generator.get_state()
+    """Return its state."""
+    return DEFAULT.get_state()
 
 
 def set_rng_state(new_state: Any, device: object = None) -> None:  # noqa: ARG001
-    """Give the host's generator a state."""
-    torch.default_generator.set_state(new_state)
+    """Give it a state."""
+    DEFAULT.set_state(new_state)
 
 
 # what PyTorch itself asks a device's module

@@ -1,0 +1,91 @@
+"""Generators of random numbers, as programs for GPUs know them: by a seed and an offset; what they draw, the host draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from kernbench.common.errors import InputError
+from kernbench.frontends.torch.storage import TorchTensor
+
+_Host = torch.Generator
+_BYTES = 16
+
+
+class Generator(_Host):
+    """A generator of the machine, which has a state as on a GPU: 16 bytes, a seed and an offset.
+
+    Kernels that draw by themselves take both, and set an offset that is further on. Numbers that PyTorch draws are those
+    of a generator of the host, ``host``; the offset is 4 further on when there have been any since it was told last.
+    """
+
+    def __new__(cls, device: Any = "cpu", host: Any = None) -> Any:  # noqa: ARG004
+        """Make what PyTorch takes for a generator of the host; one with another ``host`` only stands for that."""
+        return super().__new__(cls, "cpu")
+
+    def __init__(self, device: Any = "cpu", host: Any = None) -> None:
+        self.host = self if host is None else host
+        self._has_offset = torch.device(device).type != "cpu"
+        self._offset = 0
+        self._seen = _Host.get_state(self.host)
+        # The states of the host that belong to those that were told, while anybody has them.
+        self._told: Any = WeakTensorKeyDictionary()
+
+    def manual_seed(self, seed: int) -> Any:
+        """Begin anew with ``seed``."""
+        _Host.manual_seed(self.host, seed)
+        self._begin_at(0)
+        return self
+
+    def initial_seed(self) -> int:
+        """Return the seed that it has begun with."""
+        return _Host.initial_seed(self.host)
+
+    def seed(self) -> int:
+        """Begin anew with a seed that nobody has chosen, and return that."""
+        chosen = _Host.seed(self.host)
+        self._begin_at(0)
+        return chosen
+
+    def get_state(self) -> TorchTensor:
+        """Return the seed and the offset; of one of the host all of its state."""
+        drawn = _Host.get_state(self.host)
+        if not self._has_offset:
+            return drawn
+        if not torch.equal(drawn, self._seen):
+            self._begin_at(self._offset + 4)
+        told = _as_bytes(self.initial_seed(), self._offset)
+        self._told[told] = told.clone(), drawn
+        return told
+
+    def set_state(self, new_state: TorchTensor) -> Any:
+        """Go back to a state that was told; of any other take the seed, if it is another, and the offset."""
+        if not self._has_offset:
+            return _Host.set_state(self.host, new_state)
+        if new_state.dtype is not torch.uint8 or new_state.numel() != _BYTES:
+            raise InputError(
+                f"a state of {new_state.numel()} elements of {new_state.dtype}: a generator of the machine takes "
+                f"{_BYTES} bytes, a seed and an offset"
+            )
+        before, drawn = self._told.get(new_state, (None, None))
+        seed, offset = new_state.view(torch.int64).tolist()
+        if before is not None and torch.equal(before, new_state):
+            _Host.set_state(self.host, drawn)
+        elif not torch.equal(new_state[:8], _as_bytes(self.initial_seed(), 0)[:8]):
+            _Host.manual_seed(self.host, seed)
+        self._begin_at(offset)
+        return self
+
+    def _begin_at(self, offset: int) -> None:
+        self._offset, self._seen = offset, _Host.get_state(self.host)
+
+
+def _as_bytes(seed: int, offset: int) -> TorchTensor:
+    numbers = [(each + 2**63) % 2**64 - 2**63 for each in (seed, offset)]
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu").view(torch.uint8)
+
+
+DEFAULT = Generator("cuda", torch.default_generator)
+"""The one that is taken where a program names none: the host's."""
