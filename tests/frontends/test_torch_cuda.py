@@ -186,6 +186,63 @@ def test_generators_of_their_own() -> None:
 
 
 @pytest.mark.usefixtures("context")
+def test_the_backward_of_a_program_may_name_the_device() -> None:
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * torch.full((3,), 2.0, device="cuda")
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            assert gradient.is_cuda
+            assert gradient.device == CUDA
+            return gradient * torch.full((3,), 2.0, device="cuda")
+
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    Doubled.apply(x).sum().backward()
+    assert x.grad.tolist() == [2, 2, 2]
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    assert x.is_cuda
+    return x * torch.full((2,), 3.0, device="cuda")
+
+
+@pytest.mark.parametrize("how", ["key", "device", "custom_op", "register_kernel", "every device"])
+def test_operators_of_a_program_have_functions_for_gpus(context: RuntimeContext[Any], how: str) -> None:
+    name = f"kernbench_test::{how.replace(' ', '_')}"
+    library = torch.library.Library("kernbench_test", "FRAGMENT")
+    if how in ("custom_op", "register_kernel"):
+        there = torch.library.custom_op(name, lambda x: x + 0, mutates_args=(), schema="(Tensor x) -> Tensor")
+        there.register_kernel("cuda" if how == "register_kernel" else None)(scaled)
+    else:
+        torch.library.define(name, "(Tensor x) -> Tensor", lib=library)
+        if how == "key":
+            torch.library.impl(library, name.partition("::")[2], "CUDA")(scaled)
+            library.impl(name.partition("::")[2], torch.neg, "CPU")
+        else:
+            torch.library.impl(name, "cuda" if how == "device" else "default", scaled, lib=library)
+    operator = getattr(torch.ops.kernbench_test, name.partition("::")[2])
+    assert operator(torch.ones(2, device="cuda")).tolist() == [3, 3]
+    if how == "key":
+        assert operator(torch.ones(2)).tolist() == [-1, -1]
+    assert not context.unmodelled
+
+
+@pytest.mark.usefixtures("context")
+def test_a_program_puts_a_function_in_place_of_pytorch_s() -> None:
+    x = torch.eye(2, device="cuda", requires_grad=True)
+    library = torch.library.Library("aten", "IMPL")
+    kind = torch.accelerator.current_accelerator().type
+    library.impl("mm", lambda a, b: torch.full((2, 2), 7.0, device="cuda"), kind.upper())
+    product = x @ x
+    assert product.tolist() == [[7, 7], [7, 7]]
+    product.sum().backward()
+    library._destroy()
+    assert (x @ x).tolist() == [[1, 0], [0, 1]]
+
+
+@pytest.mark.usefixtures("context")
 def test_functions_of_autocast_run_forward_and_backward() -> None:
     class Doubled(torch.autograd.Function):
         @staticmethod

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from kernbench.frontends.torch.cuda import see_as_program
+
 _raise_pending = ctypes.pythonapi.Py_IsInitialized
 """Any function of Python's C interface: after a call ``ctypes`` raises the exception that is under way."""
 
@@ -42,7 +44,7 @@ class AhbmGuard(torch._C._acc.DeviceGuard):  # noqa: SLF001 - the documented bas
 
 
 def install(guard: AhbmGuard) -> None:
-    """Raise what ``guard`` takes inside backward when PyTorch's engine is left."""
+    """Raise what ``guard`` takes inside backward when PyTorch's engine is left; there, too, "cuda" may be the machine."""
     run_backward = torch.autograd._engine_run_backward  # noqa: SLF001
 
     @wraps(run_backward)
@@ -50,7 +52,8 @@ def install(guard: AhbmGuard) -> None:
         guard.raise_taken()
         found, failed = None, None
         try:
-            found = run_backward(*args, **kwargs)
+            with see_as_program():
+                found = run_backward(*args, **kwargs)
         except SystemError as error:  # the engine's, which misses the exception
             failed = error
         guard.raise_taken()

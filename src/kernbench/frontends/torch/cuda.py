@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +19,7 @@ from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import device
 from kernbench.frontends.torch.generators import DEFAULT, Generator
 from kernbench.frontends.torch.storage import current
-from kernbench.frontends.torch.tensor import SaysCuda
+from kernbench.frontends.torch.tensor import SaysCuda, is_called_cuda
 
 _CUDA = "cuda"
 _TOOLKIT = "13.0"
@@ -38,6 +38,11 @@ class _AsCuda(SaysCuda):
         if "pin_memory" in named:
             named = {name: each for name, each in named.items() if name != "pin_memory"}
         return func(*tree_map(_meant, args), **tree_map(_meant, named))
+
+
+def see_as_program() -> AbstractContextManager[Any]:
+    """Enter what a function of the program runs in that PyTorch calls out of one of its own, where "cuda" is nothing."""
+    return _AsCuda() if current().frontends.torch.as_cuda and not is_called_cuda() else nullcontext()
 
 
 def _meant(x: Any) -> Any:
@@ -79,6 +84,25 @@ class _Context(DeviceContext):
         super().__init__(_meant(device))
 
 
+class _Library(torch.library.Library):
+    """A library of operators, whose functions for GPUs are the machine's."""
+
+    def __init__(self, ns: str, kind: str, dispatch_key: str = "") -> None:
+        super().__init__(ns, kind, _key(ns, dispatch_key))
+
+    def impl(self, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> Any:
+        """Register a function of an operator."""
+        return super().impl(op_name, fn, _key(self.ns, dispatch_key), **options)
+
+
+def _key(namespace: str, name: str) -> str:
+    """Name what PyTorch finds a function for the machine by: ``AutogradCUDA`` is ``AutogradPrivateUse1``.
+
+    PyTorch's own operators for FSDP have functions for either.
+    """
+    return name if namespace == "fsdp" else name.replace("CUDA", "PrivateUse1")
+
+
 @contextmanager
 def _range(msg: str, *_: object, **__: object) -> Iterator[None]:  # noqa: ARG001 - of nvtx
     yield
@@ -95,6 +119,11 @@ def _raw_stream(index: int) -> int:  # noqa: ARG001
 def _empty_strided(size: Any, stride: Any, dtype: Any) -> Any:
     """Return a tensor that nothing is written to, as code of PyTorch's compiler asks for one."""
     return torch.empty_strided(size, stride, dtype=dtype, device=DEVICE)
+
+
+def _accelerator(check_available: bool = False) -> Any:  # noqa: ARG001 - it is available
+    """Return the device, as a program asks for that of whatever machine there is."""
+    return torch.device(_CUDA)
 
 
 def _refusing(name: str) -> Callable[..., Any]:
@@ -165,6 +194,8 @@ def as_cuda() -> Iterator[None]:
             around.enter_context(_replace_names(torch._C._dynamo.guards, {"_empty_strided_cuda": _empty_strided}))  # noqa: SLF001
             around.enter_context(_replace_names(_device, {"DeviceContext": _Context}))
             around.enter_context(_replace_names(torch, {"Generator": Generator}))
+            around.enter_context(_replace_names(torch.library, {"Library": _Library}))
+            around.enter_context(_replace_names(torch.accelerator, {"current_accelerator": _accelerator}))
             around.callback(torch.set_default_device, None)
             around.enter_context(_AsCuda())
             yield

@@ -32,18 +32,6 @@ _NAMES = (
     (torch._C, "_swap_tensor_impl"),  # noqa: SLF001
     (torch._C._acc, "DeviceGuard"),  # noqa: SLF001
 )
-# Factories have no tensor that PyTorch could find the device by; ``torch.tensor`` copies, and reads the scalars of a
-# sequence, past the subclass.
-_BY_DEVICE = (
-    "empty.memory_format",
-    "empty_strided",
-    "arange",
-    "arange.start",
-    "arange.start_step",
-    "_copy_from",
-    "_local_scalar_dense",
-)
-"""Those that PyTorch has a fallback or a composite for, which comes before ours."""
 
 
 def _check() -> None:
@@ -75,7 +63,7 @@ _guard = backward.AhbmGuard()
 backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=device, device_guard=_guard)  # noqa: SLF001
 dispatch_by(operators.run)
 _library = torch.library.Library("aten", "IMPL")
-for _name in _BY_DEVICE:
+for _name in operators.BY_DEVICE:
     _library.impl(_name, _operator(_name), "PrivateUse1")
 # ``wrap_triton`` is for who traces, and nobody does: the kernel itself is launched.
 triton_operators.wrap_triton_enabled_default = False

@@ -30,6 +30,7 @@ from kernbench.frontends.torch import (
     reductions,
     resampling,
 )
+from kernbench.frontends.torch.cuda import see_as_program
 from kernbench.frontends.torch.hosted import SOURCES, leaves, on_host, written_by
 from kernbench.frontends.torch.launches import measure
 from kernbench.frontends.torch.modules import program_place
@@ -102,6 +103,9 @@ def _is_loading(operator: TorchOperator) -> bool:
 def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     loaded = _COMPILER in sys.modules
     try:
+        if _has_function_of_program(operator):
+            with see_as_program():
+                return operator.redispatch(_MACHINE, *args, **kwargs)
         found = way_of(operator).carry_out(operator, args, kwargs)
     except (AttributeError, RuntimeError, KernelError) as error:
         _refuse_two_devices(operator, args, kwargs, error)
@@ -109,6 +113,31 @@ def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str,
     if not loaded and _COMPILER in sys.modules:
         gc.collect()  # once, or memory would be used again later than in the next run
     return on_host(operator, args, kwargs) if found is NotImplemented else found
+
+
+# Factories have no tensor that PyTorch could find the device by; ``torch.tensor`` copies, and reads the scalars of a
+# sequence, past the subclass.
+BY_DEVICE = (
+    "empty.memory_format",
+    "empty_strided",
+    "arange",
+    "arange.start",
+    "arange.start_step",
+    "_copy_from",
+    "_local_scalar_dense",
+)
+"""Those that PyTorch has a fallback or a composite for, which comes before ours."""
+_MACHINE = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)  # noqa: SLF001 - what subclasses redispatch by
+_FOR_MACHINE = ("PrivateUse1", "CompositeExplicitAutograd")
+
+
+def _has_function_of_program(operator: TorchOperator) -> bool:
+    """Tell whether the program has registered a function: in place of PyTorch's, or for an operator of its own."""
+    name, is_pytorchs = operator.name(), operator.namespace == "aten"
+    if is_pytorchs and name.removeprefix("aten::") in BY_DEVICE:
+        return False
+    keys = _FOR_MACHINE[:1] if is_pytorchs else _FOR_MACHINE
+    return any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys)  # noqa: SLF001
 
 
 def _refuse_two_devices(operator: TorchOperator, args: Any, kwargs: Any, error: Exception) -> None:

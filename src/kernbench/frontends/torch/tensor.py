@@ -21,13 +21,14 @@ class SaysCuda(TorchFunctionMode):
     """Inside, tensors of the machine say that they are on "cuda"."""
 
 
-def _is_called_cuda() -> bool:
+def is_called_cuda() -> bool:
+    """Tell whether the machine is "cuda" here."""
     return any(isinstance(each, SaysCuda) for each in _get_current_function_mode_stack())
 
 
 def device_of_sip(sip: int) -> Any:
     """Return the device that the program knows a SIP by."""
-    return torch.device("cuda" if _is_called_cuda() else DEVICE, sip)
+    return torch.device("cuda" if is_called_cuda() else DEVICE, sip)
 
 
 _DATA = torch.Tensor.data
@@ -79,7 +80,7 @@ class AhbmTensor(Placed, torch.Tensor):
     @property
     def is_cuda(self) -> bool:
         """True where "cuda" means the machine."""
-        return _is_called_cuda()
+        return is_called_cuda()
 
     @property
     def data(self) -> Any:
