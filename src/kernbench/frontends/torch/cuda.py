@@ -20,6 +20,7 @@ from kernbench.frontends.torch import device
 from kernbench.frontends.torch.generators import DEFAULT, Generator
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import SaysCuda, is_called_cuda
+from kernbench.runtime_api.context import current_context
 
 _CUDA = "cuda"
 _TOOLKIT = "13.0"
@@ -42,7 +43,9 @@ class _AsCuda(SaysCuda):
 
 def see_as_program() -> AbstractContextManager[Any]:
     """Enter what a function of the program runs in that PyTorch calls out of one of its own, where "cuda" is nothing."""
-    return _AsCuda() if current().frontends.torch.as_cuda and not is_called_cuda() else nullcontext()
+    context = current_context()
+    is_cuda = context is not None and context.frontends.torch.as_cuda
+    return _AsCuda() if is_cuda and not is_called_cuda() else nullcontext()
 
 
 def _meant(x: Any) -> Any:

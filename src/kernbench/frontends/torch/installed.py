@@ -26,6 +26,7 @@ _NAMES = (
     (backend_registration, "_setup_privateuseone_for_python_backend"),
     (torch.Tensor, "_make_wrapper_subclass"),
     (triton_operators, "wrap_triton_enabled_default"),
+    (torch.library, "_impls"),
     (optimizer, "_foreach_supported_types"),
     (clip_grad, "_has_foreach_support"),
     (torch.autograd, "_engine_run_backward"),

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._library.custom_ops import OPDEFS
+from torch.library import _impls
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
@@ -133,11 +134,10 @@ _FOR_MACHINE = ("PrivateUse1", "CompositeExplicitAutograd")
 
 def _has_function_of_program(operator: TorchOperator) -> bool:
     """Tell whether the program has registered a function: in place of PyTorch's, or for an operator of its own."""
-    name, is_pytorchs = operator.name(), operator.namespace == "aten"
-    if is_pytorchs and name.removeprefix("aten::") in BY_DEVICE:
+    namespace, _, name = operator.name().partition("::")
+    if namespace == "aten" and name in BY_DEVICE:
         return False
-    keys = _FOR_MACHINE[:1] if is_pytorchs else _FOR_MACHINE
-    return any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys)  # noqa: SLF001
+    return any(f"{namespace}/{name}/{key}" in _impls for key in _FOR_MACHINE)
 
 
 def _refuse_two_devices(operator: TorchOperator, args: Any, kwargs: Any, error: Exception) -> None:
