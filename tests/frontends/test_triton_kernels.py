@@ -348,9 +348,7 @@ def test_programs_of_all_pes(order: Any) -> None:
 def refusing(x_ptr, out_ptr, WHICH: tl.constexpr):
     at = tl.arange(0, 16)
     x = tl.load(x_ptr + at)
-    if WHICH == "histogram":
-        z = tl.histogram(x.to(tl.int32), 4)
-    elif WHICH == "batched":
+    if WHICH == "batched":
         y = x.reshape(4, 2, 2)
         z = tl.dot(y, y)
     elif WHICH == "double":
@@ -361,7 +359,6 @@ def refusing(x_ptr, out_ptr, WHICH: tl.constexpr):
 
 
 REFUSED = {
-    "histogram": "histogram of data",
     "batched": "the GEMM engine takes matrices",
     "double": "values of fp64",
     "assume": "tl.assume of what does not hold",

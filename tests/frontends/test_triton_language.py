@@ -199,9 +199,7 @@ CALLS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "and_": lambda x, n, p, q: (x > 0) and (n > 0),
 }
 REFUSED = {
-    "atomic_poll": "atomic_poll of data",
-    "gather": "gather of data",
-    "histogram": "histogram of data",
+    "atomic_poll": "tl.atomic_poll: no engine of the PE waits",
     "dot3": "the GEMM engine takes matrices",
     "dot_scaled": "tl.dot_scaled: ",
     "desc_reduce": "an atomic of a tensor descriptor",

@@ -1,4 +1,4 @@
-"""Reductions and scans by functions of the kernel, and what Triton's library makes of them: sort, flip, topk."""
+"""Reductions and scans by functions of the kernel, what Triton's library makes of them (sort, flip, topk), and look-ups."""
 
 from __future__ import annotations
 
@@ -86,6 +86,26 @@ CASES: dict[str, tuple[Callable[[Any, Any], Any], Callable[..., Any]]] = {
         lambda x, y: (x.to(tl.int32, bitcast=True) ^ 1).to(tl.float32, bitcast=True),
         lambda x, y: (x.view(np.int32) ^ 1).view(np.float32),
     ),
+    "gather of rows": (
+        lambda x, y: tl.gather(x, (y * 8).to(tl.int32) % 4, 0),
+        lambda x, y: np.take_along_axis(x, (y * 8).astype(np.int32) % 4, 0),
+    ),
+    "gather in a row, narrow": (
+        lambda x, y: tl.gather(x.to(tl.float16), (y * 8).to(tl.int64) % 8, -1),
+        lambda x, y: np.take_along_axis(x.astype(np.float16), (y * 8).astype(np.int32) % 8, 1),
+    ),
+    "gather of what is known": (
+        lambda x, y: tl.gather(tl.zeros((4, 8), tl.int32) + tl.arange(0, 8)[None, :], (y * 8).to(tl.int32) % 8, 1),
+        lambda x, y: (y * 8).astype(np.int32) % 8,
+    ),
+    "histogram": (
+        lambda x, y: tl.histogram((x * 8).to(tl.int32).reshape(32), 8)[None, :],
+        lambda x, y: np.bincount((x * 8).astype(int).ravel(), minlength=8)[:8],
+    ),
+    "histogram under a mask": (
+        lambda x, y: tl.histogram((x * 8).to(tl.int32).reshape(32), 8, mask=y.reshape(32) > 1)[None, :],
+        lambda x, y: np.bincount((x * 8).astype(int)[y > 1], minlength=8)[:8],
+    ),
     "flip": (lambda x, y: tl.flip(x, 1), lambda x, y: back(x)),
     "sort": (lambda x, y: tl.sort(x, descending=True), lambda x, y: back(np.sort(x))),
     "topk": (lambda x, y: tl.sum(tl.topk(x, 2), 1)[:, None], lambda x, y: np.sort(x)[:, 6:].sum(1, keepdims=True)),
@@ -101,3 +121,19 @@ def test_values_are_those_of_numpy(case: str) -> None:
         blocks[1,](x, y, out, function)
         found = out.numpy()
     np.testing.assert_allclose(found, np.broadcast_to(wanted(X, Y), (4, 8)), rtol=1e-5)
+
+
+@triton.jit
+def looks_up(bits_ptr, places_ptr, out_ptr):
+    at = tl.arange(0, 4)
+    found = tl.gather(tl.load(bits_ptr + at).to(tl.float32, bitcast=True), tl.load(places_ptr + at), 0)
+    tl.store(out_ptr + at, found.to(tl.int32, bitcast=True))
+
+
+def test_what_is_looked_up_is_the_same_to_the_bit() -> None:
+    bits = np.array([-0.0, np.nan, -np.inf, 1e-45], np.float32).view(np.int32)
+    with RuntimeContext(engine=GraphEngine(MACHINE)) as torch:
+        x = torch.empty(4, dtype="i32", dp=ONE_PE).copy_(bits)
+        places = torch.empty(4, dtype="i32", dp=ONE_PE).copy_(np.array([3, 2, 0, 1], np.int32))
+        looks_up[1,](x, places, x)
+        assert x.numpy().tolist() == bits[[3, 2, 0, 1]].tolist()

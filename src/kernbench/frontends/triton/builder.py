@@ -20,6 +20,7 @@ from kernbench.frontends.triton.descriptors import broadcast, in_bytes, thin
 from kernbench.frontends.triton.libdevice import call, upper_product
 from kernbench.frontends.triton.memory import load, store
 from kernbench.frontends.triton.pointers import PointerHandle, move_pointers
+from kernbench.frontends.triton.reductions import count, take
 from kernbench.frontends.triton.running import refused, running
 from kernbench.frontends.triton.values import (
     MACHINE_TYPES,
@@ -371,6 +372,18 @@ class Builder(interpreter.InterpreterBuilder):
         both = [self.create_broadcast(each, shape) for each in (one, two)]
         return self.create_select(TensorHandle(broadcast(first, shape), tl.int1), *both)
 
+    def create_gather(self, src: Value, indices: Value, axis: int) -> Value:
+        """Elements of a block along an axis."""
+        if not is_symbolic(src, indices):
+            return super().create_gather(src, indices, axis)
+        return _symbolic(take(src, indices, axis % src.data.ndim), indices.data.shape, src.dtype)
+
+    def create_histogram(self, data: Value, bins: int, mask: Value | None) -> Value:
+        """How often each of the first whole numbers is there."""
+        if not is_symbolic(data, mask):
+            return super().create_histogram(data, bins, mask)
+        return _symbolic(count(data, bins, mask), (bins,), tl.int32)
+
     # the matrix engine
 
     def create_dot(self, a: Value, b: Value, d: Value, input_precision: object, max_num_imprecise_acc: object) -> Value:
@@ -396,6 +409,10 @@ class Builder(interpreter.InterpreterBuilder):
     def create_inline_asm(self, *_: object) -> NoReturn:
         """``tl.inline_asm_elementwise``."""
         raise refused("tl.inline_asm_elementwise: a PE does not run the instructions of a GPU")
+
+    def create_atomic_poll(self, *_: object) -> NoReturn:
+        """``tl.atomic_poll``."""
+        raise refused("tl.atomic_poll: no engine of the PE waits at an address; take a loop over tl.atomic_cas")
 
     def create_dot_scaled(self, *_: object) -> NoReturn:
         """``tl.dot_scaled``."""
@@ -477,18 +494,5 @@ def _condition(cond: Value) -> Handle:
     """A condition as a handle; a known one is a constant."""
     return straight(cond.data) if is_symbolic(cond) else constant(smallest(cond.data), I8)
 
-
-def _refusing(name: str, inherited: Callable[..., Any]) -> Callable[..., Any]:
-    def refuse(self: Builder, *args: Any, **kwargs: Any) -> Any:
-        if any(isinstance(each, TensorHandle) and is_symbolic(each) for each in args):
-            raise refused(f"{name} of data: no engine of the PE does that")
-        return inherited(self, *args, **kwargs)
-
-    return refuse
-
-
-for _name in ("atomic_poll", "gather", "histogram"):
-    _method = f"create_{_name}"
-    setattr(Builder, _method, _refusing(_name, getattr(interpreter.InterpreterBuilder, _method)))
 
 __all__ = ["MACHINE_TYPES", "OPERATORS", "Builder"]

@@ -1,4 +1,4 @@
-"""``tl.reduce`` and ``tl.associative_scan`` of data: the reductions and scans that MATH has."""
+"""``tl.reduce``, ``tl.associative_scan``, ``tl.histogram`` and ``tl.gather`` of data, by the operators that MATH has."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
-from kernbench.common.dtypes import I8
+from kernbench.common.dtypes import I8, I16, I32, DType
 from kernbench.frontends.triton.running import running
-from kernbench.frontends.triton.values import Symbolic, Type, is_symbolic, value_of, whole
+from kernbench.frontends.triton.values import Symbolic, Type, Value, is_symbolic, machine_type, value_of, whole
 from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -28,6 +28,8 @@ _REDUCTIONS = MappingProxyType(
         _STANDARD._argmin_combine_tie_break_fast: (TLContext.min, TLContext.argmin),  # noqa: SLF001
     }
 )
+_BITS: MappingProxyType[int, DType] = MappingProxyType({1: I8, 2: I16, 4: I32})
+"""The types that hold the bits of floats, by their width."""
 _known = interpreter.ReduceScanOpInterface.apply
 
 
@@ -101,6 +103,30 @@ def _scan_by_doubling(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ..
         back = (*range(1, axis + 1), 0, *range(axis + 1, len(rest) + 1))
         made = [kernel.trans(each, back) for each in made]
     return tuple([_tensor(each, each.shape, x.dtype) for each, x in zip(made, tensors, strict=True)])
+
+
+def count(data: Value, bins: int, mask: Value | None) -> Handle:
+    """Count how often each number below ``bins`` is among the elements for which ``mask`` holds: all are compared."""
+    kernel = running().tl
+    found = kernel.elementwise(
+        "eq", kernel.expand_dims(whole(data), 1), kernel.constant(np.arange(bins)[None, :], machine_type(data.dtype))
+    )
+    if mask is not None:
+        found = kernel.elementwise("and", found, kernel.expand_dims(whole(mask), 1))
+    return kernel.sum(kernel.cast(found, I32), 0)
+
+
+def take(source: Value, places: Value, axis: int) -> Handle:
+    """Take the elements of ``source`` at ``places`` along ``axis``: each place is compared with all that there are.
+
+    What is taken is bits, so that nothing that is not taken matters to it.
+    """
+    kernel, item = running().tl, machine_type(source.dtype)
+    bits = kernel.bitcast(whole(source), _BITS[item.itemsize] if item.is_float else item)
+    there = np.arange(bits.shape[axis]).reshape(-1, *[1] * (len(bits.shape) - axis - 1))
+    asked = kernel.expand_dims(whole(places), axis + 1)
+    found = kernel.elementwise("eq", asked, kernel.constant(there, machine_type(places.dtype)))
+    return kernel.bitcast(kernel.sum(kernel.where(found, kernel.expand_dims(bits, axis), 0), axis + 1), item)
 
 
 def _axis(operation: Any, tensors: tuple[Any, ...]) -> int | None:
