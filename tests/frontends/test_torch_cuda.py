@@ -166,7 +166,7 @@ def test_kernels_draw_by_the_seed_and_the_offset_of_a_generator() -> None:
     assert torch.cuda.get_rng_state().view(torch.int64).tolist() == [3, 16]
     torch.manual_seed(3)
     assert torch.equal(torch.rand(8, device="cuda"), torch.cat([x, y]))
-    with pytest.raises(InputError, match="a state of 5056 elements of torch.uint8: .* takes 16 bytes"):
+    with pytest.raises(InputError, match=r"a state of 5056 elements of torch.uint8: .* takes 16 bytes"):
         generator.set_state(torch.get_rng_state())
 
 
@@ -182,7 +182,10 @@ def test_generators_of_their_own() -> None:
     assert generator.initial_seed() == 5
     host = torch.Generator().manual_seed(1)
     assert len(host.get_state()) > 16
-    assert torch.equal(torch.rand(2, generator=host.set_state(host.get_state())), torch.rand(2, generator=torch.Generator().manual_seed(1)))
+    assert torch.equal(
+        torch.rand(2, generator=host.set_state(host.get_state())),
+        torch.rand(2, generator=torch.Generator().manual_seed(1)),
+    )
 
 
 @pytest.mark.usefixtures("context")
@@ -238,7 +241,7 @@ def test_a_program_puts_a_function_in_place_of_pytorch_s() -> None:
     product = x @ x
     assert product.tolist() == [[7, 7], [7, 7]]
     product.sum().backward()
-    library._destroy()
+    library._destroy()  # noqa: SLF001 - as programs do
     assert (x @ x).tolist() == [[1, 0], [0, 1]]
 
 

@@ -1,4 +1,4 @@
-"""Reductions and scans by functions of the kernel, what Triton's library makes of them (sort, flip, topk), and look-ups."""
+"""Reductions and scans by functions of the kernel, what Triton makes of them (sort, flip, topk), and look-ups."""
 
 from __future__ import annotations
 

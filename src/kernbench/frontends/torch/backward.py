@@ -44,7 +44,7 @@ class AhbmGuard(torch._C._acc.DeviceGuard):  # noqa: SLF001 - the documented bas
 
 
 def install(guard: AhbmGuard) -> None:
-    """Raise what ``guard`` takes inside backward when PyTorch's engine is left; there, too, "cuda" may be the machine."""
+    """Raise what ``guard`` takes inside backward when PyTorch's engine is left. "cuda" is the machine there, too."""
     run_backward = torch.autograd._engine_run_backward  # noqa: SLF001
 
     @wraps(run_backward)

@@ -42,7 +42,7 @@ class _AsCuda(SaysCuda):
 
 
 def see_as_program() -> AbstractContextManager[Any]:
-    """Enter what a function of the program runs in that PyTorch calls out of one of its own, where "cuda" is nothing."""
+    """Let "cuda" be the machine in a function of the program that PyTorch calls: inside of its own it is not."""
     context = current_context()
     is_cuda = context is not None and context.frontends.torch.as_cuda
     return _AsCuda() if is_cuda and not is_called_cuda() else nullcontext()

@@ -1,4 +1,4 @@
-"""Generators of random numbers, as programs for GPUs know them: by a seed and an offset; what they draw, the host draws."""
+"""Generators of random numbers as programs for GPUs know them, by a seed and an offset; the host draws."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from kernbench.common.errors import InputError
 from kernbench.frontends.torch.storage import TorchTensor
 
-_Host = torch.Generator
+_Host: Any = torch.Generator  # whatever that is called later
 _BYTES = 16
 
 
-class Generator(_Host):
+class Generator(torch.Generator):
     """A generator of the machine, which has a state as on a GPU: 16 bytes, a seed and an offset.
 
-    Kernels that draw by themselves take both, and set an offset that is further on. Numbers that PyTorch draws are those
-    of a generator of the host, ``host``; the offset is 4 further on when there have been any since it was told last.
+    Kernels that draw by themselves take both, and set an offset that is further on. What PyTorch draws comes from a
+    generator of the host, ``host``; the offset is 4 further on when there was any since it was told last.
     """
 
     def __new__(cls, device: Any = "cpu", host: Any = None) -> Any:  # noqa: ARG004
@@ -41,11 +41,11 @@ class Generator(_Host):
 
     def initial_seed(self) -> int:
         """Return the seed that it has begun with."""
-        return _Host.initial_seed(self.host)
+        return int(_Host.initial_seed(self.host))
 
     def seed(self) -> int:
         """Begin anew with a seed that nobody has chosen, and return that."""
-        chosen = _Host.seed(self.host)
+        chosen = int(_Host.seed(self.host))
         self._begin_at(0)
         return chosen
 

@@ -1,4 +1,4 @@
-"""``tl.reduce``, ``tl.associative_scan``, ``tl.histogram`` and ``tl.gather`` of data, by the operators that MATH has."""
+"""Reductions, scans, ``tl.histogram`` and ``tl.gather`` of data, by the operators that MATH has."""
 
 from __future__ import annotations
 
