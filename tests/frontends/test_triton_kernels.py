@@ -345,13 +345,29 @@ def test_programs_of_all_pes(order: Any) -> None:
 
 
 @triton.jit
+def multiplies_each(x_ptr, y_ptr, out_ptr, ADDED: tl.constexpr):
+    at = tl.arange(0, 4)[:, None, None] * 4 + tl.arange(0, 2)[None, :, None] * 2 + tl.arange(0, 2)[None, None, :]
+    x, y = tl.load(x_ptr + at), tl.load(y_ptr + at)
+    if ADDED:
+        z = y
+        z += tl.dot(x, y.permute(0, 2, 1))
+    else:
+        z = tl.dot(x, y.permute(0, 2, 1))
+    tl.store(out_ptr + at, z)
+
+
+@pytest.mark.parametrize("added", [True, False])
+def test_products_of_matrices_one_by_one(added: bool) -> None:
+    x, y = X.reshape(4, 2, 2), Y.reshape(4, 2, 2)
+    wanted = x @ y.transpose(0, 2, 1) + (y if added else 0)
+    np.testing.assert_allclose(run_on_machine(multiplies_each, X, Y, ADDED=added), wanted.ravel(), rtol=1e-5)
+
+
+@triton.jit
 def refusing(x_ptr, out_ptr, WHICH: tl.constexpr):
     at = tl.arange(0, 16)
     x = tl.load(x_ptr + at)
-    if WHICH == "batched":
-        y = x.reshape(4, 2, 2)
-        z = tl.dot(y, y)
-    elif WHICH == "double":
+    if WHICH == "double":
         z = x.to(tl.float64)
     elif WHICH == "assume":
         tl.assume(tl.program_id(0) > 0)
@@ -359,7 +375,6 @@ def refusing(x_ptr, out_ptr, WHICH: tl.constexpr):
 
 
 REFUSED = {
-    "batched": "the GEMM engine takes matrices",
     "double": "values of fp64",
     "assume": "tl.assume of what does not hold",
 }

@@ -200,7 +200,6 @@ CALLS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
 }
 REFUSED = {
     "atomic_poll": "tl.atomic_poll: no engine of the PE waits",
-    "dot3": "the GEMM engine takes matrices",
     "dot_scaled": "tl.dot_scaled: ",
     "desc_reduce": "an atomic of a tensor descriptor",
     "inline_asm_elementwise": "tl.inline_asm_elementwise: ",

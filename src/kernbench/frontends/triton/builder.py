@@ -13,7 +13,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
-from kernbench.common.dtypes import I8, Array, Shape
+from kernbench.common.dtypes import I8, Array, DType, Shape
 from kernbench.frontends.triton.atomics import Atomic, change, compare_and_swap
 from kernbench.frontends.triton.calls import result_is_added
 from kernbench.frontends.triton.descriptors import broadcast, in_bytes, thin
@@ -390,8 +390,9 @@ class Builder(interpreter.InterpreterBuilder):
         """``tl.dot``; ``d`` is what is added, zeros when nothing is."""
         if not is_symbolic(a, b, d):
             return super().create_dot(a, b, d, input_precision, max_num_imprecise_acc)
-        if a.data.ndim != 2:
-            raise refused(f"tl.dot of shapes {a.data.shape} and {b.data.shape}: the GEMM engine takes matrices")
+        if a.data.ndim == 3:
+            made = _symbolic(_products(a, b, machine_type(d.dtype)), d.data.shape, d.dtype)
+            return made if not is_symbolic(d) and uniform(d.data) == 0 else self.binary_op(made, d, np.add)
         (x, trans_a), (y, trans_b) = factor(a), factor(b)
         language, item = running().tl, machine_type(d.dtype)
 
@@ -488,6 +489,24 @@ def _is_accumulator(value: Value, product: Any) -> bool:
     if is_symbolic(value):
         return bool(straight(value.data).shape == product.shape)
     return bool(uniform(value.data) == 0)
+
+
+def _products(a: Value, b: Value, item: DType) -> Handle:
+    """The products of matrices, one by one. Pairs of them are put together until one block has all, by MATH."""
+    kernel, x, y = running().tl, whole(a), whole(b)
+    made = [
+        kernel.expand_dims(kernel.dot(kernel.part(x, i), kernel.part(y, i), None, item), 0) for i in range(x.shape[0])
+    ]
+    if len(made) == 1:
+        return made[0]
+    first = constant(np.array([True, False]).reshape(2, 1, 1, 1), I8)
+    while len(made) > 1:
+        pairs = [
+            kernel.where(first, kernel.expand_dims(one, 0), kernel.expand_dims(two, 0))
+            for one, two in zip(made[::2], made[1::2], strict=True)
+        ]
+        made = [kernel.reshape(each, (2 * each.shape[1], *each.shape[2:])) for each in pairs]
+    return made[0]
 
 
 def _condition(cond: Value) -> Handle:
