@@ -181,6 +181,11 @@ def test_generators_of_their_own() -> None:
     generator.set_state(torch.tensor([5, 4]).view(torch.uint8))
     assert generator.initial_seed() == 5
     host = torch.Generator().manual_seed(1)
+    assert (generator.device.type, host.device.type) == ("cuda", "cpu")
+    states = torch.cuda.get_rng_state_all()
+    drawn = torch.rand(2, device="cuda")
+    torch.cuda.set_rng_state_all(states)
+    assert torch.equal(torch.rand(2, device="cuda"), drawn)
     assert len(host.get_state()) > 16
     assert torch.equal(
         torch.rand(2, generator=host.set_state(host.get_state())),
@@ -237,6 +242,7 @@ def test_a_program_puts_a_function_in_place_of_pytorch_s() -> None:
     x = torch.eye(2, device="cuda", requires_grad=True)
     library = torch.library.Library("aten", "IMPL")
     kind = torch.accelerator.current_accelerator().type
+    torch.accelerator.synchronize()
     library.impl("mm", lambda a, b: torch.full((2, 2), 7.0, device="cuda"), kind.upper())
     product = x @ x
     assert product.tolist() == [[7, 7], [7, 7]]

@@ -198,7 +198,11 @@ def as_cuda() -> Iterator[None]:
             around.enter_context(_replace_names(_device, {"DeviceContext": _Context}))
             around.enter_context(_replace_names(torch, {"Generator": Generator}))
             around.enter_context(_replace_names(torch.library, {"Library": _Library}))
-            around.enter_context(_replace_names(torch.accelerator, {"current_accelerator": _accelerator}))
+            around.enter_context(
+                _replace_names(
+                    torch.accelerator, {"current_accelerator": _accelerator, "synchronize": device.synchronize}
+                )
+            )
             around.callback(torch.set_default_device, None)
             around.enter_context(_AsCuda())
             yield

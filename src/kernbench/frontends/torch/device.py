@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -293,6 +293,17 @@ def get_rng_state(device: object = None) -> Any:  # noqa: ARG001
 def set_rng_state(new_state: Any, device: object = None) -> None:  # noqa: ARG001
     """Give it a state."""
     DEFAULT.set_state(new_state)
+
+
+def get_rng_state_all() -> list[Any]:
+    """Return the state for each device: it is one generator."""
+    return [get_rng_state() for _ in range(device_count())]
+
+
+def set_rng_state_all(new_states: Iterable[Any]) -> None:
+    """Give it a state."""
+    for each in new_states:
+        set_rng_state(each)
 
 
 # what PyTorch itself asks a device's module

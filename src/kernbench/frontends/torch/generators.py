@@ -27,11 +27,20 @@ class Generator(torch.Generator):
 
     def __init__(self, device: Any = "cpu", host: Any = None) -> None:
         self.host = self if host is None else host
-        self._has_offset = torch.device(device).type != "cpu"
+        self._device = torch.device(device)
         self._offset = 0
         self._seen = _Host.get_state(self.host)
         # The states of the host that belong to those that were told, while anybody has them.
         self._told: Any = WeakTensorKeyDictionary()
+
+    @property
+    def device(self) -> Any:
+        """The one that it was made for."""
+        return self._device
+
+    @property
+    def _has_offset(self) -> bool:
+        return bool(self._device.type != "cpu")
 
     def manual_seed(self, seed: int) -> Any:
         """Begin anew with ``seed``."""
