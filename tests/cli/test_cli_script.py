@@ -46,6 +46,11 @@ def test_a_script_runs_as_main_with_its_arguments_and_its_folder(kernbench: Run,
     assert (sys.path, sys.argv) == before
 
 
+def test_a_script_gets_what_follows_two_dashes_as_it_is(kernbench: Run, script: Callable[[str], str]) -> None:
+    ran = kernbench("run", *SMALL, "--script", script(PROGRAM), "--", "a", "--json", "--", "--help")
+    assert "['a', '--json', '--', '--help']" in ran.out
+
+
 @pytest.mark.parametrize(
     ("end", "code", "says"),
     [
@@ -76,7 +81,12 @@ def test_how_long_a_script_may_take(
     [
         (("--script", "nowhere.py"), "nowhere.py: no such file"),
         (("--script", "a.py", "--bench", "hello-send"), "--bench and --script: one program is run"),
-        (("--bench", "hello-send", "stray"), "unexpected extra arguments (stray): they are for --script"),
+        (("--bench", "hello-send", "stray"), "unexpected extra arguments (stray): name the program with --bench or"),
+        (("--bench", "hello-send", "--", "stray"), "(stray): name the program with --bench or --script; only a script"),
+        (("--script", "a.py", "stray"), "(stray): what the script takes comes after --"),
+        (("--script", "a.py", "--size", "3"), "No such option '--size'"),
+        (("--script", "a.py", "--size", "3"), "What the script takes comes after --"),
+        (("--script", "--", "a.py"), "Option '--script' requires an argument"),
         (("--bench", "hello-send", "--as-cuda"), "--as-cuda is for --script"),
         (("--bench", "hello-send", "--no-data", "--verify-data"), "--no-data and --verify-data, which needs data"),
         (("--bench", "hello-send", "--no-data", "--sanitize"), "--no-data and --sanitize, which needs data"),

@@ -93,6 +93,26 @@ def test_a_page_of_a_script_with_arguments(kernbench: Run) -> None:
     assert Path("report.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("page.html", "--script", "mine.py"), "page.html: without --out it names a page that is there"),
+        (("--script", "mine.py", "page.html"), "to write a new one, give --out page.html"),
+        (("--script", "mine.py", "page.html", "--", "3"), "(page.html): what the script takes comes after --"),
+        (("page.html", "--", "3"), "(page.html): name the program with --bench or --script"),
+        (("--script", "mine.py", "--size", "3"), "What the script takes comes after --"),
+    ],
+)
+def test_only_what_comes_after_two_dashes_is_for_a_script(
+    kernbench: Run, arguments: tuple[str, ...], told: str
+) -> None:
+    Path("mine.py").write_text(SCRIPT)
+    ran = kernbench("web", *SMALL, *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert told in ran.err
+    assert not list(Path().glob("*.html"))
+
+
 def test_a_run_is_stopped_by_its_limits(kernbench: Run) -> None:
     ran = kernbench("web", *SMALL, *GEMM, "--max-sim-ns", "10")
     assert ran.code == 1
@@ -125,7 +145,9 @@ def test_a_run_that_fails_has_a_page_and_ends_with_1(kernbench: Run) -> None:
         (("--bench", "ccl-allreduce", "--ccl", "no.yaml"), "no.yaml"),
         (("page.html", "--port", "0", "--ccl", "ccl.yaml"), "page.html"),
         (("page.html", "--port", "0", "--from-load"), "page.html"),
+        (("page.html", "--port", "0", "--device", "sip:0"), "page.html"),
         (("one.html", "two.html"), "one.html two.html"),
+        (("--", "3"), "only a script takes arguments"),
         (("--set", "torch.cubes=2"), "--bench"),
         (("--max-wall-s", "3"), "--max-wall-s"),
         (("--as-cuda",), "--script"),
@@ -202,3 +224,5 @@ def test_a_page_that_is_there_is_served(kernbench: Run, served: list[Watcher]) -
     assert ran.code == 130
     assert served[0].source.files == (Path("report.html"),)
     assert b"kernbench-version" in served[0].server.shelf.page
+    ran = kernbench("web", "report.html", "--port", "0", "--json")
+    assert json.loads(ran.out) == {"page": "report.html", "url": served[1].server.url}

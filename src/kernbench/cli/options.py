@@ -70,21 +70,46 @@ SCRIPT_WALL_S = 600.0
 
 @value
 class ProgramOptions:
-    """The program of a command line: a bench, or a script; ``arguments`` are for the script."""
+    """The program of a command line: a bench, or a script; ``arguments``, those after ``--``, are for the script.
+
+    ``own``: the arguments before ``--``, which are the command's.
+    """
 
     bench: str | None = None
     script: str | None = None
     arguments: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
 
     def refuse_arguments(self) -> None:
-        """Raise UsageError for arguments that no script takes."""
-        if self.arguments and self.script is None:
-            given = " ".join(self.arguments)
-            raise click.UsageError(f"Got unexpected extra arguments ({given}): they are for --script.")
+        """Raise UsageError for arguments that neither a script nor the command takes."""
+        given = " ".join(self.own or (self.arguments if self.script is None else ()))
+        if given and self.script is not None:
+            raise click.UsageError(f"Got unexpected extra arguments ({given}): what the script takes comes after --.")
+        if given:
+            raise click.UsageError(
+                f"Got unexpected extra arguments ({given}): name the program with --bench or --script; "
+                f"only a script takes arguments, after --."
+            )
 
     def wall_s(self, limit: float | None) -> float | None:
         """Return the seconds that it may take when the user said ``limit``; None: as many as it takes."""
         return finite(SCRIPT_WALL_S if self.script is not None and limit is None else limit)
+
+
+class ProgramCommand(click.RichCommand):
+    """A command that runs a program: it gives what follows ``--`` to the program as it is."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse what comes before ``--``."""
+        end = args.index("--") if "--" in args else len(args)
+        try:
+            rest = super().parse_args(ctx, args[:end])
+        except click.NoSuchOption as error:
+            if not any(each.startswith("--script") for each in args):
+                raise
+            raise click.UsageError(f"{error.format_message()} What the script takes comes after --.", ctx) from error
+        ctx.params["arguments"] = tuple(args[end + 1 :])
+        return rest
 
 
 _PROGRAM_OPTIONS = (
@@ -95,9 +120,9 @@ _PROGRAM_OPTIONS = (
 
 
 def program_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Decorate a command that runs a program; it is called with ``program``, ProgramOptions.
+    """Decorate a ProgramCommand; it is called with ``program``, ProgramOptions.
 
-    It takes ``arguments`` and ``overrides``, too: what --as-cuda says is one of the overrides.
+    It takes ``own``, its arguments, and ``overrides``, too: what --as-cuda says is one of the overrides.
     """
 
     @wraps(command)
@@ -106,6 +131,7 @@ def program_options(command: Callable[..., int]) -> Callable[..., int]:
         bench: str | None,
         script: str | None,
         arguments: tuple[str, ...],
+        own: tuple[str, ...],
         as_cuda: bool,
         overrides: tuple[str, ...],
         **options: Any,
@@ -115,7 +141,7 @@ def program_options(command: Callable[..., int]) -> Callable[..., int]:
         if bench is not None and script is not None:
             raise click.UsageError("--bench and --script: one program is run.")
         given = (*overrides, *["torch.as_cuda=true"] * as_cuda)
-        return command(*args, program=ProgramOptions(bench, script, arguments), overrides=given, **options)
+        return command(*args, program=ProgramOptions(bench, script, arguments, own), overrides=given, **options)
 
     for option in reversed(_PROGRAM_OPTIONS):
         with_program = option(with_program)
@@ -179,8 +205,9 @@ def limit_options(command: Callable[..., int]) -> Callable[..., int]:
     return _SIM_LIMIT(_WALL_LIMIT(command))
 
 
+EVERY_SIP = "all"
 device_option = click.option(
-    "--device", default="all", show_default=True, metavar="sip:N|all", help="The SIPs it may use."
+    "--device", default=EVERY_SIP, show_default=True, metavar="sip:N|all", help="The SIPs it may use."
 )
 observe_option = click.option(
     "--observe/--no-observe",

@@ -10,6 +10,7 @@ import rich_click as click
 from kernbench.cli.console import print_json, say, show_progress, stdout
 from kernbench.cli.failures import report_program_error
 from kernbench.cli.options import (
+    ProgramCommand,
     ProgramOptions,
     bench_set_option,
     ccl_option,
@@ -110,9 +111,9 @@ class RunOptions:
         return files | stops | switches | {"--no-observe": not self.observe, "--data": self.values != UNSAID}
 
 
-@click.command(name="run")
+@click.command(name="run", cls=ProgramCommand)
 @program_options
-@click.argument("arguments", nargs=-1, metavar="[-- ARGUMENTS]")
+@click.argument("own", nargs=-1, metavar="[-- ARGUMENTS]")
 @device_option
 @verify_option
 @data_options

@@ -9,6 +9,8 @@ import rich_click as click
 from kernbench.cli.console import facts, print_json, say, show, show_progress, stdout
 from kernbench.cli.failures import report_program_error
 from kernbench.cli.options import (
+    EVERY_SIP,
+    ProgramCommand,
     ProgramOptions,
     bench_set_option,
     ccl_option,
@@ -37,9 +39,9 @@ from kernbench.web.server import PageServer, Shelf, Watcher, serve
 DEFAULT_OUT = "report.html"
 
 
-@click.command(name="web")
+@click.command(name="web", cls=ProgramCommand)
 @program_options
-@click.argument("arguments", nargs=-1, metavar="[PAGE.html | -- ARGUMENTS]")
+@click.argument("own", nargs=-1, metavar="[PAGE.html | -- ARGUMENTS]")
 @device_option
 @click.option("--out", metavar="FILE.html", help=f"Where to write the page.  [default: {DEFAULT_OUT}, without --port]")
 @verify_option
@@ -74,11 +76,14 @@ def command(
     show the new page when the topology or the program's file changes; kernbench web PAGE.html --port N serves a page
     that was written before, whenever it changes.
     """
-    if program.script is None and len(program.arguments) == 1:
-        page, asked = program.arguments[0], (program.bench, out, topology, ccl, max_sim_ns, max_wall_s)
-        if any(each is not None for each in asked) or overrides or verify or values != UNSAID:
-            raise InputError(f"{page} is served as it is: of the options, only --port says something about it")
-        return _serve_file(Path(page), port)
+    if len(program.own) == 1 and not program.arguments:
+        page, asked = program.own[0], (program.bench, program.script, out, topology, ccl, max_sim_ns, max_wall_s)
+        if any(each is not None for each in asked) or overrides or verify or values != UNSAID or device != EVERY_SIP:
+            raise InputError(
+                f"{page}: without --out it names a page that is there, which --port N serves as it is; "
+                f"to write a new one, give --out {page}"
+            )
+        return _serve_file(Path(page), port, as_json=as_json)
     program.refuse_arguments()
     source = PageRequest(
         bench=program.bench,
@@ -139,13 +144,18 @@ def _report(run: Run, session: Session) -> None:
         say(f"error: bench {run.bench!r}: {run.status if run.error is None else run.error.text}")
 
 
-def _serve_file(path: Path, port: int | None) -> int:
+def _serve_file(path: Path, port: int | None, *, as_json: bool) -> int:
     if port is None:
-        raise InputError(f"{path}: open it in a browser, or give --port N to serve it")
+        raise InputError(
+            f"{path}: open it in a browser, or serve it with --port N; to write a new one, give --out {path}"
+        )
     server = PageServer(Shelf(), port)
     watcher = Watcher(FileSource(path), server)
     server.shelf.put(watcher.source.content())
-    show(stdout(), facts("Page", [("file", str(path)), ("address", server.url)]))
+    if as_json:
+        print_json({"page": str(path), "url": server.url})
+    else:
+        show(stdout(), facts("Page", [("file", str(path)), ("address", server.url)]))
     _serve(watcher)
     return 0
 
