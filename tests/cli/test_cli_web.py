@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from kernbench.cli import web_command
 from kernbench.library.pages import MadePage, PageRequest
+from kernbench.runtime_api import run_explanation
 from kernbench.web.server import PageServer, Shelf, Watcher
 
 Run = Callable[..., Any]
@@ -128,6 +129,42 @@ def test_a_run_that_fails_has_a_page_and_ends_with_1(kernbench: Run) -> None:
     assert ran.code == 1
     assert "mine.py:3" in ran.err
     assert Path("report.html").exists()
+
+
+INTERRUPTED = """
+def run(torch):
+    torch.zeros(64, dtype="f16", name="x")
+    raise KeyboardInterrupt
+"""
+
+
+def test_a_run_that_is_interrupted_has_a_page_as_far_as_it_got(kernbench: Run) -> None:
+    Path("mine.py").write_text(INTERRUPTED)
+    ran = kernbench("web", *SMALL, "--bench", "mine.py", "--json")
+    document = json.loads(ran.out)
+    assert (ran.code, document["status"], document["page"]) == (130, "INTERRUPTED", "report.html")
+    assert document["sim_ns"] > 0
+    assert "interrupted: the page shows the run until then" in ran.err
+    assert Path("report.html").exists()
+
+
+def test_a_run_that_is_interrupted_is_not_served(kernbench: Run, served: list[Watcher]) -> None:
+    Path("mine.py").write_text(INTERRUPTED)
+    ran = kernbench("web", *SMALL, "--bench", "mine.py", "--port", "0")
+    assert (ran.code, served) == (130, [])
+    assert "interrupted: without --out no page is kept" in ran.err
+    assert "http" not in ran.out
+
+
+def test_an_explanation_that_is_interrupted_leaves_no_page(kernbench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_explanation, "explain_run", interrupt)
+    ran = kernbench("web", *SMALL, *GEMM)
+    assert (ran.code, ran.out) == (130, "")
+    assert "interrupted before there was a page" in ran.err
+    assert not list(Path().iterdir())
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_bytes_of_all_bins_are_the_bytes_of_the_link(gemm: ObservedRun, data: Pa
     whole = run["windows"][0]
     found = dict(zip(whole["links"], map(sum, data.rows("traffic0", whole["bins"])), strict=True))
     edges = gemm.engine.machine.graph.edges
-    carried = {(link.src, link.dst): link.nbytes for link in gemm.result.links}
+    carried = {(link.src, link.dst): link.nbytes for link in gemm.links}
     assert {(edges[link].src, edges[link].dst): nbytes for link, nbytes in found.items()} == carried
 
 
@@ -106,7 +106,7 @@ def test_every_launch_has_a_window_however_many_there_are(machine: Topology, mon
         (handle.msg.name, handle.submitted_ps, handle.ended_ps) for handle in launches
     ]
     assert {each["bins"] for each in windows} == {100}
-    assert (whole["end_ps"], whole["bins"]) == (round(run.result.sim_ns * 1000), 240)
+    assert (whole["end_ps"], whole["bins"]) == (run.end_ps, 240)
     assert [path["end_ps"] for path in data.head["run"]["paths"][1:]] == [each["end_ps"] for each in windows]
 
 
@@ -225,13 +225,29 @@ def test_a_run_begins_when_it_has_loaded(machine: Topology) -> None:
     """Its time, its path and its verdict are those after loading; its window and its requests have both."""
     observed = observe_run(machine, function(load_and_copy), DeviceSelector("all"), ())
     run = read_page(make_page(machine, observed).content).head["run"]
-    load = observed.result.load
-    assert load is not None
-    assert run["begin_ps"] == round(load.ns * 1000) > 0
-    assert run["sim_ps"] == round(observed.result.sim_ns * 1000) == run["end_ps"] - run["begin_ps"]
+    filled, *_ = (each.ended_ps for each in observed.engine.handles if each.msg.title == "weights")
+    assert run["begin_ps"] == observed.begin_ps >= filled > 0
+    assert run["sim_ps"] == run["end_ps"] - run["begin_ps"]
     assert (run["paths"][0]["start_ps"], run["paths"][0]["end_ps"]) == (run["begin_ps"], run["end_ps"])
     assert (run["windows"][0]["start_ps"], run["windows"][0]["end_ps"]) == (0, run["end_ps"])
     assert min(start for *_, start, _, _ in run["requests"]) == 0
+
+
+def test_a_run_that_is_interrupted_is_shown_until_then(machine: Topology) -> None:
+    def program(torch: Any) -> None:
+        x = torch.zeros(64, dtype="f16", name="x")
+        torch.launch("stopped", interrupt_itself, x)
+
+    def interrupt_itself(x: int, *, tl: Any) -> None:
+        tl.wait(tl.load(x, (64,), "f16"))
+        raise KeyboardInterrupt
+
+    run = observe_run(machine, function(program), DeviceSelector("all"), ())
+    head = read_page(make_page(machine, run).content).head
+    assert (head["notice"], head["run"]["status"]) == ("bench: INTERRUPTED", "INTERRUPTED")
+    assert head["run"]["end_ps"] == run.end_ps
+    assert [ended for *_, ended, _ in head["run"]["requests"]][-1] == -1
+    assert head["run"]["paths"][0]["end_ps"] == run.end_ps
 
 
 def test_a_run_without_requests_is_no_run(machine: Topology) -> None:

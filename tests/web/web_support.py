@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernbench.library.machines import load_machine
+from kernbench.library.pages import observed_run
 from kernbench.library.running import RunRequest, simulate
 from kernbench.runtime_api.bench_registry import Bench
 from kernbench.runtime_api.types import DeviceSelector
@@ -68,12 +69,7 @@ def read_page(page: str) -> PageData:
 def observe_run(machine: Topology, bench: Bench, device: DeviceSelector, params: Sequence[str] = ()) -> ObservedRun:
     """Run a bench, and what was seen of it, as a page takes it."""
     request = RunRequest(bench=bench, machine=load_machine(machine), params=params, device=str(device), queues=False)
-    live = simulate(request).live
-    assert live is not None
-    assert live.result is not None
-    assert live.log is not None
-    assert live.explanation is not None
-    return ObservedRun(live.result, live.engine, live.log, live.explanation)
+    return observed_run(simulate(request))
 
 
 def load_and_copy(torch: Any) -> None:

@@ -25,7 +25,7 @@ from kernbench.cli.options import (
     verbose_option,
     verify_option,
 )
-from kernbench.cli.session import Session
+from kernbench.cli.session import INTERRUPTED, Session
 from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import InputError
 from kernbench.common.files import writable
@@ -101,26 +101,40 @@ def command(
     # A port that is taken is better found before a long run.
     server = None if port is None else PageServer(Shelf(), port)
     watcher = None if server is None else Watcher(source, server)
-    made = source.make(show_progress())
+    made = _make(source)
     if place is not None:
         made.page.write(place)
         say(f"wrote {place}, and {place.name}.config.yaml with the machine it was made on")
-    url = None if server is None else server.url
-    if as_json:
-        print_json({"page": None if place is None else str(place), "url": url, **made.to_dict()})
-    else:
-        _print(made, place, url)
-    if made.run is not None and not made.run.ok:
+    exit_code = 0 if made.run is None else made.run.exit_code
+    served = None if exit_code == INTERRUPTED else watcher
+    _print(made, place, None if served is None else served.server.url, as_json=as_json)
+    if made.run is not None and exit_code == INTERRUPTED:
+        say(
+            "interrupted: "
+            + ("without --out no page is kept" if place is None else "the page shows the run until then")
+        )
+    elif made.run is not None and not made.run.ok:
         _report(made.run, session)
-    if watcher is not None:
-        watcher.server.shelf.put(made.page.content)
-        _serve(watcher)
-    return 0 if made.run is None else made.run.exit_code
+    if served is not None:
+        served.server.shelf.put(made.page.content)
+        _serve(served)
+    return exit_code
 
 
-def _print(made: MadePage, place: Path | None, url: str | None) -> None:
+def _make(source: PageRequest) -> MadePage:
+    try:
+        return source.make(show_progress())
+    except KeyboardInterrupt:
+        say("interrupted before there was a page")
+        raise
+
+
+def _print(made: MadePage, place: Path | None, url: str | None, *, as_json: bool) -> None:
     """Print which page was made."""
     run = made.run
+    if as_json:
+        print_json({"page": None if place is None else str(place), "url": url, **made.to_dict()})
+        return
     rows = [] if place is None else [("file", str(place))]
     rows += [] if url is None else [("address", url)]
     rows.append(("size", format_size(made.page.nbytes)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,16 @@ from typing import Any
 from kernbench.common.data_policy import UNSAID, DataOptions
 from kernbench.common.errors import BenchError, InputError
 from kernbench.common.files import plain_document
-from kernbench.common.program_line import place_document
-from kernbench.common.units import format_size
+from kernbench.common.ids import pe_name
+from kernbench.common.program_line import ErrorPlace, place_document
+from kernbench.common.units import format_size, ns_to_ps
 from kernbench.common.values import value
 from kernbench.engine.requests import Limits
 from kernbench.library.machines import compile_machine
 from kernbench.library.progress import OnProgress
 from kernbench.library.running import RunRequest, simulate
-from kernbench.library.runs import LiveRun, Run, verification_document
+from kernbench.library.runs import Run, verification_document
+from kernbench.observe.statistics import link_traffic
 from kernbench.runtime_api.bench_registry import Bench, load_bench, load_script
 from kernbench.runtime_api.frontends import frontend_settings
 from kernbench.runtime_api.overrides import split_overrides
@@ -112,10 +115,9 @@ class PageRequest:
             ),
             on_progress,
         )
-        if run.status == "INTERRUPTED":
-            raise KeyboardInterrupt
-        assert run.live is not None, "a run that has just ended has its engine"
-        return MadePage(page_of(run.live), run)
+        if run.live is None or run.live.explanation is None:
+            raise KeyboardInterrupt  # while the run was explained
+        return MadePage(page_of(run), run)
 
     def _load_program(self) -> Bench | None:
         """Return what is to run; None when that is nothing. BenchError for an evaluation."""
@@ -129,8 +131,11 @@ class PageRequest:
         return bench
 
     def content(self) -> str:
-        """Run, and return the page."""
-        return self.make().page.content
+        """Run, and return the page. KeyboardInterrupt for a run that was interrupted."""
+        made = self.make()
+        if made.run is not None and made.run.status == "INTERRUPTED":
+            raise KeyboardInterrupt
+        return made.page.content
 
     def _refuse_options(self, changes: tuple[str, ...]) -> None:
         """Raise InputError for options that say something about a run; ``changes``: of its parameters and settings."""
@@ -145,8 +150,46 @@ class PageRequest:
             raise InputError(f"there is no program, so no value to say anything of; {say_which}")
 
 
-def page_of(live: LiveRun) -> Page:
-    """Return the page of a run. InputError for one that was interrupted or that nobody observed."""
-    if live.result is None or live.log is None or live.explanation is None:
-        raise InputError("page: the run was interrupted: run again")
-    return make_page(live.engine.topology, ObservedRun(live.result, live.engine, live.log, live.explanation))
+def page_of(run: Run) -> Page:
+    """Return the page of a run, as far as it got. InputError for one whose explanation was interrupted."""
+    observed = observed_run(run)
+    return make_page(observed.engine.topology, observed)
+
+
+def observed_run(run: Run) -> ObservedRun:
+    """Return what a page shows of a run. InputError as of ``page_of``."""
+    live = run.live
+    if live is None or live.log is None or live.explanation is None:
+        raise InputError("page: the explanation of the run was interrupted: run again")
+    begin_ns = 0.0 if run.load is None else run.load.left_out_ns
+    return ObservedRun(
+        bench=run.bench,
+        params=run.params,
+        device=run.device,
+        status=run.status,
+        begin_ps=ns_to_ps(begin_ns),
+        end_ps=ns_to_ps(begin_ns + run.latency_ns),
+        links=link_traffic(live.engine.machine) if live.result is None else live.result.links,
+        engine=live.engine,
+        log=live.log,
+        explanation=live.explanation,
+        notice=_describe_failure(run),
+    )
+
+
+def _describe_failure(run: Run) -> str:
+    """Tell what a reader has to know of a run that did not go well, and where; empty when it did."""
+    if run.ok:
+        return ""
+    why = "" if run.error is None or run.status == "NO_REQUESTS" else f": {run.error}"
+    places = [each for each in _place_lines(run.place) if each.removeprefix("at ") not in why]
+    return "\n".join([f"{run.bench}: {run.status}{why}", *places])
+
+
+def _place_lines(place: ErrorPlace | None) -> Iterator[str]:
+    if place is None:
+        return
+    if place.pe is not None:
+        yield f"on {pe_name(place.pe)}" + (f", kernel {place.kernel!r}" if place.kernel else "")
+    if place.line is not None:
+        yield f"at {Path(place.line.file).name}:{place.line.line}"

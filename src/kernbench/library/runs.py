@@ -243,7 +243,8 @@ class Run:
 
     def page(self, path: str | os.PathLike[str]) -> None:
         """Write the machine and the run as a page for the browser, and beside it the machine's configuration."""
-        late(PAGES, "page_of")(self._require_log("page")).write(os.fspath(path))
+        self._require_log("page")
+        late(PAGES, "page_of")(self).write(os.fspath(path))
 
     def timeline(self) -> Figure:
         """Draw the engines of the PE that ran longest, over the time of its kernel."""

@@ -5,43 +5,44 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from kernbench.common.units import ns_to_ps
 from kernbench.common.values import state, value
 from kernbench.core.clock import NEVER
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import PeCoord
+from kernbench.observe.statistics import LinkTraffic
 from kernbench.observe.trace import IPCQ, PE_ROWS
 from kernbench.observe.trace_log import TraceLog
-from kernbench.runtime_api.bench_runner import BenchResult
 from kernbench.runtime_api.launch_report import launches_of
 from kernbench.runtime_api.run_explanation import RunExplanation
 from kernbench.topology.graph import Node
 from kernbench.web.packing import IntArray, TimeSpans, merge_spans
 
 
-@value
+@value(kw_only=True)
 class ObservedRun:
-    """A run that is over, and what was seen of it."""
+    """A run that is over or was interrupted, and what was seen of it.
 
-    result: BenchResult
+    ``begin_ps``: the time from which it counts: the end of loading, where that is left out; ``end_ps``: the time when
+    the program was over; what follows only cleans up. ``links``: what they had carried then. ``notice``: what a reader
+    has to know of a run that did not go well.
+    """
+
+    bench: str
+    params: Mapping[str, Any]
+    device: str
+    status: str
+    begin_ps: int
+    end_ps: int
+    links: Sequence[LinkTraffic]
     engine: GraphEngine
     log: TraceLog
     explanation: RunExplanation
-
-    @property
-    def begin_ps(self) -> int:
-        """The time from which the run counts: the end of loading, where that is left out."""
-        return ns_to_ps(self.result.completion.t_start)
-
-    @property
-    def end_ps(self) -> int:
-        """The time when the program was over; what follows only cleans up."""
-        return ns_to_ps(self.result.completion.t_end)
+    notice: str = ""
 
     def traffic(self) -> dict[int, TimeSpans]:
         """Return the busy times of each link that carried something, by the link's place in the graph."""

@@ -15,7 +15,7 @@ from kernbench.topology.builder import Topology
 from kernbench.web.activity import ObservedRun
 from kernbench.web.machine_view import source_name, view_machine
 from kernbench.web.packing import Pack
-from kernbench.web.run_view import describe_failure, view_run
+from kernbench.web.run_view import view_run
 
 # The page asks for news when it finds a version in its mark.
 MARK = '<meta name="kernbench-version" content="">'
@@ -70,10 +70,16 @@ def make_page(machine: Topology, run: ObservedRun | None = None) -> Page:
     pack = Pack()
     # A run that ended before any time had passed has nothing to show but its end.
     view = None if run is None or not run.end_ps else view_run(run, pack)
-    title = escape_unseen(source_name(machine) if run is None else f"{run.result.bench} on {source_name(machine)}")
-    notice = "" if run is None else describe_failure(run)
+    title = escape_unseen(source_name(machine) if run is None else f"{run.bench} on {source_name(machine)}")
     wired = {} if run is None else run.engine.machine.network.links
-    data = pack.text({"version": __version__, "machine": view_machine(machine, wired), "run": view, "notice": notice})
+    data = pack.text(
+        {
+            "version": __version__,
+            "machine": view_machine(machine, wired),
+            "run": view,
+            "notice": run.notice if run else "",
+        }
+    )
     return Page(_fill(title, data), title, machine.resolved_yaml())
 
 

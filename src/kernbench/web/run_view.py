@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from itertools import chain
-from pathlib import Path
 
 from kernbench.common.errors import text_of
-from kernbench.common.ids import pe_name
-from kernbench.common.program_line import ErrorPlace
 from kernbench.common.units import ns_to_ps
 from kernbench.common.values import state
 from kernbench.engine.requests import RequestHandle
@@ -148,25 +145,6 @@ def view_run(run: ObservedRun, pack: Pack) -> dict[str, PageJson]:
     return _RunView(run, pack).make()
 
 
-def describe_failure(run: ObservedRun) -> str:
-    """Tell what a reader has to know of a run that did not go well, and where; empty when it did."""
-    result = run.result
-    if result.ok:
-        return ""
-    why = "" if result.error is None else f": {type(result.error).__name__}: {text_of(result.error)}"
-    places = [each for each in _place_lines(result.place) if each.removeprefix("at ") not in why]
-    return "\n".join([f"{result.bench}: {result.status}{why}", *places])
-
-
-def _place_lines(place: ErrorPlace | None) -> Iterator[str]:
-    if place is None:
-        return
-    if place.pe is not None:
-        yield f"on {pe_name(place.pe)}" + (f", kernel {place.kernel!r}" if place.kernel else "")
-    if place.line is not None:
-        yield f"at {Path(place.line.file).name}:{place.line.line}"
-
-
 @state
 class _RunView:
     """Makes the parts of the view from one run."""
@@ -219,15 +197,15 @@ class _RunView:
         }
 
     def _about(self) -> dict[str, PageJson]:
-        result, engine = self.run.result, self.run.engine
+        run, engine = self.run, self.run.engine
         return {
-            "bench": result.bench,
-            "params": {name: str(value) for name, value in result.params.model_dump(mode="json").items()},
-            "device": result.device,
-            "status": "OK" if result.ok else str(result.status),
-            "sim_ps": self.run.end_ps - self.run.begin_ps,
-            "begin_ps": self.run.begin_ps,
-            "end_ps": self.run.end_ps,
+            "bench": run.bench,
+            "params": {name: str(value) for name, value in run.params.items()},
+            "device": run.device,
+            "status": run.status,
+            "sim_ps": run.end_ps - run.begin_ps,
+            "begin_ps": run.begin_ps,
+            "end_ps": run.end_ps,
             "events": engine.n_events,
             "transfers": engine.machine.network.n_transfers,
         }
@@ -256,7 +234,7 @@ class _RunView:
         number = {(edge.src, edge.dst): at for at, edge in enumerate(self.run.engine.machine.graph.edges)}
         return [
             [number[link.src, link.dst], link.nbytes, ns_to_ps(link.busy_ns), link.peak_fifo_bytes]
-            for link in self.run.result.links
+            for link in self.run.links
         ]
 
     def _queues(self, pes: Mapping[PeCoord, int]) -> PageJson:
