@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import signal
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+
+from kernbench.runtime_api import bench_registry
 
 Run = Callable[..., Any]
 SMALL = ("--set", "system.sips.count=1", "--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1")
@@ -74,6 +79,26 @@ def test_how_long_a_script_may_take(
 ) -> None:
     ran = kernbench("run", *options, "--script", script(f"{PROGRAM}print(torch.engine.limits.wall_s)\n"), *SMALL)
     assert f"\n{limit}\n" in ran.out
+
+
+def test_the_limit_waits_for_the_import_of_front_ends(
+    kernbench: Run, script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was stopped in the middle of it leaves halves behind, of which its library complains."""
+    imported, import_module = [], importlib.import_module
+
+    def import_face(name: str) -> ModuleType:
+        if name != "kernbench.json":
+            return import_module(name)
+        signal.raise_signal(signal.SIGALRM)
+        imported.append(name)
+        return json
+
+    monkeypatch.setattr(bench_registry, "FRONTENDS", ("json",))
+    monkeypatch.setattr(importlib, "import_module", import_face)
+    ran = kernbench("run", "--script", script(PROGRAM), *SMALL)
+    assert (ran.code, imported) == (1, ["kernbench.json"])
+    assert "error: stopped by --max-wall-s" in ran.err
 
 
 @pytest.mark.parametrize(

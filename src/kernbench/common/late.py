@@ -1,4 +1,4 @@
-"""Imports that are put off until they are needed."""
+"""Imports that are put off until they are needed, and stops that are put off until an import is over."""
 
 from __future__ import annotations
 
@@ -9,28 +9,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_STOPS = (signal.SIGINT, signal.SIGALRM)
+"""What ends a run from outside: Ctrl-C, and its limit in seconds"""
+
 
 def late(module: str, name: str) -> Any:
-    """Return what a module calls ``name``; this imports the module, and Ctrl-C waits for that.
+    """Return what a module calls ``name``; this imports the module, and stops wait for that.
 
     Use it for what takes long to import and few runs need: a command, pictures, Parquet. The caller states the type.
     """
-    with _put_off_interrupt():
+    with put_off_stops():
         return vars(importlib.import_module(module))[name]
 
 
 @contextmanager
-def _put_off_interrupt() -> Iterator[None]:
-    """Inside, Ctrl-C waits: NumPy, interrupted while it is imported, raises an ImportError and is of no more use."""
-    plain = signal.default_int_handler
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not plain:
+def put_off_stops() -> Iterator[None]:
+    """Inside, Ctrl-C and the limit of a run in seconds wait.
+
+    NumPy, stopped while it is imported, raises an ImportError and is of no more use; Triton's library complains.
+    """
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
+    handlers = [(number, handler) for number in _STOPS if callable(handler := signal.getsignal(number))]
     came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    for number, _ in handlers:
+        signal.signal(number, lambda number, _: came.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, plain)
-        if came:
-            raise KeyboardInterrupt
+        for number, handler in handlers:
+            signal.signal(number, handler)
+        for number, handler in handlers:
+            if number in came:
+                handler(number, None)
