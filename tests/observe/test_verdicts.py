@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interventions import Experiment, broken_promises, spread
+from kernbench.observe.verdict import Busy, Verdict, VerdictKind
 from kernbench.runtime_api.bench_registry import load_bench
 from random_programs import random_experiment
 
@@ -83,3 +84,21 @@ def test_random_programs_on_random_machines_keep_them() -> None:
     broken = {seed: found for seed in range(SEEDS) if (found := [*broken_promises(random_experiment(seed))])}
     known = {seed for seeds in EXCEPTIONS.values() for seed in seeds}
     assert broken.keys() <= known, "\n".join(f"{seed}: {'; '.join(broken[seed])}" for seed in broken.keys() - known)
+
+
+@pytest.mark.parametrize(
+    ("kind", "share", "says"),
+    [
+        (VerdictKind.BOUND, 0.006, "bound by HBM at sip0: busy 90% of 1 µs; next: NoC 1%"),
+        (VerdictKind.BOUND, 0.005, "bound by HBM at sip0: busy 90% of 1 µs"),
+        (VerdictKind.TIE, 0.004, "bound by a tie: HBM, each busy 90% of 1 µs; alone none gains"),
+        (
+            VerdictKind.LATENCY,
+            0.004,
+            "bound by latency: HBM is 90% of the critical path; no resource is busy more than 1%",
+        ),
+    ],
+)
+def test_a_share_of_0_percent_is_not_told(kind: VerdictKind, share: float, says: str) -> None:
+    found = Verdict(kind=kind, time_ps=1_000_000, resources=("HBM",), share=0.9, where="sip0", next=Busy("NoC", share))
+    assert found.sentence == says

@@ -70,6 +70,11 @@ def format_ns(ns: float) -> str:
     return f"{ns / 1e9:,.2f} s"
 
 
+def is_told(share: float) -> bool:
+    """Return True for a share that says something in whole percent: more than 0 %."""
+    return f"{share:.0%}" != "0%"
+
+
 _KEY_UNITS = {"gbs": "GB/s", "ns": "ns", "mm": "mm", "bytes": "bytes"}
 _PER = re.compile(r"(.+)_per_(ns|mm)")
 

@@ -20,7 +20,7 @@ from kernbench.common.data_policy import DataOptions, DataPolicy
 from kernbench.common.errors import BenchError, InputError, LimitReached, RunError, text_of
 from kernbench.common.late import late
 from kernbench.common.program_line import ErrorPlace
-from kernbench.common.units import whole_ps
+from kernbench.common.units import is_told, whole_ps
 from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine, Observer
 from kernbench.engine.requests import Limits
@@ -353,6 +353,7 @@ def _say_verdict(found: RunExplanation | None, report: RunReport, why_not: str) 
     if found is not None:
         return found.verdict
     busiest = max(report.engines, key=lambda each: each.occupancy, default=None)
-    used = [] if busiest is None else [f"{busiest.engine} {busiest.occupancy:.0%}"]
-    used += [f"link {each.src} → {each.dst} {each.utilisation:.0%}" for each in report.traffic.busiest[:1]]
-    return StatedVerdict(f"{why_not}; busiest: {', '.join(used) or 'nothing'}")
+    used = [] if busiest is None else [(busiest.engine, busiest.occupancy)]
+    used += [(f"link {each.src} → {each.dst}", each.utilisation) for each in report.traffic.busiest[:1]]
+    told = ", ".join(f"{name} {share:.0%}" for name, share in used if is_told(share))
+    return StatedVerdict(f"{why_not}; busiest: {told or 'nothing'}")

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from kernbench.common.units import ps_to_ns
+from kernbench.common.units import is_told, ps_to_ns
 from kernbench.common.values import value
 from kernbench.observe.critical_path_model import CriticalPath, PathHop, PathPart, PathStep
 from kernbench.observe.path_resources import PathDivider, PathShare, join_words, sum_causes, sum_resources
@@ -25,8 +25,6 @@ ON_PATH = 0.5
 """The share of a bound that the path has to have of its resource"""
 MENTIONED = 0.25
 """The share of a launch's time from which its waits for others are told of"""
-SMALLEST = 0.005
-"""The smallest share that is told of"""
 KERNELS, COPIES, SETUP, HOST = "kernels", "copies", "maps and queues", "host program"
 
 
@@ -93,7 +91,7 @@ class Verdict:
         return f"{BOUND_BY}{self.label}" if self.kind in (VerdictKind.BOUND, VerdictKind.TIE) else self.label
 
     def _says(self) -> str:
-        following = f"; next: {self.next}" if self.next else ""
+        following = f"; next: {self.next}" if self.next is not None and is_told(self.next.share) else ""
         busy = f"busy {self.share:.0%} of {time_text(self.time_ps)}"
         match self.kind:
             case VerdictKind.BOUND:
@@ -104,7 +102,8 @@ class Verdict:
                 alone = "neither gains" if len(self.resources) == 2 else "none gains"
                 return f"bound by a tie: {join_words(self.resources)}, {each}; alone {alone}{following}"
             case VerdictKind.LATENCY:
-                most = f"no resource is busy more than {self.next.share:.0%}" if self.next else "no resource is busy"
+                share = 0.0 if self.next is None else max(self.next.share, 0.01)
+                most = f"no resource is busy more than {share:.0%}" if share else "no resource is busy"
                 return f"bound by latency: {self.resources[0]} is {self.share:.0%} of the critical path; {most}"
             case VerdictKind.NOTHING:
                 return "nothing was computed or moved"
@@ -222,9 +221,9 @@ def judge_run(
     found = []
     for what, steps in spent.items():
         why = _by_verdict(steps, names, verdicts) if what == KERNELS else _by_resource(steps, divider)
-        shares = tuple(Busy(name, ps / path.ps) for name, ps in why if ps >= SMALLEST * path.ps)
+        shares = tuple(Busy(name, ps / path.ps) for name, ps in why if is_told(ps / path.ps))
         found.append(Spending(what, sum(step.ps for step in steps) / path.ps, shares))
-    ordered = sorted((each for each in found if each.share >= SMALLEST), key=lambda each: -each.share)
+    ordered = sorted((each for each in found if is_told(each.share)), key=lambda each: -each.share)
     return RunVerdict(time_ps=path.ps, spent=tuple(ordered))
 
 
