@@ -1,7 +1,8 @@
-"""Attention's backward on the machine: its gradients are PyTorch's, its launches few."""
+"""Attention's backward on the machine: its gradients are PyTorch's, its launches few; flex_attention both ways."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ need("torch")
 import torch  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
+from torch.nn.attention import flex_attention as flex  # noqa: E402
 
 import kernbench.torch  # noqa: E402, F401
 from frontends.torch_programs import AHBM, machine  # noqa: E402
@@ -120,3 +122,24 @@ def test_gradients_of_gradients_are_refused() -> None:
         for y in (functional.scaled_dot_product_attention(x, x, x), functional.rms_norm(x, (4,))):
             with pytest.raises(InputError, match="create_graph=True"):
                 torch.autograd.grad(y.sum(), x, create_graph=True)
+
+
+def test_flex_attention_runs_operator_by_operator() -> None:
+    """As PyTorch computes it without a kernel, there and back; of the same numbers as attention with that mask."""
+
+    def grads(device: Any, attend: Any) -> list[Any]:
+        given = [x.to(device).requires_grad_() for x in inputs]
+        attend(*given).square().sum().backward()
+        return [each.grad.cpu() for each in given]
+
+    def causal(_: Any, __: Any, row: Any, column: Any) -> Any:
+        return row >= column
+
+    inputs = [torch.randn(1, 2, 16, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    with machine() as context, warnings.catch_warnings(action="error"):
+        mask = flex.create_block_mask(causal, None, None, 16, 16, device=AHBM)
+        found = grads(AHBM, lambda *qkv: flex.flex_attention(*qkv, block_mask=mask))
+    wanted = grads("cpu", lambda *qkv: functional.scaled_dot_product_attention(*qkv, is_causal=True))
+    for got, each in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, each)
+    assert "flex_attention: ran operator by operator, with all scores in memory" in context.remarks

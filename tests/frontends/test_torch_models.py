@@ -312,6 +312,15 @@ def test_a_compiled_model_runs_operator_by_operator_and_says_so() -> None:
         assert context.remarks == ["torch.compile: ran eagerly, operator by operator"]
 
 
+def test_a_traced_model_is_not_checked_and_says_so() -> None:
+    with machine() as context:
+        model, x = nn.Linear(4, 4).to(AHBM), torch.ones(2, 4, device=AHBM)
+        assert torch.equal(torch.jit.trace(model, x)(x), model(x))
+        assert len(context.remarks) == 1
+        torch.jit.trace(nn.Linear(4, 4), torch.ones(2, 4))
+    assert context.remarks[0].startswith("torch.jit.trace: the trace is not checked")
+
+
 def test_a_type_that_backward_asks_for_and_the_machine_lacks_is_refused() -> None:
     class Widen(torch.autograd.Function):
         @staticmethod

@@ -266,3 +266,19 @@ def test_the_sanitizer_knows_what_the_program_reads() -> None:
         torch.add(torch.empty(5, device=AHBM), 1)
     first = test_the_sanitizer_knows_what_the_program_reads.__code__.co_firstlineno
     assert [(each.line - first, each.nbytes) for each in findings(engine)] == [(11, 12), (13, 12), (14, 20)]
+
+
+@pytest.mark.usefixtures("context")
+def test_tensors_of_inference_mode_have_no_part_in_a_graph() -> None:
+    """As PyTorch's: they and their views, but not views of what was there before, nor copies made afterwards."""
+    before, x = torch.zeros(4, device=AHBM), torch.ones(4, device=AHBM, requires_grad=True)
+    with torch.inference_mode():
+        made, view = torch.ones(4, device=AHBM), before[1:]
+        view.add_(made[1:])
+    assert [each.is_inference() for each in (made, made[1:], made.exp(), view, before)] == [True, True, *[False] * 3]
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+        x * made
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor outside InferenceMode"):
+        made.add_(0)
+    (x * made.clone() + before).sum().backward()
+    assert x.grad.tolist() == [1.0] * 4

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 from torch._library import triton as triton_operators
+from torch.jit import _trace
+from torch.nn.attention import flex_attention
 from torch.nn.utils import clip_grad
 from torch.optim import optimizer
 from torch.utils import backend_registration
@@ -30,6 +32,9 @@ _NAMES = (
     (optimizer, "_foreach_supported_types"),
     (clip_grad, "_has_foreach_support"),
     (torch.autograd, "_engine_run_backward"),
+    (_trace, "_check_trace"),
+    (flex_attention, "_validate_device"),
+    (flex_attention, "_warn_once"),
     (torch._C, "_swap_tensor_impl"),  # noqa: SLF001
     (torch._C._acc, "DeviceGuard"),  # noqa: SLF001
 )

@@ -76,12 +76,16 @@ def current() -> RuntimeContext[Any]:
 
 
 class Storage:
-    """``n`` elements of a type, one after another, spread over PEs of a SIP."""
+    """``n`` elements of a type, one after another, spread over PEs of a SIP.
 
-    __slots__ = ("__weakref__", "dtype", "n", "tensor")
+    ``inference``: made in inference mode, as are all its views, so that they have no part in a graph.
+    """
+
+    __slots__ = ("__weakref__", "dtype", "inference", "n", "tensor")
 
     def __init__(self, n: int, dtype: TorchType, sip: int) -> None:
         self.n, self.dtype = max(n, 1), dtype
+        self.inference = torch.is_inference_mode_enabled()
         pool = pool_of(current())
         self.tensor = pool.take(self.n, machine_type(dtype), sip)
         finalize(self, pool.give, self.tensor).atexit = False

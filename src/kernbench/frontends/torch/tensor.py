@@ -46,7 +46,7 @@ class AhbmTensor(Placed, torch.Tensor):
         cls, storage: Storage, size: tuple[int, ...], stride: tuple[int, ...], offset: int, dtype: TorchType
     ) -> AhbmTensor:
         """``offset`` and ``stride`` in elements."""
-        with torch.inference_mode(False):  # inside of inference mode, views of what is of outside would be none
+        with torch.inference_mode(storage.inference):  # whatever the mode is now: it may be a view
             made: AhbmTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - the documented way
                 cls,
                 size,
