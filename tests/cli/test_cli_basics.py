@@ -91,6 +91,15 @@ def test_version(kernbench: Run) -> None:
         (("topology", "--format", "pdf"), "'pdf' is not one of"),
         (("topology", "--topology", "nowhere.yaml"), "nowhere.yaml: no such file"),
         (("topology", "--format", "dot", "--out", "no/such/dir.dot"), "cannot be written there: no such folder"),
+        (("topology", "--out", "machine.svg"), "the format is table; give --format svg, or a name that ends otherwise"),
+        (("topology", "--out", ""), "'': a file to write needs a name"),
+        (("probe", "--case", "memory", "--picture", "no/such.png"), "no/such.png: cannot be written there"),
+        (("run", "--script", ""), "'': no file has an empty name"),
+        (
+            ("run", "--bench", "gemm-single-pe", "--trace", "a.jsonl", "--op-log", "./a.jsonl"),
+            "--op-log is written there",
+        ),
+        (("compare", "a.txt", "a.txt"), "a.txt: no such file; compare takes sweep.parquet"),
         (("list", "--frob"), "No such option"),
     ],
 )

@@ -44,7 +44,7 @@ def test_a_run_without_arithmetic_has_a_picture_of_the_roofs(tmp_path: Path) -> 
         ("roof.svg", "--roofline roof.svg: a PNG is written; give a name that ends with .png"),
         ("roof", "--roofline roof: a PNG is written; give a name that ends with .png"),
         ("nowhere/roof.png", "nowhere/roof.png: cannot be written there: no such folder, or not allowed"),
-        ("folder.png", "folder.png: is a folder"),
+        ("folder.png", "folder.png: is a folder; name a file in it"),
     ],
 )
 def test_a_bad_path_is_refused_before_the_run(

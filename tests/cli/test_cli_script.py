@@ -81,6 +81,34 @@ def test_how_long_a_script_may_take(
     assert f"\n{limit}\n" in ran.out
 
 
+def test_files_are_written_where_the_command_began(
+    kernbench: Run, script: Callable[[str], str], tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    moves = f"{PROGRAM}import os\nos.chdir('elsewhere')\n"
+    assert kernbench("run", "--script", script(moves), *SMALL, "--op-log", "log.jsonl").code == 0
+    assert Path.cwd() == tmp_path
+    assert (tmp_path / "log.jsonl").exists()
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize("text", ["x = (\n", "x = '\xff'\n"])
+def test_a_script_that_is_no_python_is_bad_input(
+    kernbench: Run, script: Callable[[str], str], tmp_path: Path, text: str
+) -> None:
+    path = script("")
+    Path(path).write_bytes(text.encode("latin-1"))
+    ran = kernbench("run", "--script", path, *SMALL)
+    assert ran.code == 2
+    assert f"error: {path}:1: not Python: " in ran.err
+
+
+def test_a_text_that_a_script_compiles_is_its_own_affair(kernbench: Run, script: Callable[[str], str]) -> None:
+    ran = kernbench("run", "--script", script(f"{PROGRAM}eval('1 +')"), *SMALL)
+    assert ran.code == 1
+    assert "SyntaxError" in ran.err
+
+
 def test_the_limit_waits_for_the_import_of_front_ends(
     kernbench: Run, script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

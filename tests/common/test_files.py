@@ -1,4 +1,4 @@
-"""What is read as an input of the user's: regular files of bounded size."""
+"""What is read as an input of the user's: regular files of bounded size; and where files are written."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.common.errors import UnreadableFileError
-from kernbench.common.files import MOST_INPUT_BYTES, check_input, read_input
+from kernbench.common.errors import InputError, UnreadableFileError
+from kernbench.common.files import MOST_INPUT_BYTES, check_input, read_input, writable, write_bytes
 
 
 def why_not(path: Path | str, most: int | None = MOST_INPUT_BYTES) -> str:
@@ -80,3 +80,22 @@ def test_no_such_file(tmp_path: Path, name: str) -> None:
 
 def test_what_the_system_refuses(tmp_path: Path) -> None:
     assert why_not(tmp_path / ("x" * 300)) == "cannot be read: File name too long"
+
+
+def test_what_is_no_file_is_not_written(tmp_path: Path) -> None:
+    """A file that is written takes the place of what was there: nobody wants that of a device."""
+    os.mkfifo(tmp_path / "fifo")
+    for name, why in ((tmp_path / "fifo", "is no regular file"), (tmp_path, "is a folder"), ("", "needs a name")):
+        with pytest.raises(InputError, match=why):
+            writable(name)
+    with pytest.raises(InputError, match="is no regular file"):  # behind the link there may be one
+        writable("/dev/stdout")
+
+
+def test_a_link_stays_one_when_it_is_written_to(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "link").symlink_to("far/file")
+    write_bytes(tmp_path / "link", b"text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "far" / "file").read_bytes() == b"text"
+    assert [each.name for each in (tmp_path / "far").iterdir()] == ["file"]

@@ -12,6 +12,7 @@ from kernbench.cli.options import output_options, set_option, topology_option, v
 from kernbench.cli.probe_output import draw_memory, print_memory, print_reports
 from kernbench.cli.session import INTERRUPTED
 from kernbench.common.errors import InputError
+from kernbench.common.files import writable
 from kernbench.library.machines import compile_machine
 from kernbench.library.probes import DEFAULT_SIZE, bytes_of, probe_machine
 from kernbench.probe.memory_case import NAME as MEMORY
@@ -49,6 +50,7 @@ def command(
     nbytes = bytes_of(size, "--size")
     if picture is not None:
         _check_picture(picture, names)
+        writable(picture)
     found = probe_machine(compile_machine(topology, overrides), names or None, nbytes, show_progress())
     if picture is not None:
         draw_memory(found.memory, picture)

@@ -85,9 +85,11 @@ class RunOptions:
 
     def params(self, changes: tuple[str, ...], bench: Bench) -> list[str]:
         """Return what is to be changed of the bench's parameters, as texts."""
-        options = {"out": self.out, "reference": self.reference, "ccl": self.ccl if bench.evaluation else None}
-        texts = [f"{BENCH_PREFIX}{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
-        return [*changes, *texts, *[f"{BENCH_PREFIX}render_only=true"] * self.render_only]
+        if not bench.evaluation:
+            return [*changes]
+        options = {**self.of_an_evaluation(), "--ccl": self.ccl}
+        given = {name.removeprefix("--").replace("-", "_"): each for name, each in options.items() if each is not None}
+        return [*changes, *[f"{BENCH_PREFIX}{key}={json.dumps(value)}" for key, value in given.items()]]
 
     def files(self, machine: CompiledMachine) -> RunFiles | None:
         """Return the files to write; None: none."""
@@ -96,6 +98,10 @@ class RunOptions:
             return None
         files: RunFiles = late(FILES, "list_files")(machine.topology, *named)
         return files
+
+    def of_an_evaluation(self) -> dict[str, object]:
+        """Return the options that say something about an evaluation, by name; None: it was not given."""
+        return {"--out": self.out, "--reference": self.reference, "--render-only": self.render_only or None}
 
     def of_one_simulation(self) -> dict[str, object]:
         """Return the options that say something about one simulation, by name."""
@@ -151,6 +157,9 @@ def command(session: Session, /, **given: Any) -> int:
         late(EVALUATION, "refuse_options")(bench, asked.of_one_simulation())
         code: int = late(EVALUATION, "evaluate")(bench, machine, params, asked.device, session)
         return code
+    wide = [name for name, value in asked.of_an_evaluation().items() if value is not None]
+    if wide:
+        raise click.UsageError(f"{', '.join(wide)}: for an evaluation; {bench.name} is one simulation.")
     shows = asked.explain or asked.advise or asked.trace is not None or asked.roofline is not None
     if shows and not asked.observe:
         raise click.UsageError("--no-observe keeps nothing that --explain, --advise, --trace or --roofline could show.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from kernbench.cli.console import say
@@ -58,12 +59,21 @@ def list_files(
     """
     if keep is not None and trace is None:
         raise InputError("--trace-filter says what --trace FILE shows; give both")
+    _must_differ({"--op-log": op_log, "--trace": trace, "--roofline": roofline})
     return RunFiles(
         op_log=None if op_log is None else check_path(op_log),
         trace=None if trace is None else writable(trace),
         roofline=None if roofline is None else _picture(roofline),
         keep=EVERYTHING if keep is None else parse_filter(keep, machine.topology_obj.nodes),
     )
+
+
+def _must_differ(given: Mapping[str, str | None]) -> None:
+    """Raise InputError when two options name one file."""
+    first: dict[Path, str] = {}
+    for option, path in given.items():
+        if path is not None and first.setdefault(Path(path).resolve(), option) != option:
+            raise InputError(f"{option} {path}: {first[Path(path).resolve()]} is written there; name another file")
 
 
 def _picture(path: str) -> Path:

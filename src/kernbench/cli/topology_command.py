@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import PurePath
 
 import rich_click as click
 from rich.table import Table
@@ -52,6 +53,9 @@ def command(
         return 0
     if form == "png" and out is None and sys.stdout.isatty():
         raise InputError("a PNG is no text for a terminal; write it to a file with --out machine.png, or redirect it")
+    ending = "" if out is None else PurePath(out).suffix.lower().removeprefix(".")
+    if ending in FORMATS and ending != form:
+        raise InputError(f"--out {out}: the format is {form}; give --format {ending}, or a name that ends otherwise")
     machine = compile_machine(topology, overrides)
     if form == "table" and out is None:
         head = f"{machine.name}: {machine.num_sips} SIPs, {machine.num_cubes} cubes, {machine.num_pes} PEs"

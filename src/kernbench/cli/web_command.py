@@ -97,7 +97,7 @@ def command(
         verify=verify,
         limits=Limits(finite(max_sim_ns), program.wall_s(max_wall_s)),
     )
-    place = None if out is None and port is not None else writable(out or DEFAULT_OUT)
+    place = None if out is None and port is not None else writable(DEFAULT_OUT if out is None else out)
     # A port that is taken is better found before a long run.
     server = None if port is None else PageServer(Shelf(), port)
     watcher = None if server is None else Watcher(source, server)

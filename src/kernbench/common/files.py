@@ -23,6 +23,7 @@ _OTHERS = {
     stat.S_IFBLK: "Is a device",
 }
 """What is no regular file, by its type, in the words of the system."""
+_DEVICES = Path(os.devnull).parent
 _FROM_PIPE = "write what comes out of it into a file, and name that"
 
 
@@ -65,17 +66,27 @@ def _make_refusal(path: str | os.PathLike[str], what: str, most: int | None, adv
 
 
 def _make_unreadable(path: str | os.PathLike[str], error: OSError | ValueError) -> UnreadableFileError:
+    if not os.fspath(path):
+        return UnreadableFileError("''", "no file has an empty name", missing=True)
     if isinstance(error, FileNotFoundError | NotADirectoryError | ValueError):
         return UnreadableFileError(os.fspath(path), f"no such file (looked from {os.getcwd()})", missing=True)
     return UnreadableFileError(os.fspath(path), error.strerror or str(error))
 
 
 def writable(path: str | Path) -> Path:
-    """Return ``path`` if its folder can be written to. InputError when it cannot: better said before a long run."""
+    """Return ``path`` if a file can be written there. InputError when it cannot: better said before a long run.
+
+    A device or a pipe is none: the file would take its place.
+    """
     place = Path(path)
-    if place.is_dir() or not os.access(place.parent, os.W_OK):
-        why = "is a folder" if place.is_dir() else "cannot be written there: no such folder, or not allowed"
-        raise InputError(f"{path}: {why}")
+    if not str(path):
+        raise InputError("'': a file to write needs a name")
+    if place.is_dir():
+        raise InputError(f"{path}: is a folder; name a file in it")
+    if (place.exists() and not place.is_file()) or place.parent.resolve() == _DEVICES:
+        raise InputError(f"{path}: is no regular file; only such are written")
+    if not os.access(place.parent, os.W_OK):
+        raise InputError(f"{path}: cannot be written there: no such folder, or not allowed")
     return place
 
 
@@ -83,8 +94,9 @@ def writable(path: str | Path) -> Path:
 def replacing(path: Path) -> Iterator[Path]:
     """Give a name beside ``path`` to write to. The file there takes the place of ``path`` once it is complete.
 
-    InputError when the system refuses.
+    Of a link it takes the place of what that leads to. InputError when the system refuses.
     """
+    path = path.resolve() if path.is_symlink() else path
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary

@@ -58,7 +58,9 @@ def import_attribute(path: str, what: str, folder: Path | None = None, *, once: 
         module = import_module(module_name, what, folder)
     if name not in vars(module):
         hint = close_to(name, (each for each in vars(module) if not each.startswith("_")))
-        raise InputError(f"{what}: module {module_name!r} ({module.__file__}) has no {name!r}; {hint}".rstrip("; "))
+        raise InputError(
+            f"{what}: module {module_name!r} ({module.__file__ or 'a folder'}) has no {name!r}; {hint}".rstrip("; ")
+        )
     return vars(module)[name]
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -34,6 +34,7 @@ from kernbench.runtime_api.overrides import BENCH_PREFIX, part_of
 
 RUN_COMMAND = "kernbench run --json"
 GOOD_STATUS = "OK"
+TAKEN = f"compare takes {TABLE_FILE}, or what {RUN_COMMAND} prints"
 Picoseconds = Annotated[int, Field(ge=0, le=LARGEST)]
 
 
@@ -245,10 +246,15 @@ def read_compared(text: str) -> ResultFile:
     path = Path(match["path"] if match is not None else text)
     path = path / TABLE_FILE if os.path.isdir(path) else path
     if not os.path.exists(path):
-        raise InputError(f"{path}: no such file; compare takes {TABLE_FILE}, or what {RUN_COMMAND} prints")
+        raise InputError(f"{path}: no such file; {TAKEN}")
     if path.suffix == ".json":
         return ResultFile(text, (), (_figures(read_run(path)),))
-    found = take_table(text, read_sweep_table(path))
+    try:
+        found = take_table(text, read_sweep_table(path))
+    except InputError as error:
+        if path.suffix == PurePath(TABLE_FILE).suffix:
+            raise
+        raise InputError(f"{error}; {TAKEN}") from error
     if match is None:
         return found
     point = int(match["point"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import field, replace
 from functools import wraps
 from types import FunctionType
@@ -206,6 +206,7 @@ class _Simulation:
                     around.enter_context(self.on_progress)
                 if self.on_progress is not None:
                     self.watch = around.enter_context(ProgressWatch(request.bench.name, self.on_progress))
+                around.enter_context(_return_to_folder())
                 around.enter_context(wall_limit(request.limits.wall_s, self._out_of_time))
                 result = run_bench(
                     topology=request.machine.topology,
@@ -317,6 +318,17 @@ class _Simulation:
             live=LiveRun(engine, machine, result, log, self.sanitizer, explanation),
         )
         return found if result is None else _with_result(found, result)
+
+
+@contextmanager
+def _return_to_folder() -> Iterator[None]:
+    """Be at the end where the process is now: files to write are named from there, wherever the program went."""
+    here = os.open(os.curdir, os.O_RDONLY)
+    try:
+        yield
+    finally:
+        os.fchdir(here)
+        os.close(here)
 
 
 def _with_result(found: Run, result: BenchResult) -> Run:

@@ -300,7 +300,7 @@ def _import_file(path: Path, registry: BenchRegistry) -> ModuleType:
     return module
 
 
-def check_program(path: Path) -> None:
+def check_program(path: str | Path) -> None:
     """Raise BenchError unless ``path`` is a file to read as a program."""
     try:
         check_input(path)
@@ -336,8 +336,8 @@ def load_script(file: str, arguments: Sequence[str] = ()) -> Bench:
     have been imported, figures are drawn without a window, and ``sys.exit(0)`` is a good end. ``current_context()``
     gives the machine.
     """
+    check_program(file)
     path = Path(file)
-    check_program(path)
 
     def run(context: RuntimeContext[NoParams]) -> None:
         faces = _import_frontends()
@@ -357,6 +357,10 @@ def _run_main(path: Path) -> None:
     except SystemExit as leaving:
         if leaving.code not in (None, 0):
             raise
+    except SyntaxError as error:
+        if error.filename is None or Path(error.filename).name != path.name:  # of a text that the script compiles
+            raise
+        raise _explain(error, path, path.resolve()) from error
     except ImportError as error:
         hint = extra_of(error) or _package_of(error)
         if hint is None:
