@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import signal
 import sys
@@ -90,6 +91,17 @@ def test_files_are_written_where_the_command_began(
     assert Path.cwd() == tmp_path
     assert (tmp_path / "log.jsonl").exists()
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_script_may_spoil_what_python_knows(kernbench: Run, script: Callable[[str], str]) -> None:
+    before = list(sys.path), dict(os.environ)
+    ran = kernbench(
+        "run", "--script", script(f"{PROGRAM}import os\nos.environ.clear()\nsys.path.clear()\n1 / 0"), *SMALL
+    )
+    os.environ.update(before[1])
+    assert ran.code == 1
+    assert "error: ZeroDivisionError" in ran.err
+    assert sys.path == before[0]
 
 
 @pytest.mark.parametrize("text", ["x = (\n", "x = '\xff'\n"])

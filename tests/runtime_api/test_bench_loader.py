@@ -88,10 +88,14 @@ def test_a_function_that_is_not_there(write):
 
 def test_what_is_no_program(write):
     path = write("run = 3\ndef two(torch, size): ...\n")
-    with pytest.raises(BenchError, match="'run' is a int, not a function"):
+    with pytest.raises(BenchError, match="'run' is of type int, not a function"):
         load_bench(str(path))
     with pytest.raises(BenchError, match=r"'two' cannot be called with one argument, torch: missing.*'size'"):
         load_bench(f"{path}:two")
+    path = write("async def later(torch): ...\ndef parts(torch):\n    yield 1\n")
+    for name in ("later", "parts"):
+        with pytest.raises(BenchError, match=f"'{name}' does nothing when it is called"):
+            load_bench(f"{path}:{name}")
 
 
 def test_a_file_that_is_not_python(write):

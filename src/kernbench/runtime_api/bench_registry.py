@@ -261,7 +261,11 @@ def _find_bench(module: ModuleType, path: Path, name: str) -> Bench:
     if isinstance(found, Bench):
         return replace(found, data=found.data and keeps)
     if not callable(found):
-        raise BenchError(f"{path}: {name!r} is a {type(found).__name__}, not a function")
+        raise BenchError(f"{path}: {name!r} is of type {type(found).__name__}, not a function")
+    if inspect.isgeneratorfunction(found) or inspect.iscoroutinefunction(found):
+        raise BenchError(
+            f"{path}: {name!r} does nothing when it is called, since it has yield or is async; a bench runs"
+        )
     _check_signature(found, path, name)
     description = (inspect.getdoc(found) or f"{name} of {path.name}").partition("\n")[0]
     return Bench(
@@ -395,17 +399,16 @@ def _import_frontends() -> dict[str, ModuleType]:
 @contextmanager
 def _as_main(path: Path, arguments: Sequence[str]) -> Iterator[None]:
     """Give a script the argv, path and environment of a main program; restore them at the end."""
-    argv, folder, backend = sys.argv, str(path.resolve().parent), os.environ.get(_FIGURE_BACKEND)
+    argv, folders, backend = sys.argv, list(sys.path), os.environ.get(_FIGURE_BACKEND)
     sys.argv = [str(path), *arguments]
-    sys.path.insert(0, folder)
+    sys.path.insert(0, str(path.resolve().parent))
     os.environ[_FIGURE_BACKEND] = "agg"
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*is non-interactive, and thus cannot be shown")
             yield
     finally:
-        sys.argv = argv
-        sys.path.remove(folder)
-        os.environ.pop(_FIGURE_BACKEND)
+        sys.argv, sys.path[:] = argv, folders  # whatever the script has done to them
+        os.environ.pop(_FIGURE_BACKEND, None)
         if backend is not None:
             os.environ[_FIGURE_BACKEND] = backend
