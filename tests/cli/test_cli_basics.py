@@ -112,6 +112,18 @@ def test_bad_input_is_2_and_a_line(kernbench: Run, arguments: tuple[str, ...], m
     assert "Traceback" not in ran.err
 
 
+def test_a_folder_that_is_no_more(kernbench: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    ran = kernbench("list")
+    assert (ran.code, ran.out, ran.err) == (
+        2,
+        "",
+        "error: the current folder is no more; change to one that is there\n",
+    )
+
+
 BROKEN = {
     "syntax": ("cube: [1, 2\nsip: 3\n", r"topology.yaml:2:4: not YAML"),
     "a tab": ("cube:\n\thbm: 1\n", r"topology.yaml:2:1: not YAML"),

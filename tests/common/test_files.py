@@ -82,12 +82,17 @@ def test_what_the_system_refuses(tmp_path: Path) -> None:
     assert why_not(tmp_path / ("x" * 300)) == "cannot be read: File name too long"
 
 
-def test_what_is_no_file_is_not_written(tmp_path: Path) -> None:
+def test_what_is_no_file_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is written takes the place of what was there: nobody wants that of a device."""
     os.mkfifo(tmp_path / "fifo")
     for name, why in ((tmp_path / "fifo", "is no regular file"), (tmp_path, "is a folder"), ("", "needs a name")):
         with pytest.raises(InputError, match=why):
             writable(name)
+    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path / "kept")  # whoever runs this may do all
+    (tmp_path / "kept").touch()
+    assert why_not(tmp_path / "kept") == "cannot be read: Permission denied"
+    with pytest.raises(InputError, match="is there, and may not be written"):
+        writable(tmp_path / "kept")
     with pytest.raises(InputError, match="is no regular file"):  # behind the link there may be one
         writable("/dev/stdout")
 

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from kernbench.cli.session import FAILED, INTERRUPTED, UNREAD, Session
+from kernbench.cli.session import FAILED, INTERRUPTED, INVALID, UNREAD, Session
 from kernbench.cli.streams import end_streams
 from kernbench.common.collector import patient_collector
 from kernbench.common.late import late
@@ -56,6 +56,11 @@ def run_command_line(arguments: list[str], session: Session) -> int:
 def _run(arguments: list[str], session: Session) -> int:
     if SHELL_ASKS in os.environ:
         late(COMPLETION, "FishCompletion")  # loading it is what makes it known
+    try:
+        os.getcwd()
+    except OSError:
+        sys.stderr.write("error: the current folder is no more; change to one that is there\n")
+        return INVALID
     try:
         code = late(COMMANDS, "cli").main(arguments, prog_name="kernbench", standalone_mode=False, obj=session)
         return code if isinstance(code, int) else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -57,6 +58,8 @@ def check_input(path: str | os.PathLike[str], most: int | None = MOST_INPUT_BYTE
         )
     if most is not None and found.st_size > most:
         raise _make_refusal(path, f"it has {found.st_size:,} bytes", most)
+    if not os.access(path, os.R_OK):
+        raise UnreadableFileError(os.fspath(path), os.strerror(errno.EACCES))
 
 
 def _make_refusal(path: str | os.PathLike[str], what: str, most: int | None, advice: str = "") -> UnreadableFileError:
@@ -87,6 +90,8 @@ def writable(path: str | Path) -> Path:
         raise InputError(f"{path}: is no regular file; only such are written")
     if not os.access(place.parent, os.W_OK):
         raise InputError(f"{path}: cannot be written there: no such folder, or not allowed")
+    if place.exists() and not os.access(place, os.W_OK):
+        raise InputError(f"{path}: is there, and may not be written")
     return place
 
 
