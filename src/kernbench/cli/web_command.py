@@ -108,13 +108,8 @@ def command(
     exit_code = 0 if made.run is None else made.run.exit_code
     served = None if exit_code == INTERRUPTED else watcher
     _print(made, place, None if served is None else served.server.url, as_json=as_json)
-    if made.run is not None and exit_code == INTERRUPTED:
-        say(
-            "interrupted: "
-            + ("without --out no page is kept" if place is None else "the page shows the run until then")
-        )
-    elif made.run is not None and not made.run.ok:
-        _report(made.run, session)
+    if made.run is not None and exit_code:
+        _report(made.run, place, session)
     if served is not None:
         served.server.shelf.put(made.page.content)
         _serve(served)
@@ -147,8 +142,12 @@ def _print(made: MadePage, place: Path | None, url: str | None, *, as_json: bool
     show(stdout(), facts("Page", rows))
 
 
-def _report(run: Run, session: Session) -> None:
+def _report(run: Run, place: Path | None, session: Session) -> None:
     """Say what went wrong."""
+    if run.exit_code == INTERRUPTED:
+        kept = "without --out no page is kept" if place is None else "the page shows the run until then"
+        say(f"interrupted: {kept}")
+        return
     raised = None if run.live is None or run.live.result is None else run.live.result.error
     if raised is not None:
         report_program_error(raised, session)

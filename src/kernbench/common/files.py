@@ -24,7 +24,7 @@ _OTHERS = {
     stat.S_IFBLK: "Is a device",
 }
 """What is no regular file, by its type, in the words of the system."""
-_DEVICES = Path(os.devnull).parent
+_DEVICES = os.path.dirname(os.devnull)
 _FROM_PIPE = "write what comes out of it into a file, and name that"
 
 
@@ -81,14 +81,14 @@ def writable(path: str | Path) -> Path:
 
     A device or a pipe is none: the file would take its place.
     """
-    place = Path(path)
+    place, folder = Path(path), Path(os.path.realpath(path)).parent
     if not str(path):
         raise InputError("'': a file to write needs a name")
     if place.is_dir():
         raise InputError(f"{path}: is a folder; name a file in it")
-    if (place.exists() and not place.is_file()) or place.parent.resolve() == _DEVICES:
+    if (place.exists() and not place.is_file()) or os.path.realpath(place.parent) == _DEVICES:
         raise InputError(f"{path}: is no regular file; only such are written")
-    if not os.access(place.parent, os.W_OK):
+    if not os.access(folder, os.W_OK):
         raise InputError(f"{path}: cannot be written there: no such folder, or not allowed")
     if place.exists() and not os.access(place, os.W_OK):
         raise InputError(f"{path}: is there, and may not be written")
@@ -101,7 +101,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Of a link it takes the place of what that leads to. InputError when the system refuses.
     """
-    path = path.resolve() if path.is_symlink() else path
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
