@@ -412,24 +412,3 @@ def test_a_training_script_as_for_a_gpu() -> None:
     assert not result.unmodelled
     assert {"mm", "scaled_dot_product_attention", "_fused_adamw_"} <= {each.name for each in result.operators}
     assert sum(each.ns for each in result.operators) <= result.sim_ns + 0.001
-
-
-@pytest.mark.parametrize("turned", [False, True])
-def test_pes_that_share_a_product_do_not_all_ask_one_slice(turned: bool) -> None:
-    """Either by rows or by columns of B: they keep the matrix units busy."""
-    with machine(data=False) as context:
-        a, b = (torch.empty(n, 1024, dtype=torch.float16, device=AHBM) for n in (512, 1024))
-        a @ (b.T if turned else b)
-        (took,) = (max(each.pe_exec_ns.values()) for each in context.traces if " mm " in f" {each.name} ")
-        pes = len(context.traces[-1].pe_exec_ns)
-    assert took < 512 * 1024**2 / context.topology.pe.gemm.macs_per_ns["f16"] / 8 * 1.5, pes
-
-
-def test_a_product_on_one_pe_goes_by_the_best_blocks() -> None:
-    with machine("torch.pes=1", data=False) as context:
-        a, b = (torch.empty(512, 512, dtype=torch.float16, device=AHBM) for _ in range(2))
-        a @ b
-        (took,) = (max(each.pe_exec_ns.values()) for each in context.traces if " mm " in f" {each.name} ")
-    spec = context.topology.pe.gemm
-    ideal = 512**3 / spec.macs_per_ns["f16"]
-    assert took < ideal * 1.1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, reduce
+from itertools import groupby, zip_longest
+from operator import add
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +15,7 @@ from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.placed import whole_grid
-from kernbench.frontends.torch.launches import dtype_of, launch, launch_on
+from kernbench.frontends.torch.launches import Program, dtype_of, launch, launch_on
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.placement import pes_for
 from kernbench.frontends.torch.storage import current
@@ -27,6 +29,9 @@ _PANEL_BYTES = 128 << 10
 """Of B, that a PE with few rows of A reads at a time."""
 _AHEAD = 2
 """Panels of B that are asked for before A has gone round its cube: what comes meanwhile."""
+
+_LAUNCH_BYTES = 2 << 20
+"""What the cubes hand to each other in the time that another launch takes."""
 
 
 @value
@@ -174,20 +179,50 @@ class Product:
 
 @value
 class Panel:
-    """A part of B: the first of ``depth`` rows and the first of so many columns."""
+    """A part of B: of ``columns`` columns from ``column`` on, ``parts`` times ``depth`` rows, each ``apart`` rows on."""
 
     row: int
     column: int
     depth: int
     columns: int
+    parts: int = 1
+    apart: int = 0
+
+
+@value
+class Completion:
+    """What makes a result of its sums: ``scale``, an addend, an activation, and the result's type."""
+
+    out: Matrices
+    addend: Matrices | None = None
+    scale: float = 1.0
+    activation: str | None = None
+
+    def store(self, total: Any, out: int, addend: Sequence[int], column: int, tl: Any) -> None:
+        """Complete the sums of some columns, shape (m, columns), and store them."""
+        m, columns = total.shape
+        if self.scale != 1:
+            total = total * self.scale
+        if self.addend is not None:
+            item = self.addend.dtype.itemsize
+            rows = m if self.addend.row else 1
+            strides = (max(self.addend.row, 1) * item, max(self.addend.column, 1) * item)
+            first = addend[0] + column * self.addend.column * item
+            total = total + tl.cast(tl.load(first, (rows, columns), self.addend.dtype, strides=strides), "f32")
+        if self.activation is not None:
+            total = tl.elementwise(self.activation, total)
+        item = self.out.dtype.itemsize
+        strides = (self.out.row * item, self.out.column * item)
+        tl.store(out + column * self.out.column * item, tl.cast(total, self.out.dtype), strides=strides)
 
 
 @value
 class ThinProduct:
-    """A product of few rows, (m, k) by (k, n): what counts is to read B once, each PE the columns that lie with it.
+    """A product of few rows, (m, k) by (k, n): what counts is to read B once, where it lies.
 
-    Every cube fetches A once, each of its PEs a piece, which they hand on through memory of the cube.
-    ``scale``, bias and ``activation`` follow on the sums.
+    Where the elements of a column of B lie together, as of weights, each PE takes the columns that lie with it. Every
+    cube fetches A once, each of its PEs a piece, which they hand on through memory of the cube. Where the elements of a
+    row do, each cube can take the rows that lie with it: the sums of the cubes are to be added then, by `PartialSums`.
     """
 
     m: int
@@ -195,54 +230,81 @@ class ThinProduct:
     n: int
     a_dtype: DType
     b: Matrices
-    out: Matrices
-    addend: Matrices | None
-    scale: float
-    activation: str | None
+    completion: Completion
     tile_n: int
 
     def run(self, addresses: Sequence[int], tl: Any) -> None:
         """Compute this program's columns; ``addresses``: of the result, memory of the cubes, a, b and the addend."""
         out, buffer, a, b, *addend = addresses
-        panels = self._panels(*share(self.n, tl))
+        panels = list(self._panels((0, self.k), share(self.n, tl), tl))
         ahead = [self._load(b, panel, tl) for panel in panels[:_AHEAD]]
         if tl.num_programs(1) > 1:
             a = self._hand_round(a, buffer, tl)
-        if not panels:
-            return
-        rows = self._load_rows(a, panels, tl)
-        total = None
-        for at, panel in enumerate(panels):
-            right = ahead[at] if at < len(ahead) else self._load(b, panel, tl)
-            total = tl.dot(rows[panel.row, panel.depth], right, total, out_dtype="f32", trans_b=self._is_transposed)
-            if panel.row + panel.depth == self.k:
-                self._finish(total, out, addend, panel.column, panel.columns, tl)
-                total = None
+        self._multiply(panels, ahead, (out, a, b, *addend), tl)
 
-    def _load_rows(self, a: int, panels: Sequence[Panel], tl: Any) -> dict[tuple[int, int], Any]:
-        """Load A in the pieces that panels of B are multiplied by, of each depth with one command but for the last."""
-        item, found = self.a_dtype.itemsize, dict[tuple[int, int], Any]()
-        for depth in dict.fromkeys(panel.depth for panel in panels):
-            pieces = sorted({panel.row for panel in panels if panel.depth == depth})
-            strides = (depth * item, self.k * item, item)
-            together = pieces == list(range(pieces[0], pieces[0] + len(pieces) * depth, depth))
-            assert together, "panels of one depth follow each other"
-            loaded = tl.load(a + pieces[0] * item, (len(pieces), self.m, depth), self.a_dtype, strides=strides)
-            found |= {(row, depth): tl.part(loaded, i) for i, row in enumerate(pieces)}
+    def run_by_rows(self, addresses: Sequence[int], tl: Any) -> None:
+        """Multiply the rows of B that lie with this cube; ``addresses``: of a result for each cube, a and b."""
+        sums, a, b = addresses
+        cube = tl.program_id(1)
+        rows, columns = part(self.k, tl.num_programs(1), cube), part(self.n, tl.num_programs(0), tl.program_id(0))
+        mine = sums + cube * self.completion.out.batch * self.completion.out.dtype.itemsize
+        self._multiply(list(self._panels(rows, columns, tl)), (), (mine, a, b), tl)
+
+    def _multiply(self, panels: Sequence[Panel], ahead: Sequence[Any], addresses: Sequence[int], tl: Any) -> None:
+        """Multiply panels, the first of which are ``ahead``; ``addresses``: of the result, a, b and the addend."""
+        out, a, b, *addend = addresses
+        left = self._load_rows(a, panels, tl)
+        for column, group in groupby(zip_longest(panels, ahead), key=lambda each: each[0].column):
+            total = None
+            for panel, loaded in group:
+                right = self._load(b, panel, tl) if loaded is None else loaded
+                piece = left[panel.row, panel.parts, panel.depth]
+                total = tl.dot(piece, right, total, out_dtype="f32", trans_b=self._is_transposed)
+            self.completion.store(total, out, addend, column, tl)
+
+    def _load_rows(self, a: int, panels: Sequence[Panel], tl: Any) -> dict[tuple[int, int, int], Any]:
+        """Load A in the pieces that panels of B are multiplied by, those of one form with one command.
+
+        They are told by their first row, parts and depth.
+        """
+        item, found = self.a_dtype.itemsize, dict[tuple[int, int, int], Any]()
+        for depth, parts, apart in dict.fromkeys((panel.depth, panel.parts, panel.apart) for panel in panels):
+            firsts = sorted({panel.row for panel in panels if (panel.depth, panel.parts) == (depth, parts)})
+            together = firsts == list(range(firsts[0], firsts[0] + len(firsts) * depth, depth))
+            assert together, "panels of one form follow each other"
+            strides = (depth * item, self.k * item, apart * item, item)
+            shape = (len(firsts), self.m, parts, depth)
+            loaded = tl.load(a + firsts[0] * item, shape, self.a_dtype, strides=strides)
+            for i, row in enumerate(firsts):
+                found[row, parts, depth] = tl.reshape(tl.part(loaded, i), (self.m, parts * depth))
         return found
 
-    def _panels(self, first: int, mine: int) -> list[Panel]:
-        """Return the panels of B, columns by columns: those that are no full tile first, smaller ones at the end.
+    def _panels(self, rows: tuple[int, int], columns: tuple[int, int], tl: Any) -> Iterator[Panel]:
+        """Yield the panels of some rows and columns of B, from the first on, those of the same columns together.
 
-        So little is left to be multiplied once all of B has come.
+        Columns that lie together are read as they lie: first those that are no full tile, and smaller panels at the
+        end, so that little is left to be multiplied once all of B has come. Else all PEs of a cube read the same rows,
+        so a panel has rows of the memories of all: none of them is asked by all PEs at a time.
         """
-        item = self.b.dtype.itemsize
-        width = self.tile_n if self._is_transposed else max(mine, 1)
-        depth = min(self.k, max(_DEPTH, _PANEL_BYTES // (width * item) // _DEPTH * _DEPTH))
-        odd = mine % width
-        columns = [(first, odd)] * (odd > 0) + list(blocks(mine - odd, width, first + odd))
-        panels = [Panel(p, j, d, n) for j, n in columns[:-1] for p, d in blocks(self.k, depth)]
-        return panels + [Panel(p, j, d, n) for j, n in columns[-1:] for p, d in blocks(self.k, max(depth // 2, _DEPTH))]
+        (row, k), (column, n) = rows, columns
+        if not (k and n):
+            return
+        width = self.tile_n if self._is_transposed else n
+        depth = min(k, max(_DEPTH, _PANEL_BYTES // (width * self.b.dtype.itemsize) // _DEPTH * _DEPTH))
+        if not self._is_transposed:
+            parts = tl.num_programs(0)
+            apart = k // parts if k > depth else 0
+            for first, lines in blocks(apart, max(depth // parts, 1), row):
+                yield Panel(first, column, lines, n, parts, apart)
+            if k > apart * parts:
+                yield Panel(row + apart * parts, column, k - apart * parts, n)
+            return
+        odd = n % width
+        groups = [(column, odd)] * (odd > 0) + list(blocks(n - odd, width, column + odd))
+        for j, some in groups:
+            deep = depth if (j, some) != groups[-1] else max(depth // 2, _DEPTH)
+            for first, lines in blocks(k, deep, row):
+                yield Panel(first, j, lines, some)
 
     @property
     def _is_transposed(self) -> bool:
@@ -265,24 +327,32 @@ class ThinProduct:
         row, column = max(self.b.row, 1) * item, max(self.b.column, 1) * item
         if self._is_transposed:
             return tl.load(at, (panel.columns, panel.depth), self.b.dtype, strides=(column, row))
-        return tl.load(at, (panel.depth, panel.columns), self.b.dtype, strides=(row, column))
+        shape = (panel.parts, panel.depth, panel.columns)
+        loaded = tl.load(at, shape, self.b.dtype, strides=(panel.apart * row, row, column))
+        return tl.reshape(loaded, (panel.parts * panel.depth, panel.columns))
 
-    def _finish(self, total: Any, out: int, addend: Sequence[int], j: int, columns: int, tl: Any) -> None:
-        if self.scale != 1:
-            total = total * self.scale
-        if self.addend is not None:
-            item = self.addend.dtype.itemsize
-            rows = self.m if self.addend.row else 1
-            strides = (max(self.addend.row, 1) * item, max(self.addend.column, 1) * item)
-            loaded = tl.load(
-                addend[0] + j * self.addend.column * item, (rows, columns), self.addend.dtype, strides=strides
-            )
-            total = total + tl.cast(loaded, "f32")
-        if self.activation is not None:
-            total = tl.elementwise(self.activation, total)
-        item = self.out.dtype.itemsize
-        strides = (self.out.row * item, self.out.column * item)
-        tl.store(out + j * self.out.column * item, tl.cast(total, self.out.dtype), strides=strides)
+
+@value
+class PartialSums:
+    """Sums of a product of few rows, (parts, m, n) in f32, that are to be added and completed."""
+
+    parts: int
+    m: int
+    n: int
+    completion: Completion
+
+    def run(self, addresses: Sequence[int], tl: Any) -> None:
+        """Complete this program's columns; ``addresses``: of the result, the sums and the addend."""
+        out, sums, *addend = addresses
+        column, columns = share(self.n, tl)
+        if not columns:
+            return
+        strides = (self.n * 4, 4)
+        parts = [
+            tl.load(sums + (i * self.m * self.n + column) * 4, (self.m, columns), "f32", strides=strides)
+            for i in range(self.parts)
+        ]
+        self.completion.store(reduce(add, parts), out, addend, column, tl)
 
 
 def multiply(
@@ -321,11 +391,7 @@ def multiply(
     pes = [(sip, cube, pe) for cube in range(used) for pe in range(pes_each)]
     lies = None if addend is None else Matrices.of(addend)
     work = Product(batch, m, k, n, grid, Matrices.of(a), Matrices.of(b), Matrices.of(out), lies, scale, activation)
-
-    def program(*addresses: int, tl: Any) -> None:
-        work.run(addresses, tl)
-
-    launch_on(name, pes, program, (out,), (a, b) if addend is None else (a, b, addend))
+    launch_on(name, pes, _program(work.run), (out,), (a, b) if addend is None else (a, b, addend))
     return out
 
 
@@ -333,21 +399,32 @@ def _multiply_thin(
     name: str, a: AhbmTensor, b: AhbmTensor, out: AhbmTensor, addend: Any, scale: float, activation: str | None
 ) -> AhbmTensor:
     _, m, k = a.shape
+    n = out.shape[2]
     context, sip = current(), out.storage.tensor.sip
     pes = pes_for(context, sip, b.numel() * b.element_size())
     cubes = pes[-1][1] + 1
-    buffer = new((cubes * m * k,), a.dtype, sip)
-    lies = None if addend is None else Matrices.of(addend)
+    lies = Matrices.of(b)
+    completion = Completion(Matrices.of(out), None if addend is None else Matrices.of(addend), scale, activation)
+    addends = () if addend is None else (addend,)
     tile_n = context.topology.pe.gemm.tile_n
-    work = ThinProduct(
-        m, k, out.shape[2], dtype_of(a), Matrices.of(b), Matrices.of(out), lies, scale, activation, tile_n
-    )
-
-    def program(*addresses: int, tl: Any) -> None:
-        work.run(addresses, tl)
-
-    launch_on(name, pes, program, (out, buffer), (a, b) if addend is None else (a, b, addend))
+    saved = (k * b.element_size() - cubes * m * 4) * n
+    if cubes > 1 and lies.row > lies.column and saved > _LAUNCH_BYTES:
+        sums: Any = new((cubes, m, n), torch.float32, sip)
+        by_rows = ThinProduct(m, k, n, dtype_of(a), lies, Completion(Matrices.of(sums)), tile_n)
+        launch_on(name, pes, _program(by_rows.run_by_rows), (sums,), (a, b))
+        launch_on(name, pes, _program(PartialSums(cubes, m, n, completion).run), (out,), (sums, *addends))
+        return out
+    buffer: Any = new((cubes * m * k,), a.dtype, sip)
+    work = ThinProduct(m, k, n, dtype_of(a), lies, completion, tile_n)
+    launch_on(name, pes, _program(work.run), (out, buffer), (a, b, *addends))
     return out
+
+
+def _program(run: Callable[[Sequence[int], Any], None]) -> Program:
+    def program(*addresses: int, tl: Any) -> None:
+        run(addresses, tl)
+
+    return program
 
 
 def _readable(x: AhbmTensor) -> Any:

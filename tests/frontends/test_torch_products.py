@@ -1,0 +1,68 @@
+"""Products of PyTorch's tensors: what they compute on several cubes, and how near they come to what bounds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from extras import need
+
+need("torch")
+
+import torch  # noqa: E402
+
+import kernbench.torch  # noqa: E402, F401
+from frontends.torch_programs import AHBM, machine  # noqa: E402
+from kernbench.runtime_api.context import RuntimeContext  # noqa: E402
+from kernbench.topology.builder import resolve_topology  # noqa: E402
+
+FOUR_CUBES = resolve_topology("default", ["system.sips.count=1", "sip.cube_mesh.w=2", "sip.cube_mesh.h=2"])
+
+
+def kernel_ns(context: RuntimeContext[Any]) -> float:
+    """What the launches of products took in their slowest PEs, one after another."""
+    return sum(max(each.pe_exec_ns.values()) for each in context.traces if " mm " in f" {each.name} ")
+
+
+# Rows, summed, columns: each cube takes rows of B, which no number of PEs divides; PEs take columns of all rows.
+@pytest.mark.parametrize("shape", [(1, 709, 1031), (5, 2048, 515), (1, 1031, 300), (1, 3, 300_007)])
+def test_a_few_rows_by_a_matrix_that_lies_row_by_row(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    generator = torch.Generator().manual_seed(5)
+    a, b, bias = (torch.randn(*each, generator=generator) for each in ((m, k), (k, n), (n,)))
+    with machine("torch.cubes=4", topology=FOUR_CUBES):
+        there = torch.addmm(*(each.to(AHBM) for each in (bias, a, b)), beta=2, alpha=0.5).cpu()
+    torch.testing.assert_close(there, torch.addmm(bias, a, b, beta=2, alpha=0.5), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("cubes", [1, 4])
+def test_a_few_rows_take_about_as_long_however_the_matrix_lies(cubes: int) -> None:
+    took = list[float]()
+    for turned in (True, False):
+        with machine(f"torch.cubes={cubes}", data=False, topology=FOUR_CUBES) as context:
+            a, b = torch.empty(1, 2048, device=AHBM), torch.empty(2048, 2048, device=AHBM)
+            a @ (b.T if turned else b)
+            took.append(kernel_ns(context))
+    assert took[1] < 1.3 * took[0], took
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_pes_that_share_a_product_do_not_all_ask_one_slice(turned: bool) -> None:
+    """Either by rows or by columns of B: they keep the matrix units busy."""
+    with machine(data=False) as context:
+        a, b = (torch.empty(n, 1024, dtype=torch.float16, device=AHBM) for n in (512, 1024))
+        a @ (b.T if turned else b)
+        took = kernel_ns(context)
+        pes = len(context.traces[-1].pe_exec_ns)
+    assert took < 512 * 1024**2 / context.topology.pe.gemm.macs_per_ns["f16"] / 8 * 1.5, pes
+
+
+def test_a_product_on_one_pe_goes_by_the_best_blocks() -> None:
+    with machine("torch.pes=1", data=False) as context:
+        a, b = (torch.empty(512, 512, dtype=torch.float16, device=AHBM) for _ in range(2))
+        a @ b
+        took = kernel_ns(context)
+    spec = context.topology.pe.gemm
+    ideal = 512**3 / spec.macs_per_ns["f16"]
+    assert took < ideal * 1.1
