@@ -5,8 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if find_spec("triton") is not None:
+    import kernbench.triton  # noqa: F401 - before PyTorch's compiler imports triton
 
 import torch
 

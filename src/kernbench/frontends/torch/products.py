@@ -179,7 +179,10 @@ class Product:
 
 @value
 class Panel:
-    """A part of B: of ``columns`` columns from ``column`` on, ``parts`` times ``depth`` rows, each ``apart`` rows on."""
+    """A part of B: ``columns`` columns from ``column`` on, of ``parts`` groups of ``depth`` rows, ``apart`` rows apart.
+
+    The first group begins with ``row``.
+    """
 
     row: int
     column: int
