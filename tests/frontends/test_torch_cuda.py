@@ -238,6 +238,45 @@ def test_operators_of_a_program_have_functions_for_gpus(context: RuntimeContext[
 
 
 @pytest.mark.usefixtures("context")
+@pytest.mark.parametrize("key", ["CompositeImplicitAutograd", "Autograd", "CPU"])
+def test_functions_of_a_program_see_the_device_whatever_they_are_registered_for(key: str) -> None:
+    library = torch.library.Library(f"kernbench_test_{key}", "DEF")
+    library.define("f(Tensor x) -> Tensor")
+    library.impl("f", lambda x: x + torch.ones(2, device="cuda").to(x.device), key)
+    x = torch.ones(2, device="cpu" if key == "CPU" else "cuda")
+    assert getattr(torch.ops, library.ns).f(x).tolist() == [2, 2]
+
+
+@pytest.mark.usefixtures("context")
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_is_computed_again_for_backward_is_the_same(reentrant: bool) -> None:
+    def drop(x: torch.Tensor) -> torch.Tensor:
+        assert x.is_cuda
+        return torch.nn.functional.dropout(x, 0.5) * torch.ones(64, device="cuda") * x
+
+    x = torch.ones(64, device="cuda", requires_grad=True)
+    y = torch.utils.checkpoint.checkpoint(drop, x, use_reentrant=reentrant)
+    y.sum().backward()
+    assert torch.equal(y == 0, x.grad == 0)
+
+
+@pytest.mark.usefixtures("context")
+def test_what_backward_needs_may_be_saved_elsewhere() -> None:
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):
+        (x * x).sum().backward()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (t.cpu(), t.device), lambda saved: saved[0].to(saved[1])):
+        (x * x).sum().backward()
+    assert x.grad.tolist() == [4, 4, 4]
+
+
+@pytest.mark.usefixtures("context")
+def test_threads_pin_memory() -> None:
+    loader = torch.utils.data.DataLoader(torch.arange(4), batch_size=2, num_workers=1, pin_memory=True)
+    assert [each.cuda(non_blocking=True).tolist() for each in loader] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.usefixtures("context")
 def test_a_program_puts_a_function_in_place_of_pytorch_s() -> None:
     x = torch.eye(2, device="cuda", requires_grad=True)
     library = torch.library.Library("aten", "IMPL")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import wraps
 from types import MappingProxyType
 from typing import Any
 
 import torch
 import torch.cuda.nvtx
+from torch.library import fallthrough_kernel
 from torch.utils import _device
 from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_map
@@ -48,6 +50,17 @@ def see_as_program() -> AbstractContextManager[Any]:
     return _AsCuda() if is_cuda and not is_called_cuda() else nullcontext()
 
 
+def _of_program(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let "cuda" be the machine in a function of the program, whoever calls it."""
+
+    @wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        with see_as_program():
+            return function(*args, **named)
+
+    return call
+
+
 def _meant(x: Any) -> Any:
     if isinstance(x, str) and (x == _CUDA or x.startswith(f"{_CUDA}:")):
         return x.replace(_CUDA, DEVICE, 1)
@@ -75,7 +88,6 @@ _METHODS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
         torch.device: torch.device,  # a program that makes one, or asks a tensor for it, finds what it knows
         torch.Tensor.cuda: _to_machine,
-        torch.Tensor.pin_memory: _same,  # all of the host's memory is
     }
 )
 
@@ -95,7 +107,8 @@ class _Library(torch.library.Library):
 
     def impl(self, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> Any:
         """Register a function of an operator."""
-        return super().impl(op_name, fn, _key(self.ns, dispatch_key), **options)
+        mine = fn if fn is fallthrough_kernel else _of_program(fn)
+        return super().impl(op_name, mine, _key(self.ns, dispatch_key), **options)
 
 
 def _key(namespace: str, name: str) -> str:
@@ -127,6 +140,14 @@ def _empty_strided(size: Any, stride: Any, dtype: Any) -> Any:
 def _accelerator(check_available: bool = False) -> Any:  # noqa: ARG001 - it is available
     """Return the device, as a program asks for that of whatever machine there is."""
     return torch.device(_CUDA)
+
+
+def _push_saving(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
+    """Let functions of the program save tensors for backward, and bring them back."""
+    _PUSH_SAVING(_of_program(pack), _of_program(unpack))
+
+
+_PUSH_SAVING = torch._C._autograd._push_saved_tensors_default_hooks  # noqa: SLF001
 
 
 def _refusing(name: str) -> Callable[..., Any]:
@@ -198,6 +219,10 @@ def as_cuda() -> Iterator[None]:
             around.enter_context(_replace_names(_device, {"DeviceContext": _Context}))
             around.enter_context(_replace_names(torch, {"Generator": Generator}))
             around.enter_context(_replace_names(torch.library, {"Library": _Library}))
+            saving = {"_push_saved_tensors_default_hooks": _push_saving}
+            around.enter_context(_replace_names(torch._C._autograd, saving))  # noqa: SLF001
+            # All of the host's memory is pinned. Threads that load data ask for that, too.
+            around.enter_context(_replace_names(torch.Tensor, {"pin_memory": _same}))
             around.enter_context(
                 _replace_names(
                     torch.accelerator, {"current_accelerator": _accelerator, "synchronize": device.synchronize}

@@ -31,7 +31,6 @@ from kernbench.frontends.torch import (
     reductions,
     resampling,
 )
-from kernbench.frontends.torch.cuda import see_as_program
 from kernbench.frontends.torch.hosted import SOURCES, leaves, on_host, written_by
 from kernbench.frontends.torch.launches import measure
 from kernbench.frontends.torch.modules import program_place
@@ -105,8 +104,7 @@ def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str,
     loaded = _COMPILER in sys.modules
     try:
         if _has_function_of_program(operator):
-            with see_as_program():
-                return operator.redispatch(_MACHINE, *args, **kwargs)
+            return operator.redispatch(_MACHINE, *args, **kwargs)
         found = way_of(operator).carry_out(operator, args, kwargs)
     except (AttributeError, RuntimeError, KernelError) as error:
         _refuse_two_devices(operator, args, kwargs, error)
