@@ -143,3 +143,25 @@ def test_flex_attention_runs_operator_by_operator() -> None:
     for got, each in zip(found, wanted, strict=True):
         torch.testing.assert_close(got, each)
     assert "flex_attention: ran operator by operator, with all scores in memory" in context.remarks
+
+
+def test_a_score_of_flex_attention_takes_tensors_from_outside() -> None:
+    """With their values; a gradient of theirs would be left out, so one that wants it is refused."""
+    inputs = [torch.randn(1, 2, 8, 4, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    slopes = torch.tensor([0.5, -0.25])
+    wanted = [x.clone().requires_grad_() for x in inputs]
+    apart = torch.arange(8)[:, None] - torch.arange(8)
+    bias = slopes[:, None, None] * apart
+    functional.scaled_dot_product_attention(*wanted, attn_mask=bias).square().sum().backward()
+    with machine():
+        found, there = [x.to(AHBM).requires_grad_() for x in inputs], slopes.to(AHBM)
+
+        def lean(score: Any, _: Any, head: Any, row: Any, column: Any) -> Any:
+            return score + there[head] * (row - column)
+
+        flex.flex_attention(*found, score_mod=lean).square().sum().backward()
+        for got, each in zip(found, wanted, strict=True):
+            torch.testing.assert_close(got.grad.cpu(), each.grad)
+        there.requires_grad_()
+        with pytest.raises(InputError, match="gradient would be left out; detach it"):
+            flex.flex_attention(*found, score_mod=lean)

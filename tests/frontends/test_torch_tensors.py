@@ -282,3 +282,12 @@ def test_tensors_of_inference_mode_have_no_part_in_a_graph() -> None:
         made.add_(0)
     (x * made.clone() + before).sum().backward()
     assert x.grad.tolist() == [1.0] * 4
+
+
+@pytest.mark.usefixtures("context")
+def test_backward_runs_where_inference_mode_was_left() -> None:
+    """PyTorch would take a thread of its own there, which has no machine."""
+    with torch.inference_mode(), torch.inference_mode(False):
+        x = torch.ones(2, device=AHBM, requires_grad=True)
+        (x * 2).sum().backward()
+    assert x.grad.tolist() == [2, 2]

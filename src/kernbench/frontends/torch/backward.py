@@ -52,7 +52,8 @@ def install(guard: AhbmGuard) -> None:
         guard.raise_taken()
         found, failed = None, None
         try:
-            with see_as_program():
+            # A thread of its own would be outside the simulation; the way out of inference mode allows it again.
+            with see_as_program(), torch.autograd.set_multithreading_enabled(False):
                 found = run_backward(*args, **kwargs)
         except SystemError as error:  # the engine's, which misses the exception
             failed = error

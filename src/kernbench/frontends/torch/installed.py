@@ -109,6 +109,4 @@ compiling.install()
 torch.backends.mha.set_fastpath_enabled(False)
 moving.install()
 backward.install(_guard)
-# A backward pass of its own thread would be outside the simulation, which is one thread.
-torch.autograd.set_multithreading_enabled(False)
 collect_at_exit()  # PyTorch loads Triton's library

@@ -6,8 +6,10 @@ from math import prod
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch._utils import _rebuild_device_tensor_from_cpu_tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
@@ -33,6 +35,25 @@ def device_of_sip(sip: int) -> Any:
 
 _DATA = torch.Tensor.data
 """What PyTorch knows of a tensor, which it swaps."""
+
+
+def _run_without_elements(operator: Any, args: Any, kwargs: Any) -> Any:
+    """Trace an operator on tensors without elements, as PyTorch does with a function that holds tensors of its own.
+
+    InputError where one of those is to have a gradient: what is traced has none for it.
+    """
+    modes = [x.fake_mode for x in tree_leaves((args, kwargs)) if isinstance(x, FakeTensor)]
+
+    def fake(x: AhbmTensor) -> Any:
+        if x.requires_grad:
+            raise InputError(
+                f"flex_attention: score_mod takes a tensor of shape {tuple(x.shape)} from outside, whose gradient would "
+                "be left out; detach it, or write the attention out"
+            )
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.on_machine)
+
+    with modes[0]:
+        return operator(*tree_map_only(AhbmTensor, fake, args), **tree_map_only(AhbmTensor, fake, kwargs))
 
 
 class AhbmTensor(Placed, torch.Tensor):
@@ -61,6 +82,8 @@ class AhbmTensor(Placed, torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Carry out an operator; PyTorch calls this for every one."""
+        if FakeTensor in types:
+            return _run_without_elements(func, args, kwargs or {})
         return _dispatch.run(func, args, kwargs or {})
 
     def place(self) -> tuple[Tensor, int]:
