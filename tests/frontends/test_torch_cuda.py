@@ -166,6 +166,8 @@ def test_kernels_draw_by_the_seed_and_the_offset_of_a_generator() -> None:
     assert torch.cuda.get_rng_state().view(torch.int64).tolist() == [3, 16]
     torch.manual_seed(3)
     assert torch.equal(torch.rand(8, device="cuda"), torch.cat([x, y]))
+    copied = saved.clone()
+    assert torch.equal(torch.rand(4, device="cuda", generator=generator.set_state(copied)), y)
     with pytest.raises(InputError, match=r"a state of 5056 elements of torch.uint8: .* takes 16 bytes"):
         generator.set_state(torch.get_rng_state())
 
