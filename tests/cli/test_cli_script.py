@@ -93,6 +93,22 @@ def test_files_are_written_where_the_command_began(
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
+def test_a_folder_may_be_one_to_enter_only(
+    kernbench: Run, script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, folder = script(PROGRAM), tmp_path / "entered"
+    folder.mkdir(mode=0o300)
+    if os.access(folder, os.R_OK):
+        pytest.skip("who runs this may read all folders")
+    (folder / "inside").mkdir()
+    monkeypatch.chdir(folder)
+    Path(path).write_text(f"{PROGRAM}import os\nos.chdir('inside')\n")
+    assert kernbench("run", "--script", path, *SMALL, "--op-log", "log.jsonl").code == 0
+    assert (folder / "log.jsonl").exists()
+    monkeypatch.chdir(tmp_path)
+    folder.chmod(0o700)
+
+
 def test_a_script_may_spoil_what_python_knows(kernbench: Run, script: Callable[[str], str]) -> None:
     before = list(sys.path), dict(os.environ)
     ran = kernbench(

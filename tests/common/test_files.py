@@ -95,6 +95,10 @@ def test_what_is_no_file_is_not_written(tmp_path: Path, monkeypatch: pytest.Monk
         writable(tmp_path / "kept")
     with pytest.raises(InputError, match="is no regular file"):  # behind the link there may be one
         writable("/dev/stdout")
+    (tmp_path / "loop").symlink_to("loop")
+    for name, why in (("loop", "Too many levels of symbolic links"), ("x" * 300, "File name too long")):
+        with pytest.raises(InputError, match=f"cannot be written there: {why}"):
+            writable(tmp_path / name)
 
 
 def test_a_link_stays_one_when_it_is_written_to(tmp_path: Path) -> None:

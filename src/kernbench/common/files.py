@@ -84,13 +84,19 @@ def writable(path: str | Path) -> Path:
     place, folder = Path(path), Path(os.path.realpath(path)).parent
     if not str(path):
         raise InputError("'': a file to write needs a name")
-    if place.is_dir():
+    try:
+        kind = stat.S_IFMT(os.stat(place).st_mode)
+    except FileNotFoundError:
+        kind = None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written there: {error.strerror}") from error
+    if kind == stat.S_IFDIR:
         raise InputError(f"{path}: is a folder; name a file in it")
-    if (place.exists() and not place.is_file()) or os.path.realpath(place.parent) == _DEVICES:
+    if kind not in (None, stat.S_IFREG) or os.path.realpath(place.parent) == _DEVICES:
         raise InputError(f"{path}: is no regular file; only such are written")
-    if not os.access(folder, os.W_OK):
+    if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{path}: cannot be written there: no such folder, or not allowed")
-    if place.exists() and not os.access(place, os.W_OK):
+    if kind is not None and not os.access(place, os.W_OK):
         raise InputError(f"{path}: is there, and may not be written")
     return place
 

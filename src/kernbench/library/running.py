@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import field, replace
 from functools import wraps
 from types import FunctionType
@@ -323,12 +323,14 @@ class _Simulation:
 @contextmanager
 def _return_to_folder() -> Iterator[None]:
     """Be at the end where the process is now: files to write are named from there, wherever the program went."""
-    here = os.open(os.curdir, os.O_RDONLY)
+    here = os.curdir
+    with suppress(OSError):  # a folder that is no more
+        here = os.getcwd()
     try:
         yield
     finally:
-        os.fchdir(here)
-        os.close(here)
+        with suppress(OSError):  # as above, or nobody may enter it by its name
+            os.chdir(here)
 
 
 def _with_result(found: Run, result: BenchResult) -> Run:
