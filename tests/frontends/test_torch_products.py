@@ -17,7 +17,9 @@ from frontends.torch_programs import AHBM, machine  # noqa: E402
 from kernbench.runtime_api.context import RuntimeContext  # noqa: E402
 from kernbench.topology.builder import resolve_topology  # noqa: E402
 
-FOUR_CUBES = resolve_topology("default", ["system.sips.count=1", "sip.cube_mesh.w=2", "sip.cube_mesh.h=2"])
+CUBES = ("system.sips.count=1", "sip.cube_mesh.w=2", "sip.cube_mesh.h=2")
+FOUR_CUBES = resolve_topology("default", CUBES)
+SMALL_TCM = resolve_topology("default", [*CUBES, "pe.tcm.bytes=5MiB"])
 
 
 def kernel_ns(context: RuntimeContext[Any]) -> float:
@@ -34,6 +36,14 @@ def test_a_few_rows_by_a_matrix_that_lies_row_by_row(shape: tuple[int, int, int]
     with machine("torch.cubes=4", topology=FOUR_CUBES):
         there = torch.addmm(*(each.to(AHBM) for each in (bias, a, b)), beta=2, alpha=0.5).cpu()
     torch.testing.assert_close(there, torch.addmm(bias, a, b, beta=2, alpha=0.5), atol=1e-4, rtol=1e-4)
+
+
+# Of which B's columns of a PE, then the sums of rows of B, then A have no room in scratch at a time.
+@pytest.mark.parametrize(("cubes", "m", "k", "n"), [(1, 1, 65, 8_200), (4, 32, 200, 8_200), (1, 8, 40_000, 3)])
+def test_a_few_rows_by_a_matrix_that_has_no_room(cubes: int, m: int, k: int, n: int) -> None:
+    a, b = torch.arange(m * k).reshape(m, k) % 3 - 1.0, torch.arange(k * n).reshape(k, n) % 5 - 2.0
+    with machine(f"torch.cubes={cubes}", "torch.pes=1", topology=SMALL_TCM):
+        assert torch.equal((a.to(AHBM) @ b.to(AHBM)).cpu(), a @ b)
 
 
 @pytest.mark.parametrize("cubes", [1, 4])

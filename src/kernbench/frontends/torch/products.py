@@ -30,6 +30,8 @@ _PANEL_BYTES = 128 << 10
 _AHEAD = 2
 """Panels of B that are asked for before A has gone round its cube: what comes meanwhile."""
 
+_COMPLETING = 6
+"""Blocks of the result in f32 that are in scratch at a time, at most, while sums are made and completed."""
 _LAUNCH_BYTES = 2 << 20
 """What the cubes hand to each other in the time that another launch takes."""
 
@@ -235,6 +237,8 @@ class ThinProduct:
     b: Matrices
     completion: Completion
     tile_n: int
+    widest: int
+    """Columns that have room in scratch, where the elements of a row lie together"""
 
     def run(self, addresses: Sequence[int], tl: Any) -> None:
         """Compute this program's columns; ``addresses``: of the result, memory of the cubes, a, b and the addend."""
@@ -292,15 +296,16 @@ class ThinProduct:
         (row, k), (column, n) = rows, columns
         if not (k and n):
             return
-        width = self.tile_n if self._is_transposed else n
+        width = self.tile_n if self._is_transposed else min(n, self.widest)
         depth = min(k, max(_DEPTH, _PANEL_BYTES // (width * self.b.dtype.itemsize) // _DEPTH * _DEPTH))
         if not self._is_transposed:
             parts = tl.num_programs(0)
             apart = k // parts if k > depth else 0
-            for first, lines in blocks(apart, max(depth // parts, 1), row):
-                yield Panel(first, column, lines, n, parts, apart)
-            if k > apart * parts:
-                yield Panel(row + apart * parts, column, k - apart * parts, n)
+            for j, some in blocks(n, width, column):
+                for first, lines in blocks(apart, max(depth // parts, 1), row):
+                    yield Panel(first, j, lines, some, parts, apart)
+                if k > apart * parts:
+                    yield Panel(row + apart * parts, j, k - apart * parts, some)
             return
         odd = n % width
         groups = [(column, odd)] * (odd > 0) + list(blocks(n - odd, width, column + odd))
@@ -343,19 +348,19 @@ class PartialSums:
     m: int
     n: int
     completion: Completion
+    widest: int
 
     def run(self, addresses: Sequence[int], tl: Any) -> None:
         """Complete this program's columns; ``addresses``: of the result, the sums and the addend."""
         out, sums, *addend = addresses
-        column, columns = share(self.n, tl)
-        if not columns:
-            return
+        first, mine = share(self.n, tl)
         strides = (self.n * 4, 4)
-        parts = [
-            tl.load(sums + (i * self.m * self.n + column) * 4, (self.m, columns), "f32", strides=strides)
-            for i in range(self.parts)
-        ]
-        self.completion.store(reduce(add, parts), out, addend, column, tl)
+        for column, columns in blocks(mine, self.widest, first):
+            parts = [
+                tl.load(sums + (i * self.m * self.n + column) * 4, (self.m, columns), "f32", strides=strides)
+                for i in range(self.parts)
+            ]
+            self.completion.store(reduce(add, parts), out, addend, column, tl)
 
 
 def multiply(
@@ -381,7 +386,9 @@ def multiply(
         return out.zero_() if addend is None else out.copy_(addend)
     a, b = _readable(a), _readable(b)
     context = current()
-    if batch == 1 and m <= context.topology.pe.gemm.tile_m and b.is_floating_point() and n > 1:
+    pe, a_bytes = context.topology.pe, m * k * a.element_size()
+    is_thin = m <= pe.gemm.tile_m and a_bytes <= pe.tcm.scratch_bytes // 2
+    if batch == 1 and is_thin and b.is_floating_point() and n > 1:
         return _multiply_thin(name, a.contiguous(), b, out, addend, scale, activation)
     sip, spec = out.storage.tensor.sip, context.topology
     cubes, pes_of_cube = whole_grid(context)
@@ -409,16 +416,19 @@ def _multiply_thin(
     lies = Matrices.of(b)
     completion = Completion(Matrices.of(out), None if addend is None else Matrices.of(addend), scale, activation)
     addends = () if addend is None else (addend,)
-    tile_n = context.topology.pe.gemm.tile_n
+    pe, deep = context.topology.pe, max(_DEPTH, pes[-1][2] + 1)
+    tile_n, room = pe.gemm.tile_n, pe.tcm.scratch_bytes // 2
+    widest = max(1, room // (4 * deep * b.element_size() + _COMPLETING * m * 4))
     saved = (k * b.element_size() - cubes * m * 4) * n
     if cubes > 1 and lies.row > lies.column and saved > _LAUNCH_BYTES:
         sums: Any = new((cubes, m, n), torch.float32, sip)
-        by_rows = ThinProduct(m, k, n, dtype_of(a), lies, Completion(Matrices.of(sums)), tile_n)
+        by_rows = ThinProduct(m, k, n, dtype_of(a), lies, Completion(Matrices.of(sums)), tile_n, widest)
         launch_on(name, pes, _program(by_rows.run_by_rows), (sums,), (a, b))
-        launch_on(name, pes, _program(PartialSums(cubes, m, n, completion).run), (out,), (sums, *addends))
+        adding = PartialSums(cubes, m, n, completion, max(1, room // ((cubes + _COMPLETING) * m * 4)))
+        launch_on(name, pes, _program(adding.run), (out,), (sums, *addends))
         return out
     buffer: Any = new((cubes * m * k,), a.dtype, sip)
-    work = ThinProduct(m, k, n, dtype_of(a), lies, completion, tile_n)
+    work = ThinProduct(m, k, n, dtype_of(a), lies, completion, tile_n, widest)
     launch_on(name, pes, _program(work.run), (out, buffer), (a, b, *addends))
     return out
 
