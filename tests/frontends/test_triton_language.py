@@ -112,6 +112,7 @@ CALLS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "fma": lambda x, n, p, q: tl.fma(x, x, x),
     "full": lambda x, n, p, q: tl.full((4,), 1, tl.float32),
     "gather": lambda x, n, p, q: tl.gather(x, n, 0),
+    "gather_pointers": lambda x, n, p, q: tl.gather(p + n, n, 0),
     "histogram": lambda x, n, p, q: tl.histogram(n, 16),
     "inline_asm_elementwise": lambda x, n, p, q: tl.inline_asm_elementwise(
         "mov", "=r,r", [n], dtype=tl.int32, is_pure=True, pack=1
@@ -200,6 +201,7 @@ CALLS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
 }
 REFUSED = {
     "atomic_poll": "tl.atomic_poll: no engine of the PE waits",
+    "gather_pointers": "tl.gather of pointers",
     "dot_scaled": "tl.dot_scaled: ",
     "desc_reduce": "an atomic of a tensor descriptor",
     "inline_asm_elementwise": "tl.inline_asm_elementwise: ",

@@ -374,6 +374,8 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_gather(self, src: Value, indices: Value, axis: int) -> Value:
         """Elements of a block along an axis."""
+        if isinstance(src, PointerHandle):
+            raise refused("tl.gather of pointers: they are no numbers here; gather what they are moved on by")
         if not is_symbolic(src, indices):
             return super().create_gather(src, indices, axis)
         return _symbolic(take(src, indices, axis % src.data.ndim), indices.data.shape, src.dtype)
