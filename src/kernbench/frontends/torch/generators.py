@@ -78,7 +78,7 @@ class Generator(torch.Generator):
         return told
 
     def set_state(self, new_state: TorchTensor) -> Any:
-        """Go back to a state that was told, or its copy; of any other take the seed, if it is another, and the offset."""
+        """Go back to a state that was told, or its copy; of others take the seed, if it is another, and the offset."""
         if not self._has_offset:
             return _Host.set_state(self.host, new_state)
         if new_state.dtype is not torch.uint8 or new_state.numel() != _BYTES:

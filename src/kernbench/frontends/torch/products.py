@@ -243,7 +243,7 @@ class ThinProduct:
     def run(self, addresses: Sequence[int], tl: Any) -> None:
         """Compute this program's columns; ``addresses``: of the result, memory of the cubes, a, b and the addend."""
         out, buffer, a, b, *addend = addresses
-        panels = list(self._panels((0, self.k), share(self.n, tl), tl))
+        panels = self._panels((0, self.k), share(self.n, tl), tl)
         ahead = [self._load(b, panel, tl) for panel in panels[:_AHEAD]]
         if tl.num_programs(1) > 1:
             a = self._hand_round(a, buffer, tl)
@@ -255,7 +255,7 @@ class ThinProduct:
         cube = tl.program_id(1)
         rows, columns = part(self.k, tl.num_programs(1), cube), part(self.n, tl.num_programs(0), tl.program_id(0))
         mine = sums + cube * self.completion.out.batch * self.completion.out.dtype.itemsize
-        self._multiply(list(self._panels(rows, columns, tl)), (), (mine, a, b), tl)
+        self._multiply(self._panels(rows, columns, tl), (), (mine, a, b), tl)
 
     def _multiply(self, panels: Sequence[Panel], ahead: Sequence[Any], addresses: Sequence[int], tl: Any) -> None:
         """Multiply panels, the first of which are ``ahead``; ``addresses``: of the result, a, b and the addend."""
@@ -286,33 +286,45 @@ class ThinProduct:
                 found[row, parts, depth] = tl.reshape(tl.part(loaded, i), (self.m, parts * depth))
         return found
 
-    def _panels(self, rows: tuple[int, int], columns: tuple[int, int], tl: Any) -> Iterator[Panel]:
-        """Yield the panels of some rows and columns of B, from the first on, those of the same columns together.
+    def _panels(self, rows: tuple[int, int], columns: tuple[int, int], tl: Any) -> list[Panel]:
+        """Return the panels of some rows and columns of B, from the first on, those of the same columns together."""
+        if not (rows[1] and columns[1]):
+            return []
+        if self._is_transposed:
+            return list(self._column_panels(rows, columns))
+        return list(self._row_panels(rows, columns, tl.num_programs(0)))
 
-        Columns that lie together are read as they lie: first those that are no full tile, and smaller panels at the
-        end, so that little is left to be multiplied once all of B has come. Else all PEs of a cube read the same rows,
-        so a panel has rows of the memories of all: none of them is asked by all PEs at a time.
+    def _column_panels(self, rows: tuple[int, int], columns: tuple[int, int]) -> Iterator[Panel]:
+        """Yield panels of columns that lie together: first those that are no full tile, and smaller panels at the end.
+
+        So little is left to be multiplied once all of B has come.
         """
         (row, k), (column, n) = rows, columns
-        if not (k and n):
-            return
-        width = self.tile_n if self._is_transposed else min(n, self.widest)
-        depth = min(k, max(_DEPTH, _PANEL_BYTES // (width * self.b.dtype.itemsize) // _DEPTH * _DEPTH))
-        if not self._is_transposed:
-            parts = tl.num_programs(0)
-            apart = k // parts if k > depth else 0
-            for j, some in blocks(n, width, column):
-                for first, lines in blocks(apart, max(depth // parts, 1), row):
-                    yield Panel(first, j, lines, some, parts, apart)
-                if k > apart * parts:
-                    yield Panel(row + apart * parts, j, k - apart * parts, some)
-            return
-        odd = n % width
-        groups = [(column, odd)] * (odd > 0) + list(blocks(n - odd, width, column + odd))
+        odd, depth = n % self.tile_n, self._depth(k, self.tile_n)
+        groups = [(column, odd)] * (odd > 0) + list(blocks(n - odd, self.tile_n, column + odd))
         for j, some in groups:
             deep = depth if (j, some) != groups[-1] else max(depth // 2, _DEPTH)
             for first, lines in blocks(k, deep, row):
                 yield Panel(first, j, lines, some)
+
+    def _row_panels(self, rows: tuple[int, int], columns: tuple[int, int], parts: int) -> Iterator[Panel]:
+        """Yield panels of rows that lie together, each with rows of ``parts`` memories.
+
+        All PEs of a cube read the same rows, so none of the memories is asked by all of them at a time.
+        """
+        (row, k), (column, n) = rows, columns
+        width = min(n, self.widest)
+        depth = self._depth(k, width)
+        apart = k // parts if k > depth else 0
+        for j, some in blocks(n, width, column):
+            for first, lines in blocks(apart, max(depth // parts, 1), row):
+                yield Panel(first, j, lines, some, parts, apart)
+            if k > apart * parts:
+                yield Panel(row + apart * parts, j, k - apart * parts, some)
+
+    def _depth(self, k: int, width: int) -> int:
+        """Return how many of ``k`` rows a panel of so many columns has, at most."""
+        return min(k, max(_DEPTH, _PANEL_BYTES // (width * self.b.dtype.itemsize) // _DEPTH * _DEPTH))
 
     @property
     def _is_transposed(self) -> bool:

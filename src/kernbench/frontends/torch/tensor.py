@@ -47,8 +47,8 @@ def _run_without_elements(operator: Any, args: Any, kwargs: Any) -> Any:
     def fake(x: AhbmTensor) -> Any:
         if x.requires_grad:
             raise InputError(
-                f"flex_attention: score_mod takes a tensor of shape {tuple(x.shape)} from outside, whose gradient would "
-                "be left out; detach it, or write the attention out"
+                f"flex_attention: score_mod takes a tensor of shape {tuple(x.shape)} from outside, whose gradient "
+                "would be left out; detach it, or write the attention out"
             )
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.on_machine)
 
