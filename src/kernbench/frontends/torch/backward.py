@@ -52,7 +52,7 @@ def install(guard: AhbmGuard) -> None:
         guard.raise_taken()
         found, failed = None, None
         try:
-            # A thread of its own would be outside the simulation; the way out of inference mode allows it again.
+            # One thread, as always: the way out of inference mode allows others again.
             with see_as_program(), torch.autograd.set_multithreading_enabled(False):
                 found = run_backward(*args, **kwargs)
         except SystemError as error:  # the engine's, which misses the exception

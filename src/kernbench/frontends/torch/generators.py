@@ -12,7 +12,7 @@ from kernbench.frontends.torch.storage import TorchTensor
 
 _Host: Any = torch.Generator  # whatever that is called later
 _BYTES = 16
-_LAST = 64
+_LAST = 64  # states that copies are known of
 
 
 class Generator(torch.Generator):

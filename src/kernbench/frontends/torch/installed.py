@@ -35,6 +35,7 @@ _NAMES = (
     (_trace, "_check_trace"),
     (flex_attention, "_validate_device"),
     (flex_attention, "_warn_once"),
+    (torch._C._autograd, "_push_saved_tensors_default_hooks"),  # noqa: SLF001
     (torch._C, "_swap_tensor_impl"),  # noqa: SLF001
     (torch._C._acc, "DeviceGuard"),  # noqa: SLF001
 )
@@ -109,4 +110,6 @@ compiling.install()
 torch.backends.mha.set_fastpath_enabled(False)
 moving.install()
 backward.install(_guard)
+# A backward pass of its own thread would be outside the simulation, which is one thread.
+torch.autograd.set_multithreading_enabled(False)
 collect_at_exit()  # PyTorch loads Triton's library
