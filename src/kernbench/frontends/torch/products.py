@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, reduce
+from functools import reduce
 from itertools import groupby, zip_longest
 from operator import add
 from types import MappingProxyType
@@ -15,13 +15,20 @@ from kernbench.common.dtypes import DType
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 from kernbench.frontends.placed import whole_grid
+from kernbench.frontends.torch.block_products import (
+    Matrices,
+    PeRates,
+    Product,
+    SharedProduct,
+    choose_cubes,
+    choose_grid,
+)
 from kernbench.frontends.torch.launches import Program, dtype_of, launch, launch_on
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.placement import pes_for
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import AhbmTensor, known_tensor, new
 from kernbench.kernels.shares import blocks, part, share
-from kernbench.topology.spec import TopologySpec
 
 aten = torch.ops.aten
 _DEPTH = 64
@@ -34,149 +41,6 @@ _COMPLETING = 6
 """Blocks of the result in f32 that are in scratch at a time, at most, while sums are made and completed."""
 _LAUNCH_BYTES = 2 << 20
 """What the cubes hand to each other in the time that another launch takes."""
-
-
-@value
-class ProductGrid:
-    """How PEs share a product out: ``batches`` groups, each with rows and columns of the result split over its PEs."""
-
-    batches: int
-    rows: int
-    columns: int
-
-    @property
-    def pes(self) -> int:
-        """All of them."""
-        return self.batches * self.rows * self.columns
-
-
-@value
-class PeRates:
-    """What a PE multiplies and reads: tiles (m, k, n) of the matrix unit, each in ``tile_ns``; bytes a ns."""
-
-    tile: tuple[int, int, int]
-    tile_ns: float
-    bytes_per_ns: float
-
-    @staticmethod
-    def of(spec: TopologySpec, item: DType) -> PeRates:
-        """Those of a machine, for factors of a type."""
-        gemm = spec.pe.gemm
-        return PeRates((gemm.tile_m, gemm.tile_k, gemm.tile_n), gemm.tile_ns(item), spec.cube.links.pe_to_xbar.bw_gbs)
-
-
-@lru_cache(maxsize=4096)
-def choose_grid(rates: PeRates, pes: int, batch: int, m: int, k: int, n: int, itemsize: int) -> ProductGrid:
-    """Return the grid that is the fastest by what each PE computes and reads.
-
-    A PE computes whole tiles of the matrix unit, and reads its rows of A and its columns of B; of equal grids the one
-    that splits columns, since weights lie by output features.
-    """
-    tile_m, tile_k, tile_n = rates.tile
-    found: tuple[float, int, ProductGrid] | None = None
-    batches = min(batch, pes)
-    each = -(-batch // batches)
-    free = pes // batches
-    for rows in range(1, free + 1):
-        columns = free // rows
-        if rows > m or (rows > 1 and m // rows < tile_m // 2):
-            break
-        columns = min(columns, n)
-        own_m, own_n = -(-m // rows), -(-n // columns)
-        computed = -(-own_m // tile_m) * -(-own_n // tile_n) * -(-k // tile_k) * rates.tile_ns
-        read = (own_m + own_n) * k * itemsize / rates.bytes_per_ns
-        cost = each * (max(computed, read) + min(computed, read) / 8)
-        if found is None or cost < found[0]:
-            found = cost, rows, ProductGrid(batches, rows, columns)
-    assert found is not None, "one row of PEs is always possible"
-    return found[2]
-
-
-@value
-class Matrices:
-    """Matrices of a batch that lie somehow: elements from one to the next, from row to row, from column to column."""
-
-    batch: int
-    row: int
-    column: int
-    dtype: DType
-
-    @staticmethod
-    def of(x: AhbmTensor) -> Matrices:
-        """Those of a tensor of three axes."""
-        batch, row, column = x.stride()
-        return Matrices(batch, row, column, dtype_of(x))
-
-    def ref(self, address: int, at: tuple[int, int, int], shape: tuple[int, int], tl: Any) -> Any:
-        """Name the part of a matrix that begins at (batch, row, column)."""
-        item = self.dtype.itemsize
-        first = address + (at[0] * self.batch + at[1] * self.row + at[2] * self.column) * item
-        return tl.ref(first, shape, self.dtype, strides=(max(self.row, 1) * item, max(self.column, 1) * item))
-
-    @property
-    def is_readable(self) -> bool:
-        """True when elements do not repeat along rows or columns."""
-        return self.row > 0 and self.column > 0
-
-
-@value
-class Product:
-    """A batch of products (m, k) by (k, n), and what follows on each: ``scale``, then an addend."""
-
-    batch: int
-    m: int
-    k: int
-    n: int
-    grid: ProductGrid
-    a: Matrices
-    b: Matrices
-    out: Matrices
-    addend: Matrices | None = None
-    scale: float = 1.0
-    activation: str | None = None
-
-    def run(self, addresses: Sequence[int], tl: Any) -> None:
-        """Compute this program's part; ``addresses``: of the result, a, b and the addend."""
-        site, grid = tl.site, self.grid
-        me = site.cube * site.num_pes + site.pe
-        if me >= grid.pes:
-            return
-        group, rest = divmod(me, grid.rows * grid.columns)
-        row, column = divmod(rest, grid.columns)
-        first, batches = part(self.batch, grid.batches, group)
-        i, rows = part(self.m, grid.rows, row)
-        j, columns = part(self.n, grid.columns, column)
-        if not rows or not columns:
-            return
-        out, a, b, *addend = addresses
-        # PEs of a group begin apart: else each would ask the memory that the others ask, too.
-        apart = rows * column // grid.columns, self.k * rest // (grid.rows * grid.columns), columns * row // grid.rows
-        for z in range(first, first + batches):
-            steps: list[tuple[Any, ...]] = [("scale", self.scale)] if self.scale != 1 else []
-            if self.addend is not None:
-                steps.append(self._addend(addend[0], (z, i, j), (rows, columns), tl))
-            if self.activation is not None:
-                steps.append((self.activation,))
-            item = self.out.dtype.itemsize
-            tl.composite(
-                "gemm",
-                self.a.ref(a, (z, i, 0), (rows, self.k), tl),
-                self.b.ref(b, (z, 0, j), (self.k, columns), tl),
-                out_ptr=out + (z * self.out.batch + i * self.out.row + j * self.out.column) * item,
-                epilogue=steps,
-                out_dtype=self.out.dtype,
-                out_strides=(self.out.row * item, self.out.column * item),
-                block="least",
-                begin=apart,
-            )
-
-    def _addend(self, address: int, at: tuple[int, int, int], shape: tuple[int, int], tl: Any) -> tuple[Any, ...]:
-        assert self.addend is not None
-        if self.addend.row:
-            return "add", self.addend.ref(address, at, shape, tl)
-        item = self.addend.dtype.itemsize
-        first = address + (at[0] * self.addend.batch + at[2] * self.addend.column) * item
-        return "bias", tl.ref(first, shape[1], self.addend.dtype, strides=(self.addend.column * item,))
 
 
 @value
@@ -407,13 +271,23 @@ def multiply(
     if dtype_of(a).name not in spec.pe.gemm.macs_per_ns:
         raise InputError(f"{name} of {a.dtype}: the matrix unit has {', '.join(spec.pe.gemm.macs_per_ns)}")
     item = dtype_of(a)
-    grid = choose_grid(PeRates.of(spec, item), cubes * pes_of_cube, batch, m, k, n, item.itemsize)
+    rates = PeRates.of(spec, item)
+    _, grid = choose_grid(rates, cubes * pes_of_cube, batch, m, k, n, item.itemsize)
     used = -(-grid.pes // pes_of_cube)
     pes_each = pes_of_cube if used > 1 else grid.pes
     pes = [(sip, cube, pe) for cube in range(used) for pe in range(pes_each)]
     lies = None if addend is None else Matrices.of(addend)
     work = Product(batch, m, k, n, grid, Matrices.of(a), Matrices.of(b), Matrices.of(out), lies, scale, activation)
-    launch_on(name, pes, _program(work.run), (out,), (a, b) if addend is None else (a, b, addend))
+    read = (a, b) if addend is None else (a, b, addend)
+    by_rows = work.b.row > work.b.column
+    several = batch == 1 and used > 1
+    shares = choose_cubes(rates, used, pes_of_cube, m, k, n, item.itemsize, by_rows) if several else None
+    if shares is None:
+        launch_on(name, pes, _program(work.run), (out,), read)
+        return out
+    shared = SharedProduct(work, shares)
+    buffer: Any = new((shared.buffer_elements,), a.dtype, sip)
+    launch_on(name, pes, _program(shared.run), (out, buffer), read)
     return out
 
 
