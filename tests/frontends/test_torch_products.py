@@ -14,6 +14,17 @@ import torch  # noqa: E402
 
 import kernbench.torch  # noqa: E402, F401
 from frontends.torch_programs import AHBM, machine  # noqa: E402
+from kernbench.common.dtypes import F16  # noqa: E402
+from kernbench.frontends.torch.block_products import (  # noqa: E402
+    CubeGrid,
+    Matrices,
+    PeRates,
+    Product,
+    ProductGrid,
+    SharedProduct,
+    choose_cubes,
+)
+from kernbench.frontends.torch.launches import launch_on  # noqa: E402
 from kernbench.runtime_api.context import RuntimeContext  # noqa: E402
 from kernbench.topology.builder import resolve_topology  # noqa: E402
 
@@ -76,3 +87,44 @@ def test_a_product_on_one_pe_goes_by_the_best_blocks() -> None:
     spec = context.topology.pe.gemm
     ideal = 512**3 / spec.macs_per_ns["f16"]
     assert took < ideal * 1.1
+
+
+# Of whom each cube brings rows of A and columns of B into its memory, depends on the grid; nothing divides evenly.
+@pytest.mark.parametrize("grid", [(1, 4), (2, 2), (4, 1)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_cubes_share_a_product(grid: tuple[int, int], turned: bool) -> None:
+    (rows, columns), (m, k, n) = grid, (37, 70, 45)
+    generator = torch.Generator().manual_seed(5)
+    a, b, addend = (torch.randn(*each, generator=generator) for each in ((m, k), (n, k) if turned else (k, n), (m, n)))
+    with machine("torch.cubes=4", topology=FOUR_CUBES) as context:
+        x, y, z = (each.to(AHBM)[None] for each in (a, b, addend))
+        y = y.transpose(1, 2) if turned else y
+        out = torch.empty(1, m, n, device=AHBM)
+        lies = [Matrices.of(each) for each in (x, y, out, z)]
+        whole = Product(1, m, k, n, ProductGrid(1, 1, 1), *lies, scale=0.5)
+        within = ProductGrid(1, 2, 4)
+        shared = SharedProduct(whole, CubeGrid(rows, columns, within, columns > 1, rows > 1 or not turned))
+        buffer = torch.empty(shared.buffer_elements, device=AHBM)
+        pes = [(0, cube, pe) for cube in range(4) for pe in range(context.topology.pes_per_cube)]
+        launch_on("mm", pes, lambda *at, tl: shared.run(at, tl), (out, buffer), (x, y, z))
+        found = out[0].cpu()
+    expected = torch.addmm(addend, a, b.T if turned else b, alpha=0.5)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_four_cubes_are_faster_than_one() -> None:
+    """They were slower where eight PEs of each asked the other cubes for the same rows."""
+    took = list[float]()
+    for cubes in (1, 4):
+        with machine(f"torch.cubes={cubes}", data=False, topology=FOUR_CUBES) as context:
+            a, b = (torch.empty(n, 1024, dtype=torch.float16, device=AHBM) for n in (256, 1024))
+            a @ b.T
+            took.append(kernel_ns(context))
+    assert took[1] < 0.75 * took[0], took
+
+
+@pytest.mark.parametrize("shape", [(512, 1024, 1024), (512, 1536, 1536)])
+def test_cubes_bring_nothing_where_pes_do_better_alone(shape: tuple[int, int, int]) -> None:
+    """Where what they ask for comes in the time that they multiply, it need not be brought first."""
+    rates = PeRates.of(FOUR_CUBES.spec, F16)
+    assert choose_cubes(rates, 4, 8, *shape, 2, b_by_rows=False) is None

@@ -38,7 +38,7 @@ class ProductGrid:
 class PeRates:
     """What a PE multiplies and reads: tiles (m, k, n) of the matrix unit, each in ``tile_ns``; bytes a ns.
 
-    ``link_bytes_per_ns``: what a cube gets from others.
+    ``link_bytes_per_ns``: what reaches a cube when all ask all: links by their number, over the links on the way.
     """
 
     tile: tuple[int, int, int]
@@ -49,9 +49,12 @@ class PeRates:
     @staticmethod
     def of(spec: TopologySpec, item: DType) -> PeRates:
         """Those of a machine, for factors of a type."""
-        gemm, links = spec.pe.gemm, spec.cube.links
+        gemm, mesh = spec.pe.gemm, spec.sip.cube_mesh
+        links = 2 * ((mesh.w - 1) * mesh.h + mesh.w * (mesh.h - 1))
+        on_the_way = (mesh.w - 1 / mesh.w + mesh.h - 1 / mesh.h) / 3
+        reaches = spec.sip.links.cube_to_cube.bw_gbs * links / (mesh.w * mesh.h * on_the_way) if links else 0.0
         tile = gemm.tile_m, gemm.tile_k, gemm.tile_n
-        return PeRates(tile, gemm.tile_ns(item), links.pe_to_xbar.bw_gbs, spec.sip.links.cube_to_cube.bw_gbs)
+        return PeRates(tile, gemm.tile_ns(item), spec.cube.links.pe_to_xbar.bw_gbs, reaches)
 
 
 @lru_cache(maxsize=4096)
@@ -198,10 +201,12 @@ def choose_cubes(
 ) -> CubeGrid | None:
     """Return the grid that is the fastest by what each cube brings in, and its PEs compute and read.
 
-    None when there are neither rows nor columns for all cubes. The rows of A that a cube multiplies lie with it if all cubes share rows out; so do columns of B, unless B lies row
-    by row (``b_by_rows``).
+    None when it is faster that each PE asks for its own, while it computes. The rows of A that a cube multiplies lie
+    with it if all cubes share rows out; so do columns of B, unless B lies row by row (``b_by_rows``).
     """
-    found: tuple[float, CubeGrid] | None = None
+    ns, alone = choose_grid(rates, cubes * pes, 1, m, k, n, itemsize)
+    asked = pes * (-(-m // alone.rows) + -(-n // alone.columns)) * k * itemsize
+    least, found = max(ns, asked / rates.link_bytes_per_ns), None
     for rows in range(1, cubes + 1):
         columns = cubes // rows
         if rows * columns != cubes or rows > m or columns > n:
@@ -211,10 +216,10 @@ def choose_cubes(
         wide = max(own_n * itemsize, _ROW_BYTES) if b_by_rows else own_n * itemsize
         brought = k * (own_m * itemsize * brings_a + wide * brings_b)
         ns, within = choose_grid(rates, pes, 1, own_m, k, own_n, itemsize)
-        cost = brought / rates.link_bytes_per_ns + ns
-        if found is None or cost < found[0]:
-            found = cost, CubeGrid(rows, columns, within, brings_a, brings_b)
-    return None if found is None else found[1]
+        cost = 2 * brought / rates.link_bytes_per_ns + ns  # it comes, and goes to memory, before the first product
+        if cost < least:
+            least, found = cost, CubeGrid(rows, columns, within, brings_a, brings_b)
+    return found
 
 
 @value
@@ -263,10 +268,15 @@ class SharedProduct:
         lines, width = shape[::-1] if turned else shape
         step, element = (lies.column, lies.row) if turned else (lies.row, lies.column)
         item = lies.dtype.itemsize
-        strides = max(step, 1) * item, max(element, 1) * item
-        pieces = list(blocks(lines, max(1, _PIECE_BYTES // (width * item))))[tl.program_id(0) :: tl.num_programs(0)]
+        strides, tight = (max(step, 1) * item, max(element, 1) * item), (width * item, item)
+        most = _PIECE_BYTES // item
+        pieces = [
+            (line, column, (count, elements))
+            for column, elements in blocks(width, most)
+            for line, count in blocks(lines, max(1, most // elements))
+        ][tl.program_id(0) :: tl.num_programs(0)]
         first = len(pieces) * tl.program_id(1) // tl.num_programs(1)
-        for line, count in pieces[first:] + pieces[:first]:
-            loaded = tl.load(at + line * strides[0], (count, width), lies.dtype, strides=strides)
-            tl.store(to + line * width * item, loaded)
+        for line, column, extents in pieces[first:] + pieces[:first]:
+            loaded = tl.load(at + line * strides[0] + column * strides[1], extents, lies.dtype, strides=strides)
+            tl.store(to + line * tight[0] + column * tight[1], loaded, tight)
         return to, Matrices(0, 1, width, lies.dtype) if turned else Matrices(0, width, 1, lies.dtype)
