@@ -22,7 +22,7 @@ _ROW_BYTES = 256
 
 @value
 class ProductGrid:
-    """How PEs share a product out: ``batches`` groups, each with rows and columns of the result split over its PEs."""
+    """Shares of PEs in a product: ``batches`` groups, each with rows and columns of the result split over its PEs."""
 
     batches: int
     rows: int
@@ -36,9 +36,9 @@ class ProductGrid:
 
 @value
 class PeRates:
-    """What a PE multiplies and reads: tiles (m, k, n) of the matrix unit, each in ``tile_ns``; bytes a ns.
+    """Rates of a PE: tiles (m, k, n) of its matrix unit, each in ``tile_ns``, and bytes a ns that it reads.
 
-    ``link_bytes_per_ns``: what reaches a cube when all ask all: links by their number, over the links on the way.
+    ``link_bytes_per_ns``: so much reaches each cube when all ask all, as every byte takes its share of all links.
     """
 
     tile: tuple[int, int, int]
@@ -48,7 +48,7 @@ class PeRates:
 
     @staticmethod
     def of(spec: TopologySpec, item: DType) -> PeRates:
-        """Those of a machine, for factors of a type."""
+        """Return the rates of a machine, for factors of a type."""
         gemm, mesh = spec.pe.gemm, spec.sip.cube_mesh
         links = 2 * ((mesh.w - 1) * mesh.h + mesh.w * (mesh.h - 1))
         on_the_way = (mesh.w - 1 / mesh.w + mesh.h - 1 / mesh.h) / 3
@@ -97,7 +97,7 @@ class Matrices:
 
     @staticmethod
     def of(x: AhbmTensor) -> Matrices:
-        """Those of a tensor of three axes."""
+        """Describe a tensor of three axes."""
         batch, row, column = x.stride()
         return Matrices(batch, row, column, dtype_of(x))
 
@@ -182,7 +182,7 @@ class Product:
 
 @value
 class CubeGrid:
-    """How cubes share a product out: rows and columns of the result; ``within``: how the PEs of each share its part.
+    """Shares of cubes in a product: rows and columns of the result; ``within``: shares of the PEs of each.
 
     ``brings_a``, ``brings_b``: each cube brings the rows of A, the columns of B, that it needs into its own memory,
     since they lie with others.

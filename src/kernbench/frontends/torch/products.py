@@ -60,7 +60,7 @@ class Panel:
 
 @value
 class Completion:
-    """What makes a result of its sums: ``scale``, an addend, an activation, and the result's type."""
+    """Finish of a sum: ``scale``, an addend, an activation, and the type and place of the result."""
 
     out: Matrices
     addend: Matrices | None = None
