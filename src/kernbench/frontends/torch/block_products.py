@@ -105,7 +105,12 @@ class Matrices:
         """Name the part of a matrix that begins at (batch, row, column)."""
         item = self.dtype.itemsize
         first = address + (at[0] * self.batch + at[1] * self.row + at[2] * self.column) * item
-        return tl.ref(first, shape, self.dtype, strides=(max(self.row, 1) * item, max(self.column, 1) * item))
+        return tl.ref(first, shape, self.dtype, strides=self.strides)
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        """Bytes from row to row, and from column to column; of an axis that repeats, those of one element."""
+        return max(self.row, 1) * self.dtype.itemsize, max(self.column, 1) * self.dtype.itemsize
 
     def at(self, address: int, row: int, column: int) -> int:
         """The address of an element of the first matrix."""
@@ -266,9 +271,8 @@ class SharedProduct:
         """
         turned = lies.row < lies.column
         lines, width = shape[::-1] if turned else shape
-        step, element = (lies.column, lies.row) if turned else (lies.row, lies.column)
         item = lies.dtype.itemsize
-        strides, tight = (max(step, 1) * item, max(element, 1) * item), (width * item, item)
+        strides, tight = lies.strides[::-1] if turned else lies.strides, (width * item, item)
         most = _PIECE_BYTES // item
         pieces = [
             (line, column, (count, elements))

@@ -73,16 +73,11 @@ class Completion:
         if self.scale != 1:
             total = total * self.scale
         if self.addend is not None:
-            item = self.addend.dtype.itemsize
-            rows = m if self.addend.row else 1
-            strides = (max(self.addend.row, 1) * item, max(self.addend.column, 1) * item)
-            first = addend[0] + column * self.addend.column * item
-            total = total + tl.cast(tl.load(first, (rows, columns), self.addend.dtype, strides=strides), "f32")
+            shape, first = (m if self.addend.row else 1, columns), self.addend.at(addend[0], 0, column)
+            total = total + tl.cast(tl.load(first, shape, self.addend.dtype, strides=self.addend.strides), "f32")
         if self.activation is not None:
             total = tl.elementwise(self.activation, total)
-        item = self.out.dtype.itemsize
-        strides = (self.out.row * item, self.out.column * item)
-        tl.store(out + column * self.out.column * item, tl.cast(total, self.out.dtype), strides=strides)
+        tl.store(self.out.at(out, 0, column), tl.cast(total, self.out.dtype), strides=self.out.strides)
 
 
 @value
@@ -206,9 +201,7 @@ class ThinProduct:
         return here
 
     def _load(self, b: int, panel: Panel, tl: Any) -> Any:
-        item = self.b.dtype.itemsize
-        at = b + (panel.row * self.b.row + panel.column * self.b.column) * item
-        row, column = max(self.b.row, 1) * item, max(self.b.column, 1) * item
+        at, (row, column) = self.b.at(b, panel.row, panel.column), self.b.strides
         if self._is_transposed:
             return tl.load(at, (panel.columns, panel.depth), self.b.dtype, strides=(column, row))
         shape = (panel.parts, panel.depth, panel.columns)
