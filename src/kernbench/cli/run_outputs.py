@@ -12,6 +12,7 @@ from kernbench.common.files import replacing, writable
 from kernbench.common.late import late
 from kernbench.common.values import value
 from kernbench.library.runs import Run
+from kernbench.observe.guard import guarded
 from kernbench.observe.op_log_io import check_path, write_op_log
 from kernbench.observe.roofline_chart import roofline_charts
 from kernbench.observe.trace_filter import EVERYTHING, LINKS, TraceFilter, parse_filter
@@ -44,9 +45,12 @@ class RunFiles:
         if self.trace is not None:
             run.trace(self.trace, keep=self.keep)
             _keep_machine(self.trace, run.engine.topology, what)
+        if run.unexplained is not None and self.roofline is not None:
+            raise run.unexplained.as_error()
         if self.roofline is not None and run.live is not None and run.live.explanation is not None:
-            charts = roofline_charts(run.engine.machine.graph, run.live.explanation.rooflines)
-            late(ROOFLINE, "draw_roofline")(charts, what, self.roofline)
+            with guarded("roofline"):
+                charts = roofline_charts(run.engine.machine.graph, run.live.explanation.rooflines)
+                late(ROOFLINE, "draw_roofline")(charts, what, self.roofline)
             _keep_machine(self.roofline, run.engine.topology, what)
 
 

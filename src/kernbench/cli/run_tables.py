@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kernbench.cli.console import ReportLine, bar, facts, link_table, number, show_report, table, text, time_cells
+from kernbench.common.errors import ExplanationError
 from kernbench.common.ids import pe_name
 from kernbench.common.late import late
 from kernbench.common.units import format_size
@@ -17,6 +18,7 @@ from kernbench.common.values import state
 from kernbench.library.running import WRONG
 from kernbench.library.runs import LiveRun, Run
 from kernbench.messages.commands import BY_BLOCKS
+from kernbench.observe.guard import guarded
 from kernbench.observe.statistics import TimeShare
 from kernbench.runtime_api.launch_report import LaunchSplit
 from kernbench.runtime_api.operators import OperatorUse
@@ -155,7 +157,10 @@ class _Explanation:
         if self.live is None or self.live.explanation is None:
             return
         try:
-            yield from late(EXPLANATION, "explanation_parts")(self.live.explanation)
+            with guarded("explanation"):
+                yield from late(EXPLANATION, "explanation_parts")(self.live.explanation)
+        except ExplanationError as error:
+            yield str(error), "bold red"
         except KeyboardInterrupt:
             self.interrupted = True
 

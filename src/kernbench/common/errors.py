@@ -22,6 +22,7 @@ KernbenchError
     ├── UnsupportedError       a well-formed request that the machine cannot do
     ├── LimitReached           a run that may go no further, in simulated time or in the user's
     ├── NoDataError            a value is read in a run that does not have it
+    ├── ExplanationError       what explains a run has failed; the run itself stands
     ├── ProgramExitError       a bench, a rank or a kernel left by sys.exit
     └── VerificationError      numbers that are not what was expected
 
@@ -219,6 +220,10 @@ class UnsupportedError(RunError):
 
 class LimitReached(RunError):  # noqa: N818 - it says what happened
     """A run that was stopped because it may go no further, in simulated time or in the user's."""
+
+
+class ExplanationError(RunError):
+    """What explains, draws or reports a run has failed; the run itself stands."""
 
 
 class ProgramExitError(RunError):

@@ -14,11 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
-from kernbench.common.errors import text_of
+from kernbench.common.errors import ExplanationError, text_of
 from kernbench.common.units import ps_to_ns
 from kernbench.engine.engine import GraphEngine
 from kernbench.evaluation.sweep_spec import LARGEST
 from kernbench.observe.critical_path_model import PathPart
+from kernbench.observe.guard import guarded
 from kernbench.observe.path_resources import divide_ties, sum_causes
 from kernbench.observe.statistics import Traffic
 from kernbench.observe.trace_log import TraceLog
@@ -114,12 +115,20 @@ def measure(result: BenchResult, engine: GraphEngine, log: TraceLog | None) -> P
     """The row of a run, without what the grid says of it; with ``log``, also where its time went."""
     zero_ns, end_ns = result.completion.t_start, result.completion.t_end
     report = report_run(engine, result.links, None if log is None else log.seen.works, zero_ns)
-    found = None if log is None else explain_run(log, engine.handles, zero_ns, end_ns)
-    row = _head(result) | _report(report, found) | _traffic(report.traffic)
+    main: LaunchExplanation | None = None
+    explained: PointRow = {}
+    try:
+        with guarded("explanation"):
+            if log is not None:
+                explanation = explain_run(log, engine.handles, zero_ns, end_ns)
+                main, explained = explanation.main_launch, _tabulate_explanation(explanation)
+    except ExplanationError as error:
+        main, explained = None, {"run.verdict": str(error)}
+    row = _head(result) | _report(report, main) | _traffic(report.traffic)
     row |= tabulate_use(asdict(report.used))
     for phase in result.summary.phases:
         row |= {f"phase.{phase.phase}.busy_ns": phase.busy_ns, f"phase.{phase.phase}.bytes": phase.nbytes}
-    return row if found is None else row | _tabulate_explanation(found)
+    return row | explained
 
 
 def _head(result: BenchResult) -> PointRow:
@@ -158,12 +167,11 @@ def _worst(errors: list[float]) -> float | None:
     return None if not errors else math.nan if any(map(math.isnan, errors)) else max(errors)
 
 
-def _report(report: RunReport, found: RunExplanation | None) -> PointRow:
+def _report(report: RunReport, main: LaunchExplanation | None) -> PointRow:
     row: PointRow = {"events": report.events, "transfers": report.transfers, "records": report.records}
     for each in report.engines:
         name = f"engine.{slug(each.engine)}"
         row |= {f"{name}.busy_ns": each.busy_ns, f"{name}.occupancy": each.occupancy, f"{name}.records": each.records}
-    main = None if found is None else found.main_launch
     shown = [each for each in report.launches if main is None or each.title == main.name]
     longest = max(shown or report.launches, key=lambda each: each.total_ns, default=None)
     return row if longest is None else row | _launch(longest)

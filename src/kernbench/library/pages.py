@@ -20,6 +20,7 @@ from kernbench.library.machines import compile_machine
 from kernbench.library.progress import OnProgress
 from kernbench.library.running import RunRequest, simulate
 from kernbench.library.runs import Run, verification_document
+from kernbench.observe.guard import guarded
 from kernbench.observe.statistics import link_traffic
 from kernbench.runtime_api.bench_registry import Bench, load_bench, load_script
 from kernbench.runtime_api.frontends import frontend_settings
@@ -115,7 +116,7 @@ class PageRequest:
             ),
             on_progress,
         )
-        if run.live is None or run.live.explanation is None:
+        if run.unexplained is None and (run.live is None or run.live.explanation is None):
             raise KeyboardInterrupt  # while the run was explained
         return MadePage(page_of(run), run)
 
@@ -151,14 +152,20 @@ class PageRequest:
 
 
 def page_of(run: Run) -> Page:
-    """Return the page of a run, as far as it got. InputError for one whose explanation was interrupted."""
+    """Return the page of a run, as far as it got.
+
+    InputError for one whose explanation was interrupted, ExplanationError where it, or the page, failed.
+    """
     observed = observed_run(run)
-    return make_page(observed.engine.topology, observed)
+    with guarded("page"):
+        return make_page(observed.engine.topology, observed)
 
 
 def observed_run(run: Run) -> ObservedRun:
-    """Return what a page shows of a run. InputError as of ``page_of``."""
+    """Return what a page shows of a run. Errors as of ``page_of``."""
     live = run.live
+    if run.unexplained is not None:
+        raise run.unexplained.as_error()
     if live is None or live.log is None or live.explanation is None:
         raise InputError("page: the explanation of the run was interrupted: run again")
     begin_ns = 0.0 if run.load is None else run.load.left_out_ns

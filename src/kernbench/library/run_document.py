@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from kernbench.common.program_line import place_document
-from kernbench.library.runs import Run, verification_document
+from kernbench.library.runs import Run, RunFailure, verification_document
 from kernbench.runtime_api.launch_report import LaunchSplit
 
 
@@ -57,7 +57,9 @@ def document_of(run: Run) -> dict[str, Any]:
     if run.advised is not None:
         document["advice"] = run.advised
     explained = run.explained
-    if explained is not None:
+    if isinstance(explained, RunFailure):
+        document["explanation_failed"] = explained.text
+    elif explained is not None:
         document["explanation"] = explained
     made_with = {"params": dict(run.params), "topology": run.source, "digest": run.digest}
     return document | made_with | {"configuration": run.configuration}

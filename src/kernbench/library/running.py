@@ -17,7 +17,7 @@ from kernbench.ccl.diagnostics import trace_ccl
 from kernbench.ccl.loading import check_ccl
 from kernbench.common.complaints import show
 from kernbench.common.data_policy import DataOptions, DataPolicy
-from kernbench.common.errors import BenchError, InputError, LimitReached, RunError, text_of
+from kernbench.common.errors import BenchError, ExplanationError, InputError, LimitReached, RunError, text_of
 from kernbench.common.late import late
 from kernbench.common.program_line import ErrorPlace
 from kernbench.common.units import is_told, whole_ps
@@ -26,7 +26,7 @@ from kernbench.engine.engine import GraphEngine, Observer
 from kernbench.engine.requests import Limits
 from kernbench.library.machines import CompiledMachine, MachineLike, load_machine
 from kernbench.library.progress import OnProgress, ProgressDisplay, ProgressWatch
-from kernbench.library.runs import INTERRUPTED, LiveRun, Run, RunStatus, StatedVerdict, failure_of
+from kernbench.library.runs import INTERRUPTED, LiveRun, Run, RunFailure, RunStatus, StatedVerdict, failure_of
 from kernbench.library.wall_limit import wall_limit
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import BenchResult, BenchStatus, as_bench, run_bench, summarise
@@ -37,7 +37,7 @@ from kernbench.runtime_api.overrides import BENCH_PREFIX
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 
 if TYPE_CHECKING:
-    from kernbench.observe.sanitizer import Sanitizer
+    from kernbench.observe.sanitizer import Finding, Sanitizer
     from kernbench.observe.trace_log import TraceLog
     from kernbench.observe.verdict import RunVerdict
     from kernbench.runtime_api.run_explanation import RunExplanation
@@ -48,6 +48,7 @@ TRACE_LOG = "kernbench.observe.trace_log"
 SANITIZER = "kernbench.observe.sanitizer"
 EXPLAIN = "kernbench.runtime_api.run_explanation"
 EXPLANATION = "kernbench.library.explanations"
+GUARD = "kernbench.observe.guard"
 ADVICE = "kernbench.evaluation.advice"
 UNSANITIZED = "sanitizer: interrupted, so nothing was found out"
 WRONG = ("unwritten", "copies", "race", "slot", "message")
@@ -241,7 +242,8 @@ class _Simulation:
             data=request.data,
         )
         try:
-            advice = late(ADVICE, "advise_program")(program, request.machine.topology)
+            with late(GUARD, "guarded")("advice"):
+                advice = late(ADVICE, "advise_program")(program, request.machine.topology)
         except KeyboardInterrupt:  # what the program did is known
             return replace(found, status="INTERRUPTED", exit_code=INTERRUPTED)
         except RunError as error:
@@ -284,11 +286,8 @@ class _Simulation:
         load = None if context is None else context.operators.load
         zero_ns = 0.0 if load is None else load.left_out_ns
         end_ns = self.end_ns if result is None else result.completion.t_end
-        explanation, findings = None, None
-        if explains and log is not None:
-            explanation = late(EXPLAIN, "explain_run")(log, engine.handles, zero_ns, end_ns)
-        if explains and self.sanitizer is not None:
-            findings = self.sanitizer.findings(engine)
+        explained = self._explain(engine, zero_ns, end_ns) if explains else None
+        found_by_sanitizer = self._sanitize(engine) if explains else None
         links, works = None if result is None else result.links, None if log is None else log.seen.works
         report = report_run(engine, links, works, zero_ns)
         sim_ns = whole_ps(end_ns - zero_ns) if result is None else result.sim_ns
@@ -299,7 +298,7 @@ class _Simulation:
             bench=request.bench.name,
             status="INTERRUPTED",
             device=str(self.device),
-            verdict=_say_verdict(explanation, report, "not observed" if log is None else "not explained"),
+            verdict=_say_verdict(explained, report, "not observed" if log is None else "not explained"),
             params=params.model_dump(mode="json"),
             source=machine.source,
             digest=machine.digest,
@@ -314,10 +313,35 @@ class _Simulation:
             load=load,
             frontends=request.frontends.model_dump(mode="json", exclude_defaults=True),
             printed=engine.printed(),
-            findings=findings,
-            live=LiveRun(engine, machine, result, log, self.sanitizer, explanation),
+            remarks=(found_by_sanitizer.text,) if isinstance(found_by_sanitizer, RunFailure) else (),
+            findings=None if isinstance(found_by_sanitizer, RunFailure) else found_by_sanitizer,
+            unexplained=explained if isinstance(explained, RunFailure) else None,
+            live=LiveRun(
+                engine, machine, result, log, self.sanitizer, None if isinstance(explained, RunFailure) else explained
+            ),
         )
         return found if result is None else _with_result(found, result)
+
+    def _explain(self, engine: GraphEngine, begin_ns: float, end_ns: float) -> RunExplanation | RunFailure | None:
+        """Return where the time went, with its verdict, or why that failed; None where nobody observed."""
+        if self.log is None:
+            return None
+        try:
+            with late(GUARD, "guarded")("explanation"):
+                found: RunExplanation = late(EXPLAIN, "explain_run")(self.log, engine.handles, begin_ns, end_ns)
+                return found if found.verdict is not None else None
+        except ExplanationError as error:
+            return failure_of(error)
+
+    def _sanitize(self, engine: GraphEngine) -> tuple[Finding, ...] | RunFailure | None:
+        """Return what the sanitizer has found, or why it failed; None where it did not look."""
+        if self.sanitizer is None:
+            return None
+        try:
+            with late(GUARD, "guarded")("sanitizer"):
+                return self.sanitizer.findings(engine)
+        except ExplanationError as error:
+            return failure_of(error)
 
 
 @contextmanager
@@ -351,7 +375,7 @@ def _with_result(found: Run, result: BenchResult) -> Run:
         left=result.cleanup.left,
         unmodelled=result.unmodelled,
         operators=result.operators,
-        remarks=result.remarks,
+        remarks=(*found.remarks, *result.remarks),
         live=replace(found.live, error=failure),
     )
 
@@ -362,10 +386,14 @@ def _status(result: BenchResult, failure: Exception | None) -> RunStatus:
     return "NO_REQUESTS" if result.status is BenchStatus.NO_REQUESTS else "FAILED"
 
 
-def _say_verdict(found: RunExplanation | None, report: RunReport, why_not: str) -> RunVerdict | StatedVerdict:
-    """Return what binds a run; where nobody knows that, ``why_not`` and what was busy."""
-    if found is not None:
-        return found.verdict
+def _say_verdict(
+    explained: RunExplanation | RunFailure | None, report: RunReport, why_not: str
+) -> RunVerdict | StatedVerdict:
+    """Return what binds a run; where that is not known, ``why_not`` and what was busy."""
+    if isinstance(explained, RunFailure):
+        return StatedVerdict(explained.text)
+    if explained is not None:
+        return explained.verdict
     busiest = max(report.engines, key=lambda each: each.occupancy, default=None)
     used = [] if busiest is None else [(busiest.engine, busiest.occupancy)]
     used += [(f"link {each.src} → {each.dst}", each.utilisation) for each in report.traffic.busiest[:1]]

@@ -8,7 +8,7 @@ from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from kernbench.common import errors
-from kernbench.common.errors import InputError, KernbenchError, RunError, text_of
+from kernbench.common.errors import ExplanationError, InputError, KernbenchError, RunError, text_of
 from kernbench.common.files import plain_document, writable
 from kernbench.common.ids import pe_name
 from kernbench.common.late import late
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 RunStatus: TypeAlias = Literal["OK", "FAILED", "NO_REQUESTS", "INTERRUPTED"]
 DOCUMENT = "kernbench.library.run_document"
 EXPLANATION = "kernbench.library.explanations"
+GUARD = "kernbench.observe.guard"
 LIVE = "kernbench.library.live_outputs"
 PAGES = "kernbench.library.pages"
 HTML_ROWS = 8
@@ -112,7 +113,8 @@ class Run:
     host computed, and how often. ``operators``: those of a host library that took time, the longest first; ``remarks``:
     what a front end has to say, and why there is no advice; ``load``: how long its program loaded; ``frontends``:
     their settings, without those that nobody changed. ``findings``: of the sanitizer, if it looked. ``advised``: what
-    a change would give, as a part of the document, if asked. ``explained_before``: where the time went, likewise, of a
+    a change would give, as a part of the document, if asked. ``unexplained``: why the explanation failed.
+    ``explained_before``: where the time went, likewise, of a
     run without its engine.
     """
 
@@ -143,6 +145,7 @@ class Run:
     frontends: Mapping[str, Any] = field(default_factory=dict)
     printed: tuple[PrintedLine, ...] = ()
     findings: tuple[Finding, ...] | None = None
+    unexplained: RunFailure | None = None
     explained_before: Mapping[str, Any] | None = None
     advised: Mapping[str, Any] | None = None
     live: LiveRun | None = None
@@ -221,16 +224,27 @@ class Run:
         return make_table("comparisons", self.checks, _COMPARISONS)
 
     @property
-    def explained(self) -> Mapping[str, Any] | None:
-        """The time by its causes, as a part of the document; None where nobody observed."""
+    def explained(self) -> Mapping[str, Any] | RunFailure | None:
+        """The time by its causes, as a part of the document, or why that failed; None where nobody observed."""
+        if self.unexplained is not None:
+            return self.unexplained
         if self.live is None or self.live.explanation is None:
             return self.explained_before
-        document: Mapping[str, Any] = late(EXPLANATION, "explanation_document")(self.live.explanation)
+        try:
+            with late(GUARD, "guarded")("explanation"):
+                document: Mapping[str, Any] = late(EXPLANATION, "explanation_document")(self.live.explanation)
+        except ExplanationError as error:
+            return failure_of(error)
         return document
 
     def explain(self) -> Explanation:
-        """Return where the time went: critical paths, bounds, lines. InputError for a run that nobody observed."""
+        """Return where the time went: critical paths, bounds, lines.
+
+        InputError for a run that nobody observed, ExplanationError where the explanation failed.
+        """
         explained = self.explained
+        if isinstance(explained, RunFailure):
+            raise explained.as_error()
         if explained is None:
             why = "its explanation was interrupted" if UNEXPLAINED in self.remarks else "nobody observed it"
             raise InputError(f"the time of this run is not explained, since {why}: run again with observe=True")
@@ -239,7 +253,9 @@ class Run:
 
     def trace(self, path: str | os.PathLike[str], *, keep: TraceFilter | None = None) -> None:
         """Write a timeline for Perfetto. ``keep``: what of it; by default everything."""
-        late(LIVE, "write_timeline")(self._require_log("trace"), writable(os.fspath(path)), keep)
+        live, place = self._require_log("trace"), writable(os.fspath(path))
+        with late(GUARD, "guarded")("trace"):
+            late(LIVE, "write_timeline")(live, place, keep)
 
     def page(self, path: str | os.PathLike[str]) -> None:
         """Write the machine and the run as a page for the browser, and beside it the machine's configuration."""
@@ -248,14 +264,17 @@ class Run:
 
     def timeline(self) -> Figure:
         """Draw the engines of the PE that ran longest, over the time of its kernel."""
-        figure: Figure = late(LIVE, "draw_run")(self._require_log("timeline"), self.report.launches)
+        live = self._require_log("timeline")
+        with late(GUARD, "guarded")("timeline"):
+            figure: Figure = late(LIVE, "draw_run")(live, self.report.launches)
         return figure
 
     def roofline(self) -> Figure:
         """Draw the launches under the roofs of the machine; of a run without its engine, the bounds beside the time."""
         if self.live is None or self.live.explanation is None:
             return self.explain().roofline_figure()
-        figure: Figure = late(LIVE, "draw_roofs")(self.live, self.bench)
+        with late(GUARD, "guarded")("roofline"):
+            figure: Figure = late(LIVE, "draw_roofs")(self.live, self.bench)
         return figure
 
     @property
@@ -309,12 +328,22 @@ class Run:
     def _repr_html_(self) -> str:
         tables = (self.launches, self.phases, self.engines, self.links, self.memories, self.comparisons)
         observed = self.explained_before is not None or (self.live is not None and self.live.explanation is not None)
-        picture = [late(LIVE, "svg_of")(self.roofline())] if observed else []
-        return text_html(repr(self), *picture, *(each.to_html(HTML_ROWS) for each in tables if len(each)))
+        text, picture = repr(self), []
+        try:
+            picture = [late(LIVE, "svg_of")(self.roofline())] if observed else []
+        except ExplanationError as error:
+            text = f"{text}\n{error}"
+        return text_html(text, *picture, *(each.to_html(HTML_ROWS) for each in tables if len(each)))
 
     def __getstate__(self) -> list[Any]:
-        kept = {"live": None, "explained_before": self.explained}
-        return [kept[each.name] if each.name in kept else getattr(self, each.name) for each in fields(self)]
+        explained = self.explained
+        failed = isinstance(explained, RunFailure)
+        changed = {
+            "live": None,
+            "explained_before": None if failed else explained,
+            "unexplained": explained if failed else None,
+        }
+        return [changed.get(item.name, getattr(self, item.name)) for item in fields(self)]
 
 
 _NS = "ns in which at least one was under way"

@@ -8,9 +8,10 @@ refine the inside of a DMA's or a message's.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Literal, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,23 +39,45 @@ from kernbench.core.log import (
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.control import Report
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathChain, PathHop, PathPart, WaitedFor
+from kernbench.observe.critical_path_model import (
+    CriticalPath,
+    KernelPlace,
+    PathChain,
+    PathHop,
+    PathPart,
+    PathPlace,
+    WaitedFor,
+)
 from kernbench.observe.inside_dma import HOST_COPIES, InsideDma
 from kernbench.observe.trace_log import Seen
 from kernbench.transport import Route
 
-_OWN: dict[int, PathPart] = {
-    Kind.GEMM: PathPart.GEMM,
-    Kind.MATH: PathPart.MATH,
-    Kind.FETCH: PathPart.FETCH,
-    Kind.STORE: PathPart.STORE,
-    Kind.REQUEST: PathPart.WAIT,
-    Kind.LAUNCH: PathPart.LAUNCH,
-    Kind.ISSUE: PathPart.ISSUE,
-    Kind.FENCE: PathPart.ISSUE,
-    Kind.TILE_ISSUE: PathPart.TILE_ISSUE,
-    Kind.TRANSLATION: PathPart.TRANSLATION,
-}
+OWN_PART: Mapping[Kind, PathPart] = MappingProxyType(
+    {
+        Kind.DMA_READ: PathPart.DMA_SETUP,
+        Kind.DMA_WRITE: PathPart.DMA_SETUP,
+        Kind.GEMM: PathPart.GEMM,
+        Kind.MATH: PathPart.MATH,
+        Kind.IPCQ_COPY: PathPart.QUEUES,
+        Kind.FETCH: PathPart.FETCH,
+        Kind.STORE: PathPart.STORE,
+        Kind.ATOMIC: PathPart.DMA_SETUP,
+        Kind.MEMORY_WRITE: PathPart.HOST_TRANSFER,
+        Kind.MEMORY_READ: PathPart.HOST_TRANSFER,
+        Kind.REQUEST: PathPart.WAIT,
+        Kind.CONTROL: PathPart.CONTROL_CPU,
+        Kind.LAUNCH: PathPart.LAUNCH,
+        Kind.ISSUE: PathPart.ISSUE,
+        Kind.SEND: PathPart.DMA_SETUP,
+        Kind.TILE_ISSUE: PathPart.TILE_ISSUE,
+        Kind.RAW: PathPart.RAW,
+        Kind.CREDIT: PathPart.CREDIT,
+        Kind.TRANSLATION: PathPart.TRANSLATION,
+        Kind.FENCE: PathPart.ISSUE,
+    }
+)
+"""What a row of each kind does first, before what moves its bytes"""
+_OF_NO_PE = frozenset((PathPart.HOST_TRANSFER, PathPart.RAW))
 _CONTROL = {"Report": PathPart.UP, "BarrierArrival": PathPart.BARRIER, "BarrierRelease": PathPart.BARRIER}
 _MOVES = HOST_COPIES | {Kind.DMA_READ, Kind.DMA_WRITE, Kind.ATOMIC, Kind.SEND}
 _MEMORY: dict[int, WaitedFor] = {
@@ -64,11 +87,7 @@ _MEMORY: dict[int, WaitedFor] = {
 }
 
 
-class _PathPlace(NamedTuple):
-    """The place a path has come to: a row, at its end, at its begin, or where it had read or written its last byte."""
-
-    row: Row
-    at: Literal["end", "start", "accessed"] = "end"
+_NOWHERE = PathPlace(NONE)
 
 
 class _WaitingLine(NamedTuple):
@@ -97,14 +116,14 @@ class PathFinder:
         row, times = self.seen.machine.log.requests[handle.request_id], (handle.submitted_ps, handle.ended_ps)
         found = None if self._run is None else self._run.within(row, *times, handle.request_id)
         if found is None:
-            chain = PathChain(*times)
+            chain = self._begin_chain(*times)
             self._walk(chain, row)
             found = chain.finish(*times, handle.request_id)
         return found
 
     def of_stopped(self, handle: RequestHandle, end_ps: int) -> CriticalPath:
         """The path of a request that had not completed at ``end_ps``: from the last thing of its that had ended."""
-        chain = PathChain(handle.submitted_ps, end_ps)
+        chain = self._begin_chain(handle.submitted_ps, end_ps)
         last = self._last_row(end_ps, request_id=handle.request_id)
         if last is not None:
             chain.back_to(self._end(last), PathPart.WAIT)
@@ -113,7 +132,7 @@ class PathFinder:
 
     def of_run(self, begin_ps: int, end_ps: int) -> CriticalPath:
         """The path between two times, from the last thing that had ended then; also of a run that failed or stopped."""
-        self._run = chain = PathChain(begin_ps, end_ps, through_kernels=True)
+        self._run = chain = self._begin_chain(begin_ps, end_ps, through_kernels=True)
         last = self._last_request(end_ps)
         if last is None or (self._end(last) < end_ps and self._under_way(end_ps)):
             last = self._last_row(end_ps)
@@ -123,6 +142,9 @@ class PathFinder:
             self._walk(chain, last)
         chain.back_to(begin_ps, PathPart.HOST_WAIT)
         return chain.finish(begin_ps, end_ps)
+
+    def _begin_chain(self, begin_ps: int, end_ps: int, *, through_kernels: bool = False) -> PathChain:
+        return PathChain(begin_ps, end_ps, self.seen.rows_of_launches, through_kernels=through_kernels)
 
     def _end(self, row: Row) -> int:
         return self.seen.machine.log.rows[row + END]
@@ -147,7 +169,7 @@ class PathFinder:
         """From the end of a row to the begin of the chain."""
         walk = _Walk(self.seen, chain)
         while row >= 0:
-            first = walk.walk(_PathPlace(row))
+            first = walk.walk(PathPlace(row))
             if chain.at_ps <= chain.floor_ps:
                 return
             # What the host did of its own accord: after whatever had ended before. Where it gave up a kernel, that
@@ -171,30 +193,33 @@ class _Walk:
         self._chain = chain
         self._dma = InsideDma(seen, chain)
 
-    def walk(self, place: _PathPlace) -> Row:
+    def walk(self, place: PathPlace) -> Row:
         """Go on until the chain's begin, or until nothing was waited for: the first row on the way."""
-        following: _PathPlace | None = place
-        while following is not None and following.row >= 0 and self._chain.at_ps > self._chain.floor_ps:
-            place, following = following, self._pass(following)
-        return place.row
+        chain, following = self._chain, place
+        while following.number >= 0 and chain.at_ps > chain.floor_ps:
+            place = following
+            chain.launch_id = self._rows[place.number + LAUNCH]
+            if not chain.come_to(place):
+                break
+            following = self._pass(place)
+        return place.number
 
-    def _pass(self, place: _PathPlace) -> _PathPlace | None:
-        """Through a row, to its cause or to what ended it."""
-        row, rows = place.row, self._rows
-        self._chain.launch_id = rows[row + LAUNCH]
+    def _pass(self, place: PathPlace) -> PathPlace:
+        """Go through a row, to its cause or to what ended it; _NOWHERE where nothing was waited for."""
+        row, rows = place.number, self._rows
         if place.at != "start":
             last = rows[row + LAST]
             kind = rows[row + KIND]
             if kind == Kind.REQUEST and self._chain.at_ps == rows[row + END]:
                 self._chain.passed[row] = len(self._chain.steps), len(self._chain.hops)
             if place.at == "end" and last >= 0:
-                return self._to_write(row, last) if kind == Kind.FENCE else _PathPlace(last)
+                return self._to_write(row, last) if kind == Kind.FENCE else PathPlace(last)
             return self._inside(row, kind, place)
         return self._to_cause(row)
 
     # What rows take their own time for.
 
-    def _inside(self, row: Row, kind: int, place: _PathPlace) -> _PathPlace | None:
+    def _inside(self, row: Row, kind: int, place: PathPlace) -> PathPlace:
         """Go to the begin of a row, or to the end of the one that held it up."""
         if kind == Kind.IPCQ_COPY:  # from a message in its slot back to where it left its sender
             sent = self._seen.send_of.get(row)
@@ -205,75 +230,73 @@ class _Walk:
             line = 0 if pe is None else self._rows[row + LINE]
             before = self._dma.walk_control(row, part, pe, line)
             if before >= 0:
-                return _PathPlace(before)
+                return PathPlace(before)
             self._chain.back_to(self._rows[row + START], part, pe, line)
-            return _PathPlace(row, "start")
+            return PathPlace(row, "start")
         if kind in _MOVES:
             row = self._dma.walk(row, accessed=place.at == "accessed")
         return self._to_begin(row)
 
-    def _to_begin(self, row: Row) -> _PathPlace:
+    def _to_begin(self, row: Row) -> PathPlace:
         """Go to the begin of a row, of which the path is in what it does first: of what moves bytes, the set-up."""
-        kind, pe = self._rows[row + KIND], self._pe(row)
-        if kind in HOST_COPIES:
-            part, pe = PathPart.HOST_TRANSFER, None
-        elif kind == Kind.RAW:
-            part, pe = PathPart.FILL if pe is None else PathPart.RAW, None
-        else:
-            part = PathPart.DMA_SETUP if kind in _MOVES else _OWN[kind]
+        part, pe = OWN_PART[Kind(self._rows[row + KIND])], self._pe(row)
+        if part is PathPart.RAW and pe is None:
+            part = PathPart.FILL
+        if part in _OF_NO_PE:
+            pe = None
         self._chain.back_to(self._rows[row + START], part, pe, self._rows[row + LINE] if pe is not None else 0)
-        return _PathPlace(row, "start")
+        return PathPlace(row, "start")
 
     # What rows began after.
 
-    def _to_cause(self, row: Row) -> _PathPlace | None:
+    def _to_cause(self, row: Row) -> PathPlace:
         rows, chain = self._rows, self._chain
         cause, by = rows[row + CAUSE], rows[row + BY]
         if cause < 0:
-            return None
+            return _NOWHERE
         if rows[row + KIND] == Kind.LAUNCH and by in (By.KERNEL, By.CREDIT):
             chain.entered.append(len(chain.steps))
             if not chain.through_kernels:
-                place = _PathPlace(rows[row + PARENT])
-                chain.back_to(rows[place.row + END], PathPart.EARLIER_KERNEL)
+                place = PathPlace(rows[row + PARENT])
+                chain.back_to(rows[place.number + END], PathPart.EARLIER_KERNEL)
                 return place
         match by:
             case By.SETUP | By.QUEUE:
                 part = PathPart.DMA_SETUP if by == By.SETUP else PathPart.QUEUES
                 chain.back_to(rows[cause + START], part, self._pe(cause), rows[cause + LINE])
-                place = _PathPlace(cause, "start")
+                place = PathPlace(cause, "start")
             case By.START:
                 last = self._seen.last_order(cause)
                 chain.back_to(rows[last + END], PathPart.COMMON_START)
-                place = _PathPlace(last)
+                place = PathPlace(last)
             case By.MEMORY | By.MEMORY_RANGE | By.MEMORY_END:
                 self._note_hop(row, cause, _MEMORY[By(by)])
-                place = _PathPlace(cause, "end" if by == By.MEMORY_END else "accessed")
+                place = PathPlace(cause, "end" if by == By.MEMORY_END else "accessed")
             case By.MESSAGE | By.OPERAND if rows[cause + KIND] == Kind.IPCQ_COPY:
                 place = self._to_message(row, cause)
             case By.CREDIT | By.POLL:
                 place = self._to_credit(row, cause)
             case _:
-                place = _PathPlace(cause)
+                place = PathPlace(cause)
         return place
 
-    def _to_message(self, row: Row, message: Row) -> _PathPlace:
+    def _to_message(self, row: Row, message: Row) -> PathPlace:
         """From the end of a wait for a message to where it is in its slot, and is decoded."""
         waiting = self._note_hop(row, message, "message", self._text(self._seen.send_of.get(message, message)))
         overhead_ps = 0
         if waiting.pe is not None:
             overhead_ps = self._machine.component(pe_part(*waiting.pe, "pe_ipcq")).overhead_ps
         self._chain.back_to(self._chain.at_ps - overhead_ps, PathPart.QUEUES, waiting.pe, waiting.line)
-        return _PathPlace(message)
+        return PathPlace(message)
 
-    def _to_write(self, fence: Row, write: Row) -> _PathPlace:
+    def _to_write(self, fence: Row, write: Row) -> PathPlace:
         """From the end of a fence to where what it waited for last was in memory."""
         rows = self._rows
         waiting = _WaitingLine(self._pe(fence), rows[fence + LINE], rows[fence + READ])
         self._note_hop(fence, write, "fence", waiting=waiting)
-        return _PathPlace(write, "accessed" if rows[write + KIND] in (Kind.DMA_WRITE, Kind.ATOMIC) else "end")
+        return PathPlace(write, "accessed" if rows[write + KIND] in (Kind.DMA_WRITE, Kind.ATOMIC) else "end")
 
-    def _to_credit(self, row: Row, credit: Row) -> _PathPlace:
+    def _to_credit(self, row: Row, credit: Row) -> PathPlace:
         """From the end of a wait for a slot to where it was given back."""
         rows, chain, giver = self._rows, self._chain, self._rows[credit + CAUSE]
         if rows[row + KIND] == Kind.CONTROL:  # a kernel is over when its credits are back: nobody waited for a slot
@@ -283,7 +306,7 @@ class _Walk:
         chain.back_to(rows[credit + END], PathPart.POLL, waiting.pe, waiting.line)
         there = self._pe(credit), self._pe(giver) if giver >= 0 else None
         chain.back_to(rows[credit + START], PathPart.CREDIT, waiting.pe, waiting.line, self._way(*there))
-        return _PathPlace(credit, "start")
+        return PathPlace(credit, "start")
 
     def _way(self, a: PeCoord | None, b: PeCoord | None) -> Route | None:
         """Return the way between two PEs; None where it is not known which they are."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,7 @@ class PathPart(StrEnum):
     POLL = "poll for a credit"
     BARRIER = "barrier"
     WAIT = "issue/wait"
+    UNTRACED = "not traced further"
     RAW = "raw traffic"
     UP = "control path up"
 
@@ -195,6 +196,18 @@ def sum_by_part(steps: Iterable[PathStep]) -> tuple[Spent, ...]:
     return tuple(Spent(part, ps) for part, ps in found.items() if ps)
 
 
+class PathPlace(NamedTuple):
+    """A place that a path comes to: a row at its end, at its begin, or where it had read or written its last byte; or
+    a transfer, by its number, at its end."""
+
+    number: int
+    at: Literal["end", "start", "accessed", "transfer"] = "end"
+
+
+MOST_STEPS = 4
+"""The places that a walk may come to, for each row of the launches that it enters"""
+
+
 @state
 class PathChain:
     """A path that is being walked backwards: it has come to ``at_ps`` and does not go beyond ``floor_ps``.
@@ -202,16 +215,44 @@ class PathChain:
     What it passes on a PE belongs to the launch ``launch_id``. ``through_kernels``: it goes on through a kernel that
     the PE was busy with before; that of one launch only says for how long. ``passed``: how many steps and hops there
     were when it came to the end of a request; ``entered``: how many steps when it went into an earlier kernel.
+    ``rows_of``: the number of rows of each launch; ``n_places``: how many places of rows it has come to, and
+    ``most_places``, how many it may.
     """
 
     floor_ps: int
     at_ps: int
+    rows_of: Mapping[int, int] = field(default_factory=dict)
     launch_id: int = -1
     through_kernels: bool = False
     steps: list[PathStep] = field(default_factory=list)
     hops: list[PathHop] = field(default_factory=list)
     passed: dict[int, tuple[int, int]] = field(default_factory=dict)
     entered: list[int] = field(default_factory=list)
+    n_places: int = 0
+    most_places: int = 0
+    _instant_ps: int = -1
+    _places: set[PathPlace] = field(default_factory=set)  # those of this instant
+    _launches: set[int] = field(default_factory=set)
+
+    def come_to(self, place: PathPlace) -> bool:
+        """Return True if the walk may go on at ``place``; else it ends, and what is left of its time is not traced.
+
+        It may where time went back since the last place, or where this one is new at the instant. So a walk ends; that
+        it comes to at most ``MOST_STEPS`` places of rows for each row of the launches that it enters is checked, too.
+        """
+        if self._instant_ps != self.at_ps:
+            self._instant_ps = self.at_ps
+            self._places.clear()
+        if self.launch_id not in self._launches:
+            self._launches.add(self.launch_id)
+            self.most_places += MOST_STEPS * self.rows_of.get(self.launch_id, 0)
+        if place.at != "transfer":
+            self.n_places += 1
+        if place in self._places or self.n_places > self.most_places:
+            self.back_to(self.floor_ps, PathPart.UNTRACED)
+            return False
+        self._places.add(place)
+        return True
 
     def within(self, row: int, start_ps: int, end_ps: int, launch_id: int) -> CriticalPath | None:
         """The path of a request that this one has passed, by its row; None where that goes, or may go, another way."""

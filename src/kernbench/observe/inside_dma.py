@@ -14,7 +14,15 @@ from kernbench.common.units import ns_to_ps, transfer_ps
 from kernbench.core.log import END, KIND, LAUNCH, LINE, NONE, PART, By, Kind, Row
 from kernbench.core.observed import Carries, TransferFields, TurnFields, link_of
 from kernbench.messages.requests import PeCoord
-from kernbench.observe.critical_path_model import KernelPlace, PathChain, PathHop, PathPart, Via, WaitedFor
+from kernbench.observe.critical_path_model import (
+    KernelPlace,
+    PathChain,
+    PathHop,
+    PathPart,
+    PathPlace,
+    Via,
+    WaitedFor,
+)
 from kernbench.observe.trace_log import Seen
 from kernbench.topology.cube_spec import SramAttrs
 from kernbench.topology.hbm_spec import HbmCtrlAttrs
@@ -62,8 +70,12 @@ class InsideDma:
         return self._row
 
     def _enter(self, row: Row) -> None:
-        """Go on with a row. The networks of what the host copies are a part of their own."""
+        """Go on with a row; the way of a message is a part of its sending.
+
+        The networks of what the host copies are a part of their own.
+        """
         rows = self._seen.machine.log.rows
+        row = self._seen.send_of.get(row, row)
         self._row, self._host = row, rows[row + KIND] in HOST_COPIES
         self._pe = None if self._host else self._seen.pes[rows[row + PART]]
         self._line = 0 if self._host else rows[row + LINE]
@@ -120,7 +132,7 @@ class InsideDma:
 
     def _follow(self, number: int) -> None:
         """From the end of a transfer to where the first of those that were in its way, or their requests, left."""
-        while number >= 0:
+        while number >= 0 and self._chain.come_to(PathPlace(number, "transfer")):
             transfer = self._tables.transfer(number)
             if transfer.what == Carries.REPLY:
                 ahead = self._reply(transfer)
@@ -225,12 +237,16 @@ class InsideDma:
     def _queue(self, transfer: TransferFields[int], since_ps: int) -> None:
         """Back to ``since_ps`` over time in which a transfer waited for links: behind others, each at its own pace.
 
-        One that a memory supplied waited for that memory. Where nobody is known to have been ahead it waited for space,
-        which comes back at the pace of the way.
+        One that a memory supplied waited for that memory. Where nobody is known to have been ahead, or transfers whose
+        packets took turns were behind one another, it waited for space, which comes back at the pace of the way.
         """
         tables, chain = self._tables, self._chain
-        ahead = transfer
+        ahead, passed = transfer, set[int]()
+        since_ps = max(since_ps, chain.floor_ps)
         while chain.at_ps > since_ps and link_of(ahead.held_by) >= 0 and ahead.behind >= 0:
+            if ahead.behind in passed:
+                break
+            passed.add(ahead.behind)
             ahead = tables.transfer(ahead.behind)
             if ahead.held_by >= 0:
                 memory = self._seen.columns.parts[tables.turn(ahead.held_by).memory]

@@ -160,6 +160,12 @@ class Seen:
         return self.machine.network.links[edge.src, edge.dst]
 
     @cached_property
+    def rows_of_launches(self) -> Mapping[int, int]:
+        """The number of rows of each launch; NONE: rows of no launch."""
+        launches, counts = np.unique(self.columns.launch, return_counts=True)
+        return dict(zip(launches.tolist(), counts.tolist(), strict=True))
+
+    @cached_property
     def control_of(self) -> Mapping[Row, int]:
         """The transfer of each message of the control path, by its row."""
         numbers = np.flatnonzero(self.transfers.what == Carries.CONTROL)

@@ -108,6 +108,7 @@
     "poll for a credit": ["#c7e9c0", "the credit is there, the sender has not looked yet"],
     barrier: ["#f0e442", "PEs wait for the last to come"],
     "issue/wait": ["#d3d3d3", "what no rule explains"],
+    "not traced further": ["#e6d5d5", "the causes here lead nowhere earlier"],
     "raw traffic": ["#30b08f", "transfers that no kernel asked for"],
     "control path up": ["#6b4f8c", "completions go from the PEs to the host"],
   };
