@@ -39,7 +39,7 @@ class Experiment:
         """The run, explained; with the sums of what is said checked to the picosecond."""
         log = TraceLog()
         engine, result = self._run(self.machine, log)
-        found = explain_run(log, engine.handles, 0.0, result.sim_ns)
+        found = explain_run(log, engine.handles, result.completion.t_start, result.completion.t_end)
         for each in (found, *found.launches):
             path, roofline = each.path, each.roofline
             assert sum(step.ps for step in path.steps) == sum(share.ps for share in each.shares) == path.ps
@@ -170,6 +170,7 @@ def _check_tie(experiment: Experiment, gains: Mapping[str, int]) -> Iterator[str
 _CHECKS: Mapping[VerdictKind, Callable[[Experiment, Mapping[str, int]], Iterator[str]]] = {
     VerdictKind.BOUND: _check_bound,
     VerdictKind.LATENCY: _check_latency,
+    VerdictKind.SPREAD: lambda *_: iter(()),  # no kind is named, so what holds of all is all
     VerdictKind.TIE: _check_tie,
     VerdictKind.NOTHING: lambda *_: iter(()),
 }

@@ -139,7 +139,7 @@ def test_a_point_of_a_sweep_keeps_its_figures(monkeypatch: pytest.MonkeyPatch) -
     assert all(str(sentence).startswith(SAYS) for sentence in table.column("run.verdict"))
 
 
-class OfTheProgram(Exception):
+class ProgramError(Exception):
     """An error of a user's own."""
 
 
@@ -152,8 +152,8 @@ def test_what_is_no_fault_of_the_explanation_passes(error: BaseException) -> Non
 def test_an_error_of_the_program_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.delenv(STRICT, raising=False)
-    with pytest.raises(OfTheProgram), guarded("explanation"):
-        raise OfTheProgram
+    with pytest.raises(ProgramError), guarded("explanation"):
+        raise ProgramError
 
 
 def test_in_tests_faults_pass(monkeypatch: pytest.MonkeyPatch) -> None:

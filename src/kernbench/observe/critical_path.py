@@ -46,6 +46,7 @@ from kernbench.observe.critical_path_model import (
     PathHop,
     PathPart,
     PathPlace,
+    PathStep,
     WaitedFor,
 )
 from kernbench.observe.inside_dma import HOST_COPIES, InsideDma
@@ -182,6 +183,16 @@ class PathFinder:
             chain.back_to(self._end(row), PathPart.WAIT if gave_up else PathPart.HOST_WAIT)
 
 
+def steps_of(seen: Seen, row: Row, begin_ps: int) -> tuple[PathStep, ...]:
+    """Return what the time of a closed row was spent on, from ``begin_ps``, when it was open, to its end."""
+    rows = seen.machine.log.rows
+    end_ps, launch_id = rows[row + END], rows[row + LAUNCH]
+    chain = PathChain(begin_ps, end_ps, seen.rows_of_launches, launch_id)
+    if begin_ps < end_ps:
+        _Walk(seen, chain).walk_inside(PathPlace(row))
+    return chain.finish(begin_ps, end_ps, launch_id).steps
+
+
 class _Walk:
     """Walks ``chain`` backwards through what was ``seen``."""
 
@@ -214,13 +225,14 @@ class _Walk:
                 self._chain.passed[row] = len(self._chain.steps), len(self._chain.hops)
             if place.at == "end" and last >= 0:
                 return self._to_write(row, last) if kind == Kind.FENCE else PathPlace(last)
-            return self._inside(row, kind, place)
+            return self.walk_inside(place)
         return self._to_cause(row)
 
     # What rows take their own time for.
 
-    def _inside(self, row: Row, kind: int, place: PathPlace) -> PathPlace:
+    def walk_inside(self, place: PathPlace) -> PathPlace:
         """Go to the begin of a row, or to the end of the one that held it up."""
+        row, kind = place.number, self._rows[place.number + KIND]
         if kind == Kind.IPCQ_COPY:  # from a message in its slot back to where it left its sender
             sent = self._seen.send_of.get(row)
             return self._to_cause(row) if sent is None else self._to_begin(self._dma.walk(sent))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kernbench.common.units import ps_to_ns
 from kernbench.common.values import state, value
 from kernbench.messages.requests import PeCoord
-from kernbench.transport import Route
+from kernbench.transport import Link, Route
 
 
 class PathPart(StrEnum):
@@ -57,8 +57,9 @@ class PathPart(StrEnum):
     UP = "control path up"
 
 
-Via: TypeAlias = Route | str | None
-"""The way of a transfer, or the name of a part of the machine; None: neither"""
+Via: TypeAlias = Route | tuple[Link, ...] | str | None
+"""The way of a transfer; a link that packets waited for, with those behind it to their destination; the name of a part
+of the machine; None: none of them"""
 
 
 @value

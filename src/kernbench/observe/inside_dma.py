@@ -163,6 +163,8 @@ class InsideDma:
         Return the transfer that had been in its way, if there was one to go on with.
         """
         ahead = self._go_ahead(reply, PathPart.RESPONSE)
+        if ahead < 0:
+            ahead = self._go_to_backlog(reply, PathPart.RESPONSE)
         if ahead >= 0:
             return ahead
         turn, route = self._tables.last_turn(reply.cause), self._route(reply)
@@ -261,6 +263,8 @@ class InsideDma:
         """Back through a transfer, to its begin or to the one that had been in its way; return that one, or NONE."""
         ahead = self._go_ahead(transfer, part)
         if ahead < 0:
+            ahead = self._go_to_backlog(transfer, part)
+        if ahead < 0:
             self._split(transfer, part)
         return ahead
 
@@ -293,6 +297,31 @@ class InsideDma:
         self._note_hop(row, "link", f"{link.src} → {link.dst}", transfer.start + offset_ps)
         self._enter(row)
         return transfer.behind
+
+    def _go_to_backlog(self, transfer: TransferFields[int], part: PathPart) -> int:
+        """Back over time in which others waited for the same link, to the first that did; return that one, or NONE.
+
+        Whatever brings bytes to a link where others wait could come later, too: it is the link that takes the time.
+        """
+        index, route, chain = link_of(transfer.held_by), self._route(transfer), self._chain
+        link = self._seen.link(index) if index >= 0 else None
+        if link is None or link not in route.links:
+            return NONE
+        hop = route.links.index(link)
+        left_ps = min(chain.at_ps, transfer.end - (route.total_overhead_ps - route.offsets[hop]))
+        first = self._seen.first_of_backlog(route, hop, left_ps)
+        if first < 0:
+            return NONE
+        ahead, row = self._tables.transfer(first), self._tables.row_of(first)
+        way = self._route(ahead)
+        since_ps = ahead.end - (way.total_overhead_ps - way.offsets[way.links.index(link)])
+        if ahead.what not in _NETWORKS or row < 0 or not chain.floor_ps < since_ps < left_ps:
+            return NONE
+        self._to(left_ps, part, route)
+        self._note_hop(row, "link", f"{link.src} → {link.dst}", since_ps)
+        self._to(since_ps, PathPart.NETWORK_QUEUE, self._seen.divider.wait_at(route, hop))
+        self._enter(row)
+        return first
 
     def _to(self, when: int, part: PathPart, via: Via) -> None:
         if self._host and part in (PathPart.REQUEST, PathPart.RESPONSE):

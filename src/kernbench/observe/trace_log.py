@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from kernbench.common.ids import pe_part
 from kernbench.common.values import state
 from kernbench.core.log import LINE, NONE, WIDTH, Columns, Kind, Row
-from kernbench.core.observed import Carries, Column, TransferColumns, TransferFields, TurnColumns
+from kernbench.core.observed import Carries, Column, TransferColumns, TransferFields, TurnColumns, held_by_link
 from kernbench.engine.engine import Observer
 from kernbench.engine.machine import Machine
 from kernbench.messages.control import PeOrder
@@ -54,6 +55,17 @@ class TraceLog(Observer):
         return self._seen
 
 
+class _Passed(NamedTuple):
+    """The transfers over a link: their numbers, in the order in which they left it, and when.
+
+    ``free`` has, for each count of these, how many of them had left up to the last one that had not waited.
+    """
+
+    numbers: Column
+    left_ps: Column
+    free: Column
+
+
 class Seen:
     """The rows of a machine's log and of what was observed, as they are at one time (``state``).
 
@@ -74,6 +86,7 @@ class Seen:
         self.transfers: TransferColumns = self.tables.transfers()
         self.turns: TurnColumns = self.tables.turns()
         self.pes = [self._pe(name) for name in self.columns.parts]
+        self._passed: dict[tuple[int, int, str], _Passed] = {}
         self._take_transfers()
         self._take_rows()
 
@@ -153,6 +166,51 @@ class Seen:
                     resources[index, at] = names.setdefault(limit.resource, len(names))
                     paces[index, at] = limit.gbs
         return tuple(names), resources, paces
+
+    def first_of_backlog(self, route: Route, hop: int, left_ps: int) -> int:
+        """Find the transfer with which packets began to wait for a link, of those that left it up to ``left_ps``.
+
+        The link is number ``hop`` of ``route``, and they waited behind the same link before it. Before that transfer
+        the last one had left without a wait. NONE where the last one has.
+        """
+        entered = NONE if hop == 0 else route.links[hop - 1].index
+        key = route.links[hop].index, entered, route.links[hop].src if hop == 0 else ""
+        passed = self._passed.get(key)
+        if passed is None:
+            passed = self._passed[key] = self._find_passed(route.links[hop], entered)
+        last = int(np.searchsorted(passed.left_ps, left_ps, "right"))
+        free = int(passed.free[last])
+        return int(passed.numbers[free]) if free < last else NONE
+
+    def _find_passed(self, link: Link, entered: int) -> _Passed:
+        """Return the transfers that have come to a link by the link ``entered``, or first of all, as they left it."""
+        ways = np.full((len(self.routes), 2), NONE)  # of a head: from the start to the link, from there to the end
+        for number, route in enumerate(self.routes):
+            hop = route.links.index(link) if link in route.links else NONE
+            if hop >= 0 and (route.links[hop - 1].index if hop else NONE) == entered:
+                ways[number] = route.offsets[hop], route.total_overhead_ps - route.offsets[hop]
+        transfers = self.transfers
+        mine = np.flatnonzero((ways[transfers.route, 0] >= 0) & (transfers.end >= 0))
+        mine = mine[np.argsort(transfers.end[mine] - ways[transfers.route[mine], 1], kind="stable")]
+        left_ps = transfers.end[mine] - ways[transfers.route[mine], 1]
+        waited = transfers.end[mine] - self._find_earliest_ends(mine) >= link.serialise_ps(link.figures.packet_bytes)
+        waited &= transfers.held_by[mine] == held_by_link(link.index)
+        found_empty = transfers.start[mine] + ways[transfers.route[mine], 0] >= np.concatenate(([NONE], left_ps[:-1]))
+        places = np.arange(len(mine))
+        free = np.maximum.accumulate(np.where(waited, np.where(found_empty, places, 0), places + 1))
+        return _Passed(mine, left_ps, np.concatenate(([0], free)))
+
+    def _find_earliest_ends(self, numbers: Column) -> Column:
+        """Return when transfers would have ended if no link had held them: alone, or as memories supplied them."""
+        transfers, turns = self.transfers, self.turns
+        alone: Column = transfers.start[numbers] + transfers.zero_load[numbers]
+        replies = np.flatnonzero((transfers.what[numbers] == Carries.REPLY) & (transfers.cause[numbers] >= 0))
+        served = self.last_turn[transfers.cause[numbers[replies]]]
+        replies, served = replies[served >= 0], served[served >= 0]
+        overheads = np.array([route.total_overhead_ps for route in self.routes])
+        supplied = turns.end[served] + overheads[transfers.route[numbers[replies]]]
+        alone[replies] = np.maximum(alone[replies], supplied)
+        return alone
 
     def link(self, index: int) -> Link:
         """Return the link of an index."""

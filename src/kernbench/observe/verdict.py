@@ -1,14 +1,15 @@
 """Say what binds a launch or a run, in one sentence: a resource, latency, or resources that tie.
 
 A resource binds if the work given to it takes at least half of the time at its rate. Else the time is latency: that of
-the resource, or of the cause, which has most of the critical path. Where stages of a pipeline take as long as each
+the resource, or of the cause, which has most of the critical path, if making it faster gains much; else of no single
+kind. Where stages of a pipeline take as long as each
 other, neither gains alone. Of a whole run it says where the time went: kernels, by what binds them, copies, waits for
 other ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
@@ -21,6 +22,9 @@ from kernbench.observe.roofline import Bound, Roofline
 BINDS = 0.5
 """The share of the time from which a bound is what binds"""
 BOUND_BY = "bound by "
+NO_SINGLE_KIND = "no single kind"
+NAMED = 0.5
+"""The share of the largest gain from which a resource is named as what the latency is"""
 ON_PATH = 0.5
 """The share of a bound that the path has to have of its resource"""
 MENTIONED = 0.25
@@ -33,6 +37,7 @@ class VerdictKind(StrEnum):
 
     BOUND = "bound"
     LATENCY = "latency"
+    SPREAD = "spread"
     TIE = "tie"
     NOTHING = "nothing"
 
@@ -82,6 +87,8 @@ class Verdict:
                 return f"a tie of {join_words(self.resources)}"
             case VerdictKind.LATENCY:
                 return f"latency: {self.resources[0]}"
+            case VerdictKind.SPREAD:
+                return f"latency: {NO_SINGLE_KIND}"
             case VerdictKind.NOTHING:
                 return "nothing"
 
@@ -105,15 +112,24 @@ class Verdict:
                 share = 0.0 if self.next is None else max(self.next.share, 0.01)
                 most = f"no resource is busy more than {share:.0%}" if share else "no resource is busy"
                 return f"bound by latency: {self.resources[0]} is {self.share:.0%} of the critical path; {most}"
+            case VerdictKind.SPREAD:
+                largest = f"the largest on the path is {self.resources[0]}, {self.share:.0%}"
+                return f"bound by latency: {NO_SINGLE_KIND}; {largest}"
             case VerdictKind.NOTHING:
                 return "nothing was computed or moved"
 
 
-def judge(found: Roofline, shares: Sequence[PathShare], waits: Iterable[str] = ()) -> Verdict:
+def judge(
+    found: Roofline,
+    shares: Sequence[PathShare],
+    gains_ps: Callable[[], Mapping[str, int]],
+    waits: Iterable[str] = (),
+) -> Verdict:
     """Return the verdict on a launch, or on anything that has a path, from its bounds and the shares of its path.
 
     A bound binds if its resource, with those that tie with it, also has much of the path: else its work was done while
-    others held the launch up.
+    others held the launch up. A resource is the latency only if it gains at least half of what the best one does,
+    as ``gains_ps`` estimates.
     """
     time_ps, said = found.measured_ps, tuple(waits)
     if not time_ps:
@@ -130,8 +146,14 @@ def judge(found: Roofline, shares: Sequence[PathShare], waits: Iterable[str] = (
     if len(found.tied_with(longest.resource)) > 1:
         return _bind(found, next(each for each in found.bounds if each.resource == longest.resource), said)
     busiest = found.bounds[0] if found.bounds else None
+    kind = VerdictKind.LATENCY if len(longest.resources) == 1 else VerdictKind.TIE
+    if kind is VerdictKind.LATENCY:
+        gained = gains_ps()
+        own_ps = gained.get(longest.resource)  # None: a cause that no resource has
+        if own_ps is not None and own_ps < NAMED * max(gained.values()):
+            kind = VerdictKind.SPREAD
     return Verdict(
-        kind=VerdictKind.LATENCY if len(longest.resources) == 1 else VerdictKind.TIE,
+        kind=kind,
         time_ps=time_ps,
         resources=longest.resources,
         share=longest.ps / time_ps,

@@ -14,6 +14,7 @@ from kernbench.messages.requests import KernelLaunchMsg, MemoryReadMsg, MemoryWr
 from kernbench.observe.critical_path import PathFinder
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, PathHop, PathPart, Spent, WaitedFor
 from kernbench.observe.path_resources import PathShare
+from kernbench.observe.retiming import Retiming
 from kernbench.observe.roofline import Roofline, roofline
 from kernbench.observe.slices import SliceTime, slice_times
 from kernbench.observe.statistics import unions_ps
@@ -168,7 +169,19 @@ class LaunchExplanation(TimeExplanation):
     @cached_property
     def verdict(self) -> Verdict:
         """The verdict on what binds."""
-        return judge(self.roofline, self.shares, say_waits(self.path, self._names))
+        return judge(self.roofline, self.shares, lambda: self.gains_ps, say_waits(self.path, self._names))
+
+    @cached_property
+    def gains_ps(self) -> Mapping[str, int]:
+        """The ps that the launch gains where a resource on its path, or at work for it, is a tenth faster: an estimate.
+
+        Empty for a launch that has not ended.
+        """
+        if not self.ended:
+            return {}
+        on_path = (name for share in self.shares for name in share.resources)
+        names = dict.fromkeys([*on_path, *(bound.resource for bound in self.roofline.bounds)])
+        return Retiming(self._seen, self.request_id, tuple(names)).gains_ps()
 
     @cached_property
     def lines(self) -> tuple[LineUse, ...]:

@@ -1,0 +1,168 @@
+"""Estimate what faster resources give: a launch once more along its recorded causes, with joins taken anew.
+
+Each row takes its own time, less what a resource has of it. It begins as long after its cause as it did, and no sooner
+than the end of what else it has to wait for: the row before it on its engine, the stage before it of its tile, and for
+a report those of all other PEs. So the gain ends where another row comes last. What is not recorded, such as packets
+that take another order, is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernbench.common.values import state
+from kernbench.core.log import (
+    BY,
+    CAUSE,
+    COMMIT,
+    END,
+    KIND,
+    LAST,
+    NONE,
+    PARENT,
+    PART,
+    READ,
+    START,
+    TILE,
+    WHAT,
+    WIDTH,
+    By,
+    Kind,
+    Row,
+)
+from kernbench.observe.critical_path import steps_of
+from kernbench.observe.trace_log import Seen
+
+FASTER = 1.1
+"""The resources are as much faster as in advice"""
+Times: TypeAlias = NDArray[np.float64]
+"""A time in ps for each resource: where that one is faster"""
+_IN_ORDER = frozenset((Kind.GEMM, Kind.MATH, Kind.FETCH, Kind.STORE, Kind.ISSUE, Kind.TILE_ISSUE, Kind.LAUNCH))
+"""Kinds of which a part does one after the other"""
+_FROM_START = frozenset((By.SETUP, By.QUEUE))
+_AT_ACCESS: Mapping[int, int] = {Kind.DMA_READ: READ, Kind.DMA_WRITE: COMMIT, Kind.ATOMIC: COMMIT}
+"""The column that says when rows of a kind had read or written memory"""
+
+
+class _Gate(NamedTuple):
+    """What a row waits for: another row, and how long after its begin, or its end, that lets it begin."""
+
+    row: Row
+    lag_ps: int
+    from_start: bool = False
+
+
+@state
+class Retiming:
+    """The rows of launch ``launch_id``, timed anew where each of ``resources`` is ``FASTER``."""
+
+    seen: Seen
+    launch_id: int
+    resources: Sequence[str]
+    _rows: Sequence[int] = field(init=False)
+    _places: Mapping[str, int] = field(init=False)
+    _begin_ps: int = 0
+    _engines: dict[int, Times] = field(default_factory=dict)  # by kind: what is left of a ps of an engine's time
+    _starts: dict[Row, Times] = field(default_factory=dict)
+    _ends: dict[Row, Times] = field(default_factory=dict)
+    _parts_end: dict[Row, Times] = field(default_factory=dict)  # of a whole: the last end of its parts
+    _before: dict[tuple[int, int], Row] = field(default_factory=dict)  # by part and kind, the row before
+    _stages: dict[tuple[Row, int], Row] = field(default_factory=dict)  # by whole and tile, the stage before
+    _handled: dict[tuple[int, int], list[Row]] = field(default_factory=dict)  # messages by receiver and meaning
+
+    def __post_init__(self) -> None:
+        self._rows = self.seen.machine.log.rows
+        self._places = {name: place for place, name in enumerate(self.resources)}
+
+    def gains_ps(self) -> dict[str, int]:
+        """Return by how many ps the launch ends earlier, for each resource that is faster alone."""
+        request = self.seen.machine.log.requests[self.launch_id]
+        columns, end = self.seen.columns, self._rows[request + END]
+        self._begin_ps = self._rows[request + START]
+        meanwhile = np.flatnonzero((columns.end > self._begin_ps) & (columns.end <= end))
+        for row in (meanwhile * WIDTH).tolist():
+            self._time(row)
+        gained = self._rows[request + END] - self._end_of(request)
+        return dict(zip(self.resources, np.rint(gained).astype(int).tolist(), strict=True))
+
+    def _time(self, row: Row) -> None:
+        """Time a row anew; those that it waits for, which began before it, have been."""
+        rows = self._rows
+        kind, start, part = rows[row + KIND], rows[row + START], rows[row + PART]
+        begin = np.full(len(self.resources), -np.inf)
+        for gate in self._gates(row, start) if start >= self._begin_ps else ():
+            since = self._starts if gate.from_start else self._ends
+            ready = since.get(gate.row)
+            if ready is None and not gate.from_start:
+                ready = self._end_of(gate.row)
+            before = rows[gate.row + (START if gate.from_start else END)]
+            begin = np.maximum(begin, (before if ready is None else ready) + gate.lag_ps)
+        self._starts[row] = begin = np.where(np.isinf(begin), start, begin)
+        if rows[row + LAST] < 0:
+            end = self._ends[row] = np.maximum(begin, self._begin_ps) + self._spend(row)
+            parent = rows[row + PARENT]
+            if parent >= 0 and rows[row + END] <= rows[parent + END]:
+                self._parts_end[parent] = np.maximum(self._parts_end.get(parent, end), end)
+            if kind in _IN_ORDER:
+                self._before[part, kind] = row
+            if parent >= 0 and rows[row + TILE] >= 0:
+                self._stages[parent, rows[row + TILE]] = row
+        if kind == Kind.CONTROL:
+            number = self.seen.control_of.get(row)
+            if number is not None:
+                key = int(self.seen.transfers.dst[number]), rows[row + WHAT]
+                self._handled.setdefault(key, []).append(row)
+
+    def _gates(self, row: Row, start: int) -> list[_Gate]:
+        """Return what a row waits for: its cause, and what else is known."""
+        rows, cause, by = self._rows, self._rows[row + CAUSE], self._rows[row + BY]
+        gates = []
+        if by == By.START:
+            cause = self.seen.last_order(cause)
+        if cause >= 0:
+            if by in (By.MEMORY, By.MEMORY_RANGE):
+                done_ps = rows[cause + _AT_ACCESS.get(rows[cause + KIND], END)]
+            else:
+                done_ps = rows[cause + END]
+            if by in _FROM_START or not 0 <= rows[cause + END] <= start + rows[cause + END] - done_ps:
+                gates.append(_Gate(cause, start - rows[cause + START], from_start=True))
+            else:
+                gates.append(_Gate(cause, start - rows[cause + END]))
+        others = [self._before.get((rows[row + PART], rows[row + KIND]), NONE)] if rows[row + LAST] < 0 else []
+        if rows[row + TILE] >= 0:
+            others.append(self._stages.get((rows[row + PARENT], rows[row + TILE]), NONE))
+        if by == By.ORDER and cause >= 0:
+            others += self._handled.get((rows[row + PART], rows[cause + WHAT]), [])
+        gates += [_Gate(other, 0) for other in others if other >= 0 and other != cause and rows[other + END] <= start]
+        return gates
+
+    def _end_of(self, row: Row) -> Times:
+        """Return the ends of a row; a whole ends with the last of its parts."""
+        found = self._ends.get(row)
+        if found is not None:
+            return found
+        rows, last = self._rows, self._rows[row + LAST]
+        if row not in self._starts or last < 0 or last == row:
+            return np.full(len(self.resources), float(rows[row + END]))
+        end = self._end_of(last) + (rows[row + END] - rows[last + END])
+        parts_end = self._parts_end.get(row)
+        return end if parts_end is None else np.maximum(end, parts_end)
+
+    def _spend(self, row: Row) -> Times:
+        """Return how long a row takes. All that an engine takes is its own; tied resources give nothing alone."""
+        kind, begin_ps = self._rows[row + KIND], max(self._rows[row + START], self._begin_ps)
+        time_ps = self._rows[row + END] - begin_ps
+        if kind in _IN_ORDER and time_ps and kind in self._engines:
+            return self._engines[kind] * time_ps
+        left = np.full(len(self.resources), float(time_ps))
+        for share in self.seen.divider.share(steps_of(self.seen, row, begin_ps)):
+            if len(share.resources) == 1 and share.resources[0] in self._places:
+                left[self._places[share.resources[0]]] -= share.ps * (1 - 1 / FASTER)
+        if kind in _IN_ORDER and time_ps:
+            self._engines[kind] = left / time_ps
+        return left

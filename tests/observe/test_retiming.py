@@ -1,0 +1,101 @@
+"""What a faster resource gives, estimated along the recorded causes, beside simulations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ideal_memory import IDEAL
+from interventions import Experiment
+from kernbench.observe.critical_path_model import PathPart
+from kernbench.observe.path_resources import PathShare
+from kernbench.observe.roofline import Bound, Roofline
+from kernbench.observe.verdict import Verdict, VerdictKind, judge
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.topology import resources as of
+from kernbench.topology.builder import resolve_topology
+from path_support import SMALL
+
+ONE = DPPolicy(pe="replicate", num_cubes=1, num_pes=1)
+TWO = DPPolicy(pe="row_wise", num_cubes=1, num_pes=2)
+
+
+def experiment(kernel: Callable[..., object], dp: DPPolicy, rows: int) -> Experiment:
+    def program(torch: Any) -> None:
+        torch.launch("work", kernel, torch.zeros(rows, 64, dtype="f16", dp=dp))
+
+    return Experiment(program, resolve_topology(None, [*SMALL, *IDEAL]))
+
+
+def in_a_row(x: int, *, tl: Any) -> None:
+    a = tl.load(x, (64, 64), "f16")
+    tl.store(x, tl.exp(tl.dot(a, a)))
+
+
+def tiles(x: int, *, tl: Any) -> None:
+    """More tiles than are in flight: the stages fetch and GEMM, one behind the other."""
+    a = tl.load(x, (128, 128), "f16")
+    tl.store(x, tl.cast(tl.dot(a, a), "f16"))
+
+
+def computes_on_one_and_moves_on_the_other(x: int, *, tl: Any) -> None:
+    pe = tl.program_id(0)
+    a = tl.load(x + pe * 64 * 64 * 2, (64, 64), "f16")
+    if pe == 0:
+        for _ in range(6):
+            a = tl.exp(a)
+    else:
+        for _ in range(4):
+            a = tl.load(x + pe * 64 * 64 * 2, (64, 64), "f16") + a
+    tl.store(x + pe * 64 * 64 * 2, a)
+
+
+@pytest.mark.parametrize("kernel", [in_a_row, tiles])
+def test_on_one_pe_it_is_what_the_simulation_gives(kernel: Callable[..., object]) -> None:
+    found = experiment(kernel, ONE, 256)
+    gains = found.launch.gains_ps
+    for name in (of.GEMM, of.MATH, of.FETCH, of.STORE, of.DMA_SETUP, of.LAUNCH, of.ISSUE, "HBM"):
+        simulated = found.gain(name)
+        if name in gains and simulated is not None:
+            assert gains[name] == pytest.approx(simulated, abs=0.001 * found.time_ps), name
+
+
+def test_a_gain_ends_where_another_pe_comes_last() -> None:
+    found = experiment(computes_on_one_and_moves_on_the_other, TWO, 128)
+    gains, simulated = found.launch.gains_ps, found.gain(of.MATH)
+    assert simulated is not None
+    on_path = found.path_shares[of.MATH] * found.time_ps / 11
+    assert gains[of.MATH] == pytest.approx(simulated, abs=0.001 * found.time_ps)
+    assert gains[of.MATH] < 0.8 * on_path, "the path alone promises more"
+
+
+SHARES = (PathShare(PathPart.MATH, (of.MATH,), 400), PathShare(PathPart.FETCH, (of.FETCH,), 350))
+ROOF = Roofline(1000, (Bound(of.MATH, "pe0", 300, "bytes", 1000.0),), (), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("gains", "kind", "says"),
+    [
+        ({of.MATH: 20, of.FETCH: 40}, VerdictKind.LATENCY, "MATH is 40% of the critical path"),
+        ({of.MATH: 19, of.FETCH: 40}, VerdictKind.SPREAD, "no single kind; the largest on the path is MATH, 40%"),
+        ({}, VerdictKind.LATENCY, "MATH is 40% of the critical path"),
+    ],
+)
+def test_a_kind_is_named_that_gains_half_of_the_largest_gain(
+    gains: dict[str, int], kind: VerdictKind, says: str
+) -> None:
+    verdict = judge(ROOF, SHARES, lambda: gains)
+    assert verdict.kind is kind
+    assert verdict.sentence.startswith(f"bound by latency: {says}")
+    assert verdict.label == ("latency: MATH" if kind is VerdictKind.LATENCY else "latency: no single kind")
+
+
+def test_a_bound_that_binds_needs_no_estimate() -> None:
+    def refuse() -> dict[str, int]:
+        raise AssertionError
+
+    roof = Roofline(1000, (Bound(of.MATH, "pe0", 900, "bytes", 1000.0),), (), 1.0)
+    shares = (PathShare(PathPart.MATH, (of.MATH,), 900),)
+    assert isinstance(judge(roof, shares, refuse), Verdict)
