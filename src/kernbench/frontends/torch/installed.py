@@ -17,7 +17,16 @@ from torch.utils import backend_registration
 from kernbench.common.collector import collect_at_exit
 from kernbench.common.errors import InputError
 from kernbench.frontends.gpu import DEVICE
-from kernbench.frontends.torch import autocast, backward, compiling, current_device, device, moving, operators
+from kernbench.frontends.torch import (
+    autocast,
+    backward,
+    collectives,
+    compiling,
+    current_device,
+    device,
+    moving,
+    operators,
+)
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.modules import follow_modules
 from kernbench.frontends.torch.norms import rms_norm
@@ -38,6 +47,7 @@ _NAMES = (
     (torch._C._autograd, "_push_saved_tensors_default_hooks"),  # noqa: SLF001
     (torch._C, "_swap_tensor_impl"),  # noqa: SLF001
     (torch._C._acc, "DeviceGuard"),  # noqa: SLF001
+    *[(owner, name) for owner, name, _ in collectives.REPLACED],
 )
 
 
@@ -111,6 +121,7 @@ compiling.install()
 torch.backends.mha.set_fastpath_enabled(False)
 moving.install()
 current_device.install()
+collectives.install()
 backward.install(_guard)
 # A backward pass of its own thread would be outside the simulation, which is one thread.
 torch.autograd.set_multithreading_enabled(False)

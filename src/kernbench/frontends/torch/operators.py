@@ -20,6 +20,7 @@ from kernbench.common.errors import InputError, KernelError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import (
+    collectives,
     convolution,
     indexing,
     making,
@@ -68,6 +69,7 @@ _LOWERINGS: Mapping[TorchOperator, Lowering] = MappingProxyType(
         **making.LOWERINGS,
         **optimizers.LOWERINGS,
         **convolution.LOWERINGS,
+        **collectives.LOWERINGS,
         aten.resize_.default: lambda x, size, **_: resize(x, tuple(size)),
     }
 )
@@ -174,6 +176,8 @@ def way_of(operator: TorchOperator) -> OperatorWay:  # noqa: PLR0911 - a way a l
     own = _kernel_of(operator)
     if own is not None:
         return OperatorWay("kernel", own)
+    if operator.namespace in collectives.NAMESPACES:
+        return OperatorWay("refused", collectives.refuse)
     name = operator.overloadpacket.__name__
     if any(name.lstrip("_").startswith(each) for each in _NO_STRIDES):
         return OperatorWay("refused", refuse_layout)
@@ -368,6 +372,8 @@ class _KnownOperands:
         """Return the operands of a call; None where one is not known, or nothing could follow from them."""
         name, drawn = operator.overloadpacket.__name__, torch.Tag.nondeterministic_seeded in operator.tags
         if name in _UNWRITTEN or name == "_copy_from" or drawn or _is_view(operator):
+            return None
+        if operator.namespace in collectives.NAMESPACES:  # the copies that it makes say what is known
             return None
         targets = {id(x) for x in written_by(operator, args, kwargs)}
         flats, seen = {}, {}
