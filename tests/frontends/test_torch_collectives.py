@@ -34,8 +34,8 @@ MORE = "programs of PyTorch with more ranks than one do not run on the machine y
 
 @pytest.fixture
 def context() -> Iterator[RuntimeContext[Any]]:
-    with machine() as made, kernbench.torch.as_cuda():
-        yield made
+    with machine() as running, kernbench.torch.as_cuda():
+        yield running
 
 
 @pytest.fixture

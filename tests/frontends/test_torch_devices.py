@@ -157,6 +157,7 @@ def test_what_is_loaded_onto_the_machine_is_refused(name: str) -> None:
             torch.load(file, map_location=location)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_functions_that_are_numbered_are_known_to_torchscript(name: str) -> None:
     assert torch.jit.script(plus_one)(torch.ones(2, device=name)).tolist() == [2, 2]
 
@@ -172,9 +173,9 @@ class Wrapped(torch.Tensor):
 
     @staticmethod
     def __new__(cls, elem: Any) -> Any:
-        made = torch.Tensor._make_wrapper_subclass(cls, elem.size(), dtype=elem.dtype, device=elem.device)  # noqa: SLF001
-        made.elem = elem
-        return made
+        wrapper = torch.Tensor._make_wrapper_subclass(cls, elem.size(), dtype=elem.dtype, device=elem.device)  # noqa: SLF001
+        wrapper.elem = elem
+        return wrapper
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -230,7 +231,7 @@ def test_tensors_that_swap_what_they_are_swap_their_slots() -> None:
 def test_results_go_to_lists_of_tensors(name: str) -> None:
     x = torch.arange(12.0, device=name)
     sizes = [4, 8]
-    outs = [torch.empty(n, device=name) for n in (4, 0)]  # one is made as large as its result
+    outs = [torch.empty(n, device=name) for n in (4, 0)]  # one grows to be as large as its result
     assert torch.split_with_sizes_copy(x, sizes, 0, out=outs) is None
     assert [y.tolist() for y in outs] == [list(range(4)), list(range(4, 12))]
     rows = [torch.empty(6, device=name) for _ in range(2)]

@@ -204,9 +204,9 @@ def test_settings_of_front_ends_are_those_of_the_command() -> None:
         seen.append((torch.frontends.torch.cubes, torch.frontends.triton.order))
         torch.zeros(64, dtype="f16", name="x")
 
-    found = kb.run(program, "one-cube", settings={"torch.cubes": 4, "triton.order": "blocked"})
+    run = kb.run(program, "one-cube", settings={"torch.cubes": 4, "triton.order": "blocked"})
     assert seen == [(4, "blocked")]
-    assert found.to_dict()["frontends"] == {"torch": {"cubes": 4}, "triton": {"order": "blocked"}}
+    assert run.to_dict()["frontends"] == {"torch": {"cubes": 4}, "triton": {"order": "blocked"}}
     kb.run(program, "one-cube")
     assert seen[1:] == [(1, "cyclic")]
 

@@ -136,9 +136,9 @@ def run(torch):
 def test_settings_of_front_ends_are_the_same_at_all_points(capsys: pytest.CaptureFixture[str]) -> None:
     Path("program.py").write_text(SETTINGS)
     grid, fixed = {"torch.cubes": [1, 2]}, {"triton.order": "blocked"}
-    found = kb.sweep("program.py", "one-cube", grid=grid, settings=fixed, workers=1, folder="out")
-    assert found.to_dict()["set"] == fixed
-    times = found.table.column("sim_ns")
+    swept = kb.sweep("program.py", "one-cube", grid=grid, settings=fixed, workers=1, folder="out")
+    assert swept.to_dict()["set"] == fixed
+    times = swept.table.column("sim_ns")
     assert times[0] == kb.run("program.py", "one-cube", settings={**fixed, "torch.cubes": 1}).latency_ns
     assert times[1] == kb.run("program.py", "one-cube", settings={**fixed, "torch.cubes": 2}).latency_ns
     (Path("spec.yaml")).write_text("bench: program.py\nset: {triton.order: blocked}\ngrid: {torch.cubes: [1, 2]}\n")

@@ -40,10 +40,10 @@ def refuse(operator: TorchOperator, *_: Any, **__: Any) -> Any:
 def _check_group(group: Any) -> None:
     """Raise InputError for a group of several ranks: its name, its object, or what stands for that in an operator."""
     if isinstance(group, str):
-        found = distributed_c10d._resolve_process_group(group)  # noqa: SLF001 - how PyTorch finds it
+        ranks = distributed_c10d._resolve_process_group(group)  # noqa: SLF001 - how PyTorch finds it
     else:
-        found = group if isinstance(group, ProcessGroup) else ProcessGroup.unbox(group)
-    _check_size(found.size())
+        ranks = group if isinstance(group, ProcessGroup) else ProcessGroup.unbox(group)
+    _check_size(ranks.size())
 
 
 def _check_root(root: int) -> None:
@@ -81,7 +81,7 @@ def _one(result: Any, source: Any) -> Iterable[tuple[Any, Any]]:
     return [(result, source)]
 
 
-def _each(results: Any, sources: Any) -> Iterable[tuple[Any, Any]]:
+def _pairwise(results: Any, sources: Any) -> Iterable[tuple[Any, Any]]:
     return zip(results, sources, strict=True)
 
 
@@ -144,15 +144,15 @@ _C10D: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "broadcast_": _leaving(root_at=0),
         "reduce_": _leaving(only_work=True, root_at=1),
         "allgather_": _copying(_to_firsts),
-        "allgather_coalesced_": _copying(lambda results, sources: _each(results[0], sources), only_work=True),
-        "allgather_into_tensor_coalesced_": _copying(_each, only_work=True),
+        "allgather_coalesced_": _copying(lambda results, sources: _pairwise(results[0], sources), only_work=True),
+        "allgather_into_tensor_coalesced_": _copying(_pairwise, only_work=True),
         "_allgather_base_": _copying(_one),
         "gather_": _copying(_to_firsts, only_work=True, has_root=True),
         "reduce_scatter_": _copying(_from_firsts),
-        "reduce_scatter_tensor_coalesced_": _copying(_each, only_work=True),
+        "reduce_scatter_tensor_coalesced_": _copying(_pairwise, only_work=True),
         "_reduce_scatter_base_": _copying(_one),
         "scatter_": _copying(_from_firsts, has_root=True),
-        "alltoall_": _copying(_each),
+        "alltoall_": _copying(_pairwise),
         "alltoall_base_": _copying(_one, only_work=True),
     }
 )
