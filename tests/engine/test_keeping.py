@@ -10,8 +10,10 @@ import pytest
 from compiled import compiled
 from kernbench.common.data_policy import KEEP_BYTES, DataOptions, DataPolicy
 from kernbench.common.errors import InputError, NoDataError
+from kernbench.core.log import Log
 from kernbench.engine.engine import GraphEngine
-from kernbench.engine.keeping import COMMAND_BYTES
+from kernbench.engine.keeping import COMMAND_BYTES, Keeping
+from kernbench.engine.recorder import Recorder
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.transfers import LaterArray
@@ -166,6 +168,55 @@ def test_arrays_of_the_host_count_with_what_they_hold(small: Topology) -> None:
 
     assert not stops(2, 2 * mib + 16 * COMMAND_BYTES)
     assert stops(3, 2 * mib + 16 * COMMAND_BYTES)
+
+
+def test_arrays_of_the_host_that_were_replayed_count_no_longer(small: Topology) -> None:
+    """A loop that hands over an array and reads it never has more than one array unread."""
+    mib = 1 << 20
+
+    def program(torch: Any) -> None:
+        x = torch.empty(mib // 4, name="x")
+        for number in range(4):
+            x.copy_(np.full(mib // 4, number, np.float32))
+            assert x[0].item() == number
+
+    result = run(small, program, DataPolicy(most_bytes=mib + 16 * COMMAND_BYTES))
+    assert result.error is None
+    assert (result.data.kept, result.data.stopped) == (True, "")
+
+
+def test_arrays_of_the_host_end_the_keeping_by_themselves() -> None:
+    """They count when they are handed over, before a command that would look at the limit."""
+    recorder = Recorder(Log(), keep_data=True)
+    dropped: list[str] = []
+    keeping = Keeping(DataPolicy(most_bytes=100), recorder, recorder.log, lambda: 7000, lambda: dropped.append("all"))
+    keeping.hold(100)
+    assert (keeping.keeps, recorder.keep_data, dropped) == (True, True, [])
+    keeping.hold(1)
+    assert (keeping.keeps, recorder.keep_data, dropped) == (False, False, ["all"])
+    assert keeping.stopped == "keeping stopped at 7.00 ns simulated, past 100 B unread (--keep)"
+    keeping.hold(1)
+    assert dropped == ["all"]
+
+
+@pytest.mark.parametrize("host_bytes", [0, 1, COMMAND_BYTES - 1, COMMAND_BYTES, 3 * COMMAND_BYTES])
+@pytest.mark.parametrize("most_bytes", [0, COMMAND_BYTES - 1, COMMAND_BYTES, 3 * COMMAND_BYTES])
+@pytest.mark.parametrize("replayed", [0, 5])
+def test_keeping_stops_once_what_is_unread_is_past_the_limit(replayed: int, most_bytes: int, host_bytes: int) -> None:
+    log = Log()
+    recorder = Recorder(log, keep_data=True)
+    keeping = Keeping(DataPolicy(most_bytes=most_bytes), recorder, log, lambda: 0, lambda: None)
+    log.whats += ["replayed"] * replayed
+    keeping.note_replay()
+    keeping.hold(host_bytes)
+    n_commands = 0
+    while n_commands * COMMAND_BYTES + host_bytes <= most_bytes:
+        assert keeping.keeps, n_commands
+        assert recorder.most_commands > len(log.whats)
+        log.whats.append("a command")
+        n_commands += 1
+    assert keeping.keeps == (host_bytes <= most_bytes)
+    assert recorder.most_commands <= len(log.whats)
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,20 @@ def test_a_run_is_there_although_its_advice_is_not(raised: BaseException, status
     assert found.latency_ns == kb.run(lambda torch: torch.zeros(64, dtype="f16", name="x"), "one-cube").latency_ns
 
 
+def test_settings_of_front_ends_are_those_of_the_command() -> None:
+    seen: list[tuple[int, str]] = []
+
+    def program(torch: Any) -> None:
+        seen.append((torch.frontends.torch.cubes, torch.frontends.triton.order))
+        torch.zeros(64, dtype="f16", name="x")
+
+    run = kb.run(program, "one-cube", settings={"torch.cubes": 4, "triton.order": "blocked"})
+    assert seen == [(4, "blocked")]
+    assert run.to_dict()["frontends"] == {"torch": {"cubes": 4}, "triton": {"order": "blocked"}}
+    kb.run(program, "one-cube")
+    assert seen[1:] == [(1, "cyclic")]
+
+
 def test_limits_end_a_run() -> None:
     def loops(torch: Any) -> None:
         while True:
@@ -223,6 +237,17 @@ def test_limits_end_a_run() -> None:
         ("attention", {"params": 3}, "must be a mapping of names to values"),
         ("attention", {"machine": "one-cub"}, "did you mean 'one-cube'"),
         ("attention", {"device": "sip:7"}, "sip:7"),
+        ("attention", {"settings": {"torch.cubez": 4}}, "did you mean 'cubes'"),
+        ("attention", {"settings": {"torch.cubes": 0}}, "torch.cubes: found 0, must be at least 1"),
+        ("attention", {"settings": {"torch.cubes": object()}}, "torch.cubes: found"),
+        (
+            "attention",
+            {"settings": {"cube.hbm.num_pcs": 4}},
+            "'cube.hbm.num_pcs' is no setting of a front end, .* torch",
+        ),
+        ("attention", {"settings": {"torch": {"cubes": 4}}}, "'torch' is no setting of a front end"),
+        ("attention", {"settings": {3: 4}}, "3 is no setting of a front end"),
+        ("attention", {"settings": ["torch.cubes=4"]}, "must be a mapping of names such as torch.cubes"),
         ("attention", {"max_sim_ns": -1}, "max_sim_ns: found -1, must be a number from 0"),
         ("attention", {"ccl": "none.yaml"}, "none.yaml"),
     ],

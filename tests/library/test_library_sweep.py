@@ -127,6 +127,25 @@ def test_a_function_runs_here_and_what_fails_is_a_row() -> None:
     assert found.folder is None
 
 
+SETTINGS = """
+def run(torch):
+    torch.zeros(torch.frontends.torch.cubes * (2 if torch.frontends.triton.order == "blocked" else 1), dtype="i64")
+"""
+
+
+def test_settings_of_front_ends_are_the_same_at_all_points(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("program.py").write_text(SETTINGS)
+    grid, fixed = {"torch.cubes": [1, 2]}, {"triton.order": "blocked"}
+    swept = kb.sweep("program.py", "one-cube", grid=grid, settings=fixed, workers=1, folder="out")
+    assert swept.to_dict()["set"] == fixed
+    times = swept.table.column("sim_ns")
+    assert times[0] == kb.run("program.py", "one-cube", settings={**fixed, "torch.cubes": 1}).latency_ns
+    assert times[1] == kb.run("program.py", "one-cube", settings={**fixed, "torch.cubes": 2}).latency_ns
+    (Path("spec.yaml")).write_text("bench: program.py\nset: {triton.order: blocked}\ngrid: {torch.cubes: [1, 2]}\n")
+    assert main(["sweep", "spec.yaml", "--out", "of-command", "--jobs", "1", "--topology", "one-cube", "--json"]) == 0
+    assert [row["sim_ns"] for row in json.loads(capsys.readouterr().out)["rows"]] == times
+
+
 @pytest.mark.parametrize(
     ("program", "asked", "message"),
     [
@@ -137,6 +156,15 @@ def test_a_function_runs_here_and_what_fails_is_a_row() -> None:
         ("matmul-composit", {"grid": GRID}, "did you mean 'matmul-composite'"),
         ("matmul-composite", {"grid": GRID, "workers": 0}, "workers: found 0, must be a number from 1"),
         ("matmul-composite", {"grid": GRID, "machine": "one"}, "unknown machine 'one'"),
+        ("matmul-composite", {"grid": GRID, "settings": {"torch.cubez": 4}}, "did you mean 'cubes'"),
+        ("matmul-composite", {"grid": GRID, "settings": {"bench.k": 4}}, "'bench.k' is no setting of a front end"),
+        ("matmul-composite", {"grid": GRID, "settings": 3}, "settings: found 3, must be a mapping"),
+        (
+            "matmul-composite",
+            {"grid": GRID, "settings": {"torch.cubes": 4}, "overrides": {"torch.cubes": 2}},
+            "torch.cubes: in overrides and in settings",
+        ),
+        ("matmul-composite", {"grid": {"torch.cubes": [1, 4]}, "settings": {"torch.cubes": 4}}, "torch.cubes"),
         (print, {"grid": GRID, "folder": "out"}, "a function is known to this process alone"),
         (print, {"grid": GRID, "workers": 2}, "a function runs in this process"),
     ],

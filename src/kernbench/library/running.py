@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import kernbench.benches
 from kernbench.ccl.diagnostics import trace_ccl
 from kernbench.ccl.loading import check_ccl
-from kernbench.common.complaints import show
+from kernbench.common.complaints import one_of, show
 from kernbench.common.data_policy import DataOptions, DataPolicy
 from kernbench.common.errors import BenchError, ExplanationError, InputError, LimitReached, RunError, text_of
 from kernbench.common.late import late
@@ -31,9 +31,9 @@ from kernbench.library.wall_limit import wall_limit
 from kernbench.runtime_api.bench_registry import Bench, load_bench
 from kernbench.runtime_api.bench_runner import BenchResult, BenchStatus, as_bench, run_bench, summarise
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.frontends import FrontendSettings
+from kernbench.runtime_api.frontends import FrontendSettings, frontend_settings
 from kernbench.runtime_api.launch_report import RunReport, report_run
-from kernbench.runtime_api.overrides import BENCH_PREFIX
+from kernbench.runtime_api.overrides import BENCH_PREFIX, FRONTEND_PREFIXES, part_of
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def run(
     params: Mapping[str, object] | None = None,
     verify: bool = False,
     data: bool | None = None,
+    settings: Mapping[str, object] | None = None,
     device: str = "all",
     ccl: str | os.PathLike[str] | None = None,
     observe: bool = True,
@@ -105,11 +106,12 @@ def run(
 
     ``program``: a bench's name, ``file.py[:function]``, ``module:function``, a function of one argument, or a bench.
     Its parameters: as keywords or in ``params``. ``machine``: as ``load_machine`` takes it. ``verify``: compute
-    numbers, and check them; ``data``: keep values to be read, by default as the bench says. ``device``: ``all``, or one
-    SIP as ``sip:0``. ``ccl``: the file that configures collectives. ``observe``: keep what explains the time;
-    ``advise``: simulate what changes of the machine would give, on copies of it. ``max_sim_ns``, ``max_wall_s``: stop
-    beyond this simulated time, or after so many seconds. ``on_progress`` is called with a RunProgress twice a second,
-    from a thread of its own; ``kb.ProgressDisplay()`` shows a bar.
+    numbers, and check them; ``data``: keep values to be read, by default as the bench says. ``settings``: of the front
+    ends for PyTorch and Triton, as ``--set`` has them: ``{"torch.cubes": 4}``. ``device``: ``all``, or one SIP as
+    ``sip:0``. ``ccl``: the file that configures collectives. ``observe``: keep what explains the time; ``advise``:
+    simulate what changes of the machine would give, on copies of it. ``max_sim_ns``, ``max_wall_s``: stop beyond this
+    simulated time, or after so many seconds. ``on_progress`` is called with a RunProgress twice a second, from a thread
+    of its own; ``kb.ProgressDisplay()`` shows a bar.
 
     A program that fails does not raise: the result says so, and its ``raise_for_status`` raises. Ctrl-C ends the run,
     whose result has what was finished. InputError for a program, a machine or parameters that cannot be used.
@@ -124,6 +126,7 @@ def run(
         verify=verify,
         data=policy,
         ccl=ccl,
+        frontends=frontend_settings(setting_texts(settings or {})),
         limits=Limits(_limit("max_sim_ns", max_sim_ns), _limit("max_wall_s", max_wall_s)),
         observe=observe,
         advise=advise,
@@ -150,13 +153,27 @@ def param_texts(params: Mapping[str, object], keywords: Mapping[str, object]) ->
     twice = [name for name in keywords if name in params]
     if twice:
         raise InputError(f"{', '.join(twice)}: given as a keyword and in params; give it once")
-    texts = []
-    for name, given in {**params, **keywords}.items():
-        try:
-            texts.append(f"{BENCH_PREFIX}{name}={json.dumps(given)}")
-        except TypeError as error:
-            raise InputError(f"{name}: found {show(given)}, must be a number, a text, a list or a mapping") from error
-    return texts
+    return [_text_of(name, content, BENCH_PREFIX) for name, content in {**params, **keywords}.items()]
+
+
+def setting_texts(settings: Mapping[str, object]) -> list[str]:
+    """Return settings of front ends as ``--set`` takes them. InputError for names that are none."""
+    if not isinstance(settings, Mapping):
+        raise InputError(f"settings: found {show(settings)}, must be a mapping of names such as torch.cubes to values")
+    for name in settings:
+        if not isinstance(name, str) or part_of(name) != "frontends":
+            raise InputError(
+                f"settings: {show(name)} is no setting of a front end, which begins with one of: "
+                f"{one_of(FRONTEND_PREFIXES)}; what changes a machine goes to overrides, a bench to params"
+            )
+    return [_text_of(name, content) for name, content in settings.items()]
+
+
+def _text_of(name: str, content: object, prefix: str = "") -> str:
+    try:
+        return f"{prefix}{name}={json.dumps(content)}"
+    except TypeError as error:
+        raise InputError(f"{name}: found {show(content)}, must be a number, a text, a list or a mapping") from error
 
 
 def _limit(name: str, given: float | None) -> float | None:

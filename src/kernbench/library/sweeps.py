@@ -42,7 +42,7 @@ from kernbench.evaluation.sweep_table import (
 )
 from kernbench.library.machines import MachineLike, Overrides, load_machine
 from kernbench.library.progress import ProgressDisplay
-from kernbench.library.running import Program, find_program
+from kernbench.library.running import Program, find_program, setting_texts
 from kernbench.library.tables import LINE, Table, make_table, text_html
 
 if TYPE_CHECKING:
@@ -221,6 +221,7 @@ def sweep(
     *,
     grid: Mapping[str, Sequence[object] | Mapping[str, object]],
     overrides: Overrides | None = None,
+    settings: Mapping[str, object] | None = None,
     workers: int | None = None,
     folder: str | os.PathLike[str] | None = None,
     verify: bool = False,
@@ -230,9 +231,10 @@ def sweep(
     """Run a program at every point of a grid.
 
     ``grid``: the values of each path, as ``--set`` has them: ``{"bench.m": [64, 128], "cube.hbm.num_pcs": [4, 8]}``, or
-    a range, ``{"start": 32, "stop": 512, "factor": 2}``. ``overrides``: the same at all points. ``workers``: processes,
-    by default one for each core; 1: this one. ``folder``: where results go, and a journal: a sweep that was interrupted
-    goes on there, also one of ``kernbench sweep``. ``observe``: keep what explains the time of each point.
+    a range, ``{"start": 32, "stop": 512, "factor": 2}``. ``overrides``: the same at all points, as are ``settings`` of
+    front ends, ``{"torch.cubes": 4}``. ``workers``: processes, by default one for each core; 1: this one. ``folder``:
+    where results go, and a journal: a sweep that was interrupted goes on there, also one of ``kernbench sweep``.
+    ``observe``: keep what explains the time of each point.
 
     A name, a file and ``module:function`` run on workers; another function runs in this process, without a folder.
     What only some points trip over is their result: ``failed``. ConfigError with everything that is wrong otherwise.
@@ -245,7 +247,8 @@ def sweep(
     if not named and workers not in (None, 1):
         raise InputError(f"workers: found {workers}, and a function runs in this process: name it as module:function")
     jobs = _workers_of(workers) if named else 1
-    document = _document_of(program if named else "", grid, overrides or {}, verify=verify, observe=observe)
+    fixed = _fixed(overrides or {}, settings or {})
+    document = _document_of(program if named else "", grid, fixed, verify=verify, observe=observe)
     asked = SweepAsked(
         jobs=jobs,
         values=DataOptions(),
@@ -258,6 +261,15 @@ def sweep(
     place = None if folder is None else Path(folder)
     resume = place is not None and is_unfinished(place, plan)
     return run_planned(plan, place, make, resume=resume, on_progress=on_progress)
+
+
+def _fixed(overrides: Overrides, settings: Mapping[str, object]) -> Overrides:
+    """Return what is the same at all points. InputError for a name that is in both, and for no setting."""
+    setting_texts(settings)
+    twice = [name for name in settings if name in overrides]
+    if twice:
+        raise InputError(f"{', '.join(twice)}: in overrides and in settings; give it once")
+    return {**overrides, **settings}
 
 
 def _workers_of(given: int | None) -> int:

@@ -13,12 +13,12 @@ import torch
 import torch.cuda.nvtx
 from torch.library import fallthrough_kernel
 from torch.utils import _device
-from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_map
 
 from kernbench.common.errors import InputError, there_are
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import device
+from kernbench.frontends.torch.current_device import NUMBERED, NumberingContext
 from kernbench.frontends.torch.generators import DEFAULT, Generator
 from kernbench.frontends.torch.storage import current
 from kernbench.frontends.torch.tensor import SaysCuda, is_called_cuda
@@ -27,6 +27,10 @@ from kernbench.runtime_api.context import current_context
 _CUDA = "cuda"
 _TOOLKIT = "13.0"
 """The version of CUDA that ``torch.version.cuda`` tells: programs choose their configurations by it."""
+
+
+_DEVICE, _IS_CUDA = torch.Tensor.device, torch.Tensor.is_cuda
+"""What PyTorch knows of a tensor of any class: ``AhbmTensor`` says "cuda" by itself."""
 
 
 class _AsCuda(SaysCuda):
@@ -40,7 +44,7 @@ class _AsCuda(SaysCuda):
             return own(*args, **named)
         if "pin_memory" in named:
             named = {name: each for name, each in named.items() if name != "pin_memory"}
-        return func(*tree_map(_meant, args), **tree_map(_meant, named))
+        return NUMBERED.get(func, func)(*tree_map(_meant, args), **tree_map(_meant, named))
 
 
 def see_as_program() -> AbstractContextManager[Any]:
@@ -84,15 +88,27 @@ def _same(x: Any, *_: object, **__: object) -> Any:
 def _nothing(*_: object, **__: object) -> None: ...
 
 
+def _device_of(x: Any) -> Any:
+    """Return the device of a tensor of any class, as the program calls it."""
+    device = _DEVICE.__get__(x)
+    return torch.device(_CUDA, device.index) if device.type == DEVICE else device
+
+
+def _is_cuda(x: Any) -> bool:
+    return bool(_IS_CUDA.__get__(x) or _DEVICE.__get__(x).type == DEVICE)
+
+
 _METHODS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
         torch.device: torch.device,  # a program that makes one, or asks a tensor for it, finds what it knows
         torch.Tensor.cuda: _to_machine,
+        torch.Tensor.device.__get__: _device_of,
+        torch.Tensor.is_cuda.__get__: _is_cuda,
     }
 )
 
 
-class _Context(DeviceContext):
+class _Context(NumberingContext):
     """``with torch.device("cuda"):`` and ``torch.set_default_device``."""
 
     def __init__(self, device: Any) -> None:
@@ -140,6 +156,14 @@ def _empty_strided(size: Any, stride: Any, dtype: Any) -> Any:
 def _accelerator(check_available: bool = False) -> Any:  # noqa: ARG001 - it is available
     """Return the device, as a program asks for that of whatever machine there is."""
     return torch.device(_CUDA)
+
+
+def _make_wrapper(cls: Any, *args: Any, **named: Any) -> Any:
+    """Make a tensor of the program's own class, which wraps others: PyTorch's backward takes it for the machine's."""
+    return _MAKE_WRAPPER(cls, *map(_meant, args), **{name: _meant(x) for name, x in named.items()})
+
+
+_MAKE_WRAPPER = torch.Tensor._make_wrapper_subclass  # noqa: SLF001 - the documented way
 
 
 def _push_saving(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
@@ -223,11 +247,9 @@ def as_cuda() -> Iterator[None]:
             around.enter_context(_replace_names(torch._C._autograd, saving))  # noqa: SLF001
             # All of the host's memory is pinned. Threads that load data ask for that, too.
             around.enter_context(_replace_names(torch.Tensor, {"pin_memory": _same}))
-            around.enter_context(
-                _replace_names(
-                    torch.accelerator, {"current_accelerator": _accelerator, "synchronize": device.synchronize}
-                )
-            )
+            wrapping = {"_make_wrapper_subclass": staticmethod(_make_wrapper)}
+            around.enter_context(_replace_names(torch.Tensor, wrapping))
+            around.enter_context(_replace_names(torch.accelerator, {"current_accelerator": _accelerator}))
             around.callback(torch.set_default_device, None)
             around.enter_context(_AsCuda())
             yield

@@ -188,6 +188,10 @@ class Stream:
         """Tell whether all is done: what a program has launched is, once the launch returns."""
         return True
 
+    def is_capturing(self) -> bool:
+        """No: there are no graphs."""
+        return False
+
     def wait_stream(self, stream: Stream) -> None:
         """Nothing: what was launched before is before."""
 
@@ -248,7 +252,8 @@ default_stream = current_stream
 
 
 def set_stream(stream: Stream) -> None:
-    """There is only one."""
+    """Make the SIP of a stream the current one: it has no other stream."""
+    set_device(stream.device_index)
 
 
 @contextmanager

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
 
 from kernbench.common.errors import InputError, UnmodelledError
+from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.modules import program_place
-from kernbench.frontends.torch.storage import current
-from kernbench.frontends.torch.tensor import AhbmTensor, fetch, from_host, sip_of, to_host, without_elements, write
+from kernbench.frontends.torch.storage import TorchTensor, current
+from kernbench.frontends.torch.tensor import (
+    AhbmTensor,
+    fetch,
+    from_host,
+    resize,
+    sip_of,
+    to_host,
+    without_elements,
+    write,
+)
 
 aten = torch.ops.aten
 TorchOperator = Any
@@ -38,7 +48,10 @@ def _note(name: str) -> None:
 
 
 def on_host(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
-    """Copy what it reads to the host, compute there, copy results and what it writes back; it is listed."""
+    """Copy what it reads to the host, compute there, copy results and what it writes back; it is listed.
+
+    InputError for an operator that writes what its schema does not say.
+    """
     name = operator.overloadpacket.__name__
     here = [each for each in leaves(args, kwargs) if isinstance(each, AhbmTensor)]
     device = kwargs.get("device")
@@ -52,13 +65,16 @@ def on_host(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     if types is not None:
         copies = {key: each.float() if each.dtype in _NARROW else each for key, each in copies.items()}
     host = lambda x: copies[id(x)] if isinstance(x, AhbmTensor) else _host_device(x)  # noqa: E731
+    unwritten = _UnwrittenOperands.of(operator, args, kwargs, copies)
     try:
         found = operator(*tree_map(host, args), **tree_map(host, kwargs))
     except NotImplementedError as error:
         raise InputError(f"operator {name}: neither the machine nor PyTorch's CPU has it for these tensors") from error
+    unwritten.check(operator)
     written = {id(copies[id(x)]): x for x in written_by(operator, args, kwargs)}
-    for key, target in written.items():
-        write(target, next(each for each in copies.values() if id(each) == key), known=known)
+    for target in written.values():
+        elements = copies[id(target)]
+        write(resize(target, tuple(elements.shape)), elements, known=known)
     stays = device is not None and torch.device(device).type != DEVICE
 
     def back(x: Any) -> Any:
@@ -69,6 +85,36 @@ def on_host(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     if types is not None:
         found = _rounded(found, types, set(written))
     return tree_map(back, found)
+
+
+@value
+class _UnwrittenOperands:
+    """The copies of operands that an operator does not write, as its schema says, and what was in them.
+
+    PyTorch's own schemas are right. Those of others often leave out what is written.
+    """
+
+    pairs: tuple[tuple[TorchTensor, TorchTensor], ...] = ()
+
+    @staticmethod
+    def of(operator: TorchOperator, args: Any, kwargs: Any, copies: Mapping[int, TorchTensor]) -> _UnwrittenOperands:
+        """Return those of a call; none of an operator of PyTorch."""
+        if operator.namespace == "aten":
+            return _UnwrittenOperands()
+        targets = {id(x) for x in written_by(operator, args, kwargs)}
+        return _UnwrittenOperands(tuple([(x, x.clone()) for key, x in copies.items() if key not in targets]))
+
+    def check(self, operator: TorchOperator) -> None:
+        """Raise InputError if the operator has written one of them."""
+        if not all(x.shape == before.shape and torch.equal(_bits(x), _bits(before)) for x, before in self.pairs):
+            raise InputError(
+                f"{program_place()}: operator {operator.name()}, which the host computes, writes an operand that its "
+                f"schema does not name as written; it is {operator._schema}, write Tensor(a!) there"  # noqa: SLF001
+            )
+
+
+def _bits(x: TorchTensor) -> TorchTensor:
+    return x.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _fetched(

@@ -17,11 +17,20 @@ from torch.utils import backend_registration
 from kernbench.common.collector import collect_at_exit
 from kernbench.common.errors import InputError
 from kernbench.frontends.gpu import DEVICE
-from kernbench.frontends.torch import autocast, backward, compiling, device, moving, operators
+from kernbench.frontends.torch import (
+    autocast,
+    backward,
+    collectives,
+    compiling,
+    current_device,
+    device,
+    moving,
+    operators,
+)
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.modules import follow_modules
 from kernbench.frontends.torch.norms import rms_norm
-from kernbench.frontends.torch.tensor import AhbmTensor, dispatch_by
+from kernbench.frontends.torch.tensor import AhbmTensor, dispatch_by, is_called_cuda
 
 MADE_FOR = "2.13"
 _NAMES = (
@@ -38,6 +47,7 @@ _NAMES = (
     (torch._C._autograd, "_push_saved_tensors_default_hooks"),  # noqa: SLF001
     (torch._C, "_swap_tensor_impl"),  # noqa: SLF001
     (torch._C._acc, "DeviceGuard"),  # noqa: SLF001
+    *[(owner, name) for owner, name, _ in collectives.REPLACED],
 )
 
 
@@ -93,7 +103,8 @@ _library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
 
 def _refuse_storage(_: Any, location: str) -> None:
     """Raise InputError for ``torch.load`` onto the machine, which PyTorch would do by bytes that are not there."""
-    if location.partition(":")[0] == DEVICE:
+    name = location.partition(":")[0]
+    if name == DEVICE or (name == "cuda" and is_called_cuda()):
         raise InputError(
             f"torch.load: map_location is {location!r}, must be the host; load with map_location='cpu', "
             "then move it: load_state_dict, or .to(...)"
@@ -109,6 +120,8 @@ compiling.install()
 # The short cuts of PyTorch's encoders in evaluation are operators of their own; their parts have kernels here.
 torch.backends.mha.set_fastpath_enabled(False)
 moving.install()
+current_device.install()
+collectives.install()
 backward.install(_guard)
 # A backward pass of its own thread would be outside the simulation, which is one thread.
 torch.autograd.set_multithreading_enabled(False)

@@ -13,11 +13,15 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+import typing_extensions
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from kernbench.common.values import state, value
 
-_LIBRARIES = tuple(os.path.dirname(path) + os.sep for path in (torch.__file__, os.path.dirname(__file__)))
+_LIBRARIES = (
+    *[os.path.dirname(path) + os.sep for path in (torch.__file__, os.path.dirname(__file__))],
+    typing_extensions.__file__,  # PyTorch marks what is deprecated by it
+)
 MOST_NOTED = 1 << 16
 """Nodes of backward whose module is remembered, at most."""
 

@@ -6,6 +6,8 @@ PyTorch makes it, and knows where it is to be; its first forward makes it there.
 
 from __future__ import annotations
 
+import copyreg
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -27,11 +29,35 @@ def _refuse_gradient(_: Any) -> None:
     )
 
 
+def _slots_of(kind: type) -> set[str]:
+    """Return the names of a class's slots, as copies and pickles take them."""
+    return set(copyreg._slotnames(kind))  # type: ignore[attr-defined]  # noqa: SLF001 - as torch.utils.swap_tensors asks
+
+
+def _take_slots(x: Any) -> dict[str, Any]:
+    """Empty the slots of a tensor, and return what they had."""
+    values = {}
+    for name in _slots_of(type(x)):
+        with suppress(AttributeError):  # nothing is in it
+            values[name] = getattr(x, name)
+            delattr(x, name)
+    return values
+
+
 def _swap(x: Any, y: Any) -> None:
-    """Let two tensors change what they are. A graph that still holds ``x`` keeps what it was, and gives no gradient."""
+    """Let two tensors change what they are. A graph that still holds ``x`` keeps what it was, and gives no gradient.
+
+    RuntimeError, as PyTorch's, for classes with different slots.
+    """
+    if _slots_of(type(x)) != _slots_of(type(y)):
+        raise RuntimeError("Cannot swap t1 and t2 if they have different slots")
     if x._use_count() > 1 and x.is_leaf and x.requires_grad:  # noqa: SLF001 - as torch.utils.swap_tensors asks
         get_gradient_edge(x).node.register_prehook(_refuse_gradient)
+    slots_of_x, slots_of_y = _take_slots(x), _take_slots(y)
     x.__class__, y.__class__ = y.__class__, x.__class__
+    for tensor, slots in ((x, slots_of_y), (y, slots_of_x)):
+        for name, content in slots.items():
+            setattr(tensor, name, content)
     x.__dict__, y.__dict__ = y.__dict__, x.__dict__
     torch._C._swap_tensor_impl(x, y)  # noqa: SLF001 - as torch.utils.swap_tensors does
 

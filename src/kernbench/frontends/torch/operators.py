@@ -20,6 +20,7 @@ from kernbench.common.errors import InputError, KernelError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch import (
+    collectives,
     convolution,
     indexing,
     making,
@@ -68,6 +69,7 @@ _LOWERINGS: Mapping[TorchOperator, Lowering] = MappingProxyType(
         **making.LOWERINGS,
         **optimizers.LOWERINGS,
         **convolution.LOWERINGS,
+        **collectives.LOWERINGS,
         aten.resize_.default: lambda x, size, **_: resize(x, tuple(size)),
     }
 )
@@ -174,6 +176,8 @@ def way_of(operator: TorchOperator) -> OperatorWay:  # noqa: PLR0911 - a way a l
     own = _kernel_of(operator)
     if own is not None:
         return OperatorWay("kernel", own)
+    if operator.namespace in collectives.NAMESPACES:
+        return OperatorWay("refused", collectives.refuse)
     name = operator.overloadpacket.__name__
     if any(name.lstrip("_").startswith(each) for each in _NO_STRIDES):
         return OperatorWay("refused", refuse_layout)
@@ -201,7 +205,9 @@ def _kernel_of(operator: TorchOperator) -> Callable[[TorchOperator, Any, Any], A
         defined = OPDEFS.get(operator._schema.name)  # noqa: SLF001 - what subclasses look at
         return None if defined is None else lambda _, args, kwargs: defined._init_fn(*args, **kwargs)  # noqa: SLF001
     by_name = making.BY_NAME.get(operator.overloadpacket.__name__)
-    return None if by_name is None else lambda op, args, kwargs: by_name(op, *args, **kwargs)
+    if by_name is None or any(argument.is_out for argument in operator._schema.arguments):  # noqa: SLF001
+        return None
+    return lambda op, args, kwargs: by_name(op, *args, **kwargs)
 
 
 def _way_by_parts(operator: TorchOperator) -> OperatorWay:
@@ -301,13 +307,22 @@ def _form_without_out(operator: TorchOperator) -> TorchOperator | None:
 
 def _write_out(operator: TorchOperator, form: TorchOperator, args: Any, kwargs: Any) -> Any:
     """Carry out the form that makes results, and copy them to where they are to be, made as large as they are."""
-    outs = {each.name: kwargs[each.name] for each in operator._schema.arguments if each.is_out}  # noqa: SLF001
-    found = form(*args, **{name: x for name, x in kwargs.items() if name not in outs})
-    results = found if isinstance(found, list | tuple) else [found]
-    for target, result in zip(outs.values(), results, strict=True):
+    outs = {argument.name: kwargs[argument.name] for argument in operator._schema.arguments if argument.is_out}  # noqa: SLF001
+    options = {name: x for name, x in kwargs.items() if name not in outs}
+    targets = leaves(tuple(outs.values()), {})
+    if any(argument.name == "device" for argument in form._schema.arguments):  # noqa: SLF001 - a factory
+        options["device"] = targets[0].on_machine
+    results = leaves((form(*args, **options),), {})
+    if len(results) != len(targets):
+        raise InputError(
+            f"{program_place()}: {operator.overloadpacket.__name__}: out has {len(targets)} tensors, must have "
+            f"{len(results)}, one for each result"
+        )
+    for target, result in zip(targets, results, strict=True):
         resize(target, tuple(result.shape)).copy_(result)
-    written = tuple(outs.values())
-    return written[0] if len(written) == 1 else written
+    if not operator._schema.returns:  # noqa: SLF001 - forms with lists
+        return None
+    return targets[0] if len(targets) == 1 else tuple(outs.values())
 
 
 def _is_view(operator: TorchOperator) -> bool:
@@ -357,6 +372,8 @@ class _KnownOperands:
         """Return the operands of a call; None where one is not known, or nothing could follow from them."""
         name, drawn = operator.overloadpacket.__name__, torch.Tag.nondeterministic_seeded in operator.tags
         if name in _UNWRITTEN or name == "_copy_from" or drawn or _is_view(operator):
+            return None
+        if operator.namespace in collectives.NAMESPACES:  # the copies that it makes say what is known
             return None
         targets = {id(x) for x in written_by(operator, args, kwargs)}
         flats, seen = {}, {}

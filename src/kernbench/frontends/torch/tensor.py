@@ -81,7 +81,9 @@ class AhbmTensor(Placed, torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Carry out an operator; PyTorch calls this for every one."""
+        """Carry out an operator; NotImplemented where it also takes tensors of a class that wraps others."""
+        if not all(issubclass(kind, AhbmTensor | FakeTensor) for kind in types):
+            return NotImplemented
         if FakeTensor in types:
             return _run_without_elements(func, args, kwargs or {})
         return _dispatch.run(func, args, kwargs or {})

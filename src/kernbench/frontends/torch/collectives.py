@@ -1,0 +1,241 @@
+"""PyTorch's ranks: the collectives of a group of one rank are copies; groups of more ranks are refused.
+
+The schemas of c10d's operators do not say what they write, so the host cannot compute one for the machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import ProcessGroup, Work, _create_work_from_future
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import comm
+
+from kernbench.common.errors import InputError
+from kernbench.frontends.torch.modules import program_place
+from kernbench.runtime_api.context import current_context
+
+TorchOperator = Any
+NAMESPACES = frozenset(["c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"])
+"""Of the operators by which ranks exchange tensors."""
+_ONE_RANK = "programs of PyTorch with more ranks than one do not run on the machine yet; run one rank"
+
+
+def refuse(operator: TorchOperator, *_: Any, **__: Any) -> Any:
+    """Raise InputError for an exchange between ranks that has no lowering here."""
+    raise InputError(
+        f"{program_place()}: operator {operator.name()} of a tensor of the machine: its schema does not say what it "
+        "writes, so the host cannot compute it; move its tensors to the host, .cpu(), and the results back"
+    )
+
+
+# a group of one rank
+
+
+def _check_group(group: Any) -> None:
+    """Raise InputError for a group of several ranks: its name, its object, or what stands for that in an operator."""
+    if isinstance(group, str):
+        ranks = distributed_c10d._resolve_process_group(group)  # noqa: SLF001 - how PyTorch finds it
+    else:
+        ranks = group if isinstance(group, ProcessGroup) else ProcessGroup.unbox(group)
+    _check_size(ranks.size())
+
+
+def _check_root(root: int) -> None:
+    if root != 0:
+        raise InputError(f"{program_place()}: a collective with root {root}: its group has rank 0 alone")
+
+
+def _put(target: Any, source: Any) -> None:
+    """Copy what the only rank has sent. InputError where the place for it has another size or type."""
+    if (target.numel(), target.dtype) != (source.numel(), source.dtype):
+        raise InputError(
+            f"{program_place()}: a collective of one rank: its result has {target.numel()} elements of {target.dtype}, "
+            f"must have {source.numel()} of {source.dtype}"
+        )
+    target.copy_(source.reshape(target.shape))
+
+
+def _done(results: Any) -> Any:
+    """Return work that is done, as operators hand it out."""
+    future: Any = torch.futures.Future()
+    future.set_result(results if isinstance(results, list) else [results])
+    return Work.boxed(_create_work_from_future(future))
+
+
+Pairs = Callable[[Any, Any], Iterable[tuple[Any, Any]]]
+"""Of results and sources: each result with its source."""
+
+
+def _firsts(lists: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the tensor of the only rank of each list."""
+    return [tensors[0] for tensors in lists]
+
+
+def _one(result: Any, source: Any) -> Iterable[tuple[Any, Any]]:
+    return [(result, source)]
+
+
+def _pairwise(results: Any, sources: Any) -> Iterable[tuple[Any, Any]]:
+    return zip(results, sources, strict=True)
+
+
+def _to_firsts(results: Any, sources: Any) -> Iterable[tuple[Any, Any]]:
+    return zip(_firsts(results), sources, strict=True)
+
+
+def _from_firsts(results: Any, sources: Any) -> Iterable[tuple[Any, Any]]:
+    return zip(results, _firsts(sources), strict=True)
+
+
+def _copying(pairs: Pairs, *, only_work: bool = False, has_root: bool = False) -> Callable[..., Any]:
+    """Return a collective whose results are copies of its sources. ``only_work``: it does not return the results."""
+
+    def carry_out(results: Any, sources: Any, group: Any, *options: Any) -> Any:
+        _check_group(group)
+        if has_root:
+            _check_root(options[0])
+        for target, source in pairs(results, sources):
+            _put(target, source)
+        return _done(results) if only_work else (results, _done(results))
+
+    return carry_out
+
+
+def _leaving(*, only_work: bool = False, root_at: int | None = None) -> Callable[..., Any]:
+    """Return a collective that leaves its tensors as they are: what one rank has is the result."""
+
+    def carry_out(tensors: Any, group: Any, *options: Any) -> Any:
+        _check_group(group)
+        if root_at is not None:
+            _check_root(options[root_at])
+        return _done(tensors) if only_work else (tensors, _done(tensors))
+
+    return carry_out
+
+
+def _copy_of(x: Any, *options: Any) -> Any:
+    """Return the result of a collective without side effects, whose last operand is the group."""
+    _check_group(options[-1])
+    return [tensor.clone() for tensor in x] if isinstance(x, list | tuple) else x.clone()
+
+
+def _same(x: Any, *options: Any) -> Any:
+    _check_group(options[-1])
+    return x
+
+
+def _into(x: Any, *options: Any, out: Any) -> Any:
+    _check_group(options[-1])
+    _put(out, x)
+    return out
+
+
+_C10D: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "allreduce_": _leaving(),
+        "allreduce_coalesced_": _leaving(only_work=True),
+        "barrier": _leaving(only_work=True),
+        "broadcast_": _leaving(root_at=0),
+        "reduce_": _leaving(only_work=True, root_at=1),
+        "allgather_": _copying(_to_firsts),
+        "allgather_coalesced_": _copying(lambda results, sources: _pairwise(results[0], sources), only_work=True),
+        "allgather_into_tensor_coalesced_": _copying(_pairwise, only_work=True),
+        "_allgather_base_": _copying(_one),
+        "gather_": _copying(_to_firsts, only_work=True, has_root=True),
+        "reduce_scatter_": _copying(_from_firsts),
+        "reduce_scatter_tensor_coalesced_": _copying(_pairwise, only_work=True),
+        "_reduce_scatter_base_": _copying(_one),
+        "scatter_": _copying(_from_firsts, has_root=True),
+        "alltoall_": _copying(_pairwise),
+        "alltoall_base_": _copying(_one, only_work=True),
+    }
+)
+_FUNCTIONAL: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "all_reduce": _copy_of,
+        "all_reduce_": _same,
+        "all_reduce_coalesced": _copy_of,
+        "all_reduce_coalesced_": _same,
+        "broadcast": _copy_of,
+        "broadcast_": _same,
+        "all_gather_into_tensor": _copy_of,
+        "all_gather_into_tensor_coalesced": _copy_of,
+        "all_gather_into_tensor_out": _into,
+        "reduce_scatter_tensor": _copy_of,
+        "reduce_scatter_tensor_coalesced": _copy_of,
+        "reduce_scatter_tensor_out": _into,
+        "all_to_all_single": _copy_of,
+        "wait_tensor": lambda x: x,
+    }
+)
+LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
+    {getattr(torch.ops.c10d, name).default: collective for name, collective in _C10D.items()}
+    | {getattr(torch.ops._c10d_functional, name).default: collective for name, collective in _FUNCTIONAL.items()}  # noqa: SLF001
+    | {torch.ops._dtensor.shard_dim_alltoall.default: _copy_of}  # noqa: SLF001 - operators' names
+)
+
+
+# more ranks
+
+
+def _check_size(n_ranks: int) -> None:
+    if n_ranks > 1:
+        raise InputError(f"{program_place()}: a group of {n_ranks} ranks: {_ONE_RANK}")
+
+
+def _on_machine(function: Callable[..., Any], check: Callable[..., None]) -> Callable[..., Any]:
+    """Call ``check`` before a function of PyTorch where a program runs on the machine."""
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        if current_context() is not None:
+            check(*args, **options)
+        return function(*args, **options)
+
+    return call
+
+
+def _check_rendezvous(url: str, rank: int = -1, world_size: int = -1, **_: object) -> None:  # noqa: ARG001
+    """Refuse more ranks before PyTorch waits for them."""
+    _check_size(world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1")))
+
+
+def _check_new_group(n_ranks: int, *_: object, **__: object) -> None:
+    _check_size(n_ranks)
+
+
+def _refuse_processes(*_: object, **__: object) -> None:
+    raise InputError(f"{program_place()}: torch.multiprocessing.spawn: other processes have no machine; {_ONE_RANK}")
+
+
+def _refuse_replicas(*_: object, **__: object) -> None:
+    raise InputError(
+        f"{program_place()}: DataParallel runs a copy of the model on each device: {_ONE_RANK}, and the model itself"
+    )
+
+
+REPLACED: tuple[tuple[Any, str, Callable[..., None]], ...] = (
+    (distributed_c10d, "rendezvous", _check_rendezvous),
+    (distributed_c10d, "_new_process_group_helper", _check_new_group),
+    (torch.multiprocessing, "spawn", _refuse_processes),
+    (torch.multiprocessing, "start_processes", _refuse_processes),
+    (torch.nn.DataParallel, "__init__", _refuse_replicas),
+    (torch.nn.parallel, "data_parallel", _refuse_replicas),
+    (comm, "broadcast", _refuse_replicas),
+    (comm, "broadcast_coalesced", _refuse_replicas),
+    (comm, "scatter", _refuse_replicas),
+    (comm, "gather", _refuse_replicas),
+)
+"""What PyTorch's ways to more ranks call, and what is checked there."""
+
+
+def install() -> None:
+    """Refuse more ranks than one while a program runs on the machine."""
+    for owner, name, check in REPLACED:
+        setattr(owner, name, _on_machine(vars(owner)[name], check))

@@ -1,0 +1,123 @@
+"""Let a device without a number be the current SIP: ``x.to("ahbm")``, ``torch.tensor(1, device="ahbm")``.
+
+PyTorch's own code asks the guard of a device for its number. A guard in Python cannot answer, so PyTorch takes 0.
+The functions that ask are therefore called with the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch.jit import _builtins
+from torch.utils import _device
+
+from kernbench.frontends.gpu import DEVICE
+from kernbench.frontends.torch import device
+from kernbench.frontends.torch.tensor import AhbmTensor
+from kernbench.runtime_api.context import current_context
+
+
+def with_number(x: Any) -> Any:
+    """Return the current SIP for a device of the machine without a number, also for its name; else ``x``."""
+    is_device = isinstance(x, torch.device) and x.type == DEVICE and x.index is None
+    if not is_device and not (isinstance(x, str) and x == DEVICE):
+        return x
+    context = current_context()
+    return x if context is None else torch.device(DEVICE, context.devices.current)
+
+
+def _numbered(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Call ``function`` with a number in every device of the machine."""
+
+    @wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        return function(*map(with_number, args), **{name: with_number(x) for name, x in named.items()})
+
+    return call
+
+
+def _numbered_like(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a method that makes a tensor where another is."""
+    call_numbered = _numbered(function)
+
+    @wraps(function)
+    def call(x: Any, *args: Any, **named: Any) -> Any:
+        if isinstance(x, AhbmTensor) and named.get("device") is None:
+            named["device"] = x.on_machine
+        return call_numbered(x, *args, **named)
+
+    return call
+
+
+_CONSTRUCTORS = _device._device_constructors()  # noqa: SLF001 - what a default device is for
+NUMBERED: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+    {make: _numbered(make) for make in (torch.tensor, torch.as_tensor, torch.asarray)}
+)
+"""The functions of ``torch`` in place of those that ask a guard."""
+_METHODS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "to": _numbered(torch.Tensor.to),
+        "new": _numbered_like(torch.Tensor.new),
+        "new_tensor": _numbered_like(torch.Tensor.new_tensor),
+    }
+)
+
+
+def _index() -> int:
+    """Return the current SIP; 0 where there is no machine, as PyTorch says."""
+    return 0 if current_context() is None else device.current_device()
+
+
+def _set_index(index: Any) -> None:
+    """Make a SIP the current one; in a thread without a machine, such as one that pins memory, nothing is current."""
+    if current_context() is not None:
+        device.set_device(index)
+
+
+_ACCELERATOR: Mapping[str, Any] = MappingProxyType(
+    {
+        "current_device_idx": _index,
+        "current_device_index": _index,
+        "current_stream": device.current_stream,
+        "device_index": device.device,
+        "empty_cache": device.empty_cache,
+        "get_memory_info": device.mem_get_info,
+        "max_memory_allocated": device.max_memory_allocated,
+        "max_memory_reserved": device.max_memory_reserved,
+        "memory_allocated": device.memory_allocated,
+        "memory_reserved": device.memory_reserved,
+        "reset_peak_memory_stats": device.reset_peak_memory_stats,
+        "set_device_idx": _set_index,
+        "set_device_index": _set_index,
+        "set_stream": device.set_stream,
+        "synchronize": device.synchronize,
+    }
+)
+"""What ``torch.accelerator`` asks the guard, too."""
+
+
+class NumberingContext(_device.DeviceContext):
+    """``with torch.device("ahbm"):`` and ``torch.set_default_device``: the SIP is the one that is current at a call."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a factory that names no device with this one."""
+        named = dict(kwargs or {})
+        if func in _CONSTRUCTORS and named.get("device") is None:
+            named["device"] = with_number(self.device)
+        return func(*args, **named)
+
+
+def install() -> None:
+    """Replace what takes 0 for the current SIP."""
+    for make, numbered in NUMBERED.items():
+        setattr(torch, make.__name__, numbered)
+        _builtins._register_builtin(numbered, f"aten::{make.__name__}")  # noqa: SLF001 - so TorchScript takes it
+    for name, method in _METHODS.items():
+        setattr(torch.Tensor, name, method)
+    for name, function in _ACCELERATOR.items():
+        setattr(torch.accelerator, name, function)
+    _device.DeviceContext = NumberingContext
