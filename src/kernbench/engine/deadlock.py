@@ -285,10 +285,7 @@ def _advice(cycle: Sequence[QueueWait], queues: Queues) -> str:
     taken = [pair.my_head - pair.peer_tail_cache for pair in pairs]
     if any(end.held < slots for end, slots in zip(ends, taken, strict=True)):
         full = _some([_full_queue(pair) for pair in pairs])
-        return (
-            f"every PE of the cycle sends while its own messages wait to be received; full: {full}: receive in between. "
-            f"A rank posts isend and irecv before it waits for either"
-        )
+        return f"every PE of the cycle sends while its own messages wait to be received: receive in between. Full: {full}"
     if any(slots < pair.n_slots for pair, slots in zip(pairs, taken, strict=True)):
         return (
             "every PE of the cycle holds what it has received while it waits to send on, and windows let no more come. "
