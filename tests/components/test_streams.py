@@ -10,7 +10,7 @@ from queue_support import assert_settled, install, ring_of
 
 from causes import check_causes
 from kernbench.common.errors import AbandonedError, AllocationError, IpcqDeadlock
-from kernbench.core.log import END, KIND, LAUNCH, START, WIDTH, Kind
+from kernbench.core.log import KIND, LAUNCH, START, WIDTH, Kind
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchStream, PeCoord
@@ -48,9 +48,7 @@ def spans(engine: GraphEngine, *handles: RequestHandle) -> list[tuple[float, flo
         engine.wait(handle)
     rows = engine.machine.log.rows
     begins = {
-        rows[row + LAUNCH]: rows[row + START]
-        for row in range(0, len(rows), WIDTH)
-        if rows[row + KIND] == Kind.LAUNCH
+        rows[row + LAUNCH]: rows[row + START] for row in range(0, len(rows), WIDTH) if rows[row + KIND] == Kind.LAUNCH
     }
     starts = [begins[handle.request_id] / 1000 for handle in handles]
     times = [engine.get_completion(handle)[1].pe_exec_ns[A] for handle in handles]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from machines import RING, context_on, run_ranks, working_machine
 
-from kernbench.common.errors import IpcqDeadlock
+from kernbench.common.errors import InputError, IpcqDeadlock
 from kernbench.engine.engine import GraphEngine
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
@@ -190,6 +190,31 @@ def test_one_tensor_is_sent_to_several_ranks_at_once(tmp_path):
 
     with context_on(working_machine(3), tmp_path, RING) as torch:
         assert run_ranks(torch, program) == [[1, 2], [0, 2], [0, 1]]
+
+
+def test_a_batch_is_posted_in_order(tmp_path):
+    def program(rank: int) -> list[float]:
+        dist, mine = torch.distributed, torch.full((FULL_QUEUE,), rank, dp=ROWS)
+        first, second = (torch.empty(size, dp=ROWS) for size in (FULL_QUEUE, 8))
+        small = torch.full((8,), rank + 10, dp=ROWS)
+        messages = [(dist.isend, mine), (dist.isend, small), (dist.irecv, first), (dist.irecv, second)]
+        works = dist.batch_isend_irecv([dist.P2POp(op, tensor, 1 - rank) for op, tensor in messages])
+        for work in works:
+            work.wait()
+        return [first[FULL_QUEUE - 1].item(), second[7].item()]
+
+    with context_on(working_machine(), tmp_path, RING) as torch:
+        assert run_ranks(torch, program) == [[1, 11], [0, 10]]
+
+
+def test_a_batch_is_of_isend_and_irecv(tmp_path):
+    def program(rank: int) -> None:
+        dist = torch.distributed
+        with pytest.raises(InputError, match="must be isend or irecv of torch"):
+            dist.batch_isend_irecv([dist.P2POp(dist.send, torch.zeros(1), 1 - rank)])
+
+    with context_on(working_machine(), tmp_path, RING) as torch:
+        run_ranks(torch, program)
 
 
 def span_of_messages(torch: Any, messages: Sequence[Message]) -> float:

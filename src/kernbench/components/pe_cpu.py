@@ -83,7 +83,7 @@ class SerialCpu(Component):
 
 @register("builtin.pe_cpu", kind="pe_cpu")
 class PeCpu(SerialCpu):
-    """Starts kernels at their common start, in arrival order within a stream; answers when all commands of one are done.
+    """Starts kernels at their common start, those of a stream in arrival order; answers when all commands of one end.
 
     Its queues are removed behind the kernels that were ordered before.
     """

@@ -79,7 +79,7 @@ class PendingReceive:
 
 @state(eq=False)
 class PendingSend:
-    """The kernel ``board``, which waits since ``since_ps``, at ``line``, for a slot: ``resume(cause)`` lets it go on."""
+    """The kernel ``board``, which waits at ``line`` since ``since_ps`` for a slot; ``resume(cause)`` lets it go on."""
 
     board: Scoreboard
     line: int

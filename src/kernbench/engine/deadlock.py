@@ -90,7 +90,9 @@ class Standstill:
     def _elsewhere(self) -> str:
         """Name the PEs that wait for a message while another lies in another queue of theirs."""
         unread = {pe: [_unread(wait, self.queues) for wait in waits] for pe, waits in self.waits.items()}
-        texts = [f". On {pe_name(pe)} {text}" for pe, lines in unread.items() if (text := "; ".join(filter(None, lines)))]
+        texts = [
+            f". On {pe_name(pe)} {text}" for pe, lines in unread.items() if (text := "; ".join(filter(None, lines)))
+        ]
         more = f" (and {len(texts) - 1} more PE{'s' if len(texts) > 2 else ''} alike)" if len(texts) > 1 else ""
         return f"{texts[0]}{more}" if texts else ""
 
@@ -285,7 +287,9 @@ def _advice(cycle: Sequence[QueueWait], queues: Queues) -> str:
     taken = [pair.my_head - pair.peer_tail_cache for pair in pairs]
     if any(end.held < slots for end, slots in zip(ends, taken, strict=True)):
         full = _some([_full_queue(pair) for pair in pairs])
-        return f"every PE of the cycle sends while its own messages wait to be received: receive in between. Full: {full}"
+        return (
+            f"every PE of the cycle sends while its own messages wait to be received: receive in between. Full: {full}"
+        )
     if any(slots < pair.n_slots for pair, slots in zip(pairs, taken, strict=True)):
         return (
             "every PE of the cycle holds what it has received while it waits to send on, and windows let no more come. "
