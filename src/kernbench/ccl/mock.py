@@ -531,7 +531,7 @@ class MockMachine:
             at="in the mock",
             awaited=["the kernels that have not ended"],
             kernels={pe.pe: f"its kernel waits for {pe.waits_for()}" for pe in stuck},
-            waits={pe: wait for pe, wait in waits.items() if wait is not None},
+            waits={pe: (wait,) for pe, wait in waits.items() if wait is not None},
             queues={pe: queues.pairs for pe, queues in self._queues.items()},
         ).error()
         return found.reword(lambda text: _NAMES.sub(lambda name: self._label_of(name[0]), text))

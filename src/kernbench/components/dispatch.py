@@ -119,7 +119,9 @@ class Dispatcher:
         "resume",
     )
 
-    def __init__(self, machine: Machine, parts: PeParts, coord: PeCoord, order: LaunchOrder) -> None:
+    def __init__(
+        self, machine: Machine, parts: PeParts, coord: PeCoord, order: LaunchOrder, scratch_bytes: int
+    ) -> None:
         self.machine = machine
         self.clock = machine.clock
         self.parts = parts
@@ -138,9 +140,8 @@ class Dispatcher:
         self._hooks = machine.hooks
         self.failure: Exception | None = None
         self._allocator = machine.memories.pes[coord]
-        self._region, self._region_bytes = self._allocator.largest_tcm_hole()
-        self._allocator.alloc_tcm(self._region_bytes)
-        scratch = ScratchAllocator(self._region.encode(), self._region_bytes)
+        self._region, self._region_bytes = self._allocator.alloc_tcm(scratch_bytes), scratch_bytes
+        scratch = ScratchAllocator(self._region.encode(), scratch_bytes)
         self._kernel = begin_run(
             launch.kernel.function,
             launch.args,

@@ -1,6 +1,10 @@
-"""The CPU of a PE: it runs kernels, one at a time, and hands their commands to the engines.
+"""The CPU of a PE: it runs kernels and hands their commands to the engines.
 
 Like every CPU of the control path it takes one message at a time, ``overhead_ns`` each, in the order they arrive.
+
+Kernels of the default stream run one at a time. Those of other streams run side by side: while one waits, for a slot or
+for its commands, the others go on. They share the CPU, which issues one command at a time, and the scratch, of which
+each has an equal part.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from kernbench.common.errors import AbandonedError, KernbenchError, UnsupportedE
 from kernbench.common.ids import cube_part
 from kernbench.components.addressing import PeParts
 from kernbench.components.dispatch import Dispatcher
-from kernbench.components.sequencer import Sequencer
+from kernbench.components.sequencer import IssueSlot, Sequencer
 from kernbench.core.log import NONE, By, Cause, Row
 from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
@@ -29,6 +33,8 @@ from kernbench.messages.control import (
     Report,
     UnmapOrder,
 )
+from kernbench.messages.requests import LaunchStream
+from kernbench.policy.address.allocator import ALIGNMENT_BYTES
 from kernbench.topology.graph import Node
 from kernbench.topology.pe_spec import PeCpuAttrs
 from kernbench.transport import Transfer
@@ -77,7 +83,7 @@ class SerialCpu(Component):
 
 @register("builtin.pe_cpu", kind="pe_cpu")
 class PeCpu(SerialCpu):
-    """Starts kernels at their common start, in arrival order; answers when all commands of one are done.
+    """Starts kernels at their common start, those of a stream in arrival order; answers when all commands of one end.
 
     Its queues are removed behind the kernels that were ordered before.
     """
@@ -94,8 +100,10 @@ class PeCpu(SerialCpu):
         self._m_cpu = cube_part(*node.cube_coord, "m_cpu")
         self._parts = PeParts(machine, self.coord)
         self._orders: deque[tuple[PeOrder, Row]] = deque()
-        self._program: Sequencer | None = None
-        self._at_barrier = False
+        self._programs: dict[int, Sequencer] = {}  # that run, by launch
+        self._at_barrier: set[int] = set()  # launches whose kernels wait at one
+        self._issue_slot = IssueSlot()
+        self._scratch_part = 0  # bytes of each kernel that runs beside others
 
     def handle(self, message: object) -> None:
         """Act on an order of the M_CPU, or on the end of a barrier."""
@@ -137,46 +145,77 @@ class PeCpu(SerialCpu):
         for each in [each for each in launches if each[0].request_id in request_ids]:
             self._orders.remove(each)
             self._refuse(each[0])
-        if self._program is not None and self._program.order.request_id in request_ids:
-            self._at_barrier = False
-            self._program.stop()
+        for launch, program in tuple(self._programs.items()):
+            if launch in request_ids:
+                self._at_barrier.discard(launch)
+                program.stop()
 
     def _refuse(self, order: PeOrder) -> None:
         self._report(order.request_id, PeReport(pe=self.coord, error=AbandonedError("its launch was abandoned")))
 
     def blocked(self) -> tuple[str, ...]:
-        """Return what the running kernel waits for."""
-        return () if self._program is None else (self._program.waits_for(),)
+        """Return what the running kernels wait for."""
+        return tuple(program.waits_for() for program in self._programs.values())
 
     def _report(self, request_id: int, report: PeReport) -> None:
         self.tell(self._m_cpu, Report(request_id=request_id, pes=(report,)))
 
     def _go_on(self) -> None:
-        """Carry out what is in line, as long as no kernel runs."""
-        while self._orders and self._program is None:
-            message, row = self._orders.popleft()
+        """Carry out what is in line and need not wait for anything before it."""
+        while (at := self._find_next()) is not None:
+            message, row = self._orders[at]
+            del self._orders[at]
             if isinstance(message.order, LaunchOrder):
                 self._start(message, message.order, row)
             else:
                 self._set_up(message)
 
+    def _find_next(self) -> int | None:
+        """Return the number in line of the first order that can be carried out; None when all have to wait.
+
+        One of the default stream waits for all before it; one of another stream for those of its own and of the
+        default stream.
+        """
+        before = {_stream_of(program.order) for program in self._programs.values()}
+        for at, (order, _) in enumerate(self._orders):
+            stream = _stream_of(order)
+            if stream is None or None in before:
+                return None if before else at
+            if stream not in before:
+                return at
+            before.add(stream)
+        return None
+
     def _start(self, order: PeOrder, launch: LaunchOrder, row: Row) -> None:
-        run = Dispatcher(self.machine, self._parts, self.coord, launch)
+        shares = launch.launch.stream is not None
+        scratch_bytes = self._take_scratch(launch.launch.stream)
+        run = Dispatcher(self.machine, self._parts, self.coord, launch, scratch_bytes)
         part = self.machine.log.part(self.node.id)
-        self._program = Sequencer(run, order, part, self._issue_ps, self._value_ps, self._meet, self._on_finish)
+        slot = self._issue_slot if shares else None
+        program = Sequencer(run, order, part, self._issue_ps, self._value_ps, self._meet, self._on_finish, slot)
+        self._programs[order.request_id] = program
         waits = order.start_ps > self.clock.time
-        self._program.begin(self._launch_ps, (order.start_row, By.START) if waits else self.cause, row)
+        program.begin(self._launch_ps, (order.start_row, By.START) if waits else self.cause, row)
+
+    def _take_scratch(self, stream: LaunchStream | None) -> int:
+        """Return the bytes of scratch for a kernel of ``stream``: all, or an equal part for each stream."""
+        nbytes = self.machine.memories.pes[self.coord].largest_tcm_hole()[1]
+        if stream is None:
+            return nbytes
+        if not self._programs:
+            self._scratch_part = nbytes // stream.count // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        return self._scratch_part
 
     def _meet(self, program: Sequencer) -> None:
         order, self.cause = program.order, program.cause
-        self._at_barrier = True
+        self._at_barrier.add(order.request_id)
         arrival = BarrierArrival(request_id=order.request_id, pe=self.coord[2], mates=order.mates)
         self.tell(self._m_cpu, arrival)
 
     def _leave_barrier(self, message: BarrierRelease) -> None:
-        program, waits = self._program, self._at_barrier
-        self._at_barrier = False
-        if program is not None and waits:
+        program = self._programs.get(message.request_id)
+        if program is not None and message.request_id in self._at_barrier:
+            self._at_barrier.remove(message.request_id)
             program.cause = self.cause[0], By.BARRIER
             if message.error is not None:
                 program.fail(message.error)
@@ -185,11 +224,15 @@ class PeCpu(SerialCpu):
         elif message.error is None:  # a kernel that was stopped does not wait, and a mate's failure is no news to it
             raise UnsupportedError(f"{self.node.id} is released from a barrier where it does not wait")
 
-    def _on_finish(self, report: PeReport) -> None:
-        program, self._program = self._program, None
-        assert program is not None
+    def _on_finish(self, launch: int, report: PeReport) -> None:
+        program = self._programs.pop(launch)
         self.cause = program.cause
-        self._report(program.order.request_id, report)
+        self._report(launch, report)
         row, by = program.cause
         self.cause = row, by if by in (By.CREDIT, By.NOTHING) else By.KERNEL
         self._go_on()
+
+
+def _stream_of(order: PeOrder) -> LaunchStream | None:
+    """Return the stream of an order; None, the default one, for all that are no launches."""
+    return order.order.launch.stream if isinstance(order.order, LaunchOrder) else None

@@ -25,6 +25,7 @@ from itertools import pairwise
 from kernbench.common.errors import AbandonedError, IpcqError
 from kernbench.common.ids import pe_part
 from kernbench.common.units import ns_to_ps
+from kernbench.common.values import value
 from kernbench.components.pe_dma import PeDma
 from kernbench.components.queue import Message, OnReceive, Queue
 from kernbench.components.scoreboard import Scoreboard
@@ -47,9 +48,19 @@ from kernbench.topology.graph import Node
 from kernbench.triton_emu.handles import Slot
 
 
+@value(eq=False)
+class AnyReceive:
+    """A receive of the kernel ``board`` that names no queue, and waits: of ``nbytes``, called at ``line``."""
+
+    board: Scoreboard
+    nbytes: int
+    line: int
+    on_receive: OnReceive
+
+
 @register("builtin.pe_ipcq", kind="pe_ipcq")
 class PeIpcq(QueuePart):
-    """Queues by direction; a PE has none until some are installed. ``board`` is of the kernel that uses them.
+    """Queues by direction; a PE has none until some are installed. A kernel is known by its scoreboard.
 
     ``delay_ps``: what its part of a message takes, at both ends. ``poll_ps``: how often a sender that waits looks for
     a slot; 0: the credit wakes it.
@@ -61,7 +72,6 @@ class PeIpcq(QueuePart):
         self.delay_ps = self.overhead_ps
         self.poll_ps = 0
         self.credit_bytes = 0
-        self.board: Scoreboard | None = None
         self.queues: dict[str, Queue] = {}
         self._removed: tuple[Queue, ...] = ()  # last; what was under way to them may still come
         self._installation = 0
@@ -70,7 +80,7 @@ class PeIpcq(QueuePart):
         self._by_peer_ring: dict[int, Queue] = {}
         self._by_slot: dict[int, Queue] = {}  # as far as messages have come
         self.traffic: dict[str, SendTotals] = {}
-        self._any: tuple[int, int, OnReceive] | None = None  # bytes, line and answer of a receive that names no queue
+        self._any: AnyReceive | None = None
         self._turn = 0
         self._decode = self.decode
 
@@ -180,10 +190,10 @@ class PeIpcq(QueuePart):
             else:
                 on_receive(None, NONE)
         if self._any is not None and queue.ready:
-            nbytes, _, on_receive = self._any
-            self._any = None
+            waiting, self._any = self._any, None
             self._turn = find_receivers(self.node.id, self.queues).index(queue) + 1
-            on_receive(queue.find_slot(queue.take(), nbytes), row)
+            queue.receiver = waiting.board
+            waiting.on_receive(queue.find_slot(queue.take(), waiting.nbytes), row)
 
     def _find_receiver(self, message: Message) -> Queue | None:
         """Return the queue of a message that is the first in its slot. IpcqError when it belongs nowhere.
@@ -202,50 +212,54 @@ class PeIpcq(QueuePart):
         self._by_slot[pa] = queue
         return queue
 
-    def receive_any(self, nbytes: int, line: int, on_receive: OnReceive) -> Slot | None:
+    def receive_any(self, board: Scoreboard, nbytes: int, line: int, on_receive: OnReceive) -> Slot | None:
         """Return the next message of whichever queue has one, in turn; else None, and the first to come is for it."""
         queues = find_receivers(self.node.id, self.queues)
         found = find_ready(queues, self._turn)
         if found is None:
-            self._any = (nbytes, line, on_receive)
+            self._any = AnyReceive(board, nbytes, line, on_receive)
             return None
         self._turn = found + 1
+        queues[found].receiver = board
         return queues[found].slot_of(queues[found].take(), nbytes)
 
-    def cancel(self) -> None:
-        """End all waits: no receive gets a message any more, and nobody waits for a slot."""
+    def cancel(self, board: Scoreboard) -> None:
+        """End the waits of a kernel: its receives get no message any more, and it waits for no slot."""
         gone = AbandonedError("the kernel was stopped")
         for queue in self.queues.values():
-            while queue.receives:
+            while queue.receives and queue.receiver is board:
                 receive = queue.receives.pop(0)
                 if receive.is_due(self.clock):
-                    receive.on_receive(gone, NONE if self.board is None else self.board.now)
-            queue.sender = None
-        self._any = None
+                    receive.on_receive(gone, board.now)
+            if queue.sender is not None and queue.sender.board is board:
+                queue.sender = None
+        if self._any is not None and self._any.board is board:
+            self._any = None
 
     # Reports.
 
     @property
-    def waiting(self) -> QueueWait | None:
-        """Return what the kernel of this PE waits for: the call where it stands, else its first posted receive."""
-        first: QueueWait | None = None
+    def waits(self) -> tuple[QueueWait, ...]:
+        """Return what each kernel of this PE waits for: the call where it stands, else its first posted receive."""
+        calls: dict[Scoreboard | None, QueueWait] = {}
+        posted: dict[Scoreboard | None, QueueWait] = {}
         for direction, queue in self.queues.items():
             if queue.sender is not None:
-                return QueueWait(pe=self.coord, kind="send", direction=direction, line=queue.sender.line)
+                wait = QueueWait(pe=self.coord, kind="send", direction=direction, line=queue.sender.line)
+                calls.setdefault(queue.sender.board, wait)
             for receive in queue.receives:
                 wait = QueueWait(pe=self.coord, kind="recv", direction=direction, line=receive.line)
-                if not receive.posted:
-                    return wait
-                first = first or wait
+                (posted if receive.posted else calls).setdefault(queue.receiver, wait)
         if self._any is not None:
-            return QueueWait(pe=self.coord, kind="recv", direction=None, line=self._any[1])
-        return first
+            wait = QueueWait(pe=self.coord, kind="recv", direction=None, line=self._any.line)
+            calls.setdefault(self._any.board, wait)
+        return tuple((posted | calls).values())
 
-    @property
-    def last_credit(self) -> tuple[Queue, Credit] | None:
-        """The last credit of all that are on their way to others, and the queue that will have it."""
-        given = [each for queue in self.queues.values() if (each := queue.last_credit) is not None]
-        return max(given, key=lambda pair: pair[1][0], default=None)
+    def find_last_credit(self, board: Scoreboard) -> tuple[Queue, Credit] | None:
+        """Return the last credit that a kernel has given and that is on its way, and the queue that will have it."""
+        received_by = [queue for queue in self.queues.values() if queue.receiver is board]
+        under_way = [last for queue in received_by if (last := queue.last_credit) is not None]
+        return max(under_way, key=lambda pair: pair[1][0], default=None)
 
     def count_first(self, direction: str) -> SendTotals:
         """Return the totals of queue ``direction``, which sends its first message."""

@@ -25,6 +25,7 @@ from kernbench.common.errors import IpcqError, KernbenchError, KernelError
 from kernbench.common.ids import pe_part
 from kernbench.common.values import state, value
 from kernbench.components.pe_dma import PeDma
+from kernbench.components.scoreboard import Scoreboard
 from kernbench.core.clock import Clock
 from kernbench.core.log import BY_CREDIT, BY_OPERAND, END, LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Row, pack_row
 from kernbench.engine.hooks import QueueEvent, QueueEventKind, SlotReleased
@@ -78,8 +79,9 @@ class PendingReceive:
 
 @state(eq=False)
 class PendingSend:
-    """A kernel that waits since ``since_ps``, at ``line``, for a slot: ``resume(cause)`` lets it go on."""
+    """The kernel ``board``, which waits at ``line`` since ``since_ps`` for a slot; ``resume(cause)`` lets it go on."""
 
+    board: Scoreboard
     line: int
     since_ps: int
     resume: Callable[[Cause], None]
@@ -88,8 +90,9 @@ class PendingSend:
 class Queue(QueuePair):
     """A queue of ``ipcq``. It is of an ``installation``, and ``attached`` until that is removed.
 
-    ``receives`` wait for messages, in order, mostly one; ``sender`` waits for a slot. ``slot_rows`` are the rows of the
-    messages that came last to the own slots. The peer, the queue there whose messages come here (the reverse queue) and
+    ``receives`` wait for messages, in order, mostly one; they and the messages that are held are of the kernel with the
+    scoreboard ``receiver``. ``sender`` waits for a slot. ``slot_rows`` are the rows of the messages that came last to
+    the own slots. The peer, the queue there whose messages come here (the reverse queue) and
     the ways to them are found when they are first needed.
     """
 
@@ -115,6 +118,7 @@ class Queue(QueuePair):
         "deliver",
         "installation",
         "ipcq",
+        "receiver",
         "receives",
         "rows",
         "send_route",
@@ -133,6 +137,7 @@ class Queue(QueuePair):
         self._reverse_queue: Queue | None = None
         self._credit_ps = 0
         # Messages that come.
+        self.receiver: Scoreboard | None = None
         self.receives: list[PendingReceive] = []
         self._slots: list[Slot | None] = [None] * n
         self._posted_slots: list[Slot | None] = [None] * n
@@ -316,7 +321,7 @@ class Queue(QueuePair):
         if not self.attached:
             return
         ipcq, sequence = self.ipcq, slot.sequence
-        clock, board = ipcq.clock, ipcq.board
+        clock, board = ipcq.clock, self.receiver
         credited: int | None = None
         if self.release(sequence):
             reverse = self._reverse_queue
@@ -351,9 +356,9 @@ class Queue(QueuePair):
         if self.sender is not None:
             self._wake_with_next()
 
-    def wait_for_slot(self, line: int, resume: Callable[[Cause], None]) -> None:
-        """Call ``resume(cause)`` when the kernel at ``line``, which found no slot, may look again."""
-        self.sender = PendingSend(line, self.ipcq.clock.time, resume)
+    def wait_for_slot(self, board: Scoreboard, line: int, resume: Callable[[Cause], None]) -> None:
+        """Call ``resume(cause)`` when the kernel ``board`` at ``line``, which found no slot, may look again."""
+        self.sender = PendingSend(board, line, self.ipcq.clock.time, resume)
         self._wake_with_next()
 
     def _wake_with_next(self) -> None:

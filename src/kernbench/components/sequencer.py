@@ -42,12 +42,30 @@ from kernbench.triton_emu.handles import Slot
 _ISSUE = int(Kind.ISSUE)
 
 
+class IssueSlot:
+    """The issue slot of a CPU whose kernels run side by side: busy until ``free_ps``, with the request of ``row``."""
+
+    __slots__ = ("free_ps", "row")
+
+    def __init__(self) -> None:
+        self.free_ps = 0
+        self.row: Row = NONE
+
+    def claim(self, now: int, duration: int, cause: Cause, row: Row) -> tuple[int, Cause]:
+        """Take the slot for ``duration``, for the request of ``row``; return when it begins, and why then."""
+        start = now
+        if self.free_ps > now:
+            start, cause = self.free_ps, (self.row, By.ENGINE)
+        self.free_ps, self.row = start + duration, row
+        return start, cause
+
+
 class Sequencer:
     """Runs the kernel of ``order``, whose commands ``run`` carries out.
 
     A request takes ``issue_ps``, a value that the kernel reads ``value_ps``; the effect is at the end of that.
     ``part``: the CPU's number in the log. ``on_barrier(self)`` is called when the kernel has come to a barrier,
-    ``on_finish(report)`` when all is done.
+    ``on_finish(launch, report)`` when all is done. ``issue_slot``: of a kernel that runs beside others.
 
     Before the kernel goes on, ``cause`` is set to the row and the reason that let it: the row is the scoreboard's
     ``now``, the reason is kept here.
@@ -61,6 +79,7 @@ class Sequencer:
         "_ipcq",
         "_issue",
         "_issue_ps",
+        "_issue_slot",
         "_late",
         "_launch_id",
         "_on_barrier",
@@ -85,7 +104,8 @@ class Sequencer:
         issue_ps: int,
         value_ps: int,
         on_barrier: Callable[[Sequencer], None],
-        on_finish: Callable[[PeReport], None],
+        on_finish: Callable[[int, PeReport], None],
+        issue_slot: IssueSlot | None = None,
     ) -> None:
         self.run = run
         self.order = order
@@ -95,6 +115,7 @@ class Sequencer:
         self._by = By.KERNEL
         self._clock = run.clock
         self._issue_ps = issue_ps
+        self._issue_slot = issue_slot
         self._value_ps = value_ps
         self._on_barrier = on_barrier
         self._on_finish = on_finish
@@ -153,9 +174,11 @@ class Sequencer:
             return
         # The CPU works on it from now on.
         rows, clock = self._rows, self._clock
-        start = clock.time
-        end = start + (self._issue_ps if kind is not ReadValue else self._value_ps)
+        start, duration = clock.time, self._issue_ps if kind is not ReadValue else self._value_ps
         launch, line, after, by = self._launch_id, request.line, self._board.now, self._by
+        if self._issue_slot is not None:
+            start, (after, by) = self._issue_slot.claim(start, duration, (after, by), len(rows))
+        end = start + duration
         self._issue, self._by = len(rows), BY_ISSUE
         rows.frombytes(
             pack_row(self._part, _ISSUE, NONE, launch, line, NONE, NONE, start, start, end, end, after, by, NONE)
@@ -164,6 +187,7 @@ class Sequencer:
             receive, queue = self._receive_under_way, (self._ipcq or self._queues).queues.get(request.direction)
             receive.nbytes, receive.line = request.nbytes, line
             if queue is not None and queue.post_receive(receive, end):
+                queue.receiver = self._board
                 return  # no event until the message comes
         clock.call_at(end, _EFFECTS.get(request.op if isinstance(request, Command) else kind, ISSUE), self)
 
@@ -182,7 +206,6 @@ class Sequencer:
         """Return the queues of the PE, which the kernel uses from now on."""
         if self._ipcq is None:
             self._ipcq = self.run.parts.ipcq
-            self._ipcq.board = self._board
         return self._ipcq
 
     def _send(self) -> None:
@@ -199,7 +222,8 @@ class Sequencer:
             return
         sequence = queue.claim()
         if sequence is None:
-            queue.wait_for_slot(command.line, partial(self._on_slot_free, command, queue, self._clock.time))
+            resume = partial(self._on_slot_free, command, queue, self._clock.time)
+            queue.wait_for_slot(board, command.line, resume)
             return
         self.run.issue_send(command, queue, sequence, (row, BY_ISSUE))
         board.now = row
@@ -226,9 +250,11 @@ class Sequencer:
         self._board.now = self._issue
         try:
             if request.direction is None:
-                slot = ipcq.receive_any(nbytes, request.line, partial(self._deliver_message, request, since))
+                on_receive = partial(self._deliver_message, request, since)
+                slot = ipcq.receive_any(self._board, nbytes, request.line, on_receive)
             else:
                 queue = find_queue(ipcq.node.id, ipcq.queues, request.direction, nbytes, sends=False)
+                queue.receiver = self._board
                 slot = queue.receive_next(self._receive_under_way)
         except KernelError as fault:
             self.fail(fault)
@@ -281,6 +307,7 @@ class Sequencer:
         self._board.now = self._issue
         try:
             queue = find_queue(ipcq.node.id, ipcq.queues, command.name, nbytes, sends=False)
+            queue.receiver = self._board
             slot = queue.receive_ahead(nbytes, command.line, partial(self.run.on_message, command))
         except KernelError as fault:
             self.fail(fault)
@@ -337,9 +364,12 @@ class Sequencer:
 
     def _issue_fence(self, request: Fence) -> None:
         """Issue a fence: its row goes on until the kernel does."""
-        start = self._clock.time
-        end, log, launch = start + self._issue_ps, self.run.machine.log, self._launch_id
-        self._issue = log.open(self._part, Kind.FENCE, start, self.cause, launch=launch, line=request.line, read=end)
+        log, launch = self.run.machine.log, self._launch_id
+        start, cause = self._clock.time, self.cause
+        if self._issue_slot is not None:
+            start, cause = self._issue_slot.claim(start, self._issue_ps, cause, len(self._rows))
+        end = start + self._issue_ps
+        self._issue = log.open(self._part, Kind.FENCE, start, cause, launch=launch, line=request.line, read=end)
         self._clock.call_at(end, self._fence)
 
     def _fence(self, _: object) -> None:
@@ -381,7 +411,7 @@ class Sequencer:
             self.cause = ROOT  # the host gives up, whatever the simulation does
             self._return(AbandonedError("the kernel was stopped: its launch was abandoned"))
         if self._ipcq is not None:
-            self._ipcq.cancel()
+            self._ipcq.cancel(self._board)
 
     def _cancel_request(self) -> None:
         """Take back what the kernel has asked for last: it will not be issued."""
@@ -401,13 +431,13 @@ class Sequencer:
         run.finish()
         now = self._clock.time
         report = PeReport(pe=run.coord, start_ps=self._start_ps, end_ps=now, late=self._late, error=error)
-        given = None if self._ipcq is None else self._ipcq.last_credit
+        given = None if self._ipcq is None else self._ipcq.find_last_credit(self._board)
         if given is not None and given[1][0] > now:  # who is told of the end finds the queues with all their credits
             queue, credit = given
             self.cause = queue.log_credit(credit), By.CREDIT
-            self._clock.call_at(credit[0], self._on_finish, report)
+            self._clock.call_at(credit[0], partial(self._on_finish, self._launch_id), report)
         else:
-            self._on_finish(report)
+            self._on_finish(self._launch_id, report)
 
     # What has no row of an issue: waits that take the CPU no time, and fences.
     WAITS: ClassVar[dict[type, Callable[[Sequencer, Any], None]]] = {

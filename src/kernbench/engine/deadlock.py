@@ -5,6 +5,8 @@ The waits of kernels for queues are a graph::
     a kernel that waits to receive by queue W ──▶ the PE that sends there (None: all PEs that send to it)
     a kernel that waits to send by queue E ─────▶ the PE that is to give a slot back
 
+A PE may run several kernels side by side, each of which has its wait.
+
 The report names the first cycle of that graph and advises on it by the kinds of its waits. Without a cycle the waits
 end at PEs that wait for no queue: one of these has failed, has ended, or never ran. The counters of all queues that
 have to do with it come last, as ``pointer_dump`` shows those of a machine.
@@ -29,7 +31,7 @@ from kernbench.engine.queues import QueuePair, QueuePart, QueueWait
 from kernbench.messages.requests import PeCoord
 from kernbench.policy.address.phyaddr import PhysAddr
 
-Waits: TypeAlias = Mapping[PeCoord, QueueWait]
+Waits: TypeAlias = Mapping[PeCoord, Sequence[QueueWait]]
 Queues: TypeAlias = Mapping[PeCoord, Mapping[str, QueuePair]]
 # Of a longer one only both ends are shown.
 MOST_OF_A_CYCLE = 20
@@ -55,7 +57,7 @@ class Standstill:
 
     def error(self) -> SimulationDeadlock:
         """Return a verdict of three lines, the cycle, and who waits: an IpcqDeadlock when a PE waits for a queue."""
-        cycle = find_cycle({pe: peers_awaited(wait, self.queues) for pe, wait in self.waits.items()})
+        cycle = find_cycle({pe: self._peers_of(pe) for pe in self.waits})
         verdict = [
             f"deadlock {self.at}: nothing can happen any more, and {_some(self.awaited)} cannot complete",
             summary(self.kernels.values()) or "no kernel waits",
@@ -77,9 +79,9 @@ class Standstill:
             first = " ".join(error.splitlines())
             return f"the kernel on {pe_name(pe)} has failed: {first}{f' (and {more} more)' if more else ''}"
         if cycle:
-            return _advice([self.waits[pe] for pe in cycle], self.queues) + self._elsewhere()
+            return _advice(self._waits_along(cycle), self.queues) + self._elsewhere()
         if self.waits:
-            ends = {pe for wait in self.waits.values() for pe in peers_awaited(wait, self.queues)} - self.waits.keys()
+            ends = {peer for pe in self.waits for peer in self._peers_of(pe)} - self.waits.keys()
             names = _some([pe_name(pe) for pe in sorted(ends)])
             return f"no cycle: the waits end at PEs that wait for no queue: {names}{self._elsewhere()}"
         # What is nearest to the PEs is the last.
@@ -87,15 +89,27 @@ class Standstill:
 
     def _elsewhere(self) -> str:
         """Name the PEs that wait for a message while another lies in another queue of theirs."""
-        found = [(pe, _unread(wait, self.queues)) for pe, wait in self.waits.items()]
-        texts = [f". On {pe_name(pe)} {text}" for pe, text in found if text]
+        unread = {pe: [_unread(wait, self.queues) for wait in waits] for pe, waits in self.waits.items()}
+        texts = [
+            f". On {pe_name(pe)} {text}" for pe, lines in unread.items() if (text := "; ".join(filter(None, lines)))
+        ]
         more = f" (and {len(texts) - 1} more PE{'s' if len(texts) > 2 else ''} alike)" if len(texts) > 1 else ""
         return f"{texts[0]}{more}" if texts else ""
 
     def _wait(self, pe: PeCoord) -> str:
-        wait = self.waits.get(pe)
-        causes = [] if wait is None else [_reason(wait, self.waits, self.queues)]
+        causes = [_reason(wait, self.waits, self.queues) for wait in self.waits.get(pe, ())]
         return "; ".join([*filter(None, [self.kernels.get(pe)]), *causes])
+
+    def _peers_of(self, pe: PeCoord) -> tuple[PeCoord, ...]:
+        """Return the PEs that could end a wait of ``pe``."""
+        return tuple(peer for wait in self.waits[pe] for peer in peers_awaited(wait, self.queues))
+
+    def _waits_along(self, cycle: Sequence[PeCoord]) -> list[QueueWait]:
+        """Return for each PE of a cycle the wait that the next one could end."""
+        return [
+            next(wait for wait in self.waits[pe] if peer in peers_awaited(wait, self.queues))
+            for pe, peer in zip(cycle, (*cycle[1:], cycle[0]), strict=True)
+        ]
 
 
 def summary(kernels: Collection[str]) -> str:
@@ -126,7 +140,7 @@ def deadlock(machine: Machine, awaited: Sequence[str]) -> SimulationDeadlock:
     parts = sorted(
         (part for part in machine.components if isinstance(part, QueuePart)), key=attrgetter("node.pe_coord")
     )
-    waits = {part.node.pe_coord: part.waiting for part in parts if part.waiting is not None}
+    waits = {part.node.pe_coord: waiting for part in parts if (waiting := part.waits)}
     queues = {part.node.pe_coord: part.queue_pairs for part in parts} if waits else {}
     return Standstill(
         at=f"at {ps_to_ns(machine.clock.time):g} ns",
@@ -253,6 +267,11 @@ def _no_slot(pair: QueuePair, other: str, there: QueuePair | None) -> str:
     return f"{text}: its kernel holds {there.held} of them and has yet to receive {there.unread}"
 
 
+def _full_queue(pair: QueuePair) -> str:
+    """Name the queue that the messages of ``pair`` go to, and its slots."""
+    return f"queue {pair.peer.direction} of {pe_name(pair.peer.pe)} ({pair.n_slots} slots of {pair.slot_size} bytes)"
+
+
 def _advice(cycle: Sequence[QueueWait], queues: Queues) -> str:
     """Return why the waits of a cycle do not end, and what to do."""
     kinds = {wait.kind for wait in cycle}
@@ -267,7 +286,10 @@ def _advice(cycle: Sequence[QueueWait], queues: Queues) -> str:
     ends = [queues[pair.peer.pe][pair.peer.direction] for pair in pairs]
     taken = [pair.my_head - pair.peer_tail_cache for pair in pairs]
     if any(end.held < slots for end, slots in zip(ends, taken, strict=True)):
-        return "every PE of the cycle sends while its own messages wait to be received: receive in between"
+        full = _some([_full_queue(pair) for pair in pairs])
+        return (
+            f"every PE of the cycle sends while its own messages wait to be received: receive in between. Full: {full}"
+        )
     if any(slots < pair.n_slots for pair, slots in zip(pairs, taken, strict=True)):
         return (
             "every PE of the cycle holds what it has received while it waits to send on, and windows let no more come. "
@@ -314,7 +336,7 @@ class QueuePointers:
     @contextmanager
     def keep(self) -> Iterator[None]:
         """Keep the counters as they are before kernels are ended inside, if one of them waits for a queue."""
-        if any(part.waiting is not None for part in self._parts):
+        if any(part.waits for part in self._parts):
             self._kept = self._now()
         elif self._used:
             self._kept = None

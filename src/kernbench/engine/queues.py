@@ -301,8 +301,8 @@ class QueuePart(Component):
         raise NotImplementedError
 
     @property
-    def waiting(self) -> QueueWait | None:
-        """Return what the kernel of this PE waits for in its queues; None when it waits for none."""
+    def waits(self) -> tuple[QueueWait, ...]:
+        """Return what the kernels of this PE wait for in its queues: one wait for each kernel that does."""
         raise NotImplementedError
 
     def arrived(self, message: QueueData) -> None:

@@ -200,12 +200,24 @@ LaunchArg: TypeAlias = TensorArg | int | float | str | bool | tuple[int, ...] | 
 
 
 @value(kw_only=True)
+class LaunchStream:
+    """A stream of launches, as CUDA has them: a PE runs those of one in order, those of several side by side.
+
+    A machine has up to ``count`` streams at once: each launch has that part of a PE's scratch.
+    """
+
+    name: str
+    count: int
+
+
+@value(kw_only=True)
 class KernelLaunchMsg(HostMsg):
     """Run ``kernel(*args, tl=…, **kwargs)`` once on every PE of ``targets``.
 
     ``grid``: what ``num_programs`` says, PEs of a cube, cubes of a SIP and SIPs, when ``targets`` are a part of it.
     ``algorithm``: of a collective, what carries it out, by its name in ``ccl.yaml``. ``called_at``: the line of the
-    host program that a kernel which is not its own is run for.
+    host program that a kernel which is not its own is run for. ``stream``: None is the default stream: on a PE, a
+    launch of it waits for all launches before it, and all behind wait for it.
     """
 
     kernel: KernelRef
@@ -215,6 +227,7 @@ class KernelLaunchMsg(HostMsg):
     grid: tuple[int, int, int] | None = None
     algorithm: str | None = None
     called_at: str = ""
+    stream: LaunchStream | None = None
 
     @property
     def counts(self) -> tuple[int, int, int]:

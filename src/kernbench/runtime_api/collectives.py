@@ -13,7 +13,7 @@ from kernbench.common.errors import InputError
 from kernbench.common.program_line import calling_line
 from kernbench.common.values import value
 from kernbench.kernels.shares import blocks
-from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, PeCoord
+from kernbench.messages.requests import KernelLaunchMsg, KernelRef, LaunchArg, LaunchStream, PeCoord
 from kernbench.runtime_api.collective_calls import CallChannel, CollectiveCall, CollectiveTensor, RankGroup
 from kernbench.runtime_api.layout import TensorLayout, shard_table
 from kernbench.runtime_api.memory import TensorMemory
@@ -116,7 +116,8 @@ class Member:
 class StartedCollective:
     """A collective as one rank starts it: the call, the kernel and its PEs, the tensors, and what becomes arguments.
 
-    ``channel``, ``parties``: which ranks have to make the same call; those of the group, unless given.
+    ``channel``, ``parties``: which ranks have to make the same call; those of the group, unless given. ``stream``: as a
+    launch has it. ``writes``: whether it changes the tensors of this rank.
     """
 
     call: CollectiveCall
@@ -127,6 +128,8 @@ class StartedCollective:
     config: dict[str, Any]
     channel: CallChannel | None = None
     parties: Sequence[int] = ()
+    stream: LaunchStream | None = None
+    writes: bool = True
 
 
 class Collectives:
@@ -183,13 +186,23 @@ class Collectives:
         return self._start(member, _prepare_shards(call, algorithm, tensor.owners, tensor, **more))
 
     def message(self, member: Member, tensor: TensorLayout, src: int, dst: int) -> Work:
-        """Start a message from ``src`` to ``dst``; the rank is one of them."""
+        """Start a message from ``src`` to ``dst``; the rank is one of them.
+
+        What goes from one rank to another is a stream of launches: it uses a queue of its own, so that a PE has all
+        messages of its rank under way side by side, however full a queue is.
+        """
         call = CollectiveCall(
             name="send_recv", operands=(CollectiveTensor.of(tensor),), details=(("src", src), ("dst", dst))
         )
         algorithm = member.group.algorithm_called("send_recv")
-        operation = _prepare_shards(call, algorithm, tensor.owners, tensor, src=src, dst=dst)
-        return self._start(member, replace(operation, channel=("send_recv", src, dst), parties=(src, dst)))
+        operation = replace(
+            _prepare_shards(call, algorithm, tensor.owners, tensor, src=src, dst=dst),
+            channel=("send_recv", src, dst),
+            parties=(src, dst),
+            stream=LaunchStream(name=f"rank {src} to {dst}", count=2 * (self._spec.num_sips - 1)),
+            writes=member.rank == dst,
+        )
+        return self._start(member, operation)
 
     def barrier(self, member: Member) -> Work:
         """Start a barrier: a token goes round, on PE 0 of cube 0."""
@@ -261,10 +274,10 @@ class Collectives:
         meeting = member.group.calls.enter(channel, member.rank, operation.call, parties)
         for layout in operation.tensors:
             # Other PEs may be at work on it, and PEs wait for none but their own.
-            self._memory.settle(layout)
+            self._memory.settle(layout, writes=operation.writes)
         self._memory.map_on([(operation.tensors, message.targets)])
         handle = self._requests.submit(message, lambda: str(meeting))
-        self._memory.uses.note(handle, (layout.key for layout in operation.tensors))
+        self._memory.uses.note(handle, (layout.key for layout in operation.tensors), writes=operation.writes)
         return Work((handle,), self._requests)
 
     def _make_message(self, member: Member, operation: StartedCollective) -> KernelLaunchMsg:
@@ -281,6 +294,7 @@ class Collectives:
             targets=pes,
             grid=(in_cube, cubes, member.size),
             called_at=str(calling_line() or ""),
+            stream=operation.stream,
         )
 
 

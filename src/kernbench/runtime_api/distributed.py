@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from typing import TypeAlias
 
 from kernbench.ccl.config import AlgorithmConfig
 from kernbench.common.errors import InputError, UnsupportedError
@@ -18,6 +19,8 @@ from kernbench.runtime_api.requests import Requests, Work
 from kernbench.runtime_api.tensor import Tensor
 
 BACKEND = "ahbm"
+MessageCall: TypeAlias = Callable[[Tensor, int, RankGroup | None], Work]
+"""``isend`` or ``irecv``"""
 
 
 class WholeGroup:
@@ -35,6 +38,15 @@ class ReduceOp(StrEnum):
     AVG = "avg"
 
 
+class BatchedMessage:
+    """A message of a batch: ``op``, which is ``isend`` or ``irecv``, of ``tensor`` with rank ``peer``."""
+
+    __slots__ = ("group", "op", "peer", "tensor")
+
+    def __init__(self, op: MessageCall, tensor: Tensor, peer: int, group: RankGroup | None = None) -> None:
+        self.op, self.tensor, self.peer, self.group = op, tensor, peer, group
+
+
 class Distributed:
     """``torch.distributed``, of one context; every call is of the rank that runs.
 
@@ -42,6 +54,7 @@ class Distributed:
     its SIP, with the same shape, dtype and layout on all ranks. ``group``: what ``new_group`` made; None: all ranks.
     """
 
+    P2POp = BatchedMessage
     ReduceOp = ReduceOp
     group = WholeGroup
     __slots__ = ("_collectives", "_groups", "_requests", "_workers")
@@ -269,8 +282,22 @@ class Distributed:
         self.irecv(tensor, src, group).wait()
         return src
 
+    def batch_isend_irecv(self, p2p_op_list: Sequence[BatchedMessage]) -> list[Work]:
+        """Post these messages in order, and return the Work of each: as the calls would one by one.
+
+        InputError for an ``op`` that is neither ``isend`` nor ``irecv``, before any is posted.
+        """
+        for message in p2p_op_list:
+            if message.op not in (self.isend, self.irecv):
+                raise InputError(f"batch_isend_irecv: op={message.op!r}, must be isend or irecv of torch.distributed")
+        return [message.op(message.tensor, message.peer, message.group) for message in p2p_op_list]
+
     def isend(self, tensor: Tensor, dst: int, group: RankGroup | None = None) -> Work:
-        """Send as ``send``, and return at once."""
+        """Send as ``send``, and return at once.
+
+        Messages that a rank has posted are under way side by side, also against each other: no order of posting blocks
+        another. Those from one rank to another are in order.
+        """
         member = self._require_rank("isend", group)
         return self._start_message(member, tensor, member.rank, _check_rank(member, "dst", dst))
 

@@ -296,11 +296,14 @@ class TensorMemory:
                 )
             )
 
-    def settle(self, layout: TensorLayout) -> None:
-        """Wait for everything under way that uses the tensor; InputError when it is freed."""
+    def settle(self, layout: TensorLayout, *, writes: bool = True) -> None:
+        """Wait for everything under way that uses the tensor; InputError when it is freed.
+
+        ``writes``: the tensor is to be changed; else what only reads it is not waited for.
+        """
         check_host_calls()
         self._check_live(layout)
-        self.uses.settle(layout.key)
+        self.uses.settle(layout.key, writes=writes)
 
     def release(self, layout: TensorLayout) -> None:
         """Take the tensor out of the MMUs, then give its memory back."""

@@ -415,6 +415,14 @@ class Work:
         return all(handle.done for handle in self._handles)
 
 
+@value
+class TensorUse:
+    """The use of a tensor by a request; unless it ``writes``, it only reads."""
+
+    handle: RequestHandle
+    writes: bool
+
+
 class Uses:
     """The tensors that requests under way have as arguments.
 
@@ -425,16 +433,19 @@ class Uses:
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        self._using: dict[TensorKey, list[RequestHandle]] = {}
+        self._using: dict[TensorKey, list[TensorUse]] = {}
 
-    def note(self, handle: RequestHandle, keys: Iterable[TensorKey]) -> None:
-        """Note that ``handle`` uses these tensors."""
+    def note(self, handle: RequestHandle, keys: Iterable[TensorKey], *, writes: bool = True) -> None:
+        """Note that ``handle`` uses these tensors; unless it ``writes``, it only reads them."""
         for key in dict.fromkeys(keys):
-            self._using[key] = [*self.under_way(key), handle]
+            self._using[key] = [*self._list_uses(key), TensorUse(handle, writes)]
 
-    def settle(self, key: TensorKey) -> None:
-        """Wait for everything under way that uses a tensor, whoever submitted it."""
-        using = self.under_way(key)
+    def settle(self, key: TensorKey, *, writes: bool = True) -> None:
+        """Wait for everything under way that uses a tensor, whoever submitted it.
+
+        For one who only reads, not ``writes``: for everything that writes it.
+        """
+        using = [use.handle for use in self._list_uses(key) if writes or use.writes]
         if using:
             self._requests.wait(using)
         if not self.under_way(key):
@@ -442,4 +453,7 @@ class Uses:
 
     def under_way(self, key: TensorKey) -> list[RequestHandle]:
         """Return the requests under way that use a tensor."""
-        return [handle for handle in self._using.get(key, ()) if self._requests.unseen(handle)]
+        return [use.handle for use in self._list_uses(key)]
+
+    def _list_uses(self, key: TensorKey) -> list[TensorUse]:
+        return [use for use in self._using.get(key, ()) if self._requests.unseen(use.handle)]
