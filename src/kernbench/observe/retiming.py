@@ -23,6 +23,7 @@ from kernbench.core.log import (
     END,
     KIND,
     LAST,
+    LAUNCH,
     NONE,
     PARENT,
     PART,
@@ -73,7 +74,7 @@ class Retiming:
     _parts_end: dict[Row, Times] = field(default_factory=dict)  # of a whole: the last end of its parts
     _before: dict[tuple[int, int], Row] = field(default_factory=dict)  # by part and kind, the row before
     _stages: dict[tuple[Row, int], Row] = field(default_factory=dict)  # by whole and tile, the stage before
-    _handled: dict[tuple[int, int], list[Row]] = field(default_factory=dict)  # messages by receiver and meaning
+    _handled: dict[tuple[int, int, int], list[Row]] = field(default_factory=dict)  # by receiver, meaning and launch
 
     def __post_init__(self) -> None:
         self._rows = self.seen.machine.log.rows
@@ -115,7 +116,7 @@ class Retiming:
         if kind == Kind.CONTROL:
             number = self.seen.control_of.get(row)
             if number is not None:
-                key = int(self.seen.transfers.dst[number]), rows[row + WHAT]
+                key = int(self.seen.transfers.dst[number]), rows[row + WHAT], rows[row + LAUNCH]
                 self._handled.setdefault(key, []).append(row)
 
     def _gates(self, row: Row, start: int) -> list[_Gate]:
@@ -137,7 +138,7 @@ class Retiming:
         if rows[row + TILE] >= 0:
             others.append(self._stages.get((rows[row + PARENT], rows[row + TILE]), NONE))
         if by == By.ORDER and cause >= 0:
-            others += self._handled.get((rows[row + PART], rows[cause + WHAT]), [])
+            others += self._handled.get((rows[row + PART], rows[cause + WHAT], rows[row + LAUNCH]), [])
         gates += [_Gate(other, 0) for other in others if other >= 0 and other != cause and rows[other + END] <= start]
         return gates
 
