@@ -188,6 +188,9 @@ def print_memory(console: Console, machine: Topology, reports: Sequence[SliceRep
         console.print("This machine has timing: ideal, without banks. This is a channel of HBM3 with two mappings.\n")
     for report in reports:
         show(console, _patterns(report), _requesters(report), _latencies_by_load(report), _references(report))
+        for absent in report.absent:
+            requesters = f" from {absent.requesters} requesters" if absent.requesters > 1 else ""
+            console.print(f"no {absent.pattern}{requesters}: {absent.why}")
     errors = [error for report in reports for error in report.errors]
     if errors:
         close = sum(error <= CLOSE for error in errors)
@@ -234,7 +237,7 @@ def _requesters(report: SliceReport) -> Table:
     made = table("Requesters at once: % of peak in all", text("pattern"), *(number(str(n)) for n in counts))
     for pattern in dict.fromkeys(row.pattern for row in report.rows if row.requesters > 1):
         found = {row.requesters: row.found.efficiency_pct for row in report.rows if row.pattern == pattern}
-        made.add_row(pattern, *(f"{found[n]:.1f}" for n in counts))
+        made.add_row(pattern, *(f"{found[n]:.1f}" if n in found else "" for n in counts))
     return made
 
 
