@@ -25,19 +25,27 @@ CLOSE = 10.0
 
 
 def print_reports(console: Console, probe: Probe) -> None:
-    """Print a row for each case; then the details of those that have them, and the cases that cannot be here."""
+    """Print a row for each case; then the details of those that have them, and the cases that cannot be here.
+
+    Of one case its hops come next, whole: they are what it is asked for.
+    """
     found = probe.measurements
     head = [(probe.verdict, "bold"), (f"machine: {probe.machine.name}", "default")]
     if probe.machine.spec.cube.hbm.refresh_mode == "all-bank":
         head.append((EVENLY, "dim"))
-    show_report(console, head, _tables(probe, found))
+    alone = len(probe.reports) == 1
+    asked = [_summary(probe.nbytes, found), *map(_hops, found)] if alone and found else []
+    show_report(console, head, _tables(probe, found, alone=alone), asked)
 
 
-def _tables(probe: Probe, found: Sequence[ProbeReport]) -> Iterator[Table | None]:
-    yield _summary(probe.nbytes, found)
+def _tables(probe: Probe, found: Sequence[ProbeReport], *, alone: bool) -> Iterator[Table | None]:
+    if not alone:
+        yield _summary(probe.nbytes, found)
     for report in found:
         if report.trace:
-            yield from (_sweep(report), _hops(report))
+            yield _sweep(report)
+            if not alone:
+                yield _hops(report)
     yield from (_breakdown(probe.nbytes, found), _crowds(found))
     for report in found:
         if report.trace:
