@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
@@ -95,6 +96,45 @@ def test_what_others_do_beside_the_machine_is_their_own(torch):
     with ThreadPoolExecutor(2) as pool:
         assert [pool.submit(lambda n=n: fetched.sum() + n).result() for n in range(3)] == [4, 5, 6]
         assert pool.submit(lambda: (x.shape, x.nbytes, x.name)).result() == (x.shape, x.nbytes, x.name)
+
+
+REFUSED = """
+from threading import Thread
+def run(torch):
+    torch.zeros(4)
+    thread = Thread(target=lambda:
+        torch.zeros(8), name="helper")
+    thread.start()
+    thread.join()
+    print("goes on")
+def fails(torch):
+    run(torch)
+    raise ValueError("of the program")
+def other(torch):
+    torch.zeros(4)
+    thread = Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
+"""
+
+
+def test_a_program_whose_thread_was_refused_has_failed(tmp_path, capsys, monkeypatch):
+    program = tmp_path / "threads.py"
+    program.write_text(REFUSED, encoding="utf-8")
+    sentence = f"{program}:6: thread 'helper' calls TensorFactories.zeros ("
+    assert main(["run", "--bench", str(program)]) == 2
+    printed, said = capsys.readouterr()
+    assert "goes on" in printed
+    assert said.splitlines()[-1].startswith(f"error: {sentence}")
+    assert "Traceback" not in said
+    assert main(["run", "--bench", f"{program}:fails"]) == 1
+    last = capsys.readouterr().err.splitlines()[-3:]
+    assert last[0] == "error: ValueError: of the program"
+    assert any(line.startswith(f"  {sentence}") for line in last)
+    hooked = []
+    monkeypatch.setattr(threading, "excepthook", hooked.append)
+    assert main(["run", "--bench", f"{program}:other"]) == 0  # as Python does
+    assert [args.exc_type for args in hooked] == [ZeroDivisionError]
 
 
 FORKS = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import field, replace
@@ -19,6 +20,7 @@ from kernbench.common.errors import (
     KernbenchError,
     RunError,
     RunStopped,
+    SecondThreadError,
     VerificationError,
     exit_is_failure,
     text_of,
@@ -331,7 +333,7 @@ class _BenchRun:
         engine = self._context.engine
         try:
             with exit_is_failure():
-                with _forks_end():
+                with _forks_end(), _refused_threads_fail():
                     self._value = self._bench(self._context)
                 self._context.drain()
         finally:
@@ -385,6 +387,30 @@ class _BenchRun:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
             return VerificationError(f"{wrong[0]}{more}")
         return self._error
+
+
+@contextmanager
+def _refused_threads_fail() -> Iterator[None]:
+    """Raise, at the end, the error of a thread that may not call the machine, unless the program has caught it."""
+    refused: list[SecondThreadError] = []
+
+    def note(args: threading.ExceptHookArgs) -> None:
+        if isinstance(args.exc_value, SecondThreadError):
+            refused.append(args.exc_value)
+        else:
+            show(args)
+
+    show, threading.excepthook = threading.excepthook, note
+    try:
+        yield
+    except Exception as error:
+        if refused:
+            error.add_note(text_of(refused[0]))
+        raise
+    finally:
+        threading.excepthook = show
+    if refused:
+        raise refused[0]
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import field
 from functools import partial
-from threading import Lock, Thread, current_thread, get_ident
+from threading import Lock, Thread, current_thread
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -95,14 +95,13 @@ class Workers:
     That is the first one that does, until it has ended: the simulation is one thread, which has all ranks.
     """
 
-    __slots__ = ("_claim", "_current", "_home_id", "_thread", "_thread_id", "main")
+    __slots__ = ("_claim", "_current", "_home", "_thread", "main")
 
     def __init__(self) -> None:
         self.main = Worker()
         self._current = self.main
-        self._home_id = get_ident()
+        self._home = current_thread()
         self._thread: Thread | None = None
-        self._thread_id = 0  # no thread has this number
         self._claim = Lock()
 
     @property
@@ -114,7 +113,7 @@ class Workers:
     def check(self) -> None:
         """KernelError when it is a kernel that calls the host's side, SecondThreadError when it is a second thread."""
         check_host_calls()
-        if get_ident() != self._thread_id:
+        if current_thread() is not self._thread:  # not by number: a new thread gets that of one that has ended
             with self._claim:
                 if self._thread is not None and self._thread.is_alive():
                     raise _make_thread_error(self._thread)
@@ -122,11 +121,11 @@ class Workers:
 
     def take_over(self) -> None:
         """Let this thread call the machine from now on, and no other."""
-        self._thread, self._thread_id = current_thread(), get_ident()
+        self._thread = current_thread()
 
     def come_home(self) -> None:
         """Let the thread that made the context end it, whichever has called the machine."""
-        if get_ident() == self._home_id:
+        if current_thread() is self._home:
             self.take_over()
 
     @contextmanager
