@@ -16,6 +16,21 @@ SMALL = ("--set", "sip.cube_mesh.w=2", "--set", "sip.cube_mesh.h=1", "--set", "s
 FOUR_PES = ("--set", "cube.pe_layout.pe_per_corner=1", "--set", "cube.hbm.slices=4")
 
 
+def test_a_case_alone_shows_its_hops_however_many_they_are(kernbench):
+    """Beside what there is room for without them."""
+    ran = kernbench("probe", "--case", "pe-far-cube-hbm")
+    lines = ran.out.splitlines()
+    (title,) = [at for at, line in enumerate(lines) if line.startswith("pe-far-cube-hbm: hop by hop")]
+    hops = lines[title + 3 : lines.index("", title)]
+    assert len(hops) > 80
+    assert (hops[0].split()[:2], hops[-1].split()[0]) == (["request", "sip0.cube0.pe0.pe_dma"], "sip0.cube0.pe0.pe_dma")
+    assert "Bandwidth in GB/s" in "\n".join(lines[:title])
+    for text in ("pe-far-cube-hbm: one transaction by size", "Where the latency of 4 KiB goes"):
+        assert text in "\n".join(lines[title:-1])
+    several = kernbench("probe", "--case", "pe-far-cube-hbm", "--case", "pe-sram").out
+    assert "pe-far-cube-hbm: hop by hop" in several.splitlines()[-1].partition("not shown")[2]
+
+
 def test_all_cases_in_a_table(kernbench: Run) -> None:
     ran = kernbench("probe", *SMALL, *FOUR_PES)
     assert ran.code == 0

@@ -109,6 +109,22 @@ def test_a_folder_may_be_one_to_enter_only(
     folder.chmod(0o700)
 
 
+@pytest.mark.parametrize("program", ["", PROGRAM], ids=["before anything happened", "after a transfer"])
+def test_a_script_that_fails_says_why_last(
+    kernbench: Run, script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    path = script(f"{program}raise ValueError('of the script')\n")
+    monkeypatch.setattr(sys, "stderr", sys.stdout)  # as a terminal shows both
+    ran = kernbench("run", "--script", path, *SMALL, "--op-log", "log.jsonl")
+    assert ran.code == 1
+    lines = ran.out.splitlines()
+    line = 1 + program.count("\n")
+    assert lines[-2:] == ["error: ValueError: of the script", f"  at {path}:{line}"]
+    assert any(line.startswith("wrote log.jsonl") for line in lines)
+    tables = [line for line in lines if line.startswith("─")]
+    assert bool(tables) == bool(program)
+
+
 def test_a_script_may_spoil_what_python_knows(kernbench: Run, script: Callable[[str], str]) -> None:
     before = list(sys.path), dict(os.environ)
     ran = kernbench(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from engine_support import Placed, launch, place, two_cubes
 from kernbench.components.pe_scheduler import PeScheduler
 from kernbench.components.timetables import Timetables
-from kernbench.core.log import BY, CAUSE, KIND, LAST, LINE, PARENT, PART, START, TILE, WHAT, WIDTH, By
+from kernbench.core.log import BY, CAUSE, END, KIND, LAST, LINE, PARENT, PART, START, TILE, WHAT, WIDTH, By, Kind
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.recorder import TileAmounts
 from kernbench.messages.requests import KernelLaunchMsg, KernelRef
@@ -171,6 +171,39 @@ def test_who_stops_on_the_way_sees_what_has_begun(ops: list[Op], stops: list[int
     found = list(seen())
     with by_events():
         assert found == list(seen())
+
+
+# --- causes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", [nullcontext, by_events])
+@pytest.mark.parametrize("stage_slots", [1, 2])
+def test_stages_and_panels_begin_as_their_causes_end(way: Callable[[], Any], stage_slots: int) -> None:
+    """Few rows: a tile takes the matrix unit long, and the last one of a step waits for a slot of it."""
+    engine = GraphEngine(two_cubes(f"pe.components.pe_scheduler.attrs.stage_slots={stage_slots}"), enable_data=False)
+    shapes = (8, 256), (256, 160), (8, 160)
+    arrays = [place(engine, np.zeros(shape, np.float32), name=f"t{n}") for n, shape in enumerate(shapes)]
+
+    def kernel(x_ptr: int, w_ptr: int, y_ptr: int, *, tl: Any) -> None:
+        tl.composite("gemm", tl.ref(x_ptr, shapes[0], "f32"), tl.ref(w_ptr, shapes[1], "f32"), y_ptr, block="auto")
+
+    with way():
+        launch(engine, kernel, *arrays, targets=PES[:1])
+    log = engine.machine.log
+    log.catch_up()
+    rows, kinds = log.rows, []
+    for row in range(0, len(rows), WIDTH):
+        kind, by = Kind(rows[row + KIND]), By(rows[row + BY])
+        if kind in (Kind.TILE_ISSUE, Kind.FETCH, Kind.GEMM, Kind.STORE) or (kind is Kind.DMA_READ and by is By.SLOT):
+            assert rows[row + START] == rows[rows[row + CAUSE] + END], (kind, by)
+            kinds.append(kind)
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        Kind.TILE_ISSUE: 20,
+        Kind.FETCH: 20,
+        Kind.GEMM: 1 + 20,  # the product itself is one
+        Kind.STORE: 5,
+        Kind.DMA_READ: 2,
+    }
 
 
 # --- what it costs ----------------------------------------------------------------------------------------------------

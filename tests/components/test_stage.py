@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import field
 from functools import partial
 from itertools import accumulate
+from typing import NamedTuple
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernbench.components.stage import OverlappingStage, StageUnit, Token
+from kernbench.common.values import state
+from kernbench.components.stage import Gate, OverlappingStage, Stage, StageUnit, Token
 from kernbench.core.clock import Clock
 from kernbench.core.log import BY, CAUSE, END, PART, ROOT, START, TILE, WIDTH, By, Kind, Log, Row
 
@@ -110,3 +113,106 @@ def test_tokens_that_overlap_leave_in_order(times: list[int]) -> None:
     assert [when for _, when in left] == list(accumulate(times, max))
     # Each leaves after the one whose end let it: itself, or one before it that was slower.
     assert [times[row] for row, _ in left] == list(accumulate(times, max))
+
+
+class Tile(NamedTuple):
+    """The times of a tile, None where it does not pass, and whether it passes the gate."""
+
+    dma: int | None
+    fetch: int
+    gemm: int
+    store: int | None
+    gated: bool
+
+
+@state(eq=False)
+class Pipeline:
+    """A DMA that overlaps, a fetch, ``gate``, a GEMM and a store, which have worked through ``tiles``.
+
+    ``passed``: which tiles have passed a gate, when, and the row that let each.
+    """
+
+    tiles: list[Tile]
+    slots: int
+    clock: Clock = field(default_factory=Clock)
+    log: Log = field(default_factory=Log)
+    passed: list[tuple[int, int, Row]] = field(default_factory=list)
+
+    def run(self, make_gate: Callable[[Pipeline], Stage]) -> None:
+        """Let all tiles come at once."""
+        slots = self.slots
+        gate, dma = make_gate(self), OverlappingStage("dma", slots + 2, self.transfer)
+        fetch, gemm, store = (StageUnit(self.clock, self.log, name, slots) for name in ("fetch", "gemm", "store"))
+        for unit in (fetch, gemm, store):
+            unit.open = partial(opened, self.log, unit.name)
+        for number, tile in enumerate(self.tiles):
+            timed = ((fetch, tile.fetch), (gemm, tile.gemm), (store, tile.store))
+            route: list[Stage] = [dma] if tile.dma is not None else []
+            route += [unit for unit, time in timed if time is not None]
+            if tile.gated:
+                route.insert(route.index(gemm), gate)
+            times = [time for _, time in timed if time is not None][::-1]
+            token = Token(number, route[::-1], len(route), times, len(times), lambda token: None, None, ROOT)
+            route[0].put(token)
+        self.clock.advance()
+
+    def transfer(self, token: Token, done: Callable[[Row], None]) -> None:
+        now, time = self.clock.time, self.tiles[token.work].dma
+        assert time is not None
+        row = opened(self.log, "dma", token, now)
+        self.log.close(row, now + time)
+        self.clock.call_at(now + time, lambda _: done(row))
+
+    def gate(self) -> Gate:
+        return Gate("gate", self.slots, lambda token, row: self.passed.append((token.work, self.clock.time, row)))
+
+    def instant_stage(self) -> OverlappingStage:
+        return OverlappingStage("instant", self.slots, lambda token, done: done(token.row))
+
+
+tile_times = st.sampled_from((0, 4, 5, 20, 64))
+tiles_with_gates = st.lists(
+    st.builds(Tile, st.none() | tile_times, tile_times, tile_times, st.none() | tile_times, st.booleans()),
+    min_size=1,
+    max_size=30,
+)
+
+
+FEW_ROWS = [Tile(None, 20, 64, None, gated=number % 4 == 3) for number in range(21)]
+"""As a product of few rows by blocks gives them"""
+
+
+@example(FEW_ROWS, 2)
+@example([Tile(None, 20, 64, None, gated=True)] * 3, 1)
+@given(tiles_with_gates, st.integers(1, 4))
+def test_causes_of_tiles_end_as_they_begin(tiles: list[Tile], slots: int) -> None:
+    pipeline = Pipeline(tiles, slots)
+    pipeline.run(Pipeline.gate)
+    rows = pipeline.log.rows
+    for row in range(0, len(rows), WIDTH):
+        cause = rows[row + CAUSE]
+        assert rows[row + START] == (0 if cause < 0 else rows[cause + END])
+    assert sorted(tile for tile, _, _ in pipeline.passed) == [number for number, tile in enumerate(tiles) if tile.gated]
+    for _, when, row in pipeline.passed:
+        assert rows[row + END] == when
+
+
+@example(FEW_ROWS, 2)
+@given(tiles_with_gates, st.integers(1, 4))
+def test_no_tile_begins_because_of_the_fetch_of_another(tiles: list[Tile], slots: int) -> None:
+    """A stage that takes no time passes a tile on while an earlier one waits for the GEMM, which has just come free."""
+    pipeline = Pipeline(tiles, slots)
+    pipeline.run(Pipeline.instant_stage)
+    log = pipeline.log
+    fetch, gemm = log.part("fetch"), log.part("gemm")
+    for row in range(0, len(log.rows), WIDTH):
+        cause = log.rows[row + CAUSE]
+        if log.rows[row + PART] == gemm and log.rows[cause + PART] == fetch:
+            assert log.rows[cause + TILE] == log.rows[row + TILE]
+
+
+def test_tiles_pass_a_gate_as_slots_come_free() -> None:
+    """They are fetched at 20, 40, 60 and multiplied for 64 each: one works, one waits, and the third passes at 84."""
+    pipeline = Pipeline([Tile(None, 20, 64, None, gated=True)] * 3, slots=2)
+    pipeline.run(Pipeline.gate)
+    assert [(tile, when) for tile, when, _ in pipeline.passed] == [(0, 20), (1, 40), (2, 84)]

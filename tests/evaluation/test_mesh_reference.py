@@ -110,6 +110,11 @@ def test_sources_offer_what_they_should_and_the_same_every_time() -> None:
         assert sum(s == source for _, s, _ in sent) / cycles == pytest.approx(rate, rel=0.1)
 
 
+def test_who_offers_nothing_sends_nothing() -> None:
+    spec = MeshSpec()
+    assert not list(messages(spec, pattern_traffic(spec, "uniform", 0.0), seed=5))
+
+
 @pytest.mark.parametrize("flits", [1, 4])
 @pytest.mark.parametrize("unit", [None, 1])
 def test_zero_load_is_exact_for_every_pair(flits, unit) -> None:

@@ -55,6 +55,7 @@ def test_points_in_the_order_of_the_grid(tmp_path: Path) -> None:
         ({"start": 3, "stop": 30, "factor": 3}, (3, 9, 27)),
         ({"start": 1, "stop": 2, "factor": 1.5}, (1.0, 1.5)),
         ({"start": 7, "stop": 7, "step": 1}, (7,)),
+        ({"start": 1.0e30, "stop": 1.0e30, "step": 1}, (1.0e30,)),  # more digits than a decimal has
     ],
 )
 def test_ranges(given: dict[str, float], values: tuple[float, ...]) -> None:

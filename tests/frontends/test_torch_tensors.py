@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 import numpy as np
 import pytest
 
 from extras import need
-from kernbench.common.errors import InputError
+from kernbench.common.errors import InputError, SecondThreadError
 from kernbench.engine.engine import GraphEngine
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import resolve_topology
@@ -222,6 +224,20 @@ def test_a_refused_tensor_leaves_nothing_behind(capsys: pytest.CaptureFixture[st
 def test_outside_a_run() -> None:
     with pytest.raises(InputError, match="device ahbm: there is no machine"):
         torch.ones(3).to(AHBM)
+
+
+@pytest.mark.usefixtures("context")
+def test_other_threads_have_no_machine() -> None:
+    """Not even in a context that was copied for them."""
+    x = torch.ones(3, device=AHBM)
+    (copied := copy_context()).run(x.sum)
+    with ThreadPoolExecutor(1, "helper") as pool:
+        for call in (lambda: x + 1, x.cpu, lambda: torch.ones(3).to(AHBM)):
+            without, within = pool.submit(call).exception(), pool.submit(copied.run, call).exception()
+            assert str(without).startswith("device ahbm: thread 'helper_0' has no machine")
+            assert isinstance(within, SecondThreadError)
+        assert pool.submit(torch.ones(3).sum).result() == 3
+    assert (x + 1).tolist() == [2, 2, 2]
 
 
 @pytest.mark.usefixtures("context")

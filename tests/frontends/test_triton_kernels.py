@@ -409,6 +409,45 @@ def test_errors_of_a_kernel_are_at_its_lines() -> None:
     assert "+ nothing" in linecache.getline(__file__, place.line.line)
 
 
+@triton.jit
+def asserting(x_ptr, out_ptr, WHICH: tl.constexpr, B: tl.constexpr):
+    if WHICH == "alone":
+        tl.static_assert(B % 3 == 0)
+    elif WHICH == "by name":
+        tl.static_assert(cond=not B and B > 4)
+    elif WHICH == "message":
+        tl.static_assert(B % 3 == 0, "B is of threes")
+    elif WHICH == "message by name":
+        tl.static_assert(B % 3 == 0, msg="B is of threes")
+    elif WHICH == "assert":
+        assert B % 3 == 0
+    elif WHICH == "assert with a message":
+        assert B % 3 == 0, "B is of threes"
+    tl.static_assert(B == 16)
+    tl.store(out_ptr + tl.arange(0, B), tl.load(x_ptr + tl.arange(0, B)))
+
+
+ASSERTED = {
+    "alone": "tl.static_assert: B % 3 == 0 is false",
+    "by name": "tl.static_assert: not B and B > 4 is false",
+    "message": "B is of threes",
+    "message by name": "B is of threes",
+    "assert": "assert: B % 3 == 0 is false",
+    "assert with a message": "B is of threes",
+}
+
+
+@pytest.mark.parametrize("which", ASSERTED)
+def test_what_is_asserted_is_said(which: str) -> None:
+    with pytest.raises(AssertionError) as error:
+        run_on_machine(asserting, X, WHICH=which, B=16)
+    assert str(error.value) == ASSERTED[which]
+    place = place_of(error.value)
+    assert place.line is not None
+    assert "assert" in linecache.getline(__file__, place.line.line)
+    run_on_machine(asserting, X, WHICH="none", B=16)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from compiled import compiled
 from interventions import Experiment, broken_promises, spread
-from kernbench.observe.verdict import Busy, Verdict, VerdictKind
+from kernbench.observe.critical_path_model import CriticalPath, PathPart, PathStep
+from kernbench.observe.path_resources import PathDivider
+from kernbench.observe.verdict import Busy, Spending, Verdict, VerdictKind, judge_run
 from kernbench.runtime_api.bench_registry import load_bench
 from random_programs import random_experiment
 
@@ -102,3 +105,29 @@ def test_random_programs_on_random_machines_keep_them() -> None:
 def test_a_share_of_0_percent_is_not_told(kind: VerdictKind, share: float, says: str) -> None:
     found = Verdict(kind=kind, time_ps=1_000_000, resources=("HBM",), share=0.9, where="sip0", next=Busy("NoC", share))
     assert found.sentence == says
+
+
+@pytest.mark.parametrize(
+    ("cpus", "set_up", "issue", "why"),
+    [
+        (500, 300, 200, (Busy("control path CPUs", 0.5),)),
+        (499, 301, 200, ()),  # less than half of it
+        (400, 350, 250, ()),
+        (250, 250, 500, (Busy("command issue", 0.5),)),
+        (0, 1000, 0, (Busy("DMA set-up", 1.0),)),
+    ],
+)
+def test_why_a_time_of_a_run_is_as_long_is_what_has_half_of_it(
+    cpus: int, set_up: int, issue: int, why: tuple[Busy, ...]
+) -> None:
+    """Beside as much time of kernels, of which the resource that has half of the copies has no part."""
+    kinds = (PathPart.CONTROL_CPU, cpus), (PathPart.DMA_SETUP, set_up), (PathPart.ISSUE, issue)
+    copies = [(part, ps, 7) for part, ps in kinds]
+    steps, at = list[PathStep](), 0
+    for part, ps, request in [*copies, (PathPart.MATH, 1000, 8)]:
+        steps.append(PathStep(part, at, at + ps, request_id=request))
+        at += ps
+    path = CriticalPath(0, at, tuple(steps))
+    found = judge_run(path, PathDivider(compiled().topology_obj), {8: "kernel"}, {}, copies={7})
+    halved = tuple(Busy(each.resource, each.share / 2) for each in why)  # of the whole run
+    assert found.spent == (Spending("copies", 0.5, halved), Spending("kernels", 0.5))

@@ -13,6 +13,7 @@ from compiled import compiled
 from covering import sample
 from kernbench.cli.main import main
 from kernbench.cli.probe_output import draw_memory, print_memory
+from kernbench.common.errors import InputError
 from kernbench.library.probes import memory_document
 from kernbench.probe.memory_case import (
     PATTERNS,
@@ -170,6 +171,52 @@ def test_one_group_is_one_group(channels):
         places = Places(each.banks, each.num_pcs, each.fields).of(np.array(pas) // 32)
         assert set(places["group"].tolist()) == {1}
         assert len(set(places["stack"].tolist())) == 2
+
+
+NO_GROUP_1 = "[{field: pc}, {field: group}, {field: column}, {field: stack}, {field: bank}, {field: row}]"
+"""Accesses of 256 B begin at every eighth burst: on PC 0, in group 0"""
+
+
+def test_a_pattern_that_a_mapping_cannot_have_is_left_out_in_words():
+    machine = compiled(
+        "cube.hbm.num_pcs=2",
+        "cube.hbm.timing=hbm2",
+        f"cube.hbm.mapping={NO_GROUP_1}",
+        "cube.hbm.bytes_per_slice=1MiB",
+    )
+    (slice_,) = slices_of(machine.spec.cube.hbm)
+    assert list(slice_.steps("one_group_256B")) == []
+    report = probe_slice(slice_, ("stride_128B_64B", "one_group_256B"), 200)
+    assert {row.pattern for row in report.rows} == {"stride_128B_64B"}
+    why = "with this mapping none of its accesses begins in bank group 1"
+    (document,) = memory_document([report])
+    assert document["absent"] == [{"pattern": "one_group_256B", "requesters": 1, "why": why}]
+    printed = io.StringIO()
+    print_memory(Console(file=printed, width=200), machine, [report])
+    assert printed.getvalue().count("one_group_256B") == 1
+    assert f"no one_group_256B: {why}\n" in printed.getvalue()
+    with pytest.raises(InputError, match=f"one_group_256B: {why}"):
+        saturate(slice_, "one_group_256B", 1, 200)
+
+
+@pytest.mark.parametrize("room", [32, 256, 2048, 64 << 10])
+def test_patterns_without_room_have_no_accesses(room, tmp_path):
+    """All others go on."""
+    slice_, *_ = slices_of(compiled("cube.hbm.num_pcs=2", f"cube.hbm.bytes_per_slice={room}").spec.cube.hbm)
+    runs = [(pattern, requesters) for pattern in PATTERNS for requesters in (1, max(REQUESTERS))]
+    reasons = {run: slice_.why_absent(*run) for run in runs}
+    for (pattern, requesters), why in reasons.items():
+        n_steps = min(len(list(islice(slice_.steps(pattern, number), 10))) for number in range(requesters))
+        assert n_steps == (0 if why else 10)
+    absent = {pattern for (pattern, requesters), why in reasons.items() if why and requesters == 1}
+    assert ("random_32B" in absent, "random_4KB" in absent) == (False, room < 4096)
+    if room == 256:
+        why = "it has no room in 256 B of memory"
+        assert reasons["random_4KB", 1] == why
+        assert reasons["random_64B", 8] == f"{why}, of which each of 8 requesters has 1/8"
+        report = probe_slice(slice_, ("random_1KB",), 20)
+        assert (report.rows, len(report.absent)) == ((), len(REQUESTERS))
+        draw_memory([report], str(tmp_path / "memory.png"))
 
 
 def test_a_machine_with_banks_has_its_own_mapping():

@@ -127,16 +127,24 @@ ReportLine: TypeAlias = tuple[str, str]
 """A line of a report and its style"""
 
 
-def show_report(console: Console, head: Iterable[ReportLine], tables: Iterable[Table | ReportLine | None]) -> None:
+def show_report(
+    console: Console,
+    head: Iterable[ReportLine],
+    tables: Iterable[Table | ReportLine | None],
+    asked: Iterable[Table] = (),
+) -> None:
     """Print a report: the lines that come first, then tables and lines by rank, as many as fit; ``-v`` prints all.
 
-    The last line names the tables that are left out.
+    ``asked``: the tables that the user wants, which come before the others; they take no room from these. The last line
+    names the tables that are left out.
     """
     session = current_session()
     used, left = 0, list[str]()
     for line, style in head:
         used += _print_counted(console, Text(printable(line), style=style))
     console.print()
+    for wanted in asked:
+        _print_table(console, wanted, math.inf)
     most = math.inf if session is not None and session.verbose else MOST_LINES - 2
     for each in tables:
         if isinstance(each, tuple):

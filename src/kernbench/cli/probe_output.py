@@ -25,19 +25,27 @@ CLOSE = 10.0
 
 
 def print_reports(console: Console, probe: Probe) -> None:
-    """Print a row for each case; then the details of those that have them, and the cases that cannot be here."""
+    """Print a row for each case; then the details of those that have them, and the cases that cannot be here.
+
+    Of one case its hops come next, whole: they are what it is asked for.
+    """
     found = probe.measurements
     head = [(probe.verdict, "bold"), (f"machine: {probe.machine.name}", "default")]
     if probe.machine.spec.cube.hbm.refresh_mode == "all-bank":
         head.append((EVENLY, "dim"))
-    show_report(console, head, _tables(probe, found))
+    alone = len(probe.reports) == 1
+    asked = [_summary(probe.nbytes, found), *map(_hops, found)] if alone and found else []
+    show_report(console, head, _tables(probe, found, alone=alone), asked)
 
 
-def _tables(probe: Probe, found: Sequence[ProbeReport]) -> Iterator[Table | None]:
-    yield _summary(probe.nbytes, found)
+def _tables(probe: Probe, found: Sequence[ProbeReport], *, alone: bool) -> Iterator[Table | None]:
+    if not alone:
+        yield _summary(probe.nbytes, found)
     for report in found:
         if report.trace:
-            yield from (_sweep(report), _hops(report))
+            yield _sweep(report)
+            if not alone:
+                yield _hops(report)
     yield from (_breakdown(probe.nbytes, found), _crowds(found))
     for report in found:
         if report.trace:
@@ -188,6 +196,9 @@ def print_memory(console: Console, machine: Topology, reports: Sequence[SliceRep
         console.print("This machine has timing: ideal, without banks. This is a channel of HBM3 with two mappings.\n")
     for report in reports:
         show(console, _patterns(report), _requesters(report), _latencies_by_load(report), _references(report))
+        for absent in report.absent:
+            requesters = f" from {absent.requesters} requesters" if absent.requesters > 1 else ""
+            console.print(f"no {absent.pattern}{requesters}: {absent.why}")
     errors = [error for report in reports for error in report.errors]
     if errors:
         close = sum(error <= CLOSE for error in errors)
@@ -234,7 +245,7 @@ def _requesters(report: SliceReport) -> Table:
     made = table("Requesters at once: % of peak in all", text("pattern"), *(number(str(n)) for n in counts))
     for pattern in dict.fromkeys(row.pattern for row in report.rows if row.requesters > 1):
         found = {row.requesters: row.found.efficiency_pct for row in report.rows if row.pattern == pattern}
-        made.add_row(pattern, *(f"{found[n]:.1f}" for n in counts))
+        made.add_row(pattern, *(f"{found[n]:.1f}" if n in found else "" for n in counts))
     return made
 
 

@@ -186,14 +186,16 @@ def command(session: Session, /, **given: Any) -> int:
     found = simulate(request, show_progress())
     if asked.as_json:
         found = _print_document(found)
-    raised = found.live.result.error if found.live is not None and found.live.result is not None else None
-    if raised is not None:
-        report_program_error(raised, session)
-    all_told = asked.as_json or print_run(stdout(), found, explain=asked.explain, verbose=session.verbose)
-    if not all_told:
-        say("interrupted: what explains the time of the run was left out; it is not told in full")
-    if files is not None:
-        files.write(found)
+    try:
+        all_told = asked.as_json or print_run(stdout(), found, explain=asked.explain, verbose=session.verbose)
+        if not all_told:
+            say("interrupted: what explains the time of the run was left out; it is not told in full")
+        if files is not None:
+            files.write(found)
+    finally:  # the program's error comes last, where it is seen
+        raised = found.live.result.error if found.live is not None and found.live.result is not None else None
+        if raised is not None:
+            report_program_error(raised, session)
     return found.exit_code if all_told else INTERRUPTED
 
 

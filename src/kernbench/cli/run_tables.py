@@ -127,7 +127,9 @@ def _machine(run: Run) -> Iterator[str]:
 
 
 def _tables(run: Run, explanation: _Explanation, *, explain: bool, verbose: bool) -> Iterator[ReportPart]:
-    """Yield the tables, the most important first."""
+    """Yield the tables, the most important first; none of a run in which nothing happened."""
+    if not run.report.events:
+        return
     if run.live is not None and run.live.advice is not None:
         yield from late(EXPLANATION, "advice_parts")(run.live.advice)
     if explain:

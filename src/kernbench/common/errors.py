@@ -7,6 +7,7 @@ KernbenchError
 │   ├── UnknownNameError       a name nobody registered; lists what exists
 │   ├── UnreadableFileError    what is no file to read as an input; says what it is
 │   ├── NoMachineError         a program asks for the machine where there is none
+│   ├── SecondThreadError      a program calls the machine in more than one thread
 │   └── BenchError             a bench that cannot be found, loaded or parametrised
 └── RunError                   the run failed: the CLI exits with 1
     ├── AllocationError        a memory is full, or a free that fits no allocation
@@ -133,6 +134,10 @@ class UnreadableFileError(InputError):
 
 class NoMachineError(InputError):
     """A program asks for the machine outside of a run."""
+
+
+class SecondThreadError(InputError):
+    """A thread calls the machine, and another one has called it before: says where, and which ones."""
 
 
 class BenchError(InputError):

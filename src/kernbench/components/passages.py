@@ -315,7 +315,7 @@ class Passages:
     def row_of(self, passage: Passage, mark: Mark) -> Row:
         """Return the row that ends as ``mark`` happens."""
         self.write()
-        return passage.row(mark.tile, mark.stage)
+        return passage.row(mark.after, mark.stage)
 
     def write(self) -> None:
         """Write the rows that have begun."""

@@ -24,7 +24,7 @@ from kernbench.components.pe_fetch_store import PeFetchStore
 from kernbench.components.pe_gemm import PeGemm
 from kernbench.components.pe_math import PeMath
 from kernbench.components.pe_mmu import PeMmuPart
-from kernbench.components.stage import OverlappingStage, Stage, StageUnit, Token
+from kernbench.components.stage import Gate, OverlappingStage, Stage, StageUnit, Token
 from kernbench.components.timetables import Mark, PipelineSizes, TileList, TileStages, Timetables, What
 from kernbench.core.clock import Clock
 from kernbench.core.log import LAUNCH, LINE, NONE, ROOT, By, Cause, Kind, Log, Row, pack_row
@@ -190,10 +190,9 @@ class PanelBuffers:
         self._plans.append(plan)
         self._read(cause)
 
-    def release(self, token: Token, done: Callable[[Row], None]) -> None:
-        """Give up what nobody needs behind the step of ``token``, its last tile, which has been fetched."""
-        self.release_step(token.work.plan, token.row)
-        done(token.row)
+    def release(self, token: Token, row: Row) -> None:
+        """Give up what nobody needs behind the step of ``token``, its last tile, as ``row`` ends."""
+        self.release_step(token.work.plan, row)
 
     def release_step(self, plan: PipelinedCommand, row: Row) -> None:
         """Give up what nobody needs behind the first step of ``plan``, as ``row`` ends."""
@@ -279,7 +278,7 @@ class PeScheduler(Component):
         self._dma_id = pe_part(*here, "pe_dma")
         self._room = BlockRoom(machine.spec.pe.gemm.acc_bytes, machine.spec.pe.tcm.scheduler_reserved_bytes)
         self._panels = PanelBuffers(self.clock, self._room.panels, dma, self._inject)
-        self._panels_end = OverlappingStage("panels_end", attrs.tiles_in_flight, self._panels.release)
+        self._panels_end = Gate("panels_end", attrs.tiles_in_flight, self._panels.release)
         fetch, gemm, store = self._fetch_store.fetch, self._gemm.unit, self._fetch_store.store
         self._stages = TileStages(self._issue_ps, self._issue, fetch, self._panels_end, gemm, store)
         sizes = PipelineSizes(self._issue_ps, attrs.tiles_in_flight, attrs.stage_slots)

@@ -57,10 +57,11 @@ class Stage:
 
     def put(self, token: Token) -> None:
         """Take a token whose slot has been taken before."""
-        waiting, cause = self.waiting, token.cause
+        waiting = self.waiting
         waiting.append(token)
-        # The first of several has waited for the stage, which comes free as what this one works on does.
-        self.try_start(cause if len(waiting) == 1 else (cause[0], By.ENGINE))
+        # Behind others it starts nothing: the first of them waits for this stage, or for a slot, and begins after that.
+        if len(waiting) == 1:
+            self.try_start(token.cause)
 
     def wait(self, token: Token) -> None:
         """Take a token that has waited here before, with its slot."""
@@ -83,24 +84,27 @@ class Stage:
         following.free -= 1
         return True
 
-    def pass_on(self, token: Token) -> None:
-        """Pass on ``token``, which is done here, and give back its slot."""
-        row = token.row
+    def pass_on(self, token: Token, cause: Cause) -> None:
+        """Pass on ``token``, which is done here after ``cause``, and give back its slot."""
         token.to_pass = left = token.to_pass - 1
         if left:
-            token.cause = (row, BY_OPERAND)
+            token.cause = cause
             token.route[left - 1].put(token)
         else:
             token.retired(token)
         self.free += 1
-        self.settle(row)
+        self.settle(cause[0])
 
     def settle(self, row: Row) -> None:
-        """Let others go on: a slot has come free as ``row`` has ended, and this stage with it."""
-        if self.blocked and self.free > 0:
-            self.blocked.popleft().try_start((row, By.SLOT))
+        """Let others go on: a slot has come free as ``row`` has ended, and this stage with it.
+
+        This stage begins first: a token that came through the free slot meanwhile would make it begin after a cause
+        that is not its own.
+        """
         if self.waiting:
             self.try_start((row, By.ENGINE))
+        if self.blocked and self.free > 0:
+            self.blocked.popleft().try_start((row, By.SLOT))
 
 
 class StageUnit(Stage):
@@ -165,7 +169,7 @@ class StageUnit(Stage):
             rows[row + READ] = rows[row + START]
             rows[row + COMMIT] = rows[row + END] = self._clock.time
         if token.to_pass > 1 or self.blocked or self.waiting:
-            self.pass_on(token)
+            self.pass_on(token, (row, BY_OPERAND))
             return
         token.to_pass = 0
         retired = token.retired
@@ -201,8 +205,30 @@ class OverlappingStage(Stage):
         token.ready = True
         while self._inside and self._inside[0].ready:
             # Those behind it that were ready have waited for it: they leave in order.
-            self._inside[0].row = row
-            self.pass_on(self._inside.popleft())
+            first = self._inside.popleft()
+            first.row = row
+            self.pass_on(first, (row, BY_OPERAND))
+
+
+class Gate(Stage):
+    """A stage that takes no time: its tokens pass in order, each as soon as the stage behind has a slot.
+
+    ``passed(token, row)`` is called for each, as ``row`` ends: its stage before, or what gave it the slot. It begins
+    behind the gate after the same row.
+    """
+
+    __slots__ = ("_passed",)
+
+    def __init__(self, name: str, slots: int, passed: Callable[[Token, Row], None]) -> None:
+        super().__init__(name, slots)
+        self._passed = passed
+
+    def try_start(self, cause: Cause) -> None:
+        """Let waiting tokens pass while the stage behind has slots."""
+        while self.waiting and self.claim_next(self.waiting[0]):
+            token = self.waiting.popleft()
+            self._passed(token, cause[0])
+            self.pass_on(token, cause)
 
 
 def _open_no_row(_: Token, __: int) -> Row:

@@ -6,7 +6,7 @@ Such tiles wait for nobody but each other. The stages work through a list of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kernbench.components.stage import OverlappingStage, Stage, StageUnit, Token
+from kernbench.components.stage import Gate, Stage, StageUnit, Token
 from kernbench.core.clock import Clock
 from kernbench.core.log import (
     BY,
@@ -160,10 +160,14 @@ class What(IntEnum):
 
 
 class Mark(NamedTuple):
-    """``what`` happens as ``tile`` ends in (BEGIN: begins after) ``stage``; a tile of before has a negative number."""
+    """``what`` happens to ``tile`` as tile ``after`` ends in (BEGIN: begins after) ``stage``.
+
+    A tile of before has a negative number.
+    """
 
     what: What
     tile: int
+    after: int
     stage: int
 
 
@@ -234,7 +238,7 @@ class _Rehearsal:
         for number, unit in enumerate(units):
             unit.open = partial(self._open, number)
         issue, fetch, gemm, store = units
-        panels_end = OverlappingStage("panels_end", sizes.tiles_in_flight, self._release)
+        panels_end = Gate("panels_end", sizes.tiles_in_flight, self._release)
         self._stages = TileStages(sizes.issue_ps, issue, fetch, panels_end, gemm, store)
         self._given = log.open(_GIVEN, Kind.RAW, NONE, (NONE, By.NOTHING))
         self._take_over(found)
@@ -299,10 +303,9 @@ class _Rehearsal:
             self._next += 1
             self._stages.issue.put(token)
 
-    def _release(self, token: Token, done: Callable[[Row], None]) -> None:
+    def _release(self, token: Token, row: Row) -> None:
         if token.work >= 0:
-            self._mark(What.RELEASE, token.row)
-        done(token.row)
+            self._mark(What.RELEASE, row, token.work)
 
     def _retire(self, token: Token) -> None:
         self._free += 1
@@ -315,12 +318,13 @@ class _Rehearsal:
         if is_new and self._over == len(self._shapes):
             self._mark(What.LAST, token.row)
 
-    def _mark(self, what: What, row: Row) -> None:
+    def _mark(self, what: What, row: Row, tile: int | None = None) -> None:
         rows, number = self._log.rows, len(self.events) - 1
         if not self.marks or self.marks[-1].number != number:
             span = (self._begin_ps, self.events[-1]) if self.events else (NONE, 0)
             self.marks.append(Marks(number, *span, []))
-        self.marks[-1].marks.append(Mark(what, rows[row + TILE], rows[row + PART]))
+        after = rows[row + TILE]
+        self.marks[-1].marks.append(Mark(what, after if tile is None else tile, after, rows[row + PART]))
         self.marks[-1].marks.sort()
 
     def table(self) -> Integers:

@@ -15,6 +15,8 @@ from kernbench.common.errors import InputError
 
 LOCK_FILE = "sweep.lock"
 LONGEST_OWNER = 300
+MOST_TRIES = 100
+"""Each takes another sweep that ended in between, or a file system whose files do not keep their numbers."""
 _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
@@ -32,11 +34,15 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 
 def _try_lock(path: Path) -> int:
-    while True:
+    for _ in range(MOST_TRIES):
         file = _lock_or_close(path)
         if _is_at(path, file):
             return file
         os.close(file)
+    raise InputError(
+        f"{path}: cannot be locked: after each of {MOST_TRIES} tries the name was that of another file; "
+        "choose another --out"
+    )
 
 
 def _lock_or_close(path: Path) -> int:

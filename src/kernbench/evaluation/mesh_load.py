@@ -6,7 +6,7 @@ messages created in the measured window count. Accepted throughput counts flits 
 
 from __future__ import annotations
 
-from math import ceil, sqrt
+from math import ceil, log2, sqrt
 from statistics import fmean, stdev
 
 from kernbench.common.values import value
@@ -144,7 +144,7 @@ def saturation_load(spec: MeshSpec, pattern: str, plan: LoadPlan, resolution: fl
     """The offered loads, at most ``resolution`` apart, between which mean latency passes 3 times that at zero load."""
     limit = SATURATED_AT * pattern_traffic(spec, pattern, 1.0).zero_load_cycles(spec)
     low, high = 0.0, 1.0
-    while high - low > resolution:
+    for _ in range(ceil(-log2(resolution))):
         middle = (low + high) / 2
         if load_point(spec, pattern, middle, plan).latency_cycles > limit:
             high = middle

@@ -211,12 +211,15 @@ def flow_traffic(spec: MeshSpec, flows: tuple[MeshFlow, ...]) -> MeshTraffic:
 def messages(
     spec: MeshSpec, traffic: MeshTraffic, seed: int, chunk_cycles: int = 1000
 ) -> Iterator[tuple[int, int, int]]:
-    """(cycle, source, destination) of message after message, for ever: each node tosses a coin every cycle."""
+    """(cycle, source, destination) of message after message, for ever: each node tosses a coin every cycle.
+
+    There are none where no node offers anything.
+    """
     rng = np.random.default_rng(seed)
     chance = traffic.rates / spec.packet_flits
     cumulated = traffic.destinations.cumsum(axis=1)
     first = 0
-    while True:
+    while chance.any():
         cycles, sources = np.nonzero(rng.random((chunk_cycles, spec.nodes)) < chance)
         # The sum of a row may fall short of 1 by rounding, and a draw may exceed it.
         targets = (cumulated[sources] <= rng.random(len(sources))[:, None]).sum(axis=1).clip(max=spec.nodes - 1)

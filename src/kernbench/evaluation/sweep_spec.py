@@ -85,12 +85,18 @@ class ValueRange(ConfigModel):
         if self.count > MOST_POINTS:
             return ()
         whole = all(each is None or isinstance(each, int) for each in (self.start, self.stop, self.step, self.factor))
+        values = self._by_step(self.step) if self.step is not None else self._by_factor(self.factor or 2)
+        return tuple(int(value) if whole else float(value) for value in values)
+
+    def _by_step(self, step: float) -> Iterator[Fraction]:
+        start = Fraction(_decimal(self.start))
+        return (start + number * Fraction(_decimal(step)) for number in range(self.count))
+
+    def _by_factor(self, factor: float) -> Iterator[Decimal]:
         at, stop = _decimal(self.start), _decimal(self.stop)
-        found: list[AxisValue] = []
-        while at <= stop:
-            found.append(int(at) if whole else float(at))
-            at = at + _decimal(self.step) if self.step is not None else at * _decimal(self.factor or 2)
-        return tuple(found)
+        while at <= stop:  # a factor above 1 has fewer digits than a decimal: each value is greater
+            yield at
+            at *= _decimal(factor)
 
 
 def _decimal(number: float) -> Decimal:

@@ -282,6 +282,10 @@ def memory_document(reports: Sequence[SliceReport]) -> list[dict[str, Any]]:
             "refresh": report.refresh,
             "peak_gbs": report.peak_gbs,
             "rows": [_row(report, row) for row in report.rows],
+            "absent": [
+                {"pattern": absent.pattern, "requesters": absent.requesters, "why": absent.why}
+                for absent in report.absent
+            ],
             "latency": [_latency(each) for each in report.latencies],
             "latency_compared": [_latency(each) for each in report.compared],
         }

@@ -17,7 +17,8 @@ from importlib import resources
 from itertools import count
 from math import prod
 
-from kernbench.common.units import ns_to_ps, ps_to_ns
+from kernbench.common.errors import InputError
+from kernbench.common.units import format_size, ns_to_ps, ps_to_ns
 from kernbench.common.values import value
 from kernbench.components.hbm.banks import BankedMemory, Grant, Histories
 from kernbench.components.hbm.controller import Request, SliceArbiter
@@ -52,13 +53,19 @@ K of them write. ``one_group_SIZE``: sequential, but only accesses whose first b
 """
 SMALL = 64
 """Bytes of an access of a sequential pattern"""
+ONE_GROUP = "one_group"
+GROUP = 1
+"""The bank group of ``one_group_SIZE``"""
 
 AccessStep = tuple[Access, bool]
 """An access, and whether it writes"""
 
 
 def accesses(pattern: str, room: int, bank_off: int, seed: int) -> Iterator[AccessStep]:
-    """Return the accesses of a pattern in ``room`` bytes of memory, without end; of ``one_group_SIZE`` in any group."""
+    """Return the accesses of a pattern in ``room`` bytes of memory, without end; of ``one_group_SIZE`` in any group.
+
+    There are none where not even one has room.
+    """
     name, *rest = pattern.split("_")
     if name == "random":
         return _random(_bytes(rest[0]), room, _parse_writes(rest[1:]), random.Random(seed))
@@ -95,23 +102,27 @@ def _parse_writes(rest: Sequence[str]) -> float:
 
 
 def _sequential(size: int, room: int, *, write: bool) -> Iterator[AccessStep]:
-    while True:
-        for pa in range(0, room - size + 1, size):
+    places = range(0, room - size + 1, size)
+    while places:
+        for pa in places:
             yield Access(pa, size), write
 
 
 def _random(size: int, room: int, written: float, rng: random.Random) -> Iterator[AccessStep]:
-    while True:
+    while size <= room:
         yield Access(rng.randrange(room // size) * size, size), written > 0 and rng.random() < written
 
 
 def _stride(step: int, size: int, room: int, written: float, rng: random.Random) -> Iterator[AccessStep]:
-    while True:
-        for pa in range(0, room - size + 1, step):
+    places = range(0, room - size + 1, step)
+    while places:
+        for pa in places:
             yield Access(pa, size), written > 0 and rng.random() < written
 
 
 def _streams(n: int, size: int, gap: int, room: int, writers: int) -> Iterator[AccessStep]:
+    if room < size:
+        return
     for at in count(0, size):
         for stream in range(n):
             yield Access((stream * gap + at) % (room - size + SMALL), size), stream >= n - writers
@@ -119,8 +130,9 @@ def _streams(n: int, size: int, gap: int, room: int, writers: int) -> Iterator[A
 
 def _copy(size: int, room: int, bank_off: int) -> Iterator[AccessStep]:
     half = room // 2
-    while True:
-        for pa in range(0, half - bank_off - size + 1, size):
+    places = range(0, half - bank_off - size + 1, size)
+    while places:
+        for pa in places:
             yield Access(pa, size), False
             yield Access(pa + half + bank_off, size), True
 
@@ -168,6 +180,15 @@ class PatternRow:
 
 
 @value
+class AbsentPattern:
+    """A pattern that a slice cannot have from so many requesters, and why."""
+
+    pattern: str
+    requesters: int
+    why: str
+
+
+@value
 class LatencyFigures:
     """Of the latencies of all accesses: the mean, that which half of them have at most, and 99 of 100."""
 
@@ -194,7 +215,10 @@ class Latency:
 
 @value
 class SliceReport:
-    """A slice and its figures. ``compared``: latencies at the loads that the reference has figures for."""
+    """A slice and its figures. ``compared``: latencies at the loads that the reference has figures for.
+
+    ``absent``: the patterns that have no rows.
+    """
 
     timing: str
     assumed: bool
@@ -205,6 +229,7 @@ class SliceReport:
     rows: tuple[PatternRow, ...]
     latencies: tuple[Latency, ...]
     compared: tuple[Latency, ...]
+    absent: tuple[AbsentPattern, ...] = ()
 
     @property
     def memory(self) -> str:
@@ -253,19 +278,35 @@ class SliceUnderTest:
         """All buses together."""
         return self.num_pcs * self.banks.pc_gbs
 
-    def steps(self, pattern: str, requester: int = 0) -> Iterator[tuple[Access, bool]]:
-        """Yield the accesses of a requester, each with a part of the memory and random numbers of its own."""
-        room = self.room // max(REQUESTERS)
-        if not requester:
-            room = self.room
+    def steps(self, pattern: str, requester: int = 0) -> Iterator[AccessStep]:
+        """Yield the accesses of a requester, each with a part of the memory and random numbers of its own.
+
+        There are none where a part has no room for one, or where none lies in the group of ``one_group_SIZE``.
+        """
+        room = self.room if not requester else self.room // max(REQUESTERS)
         off = half_of_banks(self.banks, self.num_pcs, self.fields)
         # Each begins an eighth of the banks further: none follows another from bank to bank.
         start = requester * (room + off // 4)
-        layout = Layout(self.banks, self.num_pcs, self.fields) if pattern.startswith("one_group") else None
+        layout = Layout(self.banks, self.num_pcs, self.fields) if pattern.startswith(ONE_GROUP) else None
+        n_passed_over = 0
         for access, write in accesses(pattern, room, off, requester + 1):
             pa = (start + access.pa) % self.room
-            if layout is None or self._group_of(layout, pa) == 1:
+            if layout is None or self._group_of(layout, pa) == GROUP:
+                n_passed_over = 0
                 yield Access(pa, access.row_bytes), write
+            else:
+                n_passed_over += 1
+                if n_passed_over > room // access.row_bytes:  # more than a round of the pattern, which goes on alike
+                    return
+
+    def why_absent(self, pattern: str, requesters: int = 1) -> str:
+        """Say why ``requesters`` cannot have a pattern; empty if they can."""
+        if all(next(self.steps(pattern, requester), None) for requester in range(requesters)):
+            return ""
+        if pattern.startswith(ONE_GROUP) and next(accesses(pattern, self.room, 0, 0), None):
+            return f"with this mapping none of its accesses begins in bank group {GROUP}"
+        among = f", of which each of {requesters} requesters has 1/{max(REQUESTERS)}" if requesters > 1 else ""
+        return f"it has no room in {format_size(self.room)} of memory{among}"
 
     def _group_of(self, layout: Layout, pa: int) -> int:
         """Return the bank group of a byte."""
@@ -306,11 +347,13 @@ def _slice_of(hbm: HbmSpec, banks: HbmTiming) -> SliceUnderTest:
 
 
 def probe_slice(slice_: SliceUnderTest, patterns: Sequence[str] = PATTERNS, bursts: int = BURSTS) -> SliceReport:
-    """Probe all patterns with one requester, some with more, and those over load."""
-    rows = [saturate(slice_, pattern, 1, bursts) for pattern in patterns]
-    most_gbs = {row.pattern: row.gbs for row in rows}
-    shared = [pattern for pattern in patterns if pattern in SHARED]
-    rows += [saturate(slice_, pattern, n, bursts) for n in REQUESTERS[1:] for pattern in shared]
+    """Probe all patterns that the slice can have with one requester, some with more, and those over load."""
+    runs = [(pattern, 1) for pattern in patterns]
+    runs += [(pattern, requesters) for requesters in REQUESTERS[1:] for pattern in patterns if pattern in SHARED]
+    reasons = {run: slice_.why_absent(*run) for run in runs}
+    rows = [saturate(slice_, *run, bursts) for run, why in reasons.items() if not why]
+    most_gbs = {row.pattern: row.gbs for row in rows if row.requesters == 1}
+    shared = [pattern for pattern in most_gbs if pattern in SHARED]
     latencies = [
         Latency(
             pattern, load * most_gbs[pattern], 100 * load, latency(slice_, pattern, load * most_gbs[pattern], bursts)
@@ -339,6 +382,7 @@ def probe_slice(slice_: SliceUnderTest, patterns: Sequence[str] = PATTERNS, burs
         rows=tuple(rows),
         latencies=tuple(latencies),
         compared=tuple(compared),
+        absent=tuple(AbsentPattern(*run, why) for run, why in reasons.items() if why),
     )
 
 
@@ -363,7 +407,11 @@ def saturate(slice_: SliceUnderTest, pattern: str, requesters: int, bursts: int)
     """Measure a pattern with requesters that always have a next access, of ``bursts`` in all.
 
     These may be over before a refresh: the time is that of the banks, and refresh takes its share as in a long run.
+    InputError where the slice cannot have the pattern.
     """
+    why = slice_.why_absent(pattern, requesters)
+    if why:
+        raise InputError(f"{pattern}: {why}")
     memory, clock = slice_.make(), Clock()
     arbiter = SliceArbiter(memory, clock)
     sources = [slice_.steps(pattern, requester) for requester in range(requesters)]

@@ -63,4 +63,5 @@ def _draw_latencies(axes: Axes, report: SliceReport) -> None:
     axes.set_ylabel("latency, ns (mean, but where marked)")
     axes.set_xlim(0, 100)
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
+    if every:
+        axes.legend(frameon=False, ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import field, replace
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from kernbench.ccl.loading import CclLike
 from kernbench.common.collector import patient_collector
 from kernbench.common.config import ConfigModel
 from kernbench.common.data_policy import DataPolicy
-from kernbench.common.errors import BenchError, KernbenchError, RunError, RunStopped, VerificationError, exit_is_failure
-from kernbench.common.program_line import ErrorPlace, ProgramLine, place_of
+from kernbench.common.errors import (
+    BenchError,
+    KernbenchError,
+    RunError,
+    RunStopped,
+    SecondThreadError,
+    VerificationError,
+    exit_is_failure,
+    text_of,
+)
+from kernbench.common.program_line import ErrorPlace, ProgramLine, place_of, program_line
 from kernbench.common.units import whole_ps
 from kernbench.common.values import value
 from kernbench.engine.engine import GraphEngine
@@ -321,7 +333,8 @@ class _BenchRun:
         engine = self._context.engine
         try:
             with exit_is_failure():
-                self._value = self._bench(self._context)
+                with _forks_end(), _refused_threads_fail():
+                    self._value = self._bench(self._context)
                 self._context.drain()
         finally:
             self._sim_ns = whole_ps(engine.now - self._zero_ns)
@@ -374,6 +387,60 @@ class _BenchRun:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
             return VerificationError(f"{wrong[0]}{more}")
         return self._error
+
+
+@contextmanager
+def _refused_threads_fail() -> Iterator[None]:
+    """Raise, at the end, the error of a thread that may not call the machine, unless the program has caught it."""
+    refused: list[SecondThreadError] = []
+
+    def note(args: threading.ExceptHookArgs) -> None:
+        if isinstance(args.exc_value, SecondThreadError):
+            refused.append(args.exc_value)
+        else:
+            show(args)
+
+    show, threading.excepthook = threading.excepthook, note
+    try:
+        yield
+    except Exception as error:
+        if refused:
+            error.add_note(text_of(refused[0]))
+        raise
+    finally:
+        threading.excepthook = show
+    if refused:
+        raise refused[0]
+
+
+@contextmanager
+def _forks_end() -> Iterator[None]:
+    """End a process that the program has forked where it comes back from the program: the run is its parent's."""
+    process = os.getpid()
+    try:
+        yield
+    except BaseException as error:
+        if os.getpid() != process:
+            _end_fork(error)
+        raise
+    if os.getpid() != process:
+        _end_fork(None)
+
+
+def _end_fork(error: BaseException | None) -> NoReturn:
+    """End this process as Python ends one, but leave alone what its parent will clean up, or write."""
+    code = 0
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        code = error.code or 0
+    elif error is not None:
+        place = program_line(error)
+        text = f"error in a forked process: {type(error).__name__}: {text_of(error)}"
+        sys.stderr.write(f"{text}\n" if place is None else f"{text}\n  at {place}\n")
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # closed, or nobody reads it any more
+            stream.flush()
+    os._exit(code & 0xFF)
 
 
 def as_bench(bench_fn: Bench | BenchFunction) -> Bench:

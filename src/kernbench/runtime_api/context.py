@@ -36,7 +36,6 @@ from kernbench.runtime_api.tensor import KnownValues, Tensor
 from kernbench.runtime_api.testing import Verifier
 from kernbench.runtime_api.types import Accelerator, Ahbm, Devices, DeviceSelector, resolve_device
 from kernbench.topology.spec import TopologySpec
-from kernbench.triton_emu.kernel_runner import check_host_calls
 
 P = TypeVar("P", bound=ConfigModel)
 # It belongs to the flow of execution: contexts side by side do not see each other.
@@ -177,7 +176,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         with the package. A list of tensors, one for each SIP, stands for one argument: it runs on all these SIPs, from
         one time on, and each sees its own. Raises what the kernel raised; InputError for arguments no kernel can have.
         """
-        check_host_calls()
+        self._workers.check()
         self.operators.count_from_begin()
         return self._start(prepare_launches(name, kernel, args, kwargs), async_op=async_op)
 
@@ -246,6 +245,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
 
     def drain(self) -> None:
         """Wait for ranks that nobody joined, and for everything under way."""
+        self._workers.come_home()
         self.multiprocessing.finish()
         self._requests.drain()
 
@@ -272,6 +272,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
         IpcqError for messages that nobody has received, unless it was raised for them before.
         """
         _CURRENT.reset(self._entered.pop())
+        self._workers.come_home()
         self._workers.main.local.clear()
         if error is not None:
             if self.multiprocessing.untold:
@@ -299,6 +300,7 @@ class RuntimeContext(DTypeNames, TensorFactories, Generic[P]):
 
     def _leave(self) -> None:
         """Leave the machine without anything of this context; if it does not answer any more, give memory back only."""
+        self._workers.take_over()
         in_order = False
         try:
             in_order = self._scheduler.machine_answers and self._leave_in_order()

@@ -36,7 +36,6 @@ from kernbench.runtime_api.transfers import (
     read_messages,
     update_messages,
 )
-from kernbench.triton_emu.kernel_runner import check_host_calls
 
 
 @value
@@ -111,7 +110,7 @@ class TensorMemory:
         fill: float | None = None,
     ) -> TensorLayout:
         """Allocate (free of charge), then map and, unless ``fill`` is None, initialise, both at once."""
-        check_host_calls()
+        self._requests.check()
         if fill is not None:
             fill_pattern(fill, dtype)  # what is no number is found out before anything is allocated
         layout = self._place(name, shape, dtype, dp, sip)
@@ -247,7 +246,7 @@ class TensorMemory:
         ``asked``: an index of the window, the elements that the program wants; observers are told what is wrong with
         these only. NoDataError, before any time passes, in a run that has no values.
         """
-        check_host_calls()
+        self._requests.check()
         self._check_live(layout)
         self._engine.keeping.read(window.size, f"tensor {layout.name!r}")
         found = self.pass_on(layout, window, asked)
@@ -301,7 +300,7 @@ class TensorMemory:
 
         ``writes``: the tensor is to be changed; else what only reads it is not waited for.
         """
-        check_host_calls()
+        self._requests.check()
         self._check_live(layout)
         self.uses.settle(layout.key, writes=writes)
 

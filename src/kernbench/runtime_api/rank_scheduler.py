@@ -16,7 +16,6 @@ from kernbench.common.errors import RunError, SimulationDeadlock
 from kernbench.engine.engine import GraphEngine
 from kernbench.engine.requests import RequestHandle
 from kernbench.runtime_api.ranks import Gate, RankTask, Sleep, WaitText, Workers
-from kernbench.triton_emu.kernel_runner import check_host_calls
 
 Sleeper: TypeAlias = RankTask | None
 """A rank; None: the program."""
@@ -174,7 +173,7 @@ class RankScheduler:
 
     def join(self) -> None:
         """Wait until every rank has ended; called by the program."""
-        check_host_calls()
+        self._workers.check()
         self._drive(Sleep(lambda: "its ranks"), lambda: not self.busy)
 
     def stop(self) -> None:
@@ -201,7 +200,7 @@ class RankScheduler:
 
     def wait(self, handles: Sequence[RequestHandle], describe: Describe) -> None:
         """Let time pass until all requests are over; raises the error of the first that failed."""
-        check_host_calls()
+        self._workers.check()
         for handle in handles:
             if not handle.done:
                 self._wait_until_done(handle, describe)
@@ -209,7 +208,7 @@ class RankScheduler:
 
     def pass_through(self, gate: Gate) -> None:
         """Wait until a gate is open."""
-        check_host_calls()
+        self._workers.check()
         if self._current is not None:
             self._current.pause(gate.sleep())
         else:

@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import field
 from functools import partial
+from threading import Lock, Thread, current_thread
 from types import TracebackType
 from typing import Generic, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
+from kernbench.common.errors import SecondThreadError
+from kernbench.common.program_line import describe_call
 from kernbench.common.values import state, value
 from kernbench.engine.requests import RequestHandle
 from kernbench.triton_emu.kernel_runner import check_host_calls
@@ -87,19 +90,43 @@ class Worker:
 
 
 class Workers:
-    """The worker that runs now, of one context."""
+    """The worker that runs now, of one context, and the thread that may call the machine.
 
-    __slots__ = ("_current", "main")
+    That is the first one that does, until it has ended: the simulation is one thread, which has all ranks.
+    """
+
+    __slots__ = ("_claim", "_current", "_home", "_thread", "main")
 
     def __init__(self) -> None:
         self.main = Worker()
         self._current = self.main
+        self._home = current_thread()
+        self._thread: Thread | None = None
+        self._claim = Lock()
 
     @property
     def current(self) -> Worker:
-        """The rank whose code runs, or the program's own worker. KernelError when it is a kernel that asks."""
-        check_host_calls()
+        """The rank whose code runs, or the program's own worker. As ``check`` for who may not ask."""
+        self.check()
         return self._current
+
+    def check(self) -> None:
+        """KernelError when it is a kernel that calls the host's side, SecondThreadError when it is a second thread."""
+        check_host_calls()
+        if current_thread() is not self._thread:  # not by number: a new thread gets that of one that has ended
+            with self._claim:
+                if self._thread is not None and self._thread.is_alive():
+                    raise _make_thread_error(self._thread)
+                self.take_over()
+
+    def take_over(self) -> None:
+        """Let this thread call the machine from now on, and no other."""
+        self._thread = current_thread()
+
+    def come_home(self) -> None:
+        """Let the thread that made the context end it, whichever has called the machine."""
+        if current_thread() is self._home:
+            self.take_over()
 
     @contextmanager
     def running(self, worker: Worker) -> Iterator[None]:
@@ -109,6 +136,14 @@ class Workers:
             yield
         finally:
             self._current = before
+
+
+def _make_thread_error(owner: Thread) -> SecondThreadError:
+    called, where = describe_call()
+    return SecondThreadError(
+        f"{where}thread {current_thread().name!r} calls {called}, and thread {owner.name!r} has called the machine "
+        f"before: one thread of a program can. Let it make the calls of the others, which it may get from a queue.Queue"
+    )
 
 
 def wants_debugging() -> bool:

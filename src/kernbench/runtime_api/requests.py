@@ -185,6 +185,10 @@ class Requests:
         self._why_dropped = ""
         self.lost = LostMessages()
 
+    def check(self) -> None:
+        """KernelError or SecondThreadError for who may not call the machine."""
+        self._workers.check()
+
     @property
     def records(self) -> tuple[RequestRecord, ...]:
         """The requests that were waited for, in the order of submission."""
@@ -215,6 +219,7 @@ class Requests:
         ``about`` says what it is for, to whoever reads that somebody waits for it. ``together``: the requests of one
         piece of work, in time.
         """
+        self.check()
         self._scheduler.check()
         if not msg.correlation_id:
             msg = replace(msg, correlation_id=self._correlation_id)

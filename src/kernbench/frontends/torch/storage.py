@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import current_thread, main_thread
 from typing import Any, TypeAlias
 from weakref import finalize
 
@@ -69,6 +70,11 @@ def current() -> RuntimeContext[Any]:
     check_host_calls()
     found = current_context()
     if found is None:
+        thread = current_thread()
+        if thread is not main_thread():
+            raise NoMachineError(
+                f"device ahbm: thread {thread.name!r} has no machine; the thread that runs the program has it, if any"
+            )
         raise NoMachineError(
             "device ahbm: there is no machine; kernbench run --script FILE, or --bench FILE, gives one"
         )

@@ -130,6 +130,26 @@ def _visit_unary_op(self: Any, node: ast.UnaryOp) -> ast.AST:
     return ast.copy_location(call, node)
 
 
+def _visit_call(self: Any, node: ast.Call) -> ast.AST:
+    """Have a ``tl.static_assert`` without a message say its condition."""
+    name = ast.unparse(node.func)
+    given = {keyword.arg: keyword.value for keyword in node.keywords}
+    conditions = [*node.args, *([given["cond"]] if "cond" in given else [])]
+    is_mute = name.rpartition(".")[2] == "static_assert" and len(conditions) == 1 and "msg" not in given
+    message = ast.Constant(f"{name}: {ast.unparse(conditions[0])} is false") if is_mute else None
+    self.generic_visit(node)
+    if message is not None:
+        node.keywords.append(ast.keyword("msg", message))
+    return node
+
+
+def _visit_assert(self: Any, node: ast.Assert) -> ast.AST:
+    """Have an ``assert`` without a message say its condition."""
+    node.msg = node.msg or ast.Constant(f"assert: {ast.unparse(node.test)} is false")
+    self.generic_visit(node)
+    return node
+
+
 def install() -> None:
     """Have ``triton.jit`` make these, and kernels see what they would see compiled."""
     interpreter.InterpretedFunction = Kernel
@@ -139,6 +159,7 @@ def install() -> None:
         _visit_bool_op,
         _visit_unary_op,
     )
+    transformer.visit_Call, transformer.visit_Assert = _visit_call, _visit_assert
     for name, function in ((_LOOP, _loop), (_OPERAND, _Operand), (_NOT, _not)):
         setattr(interpreter, name, function)
     tl.dtype.value = property(lambda ty: ty)  # a compiler gives functions of constants a constexpr of it
