@@ -51,12 +51,12 @@ def _made_like(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) -
 
 def fill(x: AhbmTensor, number: Any) -> AhbmTensor:
     """Make every element ``number``: MATH fills a block, and the DMA stores it."""
-    given, target = plain(number), without_repeats(x)
-    if isinstance(given, AhbmTensor):
-        apply("fill", identity, target, (given,), (dtype_of(x),))
+    element, target = plain(number), without_repeats(x)
+    if isinstance(element, AhbmTensor):
+        apply("fill", identity, target, (element,), (dtype_of(x),))
         return x
-    wanted = given if x.dtype.is_floating_point else as_element(int(given), dtype_of(x))
-    apply("fill", lambda tl: tl.full((1,), wanted, dtype_of(x)), target, ())
+    element = element if x.dtype.is_floating_point else as_element(int(element), dtype_of(x))
+    apply("fill", lambda tl: tl.full((1,), element, dtype_of(x)), target, ())
     return x
 
 
@@ -285,7 +285,7 @@ def _repeat(x: AhbmTensor, repeats: Sequence[int]) -> AhbmTensor:
     return out
 
 
-def _flip(x: AhbmTensor, dims: Sequence[int]) -> AhbmTensor:
+def _flip(x: Any, dims: Sequence[int]) -> Any:
     if not dims:
         return x.clone()
     for dim in dims:

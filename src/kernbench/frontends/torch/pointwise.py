@@ -102,17 +102,17 @@ def carry_out(operator: Any, rule: Rule, args: Sequence[Any], kwargs: Mapping[st
     """Carry out an operator that has a rule; ``x.add_(y)`` writes where it is told."""
     name = operator.overloadpacket.__name__
     options = {key: plain(x) for key, x in kwargs.items()}
-    given = [plain(x) for x in args]
+    values = [plain(x) for x in args]
     if name.endswith("_") and not name.endswith("__"):
         out, computed = args[0], type_in_place(operator, args, kwargs)
     else:
         form = operator(*[_form_of(x) for x in args], **{key: _form_of(x) for key, x in kwargs.items()})
         computed = form.dtype
-        like = next(x for x in (*given, *options.values()) if isinstance(x, AhbmTensor))
+        like = next(x for x in (*values, *options.values()) if isinstance(x, AhbmTensor))
         out = new(tuple(form.shape), form.dtype, like.storage.tensor.sip, form.stride())
     single = name if name.endswith("__") else name.rstrip("_")
     if out.numel():
-        apply_all(single, [work_of(single, rule, given, options, out, computed)])
+        apply_all(single, [work_of(single, rule, values, options, out, computed)])
     return out
 
 
@@ -123,16 +123,16 @@ def work_of(
 
     ``computed``: PyTorch's type of the result, before it goes into that of ``out``.
     """
-    given = [plain(x) for x in args]
+    values = [plain(x) for x in args]
     if name in _ROUNDING:
-        given = [_nearest(x, machine_type(computed)) for x in given]
-    inputs = [x for x in (*given, *options.values()) if isinstance(x, AhbmTensor)]
+        values = [_nearest(x, machine_type(computed)) for x in values]
+    inputs = [x for x in (*values, *options.values()) if isinstance(x, AhbmTensor)]
     chosen = _OF_BOOLS.get(name, rule.body) if computed is torch.bool else rule.body
-    common = _common_type(given) if rule.compute_in == "operands" else None
-    wide = _compute_type(rule, machine_type(computed), common, (*given, *options.values()))
+    common = _common_type(values) if rule.compute_in == "operands" else None
+    wide = _compute_type(rule, machine_type(computed), common, (*values, *options.values()))
     types = tuple([dtype_of(x) if i in rule.conditions else wide for i, x in enumerate(inputs)])
     convert = as_element if name in _CHECKED else wrapped
-    numbers = [convert(x, wide) for x in given]
+    numbers = [convert(x, wide) for x in values]
     return _with_numbers(chosen, numbers, {key: convert(x, wide) for key, x in options.items()}), out, inputs, types
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from operator import index
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import triton.language as tl
@@ -18,11 +19,13 @@ from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
 _STANDARD = tl.standard
-_MAX, _ARGMAX, _MIN, _ARGMIN = (
-    partial(call, skip_nan=True) for call in (TLContext.max, TLContext.argmax, TLContext.min, TLContext.argmin)
-)
-"""Triton's extremes, which leave NaN out."""
-_REDUCTIONS = MappingProxyType(
+_Reduction: TypeAlias = Callable[..., Handle]
+# Triton's extremes leave NaN out.
+_MAX: _Reduction = partial(TLContext.max, skip_nan=True)
+_MIN: _Reduction = partial(TLContext.min, skip_nan=True)
+_ARGMAX: _Reduction = partial(TLContext.argmax, skip_nan=True)
+_ARGMIN: _Reduction = partial(TLContext.argmin, skip_nan=True)
+_REDUCTIONS: MappingProxyType[Any, tuple[_Reduction, ...]] = MappingProxyType(
     {
         _STANDARD._sum_combine: (TLContext.sum,),  # noqa: SLF001 - by these the interpreter itself knows them
         _STANDARD._elementwise_max: (_MAX,),  # noqa: SLF001
