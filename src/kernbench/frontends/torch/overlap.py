@@ -59,10 +59,10 @@ def without_repeats(x: Any) -> Any:
 
 def is_nested(x: AhbmTensor) -> bool:
     """Tell whether each axis steps over all that faster ones reach: then no two elements lie in one place."""
+    if not x.numel():
+        return True
     reach = 0
     for step, n in sorted((step, n) for n, step in zip(x.shape, x.stride(), strict=True) if n != 1):
-        if n == 0:
-            return True
         if step <= reach:
             return False
         reach += (n - 1) * step

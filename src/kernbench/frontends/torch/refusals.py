@@ -35,12 +35,18 @@ def type_in_place(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[
     PyTorch's own error where it takes no such operands: kinds that it has no kernel for, a type that does not go into
     the first operand's, shapes that do not broadcast to its.
     """
+    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    if any(x.shape != tensors[0].shape and x.dim() for x in tensors):
+        _check_shapes(tensors)
     named = tuple((name, _kind_of(x)) for name, x in kwargs.items())
     dtype: TorchType = _ask_cpu(operator, tuple(map(_kind_of, args)), named)
-    shape = torch.broadcast_shapes(*[x.shape for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)])
-    if shape != args[0].shape:
-        raise RuntimeError(f"output with shape {list(args[0].shape)} doesn't match the broadcast shape {list(shape)}")
     return dtype
+
+
+def _check_shapes(tensors: Sequence[Any]) -> None:
+    shape, target = torch.broadcast_tensors(*[torch.empty(1).expand(x.shape) for x in tensors])[0].shape, tensors[0]
+    if shape != target.shape:
+        raise RuntimeError(f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(shape)}")
 
 
 def _kind_of(x: Any) -> tuple[type, Hashable]:
