@@ -53,7 +53,7 @@ WHOLE = """
 i**7  i**13  i**n  31**n  (-3)**n  i**i.abs()  i*i*i*i*i  i<<3  i<<70  i>>70  i<<(i*0-1)  i>>(i*0-1)  i//7  i%-7
 torch.fmod(i,7)  torch.where(i>0,2**31-1,2**30+1)  torch.addcmul(i,i,i,value=3)  torch.sub(i,i,alpha=3)  i.cumsum(0)
 i.prod()  i.sum()  i.sum(dtype=i.dtype)  i.square()  i.neg()  i.abs()  torch.maximum(i,n.to(i.dtype))  i.clamp(-5,100)
-torch.fmax(i,n.to(i.dtype))  i+2**31-1  i*300  i==-1  i<200
+torch.fmax(i,n.to(i.dtype))  i+2**31-1  i*300  i==-1  i<200  i.any()  i.all(0)
 """
 
 

@@ -51,7 +51,7 @@ def test_a_few_rows_by_a_matrix_that_lies_row_by_row(shape: tuple[int, int, int]
 
 # One row of B is left when the memories of a cube have had a part each.
 @pytest.mark.parametrize("k", [129, 257])
-@pytest.mark.parametrize(("cubes", "n"), [(1, 1031), (4, 5003)])
+@pytest.mark.parametrize(("cubes", "n"), [(1, 1031), pytest.param(4, 5003, marks=pytest.mark.slow)])
 def test_the_rest_of_what_is_summed_by_a_few_rows(cubes: int, n: int, k: int) -> None:
     a, b = torch.arange(2 * k).reshape(2, k) % 3 - 1.0, torch.arange(k * n).reshape(k, n) % 5 - 2.0
     with machine(f"torch.cubes={cubes}", topology=FOUR_CUBES):

@@ -218,11 +218,16 @@ def _min(x: AhbmTensor) -> Any:
 
 
 def _any(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return reduce("any", _MAX, x if x.dtype is torch.bool else x != 0, dim, keepdim, torch.bool)
+    return reduce("any", _MAX, x if x.dtype is torch.bool else x != 0, dim, keepdim, _truth_type(x))
 
 
 def _all(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return reduce("all", _MIN, x if x.dtype is torch.bool else x != 0, dim, keepdim, torch.bool)
+    return reduce("all", _MIN, x if x.dtype is torch.bool else x != 0, dim, keepdim, _truth_type(x))
+
+
+def _truth_type(x: Any) -> Any:
+    """Return the type in which PyTorch says whether elements are true: that of unsigned bytes is theirs."""
+    return torch.uint8 if x.dtype is torch.uint8 else torch.bool
 
 
 def _vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:  # noqa: A002

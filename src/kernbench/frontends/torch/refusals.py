@@ -44,7 +44,7 @@ def type_in_place(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[
 
 
 def _check_shapes(tensors: Sequence[Any]) -> None:
-    shape, target = torch.broadcast_tensors(*[torch.empty(1).expand(x.shape) for x in tensors])[0].shape, tensors[0]
+    shape, target = torch.broadcast_tensors(*[torch.empty(()).expand(x.shape) for x in tensors])[0].shape, tensors[0]
     if shape != target.shape:
         raise RuntimeError(f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(shape)}")
 
