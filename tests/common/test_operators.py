@@ -73,6 +73,43 @@ def array(values, dtype: DType) -> np.ndarray:
     return np.asarray(values).astype(dtype.numpy)
 
 
+def test_powers_of_whole_numbers_are_exact_and_wrap() -> None:
+    base, exponent = array([13, 99, -3, 2, 1, -1, 0, -2], I64), array([7, 7, 41, 64, -5, -5, 0, -1], I64)
+    wanted = [(int(b) ** int(e) + 2**63) % 2**64 - 2**63 for b, e in zip(base[:4], exponent[:4], strict=True)]
+    assert run("pow", base, exponent, out=I64).tolist() == [*wanted, 1, -1, 1, 0]
+    assert run("pow", array([3, 255], U64), array([41, 9], U64), out=U64).tolist() == [3**41 % 2**64, 255**9 % 2**64]
+    assert run("pow", array([13], I8), 7, out=I8).tolist() == [(13**7 + 128) % 256 - 128]
+
+
+def test_a_shift_by_more_than_all_bits_leaves_the_sign_or_nothing() -> None:
+    x, count = array([5, -5, 5, -5], I64), array([64, 64, -1, -1], I64)
+    assert run("shl", x, count, out=I64).tolist() == [0, 0, 0, 0]
+    assert run("shr", x, count, out=I64).tolist() == [0, -1, 0, -1]
+
+
+def test_extremes_propagate_nan_or_leave_it_out() -> None:
+    nan = np.nan
+    x, y = array([[nan, 1, nan], [3, nan, nan]], F32), array([[0, nan, nan], [nan, 4, 2]], F32)
+    assert np.isnan(run("maximum", x, y)).all()
+    assert np.array_equal(run("fmax", x, y), [[0, 1, nan], [3, 4, 2]], equal_nan=True)
+    assert np.array_equal(run("fmin", x, y), [[0, 1, nan], [3, 4, 2]], equal_nan=True)
+    assert np.array_equal(run("fclamp", x, 2.0, 2.5), [[2, 2, 2], [2.5, 2, 2]])
+    assert np.isnan(run("clamp", x, 2.0, 2.5)).sum() == 4
+    assert np.isnan(run("max", x, axis=1)).all()
+    assert run("nanmax", x, axis=1).tolist() == run("nanmin", x, axis=1).tolist() == [1, 3]
+    assert run("nanargmax", x, out=I32, axis=1).tolist() == run("nanargmin", x, out=I32, axis=1).tolist() == [1, 0]
+    assert np.isnan(run("nanmax", array([nan, nan], F32)))
+    assert run("nanmax", array([3, 7, 5], I32), out=I32) == run("max", array([3, 7, 5], I32), out=I32)
+
+
+def test_f8e4m3_saturates_and_f8e5m2_has_infinity() -> None:
+    x = array([448, 449, 465, 1e9, -1e9, np.inf, -np.inf, np.nan], F32)
+    wide = run("cast", x, out=F8E4M3).astype(np.float32)
+    assert np.array_equal(wide, [448, 448, 448, 448, -448, 448, -448, np.nan], equal_nan=True)
+    assert run("cast", x[3:6], out=F8E5M2).astype(np.float32).tolist() == [np.inf, -np.inf, np.inf]
+    assert run("full", 500.0, out=F8E4M3, shape=(1,)).astype(np.float32).tolist() == [448]
+
+
 def test_every_operator_is_listed_when_one_is_unknown() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown operator 'cubrt'; there are: exp, .* mean 'cbrt'"):
         operator("cubrt")

@@ -90,6 +90,24 @@ def test_gradients(dtype: Any, kv_heads: int, queries: int, keys: int, causal: b
     assert uses["scaled_dot_product_attention_backward"].launches == launches
 
 
+@pytest.mark.parametrize("length", [34, 66, 130, pytest.param(258, marks=pytest.mark.slow)])
+def test_a_query_does_not_see_the_key_after_it(length: int) -> None:
+    """Also where that is the last of a block, and the first query the one before."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 1, length, 8) for _ in range(3))
+
+    def attend(device: Any) -> list[Any]:
+        leaves = [x.clone().to(device).requires_grad_() for x in (q, k, v)]
+        y = functional.scaled_dot_product_attention(*leaves, is_causal=True)
+        (y * torch.arange(1.0, length + 1, device=device)[:, None]).sum().backward()
+        return [y.detach().cpu(), *[x.grad.cpu() for x in leaves]]
+
+    with machine():
+        results = attend(AHBM)
+    for mine, wanted in zip(results, attend("cpu"), strict=True):
+        assert (mine - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+
+
 def test_operands_may_repeat_a_row_or_a_column() -> None:
     torch.manual_seed(0)
     given = [torch.randn(1, 2, *shape) for shape in ((1, 8), (7, 1), (7, 1))]

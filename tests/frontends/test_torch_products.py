@@ -49,6 +49,15 @@ def test_a_few_rows_by_a_matrix_that_lies_row_by_row(shape: tuple[int, int, int]
     torch.testing.assert_close(there, torch.addmm(bias, a, b, beta=2, alpha=0.5), atol=1e-4, rtol=1e-4)
 
 
+# One row of B is left when the memories of a cube have had a part each.
+@pytest.mark.parametrize("k", [129, 257])
+@pytest.mark.parametrize(("cubes", "n"), [(1, 1031), pytest.param(4, 5003, marks=pytest.mark.slow)])
+def test_the_rest_of_what_is_summed_by_a_few_rows(cubes: int, n: int, k: int) -> None:
+    a, b = torch.arange(2 * k).reshape(2, k) % 3 - 1.0, torch.arange(k * n).reshape(k, n) % 5 - 2.0
+    with machine(f"torch.cubes={cubes}", topology=FOUR_CUBES):
+        assert torch.equal((a.to(AHBM) @ b.to(AHBM)).cpu(), a @ b)
+
+
 # Of which B's columns of a PE, then the sums of rows of B, then A have no room in scratch at a time.
 @pytest.mark.parametrize(("cubes", "m", "k", "n"), [(1, 1, 65, 8_200), (4, 32, 200, 8_200), (1, 8, 40_000, 3)])
 def test_a_few_rows_by_a_matrix_that_has_no_room(cubes: int, m: int, k: int, n: int) -> None:

@@ -116,6 +116,15 @@ def test_another_number_of_one_signature() -> None:
         assert ((x + number).handle.data == x.handle.data + number).all()
 
 
+@pytest.mark.parametrize("first", [0.0, -0.0])
+def test_a_call_of_0_is_not_taken_for_one_of_minus_0(first: float) -> None:
+    """In shapes that no other test has: what comes first is what would be recorded."""
+    shape = (2, 32) if np.signbit(first) else (32, 2)
+    for number in (first, -first):
+        filled = tl.core.full(shape, number, tl.float32).handle.data
+        assert (np.signbit(filled) == np.signbit(number)).all()
+
+
 def test_what_does_not_fit_a_type_is_refused_after_what_does() -> None:
     x = tensor(tl.int8, (4,), 0)
     for number in (127, -128):

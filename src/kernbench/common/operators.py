@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from kernbench.common.dtypes import BF16, F16, F32, I8, I32, Array, DType
+from kernbench.common.dtypes import BF16, F8E4M3, F16, F32, I8, I32, Array, DType
 from kernbench.common.errors import KernelError, UnknownNameError
 from kernbench.common.special import BINARY, TESTS, UNARY
 from kernbench.common.values import value
@@ -33,8 +33,10 @@ _I64 = np.dtype(np.int64)
 _U64 = np.dtype(np.uint64)
 _INTEGERS = "iu"
 """NumPy's kinds of whole numbers."""
+_MOST_SHIFTED = 63
 _GELU_SCALE = 2 * sqrt(2 / pi)
 _GELU_CUBE = 0.044715
+_LARGEST_F8E4M3 = 448.0
 # How much of K is summed between two roundings when the accumulators are narrower than f32: the K of one tile.
 _NARROW_ACC_K = 64
 
@@ -203,14 +205,16 @@ def accumulate(args: Sequence[Array | PlainNumber], attrs: Attributes = PLAIN, a
 def narrow(value: Any, out: DType) -> Array:
     """Round ``value`` to ``out``.
 
-    Floats round to nearest even, floats to integers are truncated and saturated (NaN: 0), integers to narrower integers
-    wrap.
+    Floats round to nearest even; in f8e4m3, which has no infinity, those beyond its largest number become that. Floats
+    to integers are truncated and saturated (NaN: 0), integers to narrower integers wrap.
     """
     target = out.numpy
     if value.dtype is target:
         return value if value.__class__ is np.ndarray else np.asarray(value)
     if target.kind in _INTEGERS and value.dtype.kind not in "iub":
         value = _saturate(value, target)
+    elif out is F8E4M3:
+        value = np.clip(value, -_LARGEST_F8E4M3, _LARGEST_F8E4M3)
     return np.asarray(value.astype(target, copy=False))
 
 
@@ -296,6 +300,17 @@ def _divide_integers(a: Any, b: Any) -> Any:
     return np.where(b == 0, 0, quotient + inexact.astype(quotient.dtype))
 
 
+def _power_of_integers(base: Any, exponent: Any) -> Any:
+    """Raise to a power by squares, modulo 2**64. A negative power is the inverse, truncated: 0 but of 1 and -1."""
+    power, square, rest = np.ones_like(base), base, np.maximum(exponent, 0)
+    while rest.any():
+        power = np.where(rest & 1, power * square, power)
+        square, rest = square * square, rest >> 1
+    odd = np.where(exponent & 1, base, power.dtype.type(1))
+    inverse = np.where((base == 1) | (base == -1), odd, power.dtype.type(0))
+    return np.where(exponent < 0, inverse, power)
+
+
 def _sigmoid(x: Array) -> Any:
     return 1 / (1 + np.exp(-x))
 
@@ -377,13 +392,31 @@ def _same(x: Array) -> Array:
 
 
 def _shift_left(x: Array, count: Array) -> Any:
-    return np.left_shift(x, np.clip(count, 0, 63))
+    return np.where((count < 0) | (count > _MOST_SHIFTED), 0, np.left_shift(x, np.clip(count, 0, _MOST_SHIFTED)))
 
 
 def _shift_right(x: Array, count: Array) -> Any:
-    return np.right_shift(x, np.clip(count, 0, 63))
+    return np.right_shift(x, np.where((count < 0) | (count > _MOST_SHIFTED), _MOST_SHIFTED, count))
 
 
+def _largest_number(x: Array, axis: int | None) -> Any:
+    return np.fmax.reduce(x, axis)
+
+
+def _smallest_number(x: Array, axis: int | None) -> Any:
+    return np.fmin.reduce(x, axis)
+
+
+def _place_of_largest_number(x: Array, axis: int | None) -> Any:
+    return np.argmax(np.where(np.isnan(x), -np.inf, x), axis)
+
+
+def _place_of_smallest_number(x: Array, axis: int | None) -> Any:
+    return np.argmin(np.where(np.isnan(x), np.inf, x), axis)
+
+
+_OF_INTEGERS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType({"pow": _power_of_integers})
+"""The integer forms of functions of mathematics."""
 _ROUNDINGS = frozenset(("trunc", "rint", "round"))
 _ERF = np.vectorize(erf, otypes=[np.float32])
 SORTS = frozenset(("argsort", "argsort_down"))
@@ -404,6 +437,10 @@ def _of_arrays() -> tuple[Operator, ...]:
         Operator("min", 1, "reduce", np.min, np.min),
         Operator("argmax", 1, "reduce", np.argmax, np.argmax, I32),
         Operator("argmin", 1, "reduce", np.argmin, np.argmin, I32),
+        Operator("nanmax", 1, "reduce", _largest_number, np.max),
+        Operator("nanmin", 1, "reduce", _smallest_number, np.min),
+        Operator("nanargmax", 1, "reduce", _place_of_largest_number, np.argmax, I32),
+        Operator("nanargmin", 1, "reduce", _place_of_smallest_number, np.argmin, I32),
         Operator("mean", 1, "reduce", np.mean, _mean_of_integers),
         Operator("argsort", 1, "scan", _order, _order, I32),
         Operator("argsort_down", 1, "scan", _order_down, _order_down, I32),
@@ -443,7 +480,7 @@ def _table() -> tuple[Operator, ...]:
         Operator("ceil", 1, "unary", np.ceil, _same),
         Operator("erf", 1, "unary", _ERF),
         *(Operator(name, 1, "unary", fn, _same if name in _ROUNDINGS else None) for name, fn in UNARY.items()),
-        *(Operator(name, 2, "binary", fn) for name, fn in BINARY.items()),
+        *(Operator(name, 2, "binary", fn, _OF_INTEGERS.get(name)) for name, fn in BINARY.items()),
         *(Operator(name, 1, "compare", fn, None, I8) for name, fn in TESTS.items()),
         Operator("add", 2, "binary", np.add, np.add),
         Operator("sub", 2, "binary", np.subtract, np.subtract),
@@ -453,6 +490,8 @@ def _table() -> tuple[Operator, ...]:
         Operator("rem", 2, "binary", np.fmod, np.fmod),
         Operator("maximum", 2, "binary", np.maximum, np.maximum),
         Operator("minimum", 2, "binary", np.minimum, np.minimum),
+        Operator("fmax", 2, "binary", np.fmax, np.maximum),
+        Operator("fmin", 2, "binary", np.fmin, np.minimum),
         Operator("lt", 2, "compare", np.less, np.less, I8),
         Operator("le", 2, "compare", np.less_equal, np.less_equal, I8),
         Operator("gt", 2, "compare", np.greater, np.greater, I8),
@@ -467,12 +506,17 @@ def _table() -> tuple[Operator, ...]:
         Operator("shr", 2, "bits", _shift_right, _shift_right),
         Operator("fma", 3, "ternary", lambda a, b, c: a * b + c, lambda a, b, c: a * b + c),
         Operator("clamp", 3, "ternary", _clamp, _clamp),
+        Operator("fclamp", 3, "ternary", _clamp_number, _clamp),
         *_of_arrays(),
     )
 
 
 def _clamp(x: Any, low: Any, high: Any) -> Any:
     return np.minimum(np.maximum(x, low), high)
+
+
+def _clamp_number(x: Any, low: Any, high: Any) -> Any:
+    return np.fmin(np.fmax(x, low), high)
 
 
 def _new(old: Any, new: Any) -> Any:  # noqa: ARG001

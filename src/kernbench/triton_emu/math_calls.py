@@ -169,21 +169,27 @@ class MathCalls(ElementwiseCalls):
         """Return the sum along ``axis``, or of all elements; the axis is dropped, or 1 with ``keepdims``."""
         return self._reduce("sum", x, axis, keepdims)
 
-    def max(self, x: Handle, axis: int | None = None, keepdims: bool = False) -> Handle:
-        """Return the largest element along ``axis``, or of all; shapes as for ``sum``."""
-        return self._reduce("max", x, axis, keepdims)
+    def max(self, x: Handle, axis: int | None = None, keepdims: bool = False, skip_nan: bool = False) -> Handle:
+        """Return the largest element along ``axis``, or of all; shapes as for ``sum``.
 
-    def min(self, x: Handle, axis: int | None = None, keepdims: bool = False) -> Handle:
-        """Return the smallest element along ``axis``, or of all; shapes as for ``sum``."""
-        return self._reduce("min", x, axis, keepdims)
+        NaN where any element is NaN; with ``skip_nan``, only where all are.
+        """
+        return self._reduce("nanmax" if skip_nan else "max", x, axis, keepdims)
 
-    def argmax(self, x: Handle, axis: int | None = None, keepdims: bool = False) -> Handle:
-        """Return where the first largest element is, along ``axis`` or of all, row by row: i32, shapes as ``sum``."""
-        return self._reduce("argmax", x, axis, keepdims)
+    def min(self, x: Handle, axis: int | None = None, keepdims: bool = False, skip_nan: bool = False) -> Handle:
+        """Return the smallest element along ``axis``, or of all; shapes and NaN as for ``max``."""
+        return self._reduce("nanmin" if skip_nan else "min", x, axis, keepdims)
 
-    def argmin(self, x: Handle, axis: int | None = None, keepdims: bool = False) -> Handle:
+    def argmax(self, x: Handle, axis: int | None = None, keepdims: bool = False, skip_nan: bool = False) -> Handle:
+        """Return where the first largest element is, along ``axis`` or of all, row by row: i32, shapes as ``sum``.
+
+        The first NaN is the largest, unless ``skip_nan``.
+        """
+        return self._reduce("nanargmax" if skip_nan else "argmax", x, axis, keepdims)
+
+    def argmin(self, x: Handle, axis: int | None = None, keepdims: bool = False, skip_nan: bool = False) -> Handle:
         """Return where the first smallest element is, as ``argmax``."""
-        return self._reduce("argmin", x, axis, keepdims)
+        return self._reduce("nanargmin" if skip_nan else "argmin", x, axis, keepdims)
 
     def softmax(self, x: Handle, axis: int = -1) -> Handle:
         """exp(x - max) / sum(exp(x - max)) along ``axis``."""

@@ -99,8 +99,8 @@ class Attention:
         """Store the result, 0 for a query without keys, and the logarithm of the sum of its weights."""
         mixed, total, top = found
         if self.bias is not None:
-            some = total > 0
-            total, top = tl.where(some, total, 1.0), tl.where(some, top, _NEVER)
+            none = total <= 0
+            total, top = tl.where(none, 1.0, total), tl.where(none, _NEVER, top)
         self.out.store(out, at, mixed / total, tl)
         logarithms = (top, tl.log(total)) if self.adds_bias else (top + tl.log(total),)
         for address, logarithm in zip(self.rows_at(lse, at), logarithms, strict=True):
@@ -168,7 +168,7 @@ class Attention:
             largest = largest if top is None else tl.maximum(largest, top)
             weight = tl.exp(score - largest)
             if self.bias is not None:  # a query may have no key
-                weight = tl.where(score > _GONE / 2, weight, 0.0)
+                weight = tl.where(score < _GONE / 2, 0.0, weight)
             sums = tl.sum(weight, 1, keepdims=True)
             if mixed is not None:
                 fade = tl.exp(top - largest)
@@ -197,9 +197,9 @@ class Attention:
         extent = tuple(1 if step == 0 else n for n, step in zip(score.shape, steps[2:], strict=True))
         loaded = tl.load(first, extent, self.bias.dtype, strides=tuple(max(step, 1) * item for step in steps[2:]))
         if self.bias_is_mask:
-            return tl.where(loaded, score, _GONE)
-        wide = tl.cast(loaded, F32)
-        return tl.where(wide < _LEAST_F32, _GONE, tl.maximum(score + wide, _LOWEST))
+            return tl.where(loaded, score, score + _GONE)
+        score = score + tl.cast(loaded, F32)
+        return tl.where(score < _LEAST_F32, _GONE, tl.maximum(score, _LOWEST))
 
 
 def describe(

@@ -32,6 +32,8 @@ SOURCES = frozenset(
 """They make numbers of nothing: the host does, and sends them, which is what a program asks for."""
 _NARROW = (torch.float16, torch.bfloat16)
 """The host would keep sums in these; GPUs keep them in f32, and round once."""
+_IN_OWN_TYPE = frozenset(["nextafter"])
+"""Operators whose result is another one in a wider type."""
 _OF_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 """Tags of operators whose result has a shape, or is a number, that depends on values."""
 
@@ -59,7 +61,8 @@ def on_host(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     types = None
     if name not in SOURCES:
         _note(name)
-        types = _result_types(operator, args, kwargs) if any(each.dtype in _NARROW for each in here) else None
+        widens = name not in _IN_OWN_TYPE and any(each.dtype in _NARROW for each in here)
+        types = _result_types(operator, args, kwargs) if widens else None
     blank, results = name in SOURCES and len(here) == 1, _results(operator, args, kwargs)
     copies, known = _fetched(operator, here, results, blank=blank)
     if types is not None:

@@ -11,7 +11,8 @@ import torch
 from kernbench.common.dtypes import F32, I64
 from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.launches import dtype_of, launch
-from kernbench.frontends.torch.pointwise import apply, apply_all, identity, plain, to_bool
+from kernbench.frontends.torch.overlap import without_repeats
+from kernbench.frontends.torch.pointwise import apply, apply_all, as_element, identity, plain, to_bool, to_whole
 from kernbench.frontends.torch.storage import current, machine_bits
 from kernbench.frontends.torch.tensor import (
     AhbmTensor,
@@ -50,11 +51,13 @@ def _made_like(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) -
 
 def fill(x: AhbmTensor, number: Any) -> AhbmTensor:
     """Make every element ``number``: MATH fills a block, and the DMA stores it."""
-    given = plain(number)
-    if isinstance(given, AhbmTensor):
-        return apply("fill", identity, x, (given,), (dtype_of(x),))
-    wanted = given if x.dtype.is_floating_point else int(given)
-    return apply("fill", lambda tl: tl.full((1,), wanted, dtype_of(x)), x, ())
+    element, target = plain(number), without_repeats(x)
+    if isinstance(element, AhbmTensor):
+        apply("fill", identity, target, (element,), (dtype_of(x),))
+        return x
+    element = element if x.dtype.is_floating_point else as_element(int(element), dtype_of(x))
+    apply("fill", lambda tl: tl.full((1,), element, dtype_of(x)), target, ())
+    return x
 
 
 def _zero(x: AhbmTensor) -> AhbmTensor:
@@ -199,8 +202,8 @@ def _dropout(x: AhbmTensor, p: float, train: bool | None = True) -> Any:
     scale = 0.0 if p == 1 else 1 / (1 - p)
     out = new(tuple(x.shape), x.dtype, x.storage.tensor.sip)
 
-    def body(tl: Any, v: Any, kept: Any) -> Any:
-        return tl.where(kept, v * scale, 0.0)
+    def body(tl: Any, v: Any, mask: Any) -> Any:
+        return v * tl.where(mask, tl.full((1,) * len(mask.shape), scale, F32), 0.0)
 
     return apply("native_dropout", body, out, (x, mask), (F32, dtype_of(mask))), mask
 
@@ -226,6 +229,8 @@ def copy(target: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa: 
 def _cast_rule(target: AhbmTensor, source: AhbmTensor) -> tuple[Any, ...]:
     if target.dtype is torch.bool and source.dtype is not torch.bool:
         return to_bool, target, (source,)
+    if target.dtype is torch.uint8 and source.dtype.is_floating_point:
+        return to_whole, target, (source,)
     return identity, target, (source,)
 
 
@@ -280,7 +285,9 @@ def _repeat(x: AhbmTensor, repeats: Sequence[int]) -> AhbmTensor:
     return out
 
 
-def _flip(x: AhbmTensor, dims: Sequence[int]) -> AhbmTensor:
+def _flip(x: Any, dims: Sequence[int]) -> Any:
+    if not dims:
+        return x.clone()
     for dim in dims:
         n = x.shape[dim]
         backwards = ramp("arange", new((n,), torch.int64, x.storage.tensor.sip), n - 1, -1)

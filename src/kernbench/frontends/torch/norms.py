@@ -59,7 +59,7 @@ def _rms_norm(x: AhbmTensor, shape: Sequence[int], weight: Any, eps: float | Non
     rows, n = _flat(x, shape)
     sip = x.storage.tensor.sip
     y, rstd = new(tuple(x.shape), x.dtype, sip), new((rows.shape[0],), torch.float32, sip)
-    least = torch.finfo(x.dtype).eps if eps is None else eps
+    least = torch.finfo(torch.float32).eps if eps is None else eps  # of the type that PyTorch's kernels compute in
 
     def body(tl: Any, v: Any, w: Any) -> tuple[Any, Any]:
         r = tl.rsqrt(tl.sum(v * v, 1, keepdims=True) / n + least)

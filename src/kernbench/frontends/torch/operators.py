@@ -35,7 +35,9 @@ from kernbench.frontends.torch import (
 from kernbench.frontends.torch.hosted import SOURCES, leaves, on_host, written_by
 from kernbench.frontends.torch.launches import measure
 from kernbench.frontends.torch.modules import program_place
+from kernbench.frontends.torch.overlap import writes_in_order
 from kernbench.frontends.torch.pointwise import carry_out, rule_of
+from kernbench.frontends.torch.refusals import type_in_place
 from kernbench.frontends.torch.storage import KNOWN_BYTES, UnknownTypeError, current
 from kernbench.frontends.torch.tensor import (
     AhbmTensor,
@@ -107,7 +109,8 @@ def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str,
     try:
         if _has_function_of_program(operator):
             return operator.redispatch(_MACHINE, *args, **kwargs)
-        found = way_of(operator).carry_out(operator, args, kwargs)
+        in_order = writes_in_order(operator, args, kwargs)
+        found = NotImplemented if in_order else way_of(operator).carry_out(operator, args, kwargs)
     except (AttributeError, RuntimeError, KernelError) as error:
         _refuse_two_devices(operator, args, kwargs, error)
         raise
@@ -219,7 +222,7 @@ def _way_by_parts(operator: TorchOperator) -> OperatorWay:
         return OperatorWay("parts", _Decomposition(decomposed))
     functional = _functional(operator)
     if functional is not None:
-        return OperatorWay("another form", lambda _, args, kwargs: args[0].copy_(functional(*args, **kwargs)))
+        return OperatorWay("another form", lambda _, args, kwargs: _write_in_place(functional, args, kwargs))
     return OperatorWay("host", on_host)
 
 
@@ -286,6 +289,13 @@ def _functional(operator: TorchOperator) -> TorchOperator | None:
     except AttributeError:  # there is no such form
         return None
     return found if way_of(found).kind != "host" else None
+
+
+def _write_in_place(functional: TorchOperator, args: Any, kwargs: Any) -> Any:
+    """Carry out the form that makes a result, and copy it to the first operand, if its type goes into that one's."""
+    result = functional(*args, **kwargs)
+    type_in_place(aten.add_.Tensor, (args[0], result), {})
+    return args[0].copy_(result)
 
 
 def _form_without_out(operator: TorchOperator) -> TorchOperator | None:

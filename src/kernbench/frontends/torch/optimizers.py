@@ -40,16 +40,21 @@ def foreach(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
         apply_all(name, [(_zero_of(x), x, (), ()) for (x, *_) in each_args])
         return None
     rule = RULES.get(single)
-    if rule is None:
+    if rule is None or any(map(_is_mixed, each_args)):
         return NotImplemented
     options = {key: x for key, x in kwargs.items() if not isinstance(x, list | tuple)}
     work, outs = [], []
     for given in each_args:
         out = given[0] if in_place else new(tuple(given[0].shape), given[0].dtype, given[0].storage.tensor.sip)
         outs.append(out)
-        work.append(work_of(single, rule, given, options, out))
+        work.append(work_of(single, rule, given, options, out, out.dtype))
     apply_all(name, work)
     return None if in_place else outs
+
+
+def _is_mixed(args: Sequence[Any]) -> bool:
+    """Tell whether tensors are of several types: the result is of the one that PyTorch makes of these."""
+    return len({x.dtype for x in args if isinstance(x, torch.Tensor) and x.dim()}) > 1
 
 
 def _zero_of(x: AhbmTensor) -> Callable[..., Any]:

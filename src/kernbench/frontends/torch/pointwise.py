@@ -14,11 +14,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from kernbench.common.dtypes import F32, DType
+from kernbench.common.dtypes import F32, I64, DType
 from kernbench.common.values import value
 from kernbench.frontends.torch.boxes import Strided, collapse, own_boxes
 from kernbench.frontends.torch.launches import dtype_of, launch
-from kernbench.frontends.torch.storage import machine_type
+from kernbench.frontends.torch.refusals import type_in_place
+from kernbench.frontends.torch.storage import TorchType, machine_type
 from kernbench.frontends.torch.tensor import AhbmTensor, new, without_elements
 
 Body = Callable[..., Any]
@@ -101,33 +102,38 @@ def carry_out(operator: Any, rule: Rule, args: Sequence[Any], kwargs: Mapping[st
     """Carry out an operator that has a rule; ``x.add_(y)`` writes where it is told."""
     name = operator.overloadpacket.__name__
     options = {key: plain(x) for key, x in kwargs.items()}
-    given = [plain(x) for x in args]
+    values = [plain(x) for x in args]
     if name.endswith("_") and not name.endswith("__"):
-        out = args[0]
+        out, computed = args[0], type_in_place(operator, args, kwargs)
     else:
-        form = operator(*[_form_of(x) for x in args], **{k: _form_of(x) for k, x in kwargs.items()})
-        like = next(x for x in (*given, *options.values()) if isinstance(x, AhbmTensor))
+        form = operator(*[_form_of(x) for x in args], **{key: _form_of(x) for key, x in kwargs.items()})
+        computed = form.dtype
+        like = next(x for x in (*values, *options.values()) if isinstance(x, AhbmTensor))
         out = new(tuple(form.shape), form.dtype, like.storage.tensor.sip, form.stride())
     single = name if name.endswith("__") else name.rstrip("_")
     if out.numel():
-        apply_all(single, [work_of(single, rule, given, options, out)])
+        apply_all(single, [work_of(single, rule, values, options, out, computed)])
     return out
 
 
 def work_of(
-    name: str, rule: Rule, args: Sequence[Any], options: Mapping[str, Any], out: AhbmTensor
+    name: str, rule: Rule, args: Sequence[Any], options: Mapping[str, Any], out: AhbmTensor, computed: TorchType
 ) -> tuple[Body, AhbmTensor, Sequence[AhbmTensor], Sequence[DType]]:
-    """Return what ``apply_all`` takes for a rule with these arguments: tensors of the machine, and what is known."""
-    given = [plain(x) for x in args]
-    inputs = [x for x in (*given, *options.values()) if isinstance(x, AhbmTensor)]
-    chosen = _OF_BOOLS.get(name, rule.body) if out.dtype is torch.bool else rule.body
-    common = _common_type(given) if rule.compute_in == "operands" else None
-    return (
-        _with_numbers(chosen, given, options),
-        out,
-        inputs,
-        _compute_types(rule, dtype_of(out), inputs, common, (*given, *options.values())),
-    )
+    """Return what ``apply_all`` takes for a rule with these arguments: tensors of the machine, and what is known.
+
+    ``computed``: PyTorch's type of the result, before it goes into that of ``out``.
+    """
+    values = [plain(x) for x in args]
+    if name in _ROUNDING:
+        values = [_nearest(x, machine_type(computed)) for x in values]
+    inputs = [x for x in (*values, *options.values()) if isinstance(x, AhbmTensor)]
+    chosen = _OF_BOOLS.get(name, rule.body) if computed is torch.bool else rule.body
+    common = _common_type(values) if rule.compute_in == "operands" else None
+    wide = _compute_type(rule, machine_type(computed), common, (*values, *options.values()))
+    types = tuple([dtype_of(x) if i in rule.conditions else wide for i, x in enumerate(inputs)])
+    convert = as_element if name in _CHECKED else wrapped
+    numbers = [convert(x, wide) for x in values]
+    return _with_numbers(chosen, numbers, {key: convert(x, wide) for key, x in options.items()}), out, inputs, types
 
 
 def _form_of(x: Any) -> Any:
@@ -165,19 +171,35 @@ def _common_type(operands: Sequence[Any]) -> Any:
     return torch.result_type(forms[0], forms[1]) if len(forms) == 2 else forms[0].dtype
 
 
-def _compute_types(
-    rule: Rule, out: DType, operands: Sequence[AhbmTensor], common: Any, arguments: Sequence[Any]
-) -> tuple[DType, ...]:
-    """Return the types that operands are cast to; ``common``: PyTorch's type for all of them.
+def _compute_type(rule: Rule, out: DType, common: Any, arguments: Sequence[Any]) -> DType:
+    """Return the type that operands are cast to; ``common``: PyTorch's type for all of them.
 
     A narrow float is computed in f32 too where a number of the program is none of its own.
     """
-    wide = out
     if rule.compute_in == "operands" and common is not None:
-        wide = machine_type(common)
-    elif out.is_float and (rule.compute_in == "f32" or not all(_holds(out, x) for x in arguments)):
-        wide = F32
-    return tuple([dtype_of(x) if i in rule.conditions else wide for i, x in enumerate(operands)])
+        return machine_type(common)
+    return F32 if out.is_float and (rule.compute_in == "f32" or not all(_holds(out, x) for x in arguments)) else out
+
+
+def _nearest(x: Any, item: DType) -> Any:
+    """Return a number of the program as the nearest that a float type has; all else as it is."""
+    return float(np.float32(x).astype(item.numpy)) if isinstance(x, float) and item.is_float else x
+
+
+def wrapped(x: Any, item: DType) -> Any:
+    """Return a whole number modulo what a whole type holds, as PyTorch's arithmetic has it; all else as it is."""
+    if item.is_float or not isinstance(x, int) or isinstance(x, bool):
+        return x
+    limits, numbers = np.iinfo(item.numpy), 1 << 8 * item.itemsize
+    return (x - int(limits.min)) % numbers + int(limits.min)
+
+
+def as_element(x: Any, item: DType) -> Any:
+    """Return a number as an operator has it that takes only what its type holds: an unsigned one, also less than 0."""
+    if item.is_float or not isinstance(x, int):
+        return x
+    limits = np.iinfo(item.numpy)
+    return wrapped(x, item) if limits.min == 0 and abs(x) <= limits.max else x
 
 
 # what operators compute
@@ -204,21 +226,39 @@ def _flipped_sub(tl: Any, a: Any, b: Any, alpha: Any = 1) -> Any:
 
 def _divide(tl: Any, a: Any, b: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode == "floor":
-        return _floor_divide(tl, a, b)
-    found = tl.elementwise("div", a, b)
-    return tl.elementwise("trunc", found) if rounding_mode == "trunc" and found.dtype.is_float else found
+        return _floor_divide(tl, _in_f32(tl, a), _in_f32(tl, b))
+    quotient = tl.elementwise("div", a, b)
+    return tl.elementwise("trunc", quotient) if rounding_mode == "trunc" and quotient.dtype.is_float else quotient
+
+
+def _in_f32(tl: Any, x: Any) -> Any:
+    return x if isinstance(x, int | float) or not x.dtype.is_float else tl.cast(x, F32)
 
 
 def _floor_divide(tl: Any, a: Any, b: Any) -> Any:
-    found = tl.elementwise("div", a, b)
-    if found.dtype.is_float:
-        found = (a - _remainder(tl, a, b)) / b
-        whole = tl.floor(found)
-        return whole + tl.cast(found - whole > 0.5, whole.dtype)
-    rest = tl.elementwise("sub", a, found * b)
+    """Divide and round down, as PyTorch does; a float by 0 gives what division gives."""
+    quotient = tl.elementwise("div", a, b)
+    if quotient.dtype.is_float:
+        return _floor_divide_floats(tl, a, b, quotient)
+    rest = tl.elementwise("sub", a, quotient * b)
+    return quotient - tl.cast(_is_against(tl, rest, b), quotient.dtype)
+
+
+def _floor_divide_floats(tl: Any, a: Any, b: Any, quotient: Any) -> Any:
+    if isinstance(b, int | float) and b == 0:
+        return quotient
+    rest = tl.elementwise("rem", a, b)
+    exact = tl.elementwise("sub", a, rest) / b
+    exact = exact - tl.cast(_is_against(tl, rest, b), exact.dtype)
+    whole = tl.floor(exact)
+    whole = whole + tl.cast(exact - whole > 0.5, whole.dtype)
+    return whole if isinstance(b, int | float) else tl.where(tl.elementwise("eq", b, 0), quotient, whole)
+
+
+def _is_against(tl: Any, rest: Any, b: Any) -> Any:
+    """Tell where there is a rest and its sign is not that of the divisor."""
     against = tl.elementwise("ne", tl.elementwise("lt", rest, 0), _negative(tl, b))
-    inexact = tl.elementwise("and", tl.elementwise("ne", rest, 0), against)
-    return found - tl.cast(inexact, found.dtype)
+    return tl.elementwise("and", tl.elementwise("ne", rest, 0), against)
 
 
 def _negative(tl: Any, b: Any) -> Any:
@@ -230,8 +270,7 @@ def _remainder(tl: Any, a: Any, b: Any) -> Any:
     rest = tl.elementwise("rem", a, b)
     if not rest.dtype.is_float:
         return tl.elementwise("sub", a, _floor_divide(tl, a, b) * b)
-    against = tl.elementwise("ne", rest < 0, _negative(tl, b))
-    return tl.where(tl.elementwise("and", tl.elementwise("ne", rest, 0), against), rest + b, rest)
+    return tl.where(_is_against(tl, rest, b), rest + b, rest)
 
 
 def _power(tl: Any, x: Any, exponent: Any) -> Any:
@@ -308,16 +347,13 @@ def _sign(tl: Any, x: Any) -> Any:
     return tl.cast(x > 0, x.dtype) - tl.cast(x < 0, x.dtype)
 
 
-def _ignoring_nan(name: str) -> Body:
-    def body(tl: Any, a: Any, b: Any) -> Any:
-        found = tl.where(tl.elementwise("isnan", b), a, tl.elementwise(name, a, b))
-        return tl.where(tl.elementwise("isnan", a), b, found)
-
-    return body
-
-
-def _lerp(tl: Any, start: Any, end: Any, weight: Any) -> Any:  # noqa: ARG001 - as all rules
-    return start + (end - start) * weight
+def _lerp(tl: Any, start: Any, end: Any, weight: Any) -> Any:
+    """Go from the start, or back from the end where that is nearer."""
+    if isinstance(weight, int | float):
+        span = end - start
+        return start + span * weight if abs(weight) < 0.5 else end - span * (1 - weight)
+    span = end - start
+    return tl.where(tl.abs(weight) < 0.5, start + span * weight, end - span * (1.0 - weight))
 
 
 def _addcmul(tl: Any, x: Any, a: Any, b: Any, value: Any = 1) -> Any:  # noqa: ARG001 - as all rules
@@ -330,7 +366,8 @@ def _addcdiv(tl: Any, x: Any, a: Any, b: Any, value: Any = 1) -> Any:  # noqa: A
 
 def _where(tl: Any, condition: Any, a: Any, b: Any) -> Any:
     if isinstance(a, int | float) and isinstance(b, int | float):
-        a = tl.cast(condition, F32) * 0.0 + a
+        is_whole = isinstance(a, int) and isinstance(b, int)
+        a = tl.full((1,) * len(condition.shape), a, I64) if is_whole else tl.cast(condition, F32) * 0.0 + a
     return tl.where(condition, a, b)
 
 
@@ -339,15 +376,15 @@ def _masked_fill(tl: Any, x: Any, mask: Any, number: Any) -> Any:
 
 
 def _threshold_backward(tl: Any, grad: Any, x: Any, threshold: Any) -> Any:
-    return tl.where(x > threshold, grad, 0)
+    return tl.where(x <= threshold, 0, grad)
 
 
 def _shrink(tl: Any, x: Any, lambd: float = 0.5) -> Any:
-    return tl.where(tl.abs(x) > lambd, x, 0.0)
+    return tl.where(tl.abs(x) <= lambd, 0.0, x)
 
 
 def _shrink_backward(tl: Any, grad: Any, x: Any, lambd: float) -> Any:
-    return tl.where(tl.abs(x) > lambd, grad, 0.0)
+    return tl.where(tl.abs(x) <= lambd, 0.0, grad)
 
 
 def _not(tl: Any, x: Any) -> Any:
@@ -368,6 +405,11 @@ def _truth(tl: Any, x: Any) -> Any:
 def identity(tl: Any, x: Any) -> Any:  # noqa: ARG001 - a rule's body
     """Copy."""
     return x
+
+
+def to_whole(tl: Any, x: Any) -> Any:
+    """Cut floats off to whole numbers of 64 bits, which then wrap: as PyTorch makes unsigned bytes of them."""
+    return tl.cast(x, I64)
 
 
 def to_bool(tl: Any, x: Any) -> Any:
@@ -423,8 +465,8 @@ RULES: MappingProxyType[str, Rule] = MappingProxyType(
         "sign": Rule(_sign),
         "maximum": _one("maximum"),
         "minimum": _one("minimum"),
-        "fmax": Rule(_ignoring_nan("maximum"), "result"),
-        "fmin": Rule(_ignoring_nan("minimum"), "result"),
+        "fmax": _one("fmax"),
+        "fmin": _one("fmin"),
         "atan2": _one("atan2"),
         "hypot": _one("hypot"),
         "copysign": _one("copysign"),
@@ -482,6 +524,10 @@ _OF_BOOLS: Mapping[str, Body] = MappingProxyType(
     {"add": _call("or"), "mul": _call("and"), "bitwise_not": _not, "sub": _call("xor")}
 )
 """What differs for truth values, which are bytes of 0 and 1."""
+_CHECKED = frozenset(("clamp", "clamp_min", "clamp_max", "hardtanh", "masked_fill", "pow", "where"))
+"""Operators whose numbers have to fit the type of their tensors; those of all others wrap."""
+_ROUNDING = frozenset(("fmod", "remainder"))
+"""Operators whose numbers are rounded to the type of their tensors first; those of others count as they are."""
 _OTHER_MEANINGS = frozenset(["where.default"])
 
 

@@ -218,11 +218,16 @@ def _min(x: AhbmTensor) -> Any:
 
 
 def _any(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return reduce("any", _MAX, x if x.dtype is torch.bool else x != 0, dim, keepdim, torch.bool)
+    return reduce("any", _MAX, x if x.dtype is torch.bool else x != 0, dim, keepdim, _truth_type(x))
 
 
 def _all(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return reduce("all", _MIN, x if x.dtype is torch.bool else x != 0, dim, keepdim, torch.bool)
+    return reduce("all", _MIN, x if x.dtype is torch.bool else x != 0, dim, keepdim, _truth_type(x))
+
+
+def _truth_type(x: Any) -> Any:
+    """Return the type in which PyTorch says whether elements are true: that of unsigned bytes is theirs."""
+    return torch.uint8 if x.dtype is torch.uint8 else torch.bool
 
 
 def _vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:  # noqa: A002
@@ -230,8 +235,8 @@ def _vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *
     if ord == 2:
         squares = reduce("linalg_vector_norm", Fold("sum", "add", square=True), x, dim, keepdim, torch.float32)
         return squares.sqrt_().to(to)
-    if ord == float("inf"):
-        return reduce("linalg_vector_norm", _MAX, x.abs(), dim, keepdim, dtype)
+    if abs(ord) == float("inf"):
+        return reduce("linalg_vector_norm", _MAX if ord > 0 else _MIN, x.abs(), dim, keepdim, dtype)
     if ord == 1:
         return reduce("linalg_vector_norm", _SUM, x.abs(), dim, keepdim, dtype)
     if ord == 0:
@@ -251,7 +256,7 @@ def _wide_var_mean(x: Any, dim: Any, correction: Any, keepdim: bool) -> tuple[An
     many = prod(x.shape[d] for d in _dims(x, dim)) if x.dim() else 1
     mean = reduce("mean", _SUM, x, dim, True, None, 1.0 / max(many, 1))
     count = many - (1 if correction is None else correction)
-    scale = 1.0 / count if count > 0 else float("nan")
+    scale = 1.0 / count if count > 0 else float("inf")
     variance = reduce("var", Fold("sum", "add", square=True), x - mean, dim, keepdim, None, scale)
     return variance, mean if keepdim else mean.reshape(variance.shape)
 
@@ -375,6 +380,16 @@ def _log_softmax_backward(grad: AhbmTensor, y: AhbmTensor, dim: int, dtype: Any)
     )
 
 
+def _smooth_l1_backward(grad: Any, x: Any, target: Any, reduction: int, beta: float) -> Any:
+    """Compute the gradient of the smooth mean of differences: each over ``beta``, within 1; ``reduction`` 1 is a mean.
+
+    A difference that is no number makes a gradient that is none.
+    """
+    difference = x - target
+    slope = (difference / beta).clamp(-1, 1) if beta else difference.sign()
+    return slope * grad if reduction != 1 else slope * (grad / difference.numel())
+
+
 def _count_into(x: AhbmTensor, bins: int, bin_of: Callable[..., Any], dtype: Any, name: str) -> AhbmTensor:
     """Count the elements for which ``bin_of(tl, elements)`` is each of 0, 1, …: programs share the bins."""
     out = new((bins,), dtype, x.storage.tensor.sip)
@@ -448,6 +463,7 @@ LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         aten._log_softmax.default: _log_softmax,  # noqa: SLF001
         aten._softmax_backward_data.default: _softmax_backward,  # noqa: SLF001
         aten._log_softmax_backward_data.default: _log_softmax_backward,  # noqa: SLF001
+        aten.smooth_l1_loss_backward.default: _smooth_l1_backward,
         aten.histc.default: _histc,
         aten.bincount.default: _bincount,
     }

@@ -323,6 +323,10 @@ def write(x: AhbmTensor, source: TorchTensor, *, known: bool = True) -> None:
 
     ``known``: these are its values, and not zeros that stand for them.
     """
+    for axis, step in enumerate(x.stride()):
+        if step == 0 and x.shape[axis] > 1:  # all elements of the axis are one, which gets what the last of them has
+            source = source.expand(x.shape).narrow(axis, x.shape[axis] - 1, 1)
+            x = x.narrow(axis, 0, 1)
     there = _Stretch.of(x)
     if there is None:
         return

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import triton.language as tl
+from triton._C.libtriton import ir
 from triton.runtime import interpreter
 
 from kernbench.common.dtypes import I8, Array, DType, Shape
@@ -53,9 +54,9 @@ OPERATORS: MappingProxyType[Any, str] = MappingProxyType(
         np.divide: "div",
         np.fmod: "rem",
         np.minimum: "minimum",
-        np.fmin: "minimum",
+        np.fmin: "fmin",
         np.maximum: "maximum",
-        np.fmax: "maximum",
+        np.fmax: "fmax",
         np.less: "lt",
         np.less_equal: "le",
         np.greater: "gt",
@@ -227,7 +228,7 @@ class Builder(interpreter.InterpreterBuilder):
         """``arg`` between two bounds."""
         if not is_symbolic(arg, lo, hi):
             return super().create_clampf(arg, lo, hi, propagate_nans)
-        return _elementwise("clamp", arg, lo, hi)
+        return _elementwise("fclamp" if propagate_nans == ir.PROPAGATE_NAN.NONE else "clamp", arg, lo, hi)
 
     def create_select(self, cond: Value, lhs: Value, rhs: Value) -> Value:
         """``tl.where``."""

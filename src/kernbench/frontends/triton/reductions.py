@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from operator import index
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import triton.language as tl
@@ -17,15 +19,21 @@ from kernbench.triton_emu.handles import Handle
 from kernbench.triton_emu.tl_context import TLContext
 
 _STANDARD = tl.standard
-_REDUCTIONS = MappingProxyType(
+_Reduction: TypeAlias = Callable[..., Handle]
+# Triton's extremes leave NaN out.
+_MAX: _Reduction = partial(TLContext.max, skip_nan=True)
+_MIN: _Reduction = partial(TLContext.min, skip_nan=True)
+_ARGMAX: _Reduction = partial(TLContext.argmax, skip_nan=True)
+_ARGMIN: _Reduction = partial(TLContext.argmin, skip_nan=True)
+_REDUCTIONS: MappingProxyType[Any, tuple[_Reduction, ...]] = MappingProxyType(
     {
         _STANDARD._sum_combine: (TLContext.sum,),  # noqa: SLF001 - by these the interpreter itself knows them
-        _STANDARD._elementwise_max: (TLContext.max,),  # noqa: SLF001
-        _STANDARD._elementwise_min: (TLContext.min,),  # noqa: SLF001
-        _STANDARD._argmax_combine_tie_break_left: (TLContext.max, TLContext.argmax),  # noqa: SLF001
-        _STANDARD._argmax_combine_tie_break_fast: (TLContext.max, TLContext.argmax),  # noqa: SLF001
-        _STANDARD._argmin_combine_tie_break_left: (TLContext.min, TLContext.argmin),  # noqa: SLF001
-        _STANDARD._argmin_combine_tie_break_fast: (TLContext.min, TLContext.argmin),  # noqa: SLF001
+        _STANDARD._elementwise_max: (_MAX,),  # noqa: SLF001
+        _STANDARD._elementwise_min: (_MIN,),  # noqa: SLF001
+        _STANDARD._argmax_combine_tie_break_left: (_MAX, _ARGMAX),  # noqa: SLF001
+        _STANDARD._argmax_combine_tie_break_fast: (_MAX, _ARGMAX),  # noqa: SLF001
+        _STANDARD._argmin_combine_tie_break_left: (_MIN, _ARGMIN),  # noqa: SLF001
+        _STANDARD._argmin_combine_tie_break_fast: (_MIN, _ARGMIN),  # noqa: SLF001
     }
 )
 _BITS: MappingProxyType[int, DType] = MappingProxyType({1: I8, 2: I16, 4: I32})
