@@ -19,7 +19,6 @@ from kernbench.common.values import state
 from kernbench.core.log import (
     BY,
     CAUSE,
-    COMMIT,
     END,
     KIND,
     LAST,
@@ -27,7 +26,6 @@ from kernbench.core.log import (
     NONE,
     PARENT,
     PART,
-    READ,
     START,
     TILE,
     WHAT,
@@ -46,12 +44,11 @@ Times: TypeAlias = NDArray[np.float64]
 _IN_ORDER = frozenset((Kind.GEMM, Kind.MATH, Kind.FETCH, Kind.STORE, Kind.ISSUE, Kind.TILE_ISSUE, Kind.LAUNCH))
 """Kinds of which a part does one after the other"""
 _FROM_START = frozenset((By.SETUP, By.QUEUE))
-_AT_ACCESS: Mapping[int, int] = {Kind.DMA_READ: READ, Kind.DMA_WRITE: COMMIT, Kind.ATOMIC: COMMIT}
-"""The column that says when rows of a kind had read or written memory"""
+_BY_ACCESS = frozenset((By.MEMORY, By.MEMORY_RANGE))
 
 
-class _Gate(NamedTuple):
-    """What a row waits for: another row, and how long after its begin, or its end, that lets it begin."""
+class _Need(NamedTuple):
+    """What a row waits for: ``lag_ps`` after the end of another row, or after its begin."""
 
     row: Row
     lag_ps: int
@@ -96,13 +93,13 @@ class Retiming:
         rows = self._rows
         kind, start, part = rows[row + KIND], rows[row + START], rows[row + PART]
         begin = np.full(len(self.resources), -np.inf)
-        for gate in self._gates(row, start) if start >= self._begin_ps else ():
-            since = self._starts if gate.from_start else self._ends
-            ready = since.get(gate.row)
-            if ready is None and not gate.from_start:
-                ready = self._end_of(gate.row)
-            before = rows[gate.row + (START if gate.from_start else END)]
-            begin = np.maximum(begin, (before if ready is None else ready) + gate.lag_ps)
+        for need in self._needs(row, start) if start >= self._begin_ps else ():
+            since = self._starts if need.from_start else self._ends
+            ready = since.get(need.row)
+            if ready is None and not need.from_start:
+                ready = self._end_of(need.row)
+            before = rows[need.row + (START if need.from_start else END)]
+            begin = np.maximum(begin, (before if ready is None else ready) + need.lag_ps)
         self._starts[row] = begin = np.where(np.isinf(begin), start, begin)
         if rows[row + LAST] < 0:
             end = self._ends[row] = np.maximum(begin, self._begin_ps) + self._spend(row)
@@ -119,34 +116,30 @@ class Retiming:
                 key = int(self.seen.transfers.dst[number]), rows[row + WHAT], rows[row + LAUNCH]
                 self._handled.setdefault(key, []).append(row)
 
-    def _gates(self, row: Row, start: int) -> list[_Gate]:
+    def _needs(self, row: Row, start: int) -> list[_Need]:
         """Return what a row waits for: its cause, and what else is known."""
         rows, cause, by = self._rows, self._rows[row + CAUSE], self._rows[row + BY]
-        gates = []
+        needs = []
         if by == By.START:
             cause = self.seen.last_order(cause)
         if cause >= 0:
-            if by in (By.MEMORY, By.MEMORY_RANGE):
-                done_ps = rows[cause + _AT_ACCESS.get(rows[cause + KIND], END)]
-            else:
-                done_ps = rows[cause + END]
-            if by in _FROM_START or not 0 <= rows[cause + END] <= start + rows[cause + END] - done_ps:
-                gates.append(_Gate(cause, start - rows[cause + START], from_start=True))
-            else:
-                gates.append(_Gate(cause, start - rows[cause + END]))
+            # Memory lets a row begin before its cause ends, by as much as bytes are on their way: the lag is negative.
+            has_ended = 0 <= rows[cause + END] and (rows[cause + END] <= start or by in _BY_ACCESS)
+            from_start = by in _FROM_START or not has_ended
+            needs.append(_Need(cause, start - rows[cause + (START if from_start else END)], from_start))
         others = [self._before.get((rows[row + PART], rows[row + KIND]), NONE)] if rows[row + LAST] < 0 else []
         if rows[row + TILE] >= 0:
             others.append(self._stages.get((rows[row + PARENT], rows[row + TILE]), NONE))
         if by == By.ORDER and cause >= 0:
             others += self._handled.get((rows[row + PART], rows[cause + WHAT], rows[row + LAUNCH]), [])
-        gates += [_Gate(other, 0) for other in others if other >= 0 and other != cause and rows[other + END] <= start]
-        return gates
+        needs += [_Need(other, 0) for other in others if other >= 0 and other != cause and rows[other + END] <= start]
+        return needs
 
     def _end_of(self, row: Row) -> Times:
         """Return the ends of a row; a whole ends with the last of its parts."""
-        found = self._ends.get(row)
-        if found is not None:
-            return found
+        end = self._ends.get(row)
+        if end is not None:
+            return end
         rows, last = self._rows, self._rows[row + LAST]
         if row not in self._starts or last < 0 or last == row:
             return np.full(len(self.resources), float(rows[row + END]))

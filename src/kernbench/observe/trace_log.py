@@ -55,7 +55,7 @@ class TraceLog(Observer):
         return self._seen
 
 
-class _Passed(NamedTuple):
+class _Departures(NamedTuple):
     """The transfers over a link: their numbers, in the order in which they left it, and when.
 
     ``free`` has, for each count of these, how many of them had left up to the last one that had not waited.
@@ -86,7 +86,7 @@ class Seen:
         self.transfers: TransferColumns = self.tables.transfers()
         self.turns: TurnColumns = self.tables.turns()
         self.pes = [self._pe(name) for name in self.columns.parts]
-        self._passed: dict[tuple[int, int, str], _Passed] = {}
+        self._departures: dict[tuple[int, int, str], _Departures] = {}
         self._take_transfers()
         self._take_rows()
 
@@ -175,14 +175,14 @@ class Seen:
         """
         entered = NONE if hop == 0 else route.links[hop - 1].index
         key = route.links[hop].index, entered, route.links[hop].src if hop == 0 else ""
-        passed = self._passed.get(key)
-        if passed is None:
-            passed = self._passed[key] = self._find_passed(route.links[hop], entered)
-        last = int(np.searchsorted(passed.left_ps, left_ps, "right"))
-        free = int(passed.free[last])
-        return int(passed.numbers[free]) if free < last else NONE
+        departures = self._departures.get(key)
+        if departures is None:
+            departures = self._departures[key] = self._find_departures(route.links[hop], entered)
+        last = int(np.searchsorted(departures.left_ps, left_ps, "right"))
+        free = int(departures.free[last])
+        return int(departures.numbers[free]) if free < last else NONE
 
-    def _find_passed(self, link: Link, entered: int) -> _Passed:
+    def _find_departures(self, link: Link, entered: int) -> _Departures:
         """Return the transfers that have come to a link by the link ``entered``, or first of all, as they left it."""
         ways = np.full((len(self.routes), 2), NONE)  # of a head: from the start to the link, from there to the end
         for number, route in enumerate(self.routes):
@@ -198,7 +198,7 @@ class Seen:
         found_empty = transfers.start[mine] + ways[transfers.route[mine], 0] >= np.concatenate(([NONE], left_ps[:-1]))
         places = np.arange(len(mine))
         free = np.maximum.accumulate(np.where(waited, np.where(found_empty, places, 0), places + 1))
-        return _Passed(mine, left_ps, np.concatenate(([0], free)))
+        return _Departures(mine, left_ps, np.concatenate(([0], free)))
 
     def _find_earliest_ends(self, numbers: Column) -> Column:
         """Return when transfers would have ended if no link had held them: alone, or as memories supplied them."""
