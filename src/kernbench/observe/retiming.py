@@ -124,7 +124,7 @@ class Retiming:
             cause = self.seen.last_order(cause)
         if cause >= 0:
             # Memory lets a row begin before its cause ends, by as much as bytes are on their way: the lag is negative.
-            has_ended = 0 <= rows[cause + END] and (rows[cause + END] <= start or by in _BY_ACCESS)
+            has_ended = rows[cause + END] >= 0 and (rows[cause + END] <= start or by in _BY_ACCESS)
             from_start = by in _FROM_START or not has_ended
             needs.append(_Need(cause, start - rows[cause + (START if from_start else END)], from_start))
         others = [self._before.get((rows[row + PART], rows[row + KIND]), NONE)] if rows[row + LAST] < 0 else []
