@@ -121,6 +121,16 @@ def test_whole_numbers_are_exact_and_wrap(dtype: Any) -> None:
         check(WHOLE, i=i, n=torch.arange(12))
 
 
+def test_axes_without_elements() -> None:
+    with machine():
+        x = torch.zeros(2, 0)
+        check("x.prod(1)  x.prod(1,keepdim=True)  x.sum(1)  x.sum(1,keepdim=True)  x.prod()", x=x)
+        for device in ("cpu", AHBM):
+            for call in (torch.argmax, torch.max):
+                with pytest.raises(IndexError, match="Expected reduction dim 1 to have non-zero size"):
+                    call(x.to(device), 1)
+
+
 def test_negative_powers_of_whole_numbers() -> None:
     with machine():
         base, exponent = torch.tensor([-2, -1, 1, 2, 0, -1]), torch.tensor([-1, -1, -2, -3, 0, -4])
