@@ -281,7 +281,8 @@ torch._foreach_add_([x],1.) x.lerp_(y,.5) torch.meshgrid(n,n,indexing='ij')[0].a
 """
 ALLOWED = """
 x.fill_(3) x.zero_() x.masked_fill_(m,2.) x.index_put_((n[:1],),y[0]) x.__setitem__(0,3.) x.__setitem__(m,3.)
-x.index_fill_(0,n[:1],4.) x.unsqueeze_(0) s.add_(1) s.relu_() s.copy_(y2) h.add_(2) x[:,:0].add_(1) b[:4].view(2,2).add_(1)
+x.index_fill_(0,n[:1],4.) x.unsqueeze_(0) s.add_(1) s.relu_() s.copy_(y2) h.add_(2)
+x[:,:0].add_(1) b[:4].view(2,2).add_(1)
 """
 
 
