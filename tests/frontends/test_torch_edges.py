@@ -121,6 +121,16 @@ def test_whole_numbers_are_exact_and_wrap(dtype: Any) -> None:
         check(WHOLE, i=i, n=torch.arange(12))
 
 
+def test_axes_without_elements() -> None:
+    with machine():
+        x = torch.zeros(2, 0)
+        check("x.prod(1)  x.prod(1,keepdim=True)  x.sum(1)  x.sum(1,keepdim=True)  x.prod()", x=x)
+        for device in ("cpu", AHBM):
+            for call in (torch.argmax, torch.max):
+                with pytest.raises(IndexError, match="Expected reduction dim 1 to have non-zero size"):
+                    call(x.to(device), 1)
+
+
 def test_negative_powers_of_whole_numbers() -> None:
     with machine():
         base, exponent = torch.tensor([-2, -1, 1, 2, 0, -1]), torch.tensor([-1, -1, -2, -3, 0, -4])
@@ -271,7 +281,8 @@ torch._foreach_add_([x],1.) x.lerp_(y,.5) torch.meshgrid(n,n,indexing='ij')[0].a
 """
 ALLOWED = """
 x.fill_(3) x.zero_() x.masked_fill_(m,2.) x.index_put_((n[:1],),y[0]) x.__setitem__(0,3.) x.__setitem__(m,3.)
-x.index_fill_(0,n[:1],4.) x.unsqueeze_(0) s.add_(1) s.relu_() s.copy_(y2) x[:,:0].add_(1) b[:4].view(2,2).add_(1)
+x.index_fill_(0,n[:1],4.) x.unsqueeze_(0) s.add_(1) s.relu_() s.copy_(y2) h.add_(2)
+x[:,:0].add_(1) b[:4].view(2,2).add_(1)
 """
 
 
@@ -280,6 +291,7 @@ def shared_operands(device: Any) -> dict[str, Any]:
     y = torch.arange(6.0).reshape(3, 2).to(device)
     return {
         "b": b,  # all that there is; what follows sees parts of it
+        "h": b.view(torch.bfloat16)[4:].unfold(0, 4, 2),
         "x": b[:2].expand(3, 2),
         "s": b[2:].unfold(0, 2, 1),
         "y": y,

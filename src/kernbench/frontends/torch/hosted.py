@@ -49,9 +49,10 @@ def _note(name: str) -> None:
     context.operators.note_unmodelled()
 
 
-def on_host(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
+def on_host(operator: TorchOperator, args: Any, kwargs: Any, *, in_order: bool = False) -> Any:
     """Copy what it reads to the host, compute there, copy results and what it writes back; it is listed.
 
+    ``in_order``: it writes to elements that lie in one place, so operands stay as they lie, in their own types.
     InputError for an operator that writes what its schema does not say.
     """
     name = operator.overloadpacket.__name__
@@ -61,7 +62,7 @@ def on_host(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     types = None
     if name not in SOURCES:
         _note(name)
-        widens = name not in _IN_OWN_TYPE and any(each.dtype in _NARROW for each in here)
+        widens = not in_order and name not in _IN_OWN_TYPE and any(each.dtype in _NARROW for each in here)
         types = _result_types(operator, args, kwargs) if widens else None
     blank, results = name in SOURCES and len(here) == 1, _results(operator, args, kwargs)
     copies, known = _fetched(operator, here, results, blank=blank)

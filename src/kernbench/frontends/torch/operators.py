@@ -116,7 +116,7 @@ def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str,
         raise
     if not loaded and _COMPILER in sys.modules:
         gc.collect()  # once, or memory would be used again later than in the next run
-    return on_host(operator, args, kwargs) if found is NotImplemented else found
+    return on_host(operator, args, kwargs, in_order=in_order) if found is NotImplemented else found
 
 
 # Factories have no tensor that PyTorch could find the device by; ``torch.tensor`` copies, and reads the scalars of a

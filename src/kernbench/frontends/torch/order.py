@@ -39,6 +39,8 @@ def _back(x: AhbmTensor, like: AhbmTensor, dim: int) -> Any:
 def _extreme(operator: str, call: str, x: AhbmTensor, dim: int, keepdim: bool) -> tuple[Any, Any]:
     """Find the extreme along an axis and where it is."""
     seen, at = _along_last(x, dim)
+    if not seen.shape[-1]:
+        raise IndexError(f"{operator}(): Expected reduction dim {at} to have non-zero size.")
     shape, sip = tuple(seen.shape[:-1]), x.storage.tensor.sip
     values, indices = new(shape, x.dtype, sip), new(shape, torch.int64, sip)
 

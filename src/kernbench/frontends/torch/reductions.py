@@ -278,7 +278,7 @@ def _prod(x: AhbmTensor, dim: int | None = None, keepdim: bool = False, *, dtype
     for each in seen.to(to).unbind(at):
         total = each.clone() if total is None else total.mul_(each)
     if total is None:
-        return torch.ones(_shape_without(seen, [at], False), dtype=to, device=x.on_machine)
+        return torch.ones(_shape_without(seen, [at], keepdim and dim is not None), dtype=to, device=x.on_machine)
     return total.unsqueeze(at) if keepdim and dim is not None else total
 
 
