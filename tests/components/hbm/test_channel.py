@@ -148,6 +148,22 @@ def test_banks_of_other_groups_share_the_bus():
     assert read(channel(), 0, (0, 0, 8), (GROUP, 0, 8))[2] == RCD + ACT + 7 * IN_GROUP + BURST
 
 
+def test_writes_of_a_group_have_a_pace_of_their_own():
+    """DDR5: 20 ns between writes of a group, six bursts of the bus; 5 ns between reads, on the grid two."""
+    timing, apart, run = PRESETS["ddr5"].timing, 6, ((0, 0, 8),)
+    burst = round(timing.ccd_s_ns * 1000)
+    made = channel(timing)
+    write(made, 0, *run * 7)
+    assert made.end_ps == round(timing.rcd_write_ns * 1000) + (55 * apart + 1) * burst
+    reads = channel(timing)
+    assert read(reads, 0, *run)[2] == round(timing.rcd_ns * 1000) + (7 * 2 + 1) * burst
+    # Writes of six groups fill the bus.
+    full = channel(timing)
+    write(full, 0, *((GROUP * i, 0, 8) for i in range(6)))
+    write(full, 0, *((GROUP * i, 0, 1) for i in range(6)))
+    assert full.end_ps <= round(timing.rcd_write_ns * 1000) + (54 + 2 * apart) * burst
+
+
 def test_a_bus_that_is_full_has_its_own_pace():
     # Rows are ready 3.75 ns apart, 8 bursts take 10 in a bus of their own: 32 bursts of four groups follow each other.
     last = read(channel(), 0, *((GROUP * i, 0, 8) for i in range(4)))[2]

@@ -62,28 +62,28 @@ class ChannelTiming:
             (bank // timing.banks_per_pc, bank // timing.banks // timing.groups, pcs + bank // timing.banks)
             for bank in range(pcs * timing.banks_per_pc)
         ]
-        # A place of the grid is a burst. So tCCD_L is rounded to whole bursts.
-        self.in_group = self.margin = max(1, round(timing.ccd_l_ns / timing.ccd_s_ns))
-        self.pace = self.in_group * self.burst
+        # A place of the grid is a burst. So tCCD_L is rounded to whole bursts. Of reads, and of writes.
+        apart = [max(1, round(ns / timing.ccd_s_ns)) for ns in (timing.ccd_l_ns, timing.write_ccd_l_ns)]
+        self.margin, self.pace = max(apart), [places * self.burst for places in apart]
         turn = max(1.0, timing.ccd_r_ns / timing.ccd_s_ns)
         self.turns = [(1 << round(n * turn)) - 1 for n in range(RUN_BURSTS + 1)]
         self.kept_ps = (GRID_KEPT + self.margin) * self.burst
-        self.shapes = [self._shape(n) for n in range(RUN_BURSTS + 1)]
+        self.shapes = [[self._shape(n, places) for n in range(RUN_BURSTS + 1)] for places in apart]
         # After the last byte: when nothing of the past matters; and when writes wait, which are served first.
         settling = max(self.cycle, *self.closing) + self.precharge
         self.settling = settling, settling + sum(self.turning) + queue_entries * (self.cycle + self.closing[1])
 
-    def _shape(self, bursts: int) -> tuple[int, int, int, list[int]]:
-        """Return what a run takes of the grid, from ``margin`` places before its first command on.
+    def _shape(self, bursts: int, apart: int) -> tuple[int, int, int, list[int]]:
+        """Return what a run with commands so many places ``apart`` takes of the grid, from ``margin`` before them on.
 
         That is the places that others of its PC cannot have, and others of its group; then the time to the end of the
         last byte, and by how much to shift taken places, one time after another, to have those of whole runs.
         """
-        in_pc, in_group = sum(1 << self.margin + i * self.in_group for i in range(bursts)), 0
-        for by in range(self.in_group):
+        in_pc, in_group = sum(1 << self.margin + i * apart for i in range(bursts)), 0
+        for by in range(apart):
             in_group |= in_pc << by | in_pc >> by
-        shifts = [min(n, bursts - n) * self.in_group for n in (1 << i for i in range(RUN_BURSTS)) if n < bursts]
-        return in_pc, in_group, ((bursts - 1) * self.in_group + 1) * self.burst, shifts
+        shifts = [min(n, bursts - n) * apart for n in (1 << i for i in range(RUN_BURSTS)) if n < bursts]
+        return in_pc, in_group, ((bursts - 1) * apart + 1) * self.burst, shifts
 
 
 class Counters(NamedTuple):
@@ -286,7 +286,7 @@ class Channel:
             others = runs.pop()[2] if number == before else 0
             runs.append((bank, row, others + n))
             before = number
-            begun = (now - first) // of.pace + 1 if first <= now else 0
+            begun = (now - first) // of.pace[write] + 1 if first <= now else 0
             ahead[of.places[bank][0]] -= max(0, n - begun)
         self._waiting[write] = tuple(runs)
         busy = enumerate(self._rows) if self.end_ps > now else ()
@@ -321,7 +321,7 @@ class Channel:
         """Serve runs in the direction of the buses: when the last has entered its queue, first byte, last."""
         of, first, last, serial = self._of, FAR, now, self._serial
         leaving, held, room, places = self._leaving[write], self._held[write], of.rooms[write], of.places
-        shapes, pace = of.shapes, of.pace
+        shapes, pace = of.shapes[write], of.pace[write]
         all_rows, next_at, ends, bus_from = self._rows, self._next, self._ends, self._bus_from
         closing, burst, stacked = of.closing[write], of.burst, of.stacked and not write
         used, used_at, other_at = self._used, self._used_at, self._other_at
