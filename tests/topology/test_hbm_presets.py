@@ -195,7 +195,7 @@ def test_the_documentation_has_these_values():
             written = re.findall(r"[\d.]+", cell)
             values = [getattr(PRESETS[name].timing, key) for key in keys]
             if cell == "–":
-                assert PRESETS[name].timing.stacks == 1
+                assert values == [None] or (keys == ["ccd_r_ns"] and PRESETS[name].timing.stacks == 1)
             elif len(written) == 1:
                 assert [float(written[0])] * len(values) == pytest.approx(values, abs=0.006)
             else:

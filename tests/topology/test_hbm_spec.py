@@ -12,6 +12,7 @@ from ideal_memory import IDEAL
 from kernbench.common.errors import ConfigError
 from kernbench.components.hbm.banks import BankedMemory, Histories
 from kernbench.messages.fabric import Access
+from kernbench.topology.builder import resolve_topology
 from kernbench.topology.hbm_spec import HBM2, HBM3, HbmSpec, HbmTiming, Refresh, interleave
 
 ACCESS = "cube.components.hbm_ctrl.attrs.access_ns"
@@ -118,10 +119,29 @@ def usual_work(refresh: Refresh) -> list[object]:
 @pytest.mark.parametrize("refresh", ["all-bank", "spread"])
 @pytest.mark.parametrize("name", [name for name in HbmTiming.model_fields if name != "cl_ns"])
 def test_every_timing_matters(name, refresh):
-    others = {"high": 0.5, "low": 0.5, "drain": 0.3}
+    others = {"high": 0.5, "low": 0.5, "drain": 0.3, "ccd_l_wr_ns": 2 * HBM3.ccd_l_ns}
     other = others.get(name) or getattr(HBM3, name) * 2
     found = work(HBM3.model_copy(update={name: other}), refresh)
     assert any(one != usual for one, usual in zip(found, usual_work(refresh), strict=True))
+
+
+def test_a_key_of_a_timing_that_is_null_is_no_part_of_the_digest():
+    """So machines are what they were before the key came, and their sweeps go on."""
+    fifty, null, same = (
+        compiled(f"cube.hbm.timing={{rc_ns: 50{more}}}") for more in ("", ", ccd_l_wr_ns: null", ", ccd_l_wr_ns: 2.5")
+    )
+    assert resolve_topology("default").digest.startswith("396202ab317f")
+    assert fifty.digest == null.digest
+    assert fifty.digest.startswith("fdc9efd4abff")
+    assert same.digest != fifty.digest
+    assert "ccd_l_wr_ns" not in fifty.configuration["cube"]["hbm"]["timing"]
+    assert same.configuration["cube"]["hbm"]["timing"]["ccd_l_wr_ns"] == 2.5
+
+
+def test_writes_of_a_group_are_as_far_apart_as_reads_unless_told():
+    assert HBM3.write_ccd_l_ns == HBM3.ccd_l_ns
+    same = HBM3.model_copy(update={"ccd_l_wr_ns": HBM3.ccd_l_ns})
+    assert list(work(same, "none")) == usual_work("none")
 
 
 def test_modes_of_refresh_differ():

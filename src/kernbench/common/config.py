@@ -13,9 +13,18 @@ import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from types import MappingProxyType
-from typing import Annotated, Any, Generic, NoReturn, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, NoReturn, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from kernbench.common.complaints import Complaint, Rejected, explain, show
 from kernbench.common.errors import ConfigError, Problem, UnreadableFileError
@@ -72,8 +81,20 @@ class ConfigModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    # Keys that came after 0.2.0. Plain data have them only where they differ from their defaults: so machines keep the
+    # digests that they had before, and their sweeps go on.
+    later_keys: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _leave_out_later_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = dump(self)
+        fields = type(self).model_fields
+        return {
+            key: entry for key, entry in content.items() if key not in self.later_keys or entry != fields[key].default
+        }
+
     def as_mapping(self) -> Mapping[str, Any]:
-        """Return the section under the names of its file, with every default.
+        """Return the section under the names of its file, with every default but those of ``later_keys``.
 
         Mappings are read-only and lists are tuples, all the way.
         """

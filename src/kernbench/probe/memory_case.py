@@ -423,7 +423,7 @@ def saturate(slice_: SliceUnderTest, pattern: str, requesters: int, bursts: int)
             arbiter.submit(_Served(requester, access, write, 0))
     clock.advance()
     done, of_time = memory.done, memory.clock
-    gbs = done[0] * slice_.banks.burst_bytes / ps_to_ns(of_time.into(memory.end_ps)) * of_time.used
+    gbs = memory.moved_bursts * slice_.banks.burst_bytes / ps_to_ns(of_time.into(memory.end_ps)) * of_time.used
     found = SliceFigures(100 * gbs / slice_.peak_gbs, 100 * (done[0] - done[1]) / done[0])
     is_known = requesters == 1 and slice_.is_compared
     return PatternRow(

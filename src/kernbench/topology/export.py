@@ -142,7 +142,11 @@ def bank_rows(topology: Topology) -> list[tuple[str, str]]:
 def _bank_rows(hbm: HbmSpec, banks: HbmTiming) -> list[tuple[str, str]]:
     shape = f"{banks.stacks} stacks x {banks.groups} groups x {banks.banks} banks"
     size = f"rows of {format_size(banks.row_bytes)}, bursts of {banks.burst_bytes} B"
-    timings = (f"{field.removesuffix('_ns')} {value:g}" for field, value in banks if field.endswith("_ns"))
+    timings = (
+        f"{field.removesuffix('_ns')} {value:g}"
+        for field, value in banks
+        if field.endswith("_ns") and value is not None
+    )
     sizes = {"pc": hbm.num_pcs, "stack": banks.stacks, "group": banks.groups, "bank": banks.banks}
     fields = [f"burst {banks.burst_bytes} B"]
     for entry in hbm.fields(banks):

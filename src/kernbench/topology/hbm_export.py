@@ -43,9 +43,10 @@ def timing_rows(timing: HbmTiming) -> list[TimingRow]:
     """Return all values of a timing with their units."""
     rows = []
     for key, about in meanings_of(HbmTiming).items():
-        given = getattr(timing, key)
+        quantity = getattr(timing, key)
         unit = " ns" if key.endswith("_ns") else " B" if key.endswith("_bytes") else ""
-        rows.append(TimingRow(key, f"{given:g}{unit}", about.removesuffix(".")))
+        text = "null" if quantity is None else f"{quantity:g}{unit}"
+        rows.append(TimingRow(key, text, about.removesuffix(".")))
     return rows
 
 

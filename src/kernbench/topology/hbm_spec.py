@@ -22,6 +22,8 @@ RowSize = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=1 << 16)]
 class HbmTiming(ConfigModel):
     """The timings of a pseudo-channel (PC) by their JEDEC names; HBM3 unless given."""
 
+    later_keys = frozenset({"ccd_l_wr_ns"})
+
     stacks: Few = 2
     """Ranks (stack IDs) of a pseudo-channel."""
     groups: Few = 4
@@ -52,6 +54,8 @@ class HbmTiming(ConfigModel):
     """tCCD_S: a burst."""
     ccd_l_ns: Duration = 2.5
     """tCCD_L: a burst in the same group."""
+    ccd_l_wr_ns: Duration | None = None
+    """tCCD_L_WR: a burst of a write in the same group; null: as ``ccd_l_ns``."""
     ccd_r_ns: Duration = 1.9
     """tCCD_R: a burst of the other stack, when both stacks read one group only."""
     rtp_ns: Duration = 5.6
@@ -74,6 +78,11 @@ class HbmTiming(ConfigModel):
     """Part of the queue from which on writes are drained."""
     low: float = Field(default=0.2, ge=0, le=1)
     """Part of the queue to which they are drained."""
+
+    @property
+    def write_ccd_l_ns(self) -> float:
+        """``ccd_l_wr_ns``, or ``ccd_l_ns`` where that is null."""
+        return self.ccd_l_ns if self.ccd_l_wr_ns is None else self.ccd_l_wr_ns
 
     @property
     def pc_gbs(self) -> float:
@@ -178,6 +187,7 @@ DDR5 = HbmTiming(
     act_ns=5.0,
     ccd_s_ns=64 / 19.2,
     ccd_l_ns=5.0,
+    ccd_l_wr_ns=20.0,
     ccd_r_ns=64 / 19.2,
     rtp_ns=7.5,
     cwl_ns=14.2,

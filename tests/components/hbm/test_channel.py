@@ -148,6 +148,22 @@ def test_banks_of_other_groups_share_the_bus():
     assert read(channel(), 0, (0, 0, 8), (GROUP, 0, 8))[2] == RCD + ACT + 7 * IN_GROUP + BURST
 
 
+def test_writes_of_a_group_have_a_pace_of_their_own():
+    """DDR5: 20 ns between writes of a group, six bursts of the bus; 5 ns between reads, on the grid two."""
+    timing, apart, run = PRESETS["ddr5"].timing, 6, ((0, 0, 8),)
+    burst = round(timing.ccd_s_ns * 1000)
+    made = channel(timing)
+    write(made, 0, *run * 7)
+    assert made.end_ps == round(timing.rcd_write_ns * 1000) + (55 * apart + 1) * burst
+    reads = channel(timing)
+    assert read(reads, 0, *run)[2] == round(timing.rcd_ns * 1000) + (7 * 2 + 1) * burst
+    # Writes of six groups fill the bus.
+    full = channel(timing)
+    write(full, 0, *((GROUP * i, 0, 8) for i in range(6)))
+    write(full, 0, *((GROUP * i, 0, 1) for i in range(6)))
+    assert full.end_ps <= round(timing.rcd_write_ns * 1000) + (54 + 2 * apart) * burst
+
+
 def test_a_bus_that_is_full_has_its_own_pace():
     # Rows are ready 3.75 ns apart, 8 bursts take 10 in a bus of their own: 32 bursts of four groups follow each other.
     last = read(channel(), 0, *((GROUP * i, 0, 8) for i in range(4)))[2]
@@ -289,6 +305,29 @@ def test_reads_that_have_not_begun_are_served_after_the_writes():
     assert flushed(made) == (8 + 56 + 1, 2)
 
 
+def test_bursts_that_have_left_the_queue_are_sent_before_the_buses_turn():
+    """Two runs of 8 side by side: when their first halves are over, six commands of theirs are still to come.
+
+    A turn of the buses takes a burst here, so nothing else has these bursts sent before the writes.
+    """
+    made = channel(HBM3.model_copy(update={"rtw_ns": 0.0}))
+    read(made, 0, (0, 0, 1), (GROUP, 0, 1))
+    read(made, LATER, (0, 0, 8), (GROUP, 0, 8))
+    write(made, LATER + 10 * BURST - 1, *((0, 0, 8) for _ in range(7)))
+    assert made.returned_bursts == 0
+    assert made.counters.done[PER_PC] == (1 + 6) * BURST
+
+
+def test_bursts_that_are_sent_back_are_yet_to_be_moved():
+    made = channel()
+    read(made, 0, (0, 0, 8))
+    write(made, 0, *((GROUP, 0, 8) for _ in range(7)))
+    assert made.counters.done[0] == 8 + 56
+    assert made.returned_bursts == 7
+    flushed(made)
+    assert made.returned_bursts == 0
+
+
 def test_at_a_turn_rows_that_can_open_are_the_first():
     """Three rows of one bank, each of which waits for the one before, hold up no row of another bank behind them."""
     made = channel()
@@ -378,7 +417,7 @@ Steps = list[tuple[int, tuple[Run, ...], bool]]
 @st.composite
 def busy(draw: st.DrawFn, lists: int = 1) -> tuple[HbmTiming, ...]:
     """A timing, and lists of steps of it: how long after the one before, runs, and whether they write."""
-    timing = draw(st.sampled_from([HBM3, HBM2]))
+    timing = draw(st.sampled_from([HBM3, HBM2, PRESETS["ddr5"].timing]))
     run = st.tuples(st.integers(0, 2 * timing.banks_per_pc - 1), st.integers(0, 3), st.integers(1, 8))
     runs = st.lists(run, min_size=1, max_size=6).map(tuple)
     step = st.tuples(st.sampled_from(PAUSES), runs, st.booleans())
@@ -434,6 +473,24 @@ def test_no_faster_than_the_buses(drawn, writes):
             bursts[bank // timing.banks_per_pc] += n
     served = max(bursts) - made.pending_bursts
     assert made.end_ps >= served * round(timing.ccd_s_ns * 1000)
+
+
+@pytest.mark.parametrize("turns", [{}, {"rtw_ns": 0.0, "wtr_ns": 0.0}], ids=["as they are", "no turns"])
+@given(drawn=busy())
+def test_no_window_that_begins_and_ends_idle_moves_more_than_the_buses_can(turns, drawn):
+    timing, steps = drawn
+    made, now, begin, moved_before = channel(timing.model_copy(update=turns)), 0, 0, 0
+
+    def moved() -> int:
+        """Writes in idle time are moved before a window."""
+        return made.counters.done[0] - made.counters.done[2] - made.returned_bursts
+
+    for pause, runs, writes in [*steps, (LATER, ((0, 0, 1),), False)]:
+        now += pause
+        if now >= made.settled_ps:
+            assert (moved() - moved_before) * round(timing.ccd_s_ns * 1000) <= 2 * (made.end_ps - begin)
+            begin, moved_before = now, moved()
+        now, _, _ = made.serve(now, 0, runs, writes)
 
 
 @given(busy(2))

@@ -292,6 +292,11 @@ class BankedMemory:
         return tuple(map(sum, zip(*[each.done[:PER_PC] for each in self.at.history.channels], strict=True)))
 
     @property
+    def moved_bursts(self) -> int:
+        """Return the bursts that have a time on a bus: those done, but for those that wait for another turn."""
+        return self.done[0] - sum(each.history.channel().returned_bursts for each in self.at.history.channels)
+
+    @property
     def pending_bursts(self) -> int:
         """Return the bursts of writes that are kept back."""
         return sum(each.history.channel().pending_bursts for each in self.at.history.channels)

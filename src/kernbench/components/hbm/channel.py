@@ -47,7 +47,9 @@ class ChannelTiming:
             ns_to_ps(timing.rtp_ns + timing.rp_ns),
             ns_to_ps(timing.cwl_ns + timing.wr_ns + timing.rp_ns),
         )
-        self.turning = work(timing.wtr_ns), work(timing.rtw_ns)
+        self.burst = max(1, work(timing.ccd_s_ns))
+        # At least a burst, which both directions move on one bus.
+        self.turning = max(self.burst, work(timing.wtr_ns)), max(self.burst, work(timing.rtw_ns))
         self.queue = queue_entries
         # Of reads, which wait in front of the queue; writes have waited before they are served.
         self.rooms = queue_entries, FAR
@@ -60,28 +62,28 @@ class ChannelTiming:
             (bank // timing.banks_per_pc, bank // timing.banks // timing.groups, pcs + bank // timing.banks)
             for bank in range(pcs * timing.banks_per_pc)
         ]
-        # A place of the grid is a burst. So tCCD_L is rounded to whole bursts.
-        self.in_group = max(1, round(timing.ccd_l_ns / timing.ccd_s_ns))
-        self.burst, self.margin = max(1, work(timing.ccd_s_ns)), self.in_group
+        # A place of the grid is a burst. So tCCD_L is rounded to whole bursts. Of reads, and of writes.
+        apart = [max(1, round(ns / timing.ccd_s_ns)) for ns in (timing.ccd_l_ns, timing.write_ccd_l_ns)]
+        self.margin, self.pace = max(apart), [places * self.burst for places in apart]
         turn = max(1.0, timing.ccd_r_ns / timing.ccd_s_ns)
         self.turns = [(1 << round(n * turn)) - 1 for n in range(RUN_BURSTS + 1)]
         self.kept_ps = (GRID_KEPT + self.margin) * self.burst
-        self.shapes = [self._shape(n) for n in range(RUN_BURSTS + 1)]
+        self.shapes = [[self._shape(n, places) for n in range(RUN_BURSTS + 1)] for places in apart]
         # After the last byte: when nothing of the past matters; and when writes wait, which are served first.
         settling = max(self.cycle, *self.closing) + self.precharge
         self.settling = settling, settling + sum(self.turning) + queue_entries * (self.cycle + self.closing[1])
 
-    def _shape(self, bursts: int) -> tuple[int, int, int, list[int]]:
-        """Return what a run takes of the grid, from ``margin`` places before its first command on.
+    def _shape(self, bursts: int, apart: int) -> tuple[int, int, int, list[int]]:
+        """Return what a run with commands so many places ``apart`` takes of the grid, from ``margin`` before them on.
 
         That is the places that others of its PC cannot have, and others of its group; then the time to the end of the
         last byte, and by how much to shift taken places, one time after another, to have those of whole runs.
         """
-        in_pc, in_group = sum(1 << self.margin + i * self.in_group for i in range(bursts)), 0
-        for by in range(self.in_group):
+        in_pc, in_group = sum(1 << self.margin + i * apart for i in range(bursts)), 0
+        for by in range(apart):
             in_group |= in_pc << by | in_pc >> by
-        shifts = [min(n, bursts - n) * self.in_group for n in (1 << i for i in range(RUN_BURSTS)) if n < bursts]
-        return in_pc, in_group, ((bursts - 1) * self.in_group + 1) * self.burst, shifts
+        shifts = [min(n, bursts - n) * apart for n in (1 << i for i in range(RUN_BURSTS)) if n < bursts]
+        return in_pc, in_group, ((bursts - 1) * apart + 1) * self.burst, shifts
 
 
 class Counters(NamedTuple):
@@ -97,8 +99,8 @@ class Counters(NamedTuple):
 
 Rows = tuple[tuple[int, int, int, int], ...]
 """Rows that a bank is going to open or has open, the last first: row; when it opens, is ready, and closes, or FAR."""
-InQueue = tuple[int, int, int, int, int]
-"""Bursts in a queue: when they leave it, number of their run's last burst, bursts, bank, row"""
+InQueue = tuple[int, int, int, int, int, int]
+"""Bursts in a queue: when they leave it, number of their run's last burst, bursts, bank, row, first command"""
 NO_DRAIN = LONG_AGO, 0, 0
 """When the last drain of writes began, the time until few were left, and the time between writes before it"""
 ChannelState = tuple[object, ...]
@@ -152,6 +154,11 @@ class Channel:
         return sum([n for _, _, n in self._waiting[1]])
 
     @property
+    def returned_bursts(self) -> int:
+        """Return the bursts that were sent back to their queue at a turn: counted as done, and yet to be served."""
+        return sum([bursts for bursts, _ in self._counted])
+
+    @property
     def has_uniform_banks(self) -> bool:
         """Return True if all banks have the same row open, or none has one, and no access waits."""
         return not any(self._waiting) and len({rows[0][0] if rows else None for rows in self._rows}) == 1
@@ -203,7 +210,7 @@ class Channel:
                 if self.pending_bursts >= of.high:
                     pace = min(now - self._drain[0], of.settling[1]) // max(1, of.high - of.low)
                     self._turn(1, now)
-                    written = [when for when, _, n, _, _ in sorted(self._leaving[1]) for _ in range(n)]
+                    written = [when for when, _, n, *_ in sorted(self._leaving[1]) for _ in range(n)]
                     self._drain = now, written[max(0, self._held[1] - of.low - 1)] - now, pace
             first = now if now < first else first
         return now, first, now
@@ -225,7 +232,7 @@ class Channel:
         """Return when no more than ``room`` bursts are in a queue."""
         leaving, held = self._leaving[write], self._held[write]
         while leaving and held > room:
-            when, _, n, _, _ = heappop(leaving)
+            when, _, n, *_ = heappop(leaving)
             now, held = when if when > now else now, held - n
         self._held[write] = held
         return now
@@ -234,8 +241,10 @@ class Channel:
         """Turn the buses: what has not begun waits, what has waited is served."""
         self._writing = writing
         # From the last command of the old direction, also in rows that are being opened.
-        last = max(self._send_back(1 - writing, now), min(now, self.end_ps - self._of.burst))
-        until = max(now, last + self._of.turning[writing]) if self._first < now else now
+        begun = self._first < now
+        last, over = self._send_back(1 - writing, now)
+        last = max(last, min(now, self.end_ps - self._of.burst))
+        until = max(over, last + self._of.turning[writing]) if begun else over
         for pc in range(self._of.pcs):
             self._done[PER_PC + pc] += until - now
         self._bus_from, self._first = until, FAR
@@ -259,28 +268,36 @@ class Channel:
             order.append(free[bank])
         return tuple([run for _, run in sorted(zip(order, runs, strict=True), key=itemgetter(0))])
 
-    def _send_back(self, write: int, now: int) -> int:
-        """Have all accesses of a direction wait that have not begun at ``now``. Return when the last row is ready."""
+    def _send_back(self, write: int, now: int) -> tuple[int, int]:
+        """Have all bursts of a direction wait that are in its queue at ``now``.
+
+        Bursts that have left it are on the buses, or are the next there: that of a row that opens, and those of a run
+        whose first half is over. Return when the last row is ready, and when the buses are over with these bursts.
+        """
         of, opened, last = self._of, 0, LONG_AGO
-        left = sorted([each for each in self._leaving[write] if each[0] > now], key=itemgetter(1))
+        place = max(0, (now - self._origin) // of.burst + 1)
+        ahead = [(taken >> place).bit_count() for taken in self._grid[: of.pcs]]  # commands that come after now
+        queued = sorted([entry for entry in self._leaving[write] if entry[0] > now], key=itemgetter(1))
         self._leaving[write].clear()
         self._held[write], before = 0, -1
         runs: list[RowRun] = []
-        for _, number, n, bank, row in left:
+        for _, number, n, bank, row, first in queued:
             # One burst of a run may have its place for itself: the one that opens the row.
             others = runs.pop()[2] if number == before else 0
             runs.append((bank, row, others + n))
             before = number
+            begun = (now - first) // of.pace[write] + 1 if first <= now else 0
+            ahead[of.places[bank][0]] -= max(0, n - begun)
         self._waiting[write] = tuple(runs)
         busy = enumerate(self._rows) if self.end_ps > now else ()
         for bank, rows in busy:
-            begun = rows
-            while begun and begun[0][1] > now:
-                begun = begun[1:]
+            begun_rows = rows
+            while begun_rows and begun_rows[0][1] > now:
+                begun_rows = begun_rows[1:]
                 opened += 1
             free = self._next[bank]
-            if begun:
-                row, opens, ready, _ = begun[0]
+            if begun_rows:
+                row, opens, ready, _ = begun_rows[0]
                 last = max(last, ready)
                 if len(rows) > 1:
                     self._rows[bank] = ((row, opens, ready, FAR),)
@@ -291,11 +308,12 @@ class Channel:
         if busy:
             self._row_bus = min(self._row_bus, now)
             self._acts = [min(free, now + of.act) for free in self._acts]
-            kept = (1 << max(0, (now - self._origin) // of.burst + 1)) - 1
+            kept = (1 << place) - 1
             self._grid = [taken & kept for taken in self._grid]
-            self._grid_end, self.end_ps = min(self._grid_end, now + of.burst), now + of.burst
-            self._ends = [min(end, now + of.burst) for end in self._ends]
-        return last
+            self._grid_end = min(self._grid_end, now + of.burst)
+            self._ends = [min(end, now + (1 + n) * of.burst) for end, n in zip(self._ends, ahead, strict=True)]
+            self.end_ps = now + (1 + max(ahead)) * of.burst
+        return last, self.end_ps if any(ahead) else now
 
     def _serve(  # noqa: PLR0912, PLR0915 - a simulation spends much of its time here: it calls hardly anything
         self, now: int, base: int, runs: tuple[RowRun, ...], write: int
@@ -303,7 +321,7 @@ class Channel:
         """Serve runs in the direction of the buses: when the last has entered its queue, first byte, last."""
         of, first, last, serial = self._of, FAR, now, self._serial
         leaving, held, room, places = self._leaving[write], self._held[write], of.rooms[write], of.places
-        shapes = of.shapes
+        shapes, pace = of.shapes[write], of.pace[write]
         all_rows, next_at, ends, bus_from = self._rows, self._next, self._ends, self._bus_from
         closing, burst, stacked = of.closing[write], of.burst, of.stacked and not write
         used, used_at, other_at = self._used, self._used_at, self._other_at
@@ -317,19 +335,18 @@ class Channel:
             serial += n
             # The first burst enters at ``at``, the last at ``now``.
             while leaving and held + n > room:
-                when, _, gone, _, _ = heappop(leaving)
+                when, _, gone, _, _, _ = heappop(leaving)
                 now = when if when > now else now
                 at = now if held >= room else at
                 held -= gone
             held += n
-            waits, newest = n, True
+            waits, newest, opens = n, True, 0
             for each in all_rows[bank]:
                 if each[0] == row and at < each[3]:
                     newest, ready = each[3] == FAR, each[2]
                     break
             else:
                 opens, ready = self._open(pc, bank, row, at, write)
-                heappush(leaving, (opens, serial, 1, bank, row))
                 waits -= 1
             start = ready if ready > at else at
             start = bus_from if bus_from > start else start
@@ -358,9 +375,12 @@ class Channel:
             end = now + burst if end < now + burst else end
             if newest and end + closing > next_at[bank]:
                 next_at[bank] = end + closing
+            if waits < n:
+                heappush(leaving, (opens, serial, 1, bank, row, start))
             if waits:
                 # They leave one after another: all at half of their time comes to the same for those that follow.
-                heappush(leaving, ((start + end) // 2, serial, waits, bank, row))
+                own = start + (n - waits) * pace
+                heappush(leaving, ((start + end) // 2, serial, waits, bank, row, own))
             ends[pc] = end if end > ends[pc] else ends[pc]
             first = start if start < first else first
             last = end if end > last else last
@@ -464,7 +484,10 @@ class Channel:
         left = [[each for each in these if each[0] > now] for these in self._leaving]
         leaving = [
             sorted(
-                [(when - now, last - self._serial, n, bank ^ label, row - base) for when, last, n, bank, row in each]
+                [
+                    (when - now, last - self._serial, n, bank ^ label, row - base, first - now)
+                    for when, last, n, bank, row, first in each
+                ]
             )
             for each in left
         ]
