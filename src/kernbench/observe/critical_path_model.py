@@ -58,8 +58,7 @@ class PathPart(StrEnum):
 
 
 Via: TypeAlias = Route | tuple[Link, ...] | str | None
-"""The way of a transfer; a link that packets waited for, with those behind it to their destination; the name of a part
-of the machine; None: none of them"""
+"""The way of a transfer; the links of one that packets waited for; the name of a part of the machine; None: nothing"""
 
 
 @value

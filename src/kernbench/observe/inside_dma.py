@@ -319,7 +319,7 @@ class InsideDma:
             return NONE
         self._to(left_ps, part, route)
         self._note_hop(row, "link", f"{link.src} → {link.dst}", since_ps)
-        self._to(since_ps, PathPart.NETWORK_QUEUE, self._seen.divider.wait_at(route, hop))
+        self._to(since_ps, PathPart.NETWORK_QUEUE, self._seen.busiest_links(route, since_ps, left_ps))
         self._enter(row)
         return first
 

@@ -138,13 +138,6 @@ class PaceLimit(NamedTuple):
     gbs: float
 
 
-class _Slowest(NamedTuple):
-    """The resources that set the pace of links in a row, which is ``gbs``; several where they are as slow."""
-
-    resources: tuple[str, ...]
-    gbs: float
-
-
 class _WayParts(NamedTuple):
     """The overheads that a way is made of, by resource; the resources that set its pace, ``gbs``."""
 
@@ -160,7 +153,6 @@ class PathDivider:
         self._graph = graph
         self._links: dict[Link, str] = {}
         self._spaces: dict[Link, PaceLimit | None] = {}
-        self._slowest: dict[tuple[Link, ...], _Slowest] = {}
         self._ways: dict[Route, _WayParts] = {}
 
     def share(self, steps: Iterable[PathStep]) -> tuple[PathShare, ...]:
@@ -186,10 +178,12 @@ class PathDivider:
         """Return the bytes that go by on a way in a ns, if there are many."""
         return self._way(route).gbs
 
-    def wait_at(self, route: Route, hop: int) -> Route | tuple[Link, ...]:
-        """Return what packets wait for at a link: that, with those behind it, unless the way before them is slower."""
-        behind = route.links[hop:]
-        return behind if self._find_slowest(behind).gbs <= TIE * self.pace_of(route) else route
+    def slowest_links(self, route: Route) -> tuple[Link, ...]:
+        """Return the links of a way that are as slow as its slowest; none where space in a FIFO comes back slower."""
+        slowest_gbs = min(link.bw_gbs for link in route.links)
+        if slowest_gbs > TIE * self.pace_of(route):
+            return ()
+        return tuple(link for link in route.links if link.bw_gbs <= TIE * slowest_gbs)
 
     def pace_of_space(self, link: Link) -> PaceLimit | None:
         """Return how fast space comes back in the FIFO behind a link; None where the link is slower.
@@ -212,7 +206,7 @@ class PathDivider:
                     yield (resource,), ps
                 yield way.slowest, tail_ps
             case tuple():
-                yield self._find_slowest(via).resources, head_ps
+                yield tuple(sorted({self.resource_of(link) for link in via})), head_ps
             case str() if part in _OF_BANKS:
                 yield (_OF_BANKS[part],), head_ps
             case str() if part is PathPart.ACCESS:
@@ -226,19 +220,12 @@ class PathDivider:
         """Return what a way is made of. Where several of its links are as slow, none of them gains alone."""
         found = self._ways.get(route)
         if found is None:
-            slowest = self._find_slowest(route.links)
-            found = self._ways[route] = _WayParts(self._find_overheads(route), slowest.resources, slowest.gbs)
-        return found
-
-    def _find_slowest(self, links: tuple[Link, ...]) -> _Slowest:
-        """Return what sets the pace over links, the last of which ends at a destination."""
-        found = self._slowest.get(links)
-        if found is None:
-            limits = [limit for link in links[:-1] if (limit := self.pace_of_space(link)) is not None]
-            limits += [PaceLimit(self.resource_of(link), link.bw_gbs) for link in links]
+            spaces = map(self.pace_of_space, route.links[:-1])
+            limits = [limit for limit in spaces if limit is not None]
+            limits += [PaceLimit(self.resource_of(link), link.bw_gbs) for link in route.links]
             gbs = min(limit.gbs for limit in limits)
-            resources = sorted({limit.resource for limit in limits if limit.gbs <= TIE * gbs})
-            found = self._slowest[links] = _Slowest(tuple(resources), gbs)
+            slowest = sorted({limit.resource for limit in limits if limit.gbs <= TIE * gbs})
+            found = self._ways[route] = _WayParts(self._find_overheads(route), tuple(slowest), gbs)
         return found
 
     def _find_overheads(self, route: Route) -> list[tuple[str, int]]:

@@ -24,6 +24,8 @@ from kernbench.observe.trace_queues import QueueLog
 from kernbench.observe.works import EngineWork, Works
 from kernbench.transport import Link, Route
 
+BUSY = 0.9
+"""Links of a way that carry so much of what its busiest does are as busy"""
 ASKS = (Carries.REQUEST, Carries.WRITE, Carries.MESSAGE)
 """Transfers that a memory serves; of those that answer them they are the cause."""
 
@@ -87,6 +89,7 @@ class Seen:
         self.turns: TurnColumns = self.tables.turns()
         self.pes = [self._pe(name) for name in self.columns.parts]
         self._departures: dict[tuple[int, int, str], _Departures] = {}
+        self._loads: dict[int, tuple[Column, Column]] = {}  # of a link: when transfers left it, and the bytes by then
         self._take_transfers()
         self._take_rows()
 
@@ -181,6 +184,34 @@ class Seen:
         last = int(np.searchsorted(departures.left_ps, left_ps, "right"))
         free = int(departures.free[last])
         return int(departures.numbers[free]) if free < last else NONE
+
+    def busiest_links(self, route: Route, since_ps: int, until_ps: int) -> Route | tuple[Link, ...]:
+        """Return the links of a way that are its slowest, and of these those that carried most between two times.
+
+        The way itself where it is no link that sets its pace.
+        """
+        links = self.divider.slowest_links(route)
+        carried = [self._carried_by(link, since_ps, until_ps) for link in links]
+        return (
+            tuple(link for link, nbytes in zip(links, carried, strict=True) if nbytes >= BUSY * max(carried)) or route
+        )
+
+    def _carried_by(self, link: Link, since_ps: int, until_ps: int) -> int:
+        """Return the bytes that have left a link between two times: of transfers whose last byte did."""
+        loads = self._loads.get(link.index)
+        if loads is None:
+            remaining = np.full(len(self.routes), NONE)
+            for number, route in enumerate(self.routes):
+                if link in route.links:
+                    remaining[number] = route.total_overhead_ps - route.offsets[route.links.index(link)]
+            transfers = self.transfers
+            mine = np.flatnonzero((remaining[transfers.route] >= 0) & (transfers.end >= 0))
+            left_ps = transfers.end[mine] - remaining[transfers.route[mine]]
+            order = np.argsort(left_ps)
+            loads = left_ps[order], np.concatenate(([0], np.cumsum(transfers.nbytes[mine][order])))
+            self._loads[link.index] = loads
+        first, last = np.searchsorted(loads[0], (since_ps, until_ps), "right")
+        return int(loads[1][last] - loads[1][first])
 
     def _find_departures(self, link: Link, entered: int) -> _Departures:
         """Return the transfers that have come to a link by the link ``entered``, or first of all, as they left it."""
