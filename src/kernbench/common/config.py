@@ -38,6 +38,7 @@ __all__ = [
     "Complaint",
     "ConfigModel",
     "Document",
+    "ExtendedModel",
     "Path",
     "Rejected",
     "apply_overrides",
@@ -81,9 +82,22 @@ class ConfigModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    # Keys that came after 0.2.0. Plain data have them only where they differ from their defaults: so machines keep the
-    # digests that they had before, and their sweeps go on.
-    later_keys: ClassVar[frozenset[str]] = frozenset()
+    def as_mapping(self) -> Mapping[str, Any]:
+        """Return the section under the names of its file, with every default.
+
+        Mappings are read-only and lists are tuples, all the way.
+        """
+        found: Mapping[str, Any] = _read_only(self.model_dump(mode="json"))
+        return found
+
+
+class ExtendedModel(ConfigModel):
+    """A section with keys that came after 0.2.0: plain data have these only where they differ from their defaults.
+
+    So machines keep the digests that they had before, and their sweeps go on.
+    """
+
+    later_keys: ClassVar[frozenset[str]]
 
     @model_serializer(mode="wrap")
     def _leave_out_later_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -92,14 +106,6 @@ class ConfigModel(BaseModel):
         return {
             key: entry for key, entry in content.items() if key not in self.later_keys or entry != fields[key].default
         }
-
-    def as_mapping(self) -> Mapping[str, Any]:
-        """Return the section under the names of its file, with every default but those of ``later_keys``.
-
-        Mappings are read-only and lists are tuples, all the way.
-        """
-        found: Mapping[str, Any] = _read_only(self.model_dump(mode="json"))
-        return found
 
 
 def _read_only(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from kernbench.common.config import ConfigModel, Duration, Share, Size
+from kernbench.common.config import ConfigModel, Duration, ExtendedModel, Share, Size
 from kernbench.common.units import parse_size
 from kernbench.common.values import value
 from kernbench.di.part import PartAttrs
@@ -19,7 +19,7 @@ Few = Annotated[int, Field(ge=1, le=32)]
 RowSize = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=1 << 16)]
 
 
-class HbmTiming(ConfigModel):
+class HbmTiming(ExtendedModel):
     """The timings of a pseudo-channel (PC) by their JEDEC names; HBM3 unless given."""
 
     later_keys = frozenset({"ccd_l_wr_ns"})
