@@ -71,6 +71,7 @@ class Retiming:
     _parts_end: dict[Row, Times] = field(default_factory=dict)  # of a whole: the last end of its parts
     _before: dict[tuple[int, int], Row] = field(default_factory=dict)  # by part and kind, the row before
     _stages: dict[tuple[Row, int], Row] = field(default_factory=dict)  # by whole and tile, the stage before
+    _waiting: dict[Row, list[Row]] = field(default_factory=dict)  # messages, by the one that is handled before
     _handled: dict[tuple[int, int, int], list[Row]] = field(default_factory=dict)  # by receiver, meaning and launch
 
     def __post_init__(self) -> None:
@@ -83,13 +84,26 @@ class Retiming:
         columns, end = self.seen.columns, self._rows[request + END]
         self._begin_ps = self._rows[request + START]
         meanwhile = np.flatnonzero((columns.end > self._begin_ps) & (columns.end <= end))
-        for row in (meanwhile * WIDTH).tolist():
-            self._time(row)
+        for first in (meanwhile * WIDTH).tolist():
+            ready = [first]
+            while ready:  # each row is timed once
+                row = ready.pop()
+                handled = self._handled_before(row)
+                if handled >= 0 and handled not in self._ends:
+                    self._waiting.setdefault(handled, []).append(row)
+                else:
+                    self._time(row, handled)
+                    ready += self._waiting.pop(row, [])
         gained = self._rows[request + END] - self._end_of(request)
         return dict(zip(self.resources, np.rint(gained).astype(int).tolist(), strict=True))
 
-    def _time(self, row: Row) -> None:
-        """Time a row anew; those that it waits for, which began before it, have been."""
+    def _handled_before(self, row: Row) -> Row:
+        """Return the message that the CPU was busy with when message ``row`` came, in this time; NONE: with none."""
+        before = self.seen.handled_before.get(row, NONE) if self._rows[row + KIND] == Kind.CONTROL else NONE
+        return before if before >= 0 and self._rows[before + END] > self._begin_ps else NONE
+
+    def _time(self, row: Row, handled: Row) -> None:
+        """Time a row anew, and a message after ``handled``; all that it waits for has been."""
         rows = self._rows
         kind, start, part = rows[row + KIND], rows[row + START], rows[row + PART]
         begin = np.full(len(self.resources), -np.inf)
@@ -102,7 +116,11 @@ class Retiming:
             begin = np.maximum(begin, (before if ready is None else ready) + need.lag_ps)
         self._starts[row] = begin = np.where(np.isinf(begin), start, begin)
         if rows[row + LAST] < 0:
-            end = self._ends[row] = np.maximum(begin, self._begin_ps) + self._spend(row)
+            if handled >= 0:
+                end = self._ends[handled] + self._spend(row, rows[handled + END])
+            else:
+                end = np.maximum(begin, self._begin_ps) + self._spend(row, max(start, self._begin_ps))
+            self._ends[row] = end
             parent = rows[row + PARENT]
             if parent >= 0 and rows[row + END] <= rows[parent + END]:
                 self._parts_end[parent] = np.maximum(self._parts_end.get(parent, end), end)
@@ -147,10 +165,12 @@ class Retiming:
         parts_end = self._parts_end.get(row)
         return end if parts_end is None else np.maximum(end, parts_end)
 
-    def _spend(self, row: Row) -> Times:
-        """Return how long a row takes. All that an engine takes is its own; tied resources give nothing alone."""
-        kind, begin_ps = self._rows[row + KIND], max(self._rows[row + START], self._begin_ps)
-        time_ps = self._rows[row + END] - begin_ps
+    def _spend(self, row: Row, begin_ps: int) -> Times:
+        """Return how long a row takes from ``begin_ps`` on.
+
+        All that an engine takes is its own; tied resources give nothing alone.
+        """
+        kind, time_ps = self._rows[row + KIND], self._rows[row + END] - begin_ps
         if kind in _IN_ORDER and time_ps and kind in self._engines:
             return self._engines[kind] * time_ps
         left = np.full(len(self.resources), float(time_ps))
