@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map
 from kernbench.common.errors import InputError, UnmodelledError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
+from kernbench.frontends.torch.generators import host_generator
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.storage import TorchTensor, current
 from kernbench.frontends.torch.tensor import (
@@ -26,9 +27,24 @@ from kernbench.frontends.torch.tensor import (
 
 aten = torch.ops.aten
 TorchOperator = Any
+WINDOWS: Sequence[TorchOperator] = tuple(
+    [
+        getattr(packet, overload)
+        for packet in (
+            aten.bartlett_window,
+            aten.blackman_window,
+            aten.hamming_window,
+            aten.hann_window,
+            aten.kaiser_window,
+        )
+        for overload in packet.overloads()
+        if not overload.endswith("out")
+    ]
+)
+"""Tables of window functions, which PyTorch would compose, some of them by kernels of the host."""
 SOURCES = frozenset(
     ["randperm", "random_", "normal_", "uniform_", "rand_like", "randint_like", "tril_indices", "triu_indices"]
-)
+) | {operator.overloadpacket.__name__ for operator in WINDOWS}
 """They make numbers of nothing: the host does, and sends them, which is what a program asks for."""
 _NARROW = (torch.float16, torch.bfloat16)
 """The host would keep sums in these; GPUs keep them in f32, and round once."""
@@ -64,7 +80,7 @@ def on_host(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     copies, known = _fetched(operator, here, results, blank=blank)
     if types is not None:
         copies = {key: each.float() if each.dtype in _NARROW else each for key, each in copies.items()}
-    host = lambda x: copies[id(x)] if isinstance(x, AhbmTensor) else _host_device(x)  # noqa: E731
+    host = lambda x: copies[id(x)] if isinstance(x, AhbmTensor) else _of_host(x)  # noqa: E731
     unwritten = _UnwrittenOperands.of(operator, args, kwargs, copies)
     try:
         found = operator(*tree_map(host, args), **tree_map(host, kwargs))
@@ -180,8 +196,10 @@ def leaves(args: Any, kwargs: Any) -> list[Any]:
     return found
 
 
-def _host_device(x: Any) -> Any:
-    return torch.device("cpu") if isinstance(x, torch.device) and x.type == DEVICE else x
+def _of_host(x: Any) -> Any:
+    """Return the host's device, or generator, for one of the machine; else ``x``."""
+    is_device = isinstance(x, torch.device) and x.type == DEVICE
+    return torch.device("cpu") if is_device else host_generator(x)
 
 
 def written_by(operator: TorchOperator, args: Any, kwargs: Any) -> list[Any]:
