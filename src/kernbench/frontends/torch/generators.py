@@ -99,11 +99,6 @@ class Generator(torch.Generator):
         self._offset, self._seen = offset, _Host.get_state(self.host)
 
 
-def host_generator(generator: Any) -> Any:
-    """Return the generator of the host that one of the machine draws from; any other, and none, as it is."""
-    return generator.host if isinstance(generator, Generator) else generator
-
-
 def _as_bytes(seed: int, offset: int) -> TorchTensor:
     numbers = [(each + 2**63) % 2**64 - 2**63 for each in (seed, offset)]
     return torch.tensor(numbers, dtype=torch.int64, device="cpu").view(torch.uint8)

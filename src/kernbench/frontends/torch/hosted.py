@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_map
 from kernbench.common.errors import InputError, UnmodelledError
 from kernbench.common.values import value
 from kernbench.frontends.gpu import DEVICE
-from kernbench.frontends.torch.generators import host_generator
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.storage import TorchTensor, current
 from kernbench.frontends.torch.tensor import (
@@ -80,7 +79,7 @@ def on_host(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
     copies, known = _fetched(operator, here, results, blank=blank)
     if types is not None:
         copies = {key: each.float() if each.dtype in _NARROW else each for key, each in copies.items()}
-    host = lambda x: copies[id(x)] if isinstance(x, AhbmTensor) else _of_host(x)  # noqa: E731
+    host = lambda x: copies[id(x)] if isinstance(x, AhbmTensor) else _host_device(x)  # noqa: E731
     unwritten = _UnwrittenOperands.of(operator, args, kwargs, copies)
     try:
         found = operator(*tree_map(host, args), **tree_map(host, kwargs))
@@ -196,10 +195,8 @@ def leaves(args: Any, kwargs: Any) -> list[Any]:
     return found
 
 
-def _of_host(x: Any) -> Any:
-    """Return the host's device, or generator, for one of the machine; else ``x``."""
-    is_device = isinstance(x, torch.device) and x.type == DEVICE
-    return torch.device("cpu") if is_device else host_generator(x)
+def _host_device(x: Any) -> Any:
+    return torch.device("cpu") if isinstance(x, torch.device) and x.type == DEVICE else x
 
 
 def written_by(operator: TorchOperator, args: Any, kwargs: Any) -> list[Any]:

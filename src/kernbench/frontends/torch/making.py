@@ -156,14 +156,7 @@ def copy(target: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa: 
 def _cast_rule(target: AhbmTensor, source: AhbmTensor) -> tuple[Any, ...]:
     if target.dtype is torch.bool and source.dtype is not torch.bool:
         return to_bool, target, (source,)
-    if target.dtype is torch.uint8 and source.dtype.is_floating_point:
-        return _low_byte, target, (source,)
     return identity, target, (source,)
-
-
-def _low_byte(tl: Any, x: Any) -> Any:
-    """Convert floats as PyTorch does to uint8 on every device: the low byte of the whole number, so -1 is 255."""
-    return tl.cast(x, I64)
 
 
 def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:

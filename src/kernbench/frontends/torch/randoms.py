@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from kernbench.common.dtypes import F32
-from kernbench.frontends.torch.generators import host_generator
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.making import copy, made_like
 from kernbench.frontends.torch.pointwise import apply
@@ -25,6 +24,7 @@ from kernbench.kernels.shares import blocks, share
 
 aten = torch.ops.aten
 _BLOCK = 16384
+_HostGenerator: Any = torch.Generator  # whatever that is called later
 _DRAWN_WITHOUT_DATA = 1 << 18
 """Random numbers up to so many are drawn in runs without data too, so that what the host draws next is the same."""
 
@@ -36,19 +36,20 @@ def _draw(operator: Any, x: AhbmTensor, *args: Any, generator: Any = None) -> An
 
     def numbers() -> TorchTensor:
         drawn = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
-        return operator(drawn, *args, generator=host_generator(generator)).reshape(-1)
+        return operator(drawn, *args, generator=generator)
 
     return _write_numbers(operator.overloadpacket.__name__.rstrip("_"), x, numbers)
 
 
 def _write_numbers(name: str, x: AhbmTensor, draw: Callable[[], TorchTensor]) -> AhbmTensor:
     """Write what ``draw()`` returns, as many elements as ``x`` has, in the order of its indices."""
-    item, flat = dtype_of(x), None
-    has_data = current().has_data
-    if has_data or x.numel() <= _DRAWN_WITHOUT_DATA:
-        drawn = draw()
-        flat = machine_bits(drawn) if has_data else None
-    target = x if x.is_contiguous() else new(tuple(x.shape), x.dtype, x.storage.tensor.sip)
+    item, flat, sip = dtype_of(x), None, x.storage.tensor.sip
+    by_stride = sorted(range(x.dim()), key=x.stride, reverse=True)
+    as_it_lies: Any = x.permute(by_stride)
+    if current().has_data or x.numel() <= _DRAWN_WITHOUT_DATA:
+        drawn = draw().reshape(x.shape)
+        flat = machine_bits(drawn.permute(by_stride).reshape(-1)) if current().has_data else None
+    target = as_it_lies if as_it_lies.is_contiguous() else new(tuple(as_it_lies.shape), x.dtype, sip)
 
     def program(out_at: int, *, tl: Any) -> None:
         first, mine = share(target.numel(), tl)
@@ -58,7 +59,9 @@ def _write_numbers(name: str, x: AhbmTensor, draw: Callable[[], TorchTensor]) ->
 
     if target.numel():
         launch(name, program, (target,))
-    return x if target is x else copy(x, target)
+    if target is not as_it_lies:
+        copy(as_it_lies, target)
+    return x
 
 
 def _drawn_like(in_place: Any) -> Callable[..., Any]:
@@ -106,7 +109,7 @@ def _check(operator: Any, *args: Any) -> None:
             return x
         return look(x) if current().has_data else torch.ones(x.shape, dtype=x.dtype, device="cpu")
 
-    operator(*map(on_host, args), generator=host_generator(torch.Generator("cpu")))
+    operator(*map(on_host, args), generator=_HostGenerator())
 
 
 # distributions whose parameters are tensors
@@ -142,7 +145,7 @@ def _dropout(x: AhbmTensor, p: float, train: bool | None = True) -> Any:
     out = aten.empty_like.default(x)
 
     def body(tl: Any, v: Any, is_passed: Any) -> Any:
-        return tl.where(is_passed, v * scale, 0.0)
+        return v * tl.where(is_passed, tl.full((1,) * len(is_passed.shape), scale, F32), 0.0)
 
     return apply("native_dropout", body, out, (x, mask), (F32, dtype_of(mask))), mask
 
@@ -170,7 +173,7 @@ def _multinomial_with_replacement(x: Any, num_samples: int, generator: Any) -> A
 
     def uniform() -> TorchTensor:
         drawn = torch.empty(thresholds.numel(), dtype=torch.float64, device="cpu")
-        return _round_up(drawn.uniform_(generator=host_generator(generator)))
+        return _round_up(drawn.uniform_(generator=generator))
 
     if x.numel():
         map_rows("multinomial", body, rows, (cumulative,))
