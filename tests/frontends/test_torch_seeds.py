@@ -15,9 +15,9 @@ need("torch")
 import torch  # noqa: E402
 from torch import distributions  # noqa: E402
 from torch.nn import functional  # noqa: E402
-from torch_programs import AHBM, machine  # noqa: E402
 
 import kernbench.torch  # noqa: E402, F401
+from frontends.torch_programs import AHBM, machine  # noqa: E402
 
 Draw = Callable[[Any], Any]
 """A function of a device that draws."""
