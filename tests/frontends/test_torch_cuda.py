@@ -145,6 +145,24 @@ def test_random_numbers() -> None:
 
 
 @pytest.mark.usefixtures("context")
+def test_a_size_stays_a_size() -> None:
+    size = torch.Size([3, 4])
+    assert torch.ones(2, device="cuda").new(size).shape == size
+    assert torch.ones(2).new(size).shape == size
+    rates = torch.tensor([1.0, 2.0], device="cuda")
+    assert torch.distributions.Exponential(rates).sample(size).shape == (3, 4, 2)
+
+
+@pytest.mark.usefixtures("context")
+def test_the_generator_of_a_device_draws_permutations() -> None:
+    torch.manual_seed(3)
+    wanted = torch.randperm(30)
+    torch.manual_seed(3)
+    drawn = torch.randperm(30, device="cuda", generator=torch.cuda.default_generators[0])
+    assert torch.equal(drawn.cpu(), wanted)
+
+
+@pytest.mark.usefixtures("context")
 def test_kernels_draw_by_the_seed_and_the_offset_of_a_generator() -> None:
     torch.manual_seed(3)
     generator = torch.cuda.default_generators[torch.cuda.current_device()]

@@ -44,7 +44,8 @@ class _AsCuda(SaysCuda):
             return own(*args, **named)
         if "pin_memory" in named:
             named = {name: each for name, each in named.items() if name != "pin_memory"}
-        return NUMBERED.get(func, func)(*tree_map(_meant, args), **tree_map(_meant, named))
+        args, named = tree_map(_meant, (args, named), is_leaf=_is_size)
+        return NUMBERED.get(func, func)(*args, **named)
 
 
 def see_as_program() -> AbstractContextManager[Any]:
@@ -71,6 +72,11 @@ def _meant(x: Any) -> Any:
     if isinstance(x, Generator):
         return x.host
     return torch.device(DEVICE, x.index) if isinstance(x, torch.device) and x.type == _CUDA else x
+
+
+def _is_size(x: Any) -> bool:
+    """Tell whether ``x`` is a size, which stays one: a tuple means elements to ``x.new(size)``."""
+    return isinstance(x, torch.Size)
 
 
 def _to_machine(x: Any, device: Any = None, non_blocking: bool = False, **_: object) -> Any:  # noqa: ARG001

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,9 +26,24 @@ from kernbench.frontends.torch.tensor import (
 
 aten = torch.ops.aten
 TorchOperator = Any
+WINDOWS: Sequence[TorchOperator] = tuple(
+    [
+        getattr(packet, overload)
+        for packet in (
+            aten.bartlett_window,
+            aten.blackman_window,
+            aten.hamming_window,
+            aten.hann_window,
+            aten.kaiser_window,
+        )
+        for overload in packet.overloads()
+        if not overload.endswith("out")
+    ]
+)
+"""Tables of window functions, which PyTorch would compose, some of them by kernels of the host."""
 SOURCES = frozenset(
     ["randperm", "random_", "normal_", "uniform_", "rand_like", "randint_like", "tril_indices", "triu_indices"]
-)
+) | {operator.overloadpacket.__name__ for operator in WINDOWS}
 """They make numbers of nothing: the host does, and sends them, which is what a program asks for."""
 _NARROW = (torch.float16, torch.bfloat16)
 """The host would keep sums in these; GPUs keep them in f32, and round once."""

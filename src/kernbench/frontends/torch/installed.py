@@ -29,7 +29,7 @@ from kernbench.frontends.torch import (
 )
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.modules import follow_modules
-from kernbench.frontends.torch.norms import rms_norm
+from kernbench.frontends.torch.norms import renorm, renorm_in_place, rms_norm
 from kernbench.frontends.torch.tensor import AhbmTensor, dispatch_by, is_called_cuda
 
 MADE_FOR = "2.13"
@@ -90,6 +90,8 @@ _all_others.fallback(operators.refuse_layout, "NestedTensorPrivateUse1")
 # Composites of PyTorch that have a kernel of their own here.
 _library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradPrivateUse1")
 _library.impl("rms_norm", rms_norm, "AutogradPrivateUse1")
+_library.impl("renorm", renorm, "AutogradPrivateUse1")
+_library.impl("renorm_", renorm_in_place, "AutogradPrivateUse1")
 
 
 def _ctc_loss(log_probs: Any, targets: Any, *lengths_and_rule: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Operators of PyTorch that make, copy and join tensors: fills, ranges, random numbers, casts, concatenation."""
+"""Operators of PyTorch that make, copy and join tensors: fills, ranges, casts, concatenation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from kernbench.frontends.gpu import DEVICE
 from kernbench.frontends.torch.launches import dtype_of, launch
 from kernbench.frontends.torch.overlap import without_repeats
 from kernbench.frontends.torch.pointwise import apply, apply_all, as_element, identity, plain, to_bool, to_whole
-from kernbench.frontends.torch.storage import current, machine_bits
 from kernbench.frontends.torch.tensor import (
     AhbmTensor,
     fetch,
@@ -29,8 +28,6 @@ from kernbench.kernels.shares import blocks, share
 
 aten = torch.ops.aten
 _BLOCK = 16384
-_DRAWN_WITHOUT_DATA = 1 << 18
-"""Random numbers up to so many are drawn in runs without data too, so that what the host draws next is the same."""
 
 
 def _form(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
@@ -39,7 +36,7 @@ def _form(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any
     return operator(*[without_elements(x) for x in args], **{**named, "device": torch.device("meta")})
 
 
-def _made_like(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) -> AhbmTensor | None:
+def made_like(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) -> AhbmTensor | None:
     """Return a new tensor of the form that the operator gives; None when it is to lie on the host."""
     like = next((x for x in args if isinstance(x, AhbmTensor)), None)
     device = torch.device(options.get("device") or (DEVICE if like is None else like.on_machine))
@@ -68,7 +65,7 @@ def _filling(number_of: Callable[..., Any]) -> Callable[..., Any]:
     """Make the lowering of a factory: ``number_of`` its arguments fills the result."""
 
     def lowering(operator: Any, *args: Any, **options: Any) -> Any:
-        made = _made_like(operator, args, options)
+        made = made_like(operator, args, options)
         if made is None:
             return operator(*[without_elements(x) for x in args], **options)
         return fill(made, number_of(*args, **options))
@@ -77,7 +74,7 @@ def _filling(number_of: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _arange(operator: Any, *args: Any, **options: Any) -> Any:
-    made = _made_like(operator, args, options)
+    made = made_like(operator, args, options)
     if made is None:
         return operator(*args, **options)
     numbers = [plain(each) for each in args]
@@ -139,73 +136,6 @@ def ramp(name: str, out: AhbmTensor, start: float, step: float) -> AhbmTensor:
     if out.numel():
         launch(name, program, (out,))
     return out
-
-
-# random numbers: those of the host's generator, written by the machine
-
-
-def _random(operator: Any, x: AhbmTensor, *args: Any, **options: Any) -> Any:
-    """Fill ``x``: the numbers are those that the operator gives on the host, the time that of MATH making them."""
-    name = operator.overloadpacket.__name__.rstrip("_")
-    if any(isinstance(each, AhbmTensor) for each in args):
-        return NotImplemented
-    to, flat = dtype_of(x), None
-    has_data = current().has_data
-    if has_data or x.numel() <= _DRAWN_WITHOUT_DATA:
-        drawn = operator(torch.empty(x.shape, dtype=x.dtype), *args, **options)
-        flat = machine_bits(drawn.reshape(-1)) if has_data else None
-    target = x if x.is_contiguous() else new(tuple(x.shape), x.dtype, x.storage.tensor.sip)
-
-    def program(out_at: int, *, tl: Any) -> None:
-        first, mine = share(target.numel(), tl)
-        for at, count in blocks(mine, _BLOCK, first):
-            made = tl.zeros((count,), to) if flat is None else tl.constant(flat[at : at + count], to)
-            tl.store(out_at + at * to.itemsize, made)
-
-    if target.numel():
-        launch(name, program, (target,))
-    return x if target is x else copy(x, target)
-
-
-def _random_like(in_place: Any) -> Callable[..., Any]:
-    def lowering(operator: Any, x: AhbmTensor, *args: Any, generator: Any = None, **options: Any) -> Any:
-        made = _made_like(operator, (x, *args), options)
-        assert made is not None, "a tensor like one of the machine"
-        given = {} if generator is None else {"generator": generator}
-        return _random(in_place, made, *args, **given)
-
-    return lowering
-
-
-def _multinomial(x: AhbmTensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Any:
-    """Draw by the race of exponentials, as PyTorch does: the largest of p / q, where q is random."""
-    if replacement and num_samples > 1:
-        shape = (*x.shape[:-1], num_samples, x.shape[-1])
-        p = x.unsqueeze(-2).expand(shape)
-        q = new(shape, x.dtype, x.storage.tensor.sip).exponential_(1, generator=generator)
-        return (p / q).argmax(-1)
-    q = new(tuple(x.shape), x.dtype, x.storage.tensor.sip).exponential_(1, generator=generator)
-    race = x / q
-    return race.argmax(-1, keepdim=True) if num_samples == 1 else race.topk(num_samples)[1]
-
-
-def _bernoulli(x: AhbmTensor, *, generator: Any = None) -> Any:
-    drawn = new(tuple(x.shape), torch.float32, x.storage.tensor.sip).uniform_(0, 1, generator=generator)
-    return (drawn < x).to(x.dtype)
-
-
-def _dropout(x: AhbmTensor, p: float, train: bool | None = True) -> Any:
-    """Drop elements with probability ``p``; return the others, scaled, and the mask."""
-    if not train or p == 0:
-        return x.clone(), torch.ones_like(x, dtype=torch.bool)
-    mask = new(tuple(x.shape), torch.bool, x.storage.tensor.sip).bernoulli_(1 - p)
-    scale = 0.0 if p == 1 else 1 / (1 - p)
-    out = new(tuple(x.shape), x.dtype, x.storage.tensor.sip)
-
-    def body(tl: Any, v: Any, mask: Any) -> Any:
-        return v * tl.where(mask, tl.full((1,) * len(mask.shape), scale, F32), 0.0)
-
-    return apply("native_dropout", body, out, (x, mask), (F32, dtype_of(mask))), mask
 
 
 # copies
@@ -352,9 +282,6 @@ LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         aten.constant_pad_nd.default: _pad,
         aten.slice_backward.default: _slice_backward,
         aten.select_backward.default: _select_backward,
-        aten.multinomial.default: _multinomial,
-        aten.bernoulli.default: _bernoulli,
-        aten.native_dropout.default: _dropout,
         aten.roll.default: _roll,
         aten._has_same_storage_numel.default: lambda x, y: x.storage.n == y.storage.n,  # noqa: SLF001
     }
@@ -374,22 +301,17 @@ _FILLED: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "scalar_tensor": lambda number, **_: number,
     }
 )
-_DRAWN = ("uniform_", "normal_", "random_", "bernoulli_", "exponential_")
 BY_NAME: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {name: _filling(number) for name, number in _FILLED.items()}
-    | dict.fromkeys(_DRAWN, _random)
     | {
         "arange": _arange,
         "clone": _clone,
         "lift_fresh_copy": _clone,
         "_to_copy": _to_copy,
-        "rand_like": _random_like(aten.uniform_.default),
-        "randn_like": _random_like(aten.normal_.default),
     }
 )
 """Lowerings of all forms of an operator, which get the operator too."""
-_FROM_VALUES = frozenset(["bernoulli", "multinomial", "native_dropout"])
-MAKING = frozenset([*BY_NAME, *[each.overloadpacket.__name__ for each in LOWERINGS]]) - _FROM_VALUES | frozenset(
-    ["rand", "randn", "randint", "stack", "_foreach_copy_", "_foreach_zero_"]
+MAKING = frozenset([*BY_NAME, *[operator.overloadpacket.__name__ for operator in LOWERINGS]]) | frozenset(
+    ["stack", "_foreach_copy_", "_foreach_zero_"]
 )
 """Operators that make tensors, of nothing or of copies of others."""

@@ -15,10 +15,12 @@ from kernbench.frontends.torch.launches import dtype_of, launch_on, measure, ref
 from kernbench.frontends.torch.placement import pes_for
 from kernbench.frontends.torch.reductions import StridedRows, map_rows
 from kernbench.frontends.torch.storage import current
-from kernbench.frontends.torch.tensor import AhbmTensor, new
+from kernbench.frontends.torch.tensor import AhbmTensor, new, without_elements
 from kernbench.kernels.shares import blocks, share
 
 aten = torch.ops.aten
+_RENORM_EPS = 1e-7
+"""PyTorch adds it to a norm that it divides by."""
 
 
 def _flat(x: AhbmTensor, shape: Sequence[int]) -> tuple[Any, int]:
@@ -162,6 +164,25 @@ class _RmsNorm(torch.autograd.Function):
 def rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
     """Normalize by the root of the mean square, with PyTorch's arguments."""
     return _RmsNorm.apply(x, weight, list(normalized_shape), eps)
+
+
+def renorm(x: Any, p: float, dim: int, maxnorm: float) -> Any:
+    """Scale slices along ``dim`` whose ``p``-norm is larger down to it, by operators that have gradients.
+
+    PyTorch's own gradient takes f64 for tensors in f32 where the device is not CUDA. All is in f32 here but the scale,
+    which PyTorch rounds to the type of ``x``.
+    """
+    aten.renorm.default(without_elements(x), p, dim, maxnorm)  # refuses what PyTorch refuses
+    others = [axis for axis in range(x.dim()) if axis != dim % x.dim()]
+    wide = x.to(torch.float32)
+    norms = torch.linalg.vector_norm(wide, p, others, keepdim=True)
+    scale = torch.where(norms > maxnorm, maxnorm / (norms + _RENORM_EPS), 1.0)
+    return (wide * scale.to(x.dtype)).to(x.dtype)
+
+
+def renorm_in_place(x: Any, p: float, dim: int, maxnorm: float) -> Any:
+    """Do the same in place."""
+    return x.copy_(renorm(x, p, dim, maxnorm))
 
 
 def _weight_norm_backward(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -28,11 +28,12 @@ from kernbench.frontends.torch import (
     optimizers,
     order,
     products,
+    randoms,
     recurrent,
     reductions,
     resampling,
 )
-from kernbench.frontends.torch.hosted import SOURCES, leaves, on_host, written_by
+from kernbench.frontends.torch.hosted import SOURCES, WINDOWS, leaves, on_host, written_by
 from kernbench.frontends.torch.launches import measure
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.overlap import writes_in_order
@@ -57,7 +58,7 @@ _NO_ALIAS_BUT_VIEW = (aten._unsafe_view.default,)  # noqa: SLF001 - an operator'
 _OVERWRITING = (aten.zero_.default, aten.fill_.Scalar, aten.copy_.default)
 _NO_STRIDES = ("nested_", "sparse_", "jagged_")
 """How operators on tensors begin that are no elements with strides."""
-_LOADING = SOURCES | making.MAKING
+_LOADING = SOURCES | making.MAKING | randoms.DRAWING
 _UNWRITTEN = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
 _LOWERINGS: Mapping[TorchOperator, Lowering] = MappingProxyType(
     {
@@ -69,12 +70,14 @@ _LOWERINGS: Mapping[TorchOperator, Lowering] = MappingProxyType(
         **resampling.LOWERINGS,
         **indexing.LOWERINGS,
         **making.LOWERINGS,
+        **randoms.LOWERINGS,
         **optimizers.LOWERINGS,
         **convolution.LOWERINGS,
         **collectives.LOWERINGS,
         aten.resize_.default: lambda x, size, **_: resize(x, tuple(size)),
     }
 )
+_BY_NAME: Mapping[str, Lowering] = MappingProxyType({**making.BY_NAME, **randoms.BY_NAME})
 _DECOMPOSITIONS: Mapping[TorchOperator, Lowering] = MappingProxyType(
     {**decomposition_table, **core_aten_decompositions()}
 )
@@ -129,6 +132,7 @@ BY_DEVICE = (
     "arange.start_step",
     "_copy_from",
     "_local_scalar_dense",
+    *[operator.name().removeprefix("aten::") for operator in WINDOWS],
 )
 """Those that PyTorch has a fallback or a composite for, which comes before ours."""
 _MACHINE = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)  # noqa: SLF001 - what subclasses redispatch by
@@ -186,7 +190,7 @@ def way_of(operator: TorchOperator) -> OperatorWay:  # noqa: PLR0911 - a way a l
         return OperatorWay("refused", refuse_layout)
     plain_form = _form_without_out(operator)
     if plain_form is not None:
-        return OperatorWay("another form", lambda op, args, kwargs: _write_out(op, plain_form, args, kwargs))
+        return OperatorWay("another form", _Decomposition(partial(_write_out, operator, plain_form)))
     if torch.Tag.inplace_view in operator.tags:
         return OperatorWay("view", _view_in_place)
     if _is_view(operator):
@@ -207,7 +211,7 @@ def _kernel_of(operator: TorchOperator) -> Callable[[TorchOperator, Any, Any], A
     if operator.namespace != "aten":
         defined = OPDEFS.get(operator._schema.name)  # noqa: SLF001 - what subclasses look at
         return None if defined is None else lambda _, args, kwargs: defined._init_fn(*args, **kwargs)  # noqa: SLF001
-    by_name = making.BY_NAME.get(operator.overloadpacket.__name__)
+    by_name = _BY_NAME.get(operator.overloadpacket.__name__)
     if by_name is None or any(argument.is_out for argument in operator._schema.arguments):  # noqa: SLF001
         return None
     return lambda op, args, kwargs: by_name(op, *args, **kwargs)
@@ -215,6 +219,8 @@ def _kernel_of(operator: TorchOperator) -> Callable[[TorchOperator, Any, Any], A
 
 def _way_by_parts(operator: TorchOperator) -> OperatorWay:
     """Return the way of an operator that is nothing of its own here."""
+    if operator.overloadpacket.__name__ in SOURCES:
+        return OperatorWay("host", on_host)
     if _is_composite(operator):
         return OperatorWay("parts", lambda op, args, kwargs: op.decompose(*args, **kwargs))
     decomposed = _DECOMPOSITIONS.get(operator)
@@ -235,7 +241,7 @@ def refuse_layout(operator: TorchOperator, *_: Any, **__: Any) -> Any:
 
 
 class _Decomposition:
-    """PyTorch's decomposition of an operator; one that comes back to the operator itself is none."""
+    """Other operators in place of an operator; those that come back to the operator itself are none."""
 
     def __init__(self, parts: Lowering) -> None:
         self._parts, self._inside = parts, False
@@ -315,7 +321,7 @@ def _form_without_out(operator: TorchOperator) -> TorchOperator | None:
     return None
 
 
-def _write_out(operator: TorchOperator, form: TorchOperator, args: Any, kwargs: Any) -> Any:
+def _write_out(operator: TorchOperator, form: TorchOperator, *args: Any, **kwargs: Any) -> Any:
     """Carry out the form that makes results, and copy them to where they are to be, made as large as they are."""
     outs = {argument.name: kwargs[argument.name] for argument in operator._schema.arguments if argument.is_out}  # noqa: SLF001
     options = {name: x for name, x in kwargs.items() if name not in outs}

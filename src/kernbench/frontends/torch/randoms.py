@@ -1,0 +1,230 @@
+"""Random numbers of PyTorch by seed: those that its generator gives on the CPU, written by the machine.
+
+What PyTorch's CPU draws depends on the strides of the tensor that it fills: it goes through memory in order, and draws
+16 elements or more that lie in order by another formula. So the host draws into a tensor of the same strides. The time
+is that of MATH making the numbers and of the DMA storing them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from kernbench.common.dtypes import F32
+from kernbench.frontends.torch.launches import dtype_of, launch
+from kernbench.frontends.torch.making import copy, made_like
+from kernbench.frontends.torch.pointwise import apply
+from kernbench.frontends.torch.reductions import map_rows
+from kernbench.frontends.torch.storage import TorchTensor, current, machine_bits
+from kernbench.frontends.torch.tensor import AhbmTensor, look, new, resize
+from kernbench.kernels.shares import blocks, share
+
+aten = torch.ops.aten
+_BLOCK = 16384
+_HostGenerator: Any = torch.Generator  # whatever that is called later
+_DRAWN_WITHOUT_DATA = 1 << 18
+"""Random numbers up to so many are drawn in runs without data too, so that what the host draws next is the same."""
+
+
+def _draw(operator: Any, x: AhbmTensor, *args: Any, generator: Any = None) -> Any:
+    """Fill ``x`` in place by ``operator``; NotImplemented where numbers depend on another tensor."""
+    if any(isinstance(argument, AhbmTensor) for argument in args):
+        return NotImplemented
+
+    def numbers() -> TorchTensor:
+        drawn = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
+        return operator(drawn, *args, generator=generator)
+
+    return _write_numbers(operator.overloadpacket.__name__.rstrip("_"), x, numbers)
+
+
+def _write_numbers(name: str, x: AhbmTensor, draw: Callable[[], TorchTensor]) -> AhbmTensor:
+    """Write what ``draw()`` returns, as many elements as ``x`` has, in the order of its indices."""
+    item, flat, sip = dtype_of(x), None, x.storage.tensor.sip
+    by_stride = sorted(range(x.dim()), key=x.stride, reverse=True)
+    as_it_lies: Any = x.permute(by_stride)
+    if current().has_data or x.numel() <= _DRAWN_WITHOUT_DATA:
+        drawn = draw().reshape(x.shape)
+        flat = machine_bits(drawn.permute(by_stride).reshape(-1)) if current().has_data else None
+    target = as_it_lies if as_it_lies.is_contiguous() else new(tuple(as_it_lies.shape), x.dtype, sip)
+
+    def program(out_at: int, *, tl: Any) -> None:
+        first, mine = share(target.numel(), tl)
+        for at, count in blocks(mine, _BLOCK, first):
+            numbers = tl.zeros((count,), item) if flat is None else tl.constant(flat[at : at + count], item)
+            tl.store(out_at + at * item.itemsize, numbers)
+
+    if target.numel():
+        launch(name, program, (target,))
+    if target is not as_it_lies:
+        copy(as_it_lies, target)
+    return x
+
+
+def _drawn_like(in_place: Any) -> Callable[..., Any]:
+    """Make the lowering of a form that draws into a new tensor like its operand."""
+
+    def lowering(operator: Any, x: AhbmTensor, *args: Any, generator: Any = None, **options: Any) -> Any:
+        out = made_like(operator, (x, *args), options)
+        assert out is not None, "a tensor like one of the machine"
+        return _draw(in_place, out, *args, generator=generator)
+
+    return lowering
+
+
+def _drawn_anew(in_place: Any) -> Callable[..., Any]:
+    """Make the lowering of the form of ``in_place`` that leaves its operand."""
+
+    def lowering(_: Any, x: AhbmTensor, *args: Any, generator: Any = None) -> Any:
+        return _draw(in_place, aten.empty_like.default(x), *args, generator=generator)
+
+    return lowering
+
+
+def _rand_out(size: Any, *, out: Any, generator: Any = None) -> Any:
+    return resize(out, tuple(size)).uniform_(0, 1, generator=generator)
+
+
+def _randn_out(size: Any, *, out: Any, generator: Any = None) -> Any:
+    return resize(out, tuple(size)).normal_(0, 1, generator=generator)
+
+
+def _randint_out(*bounds_and_size: Any, out: Any, generator: Any = None) -> Any:
+    *bounds, size = bounds_and_size
+    low, high = (0, *bounds)[-2:]
+    return resize(out, tuple(size)).random_(low, high, generator=generator)
+
+
+def _check(operator: Any, *args: Any) -> None:
+    """Let PyTorch's CPU refuse these operands, sizes and values, in its words and in no simulated time.
+
+    It draws from a generator that nobody else has. A run without data has ones for values.
+    """
+
+    def on_host(x: Any) -> Any:
+        if not isinstance(x, AhbmTensor):
+            return x
+        return look(x) if current().has_data else torch.ones(x.shape, dtype=x.dtype, device="cpu")
+
+    operator(*map(on_host, args), generator=_HostGenerator())
+
+
+# distributions whose parameters are tensors
+
+
+def _normal(mean: Any, std: Any = 1.0, *, generator: Any = None, out: Any = None) -> Any:
+    """Draw standard normal numbers, scale and shift them, each step rounded, as PyTorch does."""
+    tensors = [x for x in (mean, std) if isinstance(x, AhbmTensor)]
+    shape = tuple(torch.broadcast_shapes(*[x.shape for x in tensors]))
+    out = new(shape, tensors[0].dtype, tensors[0].storage.tensor.sip) if out is None else resize(out, shape)
+    if not isinstance(std, AhbmTensor):
+        return out.normal_(0, std, generator=generator).add_(mean)
+    _check(aten.normal.float_Tensor, 0.0, std)
+    return out.normal_(0, 1, generator=generator).mul_(std).add_(mean)
+
+
+def _bernoulli(x: AhbmTensor, *, generator: Any = None, out: Any = None) -> Any:
+    """Compare uniform numbers with probabilities."""
+    _check(aten.bernoulli.default, x)
+    shape = tuple(x.shape)
+    strides = None if out is None else resize(out, shape).stride()
+    drawn: Any = new(shape, torch.float32, x.storage.tensor.sip, strides)
+    is_one = drawn.uniform_(0, 1, generator=generator) < x
+    return is_one.to(x.dtype) if out is None else out.copy_(is_one)
+
+
+def _dropout(x: AhbmTensor, p: float, train: bool | None = True) -> Any:
+    """Drop elements with probability ``p``; return the others, scaled, and the mask, in the strides of ``x``."""
+    if not train or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    mask = aten.empty_like.default(x, dtype=torch.bool).bernoulli_(1 - p)
+    scale = 0.0 if p == 1 else 1 / (1 - p)
+    out = aten.empty_like.default(x)
+
+    def body(tl: Any, v: Any, is_passed: Any) -> Any:
+        return v * tl.where(is_passed, tl.full((1,) * len(is_passed.shape), scale, F32), 0.0)
+
+    return apply("native_dropout", body, out, (x, mask), (F32, dtype_of(mask))), mask
+
+
+def _multinomial(x: AhbmTensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Any:
+    """Draw indices by the race of exponentials, as PyTorch does: the largest of p / q, where q is random."""
+    _check(aten.multinomial.default, x, num_samples, replacement)
+    if replacement and num_samples > 1:
+        return _multinomial_with_replacement(x, num_samples, generator)
+    race = x / aten.empty_like.default(x).exponential_(1, generator=generator)
+    return race.argmax(-1, keepdim=True) if num_samples == 1 else race.topk(num_samples)[1]
+
+
+def _multinomial_with_replacement(x: Any, num_samples: int, generator: Any) -> Any:
+    """Draw indices by inversion, as PyTorch does: how many cumulative probabilities are below a uniform number.
+
+    Probabilities are added in order, in f32, and divided by their sum.
+    """
+    sip, rows = x.storage.tensor.sip, x.contiguous()
+    cumulative = new(tuple(x.shape), torch.float32, sip)
+
+    def body(tl: Any, p: Any) -> tuple[Any]:
+        sums = tl.cumsum(p, 1)
+        return (sums / tl.max(sums, 1, keepdims=True),)
+
+    def uniform() -> TorchTensor:
+        drawn = torch.empty(thresholds.numel(), dtype=torch.float64, device="cpu")
+        return _round_up(drawn.uniform_(generator=generator))
+
+    if x.numel():
+        map_rows("multinomial", body, rows, (cumulative,))
+    thresholds: Any = new((*x.shape[:-1], num_samples), torch.float32, sip)
+    _write_numbers("multinomial", thresholds, uniform)
+    return (cumulative.unsqueeze(-2) < thresholds.unsqueeze(-1)).sum(-1)
+
+
+def _round_up(x: TorchTensor) -> TorchTensor:
+    """Return the smallest f32 numbers that are not below numbers in f64: an f32 number is below both, or neither."""
+    rounded = x.float()
+    return torch.where(rounded.double() < x, rounded.nextafter(torch.full_like(rounded, torch.inf)), rounded)
+
+
+LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+    {
+        aten.multinomial.default: _multinomial,
+        aten.bernoulli.default: _bernoulli,
+        aten.native_dropout.default: _dropout,
+        aten.bernoulli.out: _bernoulli,
+        **dict.fromkeys((aten.normal.Tensor_float, aten.normal.Tensor_float_out), _normal),
+        **dict.fromkeys((aten.normal.float_Tensor, aten.normal.float_Tensor_out), _normal),
+        **dict.fromkeys((aten.normal.Tensor_Tensor, aten.normal.Tensor_Tensor_out), _normal),
+        **dict.fromkeys((aten.rand.out, aten.rand.generator_out), _rand_out),
+        **dict.fromkeys((aten.randn.out, aten.randn.generator_out), _randn_out),
+        **dict.fromkeys((aten.randint.out, aten.randint.generator_out), _randint_out),
+        **dict.fromkeys((aten.randint.low_out, aten.randint.low_generator_out), _randint_out),
+    }
+)
+_IN_PLACE = (
+    "bernoulli_",
+    "cauchy_",
+    "exponential_",
+    "geometric_",
+    "log_normal_",
+    "normal_",
+    "random_",
+    "uniform_",
+)
+BY_NAME: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    dict.fromkeys(_IN_PLACE, _draw)
+    | {
+        "rand_like": _drawn_like(aten.uniform_.default),
+        "randn_like": _drawn_like(aten.normal_.default),
+        "cauchy": _drawn_anew(aten.cauchy_.default),
+        "exponential": _drawn_anew(aten.exponential_.default),
+        "geometric": _drawn_anew(aten.geometric_.default),
+        "log_normal": _drawn_anew(aten.log_normal_.default),
+        "uniform": _drawn_anew(aten.uniform_.default),
+    }
+)
+"""Lowerings of all forms of an operator, which get the operator too."""
+DRAWING = frozenset([*BY_NAME, "rand", "randn", "randint"])
+"""Operators that draw without reading what a program has computed."""
