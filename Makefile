@@ -11,7 +11,7 @@ TORCH_INDEX ?=
 # Where it is set, each worker and each process that a test starts compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-all check bench docs dist extras test-extras clean
+.PHONY: run test test-all check bench docs dist extras test-extras test-extras-all clean
 
 run: $(STAMP)
 	$(BIN)/kernbench run --bench gemm-single-pe --verify-data
@@ -52,6 +52,10 @@ extras: $(EXTRAS)/.installed
 
 test-extras: extras
 	$(EXTRAS)/bin/pytest -n 2 tests/frontends tests/cli/test_cli_script.py
+
+# The slow ones, too: random programs, products and seeds of the front ends.
+test-extras-all: extras
+	$(EXTRAS)/bin/pytest -n 2 tests/frontends tests/cli/test_cli_script.py -m "" --hypothesis-profile=thorough
 
 $(EXTRAS)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(EXTRAS)
