@@ -81,6 +81,15 @@ def test_a_small_change_gives_the_share_of_the_path(seed: int, names: tuple[str,
         assert gained == pytest.approx(promised, rel=0.03), name
 
 
+def test_a_kind_is_not_named_whose_place_another_takes() -> None:
+    """Fetch has most of the path, and GEMM takes as long for a tile: alone it gives nothing."""
+    experiment = random_experiment(56)
+    verdict, gains = experiment.launch.verdict, experiment.launch.gains_ps
+    assert (verdict.kind, verdict.resources) == (VerdictKind.SPREAD, ("fetch",))
+    for name in ("fetch", "HBM"):
+        assert experiment.gain(name) == pytest.approx(gains[name], abs=0.003 * experiment.time_ps), name
+
+
 @pytest.mark.slow
 def test_random_programs_on_random_machines_keep_them() -> None:
     """All do but the exceptions."""
