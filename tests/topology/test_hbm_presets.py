@@ -79,8 +79,18 @@ def test_ns_are_the_cycles_of_the_tables(timing, clock_ns, cycles):
 @pytest.mark.parametrize(("name", "base"), ASSUMED.items())
 def test_what_is_assumed_is_the_other_with_faster_bursts(name, base):
     mine, other = PRESETS[name].timing, PRESETS[base].timing
-    assert mine.model_copy(update={"ccd_s_ns": other.ccd_s_ns}) == other
+    clocked = {"ccd_s_ns"} if other.column_bus_ns is None else {"ccd_s_ns", "row_bus_ns", "column_bus_ns"}
+    assert mine.model_copy(update={name: getattr(other, name) for name in clocked}) == other
     assert mine.ccd_s_ns < other.ccd_s_ns
+
+
+def test_a_bus_for_all_commands_has_the_clock_of_the_data():
+    """LPDDR5: a burst is two clocks, PRE, ACT-1 and ACT-2 are three, a read or a write is one."""
+    shared = {name: preset.timing for name, preset in PRESETS.items() if preset.timing.column_bus_ns is not None}
+    assert set(shared) == {"lpddr5", "lpddr5x"}
+    for timing in shared.values():
+        clock_ns = timing.ccd_s_ns / 2
+        assert (timing.row_bus_ns, timing.column_bus_ns) == pytest.approx((3 * clock_ns, clock_ns))
 
 
 def validated(*changes: str) -> CubeSpec:

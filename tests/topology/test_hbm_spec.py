@@ -68,6 +68,7 @@ def test_ideal_is_as_packaged_whatever_else_was_left_out():
         ),
         (["cube.hbm.timing={groups: 3}", "cube.hbm.mapping=hash"], "cube.hbm.mapping: group has 3 values; folded"),
         (["cube.hbm.timing={rcns: 50}"], "timing.rcns: unknown key 'rcns'; did you mean 'rc_ns'? allowed here: stacks"),
+        (["cube.hbm.timing={column_bus_ns: 0.7}"], "column_bus_ns is 0.7, must be at most 0.625: 2 for each burst"),
         (["cube.hbm.timing={refi_ns: 400}"], "refresh takes 104% of the time"),
         (["cube.hbm.timing={stacks: 32, groups: 32, banks: 4}"], "8 x 32 x 32 x 4 banks a slice, must be"),
         (["cube.hbm.timing={row_bytes: 1000}"], "row_bytes is 1000, must be a multiple of 32"),
@@ -119,7 +120,7 @@ def usual_work(refresh: Refresh) -> list[object]:
 @pytest.mark.parametrize("refresh", ["all-bank", "spread"])
 @pytest.mark.parametrize("name", [name for name in HbmTiming.model_fields if name != "cl_ns"])
 def test_every_timing_matters(name, refresh):
-    others = {"high": 0.5, "low": 0.5, "drain": 0.3, "ccd_l_wr_ns": 2 * HBM3.ccd_l_ns}
+    others = {"high": 0.5, "low": 0.5, "drain": 0.3, "ccd_l_wr_ns": 2 * HBM3.ccd_l_ns, "column_bus_ns": 0.625}
     other = others.get(name) or getattr(HBM3, name) * 2
     found = work(HBM3.model_copy(update={name: other}), refresh)
     assert any(one != usual for one, usual in zip(found, usual_work(refresh), strict=True))
@@ -128,20 +129,28 @@ def test_every_timing_matters(name, refresh):
 def test_a_key_of_a_timing_that_is_null_is_no_part_of_the_digest():
     """So machines are what they were before the key came, and their sweeps go on."""
     fifty, null, same = (
-        compiled(f"cube.hbm.timing={{rc_ns: 50{more}}}") for more in ("", ", ccd_l_wr_ns: null", ", ccd_l_wr_ns: 2.5")
+        compiled(f"cube.hbm.timing={{rc_ns: 50{more}}}")
+        for more in ("", ", ccd_l_wr_ns: null, column_bus_ns: null", ", ccd_l_wr_ns: 2.5, column_bus_ns: 0")
     )
     assert resolve_topology("default").digest.startswith("396202ab317f")
     assert fifty.digest == null.digest
     assert fifty.digest.startswith("fdc9efd4abff")
     assert same.digest != fifty.digest
-    assert "ccd_l_wr_ns" not in fifty.configuration["cube"]["hbm"]["timing"]
-    assert same.configuration["cube"]["hbm"]["timing"]["ccd_l_wr_ns"] == 2.5
+    assert not {"ccd_l_wr_ns", "column_bus_ns"} & set(fifty.configuration["cube"]["hbm"]["timing"])
+    timing = same.configuration["cube"]["hbm"]["timing"]
+    assert (timing["ccd_l_wr_ns"], timing["column_bus_ns"]) == (2.5, 0.0)
 
 
 def test_writes_of_a_group_are_as_far_apart_as_reads_unless_told():
     assert HBM3.write_ccd_l_ns == HBM3.ccd_l_ns
     same = HBM3.model_copy(update={"ccd_l_wr_ns": HBM3.ccd_l_ns})
     assert list(work(same, "none")) == usual_work("none")
+
+
+def test_column_commands_have_a_bus_of_their_own_by_default():
+    assert HBM3.column_bus_ns is None
+    free = HBM3.model_copy(update={"column_bus_ns": 0.0})
+    assert list(work(free, "none")) == usual_work("none")
 
 
 def test_modes_of_refresh_differ():

@@ -22,7 +22,7 @@ RowSize = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=1 << 16)]
 class HbmTiming(ExtendedModel):
     """The timings of a pseudo-channel (PC) by their JEDEC names; HBM3 unless given."""
 
-    later_keys = frozenset({"ccd_l_wr_ns"})
+    later_keys = frozenset({"ccd_l_wr_ns", "column_bus_ns"})
 
     stacks: Few = 2
     """Ranks (stack IDs) of a pseudo-channel."""
@@ -50,6 +50,8 @@ class HbmTiming(ExtendedModel):
     """Time between ACTs of a PC: the larger of tFAW / 4 and tRRD."""
     row_bus_ns: Duration = 1.25
     """PRE and ACT on the row bus of a channel."""
+    column_bus_ns: Duration | None = None
+    """A read or a write on the row bus, where all commands share it; null: column commands have a bus of their own."""
     ccd_s_ns: float = Field(default=1.25, gt=0, le=1e6)
     """tCCD_S: a burst."""
     ccd_l_ns: Duration = 2.5
@@ -162,6 +164,7 @@ LPDDR5 = HbmTiming(
     cl_ns=21.25,
     act_ns=5.0,
     row_bus_ns=3.75,
+    column_bus_ns=1.25,
     ccd_s_ns=2.5,
     ccd_l_ns=5.0,
     ccd_r_ns=2.5,
@@ -217,8 +220,16 @@ class TimingPreset:
 
 
 def _at_rate(timing: HbmTiming, pin_gbps: float, bus_bits: int) -> HbmTiming:
-    """Return the same times in ns, with bursts at another data rate."""
-    return timing.model_copy(update={"ccd_s_ns": 8 * timing.burst_bytes / (bus_bits * pin_gbps)})
+    """Return the same times in ns, with bursts at another data rate.
+
+    A bus that all commands share keeps pace: a burst has as many clocks of it as before.
+    """
+    burst_ns = 8 * timing.burst_bytes / (bus_bits * pin_gbps)
+    update = {"ccd_s_ns": burst_ns}
+    if timing.column_bus_ns is not None:
+        rate = timing.ccd_s_ns / burst_ns
+        update |= {"row_bus_ns": timing.row_bus_ns / rate, "column_bus_ns": timing.column_bus_ns / rate}
+    return timing.model_copy(update=update)
 
 
 def mark_assumed(name: str, *, assumed: bool) -> str:

@@ -164,6 +164,27 @@ def test_writes_of_a_group_have_a_pace_of_their_own():
     assert full.end_ps <= round(timing.rcd_write_ns * 1000) + (54 + 2 * apart) * burst
 
 
+def test_column_commands_hold_up_rows_where_they_share_a_bus():
+    """LPDDR5: PRE and ACT are 3.75 ns of it, and a read 1.25; ACTs of a PC are 5 ns apart, and so are two bursts."""
+    timing = PRESETS["lpddr5"].timing
+    apart = timing.model_copy(update={"column_bus_ns": None})
+    rows = [(GROUP * (i % 4) + i // 4 % 4, i, 2) for i in range(64)]
+    last, sooner = (max(read(busy, 0, run)[2] for run in rows) for busy in (channel(timing), channel(apart)))
+    assert 63 * 5_000 < sooner < 63 * 5_600
+    assert 63 * 6_250 <= last < 63 * 6_250 + 40_000
+
+
+def test_open_rows_are_read_at_the_pace_of_the_data_whatever_shares_the_bus():
+    timing = PRESETS["lpddr5"].timing
+    apart = timing.model_copy(update={"column_bus_ns": None})
+    rows = [(GROUP * i, 3, 8) for i in range(4)]
+    ends = []
+    for busy in (channel(timing), channel(apart)):
+        read(busy, 0, *rows)
+        ends.append([read(busy, LATER, run) for run in rows * 4])
+    assert ends[0] == ends[1]
+
+
 def test_a_bus_that_is_full_has_its_own_pace():
     # Rows are ready 3.75 ns apart, 8 bursts take 10 in a bus of their own: 32 bursts of four groups follow each other.
     last = read(channel(), 0, *((GROUP * i, 0, 8) for i in range(4)))[2]

@@ -1,7 +1,7 @@
 """A channel of a slice: what its banks, buses and queues make of a run of bursts, in integer ps.
 
 A channel has pseudo-channels (PCs), mostly two, with data buses of their own. They share the bus for row commands, the
-queues, and the direction: all read, or all write.
+queues, and the direction: all read, or all write. Column commands may take time on the bus for row commands too.
 
 Runs are served in the order they come, each at once, with times ahead of now. A later run may use what an earlier one
 left free. That is what a scheduler comes to that serves first what is ready first. docs/memory.md has the rules.
@@ -41,6 +41,7 @@ class ChannelTiming:
             return round(ns * PS_PER_NS / (1 - share))
 
         self.act, self.command, self.cycle = map(work, (timing.act_ns, timing.row_bus_ns, timing.rc_ns))
+        self.column_command = 0 if timing.column_bus_ns is None else work(timing.column_bus_ns)
         self.precharge = ns_to_ps(timing.rp_ns)
         self.column = ns_to_ps(timing.rcd_ns), ns_to_ps(timing.rcd_write_ns)
         self.closing = (
@@ -321,7 +322,7 @@ class Channel:
         """Serve runs in the direction of the buses: when the last has entered its queue, first byte, last."""
         of, first, last, serial = self._of, FAR, now, self._serial
         leaving, held, room, places = self._leaving[write], self._held[write], of.rooms[write], of.places
-        shapes, pace = of.shapes[write], of.pace[write]
+        shapes, pace, column_command = of.shapes[write], of.pace[write], of.column_command
         all_rows, next_at, ends, bus_from = self._rows, self._next, self._ends, self._bus_from
         closing, burst, stacked = of.closing[write], of.burst, of.stacked and not write
         used, used_at, other_at = self._used, self._used_at, self._other_at
@@ -348,6 +349,9 @@ class Channel:
             else:
                 opens, ready = self._open(pc, bank, row, at, write)
                 waits -= 1
+            if column_command:
+                row_bus = self._row_bus
+                self._row_bus = (row_bus if row_bus > at else at) + n * column_command
             start = ready if ready > at else at
             start = bus_from if bus_from > start else start
             if grid_end <= at:
