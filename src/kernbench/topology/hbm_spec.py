@@ -250,7 +250,7 @@ PRESETS: Mapping[str, TimingPreset] = MappingProxyType(
         "lpddr5x": TimingPreset(
             _at_rate(LPDDR5, 8.533, 16),
             8.533,
-            "the public data rate of LPDDR5X, 8.533 Gb/s, with the ns of lpddr5",
+            "the public data rate of LPDDR5X, 8.533 Gb/s, with the ns of lpddr5 and commands at its own clock",
             assumed=True,
         ),
         "ddr5": TimingPreset(DDR5, 4.8, "public tables of DDR5 (JESD79-5): 4800, x8, 16 Gb, a subchannel of 32 bits"),
