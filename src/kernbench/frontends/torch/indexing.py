@@ -26,6 +26,8 @@ aten = torch.ops.aten
 RunChange: TypeAlias = Literal["set", "add", "max", "min"]
 _ATOMIC = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 """The types that memory changes by itself."""
+_NOT_ATOMIC = (torch.bool, torch.uint8, torch.int8, torch.int16)
+"""Types that memory does not change by itself: they are changed in copies of 32 bits, which then wrap."""
 _RUNS = 1024
 """Of a command, at most."""
 
@@ -120,6 +122,12 @@ def scatter_runs(
     operator: str, x: AhbmTensor, source: AhbmTensor | float, selection: RunSelection, change: RunChange
 ) -> AhbmTensor:
     """Write contiguous ``source``, or one number, to the runs of ``x`` that are selected, or change them by it."""
+    if change != "set" and x.dtype in _NOT_ATOMIC:
+        wide: Any = new(tuple(x.shape), torch.int32, x.storage.tensor.sip, x.stride())
+        wide_source: Any = source.to(torch.int32) if isinstance(source, AhbmTensor) else source
+        target: Any = x
+        changed: AhbmTensor = target.copy_(scatter_runs(operator, wide.copy_(x), wide_source, selection, change))
+        return changed
     known, item, inner = [_known(each) for each in selection.tensors], dtype_of(x), selection.inner
     given = source if isinstance(source, AhbmTensor) else None
 

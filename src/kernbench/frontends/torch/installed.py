@@ -30,8 +30,10 @@ from kernbench.frontends.torch import (
 from kernbench.frontends.torch.attention import scaled_dot_product_attention
 from kernbench.frontends.torch.modules import follow_modules
 from kernbench.frontends.torch.norms import renorm, renorm_in_place, rms_norm
+from kernbench.frontends.torch.refusals import check_operands
 from kernbench.frontends.torch.tensor import AhbmTensor, dispatch_by, is_called_cuda
 
+aten = torch.ops.aten
 MADE_FOR = "2.13"
 _NAMES = (
     (backend_registration, "_setup_privateuseone_for_python_backend"),
@@ -87,17 +89,32 @@ triton_operators.wrap_triton_enabled_default = False
 _all_others = torch.library.Library("_", "IMPL")
 _all_others.fallback(lambda operator, *args, **kwargs: operators.run(operator, args, kwargs), "PrivateUse1")
 _all_others.fallback(operators.refuse_layout, "NestedTensorPrivateUse1")
+
+
+def _asked(operator: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function that carries a composite out, if PyTorch takes its operands."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        check_operands(operator, args, kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
 # Composites of PyTorch that have a kernel of their own here.
-_library.impl("scaled_dot_product_attention", scaled_dot_product_attention, "AutogradPrivateUse1")
-_library.impl("rms_norm", rms_norm, "AutogradPrivateUse1")
-_library.impl("renorm", renorm, "AutogradPrivateUse1")
-_library.impl("renorm_", renorm_in_place, "AutogradPrivateUse1")
+for _composite, _function in (
+    (aten.scaled_dot_product_attention, scaled_dot_product_attention),
+    (aten.rms_norm, rms_norm),
+    (aten.renorm, renorm),
+    (aten.renorm_, renorm_in_place),
+):
+    _library.impl(_composite.__name__, _asked(_composite.default, _function), "AutogradPrivateUse1")
 
 
 def _ctc_loss(log_probs: Any, targets: Any, *lengths_and_rule: Any) -> Any:
     """Compute PyTorch's, with lengths where the rest is: it leaves those of the host there, and divides by them."""
     lengths = [each.to(log_probs.device) for each in lengths_and_rule[:2]]
-    return torch.ops.aten.ctc_loss.Tensor.decompose(log_probs, targets, *lengths, *lengths_and_rule[2:])
+    return aten.ctc_loss.Tensor.decompose(log_probs, targets, *lengths, *lengths_and_rule[2:])
 
 
 _library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")

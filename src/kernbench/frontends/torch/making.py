@@ -216,7 +216,7 @@ def _repeat(x: AhbmTensor, repeats: Sequence[int]) -> AhbmTensor:
 
 
 def _flip(x: Any, dims: Sequence[int]) -> Any:
-    if not dims:
+    if not dims or not x.dim():
         return x.clone()
     for dim in dims:
         n = x.shape[dim]

@@ -38,7 +38,7 @@ from kernbench.frontends.torch.launches import measure
 from kernbench.frontends.torch.modules import program_place
 from kernbench.frontends.torch.overlap import writes_in_order
 from kernbench.frontends.torch.pointwise import carry_out, rule_of
-from kernbench.frontends.torch.refusals import type_in_place
+from kernbench.frontends.torch.refusals import check_operands
 from kernbench.frontends.torch.storage import KNOWN_BYTES, UnknownTypeError, current
 from kernbench.frontends.torch.tensor import (
     AhbmTensor,
@@ -91,11 +91,12 @@ long as nobody collects that, it holds their tensors."""
 def run(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Carry ``operator`` out, one of whose arguments is on the machine, or whose result is to be."""
     context = current()
+    is_part = context.operators.is_inside
     with measure(operator.overloadpacket.__name__, loads=_is_loading(operator)):
         if context.has_data:
-            return _carry_out(operator, args, kwargs)
+            return _carry_out(operator, args, kwargs, is_part=is_part)
         known = _KnownOperands.of(operator, args, kwargs)
-        found = _carry_out(operator, args, kwargs)
+        found = _carry_out(operator, args, kwargs, is_part=is_part)
         if known is not None:
             known.note(operator, args, kwargs, found)
         return found
@@ -107,13 +108,17 @@ def _is_loading(operator: TorchOperator) -> bool:
     return operator.overloadpacket.__name__ in _LOADING or way_of(operator).kind in ("view", "memory")
 
 
-def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_part: bool) -> Any:
+    """Carry an operator out if PyTorch takes its operands; it has taken those of one that this ``is_part`` of."""
     loaded = _COMPILER in sys.modules
     try:
         if _has_function_of_program(operator):
             return operator.redispatch(_MACHINE, *args, **kwargs)
+        way = way_of(operator)
+        if not is_part and way.kind not in _NOT_ASKED:
+            check_operands(operator, args, kwargs)
         in_order = writes_in_order(operator, args, kwargs)
-        found = NotImplemented if in_order else way_of(operator).carry_out(operator, args, kwargs)
+        found = NotImplemented if in_order else way.carry_out(operator, args, kwargs)
     except (AttributeError, RuntimeError, KernelError) as error:
         _refuse_two_devices(operator, args, kwargs, error)
         raise
@@ -163,6 +168,8 @@ def _refuse_two_devices(operator: TorchOperator, args: Any, kwargs: Any, error: 
 WayKind: TypeAlias = Literal[
     "kernel", "pointwise", "list", "view", "memory", "parts", "another form", "host", "refused"
 ]
+_NOT_ASKED: frozenset[WayKind] = frozenset(["view", "memory", "host", "refused"])
+"""Views ask PyTorch for their form each time, and the host is PyTorch itself."""
 
 
 @value
@@ -298,10 +305,8 @@ def _functional(operator: TorchOperator) -> TorchOperator | None:
 
 
 def _write_in_place(functional: TorchOperator, args: Any, kwargs: Any) -> Any:
-    """Carry out the form that makes a result, and copy it to the first operand, if its type goes into that one's."""
-    result = functional(*args, **kwargs)
-    type_in_place(aten.add_.Tensor, (args[0], result), {})
-    return args[0].copy_(result)
+    """Carry out the form that makes a result, and copy it to the first operand."""
+    return args[0].copy_(functional(*args, **kwargs))
 
 
 def _form_without_out(operator: TorchOperator) -> TorchOperator | None:

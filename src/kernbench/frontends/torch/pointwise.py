@@ -132,6 +132,8 @@ def work_of(
     wide = _compute_type(rule, machine_type(computed), common, (*values, *options.values()))
     types = tuple([dtype_of(x) if i in rule.conditions else wide for i, x in enumerate(inputs)])
     convert = as_element if name in _CHECKED else wrapped
+    if computed is torch.bool and name in _CHECKED:
+        values = [bool(x) if isinstance(x, int | float) else x for x in values]
     numbers = [convert(x, wide) for x in values]
     return _with_numbers(chosen, numbers, {key: convert(x, wide) for key, x in options.items()}), out, inputs, types
 
@@ -195,10 +197,13 @@ def wrapped(x: Any, item: DType) -> Any:
 
 
 def as_element(x: Any, item: DType) -> Any:
-    """Return a number as an operator has it that takes only what its type holds: an unsigned one, also less than 0."""
-    if item.is_float or not isinstance(x, int):
+    """Return a number as an operator has it that takes only what its type holds: an unsigned one, also less than 0.
+
+    Floats lose what is behind the point.
+    """
+    if item.is_float or not isinstance(x, int | float):
         return x
-    limits = np.iinfo(item.numpy)
+    x, limits = int(x), np.iinfo(item.numpy)
     return wrapped(x, item) if limits.min == 0 and abs(x) <= limits.max else x
 
 

@@ -434,7 +434,18 @@ def _grouped_mm(a: AhbmTensor, b: AhbmTensor, offs: Any = None, bias: Any = None
     return out
 
 
-LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+def _by_matrix_unit(lowering: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a lowering that leaves products of types that the matrix unit lacks to the host."""
+
+    def multiply_if_it_has(*operands: Any, **options: Any) -> Any:
+        types = current().topology.pe.gemm.macs_per_ns
+        has_all = all(dtype_of(x).name in types for x in operands if isinstance(x, AhbmTensor))
+        return lowering(*operands, **options) if has_all else NotImplemented
+
+    return multiply_if_it_has
+
+
+_ON_MATRIX_UNIT: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
         aten.mm.default: _mm,
         aten.mm.dtype: _mm,
@@ -443,9 +454,12 @@ LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
         aten.addmm.default: _addmm,
         aten._addmm_activation.default: _addmm_activation,  # noqa: SLF001 - an operator's name
         aten.baddbmm.default: _baddbmm,
-        aten._grouped_mm.default: _grouped_mm,  # noqa: SLF001
         aten.addbmm.default: _addbmm,
         aten.dot.default: _dot,
         aten.mv.default: _mv,
     }
+)
+LOWERINGS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+    {operator: _by_matrix_unit(lowering) for operator, lowering in _ON_MATRIX_UNIT.items()}
+    | {aten._grouped_mm.default: _grouped_mm}  # noqa: SLF001
 )

@@ -1,74 +1,382 @@
-"""What PyTorch says of operators that change a tensor: its CPU kernel, asked once for each kind of operands."""
+"""What PyTorch refuses, before the machine works: its own kernels are asked, once for each signature of operands.
+
+Of small operands the CPU kernel is asked, on stand-ins of the same shapes. Of others the meta kernel is asked for
+shapes, types of results and casts, and the CPU kernel for kinds, on tensors of one element: meta kernels take kinds
+that no device has a kernel for. What depends on elements (an index beyond its axis) is not asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+import warnings
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache, partial
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from kernbench.common.values import value
 from kernbench.frontends.torch.storage import TorchType
 
 TorchOperator = Any
-_SIGNATURES = 4096
-"""Signatures whose answers are kept: where a number is another each time, they must not fill the memory."""
+_SIGNATURES = 16384
+"""Signatures whose answers are cached: sizes that are others each time must not fill the memory."""
+_SMALL = 4096
+"""Elements of operands and results up to which the CPU kernel is asked at their own sizes."""
+_BY_VALUE = frozenset(["floor_divide", "remainder", "fmod", "div.Tensor_mode", "div.Scalar_mode", "histc"])
+"""Operators, or overloads, that take one number and refuse another of the same type and size."""
+_AXES = frozenset(["dim", "dims", "axis", "dim0", "dim1", "start_dim", "end_dim", "axes"])
+"""Whole numbers by these names count axes; others are sizes."""
+_NARROW = (torch.float16, torch.bfloat16)
+_KINDS = (torch.float32, torch.int64, torch.bool)
+
+
+class TensorForm(NamedTuple):
+    """What of a tensor decides whether PyTorch takes it."""
+
+    dtype: TorchType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def one_element(self) -> TensorForm:
+        """The form with axes of one element."""
+        return TensorForm(self.dtype, (1,) * len(self.shape), (1,) * len(self.shape))
+
+
+class NumberForm(NamedTuple):
+    """The type of a number, and how many limits of PyTorch's types are below it, and not above it.
+
+    ``exact``: the number itself, for an operator whose refusal depends on it.
+    """
+
+    kind: type
+    below: int
+    not_above: int
+    exact: Any = None
+
+    @staticmethod
+    def of(x: float, *, exact: bool) -> NumberForm:
+        """Return that of a number; all limits are not above NaN, and none is below."""
+        below, not_above = bisect_left(_LIMITS, x), bisect_right(_LIMITS, x)
+        return NumberForm(type(x), below, not_above, x if exact and not_above - below < 2 else None)
+
+    @property
+    def example(self) -> Any:
+        """A number of this form."""
+        if self.exact is not None:
+            return self.exact
+        if self.not_above - self.below > 1:
+            return float("nan")
+        if self.not_above > self.below:
+            return self.kind(_LIMITS[self.below])
+        low, high = _LIMITS[self.below - 1 : self.below + 1]
+        if self.kind is int:
+            return int(low) + 1
+        return max(low, _WIDEST[0]) / 2 + min(high, _WIDEST[1]) / 2
+
+
+class Option(NamedTuple):
+    """An argument that counts as it is, with its type: 1 is not True."""
+
+    kind: type
+    content: Any
+
+
+Form = Any
+"""A form of the above, or a tuple of forms for a list."""
+
+
+class Operands(NamedTuple):
+    """The forms of all arguments of a call."""
+
+    args: tuple[Form, ...]
+    named: tuple[tuple[str, Form], ...]
+
+    def forms(self) -> Iterator[Form]:
+        """Return the forms of arguments, of those in lists too."""
+        for form in (*self.args, *[form for _, form in self.named]):
+            yield from form if type(form) is tuple else (form,)
+
+    def tensors(self) -> list[TensorForm]:
+        """Return the forms of tensors."""
+        return [form for form in self.forms() if type(form) is TensorForm]
+
+    def replace(self, change: Callable[[Form], Form]) -> Operands:
+        """Return the same with each form changed, in lists too."""
+        args = tuple([_in_lists(change, form) for form in self.args])
+        return Operands(args, tuple([(name, _in_lists(change, form)) for name, form in self.named]))
+
+
+def _in_lists(change: Callable[[Form], Any], form: Form) -> Any:
+    return tuple([change(part) for part in form]) if type(form) is tuple else change(form)
+
+
+def _limits() -> list[float]:
+    whole = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64]
+    floats = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16, torch.float32]
+    infos = [*map(torch.iinfo, whole), *map(torch.finfo, floats)]
+    return sorted({*[x for info in infos for x in (info.min, info.max)], 0, 1, -1, float("inf"), float("-inf")})
+
+
+_LIMITS = _limits()
+_WIDEST = (torch.finfo(torch.float64).min, torch.finfo(torch.float64).max)
+
+
+# signatures
+
+
+def check_operands(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise PyTorch's own error where it does not take these operands."""
+    slots = _number_slots(operator)
+    if slots is None:
+        return
+    if _is_refused(operator, _operands(args, kwargs, slots)):
+        refusal = _refusal_of(operator, _operands(args, kwargs, slots.exactly))
+        if refusal is not None:
+            raise type(refusal)(*refusal.args)  # an answer that is cached must not hold the frames that it goes through
 
 
 @value
-class TensorKind:
-    """What decides whether PyTorch takes a tensor: the type of its elements and its number of axes."""
+class _Slots:
+    """The arguments of an operator, by place and by name, that are numbers to compute with, and not sizes.
 
-    dtype: TorchType
-    axes: int
+    ``exact``: each number counts as it is.
+    """
+
+    places: frozenset[int]
+    names: frozenset[str]
+    exact: bool
 
     @property
-    def one_element(self) -> Any:
-        """A tensor of this kind on the host."""
-        return torch.ones((1,) * self.axes, dtype=self.dtype)
+    def exactly(self) -> _Slots:
+        """The same where each number counts as it is."""
+        return _Slots(self.places, self.names, exact=True)
 
 
-def type_in_place(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TorchType:
-    """Return the type in which an operator computes that then writes to its first operand.
+@cache
+def _number_slots(operator: TorchOperator) -> _Slots | None:
+    """Return where an operator has numbers; None for one that is not asked.
 
-    PyTorch's own error where it takes no such operands: kinds that it has no kernel for, a type that does not go into
-    the first operand's, shapes that do not broadcast to its.
+    Backward's operators are not: their operands are results of forward's, which has been asked, and some of these have
+    the types that they have on GPUs.
     """
-    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
-    if any(x.shape != tensors[0].shape and x.dim() for x in tensors):
-        _check_shapes(tensors)
-    named = tuple((name, _kind_of(x)) for name, x in kwargs.items())
-    dtype: TorchType = _ask_cpu(operator, tuple(map(_kind_of, args)), named)
-    return dtype
+    name = operator.overloadpacket.__name__
+    if operator.namespace != "aten" or "backward" in name:
+        return None
+    numbers = [
+        (place, argument.name)
+        for place, argument in enumerate(operator._schema.arguments)  # noqa: SLF001 - what subclasses look at
+        if any(kind in str(argument.type) for kind in ("Tensor", "number", "float"))
+    ]
+    exact = name in _BY_VALUE or f"{name}.{operator._overloadname}" in _BY_VALUE  # noqa: SLF001
+    return _Slots(frozenset([place for place, _ in numbers]), frozenset([label for _, label in numbers]), exact)
 
 
-def _check_shapes(tensors: Sequence[Any]) -> None:
-    shape, target = torch.broadcast_tensors(*[torch.empty(()).expand(x.shape) for x in tensors])[0].shape, tensors[0]
-    if shape != target.shape:
-        raise RuntimeError(f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(shape)}")
+def _operands(args: Sequence[Any], kwargs: Mapping[str, Any], slots: _Slots) -> Operands:
+    return Operands(
+        tuple([_form_of(x, place in slots.places, slots.exact) for place, x in enumerate(args)]),
+        tuple([(name, _form_of(x, name in slots.names, slots.exact)) for name, x in kwargs.items()]) if kwargs else (),
+    )
 
 
-def _kind_of(x: Any) -> tuple[type, Hashable]:
-    """Return what stands for an argument in a signature: 1 is not True, and not 1.0."""
-    return (torch.Tensor, TensorKind(x.dtype, x.dim())) if isinstance(x, torch.Tensor) else (type(x), x)
+def _form_of(x: Any, is_number: bool, exact: bool) -> Form:
+    if isinstance(x, torch.Tensor):
+        return TensorForm(x.dtype, x.shape, x.stride())
+    if isinstance(x, list | tuple):
+        return tuple([_form_of(part, is_number, exact) for part in x])
+    kind = type(x)
+    if is_number and (kind is float or kind is int or kind is bool):
+        return NumberForm.of(x, exact=exact)
+    if isinstance(x, _GENERATOR):
+        return _NOTHING
+    return _NOWHERE if kind is torch.device else Option(kind, x)
+
+
+_NOWHERE = Option(torch.device, None)
+"""A device: a question is asked on another."""
+_NOTHING = Option(type(None), None)
+_GENERATOR = type(torch.default_generator)
+"""PyTorch's own class, whose place in ``torch`` another takes where "cuda" is the machine."""
+
+
+# questions
 
 
 @lru_cache(_SIGNATURES)
-def _ask_cpu(
-    operator: TorchOperator,
-    args: tuple[tuple[type, Any], ...],
-    kwargs: tuple[tuple[str, tuple[type, Any]], ...],
-) -> TorchType:
-    def operands() -> tuple[list[Any], dict[str, Any]]:
-        return [_stand_in(x) for _, x in args], {name: _stand_in(x) for name, (_, x) in kwargs}
+def _is_refused(operator: TorchOperator, operands: Operands) -> bool:
+    return _refusal_of(operator, operands) is not None
 
-    positional, named = operands()
-    operator(*positional, **named)
+
+def count_signatures() -> int:
+    """Count the signatures that have been asked for and are cached."""
+    return _is_refused.cache_info().currsize
+
+
+def _refusal_of(operator: TorchOperator, operands: Operands) -> Exception | None:
+    """Return PyTorch's error for operands; None where it takes them, or cannot say."""
+    tensors = operands.tensors()
+    if not tensors:
+        return None
+    meta = _ask(operator, operands, "meta", 0)
+    if _has_kernel(operator, "CPU") and sum(prod(x.shape) for x in tensors) + meta.elements <= _SMALL:
+        refusal = _ask_cpu(operator, operands)
+        return None if refusal is None or _is_narrow_alone(operator, operands, refusal) else refusal
+    refusal = _kind_refusal(operator, operands.replace(_with_one_element))
+    if refusal is None and not isinstance(meta.refusal, NotImplementedError):  # there is a meta kernel
+        return meta.refusal
+    return refusal
+
+
+def _has_kernel(operator: TorchOperator, key: str) -> bool:
+    has: bool = torch._C._dispatch_has_computed_kernel_for_dispatch_key(operator.name(), key)  # noqa: SLF001
+    return has
+
+
+@lru_cache(_SIGNATURES)
+def _kind_refusal(operator: TorchOperator, operands: Operands) -> Exception | None:
+    """Return the error of the CPU kernel on tensors of one element, where it is for their kinds.
+
+    It is for their sizes where it takes no other kinds either.
+    """
+    if not _has_kernel(operator, "CPU"):
+        return None
+    small = _with_small_sizes(operator, operands)
+    refusal = _ask_cpu(operator, small)
+    if refusal is None or _ask_cpu(operator, operands) is None or _is_narrow_alone(operator, small, refusal):
+        return None
+    is_for_kinds = _takes_other_kinds(operator, small) or _takes_other_kinds(operator, operands)
+    return refusal.with_traceback(None) if is_for_kinds else None
+
+
+def _is_narrow_alone(operator: TorchOperator, operands: Operands, refusal: Exception) -> bool:
+    """Tell whether the CPU lacks a kernel for a narrow float alone, as other devices do not."""
+    if not isinstance(refusal, NotImplementedError) or not any(x.dtype in _NARROW for x in operands.tensors()):
+        return False
+    return _ask_cpu(operator, operands.replace(_widened)) is None
+
+
+def _takes_other_kinds(operator: TorchOperator, operands: Operands) -> bool:
+    present = list(dict.fromkeys(tensor.dtype for tensor in operands.tensors()))[:4]
+    for dtypes in product(_KINDS, repeat=len(present)):
+        others = operands.replace(partial(_of_kinds, dict(zip(present, dtypes, strict=True))))
+        if _ask_cpu(operator, others) is None or _ask_cpu(operator, others.replace(_as_one)) is None:
+            return True
+    return False
+
+
+def _ask_cpu(operator: TorchOperator, operands: Operands) -> Exception | None:
+    """Return the error of the CPU kernel, if it takes neither ones nor zeros."""
+    refusal = _ask(operator, operands, "cpu", 1).refusal
+    return None if refusal is None or _ask(operator, operands, "cpu", 0).refusal is None else refusal
+
+
+@value
+class _Answer:
+    """What an operator says to stand-ins of its operands: its error, or how many elements its results have."""
+
+    refusal: Exception | None = None
+    elements: int = 0
+
+
+def _ask(operator: TorchOperator, operands: Operands, device: str, element: int) -> _Answer:
+    """Call an operator on stand-ins of its operands; the program's random numbers and warnings stay what they are."""
+    random_state = torch.default_generator.get_state()
+    with warnings.catch_warnings(), torch.autocast("cpu", enabled=False):
+        warnings.simplefilter("ignore")
+        try:
+            results = tree_leaves(_call(operator, operands, device, element))
+        except Exception as error:  # whatever PyTorch raises is its answer
+            return _Answer(error)
+        finally:
+            torch.default_generator.set_state(random_state)
+    return _Answer(elements=sum(x.numel() for x in results if isinstance(x, torch.Tensor)))
+
+
+def _call(operator: TorchOperator, operands: Operands, device: str, element: int) -> Any:
+    """Call an operator on stand-ins of its operands, all of whose elements are ``element``."""
+
+    def stand_in(form: Form) -> Any:
+        if type(form) is TensorForm:
+            tensor = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=device)
+            return tensor if device == "meta" else tensor.fill_(element)
+        if type(form) is NumberForm:
+            return form.example
+        if form == _NOWHERE:
+            return torch.device(device)
+        return form.content
+
+    def argument(form: Form) -> Any:
+        return [stand_in(part) for part in form] if type(form) is tuple else stand_in(form)
+
+    return operator(
+        *[argument(form) for form in operands.args], **{name: argument(form) for name, form in operands.named}
+    )
+
+
+# other operands
+
+
+def _with_one_element(form: Form) -> Form:
+    return form.one_element if type(form) is TensorForm else form
+
+
+def _widened(form: Form) -> Form:
+    if type(form) is TensorForm and form.dtype in _NARROW:
+        return form._replace(dtype=torch.float32)
+    return form
+
+
+def _of_kinds(dtypes: Mapping[TorchType, TorchType], form: Form) -> Form:
+    return form._replace(dtype=dtypes[form.dtype]) if type(form) is TensorForm and form.dtype in dtypes else form
+
+
+def _as_one(form: Form) -> Form:
+    return _ONE if type(form) is NumberForm else form
+
+
+_ONE = NumberForm.of(1, exact=False)
+_ZERO = NumberForm.of(0, exact=False)
+
+
+def _with_small_sizes(operator: TorchOperator, operands: Operands) -> Operands:
+    """Return operands whose sizes are 1, with nothing put around, and with no correction of a count.
+
+    What is for results has no elements: PyTorch warns where it resizes others.
+    """
+    arguments = operator._schema.arguments  # noqa: SLF001 - what subclasses look at
+    outs = [argument.name for argument in arguments if argument.is_out]
+
+    def small(name: str, form: Form) -> Form:
+        if type(form) is TensorForm and name in outs:
+            return TensorForm(form.dtype, (0,), (1,))
+        if name == "correction":
+            return _ZERO
+        if type(form) is not Option or form.kind is not int or name in _AXES:
+            return form
+        return Option(int, 0 if "pad" in name else min(form.content, 1))
+
+    def smaller(name: str, form: Form) -> Form:
+        return _in_lists(lambda part: small(name, part), form)
+
+    names = [argument.name for argument in arguments]
+    args = [smaller(name, form) for name, form in zip(names, operands.args, strict=False)]
+    return Operands(tuple(args), tuple([(name, smaller(name, form)) for name, form in operands.named]))
+
+
+# operators in place
+
+
+def type_in_place(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TorchType:
+    """Return the type in which an operator computes that then writes to its first operand."""
+    slots = _number_slots(operator) or _Slots(frozenset(), frozenset(), exact=False)
+    return _computed_type(operator, _operands(args, kwargs, slots).replace(_with_one_element))
+
+
+@lru_cache(_SIGNATURES)
+def _computed_type(operator: TorchOperator, operands: Operands) -> TorchType:
     makes_result = getattr(torch.ops.aten, operator.overloadpacket.__name__.rstrip("_"))
-    positional, named = operands()
-    return makes_result(*positional, **named).dtype
-
-
-def _stand_in(x: Any) -> Any:
-    return x.one_element if isinstance(x, TensorKind) else x
+    return _call(makes_result, operands, "meta", 0).dtype
