@@ -115,20 +115,22 @@ def test_the_machine_refuses_what_the_cpu_refuses(calls: Callable[[], Any], part
     """A drawn sample, or one of the parts that have all calls between them."""
     every = calls()
     random.Random(0).shuffle(every)
-    assert not differences(every[:70] if part == 0 else every[70 + part - 1 :: 11])
+    assert not differences(every[:30] if part == 0 else every[30 + part - 1 :: 11])
 
 
 # Large operands: the meta kernel for shapes, the CPU kernel on one element for kinds.
 LARGE = """
 x.softmax(-1) x.topk(60)[0] f.layer_norm(x,(128,)) f.gelu(x) x.mean() x.div_(2) x-True x@x.T x.masked_fill(x>0,300)
-f.conv1d(x,x[:,:3,None].expand(-1,128,-1)) f.avg_pool1d(x,3) x.add(x[:,:3]) x.sum(2) x.cumsum(0) f.one_hot(x,500)
+f.conv1d(x,x[:,:3,None].expand(-1,128,-1)) f.avg_pool1d(x,3) x.add(x[:,:3]) x.sum(2) x.cumsum(0)
 torch.add(x,.5,out=o(int64)) torch.cat([x,x[0]]) x.gather(0,x) f.embedding(x,x) x[x[:,:2]]
 """
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, pytest.param(torch.bool, marks=SLOW)], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.int64, *[pytest.param(x, marks=SLOW) for x in (torch.float32, torch.bool)]], ids=str
+)
 def test_large_operands_are_refused_by_kind_and_by_shape(dtype: Any) -> None:
-    x = ones((64, 128), dtype)
+    x = ones((40, 128), dtype)
     with machine():
         for text in LARGE.split():
             mine, wanted = call(text, AHBM, x=x), call(text, "cpu", x=x)
@@ -174,7 +176,7 @@ def test_asking_draws_no_random_numbers() -> None:
 # numbers beyond a type, sums in narrow types
 
 
-NUMBERS = (-1, 200, 255, 256, 300, -200, 2**31, True, 2.5)
+NUMBERS = (-1, 200, 256, -200, True, 2.5)
 WITH_NUMBER = "x==n x!=n x<n x>=n x+n x-n x*n x|n x^n x.masked_fill(x>0,n) torch.where(x>0,x,n) x.clamp(n) x.add_(n)"
 
 
