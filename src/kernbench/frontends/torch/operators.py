@@ -334,11 +334,6 @@ def _write_out(operator: TorchOperator, form: TorchOperator, *args: Any, **kwarg
     if any(argument.name == "device" for argument in form._schema.arguments):  # noqa: SLF001 - a factory
         options["device"] = targets[0].on_machine
     results = leaves((form(*args, **options),), {})
-    if len(results) != len(targets):
-        raise InputError(
-            f"{program_place()}: {operator.overloadpacket.__name__}: out has {len(targets)} tensors, must have "
-            f"{len(results)}, one for each result"
-        )
     for target, result in zip(targets, results, strict=True):
         resize(target, tuple(result.shape)).copy_(result)
     if not operator._schema.returns:  # noqa: SLF001 - forms with lists
