@@ -332,3 +332,13 @@ def test_gradient_of_an_embedding_with_padding_at_0() -> None:
             grads.append(table.weight.grad.cpu())
         assert not grads[0][0].any()
         assert torch.equal(grads[1], grads[0])
+
+
+def test_a_tensor_without_axes_has_a_mean_along_its_first() -> None:
+    with machine():
+        assert torch.tensor(3.0).to(AHBM).mean(0).item() == 3.0
+
+
+def test_what_is_not_0_fills_truth_values_with_true() -> None:
+    with machine():
+        assert torch.zeros(3, dtype=torch.bool).to(AHBM).fill_(300).tolist() == [True] * 3

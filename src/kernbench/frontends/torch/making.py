@@ -52,7 +52,8 @@ def fill(x: AhbmTensor, number: Any) -> AhbmTensor:
     if isinstance(element, AhbmTensor):
         apply("fill", identity, target, (element,), (dtype_of(x),))
         return x
-    element = element if x.dtype.is_floating_point else as_element(int(element), dtype_of(x))
+    if not x.dtype.is_floating_point:
+        element = as_element(int(bool(element) if x.dtype is torch.bool else element), dtype_of(x))
     apply("fill", lambda tl: tl.full((1,), element, dtype_of(x)), target, ())
     return x
 

@@ -197,7 +197,7 @@ def _sum(x: AhbmTensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
 
 
 def _mean(x: AhbmTensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    count = prod(x.shape[d] for d in _dims(x, dim))
+    count = prod(x.shape[d] for d in _dims(x, dim)) if x.dim() else 1
     return reduce("mean", _SUM, x, dim, keepdim, dtype, 1.0 / max(count, 1))
 
 
