@@ -200,28 +200,33 @@ class Seen:
         """Return the bytes that have left a link between two times: of transfers whose last byte did."""
         loads = self._loads.get(link.index)
         if loads is None:
-            remaining = np.full(len(self.routes), NONE)
-            for number, route in enumerate(self.routes):
-                if link in route.links:
-                    remaining[number] = route.total_overhead_ps - route.offsets[route.links.index(link)]
-            transfers = self.transfers
-            mine = np.flatnonzero((remaining[transfers.route] >= 0) & (transfers.end >= 0))
-            left_ps = transfers.end[mine] - remaining[transfers.route[mine]]
+            ways, transfers = self._ways_by(link), self.transfers
+            mine = np.flatnonzero((ways[transfers.route, 0] >= 0) & (transfers.end >= 0))
+            left_ps = transfers.end[mine] - ways[transfers.route[mine], 1]
             order = np.argsort(left_ps)
             loads = left_ps[order], np.concatenate(([0], np.cumsum(transfers.nbytes[mine][order])))
             self._loads[link.index] = loads
         first, last = np.searchsorted(loads[0], (since_ps, until_ps), "right")
         return int(loads[1][last] - loads[1][first])
 
+    def _ways_by(self, link: Link) -> Column:
+        """Return for each route by a link the ps that a head takes to it, and from there on, and the link before it.
+
+        NONE: the route does not go by it; it is the first link.
+        """
+        ways: Column = np.full((len(self.routes), 3), NONE)
+        for number, route in enumerate(self.routes):
+            if link in route.links:
+                hop = route.links.index(link)
+                before = route.links[hop - 1].index if hop else NONE
+                ways[number] = route.offsets[hop], route.total_overhead_ps - route.offsets[hop], before
+        return ways
+
     def _find_departures(self, link: Link, entered: int) -> _Departures:
         """Return the transfers that have come to a link by the link ``entered``, or first of all, as they left it."""
-        ways = np.full((len(self.routes), 2), NONE)  # of a head: from the start to the link, from there to the end
-        for number, route in enumerate(self.routes):
-            hop = route.links.index(link) if link in route.links else NONE
-            if hop >= 0 and (route.links[hop - 1].index if hop else NONE) == entered:
-                ways[number] = route.offsets[hop], route.total_overhead_ps - route.offsets[hop]
-        transfers = self.transfers
-        mine = np.flatnonzero((ways[transfers.route, 0] >= 0) & (transfers.end >= 0))
+        ways, transfers = self._ways_by(link), self.transfers
+        come_by_it = (ways[:, 0] >= 0) & (ways[:, 2] == entered)
+        mine = np.flatnonzero(come_by_it[transfers.route] & (transfers.end >= 0))
         mine = mine[np.argsort(transfers.end[mine] - ways[transfers.route[mine], 1], kind="stable")]
         left_ps = transfers.end[mine] - ways[transfers.route[mine], 1]
         waited = transfers.end[mine] - self._find_earliest_ends(mine) >= link.serialise_ps(link.figures.packet_bytes)
