@@ -137,6 +137,24 @@ def test_large_operands_are_refused_by_kind_and_by_shape(dtype: Any) -> None:
             assert type(mine) is type(wanted), (text, mine, wanted)
 
 
+def test_shifts_windows_medians_and_masks_of_whole_numbers() -> None:
+    flags, counts = ones((2, 3), torch.bool), ones((2, 3), torch.int64)
+    calls = [
+        ("f.max_pool1d(x,2)", counts),
+        ("x.median()", flags[:0]),
+        ("x[x[:,:2]]", flags),
+        ("x.__ilshift__(2)", flags),
+    ]
+    assert not differences([(text, {"x": x}) for text, x in calls])
+    with machine():
+        shifted = flags.to(AHBM) << 2
+        assert (shifted.dtype, shifted.tolist()) == (torch.int64, [[4] * 3] * 2)
+        assert flags[:0].to(AHBM).median().item() is True
+        x = torch.tensor([[1.0, 3.0, 2.0, 0.0]], device=AHBM, requires_grad=True)
+        functional.max_pool1d(x, 2).sum().backward()
+        assert x.grad.tolist() == [[0, 1, 1, 0]]
+
+
 def test_attention_and_norms_of_whole_numbers_are_refused() -> None:
     x = ones((1, 1, 2, 4), torch.int64)
     texts = [

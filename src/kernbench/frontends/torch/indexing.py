@@ -331,10 +331,21 @@ def _as_numbers(x: AhbmTensor, indices: Sequence[Any]) -> list[Any]:
     for given in indices:
         each = given if given is None or isinstance(given, AhbmTensor) else from_host(given, x.storage.tensor.sip)
         if each is not None and each.dtype in (torch.bool, torch.uint8):
+            _check_mask(x, each, len(found))
             found += each.nonzero().unbind(1)
         else:
             found.append(each)
     return found + [None] * (x.dim() - len(found))
+
+
+def _check_mask(x: AhbmTensor, mask: AhbmTensor, first_axis: int) -> None:
+    """Raise IndexError, in PyTorch's words, unless a mask has the shape of the axes that it indexes."""
+    for axis, size in enumerate(mask.shape):
+        if size != x.shape[first_axis + axis]:
+            raise IndexError(
+                f"The shape of the mask {list(mask.shape)} at index {axis} does not match the shape of the indexed "
+                f"tensor {list(x.shape)} at index {first_axis + axis}"
+            )
 
 
 @value

@@ -101,12 +101,18 @@ def _asked(operator: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-# Composites of PyTorch that have a kernel of their own here.
+def _max_pool1d(*args: Any, **kwargs: Any) -> Any:
+    """Pool by PyTorch's composite, which takes whole numbers that the CPU's own kernel refuses."""
+    return aten.max_pool1d.default.decompose(*args, **kwargs)
+
+
+# Composites of PyTorch that have a kernel of their own, here or on the CPU.
 for _composite, _function in (
     (aten.scaled_dot_product_attention, scaled_dot_product_attention),
     (aten.rms_norm, rms_norm),
     (aten.renorm, renorm),
     (aten.renorm_, renorm_in_place),
+    (aten.max_pool1d, _max_pool1d),
 ):
     _library.impl(_composite.__name__, _asked(_composite.default, _function), "AutogradPrivateUse1")
 

@@ -230,10 +230,9 @@ def _way_by_parts(operator: TorchOperator) -> OperatorWay:
         return OperatorWay("host", on_host)
     if _is_composite(operator):
         return OperatorWay("parts", lambda op, args, kwargs: op.decompose(*args, **kwargs))
-    decomposed = _DECOMPOSITIONS.get(operator)
-    if decomposed is not None:
+    decomposed, functional = _DECOMPOSITIONS.get(operator), _functional(operator)
+    if decomposed is not None and (functional is None or _kernel_of(functional) is None):
         return OperatorWay("parts", _Decomposition(decomposed))
-    functional = _functional(operator)
     if functional is not None:
         return OperatorWay("another form", lambda _, args, kwargs: _write_in_place(functional, args, kwargs))
     return OperatorWay("host", on_host)

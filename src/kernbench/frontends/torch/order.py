@@ -202,7 +202,7 @@ def _find_median(
 def _median_of_all(name: str, nan: Literal["wins", "left out"], x: AhbmTensor) -> Any:
     flat = x.reshape(-1)
     if not flat.numel():
-        return flat.new_full((), float("nan") if x.dtype.is_floating_point else torch.iinfo(x.dtype).min)
+        return torch.full((), float("nan")).to(x.dtype).to(x.on_machine)  # as the CPU casts it to whole numbers
     return _find_median(name, nan, flat, 0, False)[0]
 
 

@@ -98,6 +98,10 @@ def apply_all(name: str, work: Sequence[tuple[Body, AhbmTensor, Sequence[AhbmTen
     launch(name, run_tasks, outs, operands, max(work_bytes, largest))
 
 
+_SHIFTS = {"__lshift__": torch.ops.aten.bitwise_left_shift, "__rshift__": torch.ops.aten.bitwise_right_shift}
+"""Operators that infer a shift's result: the meta kernels of ``<<`` and ``>>`` refuse bool, which the CPU takes."""
+
+
 def carry_out(operator: Any, rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Carry out an operator that has a rule; ``x.add_(y)`` writes where it is told."""
     name = operator.overloadpacket.__name__
@@ -106,7 +110,8 @@ def carry_out(operator: Any, rule: Rule, args: Sequence[Any], kwargs: Mapping[st
     if name.endswith("_") and not name.endswith("__"):
         out, computed = args[0], type_in_place(operator, args, kwargs)
     else:
-        form = operator(*[_form_of(x) for x in args], **{key: _form_of(x) for key, x in kwargs.items()})
+        inferred_by = _SHIFTS.get(name, operator)
+        form = inferred_by(*[_form_of(x) for x in args], **{key: _form_of(x) for key, x in kwargs.items()})
         computed = form.dtype
         like = next(x for x in (*values, *options.values()) if isinstance(x, AhbmTensor))
         out = new(tuple(form.shape), form.dtype, like.storage.tensor.sip, form.stride())
