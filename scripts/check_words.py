@@ -23,7 +23,7 @@ VAGUE = frozenset(
 )
 """Names that say nothing about what a variable holds"""
 
-CLAUSE = re.compile(r"(What|Who|Whom|Whether|Which|Those|That|Where|How|When|As|Of|By|All|Beyond|Behind|So)\b")
+CLAUSE = re.compile(r"(What|Who|Whom|Whether|Which|Those|That|Where|How|When|As|Of|By|All|Beyond|Behind|So)\b(?!-)")
 """Words that begin a clause, in place of the verb or the noun of a docstring"""
 
 OLD_WORDS = {
