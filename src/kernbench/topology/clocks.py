@@ -75,12 +75,12 @@ class ClocksSpec(ConfigModel):
 
 @value
 class ClockedEntry:
-    """A number of the file at ``path``: its unit, its value in the file (``given``), and its value at ``clock``."""
+    """A number of the file at ``path``: its unit, its configured value, and its value at ``clock``."""
 
     path: Path
     clock: str
     unit: str
-    given: float
+    configured: float
     clocked: float
 
 
@@ -96,7 +96,7 @@ def apply_clocks(spec: M, clocks: ClocksSpec) -> M:
 def list_clocked_entries(spec: BaseModel, clocks: ClocksSpec) -> list[ClockedEntry]:
     """Return every rate and latency of a machine that a clock other than 1 drives, in the order of the file."""
     return [
-        ClockedEntry(entry.path, name, entry.unit, entry.given, entry.scaled)
+        ClockedEntry(entry.path, name, entry.unit, entry.configured, entry.scaled)
         for name, factor in clocks.changed.items()
         for entry in list_paced_entries(spec, DRIVEN[name], factor)
     ]

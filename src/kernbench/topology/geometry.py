@@ -127,7 +127,7 @@ class CubeGeometry:
         return min(free or cells, key=lambda cell: manhattan_mm(cell, near))
 
     def beside_pe(self, corner: Corner, centre: PointMm, number: int, of: int) -> PointMm:
-        """Return the position of extra part ``number`` of the PE at ``centre``: in rows inwards of the builtin parts."""
+        """Return the position of extra part ``number`` of the PE at ``centre``, inwards of the builtin components."""
         return self._pe_cell(corner, centre, len(PE_FLOORPLAN) + number // 3, number % 3, of)
 
     def _pe_cell(self, corner: Corner, centre: PointMm, row: int, column: int, of: int) -> PointMm:

@@ -206,7 +206,7 @@ def efficiency_is_used(hbm: HbmSpec, controller: ComponentSpec[HbmCtrlAttrs]) ->
     """Complain about an efficiency together with banks, whose timings already decide the usable bandwidth."""
     if hbm.banks is not None and controller.attrs.efficiency is not None:
         path = "cube.components.hbm_ctrl.attrs.efficiency"
-        yield _at(path, "only timing: ideal uses this, banks lose what they lose: leave it out, or null")
+        yield _at(path, "only timing: ideal uses this, timings of banks decide their bandwidth: leave it out, or null")
 
 
 def link_carries_the_peak(hbm: HbmSpec, links: CubeLinks) -> Iterator[Complaint]:
@@ -254,7 +254,7 @@ def banks_can_be(hbm: HbmSpec) -> Iterator[Complaint]:
     if banks.low >= banks.high:
         yield _at("cube.hbm.timing", f"low is {banks.low:g}, must be less than high, which is {banks.high:g}")
     if hbm.interleaves and (hbm.interleave_bytes % banks.burst_bytes or banks.row_bytes % hbm.interleave_bytes):
-        bounds = f"a multiple of {banks.burst_bytes}, a burst, of which a row of {banks.row_bytes} has whole ones"
+        bounds = f"a multiple of {banks.burst_bytes}, a burst, that divides {banks.row_bytes}, a row"
         yield _at("cube.hbm.burst_bytes", f"found {hbm.interleave_bytes}, must be {bounds}")
         return
     yield from _mapping_fits(hbm, banks, hbm.fields(banks))
@@ -275,14 +275,14 @@ def _mapping_fits(hbm: HbmSpec, banks: HbmTiming, mapping: AddressMapping) -> It
         yield _at("cube.hbm.mapping", f"the columns must make up the {banks.columns} bursts of a row, and do not")
     for i, entry in enumerate(mapping):
         if entry.values is not None and entry.field != "column":
-            yield _at(f"cube.hbm.mapping[{i}].values", f"only columns are divided: {entry.field} has all of its values")
+            yield _at(f"cube.hbm.mapping[{i}].values", f"only columns can be split: {entry.field} has all its values")
     yield from _folds_fit(hbm, banks, mapping)
     circle = _find_fold_circle(mapping)
     if circle:
         fault = (
             f"{one_of(circle)} are folded into each other" if len(circle) > 1 else f"{circle[0]} is folded into itself"
         )
-        yield _at("cube.hbm.mapping", f"{fault}: several addresses would be one place")
+        yield _at("cube.hbm.mapping", f"{fault}: several addresses would map to one place")
 
 
 def _find_fold_circle(mapping: AddressMapping) -> list[str]:
@@ -317,7 +317,7 @@ def _folds_fit(hbm: HbmSpec, banks: HbmTiming, mapping: AddressMapping) -> Itera
             if hbm.interleaves and entry.field == "pc":
                 continue  # channels_and_pieces reports this
             problem = f"{entry.field} has {size} values" if size else f"this is a {entry.field}"
-            yield _at(path, f"{problem}; folded into are pc, stack, group and bank, of 2ⁿ values")
+            yield _at(path, f"{problem}; only pc, stack, group and bank of 2ⁿ values take a fold")
         elif odd:
             problem = one_of(f"{name} has {sizes[name]} values" for name in odd)
             other = "; channel_hash: mod folds nothing" if hbm.interleaves and hbm.mapping != "hash" else ""
@@ -348,7 +348,7 @@ def _is_power_of_two(path: str, number: int) -> Iterator[Complaint]:
 def queues_pace_nothing(parts: PeComponents) -> Iterator[Complaint]:
     """Complain about a rate of ``pe_ipcq``, which has no links."""
     if parts.pe_ipcq.attrs.rate_gbs is not None:
-        yield _at("pe.components.pe_ipcq.attrs.rate_gbs", "no link leaves this part: what it sends, pe_dma does")
+        yield _at("pe.components.pe_ipcq.attrs.rate_gbs", "no link leaves this part: pe_dma sends its messages")
 
 
 def _banks_hold_packets(path: str) -> Callable[[BankedSpec, TransportSpec], Iterator[Complaint]]:
@@ -439,7 +439,7 @@ def _extras_fit(
                 yield Complaint((*at, name, "links", index, "to"), message)
     if all(link.to in neighbours or link.to in extra for part in extra.values() for link in part.links):
         for name in unreachable(extra):
-            yield Complaint((*at, name, "links"), f"no way leads from it to the parts of {of}: only to extra parts")
+            yield Complaint((*at, name, "links"), f"no route leads to the parts of {of}, only to extra parts")
 
 
 def _link_problems(

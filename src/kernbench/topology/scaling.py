@@ -23,11 +23,11 @@ _LATENCIES = (LATENCY, "ns_per_mm")
 
 @value
 class ScaledEntry:
-    """A number of the file at ``path``: its unit, its value in the file (``given``), and its scaled value."""
+    """A number of the file at ``path``: its unit, its configured value, and its scaled value."""
 
     path: Path
     unit: str
-    given: float
+    configured: float
     scaled: float
 
 
