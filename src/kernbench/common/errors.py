@@ -239,7 +239,7 @@ class ExplanationError(RunError):
 
 
 class ProgramExitError(RunError):
-    """A bench, a rank or a kernel left by ``sys.exit(code)``. It did not complete, not even if ``code`` is 0."""
+    """A bench, a rank or a kernel left by ``sys.exit(code)``; even with ``code`` 0 the program did not complete."""
 
     def __init__(self, code: object) -> None:
         super().__init__(code)

@@ -79,7 +79,7 @@ def _make_unreadable(path: str | os.PathLike[str], error: OSError | ValueError) 
 def writable(path: str | Path) -> Path:
     """Return ``path`` if a file can be written there. Raises InputError otherwise; call it before a long run.
 
-    It refuses a device or a pipe, because the file would replace it.
+    Devices and pipes are refused, because the file would replace them.
     """
     place, folder = Path(path), Path(os.path.realpath(path)).parent
     if not str(path):

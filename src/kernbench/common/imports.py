@@ -131,7 +131,7 @@ def _check_from_here(module: ModuleType, name: str, folder: Path, subject: str) 
 def import_file(path: Path, subject: str, *, once: bool = False) -> ModuleType:
     """Import the module in a ``.py`` file; the module may import files beside it.
 
-    It runs at each call, or, with ``once``, only once in a process. Raises InputError, whose text begins with
+    The file runs at each call, or, with ``once``, only once in a process. Raises InputError, whose text begins with
     ``subject``.
     """
     if not path.exists():
@@ -187,8 +187,8 @@ def _find_line(error: BaseException, file: Path) -> str:
 def _importable(directory: str) -> Iterator[None]:
     """Let modules in ``directory`` be imported, as under ``python -m``; a console script does not allow it.
 
-    The directory comes last in the path, so a user's ``yaml.py`` hides no module. It is removed at the end, so one
-    simulation does not change the imports of the next one in the process.
+    The directory comes last in the path, so a user's ``yaml.py`` hides no module. The end of the block removes the
+    directory, so a simulation does not change the imports of the next one in the process.
     """
     if directory in sys.path or (directory == os.getcwd() and "" in sys.path):
         yield

@@ -1,8 +1,8 @@
 """YAML text as plain data, with the line and column of every key and item.
 
 PyYAML's composer returns nodes with positions, and its constructor drops the positions. This file therefore reads the
-nodes into data and a map from path to place. It differs from PyYAML's constructor in two points, both to catch typing
-errors: a repeated key is a problem, and ``1e3`` is a number, as in YAML 1.2.
+nodes into data and a map from path to place. Two differences from PyYAML's constructor catch typing errors: a repeated
+key is a problem, and ``1e3`` is a number, as in YAML 1.2.
 """
 
 from __future__ import annotations

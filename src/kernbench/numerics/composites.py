@@ -1,10 +1,10 @@
 """Composites in flight during the replay: they are deferred until another record accesses their operands.
 
-A composite without such an access is one operation at its commit. An access to bytes that its tiles have yet to read or
-write first advances the composite, tile by tile, to the event of the access. A host that reads memory does the same.
+A composite without such an access is one operation at its commit. An access to bytes that its tiles still have to read
+or write first advances the composite to the event of the access, tile by tile. So does a host that reads memory.
 
-Events are integers that sort as the hardware orders reads and commits: the time in ps, 1 for a read or 0 for a commit,
-and the number of the record. At the same time, commits precede reads; further ties are broken by number.
+Events are integers, sorted as the hardware orders reads and commits. An event has the time in ps, 1 for a read or 0 for
+a commit, and the number of the record. At the same time, commits precede reads; further ties are broken by number.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class OpenComposites:
 
     @property
     def groups(self) -> list[EntangledGroup]:
-        """All groups in flight."""
+        """The groups of all composites in flight."""
         return _groups(self._open.values())
 
     def open(self, seq: int, work: Work) -> OpenComposite:

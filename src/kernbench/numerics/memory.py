@@ -58,8 +58,8 @@ class _UnchangingBytes:
 class Extent:
     """The bytes ``[start, end)`` of a memory; ``written`` has a flag per byte if written bytes are tracked.
 
-    The buffer is allocated at the first use. It is stale at the addresses of unchanging arrays, which are disjoint and
-    in the order of addresses.
+    The buffer is allocated at the first use, and is stale at the addresses of unchanging arrays. These arrays are
+    disjoint and in the order of addresses.
     """
 
     __slots__ = ("_data", "_unchanging", "_zeros", "end", "start", "written")

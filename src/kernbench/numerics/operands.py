@@ -14,7 +14,7 @@ from kernbench.common.errors import RunError
 from kernbench.messages.commands import NOWHERE, Operand
 from kernbench.numerics.memory import MemoryStore, as_bytes, never_changes, split
 
-# Most cached places; more clear the cache. It exceeds the places that 256 PEs use concurrently.
+# Most cached places, more than 256 PEs use concurrently; a full cache is cleared.
 _CACHED_PLACES = 1 << 17
 # Unchanging arrays of at least this size are stored without a copy, and their places are not cached.
 _LARGE_BYTES = 16 * 1024

@@ -49,7 +49,7 @@ class PlannedLink:
 
 @value
 class CubePlan:
-    """All components and links of a cube."""
+    """The components and links of a cube."""
 
     parts: tuple[PlannedPart, ...]
     links: tuple[PlannedLink, ...]

@@ -50,7 +50,7 @@ class SizeMm(ConfigModel):
 
 
 class LinkSpec(ConfigModel):
-    """One direction of a link."""
+    """The settings of a class of links; both directions of a link have the same."""
 
     bw_gbs: Bandwidth
     """Bandwidth of each direction."""

@@ -434,8 +434,8 @@ class HbmSpec(ConfigModel):
     def access_ns(self, controller: HbmCtrlAttrs) -> float:
         """Return the latency of an access in ns, without the time of its bytes and of opening a row.
 
-        It is ``access_ns`` of the controller, plus CL with banks. If ``access_ns`` is null, the sum is 15 ns, or CL if
-        CL is longer.
+        The latency is ``access_ns`` of the controller, plus CL with banks. If ``access_ns`` is null, the sum is 15 ns,
+        or CL if CL is longer.
         """
         cl_ns = 0.0 if self.banks is None else self.banks.cl_ns
         return max(ACCESS_NS, cl_ns) if controller.access_ns is None else controller.access_ns + cl_ns

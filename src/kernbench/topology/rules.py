@@ -1,7 +1,7 @@
 """The rules between the values of a topology.
 
-A rule names the sections that it checks and yields complaints about entries, by path. It runs as soon as its sections
-are valid by themselves, so an error in one part of the file does not hide a contradiction in another.
+A rule names the sections that it checks and yields complaints about entries, by path. A rule runs if its sections are
+valid by themselves. An error in one part of the file therefore does not hide a contradiction in another.
 """
 
 from __future__ import annotations

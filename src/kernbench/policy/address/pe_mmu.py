@@ -15,7 +15,7 @@ from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 class MappedRange:
     """Virtual bytes ``start .. end``, stored from ``pa`` on; an access that begins here must end by ``tensor_end``.
 
-    ``base`` is the decoded ``pa``. It is set at the first access, as a PE accesses few of the shards it has mapped.
+    ``base`` is ``pa``, decoded at the first access: a PE accesses few of the shards that it maps.
     """
 
     start: int
@@ -79,9 +79,9 @@ class PeMMU:
     def map(self, mapping: TensorMapping) -> None:
         """Map each part of a tensor to its nearest copy.
 
-        The nearest copy is that of this PE, else of the lowest PE in its cube, else of the lowest PE of the lowest cube
-        with a copy. Raises InputError for a VA range that is mapped already, and for shards that overlap without being
-        copies or are outside the tensor.
+        The nearest copy is that of this PE, else of the lowest PE in the same cube. If that cube has no copy, it is the
+        copy of the lowest PE in the lowest cube with one. Raises InputError for a VA range that is mapped already, and
+        for shards that overlap without being copies or are outside the tensor.
         """
         at = bisect_left(self._tensors, mapping.va_base, key=_va_base)
         for other in self._tensors[max(at - 1, 0) : at + 1]:

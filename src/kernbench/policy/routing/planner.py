@@ -12,8 +12,8 @@ A component inside a PE without a link is reached through its PE's DMA. An extra
 fewest hops, the first of several. Extra parts never relay routes between other components.
 
 A component in transit may choose another route than the planned one: ``RouteChoices`` returns those with the fewest
-hops. All hops count the same. Only links of the classes on the planned route count: a transfer from SIP to SIP never
-leaves the scale-up links for PCIe, and a transfer within a SIP never takes a short cut through the IO chiplet.
+hops. All hops count the same. Only links of the classes on the planned route are used. Transfers from SIP to SIP
+therefore never leave the scale-up links for PCIe. Transfers within a SIP never cut through the IO chiplet.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class SipRoutes:
     def between(self, src: int, dst: int, via_port: str | None = None) -> tuple[FabricLink, ...] | None:
         """Return the links from one SIP to another, or None if scale-up links do not lead there.
 
-        ``via_port`` requests the port on that side; it has an effect only if that port leads directly to ``dst``.
+        ``via_port`` requests the port on that side. The request is ignored unless that port leads directly to ``dst``.
         """
         direct_links = (link for link in self._outgoing[src] if link.src.side == via_port and link.dst.sip == dst)
         direct = next(direct_links, None) if via_port is not None else None
@@ -192,9 +192,9 @@ class RoutePlanner:
     def route(self, src: str, dst: str, via_port: str | None = None) -> NodePath:
         """Return node ids from ``src`` to ``dst``, both included; the DMA of a PE stands for components without links.
 
-        ``via_port`` ("E", "W", "N", "S") requests a scale-up port of the source's SIP; it has an effect only if that
-        port leads directly to the SIP of ``dst``. Raises TransportError if there is no route, and UnknownNameError for
-        an unknown node.
+        ``via_port`` ("E", "W", "N", "S") requests a scale-up port of the source's SIP. The request is ignored unless
+        that port leads directly to the SIP of ``dst``. Raises TransportError if there is no route, and UnknownNameError
+        for an unknown node.
         """
         start, end = self._find_linked(src), self._find_linked(dst)
         stems = product(self._stems(start), self._stems(end))
@@ -309,8 +309,8 @@ class RouteChoices:
     def instead_of(self, planned: NodePath) -> tuple[NodePath, ...]:
         """Return the alternatives to ``planned``, the route from a component to a destination.
 
-        There is one alternative for each other link that begins a route with the fewest hops. It joins the planned
-        route at the first component from which the plan also has the fewest hops.
+        There is one alternative for each other link that begins a route with the fewest hops. An alternative joins the
+        planned route at the first component from which the plan also has the fewest hops.
         """
         here, dst = planned[0], planned[-1]
         classes = frozenset(edge.link_class for edge in self._graph.edges_along(planned))
