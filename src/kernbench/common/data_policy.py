@@ -49,13 +49,13 @@ class DataOptions:
         """
         needed = "--verify-data" if verify else "--sanitize" if sanitize else None
         if self.data is False and needed is not None:
-            raise InputError(f"--no-data and {needed}, which needs data: give one")
+            raise InputError(f"--no-data and {needed}, which needs data: give one of the two")
         if self.zeros and self.data is not False:
             raise InputError("--zeros is for runs without data: give --no-data --zeros")
         if self.keep is not None and self.data is False:
-            raise InputError("--keep says how much data is kept, and --no-data that none is: give one")
+            raise InputError("--keep limits the stored data, and --no-data stores none: give one of the two")
         if self.keep is not None and sanitize:
-            raise InputError("--sanitize looks at all data: leave --keep out")
+            raise InputError("--sanitize needs all data: leave --keep out")
         keep = self.data if self.data is not None else needed is not None or bench
         most = KEEP_BYTES if self.data is None and needed is None else None
         if self.keep is not None:

@@ -50,7 +50,7 @@ def text_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as broken:
-        return f"(its text cannot be had: {type(broken).__name__})"
+        return f"(its text is not available: {type(broken).__name__})"
 
 
 class KernbenchError(Exception):

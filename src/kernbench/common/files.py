@@ -25,7 +25,7 @@ _FILE_TYPES = {
 }
 """The system's words for types of files that are not regular."""
 _DEVICES = os.path.dirname(os.devnull)
-_FROM_PIPE = "write what comes out of it into a file, and name that"
+_FROM_PIPE = "write its output to a file, and pass that file"
 
 
 def read_input(path: str | os.PathLike[str], most: int | None = MOST_INPUT_BYTES) -> bytes:
@@ -93,11 +93,11 @@ def writable(path: str | Path) -> Path:
     if kind == stat.S_IFDIR:
         raise InputError(f"{path}: is a folder; name a file in it")
     if kind not in (None, stat.S_IFREG) or os.path.realpath(place.parent) == _DEVICES:
-        raise InputError(f"{path}: is no regular file; only such are written")
+        raise InputError(f"{path}: is no regular file; only regular files are written")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{path}: cannot be written there: no such folder, or not allowed")
     if kind is not None and not os.access(place, os.W_OK):
-        raise InputError(f"{path}: is there, and may not be written")
+        raise InputError(f"{path}: exists, and may not be written")
     return place
 
 
@@ -224,7 +224,7 @@ def _list_inside(value: Any) -> list[Any]:
 def _parse_finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"found {text[:20]}, which no number is large enough for")
+        raise ValueError(f"found {text[:20]}, which is too large for a number")
     return number
 
 

@@ -45,8 +45,8 @@ _NARROW_ACC_K = 64
 class Attributes:
     """The arguments of an operator other than its operands.
 
-    Reductions, softmax and cumsum have ``axis``, transpositions have the permutation ``perm``, and a dot has ``trans_a``
-    and ``trans_b``. ``pattern`` holds the bytes that a fill repeats, or the bytes of a constant.
+    Reductions, softmax and cumsum have ``axis``, transpositions have the permutation ``perm``, and a dot has
+    ``trans_a`` and ``trans_b``. ``pattern`` holds the bytes that a fill repeats, or the bytes of a constant.
     """
 
     axis: int | None = None

@@ -174,7 +174,7 @@ def _read_by_host(work: Work, memory: OperandMemory, acc: DType, private: bool) 
 
 def _operand(x: Operand | float) -> Operand:
     if not isinstance(x, Operand):
-        raise RunError(f"a number, {x}, where an operand in memory is needed")
+        raise RunError(f"found the number {x}, must be an operand in memory")
     return x
 
 

@@ -402,7 +402,7 @@ def _span(shape: Shape, itemsize: int, strides: Shape | None) -> int:
     if strides is None:
         return prod(shape) * itemsize
     if any(s < 0 for s in strides):
-        raise RunError(f"strides {strides} go backwards; a descriptor's strides are not negative")
+        raise RunError(f"strides {strides}: a descriptor's strides must not be negative")
     return itemsize + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if prod(shape) else 0
 
 

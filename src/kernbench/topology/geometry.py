@@ -1,8 +1,8 @@
 """The positions of all components in mm: x to the east, y to the south, from the north-west corner of the board.
 
 All positions are pure functions of the sizes in the spec. A cube's floorplan is in fractions of its sides. Routers are
-in the middle and UCIe ports at the middle of each edge. Each corner has PEs along the north or south edge and HBM slices
-along the west or east edge. The xbar of a corner is between them and the corner router.
+in the middle and UCIe ports at the middle of each edge. Each corner has PEs along the north or south edge, and HBM
+slices along the west or east edge. The xbar of a corner is between them and the corner router.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ def banks_can_be(hbm: HbmSpec) -> Iterator[Complaint]:
         yield _at("cube.hbm.timing", f"refresh takes {banks.refresh_share:.0%} of the time (refi_ns is too short)")
     column_ns, most_ns = banks.column_bus_ns or 0.0, banks.ccd_s_ns / banks.pcs_per_channel
     if column_ns > most_ns:
-        bound = f"{most_ns:g}: {banks.pcs_per_channel} for each burst (ccd_s_ns) is all that the row bus can carry"
+        bound = f"{most_ns:g}: {banks.pcs_per_channel} for each burst (ccd_s_ns) is the most that the row bus carries"
         yield _at("cube.hbm.timing", f"column_bus_ns is {column_ns:g}, must be at most {bound}")
     if banks.low >= banks.high:
         yield _at("cube.hbm.timing", f"low is {banks.low:g}, must be less than high, which is {banks.high:g}")

@@ -183,7 +183,7 @@ class PeMMU:
         if nbytes <= 0:
             return AddressFaultError(f"{access}: an access has at least 1")
         if not self._tensors:
-            return AddressFaultError(f"{access} is not mapped; no tensor is")
+            return AddressFaultError(f"{access} is not mapped; no tensor is mapped")
         near = min(self._tensors, key=lambda tensor: max(tensor.va_base - va, va + 1 - tensor.va_end))
         return AddressFaultError(f"{access} is not mapped: it {_miss(va, nbytes, near)} {_place(near)}")
 
