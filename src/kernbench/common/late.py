@@ -19,12 +19,12 @@ def late(module: str, name: str) -> Any:
     Use it for modules that are slow to import and that few runs need: a command, pictures, Parquet. The caller states
     the type.
     """
-    with put_off_stops():
+    with defer_stops():
         return vars(importlib.import_module(module))[name]
 
 
 @contextmanager
-def put_off_stops() -> Iterator[None]:
+def defer_stops() -> Iterator[None]:
     """Defer Ctrl-C and the limit of a run in seconds to the end of the block.
 
     If a stop interrupts the import of NumPy, NumPy raises ImportError and cannot be imported again. Triton's library

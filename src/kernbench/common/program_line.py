@@ -89,10 +89,10 @@ class SpawnException(RunError):  # noqa: N818 - the name users know
             self.exit_code = InputError.exit_code  # the input of the ranks was wrong
 
     def __str__(self) -> str:
-        return tell_all(self.errors)
+        return describe_failures(self.errors)
 
 
-def tell_all(errors: dict[int, BaseException]) -> str:
+def describe_failures(errors: dict[int, BaseException]) -> str:
     """Return the errors of ranks as text, a few lines for each rank."""
     return "\n".join(f"rank {rank} failed: {_describe_error(error)}" for rank, error in sorted(errors.items()))
 

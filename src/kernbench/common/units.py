@@ -73,7 +73,7 @@ def format_ns(ns: float) -> str:
     return f"{ns / 1e9:,.2f} s"
 
 
-def is_told(share: float) -> bool:
+def is_reported(share: float) -> bool:
     """Return True for a share that is more than 0 % when rounded to whole percent; reports omit smaller ones."""
     return f"{share:.0%}" != "0%"
 
