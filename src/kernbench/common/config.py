@@ -278,12 +278,12 @@ class _Edit:
     def _set_entry(self, path: Path, value: object, source: str) -> None:
         at: Any = self.data
         for end, part in enumerate(path[:-1], start=1):
-            _must_hold(at, path[: end - 1], part)
+            _check_entry(at, path[: end - 1], part)
             if isinstance(at, dict) and at.get(part) is None:
                 at[part] = {}
                 self._mark(path[:end], source)
             at = at[part]
-        _must_hold(at, path[:-1], path[-1])
+        _check_entry(at, path[:-1], path[-1])
         at[path[-1]] = value
         self.marks = {key: place for key, place in self.marks.items() if key[: len(path)] != path}
         self._mark(path, source)
@@ -292,7 +292,7 @@ class _Edit:
         self.marks[path] = YamlPlace(source, (0, 0), (0, 0))
 
 
-def _must_hold(container: object, path: Path, part: str | int) -> None:
+def _check_entry(container: object, path: Path, part: str | int) -> None:
     """Raise ValueError unless ``part`` can be an entry of ``container``, the entry at ``path``."""
     name = path_text(path) or "the file"
     if isinstance(part, str) and not isinstance(container, dict):

@@ -236,8 +236,8 @@ def meanings_of(model: type[BaseModel]) -> Mapping[str, str]:
     meanings: dict[str, str] = {}
     for cls in reversed(model.__mro__[: model.__mro__.index(BaseModel)]):
         body = _class_bodies(cls.__module__).get(cls.__qualname__, [])
-        for statement, behind in pairwise(body):
-            match statement, behind:
+        for statement, following in pairwise(body):
+            match statement, following:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                     meanings[name] = _plain(text)
     return meanings

@@ -329,7 +329,7 @@ def _softmax(x: Array, axis: int) -> Any:
     return e / np.sum(e, axis=axis, keepdims=True)
 
 
-def _sum_from_behind(x: Array, axis: int) -> Any:
+def _cumsum_reverse(x: Array, axis: int) -> Any:
     return np.flip(np.cumsum(np.flip(x, axis), axis), axis)
 
 
@@ -435,7 +435,7 @@ def _of_arrays() -> tuple[Operator, ...]:
         Operator("where", 3, "where", np.where),
         Operator("softmax", 1, "scan", _softmax),
         Operator("cumsum", 1, "scan", np.cumsum, np.cumsum),
-        Operator("cumsum_reverse", 1, "scan", _sum_from_behind, _sum_from_behind),
+        Operator("cumsum_reverse", 1, "scan", _cumsum_reverse, _cumsum_reverse),
         Operator("sum", 1, "reduce", np.sum, np.sum),
         Operator("max", 1, "reduce", np.max, np.max),
         Operator("min", 1, "reduce", np.min, np.min),

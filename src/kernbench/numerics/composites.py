@@ -124,7 +124,7 @@ class _OperandClaim:
     indexes: tuple[ExtentIndex[_OperandClaim], ...]
     runs: ByteRuns | None = None
 
-    def meets(self, other: ByteRuns) -> bool:
+    def overlaps(self, other: ByteRuns) -> bool:
         if self.runs is None:
             self.runs = ByteRuns.of(self.operand)
         return self.runs.common(other)[1] > 0
@@ -363,14 +363,14 @@ class TiledReplay:
 
 def _find_overlapping(operand: Operand, index: ExtentIndex[_OperandClaim]) -> list[_OperandClaim]:
     """Return the claims that overlap ``operand``: compare ranges first, and bytes only if ranges overlap."""
-    near: list[_OperandClaim] = []
+    candidates: list[_OperandClaim] = []
     for low, high in bounds(operand):
         if not index.misses(low, high):
-            near += index.find(low, high)
-    if not near:
-        return near
+            candidates += index.find(low, high)
+    if not candidates:
+        return candidates
     runs = ByteRuns.of(operand)
-    return [claim for claim in dict.fromkeys(near) if claim.meets(runs)]
+    return [claim for claim in dict.fromkeys(candidates) if claim.overlaps(runs)]
 
 
 def _groups(streams: Iterable[OpenComposite]) -> list[EntangledGroup]:

@@ -141,15 +141,15 @@ def _repeats(target: Operand) -> bool:
 def _one_after_another(op: Operator, old: Array, operands: Sequence[Array], target: Operand) -> Array:
     """Compute an atomic element by element; write the value before each change to ``old``, return those after it."""
     size, new, current = target.dtype.itemsize, np.empty_like(old), old.reshape(-1)
-    left: dict[int, Array] = {}
+    latest: dict[int, Array] = {}
     at = 0
     for pa, nbytes in target.segments:
         for i in range(nbytes // size):
             address = (pa + i * size) if pa != NOWHERE else -1 - at
             element = slice(at, at + 1)
-            current[element] = left.get(address, current[element])
+            current[element] = latest.get(address, current[element])
             result_element = compute(op, [current[element], *(x.reshape(-1)[element] for x in operands)], target.dtype)
-            left[address] = new.reshape(-1)[element] = result_element
+            latest[address] = new.reshape(-1)[element] = result_element
             at += 1
     return new
 

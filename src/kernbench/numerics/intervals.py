@@ -76,13 +76,13 @@ class ByteRuns:
 
     def common(self, other: ByteRuns) -> tuple[int, int]:
         """Return the first common address and the number of common bytes, or (0, 0) if there are none."""
-        behind = np.searchsorted(other.ends, self.starts, "right")
-        shared = behind < len(other.ends)
-        shared[shared] = other.starts[behind[shared]] < self.ends[shared]
+        successor = np.searchsorted(other.ends, self.starts, "right")
+        shared = successor < len(other.ends)
+        shared[shared] = other.starts[successor[shared]] < self.ends[shared]
         if not shared.any():
             return 0, 0
         i = int(np.argmax(shared))
-        first = max(int(self.starts[i]), int(other.starts[behind[i]]))
+        first = max(int(self.starts[i]), int(other.starts[successor[i]]))
         return first, int((other.below(self.ends) - other.below(self.starts)).sum())
 
     def below(self, addresses: Array) -> Array:
@@ -161,8 +161,8 @@ class ExtentIndex(Generic[T]):
             large.update(small)
             items = large
         items[low, high, item] = None
-        met = self._edges[2 * first : 2 * last]
-        self._edges[2 * first : 2 * last] = [min([low, *met[:1]]), max([high, *met[-1:]])]
+        merged = self._edges[2 * first : 2 * last]
+        self._edges[2 * first : 2 * last] = [min([low, *merged[:1]]), max([high, *merged[-1:]])]
         self._clusters[first:last] = [items]
 
     def discard(self, low: int, high: int, item: T) -> None:

@@ -194,18 +194,18 @@ def window(operand: Operand, first: tuple[int, ...], shape: tuple[int, ...]) -> 
     """Return the window of ``shape`` from element ``first`` of an operand without ragged edges."""
     steps = operand.byte_strides
     offset = sum(i * s for i, s in zip(first, steps, strict=True))
-    segments = _behind(operand.segments, offset)
+    segments = _skip_bytes(operand.segments, offset)
     address = segments[0][0] if segments else operand.address + offset
     nbytes = prod(shape) * operand.dtype.itemsize
     return replace(operand, address=address, nbytes=nbytes, shape=shape, strides=steps, segments=segments)
 
 
-def _behind(segments: tuple[tuple[int, int], ...], offset: int) -> tuple[tuple[int, int], ...]:
+def _skip_bytes(segments: tuple[tuple[int, int], ...], offset: int) -> tuple[tuple[int, int], ...]:
     """Return the segments without their first ``offset`` bytes."""
-    left: list[tuple[int, int]] = []
+    remaining: list[tuple[int, int]] = []
     for address, nbytes in segments:
         skipped = min(offset, nbytes)
         offset -= skipped
         if skipped < nbytes:
-            left.append((address + skipped, nbytes - skipped))
-    return tuple(left)
+            remaining.append((address + skipped, nbytes - skipped))
+    return tuple(remaining)

@@ -210,9 +210,9 @@ class Replay:
     def _read_beside(self, seq: int, work: Work, kind: int, time_ps: int) -> Array:
         """Compute a record while composites are in flight; first advance those with common bytes to the same event."""
         streams, event = self._streams, read_event(time_ps, seq)
-        behind = streams.writing(work.inputs if not work.params.epilogue else _operands(work))
-        if behind:
-            self._advance(behind, event)
+        groups = streams.writing(work.inputs if not work.params.epilogue else _operands(work))
+        if groups:
+            self._advance(groups, event)
         touched = [] if kind == _READ else streams.using(work.output)
         array = RULES[work.kind](work, self._memory, self._acc, kind == _READ or bool(touched))
         if touched:

@@ -148,9 +148,9 @@ def _routers(draft: _CubeDraft, noc: Grid) -> None:
         draft.add(PlannedPart(_router_name(xy), router, pos, xy=xy))
     link = cube.noc.link
     for index, side in product(range(len(noc)), FORWARD):
-        beyond = noc.neighbour(index, side)
-        if beyond is not None:
-            draft.join(_router_name(noc.xy(index)), _router_name(noc.xy(beyond)), link, "noc")
+        neighbour = noc.neighbour(index, side)
+        if neighbour is not None:
+            draft.join(_router_name(noc.xy(index)), _router_name(noc.xy(neighbour)), link, "noc")
 
 
 def _ucie(draft: _CubeDraft, noc: Grid, side: Side) -> None:

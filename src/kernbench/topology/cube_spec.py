@@ -49,7 +49,7 @@ class PeLayoutSpec(ConfigModel):
     pe_per_corner: PositiveCount
     """PEs at each corner."""
     corners: tuple[Corner, ...] = Field(min_length=1)
-    """Corners that have PEs; their order is the order of the numbers of PEs and HBM slices."""
+    """Corners with PEs, in the order in which PEs and HBM slices are numbered."""
 
     @property
     def pes(self) -> int:

@@ -113,9 +113,9 @@ def _io_to_cubes(draft: _GraphDraft, sip: int) -> None:
 def _cube_mesh(draft: _GraphDraft, sip: int) -> None:
     grid, link = draft.spec.sip.cube_mesh.grid, draft.spec.sip.links.cube_to_cube
     for cube, side in product(range(len(grid)), FORWARD):
-        beyond = grid.neighbour(cube, side)
-        if beyond is not None:
-            near, far = ucie_id(sip, cube, side), ucie_id(sip, beyond, OPPOSITE[side])
+        neighbour = grid.neighbour(cube, side)
+        if neighbour is not None:
+            near, far = ucie_id(sip, cube, side), ucie_id(sip, neighbour, OPPOSITE[side])
             draft.join(near, far, link, "cube_to_cube")
 
 

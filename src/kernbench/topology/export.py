@@ -249,9 +249,9 @@ def _clusters(graph: Graph) -> Iterator[str]:
     for node in sorted(graph.nodes.values(), key=_cluster_of):
         path = _cluster_of(node)
         shared = next((i for i, (a, b) in enumerate(zip(open_path, path, strict=False)) if a != b), None)
-        keep = min(len(open_path), len(path)) if shared is None else shared
-        yield from ("  " * depth + "}" for depth in range(len(open_path), keep, -1))
-        yield from (_open_cluster(path[: depth + 1]) for depth in range(keep, len(path)))
+        common_depth = min(len(open_path), len(path)) if shared is None else shared
+        yield from ("  " * depth + "}" for depth in range(len(open_path), common_depth, -1))
+        yield from (_open_cluster(path[: depth + 1]) for depth in range(common_depth, len(path)))
         open_path = path
         yield "  " * (len(path) + 1) + _dot_node(node)
     yield from ("  " * depth + "}" for depth in range(len(open_path), 0, -1))

@@ -61,7 +61,7 @@ class LinkSpec(ConfigModel):
     fifo: Literal["bounded", "unbounded"] = "bounded"
     """Kind of the FIFO at the receiving end: bounded (a full FIFO stops the link) or unbounded."""
     fifo_bytes: Size | None = None
-    """Size of the FIFO at the receiving end; null: the value of ``transport``."""
+    """Size of the FIFO at the receiving end; null: the size in ``transport``."""
 
     @property
     def unbounded(self) -> bool:
@@ -253,21 +253,21 @@ class AddressWindow:
         return self.offset + self.nbytes
 
 
-def windows(extra: Mapping[str, ExtraPart], behind: int) -> Iterator[AddressWindow]:
-    """Yield the windows of the memories in ``extra``, in order; the first starts at or after offset ``behind``."""
+def windows(extra: Mapping[str, ExtraPart], start: int) -> Iterator[AddressWindow]:
+    """Yield the windows of the memories in ``extra``, in order; the first starts at or after offset ``start``."""
     for name, part in extra.items():
         if part.bytes is not None:
-            window = AddressWindow(name, -(-behind // WINDOW_BYTES) * WINDOW_BYTES, part.bytes)
-            behind = window.end
+            window = AddressWindow(name, -(-start // WINDOW_BYTES) * WINDOW_BYTES, part.bytes)
+            start = window.end
             yield window
 
 
 def unreachable(extra: Mapping[str, ExtraPart]) -> list[str]:
     """Return the extra parts that are linked only to each other."""
-    left = dict(extra)
+    isolated = dict(extra)
     while True:
-        joined = [name for name, part in left.items() if any(link.to not in left for link in part.links)]
+        joined = [name for name, part in isolated.items() if any(link.to not in isolated for link in part.links)]
         if not joined:
-            return list(left)
+            return list(isolated)
         for name in joined:
-            del left[name]
+            del isolated[name]

@@ -50,5 +50,5 @@ class Grid:
 
     def neighbours(self, index: int, sides: Iterable[Side] = SIDES, *, wrap: bool = False) -> dict[Side, int]:
         """Return the next entry on each side that has one."""
-        beyond = {side: self.neighbour(index, side, wrap=wrap) for side in sides}
-        return {side: entry for side, entry in beyond.items() if entry is not None}
+        entries = {side: self.neighbour(index, side, wrap=wrap) for side in sides}
+        return {side: entry for side, entry in entries.items() if entry is not None}

@@ -456,11 +456,11 @@ def _link_problems(
 
 
 def _has_addresses(section: str, memories: Collection[AddressWindow], limit: int, owners: str) -> Iterator[Complaint]:
-    beyond = next((window for window in memories if window.end > limit), None)
-    if beyond is not None:
-        size = f"{format_size(beyond.nbytes)} from {format_size(beyond.offset)} on"
+    overflow = next((window for window in memories if window.end > limit), None)
+    if overflow is not None:
+        size = f"{format_size(overflow.nbytes)} from {format_size(overflow.offset)} on"
         rule = f"the {owners} have {format_size(limit)} of addresses, and each begins at a multiple of"
-        yield Complaint((section, "extra", beyond.name, "bytes"), f"{size}, but {rule} {format_size(WINDOW_BYTES)}")
+        yield Complaint((section, "extra", overflow.name, "bytes"), f"{size}, but {rule} {format_size(WINDOW_BYTES)}")
 
 
 # --- the size of a machine ------------------------------------------------------------------------------------------

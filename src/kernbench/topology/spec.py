@@ -327,8 +327,8 @@ def sip_ports(sips: SipsSpec, sip: int) -> tuple[SipPort, ...]:
     if sips.topology == "fully_connected":
         peers = (peer for peer in range(sips.count) if peer != sip)
         return tuple(SipPort(sip, index, None, peer) for index, peer in enumerate(peers))
-    beyond = sip_neighbours(sips, sip).items()
-    return tuple(SipPort(sip, index, side, peer) for index, (side, peer) in enumerate(beyond))
+    neighbours = sip_neighbours(sips, sip).items()
+    return tuple(SipPort(sip, index, side, peer) for index, (side, peer) in enumerate(neighbours))
 
 
 def fabric_links(sips: SipsSpec) -> Iterator[FabricLink]:

@@ -43,7 +43,7 @@ class SharedRanges:
         cached = self._by_va.get(mapping.va_base)
         return cached[1] if cached is not None and cached[0] is mapping else None
 
-    def keep(self, mapping: TensorMapping, ranges: list[MappedRange]) -> None:
+    def store(self, mapping: TensorMapping, ranges: list[MappedRange]) -> None:
         """Cache the ranges of ``mapping``."""
         self._by_va[mapping.va_base] = mapping, ranges
 
@@ -116,7 +116,7 @@ class PeMMU:
         first = mapped.at(va, self._fmt)
         if va + nbytes <= mapped.end:
             return ((first, nbytes),)
-        return ((first, mapped.end - va), *self._rest(mapped.end, va + nbytes))
+        return ((first, mapped.end - va), *self._segments_between(mapped.end, va + nbytes))
 
     def physical(self, va: int, nbytes: int) -> tuple[tuple[int, int], ...]:
         """Return ``segments`` with encoded addresses."""
@@ -127,7 +127,7 @@ class PeMMU:
                 return ((mapped.pa + va - mapped.start, nbytes),)
         return tuple([(pa.encode(), length) for pa, length in self.segments(va, nbytes)])
 
-    def _rest(self, va: int, end: int) -> list[tuple[PhysAddr, int]]:
+    def _segments_between(self, va: int, end: int) -> list[tuple[PhysAddr, int]]:
         parts = []
         while va < end:
             mapped = self._range_at(va, end - va)
@@ -159,7 +159,7 @@ class PeMMU:
             covered = offset + shard.nbytes
             ranges.append(MappedRange(base + offset, base + covered, shard.pa, end))
         if len(copies) == len(mapping.shards):
-            self._shared_ranges.keep(mapping, ranges)
+            self._shared_ranges.store(mapping, ranges)
         return ranges
 
     def _nearest(self, mapping: TensorMapping, copies: list[MappedShard]) -> MappedShard:
@@ -184,8 +184,8 @@ class PeMMU:
             return AddressFaultError(f"{access}: an access has at least 1")
         if not self._tensors:
             return AddressFaultError(f"{access} is not mapped; no tensor is mapped")
-        near = min(self._tensors, key=lambda tensor: max(tensor.va_base - va, va + 1 - tensor.va_end))
-        return AddressFaultError(f"{access} is not mapped: it {_miss(va, nbytes, near)} {_place(near)}")
+        nearest = min(self._tensors, key=lambda tensor: max(tensor.va_base - va, va + 1 - tensor.va_end))
+        return AddressFaultError(f"{access} is not mapped: it {_miss(va, nbytes, nearest)} {_place(nearest)}")
 
     def _where(self) -> str:
         return pe_part(self.sip, self.cube, self.pe, "pe_mmu")
@@ -199,14 +199,14 @@ def _place(tensor: TensorMapping) -> str:
     return f"tensor {tensor.name!r} ({tensor.va_base:#x}..{tensor.va_end:#x}, {tensor.nbytes} bytes)"
 
 
-def _miss(va: int, nbytes: int, near: TensorMapping) -> str:
+def _miss(va: int, nbytes: int, tensor: TensorMapping) -> str:
     """Return words for the way in which an access misses a tensor, and the number of bytes."""
-    if va < near.va_base:
-        return f"starts {near.va_base - va} bytes before"
-    if va >= near.va_end:
-        return f"starts {va - near.va_end} and ends {va + nbytes - near.va_end} bytes past the end of"
-    if va + nbytes > near.va_end:
-        return f"runs {va + nbytes - near.va_end} bytes past the end of"
+    if va < tensor.va_base:
+        return f"starts {tensor.va_base - va} bytes before"
+    if va >= tensor.va_end:
+        return f"starts {va - tensor.va_end} and ends {va + nbytes - tensor.va_end} bytes past the end of"
+    if va + nbytes > tensor.va_end:
+        return f"runs {va + nbytes - tensor.va_end} bytes past the end of"
     return "touches a part without a shard of"
 
 

@@ -111,7 +111,7 @@ AxisBounds = tuple[int, int]
 
 @value
 class Selection:
-    """The window to fetch for an index: ``tensor[index]`` is ``fetched[rest]``, with the elements of ``window``.
+    """The window to fetch for an index: ``tensor[index]`` is ``fetched[rest]``, where ``fetched`` is that window.
 
     ``dense``: the index selects every element of the window once, so a store need not fetch the window first.
     """

@@ -57,11 +57,11 @@ class CubeRoutes:
         route: list[str] = []
         here = src
         cubes = list(xy_cells(self._mesh.xy(at), self._mesh.xy(end)))
-        for cell, beyond in pairwise(cubes):
-            side = side_towards(cell, beyond)
+        for cell, next_cell in pairwise(cubes):
+            side = side_towards(cell, next_cell)
             leave = self._graph.node(ucie_id(sip, self._mesh.index(*cell), side))
             route.extend(self._within(here, leave))
-            here = self._graph.node(ucie_id(sip, self._mesh.index(*beyond), OPPOSITE[side]))
+            here = self._graph.node(ucie_id(sip, self._mesh.index(*next_cell), OPPOSITE[side]))
         return (*route, *self._within(here, dst))
 
     def to_io(self, src: Node) -> NodePath:
@@ -341,9 +341,9 @@ class RouteChoices:
             distances = self._distances[dst, classes] = {dst: 0}
             waiting = deque([dst])
             while waiting:
-                near = waiting.popleft()
-                for edge in self._graph.in_edges(near):
+                node_id = waiting.popleft()
+                for edge in self._graph.in_edges(node_id):
                     if edge.link_class in classes and edge.src not in distances:
-                        distances[edge.src] = distances[near] + 1
+                        distances[edge.src] = distances[node_id] + 1
                         waiting.append(edge.src)
         return distances

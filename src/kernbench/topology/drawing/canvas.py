@@ -72,12 +72,12 @@ class Canvas:
         colour: str = INK,
         bold: bool = False,
         align: Literal["left", "center"] = "center",
-        turned: bool = False,
+        rotated: bool = False,
     ) -> None:
-        """Write words centred at a point, or from the point on with ``align="left"``; ``turned`` writes upwards."""
+        """Write words centred at a point, or from the point on with ``align="left"``; ``rotated`` writes upwards."""
         label = self.axes.text(*at, words, fontsize=size, color=colour, ha=align, va="center", zorder=TEXT)
         label.set_fontweight("bold" if bold else "normal")
-        label.set_rotation(90.0 if turned else 0.0)
+        label.set_rotation(90.0 if rotated else 0.0)
         if align == "left":
             label.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 1.0})
 
@@ -94,7 +94,7 @@ class Canvas:
         upright = size[1] > 1.5 * size[0]
         size_pt = self.fitting(size[::-1] if upright else size, words, largest)
         if size_pt:
-            self.text(at, words, size_pt, bold=bold, turned=upright)
+            self.text(at, words, size_pt, bold=bold, rotated=upright)
 
     def pen(self, width: float) -> float:
         """Return a line width in points, thinner if a millimetre is small on the page."""
