@@ -72,7 +72,7 @@ class HbmTiming(ExtendedModel):
     wtr_ns: Duration = 13.8
     """Time from a write to a read: CWL, burst and tWTR_L."""
     rfc_ns: Duration = 350.0
-    """tRFC: a refresh."""
+    """tRFC: duration of a refresh."""
     refi_ns: float = Field(default=3900.0, gt=0, le=1e12)
     """tREFI: between refreshes."""
     drain: float = Field(default=0.7, ge=0, le=1)
