@@ -110,7 +110,7 @@ def test_past_the_limit_a_line_says_so_and_reading_is_an_error(kernbench: Run, l
     ("options", "message"),
     [
         (("--zeros",), "give --no-data --zeros"),
-        (("--no-data", "--keep", "1GiB"), "--keep says how much data is kept"),
+        (("--no-data", "--keep", "1GiB"), "--keep limits the stored data"),
         (("--no-data", "--verify-data"), "--no-data and --verify-data, which needs data: give one"),
         (("--keep", "much"), "--keep: 'much' is not a size"),
     ],

@@ -58,7 +58,7 @@ def fifo(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_pipe_is_refused(kernbench: Run, fifo: str, command: tuple[str, ...]) -> None:
     said = refused(kernbench, command, fifo)
-    assert "Is a pipe; only regular files of at most 16 MB are read: write what comes out of it into a file" in said
+    assert "Is a pipe; only regular files of at most 16 MB are read: write its output to a file" in said
 
 
 @pytest.mark.parametrize(

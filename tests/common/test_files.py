@@ -36,7 +36,7 @@ def test_what_has_no_end_or_no_content_is_refused(tmp_path: Path) -> None:
     assert why_not("/dev/zero") == f"cannot be read: Is a device{allowed}"
     assert why_not(tmp_path) == f"cannot be read: Is a directory{allowed}"
     for name in ("fifo", "link"):
-        pipe = f"cannot be read: Is a pipe{allowed}: write what comes out of it into a file, and name that"
+        pipe = f"cannot be read: Is a pipe{allowed}: write its output to a file, and pass that file"
         assert why_not(tmp_path / name) == pipe
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
@@ -91,7 +91,7 @@ def test_what_is_no_file_is_not_written(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path / "kept")  # whoever runs this may do all
     (tmp_path / "kept").touch()
     assert why_not(tmp_path / "kept") == "cannot be read: Permission denied"
-    with pytest.raises(InputError, match="is there, and may not be written"):
+    with pytest.raises(InputError, match="exists, and may not be written"):
         writable(tmp_path / "kept")
     with pytest.raises(InputError, match="is no regular file"):  # behind the link there may be one
         writable("/dev/stdout")

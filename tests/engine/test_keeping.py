@@ -312,7 +312,7 @@ def test_what_the_user_says_becomes_a_policy(options: Any, asked: Any, expected:
         ({"data": False}, {"sanitize": True}, "--no-data and --sanitize, which needs data"),
         ({"zeros": True}, {}, "give --no-data --zeros"),
         ({"data": True, "zeros": True}, {}, "give --no-data --zeros"),
-        ({"data": False, "keep": "1MiB"}, {}, "--keep says how much data is kept"),
+        ({"data": False, "keep": "1MiB"}, {}, "--keep limits the stored data"),
         ({"keep": "1MiB"}, {"sanitize": True}, "leave --keep out"),
         ({"keep": "lots"}, {}, "lots"),
     ],

@@ -325,7 +325,7 @@ def test_files_that_are_no_results(tmp_path: Path, name: str, content: str | Non
         ('"5"', "not what kernbench run --json prints: sim_ns: found '5', must be a plain number, in ns"),
         ("null", "not what kernbench run --json prints: sim_ns: found nothing, must be a number"),
         ("NaN", "not JSON: found NaN, which JSON does not have"),
-        ("1e999", "not JSON: found 1e999, which no number is large enough for"),
+        ("1e999", "not JSON: found 1e999, which is too large for a number"),
     ],
 )
 def test_a_run_whose_time_is_no_number(tmp_path: Path, sim_ns: str, message: str) -> None:

@@ -231,7 +231,7 @@ def test_sums_are_kept_in_floats_only() -> None:
         ("math", "frobnicate", (place(0),), place(64), "unknown operator 'frobnicate'"),
         ("dma_read", "", (place(0),), place(64, (8,), F16), "does not convert"),
         ("dma_read", "", (place(0, valid=(5,)),), place(64), "not within the shape"),
-        ("dma_read", "", (place(0, segments=((0, 12),)),), place(64), "segments that hold 12"),
+        ("dma_read", "", (place(0, segments=((0, 12),)),), place(64), "segments with 12 bytes"),
         ("memory_write", "", (), place(0), "neither data nor a pattern"),
     ],
 )

@@ -389,7 +389,7 @@ def test_an_error_without_a_text_is_told(torch):
 
     with pytest.raises(SpawnException) as caught:
         torch.multiprocessing.spawn(program)
-    assert "rank 0 failed: SpeechlessError: (its text cannot be had: RuntimeError)" in str(caught.value)
+    assert "rank 0 failed: SpeechlessError: (its text is not available: RuntimeError)" in str(caught.value)
 
 
 def test_a_stopped_rank_that_swallows_its_end_is_left(torch):

@@ -223,7 +223,7 @@ FAILURES: list[tuple[Any, type[Exception], str]] = [
     (raises_what_is_no_error, RunError, "left by Odd: odd"),
     (cancelled, RunError, "left by CancelledError$"),
     (kernel_raises_what_is_no_error, RunError, "left by GeneratorExit"),
-    (rank_raises_without_text, SpawnException, r"Mute: \(its text cannot be had: RuntimeError\)"),
+    (rank_raises_without_text, SpawnException, r"Mute: \(its text is not available: RuntimeError\)"),
     (leaves_with_what_cannot_be_shown, ProgramExitError, r"left by sys.exit\(a Code\)"),
     (nothing, RunError, "submitted no request"),
     (limited, RunError, "long enough"),

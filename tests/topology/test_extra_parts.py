@@ -234,7 +234,7 @@ def test_parts_that_hang_on_each_other_only_are_refused(default_text: str, parts
     with pytest.raises(ConfigError) as caught:
         machine(default_text, parts, a, b)
     found = str(caught.value)
-    assert "cube.extra.scratch.links: no way leads from it to the parts of the cube: only to extra parts" in found
+    assert "cube.extra.scratch.links: no route leads to the parts of the cube, only to extra parts" in found
     assert "cube.extra.spare.links[0].to: scratch lists this link already; it goes both ways" in found
 
 

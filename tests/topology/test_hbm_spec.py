@@ -66,7 +66,7 @@ def test_ideal_is_as_packaged_whatever_else_was_left_out():
             ["cube.hbm.timing={groups: 3}"],
             "cube.hbm.timing: group has 3 values, must be a power of two where something",
         ),
-        (["cube.hbm.timing={groups: 3}", "cube.hbm.mapping=hash"], "cube.hbm.mapping: group has 3 values; folded"),
+        (["cube.hbm.timing={groups: 3}", "cube.hbm.mapping=hash"], "cube.hbm.mapping: group has 3 values; only pc"),
         (["cube.hbm.timing={rcns: 50}"], "timing.rcns: unknown key 'rcns'; did you mean 'rc_ns'? allowed here: stacks"),
         (["cube.hbm.timing={column_bus_ns: 0.7}"], "column_bus_ns is 0.7, must be at most 0.625: 2 for each burst"),
         (["cube.hbm.timing={refi_ns: 400}"], "refresh takes 104% of the time"),

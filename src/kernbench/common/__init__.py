@@ -1,3 +1,3 @@
-"""The vocabulary of every room: units, ids, types, operators, errors; and the version, whose one source is here."""
+"""Definitions that every package uses: units, ids, types, operators, errors, and the version."""
 
 __version__ = "0.2.0"

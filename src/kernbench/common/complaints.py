@@ -1,6 +1,6 @@
-"""Complaints about entries of a configuration, in words for a reader: pydantic's findings as "found X, must be Y".
+"""Complaints about entries of a configuration: pydantic's errors, worded as "found X, must be Y".
 
-A complaint has a path and no place; ``config.Document`` knows the places.
+A complaint has the path of an entry; ``config.Document`` adds its line and column.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Complaint:
 
 
 class Rejected(ValueError):  # noqa: N818 - it says what happened to the entry, like pydantic's own errors
-    """Raised by a model's validator that has something to say about several entries, or about one below its own."""
+    """Raised by a model's validator that complains about several entries, or about an entry below its field."""
 
     def __init__(self, complaints: Iterable[Complaint]) -> None:
         self.complaints = tuple(complaints)
@@ -36,7 +36,7 @@ class Rejected(ValueError):  # noqa: N818 - it says what happened to the entry, 
 
 
 def show(value: object) -> str:
-    """Return ``value`` as a reader of YAML would write it, cut to a line."""
+    """Return ``value`` as YAML writes it, cut to 60 characters."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -48,31 +48,31 @@ def show(value: object) -> str:
 
 
 def one_line(text: object, longest: int = 300) -> str:
-    """Return a text of others on one line, cut to ``longest``."""
+    """Return a text on one line, cut to ``longest`` characters."""
     line = " ".join(str(text).split())
     return line if len(line) <= longest else f"{line[: longest - 3]}..."
 
 
 def one_of(names: Iterable[object]) -> str:
-    """Return names with commas between."""
+    """Return the names, separated by commas."""
     return ", ".join(str(name) for name in names)
 
 
 def explain(model: type[BaseModel], data: object, error: ValidationError) -> list[Complaint]:
-    """Return every finding of ``error``, which came of validating ``data`` as ``model``."""
-    found: list[Complaint] = []
+    """Return a complaint for every entry of ``error``, the error of validating ``data`` as ``model``."""
+    complaints: list[Complaint] = []
     items = [(item, _trim_path(data, item["loc"])) for item in error.errors(include_url=False)]
     previous: Path | None = None
     for item, path in items:
         wrong_shape = item["type"] in _SHAPES
         if (wrong_shape or item["type"] == "too_short") and any(_is_below(other, path) for _, other in items):
-            continue  # an entry of it is wrong: it was meant so, and only entries that are right were counted
+            continue  # an error inside the container shows that its type was meant; counts include valid entries only
         if wrong_shape and path == previous:
-            found[-1] = _add_shape(found[-1], item)
+            complaints[-1] = _add_shape(complaints[-1], item)
         else:
-            found.extend(c for c in _explain_one(model, data, item) if c not in found)
+            complaints.extend(c for c in _explain_one(model, data, item) if c not in complaints)
         previous = path if wrong_shape else None
-    return found
+    return complaints
 
 
 def _is_below(path: Path, other: Path) -> bool:
@@ -81,7 +81,7 @@ def _is_below(path: Path, other: Path) -> bool:
 
 
 def _add_shape(complaint: Complaint, item: ErrorDetails) -> Complaint:
-    """Return the complaint about an entry that can have one of several shapes, with a further one of them."""
+    """Return the complaint with a further type that the entry may have."""
     shape = _WORDS[item["type"]](item, complaint.path).removeprefix("must be ")
     return replace(complaint, message=f"{complaint.message}, or {shape}")
 
@@ -110,7 +110,7 @@ def _explain_unknown_key(model: type[BaseModel], data: object, loc: Path) -> Com
 
 
 def _trim_path(data: object, loc: Path) -> Path:
-    """Return ``loc`` without the labels that pydantic puts in for unions and keys: only steps that the data has."""
+    """Return the steps of ``loc`` that exist in the data, without pydantic's labels for unions and keys."""
     path: list[str | int] = []
     for part in loc:
         if entry_exists(data, part):
@@ -137,8 +137,8 @@ def _reword(message: str) -> str:
 def _explain_number(item: ErrorDetails, path: Path) -> str:
     name = next((str(part) for part in reversed(path) if isinstance(part, str)), "")
     unit = unit_of_key(name)
-    what = "a whole number" if item["type"].startswith("int") else "a number"
-    return f"must be a plain number, in {unit}" if unit and isinstance(item["input"], str) else f"must be {what}"
+    expected = "a whole number" if item["type"].startswith("int") else "a number"
+    return f"must be a plain number, in {unit}" if unit and isinstance(item["input"], str) else f"must be {expected}"
 
 
 def _explain_literal(item: ErrorDetails, path: Path) -> str:  # noqa: ARG001 - one signature for the table below
@@ -163,7 +163,7 @@ _SHAPES = {
     *("int_type", "float_type", "string_type", "bool_type", "literal_error", "enum"),
     *("model_type", "model_attributes_type", "dict_type", "list_type", "tuple_type"),
 }
-"""Kinds of errors about a whole entry: it is not a number, a text, a list … at all."""
+"""Pydantic's error types for an entry of the wrong type: no number, no text, no list …"""
 
 _WORDS: dict[str, Callable[[ErrorDetails, Path], str]] = {
     "greater_than": _bound("must be greater than", "gt"),

@@ -1,8 +1,8 @@
-"""YAML files as typed values, with the line and column of whatever is wrong in them.
+"""YAML files as typed values, with the line and column of every problem.
 
-``load_document`` reads, ``apply_overrides`` applies ``--set``, ``validate`` gives a frozen model or raises a
-``ConfigError`` that carries every problem at once. Nothing here knows which file it reads: the topology, ``ccl.yaml``,
-bench parameters and sweep grids all come through.
+``load_document`` reads a file and ``apply_overrides`` applies ``--set``. ``validate`` returns a frozen model or raises
+a ``ConfigError`` with all problems. The code serves every file: the topology, ``ccl.yaml``, bench parameters and sweep
+grids.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
     "validate",
 ]
 
-# Quantities: their bounds keep simulated time far from the end of the clock.
+# The bounds of these quantities keep simulated time far below the clock's limit.
 LEAST_RATE = 1e-6
 
 
@@ -78,23 +78,24 @@ _ROOT = (1, 1)
 
 
 class ConfigModel(BaseModel):
-    """Base of every typed section: unknown keys are errors, values never change, numbers are finite."""
+    """Base of every typed section: unknown keys are errors, values are immutable, numbers are finite."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def as_mapping(self) -> Mapping[str, Any]:
-        """Return the section under the names of its file, with every default.
+        """Return the section as a mapping by YAML key, with every default.
 
-        Mappings are read-only and lists are tuples, all the way.
+        Mappings are read-only and lists are tuples, at every level.
         """
-        found: Mapping[str, Any] = _read_only(self.model_dump(mode="json"))
-        return found
+        content: Mapping[str, Any] = _read_only(self.model_dump(mode="json"))
+        return content
 
 
 class ExtendedModel(ConfigModel):
-    """A section with keys that came after 0.2.0: plain data have these only where they differ from their defaults.
+    """A section with keys that were added after 0.2.0.
 
-    So machines keep the digests that they had before, and their sweeps go on.
+    Its plain data omit such a key where it has its default. Digests of older machines therefore stay the same, and
+    their sweeps can be resumed.
     """
 
     later_keys: ClassVar[frozenset[str]]
@@ -116,7 +117,7 @@ def _read_only(value: Any) -> Any:
 
 @value
 class Document:
-    """A parsed file: plain data, and where each entry stands. ``problems`` are those of the YAML itself."""
+    """A parsed file: plain data, and the place of each entry. ``problems`` are the errors of the YAML syntax."""
 
     source: str
     data: dict[str, Any]
@@ -133,14 +134,14 @@ class Document:
         return at
 
     def place(self, path: Path) -> YamlPlace:
-        """Return the place of ``path``: its own, else that of the nearest entry around it."""
+        """Return the place of the entry at ``path``, or that of the nearest entry around it."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.marks:
                 return self.marks[path[:end]]
         return YamlPlace(self.source, _ROOT, _ROOT)
 
     def problem(self, complaint: Complaint) -> Problem:
-        """Return the complaint with the place in the file."""
+        """Return the complaint with its place in the file."""
         place = self.place(complaint.path)
         line, column = place.key if complaint.at_key or complaint.path not in self.marks else place.value
         at = path_text(complaint.path)
@@ -149,14 +150,14 @@ class Document:
 
 @value
 class CheckedSection(Generic[M]):
-    """The result of checking a section: its model when nothing is wrong with it, else the complaints."""
+    """The result of checking a section: its model if it is valid, else the complaints."""
 
     value: M | None
     complaints: tuple[Complaint, ...] = ()
 
 
 def load_document(path: str | os.PathLike[str]) -> Document:
-    """Read and parse a file. Raises ConfigError when it cannot be read, is not UTF-8, or is not a YAML mapping."""
+    """Read and parse a file. Raises ConfigError if it cannot be read, is not UTF-8, or is not a YAML mapping."""
     source = os.fspath(path)
     try:
         text = read_input(path).decode("utf-8-sig")
@@ -168,13 +169,16 @@ def load_document(path: str | os.PathLike[str]) -> Document:
 
 
 def _find_spot(error: UnicodeDecodeError) -> tuple[int, int]:
-    """Return line and column, the latter in bytes, of the byte that could not be decoded."""
+    """Return the line and the column, counted in bytes, of the byte that could not be decoded."""
     before = error.object[: error.start]
     return before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
 
 
 def parse_document(text: str, source: str) -> Document:
-    """Parse YAML whose root is a mapping. Raises ConfigError for what is not; repeated keys stay in ``problems``."""
+    """Parse YAML whose root is a mapping; repeated keys become ``problems``.
+
+    Raises ConfigError if the root is anything else.
+    """
     content = read_yaml(text, source)
     if content.data is None and not content.problems:
         _fail(source, "the file is empty; a mapping of keys was expected", _ROOT)
@@ -190,10 +194,10 @@ def _fail(source: str, message: str, at: tuple[int, int] = (0, 0)) -> NoReturn:
 
 
 def read_model(model: type[M], data: object, context: object = None) -> M:
-    """Return ``data`` as a ``model``, strictly: texts and booleans are no numbers; lists become tuples.
+    """Return ``data`` as a ``model``; texts and booleans are not accepted as numbers, and lists become tuples.
 
-    Going through JSON is what makes pydantic strict about values and lenient about containers, which is what YAML
-    needs. ``context`` reaches the validators that ask for it. Raises pydantic's ValidationError.
+    The detour through JSON makes pydantic strict about values and lenient about containers, as YAML needs.
+    Validators receive ``context``. Raises pydantic's ValidationError.
     """
     return model.model_validate_json(json.dumps(data, default=str), strict=True, context=context)
 
@@ -204,19 +208,19 @@ def check(document: Document, model: type[M], at: Path = (), context: object = N
     try:
         return CheckedSection(read_model(model, data, context))
     except ValidationError as error:
-        found = explain(model, data, error)
-    return CheckedSection(None, tuple(Complaint((*at, *c.path), c.message, c.at_key) for c in found))
+        complaints = explain(model, data, error)
+    return CheckedSection(None, tuple(Complaint((*at, *c.path), c.message, c.at_key) for c in complaints))
 
 
 def report(document: Document, complaints: Iterable[Complaint]) -> None:
-    """Raise ConfigError with the document's own problems and the complaints, in file order; nothing: return."""
+    """Raise ConfigError with the document's problems and the complaints, in file order, if there are any."""
     problems = problems_of(document, complaints)
     if problems:
         raise ConfigError(problems)
 
 
 def problems_of(document: Document, complaints: Iterable[Complaint]) -> tuple[Problem, ...]:
-    """Return the document's own problems and the complaints, each once, in file order."""
+    """Return the document's problems and the complaints, without duplicates, in file order."""
     problems = dict.fromkeys([*document.problems, *map(document.problem, complaints)])
     return tuple(sorted(problems, key=lambda p: (p.line == 0, p.line, p.column)))
 
@@ -230,16 +234,16 @@ def validate(document: Document, model: type[M], context: object = None) -> M:
 
 
 def path_of(text: str) -> Path:
-    """Return ``a.b[1].c`` as ``("a", "b", 1, "c")``; ValueError when it is no such path."""
+    """Return ``a.b[1].c`` as ``("a", "b", 1, "c")``. Raises ValueError if ``text`` is no such path."""
     if not _SET_PATH.fullmatch(text):
         raise ValueError(f"{text!r} is not a path; write it like cube.pe_layout.corners[1]")
     return tuple(int(index) if index else name for index, name in _STEP.findall(text))
 
 
 def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
-    """Return a copy with each ``path=value`` put in; values are YAML scalars or flow collections (``[NW, NE]``).
+    """Return a copy with each ``path=value`` applied; values are YAML scalars or flow collections (``[NW, NE]``).
 
-    Validation finds out later if the path has a meaning. Raises ConfigError for texts that are no overrides.
+    Raises ConfigError for texts that are no overrides. Validation checks later that the path is a key.
     """
     edit = _Edit(document.source, deepcopy(document.data), dict(document.marks))
     problems = [problem for text in overrides for problem in edit.apply(text)]
@@ -274,12 +278,12 @@ class _Edit:
     def _set_entry(self, path: Path, value: object, source: str) -> None:
         at: Any = self.data
         for end, part in enumerate(path[:-1], start=1):
-            _must_hold(at, path[: end - 1], part)
+            _check_entry(at, path[: end - 1], part)
             if isinstance(at, dict) and at.get(part) is None:
                 at[part] = {}
                 self._mark(path[:end], source)
             at = at[part]
-        _must_hold(at, path[:-1], path[-1])
+        _check_entry(at, path[:-1], path[-1])
         at[path[-1]] = value
         self.marks = {key: place for key, place in self.marks.items() if key[: len(path)] != path}
         self._mark(path, source)
@@ -288,8 +292,8 @@ class _Edit:
         self.marks[path] = YamlPlace(source, (0, 0), (0, 0))
 
 
-def _must_hold(container: object, path: Path, part: str | int) -> None:
-    """Raise ValueError unless ``part`` can be an entry of ``container``, which stands at ``path``."""
+def _check_entry(container: object, path: Path, part: str | int) -> None:
+    """Raise ValueError unless ``part`` can be an entry of ``container``, the entry at ``path``."""
     name = path_text(path) or "the file"
     if isinstance(part, str) and not isinstance(container, dict):
         raise ValueError(f"{name} is {show(container)}, which has no key {part!r}")

@@ -1,7 +1,7 @@
-"""Describe the keys of a configuration: docstrings below its fields, types, units, defaults and bounds.
+"""Descriptions of the keys of a configuration: docstrings below its fields, types, units, defaults and bounds.
 
-A model is walked along the values of a machine at hand, if there is one: they say which keys there are where a type
-leaves that open, as ``attrs`` of a user's class does.
+The walk through a model follows the values of a machine, if there is one. Where a type leaves the keys open, as
+``attrs`` of a user's class does, the values say which keys exist.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Schema = Mapping[str, Any]
 
 @value(kw_only=True)
 class ConfigKey:
-    """A key: what it means, and what may stand there.
+    """A key: its meaning and its allowed values.
 
-    ``type`` and ``allowed`` are in words, ``choices`` the names that are allowed. ``content``: what the machine at hand
-    has, if it is ``present`` there; a section has none. ``entries``: the keys below a key that was asked for.
+    ``type`` and ``allowed`` are words, ``choices`` are the allowed names. ``content`` is the value in the current
+    machine if the key is ``present`` there; a section has none. ``entries`` are the keys below the requested key.
     """
 
     path: str
@@ -60,16 +60,16 @@ class ConfigKey:
 
     @property
     def default_text(self) -> str:
-        """The default as YAML has it, ``required`` where there is none; nothing for a section."""
+        """The default as YAML text, ``required`` if there is none; empty for a section."""
         return "" if self.section else "required" if self.required else self._write(self.default)
 
     @property
     def content_text(self) -> str:
-        """The content as YAML has it; nothing for a section, and for what is not there."""
+        """The content as YAML text; empty for a section and for a key that is not present."""
         return "" if self.section or not self.present else self._write(self.content)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the key, and those below it, as plain data."""
+        """Return the key and the keys below it as plain data."""
         return {
             "path": self.path,
             "meaning": self.meaning,
@@ -80,7 +80,7 @@ class ConfigKey:
             "allowed": self.allowed or None,
             "choices": list(self.choices),
             "value": self.content,
-            "keys": [each.to_dict() for each in self.entries],
+            "keys": [entry.to_dict() for entry in self.entries],
         }
 
     def _write(self, content: Any) -> str:
@@ -89,9 +89,9 @@ class ConfigKey:
 
 
 def describe_key(model: type[BaseModel], path: str = "", content: BaseModel | None = None) -> ConfigKey:
-    """Return what the key at ``path`` means, and those below it; of the whole file when there is no path.
+    """Return the description of the key at ``path`` and of the keys below it; an empty path means the whole file.
 
-    InputError for what is no path; UnknownNameError, with the keys that are there, for one that leads nowhere.
+    Raises InputError if ``path`` is no path, and UnknownNameError, which lists the keys, if it leads to no key.
     """
     try:
         steps = path_of(path) if path else ()
@@ -99,11 +99,11 @@ def describe_key(model: type[BaseModel], path: str = "", content: BaseModel | No
         raise InputError(str(error)) from error
     root = entry = _KeyEntry((), model, content=content)
     for end, part in enumerate(steps):
-        found = entry.child(part)
-        if found is None:
+        child = entry.child(part)
+        if child is None:
             raise _unknown_key(root, entry, steps[end:])
-        entry = found
-    return replace(entry.describe(), entries=tuple(each.describe() for each in entry.list_below()))
+        entry = child
+    return replace(entry.describe(), entries=tuple(child_entry.describe() for child_entry in entry.list_below()))
 
 
 def list_paths(model: type[BaseModel], content: BaseModel | None = None) -> list[str]:
@@ -113,7 +113,7 @@ def list_paths(model: type[BaseModel], content: BaseModel | None = None) -> list
 
 @value
 class _KeyEntry:
-    """A place in a configuration: its type with its bounds, its docstring, its default, and what stands there."""
+    """An entry of a configuration: its type with bounds, its docstring, its default, and its content."""
 
     path: Path
     annotation: Any
@@ -123,23 +123,23 @@ class _KeyEntry:
 
     @property
     def model(self) -> type[BaseModel] | None:
-        """The model of a section: that of its content, which may know more than the annotation."""
+        """The model of a section: the type of its content, which may be more specific than the annotation."""
         return type(self.content) if isinstance(self.content, BaseModel) else find_model(self.annotation)
 
     @property
     def has_value(self) -> bool:
-        """True for what can be more than a section: a number, a name, a list."""
+        """True for an entry that can be a number, a name or a list, not only a section."""
         return any(
-            find_model(each) is None and mapping_types(each) is None and each is not NoneType
-            for each in alternatives(self.annotation)
+            find_model(alternative) is None and mapping_types(alternative) is None and alternative is not NoneType
+            for alternative in alternatives(self.annotation)
         )
 
     def children(self) -> dict[str, _KeyEntry]:
-        """Return the entries of a section by key; of a mapping, those that the content has."""
+        """Return the entries of a section by key; a mapping has the entries of its content."""
         model = self.model
         if model is None:
             names = self.content if isinstance(self.content, Mapping) else ()
-            return {name: found for name in names if (found := self._entry_of_mapping(name)) is not None}
+            return {name: entry for name in names if (entry := self._entry_of_mapping(name)) is not None}
         content = dict(self.content) if isinstance(self.content, BaseModel) else {}
         meanings = meanings_of(model)
         return {
@@ -154,7 +154,7 @@ class _KeyEntry:
         }
 
     def child(self, part: str | int) -> _KeyEntry | None:
-        """Return the entry of a key or an index; None for one that cannot be there."""
+        """Return the entry of a key or an index, or None if no such entry can exist."""
         if isinstance(part, str):
             return self.children().get(part) or self._entry_of_mapping(part)
         inner = item_type(self.annotation)
@@ -163,7 +163,7 @@ class _KeyEntry:
         return None if inner is None else _KeyEntry((*self.path, part), inner, self.meaning, content=content)
 
     def list_below(self) -> Iterator[_KeyEntry]:
-        """Yield the entries to show below this one: its own, or those that an item of it would have."""
+        """Yield the entries to show below this one: its children, or those of one of its items."""
         children = self.children()
         if not children:
             mapping, item = mapping_types(self.annotation), self.child(0)
@@ -188,9 +188,9 @@ class _KeyEntry:
         return _KeyEntry((*self.path, name), types[1], self.meaning, content=content)
 
     def describe(self) -> ConfigKey:
-        """Return what a reader wants to know."""
+        """Return the description of the entry for a reader."""
         schema = TypeAdapter(self.annotation).json_schema()
-        shapes = [_resolve(each, schema) for each in schema.get("anyOf", [schema])]
+        shapes = [_resolve(alternative, schema) for alternative in schema.get("anyOf", [schema])]
         units = (unit_of_key(part) for part in reversed(self.path) if isinstance(part, str))
         unit = next(filter(None, units), "") if self.has_value else ""
         model = self.model
@@ -210,16 +210,16 @@ class _KeyEntry:
         )
 
 
-def _unknown_key(root: _KeyEntry, entry: _KeyEntry, rest: Path) -> InputError:
-    """Return the error for a path whose ``rest`` leads nowhere from ``entry``."""
+def _unknown_key(root: _KeyEntry, entry: _KeyEntry, remaining: Path) -> InputError:
+    """Return the error for a path that ends at ``entry``, which has no entry at ``remaining``."""
     place, keys = path_text(entry.path), tuple(entry.children())
     if not keys:
-        return InputError(f"{place} has no key {path_text(rest[:1])!r}: it is a {entry.describe().type}")
-    wanted = f".{path_text(rest)}."
-    paths = [f".{path_text(each.path)}." for each in root.leaves()]
+        return InputError(f"{place} has no key {path_text(remaining[:1])!r}: it is a {entry.describe().type}")
+    wanted = f".{path_text(remaining)}."
+    paths = [f".{path_text(leaf.path)}." for leaf in root.leaves()]
     same = dict.fromkeys(path[1 : path.index(wanted) + len(wanted) - 1] for path in paths if wanted in path)
     hint = f"elsewhere: {', '.join(list(same)[:3])}" if same else ""
-    return UnknownNameError(f"key of {place}:" if place else "key", path_text(rest[:1]), keys, hint)
+    return UnknownNameError(f"key of {place}:" if place else "key", path_text(remaining[:1]), keys, hint)
 
 
 def _is_valid(annotation: Any, name: str) -> bool:
@@ -232,20 +232,20 @@ def _is_valid(annotation: Any, name: str) -> bool:
 
 @cache
 def meanings_of(model: type[BaseModel]) -> Mapping[str, str]:
-    """Return the docstrings below the fields of a model and its bases, by field; those without one are left out."""
-    found: dict[str, str] = {}
+    """Return the docstrings below the fields of a model and its bases, by field; fields without one are omitted."""
+    meanings: dict[str, str] = {}
     for cls in reversed(model.__mro__[: model.__mro__.index(BaseModel)]):
         body = _class_bodies(cls.__module__).get(cls.__qualname__, [])
-        for statement, behind in pairwise(body):
-            match statement, behind:
+        for statement, following in pairwise(body):
+            match statement, following:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    found[name] = _plain(text)
-    return found
+                    meanings[name] = _plain(text)
+    return meanings
 
 
 @cache
 def _class_bodies(module: str) -> Mapping[str, list[ast.stmt]]:
-    """Return the statements of each class at the top of a module; nothing when it has no source."""
+    """Return the statements of each top-level class of a module; empty if the module has no source."""
     file = vars(sys.modules[module]).get("__file__") if module in sys.modules else None
     if file is None or not FilePath(file).is_file():
         return {}
@@ -258,7 +258,7 @@ def _plain(text: str) -> str:
 
 
 def _resolve(shape: Schema, schema: Schema) -> Schema:
-    """Return a part of a JSON schema with its reference followed."""
+    """Return a part of a JSON schema with its reference resolved."""
     reference = shape.get("$ref")
     resolved: Schema = shape if reference is None else schema["$defs"][reference.rpartition("/")[2]]
     return resolved
@@ -287,7 +287,7 @@ def _choices(shape: Schema) -> tuple[str, ...]:
 
 
 def _describe_bounds(shape: Schema, unit: str) -> str:
-    """Return what is allowed of a number, a name or the items of a list, in words."""
+    """Return the bounds or names allowed for a number, a name or the items of a list, in words."""
     if _choices(shape):
         return ", ".join(_choices(shape))
     if "items" in shape:
@@ -306,6 +306,6 @@ def _show_number(number: float) -> str:
 
 
 def yaml_text(content: Any) -> str:
-    """Return a value as it is written in YAML, on one line."""
+    """Return a value as YAML, on one line."""
     text = yaml.safe_dump(content, default_flow_style=True, allow_unicode=True, width=math.inf)
     return text.removesuffix("...\n").rstrip("\n")

@@ -1,4 +1,4 @@
-"""The values that a run keeps for phase 2, and the options by which the user decides."""
+"""The values that a run stores for phase 2, and the user's options for them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from kernbench.common.units import parse_size
 from kernbench.common.values import value
 
 KEEP_BYTES = 1 << 30
-"""What the command line keeps unread unless the user says otherwise"""
+"""Default limit of the command line for values that no program has read yet, in bytes"""
 
 
 @value
 class DataPolicy:
-    """The values that a run keeps.
+    """The values that a run stores.
 
-    ``keep``: all that phase 2 needs, at most ``most_bytes`` unread (None: no limit). Without ``keep``, or past the
-    limit, reading a value raises NoDataError; with ``zeros`` it gives zeros. InputError for zeros in a run that keeps
-    data, and for a negative limit.
+    With ``keep`` it stores all values that phase 2 needs, at most ``most_bytes`` unread ones (None: no limit). Without
+    ``keep``, or past the limit, reading a value raises NoDataError; with ``zeros`` it returns zeros. Raises InputError
+    for ``zeros`` with ``keep``, and for a negative limit.
     """
 
     keep: bool = True
@@ -32,9 +32,9 @@ class DataPolicy:
 
 @value
 class DataOptions:
-    """The user's options about values.
+    """The user's options for values.
 
-    ``data`` is kept or not, by default as the bench says; ``keep`` limits the bytes.
+    ``data`` turns storing on or off (None: as the bench says); ``keep`` limits the bytes, such as ``"2GiB"``.
     """
 
     data: bool | None = None
@@ -42,20 +42,20 @@ class DataOptions:
     keep: str | None = None
 
     def policy(self, *, verify: bool = False, sanitize: bool = False, bench: bool = True, share: int = 1) -> DataPolicy:
-        """Return what a run keeps. ``bench``: what its bench says; ``share``: so many runs at once share the limit.
+        """Return the policy of a run. ``bench`` is the default of its bench; ``share`` concurrent runs share the limit.
 
-        Who asks for data (``--data``, ``--verify-data``, ``--sanitize``) gets all of it unless ``--keep`` says how
-        much. InputError for options that contradict each other.
+        ``--data``, ``--verify-data`` and ``--sanitize`` store all values unless ``--keep`` sets a limit. Raises
+        InputError for options that contradict each other.
         """
         needed = "--verify-data" if verify else "--sanitize" if sanitize else None
         if self.data is False and needed is not None:
-            raise InputError(f"--no-data and {needed}, which needs data: give one")
+            raise InputError(f"--no-data and {needed}, which needs data: give one of the two")
         if self.zeros and self.data is not False:
             raise InputError("--zeros is for runs without data: give --no-data --zeros")
         if self.keep is not None and self.data is False:
-            raise InputError("--keep says how much data is kept, and --no-data that none is: give one")
+            raise InputError("--keep limits the stored data, and --no-data stores none: give one of the two")
         if self.keep is not None and sanitize:
-            raise InputError("--sanitize looks at all data: leave --keep out")
+            raise InputError("--sanitize needs all data: leave --keep out")
         keep = self.data if self.data is not None else needed is not None or bench
         most = KEEP_BYTES if self.data is None and needed is None else None
         if self.keep is not None:
@@ -71,4 +71,4 @@ def _parse_limit(text: str) -> int:
 
 
 UNSAID = DataOptions()
-"""The user says nothing about values"""
+"""Options of a user who sets none"""

@@ -1,4 +1,4 @@
-"""The element types of the machine, and the names NumPy and PyTorch use for them; arrays, shapes and strides."""
+"""The element types of the machine, with their names in NumPy and PyTorch; types of arrays, shapes and strides."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 @value
 class DType:
-    """An element type: its short name, its size in bytes, the NumPy type that holds it, whether it has fractions."""
+    """An element type: its short name, its size in bytes, its NumPy type, and ``is_float``."""
 
     name: str
     itemsize: int
@@ -38,7 +38,7 @@ F8E5M2 = DType("f8e5m2", 1, np.dtype(ml_dtypes.float8_e5m2), True)
 I64 = DType("i64", 8, np.dtype(np.int64), False)
 I16 = DType("i16", 2, np.dtype(np.int16), False)
 U8 = DType("u8", 1, np.dtype(np.uint8), False)
-"""Also the raw bytes that host transfers and fills move."""
+"""Also the type of the raw bytes that host transfers and fills move."""
 U16 = DType("u16", 2, np.dtype(np.uint16), False)
 U32 = DType("u32", 4, np.dtype(np.uint32), False)
 U64 = DType("u64", 8, np.dtype(np.uint64), False)
@@ -56,29 +56,29 @@ _NAMES |= {
     "float8_e4m3": F8E4M3,
 }
 _NAMES |= {"fp8e4m3": F8E4M3, "fp8e5m2": F8E5M2}
-# As the names "float" and "int": what programs of kernbench mean by them.
+# Python's types mean the same as the names "float" and "int".
 _PYTHON: dict[object, DType] = {float: F32, int: I32}
 
 
 def dtype(name: object) -> DType:
-    """Return the type called ``name``.
+    """Return the element type for ``name``.
 
-    That is a DType, a short, NumPy or PyTorch name, a NumPy dtype, or Python's float or int. Raises UnknownNameError,
-    which lists the names.
+    ``name`` is a DType, a short, NumPy or PyTorch name, a NumPy dtype, or Python's float or int. Raises
+    UnknownNameError, which lists the names.
     """
     if isinstance(name, DType):
         return name
     if isinstance(name, type) and name in _PYTHON:
         return _PYTHON[name]
     text = name if isinstance(name, str) else numpy_name(name)
-    found = _NAMES.get(text.removeprefix("torch."))
-    if found is None:
+    element = _NAMES.get(text.removeprefix("torch."))
+    if element is None:
         raise UnknownNameError("dtype", text, tuple(t.name for t in ALL))
-    return found
+    return element
 
 
 def numpy_name(name: object) -> str:
-    """Return NumPy's name of ``name``, or its text when NumPy does not know it (a torch dtype)."""
+    """Return NumPy's name for ``name``, or ``str(name)`` if NumPy does not know the type (a torch dtype)."""
     try:
         return "None" if name is None else np.dtype(name).name  # type: ignore[call-overload]
     except TypeError:
@@ -86,18 +86,15 @@ def numpy_name(name: object) -> str:
 
 
 def is_type(value: object) -> bool:
-    """Return True when ``value`` is meant as an element type.
-
-    Such are a DType, a NumPy dtype, a class of NumPy's or Python's numbers.
-    """
+    """Return True for an element type: a DType, a NumPy dtype, or a class of numbers of NumPy or Python."""
     numbers = isinstance(value, type) and issubclass(value, np.generic | float | int)
     return numbers or isinstance(value, DType | np.dtype)
 
 
 def misfit(value: float, kind: DType) -> str:
-    """Tell why no element of ``kind`` is ``value``, for a reader; empty when one is.
+    """Return the reason why ``kind`` cannot represent ``value``, or an empty text if it can.
 
-    A float type has one for any number.
+    A float type represents any number.
     """
     if kind.is_float:
         return ""
@@ -108,7 +105,7 @@ def misfit(value: float, kind: DType) -> str:
 
 
 def row_major(shape: Shape, itemsize: int) -> tuple[int, ...]:
-    """Return the bytes from one element to the next, per axis, of an array without gaps."""
+    """Return the strides in bytes, per axis, of a contiguous array."""
     strides: list[int] = []
     for n in reversed(shape):
         strides.append(itemsize)

@@ -1,35 +1,36 @@
 """Every error kernbench raises on purpose, in one tree.
 
 KernbenchError
-├── InputError                 what the user gave is wrong: the CLI exits with 2
+├── InputError                 the user's input is wrong: the CLI exits with 2
 │   ├── ConfigError            a YAML file or --set; carries every problem of the file
 │   ├── PhysAddrError          a field or a value outside the address format
-│   ├── UnknownNameError       a name nobody registered; lists what exists
-│   ├── UnreadableFileError    what is no file to read as an input; says what it is
-│   ├── NoMachineError         a program asks for the machine where there is none
+│   ├── UnknownNameError       a name that is not registered; lists the registered names
+│   ├── UnreadableFileError    an input that is not a readable file; names its type
+│   ├── NoMachineError         a program asks for the machine outside of a run
 │   ├── SecondThreadError      a program calls the machine in more than one thread
+│   ├── UnmodelledError        an operator without a kernel, in a run that does not allow the host to compute it
 │   └── BenchError             a bench that cannot be found, loaded or parametrised
 └── RunError                   the run failed: the CLI exits with 1
     ├── AllocationError        a memory is full, or a free that fits no allocation
-    ├── AddressFaultError      a PE touched a virtual address that nothing maps
+    ├── AddressFaultError      a PE touched a virtual address that is not mapped
     ├── KernelError            a kernel did what the language forbids
     │   └── IpcqInvalidDirection   a queue that the PE does not have
-    ├── IpcqError              queues that cannot be installed, a message that fits none or that nobody received
-    ├── SimulationDeadlock     nothing can happen any more and somebody still waits
-    │   └── IpcqDeadlock       … for a queue; says who waits for whom
-    ├── AbandonedError         a request that was given up, since something else has failed
+    ├── IpcqError              queues that cannot be installed; a message without a queue or without a receiver
+    ├── SimulationDeadlock     no event is left and a component still waits
+    │   └── IpcqDeadlock       … for a queue; lists each waiting PE and the PE it waits for
+    ├── AbandonedError         a request that was abandoned because another one failed
     ├── TransportError         a route, link or injection the network cannot carry
-    ├── PartError              the code of a user's part failed
+    ├── PartError              the code of a user's component failed
     ├── UnsupportedError       a well-formed request that the machine cannot do
-    ├── LimitReached           a run that may go no further, in simulated time or in the user's
-    ├── NoDataError            a value is read in a run that does not have it
-    ├── ExplanationError       what explains a run has failed; the run itself stands
+    ├── LimitReached           a run that reached its limit of simulated time or of wall-clock time
+    ├── NoDataError            a program reads a value in a run that does not store it
+    ├── ExplanationError       the explanation, drawing or report of a run failed; the run itself is valid
     ├── ProgramExitError       a bench, a rank or a kernel left by sys.exit
-    └── VerificationError      numbers that are not what was expected
+    └── VerificationError      numbers that differ from the expected ones
 
-RunStopped is a KeyboardInterrupt: it ends a run from outside, wherever that is.
+RunStopped is a KeyboardInterrupt: it ends a run from outside, at any point.
 
-Beside the tree: the hint at a near name that an unknown one is met with, and what makes an exit of a program an error.
+The file also holds two helpers: the hint at the nearest name, and the conversion of a program's exit to an error.
 
 SimPy rebuilds exceptions as ``type(e)(*e.args)``: every constructor argument goes to ``super().__init__``.
 """
@@ -45,11 +46,11 @@ from kernbench.common.values import value
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an error; it may be of a user's class whose text cannot be had."""
+    """Return the text of an error, or a replacement if its ``__str__`` raises, as a user's class may."""
     try:
         return str(error)
     except Exception as broken:
-        return f"(its text cannot be had: {type(broken).__name__})"
+        return f"(its text is not available: {type(broken).__name__})"
 
 
 class KernbenchError(Exception):
@@ -59,20 +60,20 @@ class KernbenchError(Exception):
 
 
 class InputError(KernbenchError):
-    """The user gave something that is wrong."""
+    """Wrong input of the user."""
 
     exit_code = 2
 
 
 class RunError(KernbenchError):
-    """The input was fine and the run failed."""
+    """A failure of a run whose input was valid."""
 
 
 @value(kw_only=True)
 class Problem:
-    """One thing wrong with a configuration file.
+    """A problem of a configuration file.
 
-    ``line`` and ``column`` count from 1; 0 means that the value did not come from a line (``--set``).
+    ``line`` and ``column`` count from 1; 0 means that the value has no line (``--set``).
     """
 
     source: str
@@ -88,7 +89,7 @@ class Problem:
 
 
 class ConfigError(InputError):
-    """A configuration that cannot be used; ``problems`` holds all of them, in file order."""
+    """An invalid configuration; ``problems`` lists all its problems in file order."""
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__(problems)
@@ -103,20 +104,23 @@ class PhysAddrError(InputError, ValueError):
 
 
 class UnknownNameError(InputError, LookupError):
-    """A name that nobody registered: says which there are, and the one that is nearest."""
+    """A name that is not registered; the text lists the registered names and the nearest one.
 
-    def __init__(self, what: str, name: str, known: tuple[str, ...], hint: str = "") -> None:
-        super().__init__(what, name, known, hint)
-        self.what, self.name, self.known, self.hint = what, name, known, hint
+    ``kind`` is the noun for the name, ``names`` are the registered names, ``hint`` ends the text.
+    """
+
+    def __init__(self, kind: str, name: str, names: tuple[str, ...], hint: str = "") -> None:
+        super().__init__(kind, name, names, hint)
+        self.kind, self.name, self.names, self.hint = kind, name, names, hint
 
     def __str__(self) -> str:
-        return f"unknown {self.what} {self.name!r}; {there_are(self.name, self.known, self.hint)}"
+        return f"unknown {self.kind} {self.name!r}; {there_are(self.name, self.names, self.hint)}"
 
 
 class UnreadableFileError(InputError):
-    """A file that cannot be read as an input of the user's.
+    """An input file that cannot be read.
 
-    ``why``: what it is, and what can be read. ``missing``: there is nothing of that name.
+    ``why`` says what the path leads to and which files can be read. ``missing``: nothing exists at the path.
     """
 
     def __init__(self, path: str, why: str, missing: bool = False) -> None:
@@ -125,7 +129,7 @@ class UnreadableFileError(InputError):
 
     @property
     def reason(self) -> str:
-        """The text behind the path."""
+        """The part of the error's text that follows the path."""
         return self.why if self.missing else f"cannot be read: {self.why}"
 
     def __str__(self) -> str:
@@ -137,7 +141,7 @@ class NoMachineError(InputError):
 
 
 class SecondThreadError(InputError):
-    """A thread calls the machine, and another one has called it before: says where, and which ones."""
+    """A second thread calls the machine; the text names both threads and the call."""
 
 
 class BenchError(InputError):
@@ -149,7 +153,7 @@ class AllocationError(RunError):
 
 
 class AddressFaultError(RunError):
-    """A PE touched a virtual address that nothing maps."""
+    """A PE touched a virtual address that is not mapped."""
 
 
 class KernelError(RunError):
@@ -161,22 +165,25 @@ class IpcqInvalidDirection(KernelError):  # noqa: N818 - the name users know
 
 
 class UnmodelledError(InputError):
-    """An operator has no kernel, in a run that allows none that the host computes."""
+    """An operator has no kernel, and the run does not allow the host to compute it."""
 
 
 class NoDataError(RunError):
-    """A value is read in a run that keeps no data, or has stopped keeping it."""
+    """A program reads a value in a run that stores no data, or has stopped storing data."""
 
 
 class IpcqError(RunError):
-    """Queues that cannot be installed as asked, a message or a credit that belongs to none, or that nobody received."""
+    """A failure of queues.
+
+    The queues cannot be installed, a message or credit belongs to no queue, or no PE received a message.
+    """
 
 
 class SimulationDeadlock(RunError):  # noqa: N818 - the name users know
-    """Nothing can happen any more and somebody still waits.
+    """A run without a further event in which a component or a program still waits.
 
-    ``verdict``: what a reader needs first; ``groups``: who waits, a heading and a line for each, of which ``str`` shows
-    the first 20; ``details``: what only ``full`` shows.
+    ``verdict`` is the most important line. Each of ``groups`` is a heading, then one line for each waiter; ``str``
+    shows the first 20 lines. Only ``full`` shows ``details``.
     """
 
     def __init__(self, verdict: str, groups: tuple[tuple[str, ...], ...] = (), details: tuple[str, ...] = ()) -> None:
@@ -187,13 +194,13 @@ class SimulationDeadlock(RunError):  # noqa: N818 - the name users know
         return "\n".join([self.verdict, *(line for group in self.groups for line in _shorten_group(group))])
 
     def reword(self, write: Callable[[str], str]) -> SimulationDeadlock:
-        """Return the same error with every line as ``write`` writes it."""
+        """Return the same error with ``write`` applied to every line."""
         groups = tuple(tuple(map(write, group)) for group in self.groups)
         return type(self)(write(self.verdict), groups, tuple(map(write, self.details)))
 
     @property
     def full(self) -> str:
-        """All there is to say."""
+        """The text with all lines of all groups, and the details."""
         return "\n".join([self.verdict, *(line for group in self.groups for line in group), *self.details])
 
 
@@ -204,11 +211,11 @@ def _shorten_group(group: tuple[str, ...], most: int = 20) -> tuple[str, ...]:
 
 
 class IpcqDeadlock(SimulationDeadlock):
-    """PEs wait for queues, and nothing can happen any more."""
+    """PEs wait for queues, and no event is left."""
 
 
 class AbandonedError(RunError):
-    """A request that was given up, since something else has failed."""
+    """A request that was abandoned because another one failed."""
 
 
 class TransportError(RunError):
@@ -216,7 +223,7 @@ class TransportError(RunError):
 
 
 class PartError(RunError):
-    """The code of a user's part failed: it names the part, the simulated time and the line."""
+    """The code of a user's component failed; the text names the component, the simulated time and the line."""
 
 
 class UnsupportedError(RunError):
@@ -224,15 +231,15 @@ class UnsupportedError(RunError):
 
 
 class LimitReached(RunError):  # noqa: N818 - it says what happened
-    """A run that was stopped because it may go no further, in simulated time or in the user's."""
+    """A run that was stopped at its limit of simulated time or of wall-clock time."""
 
 
 class ExplanationError(RunError):
-    """What explains, draws or reports a run has failed; the run itself stands."""
+    """The explanation, drawing or report of a run failed; the run itself is valid."""
 
 
 class ProgramExitError(RunError):
-    """A bench, a rank or a kernel left by ``sys.exit(code)``: it has not come to its end, whatever the code."""
+    """A bench, a rank or a kernel left by ``sys.exit(code)``; even with ``code`` 0 the program did not complete."""
 
     def __init__(self, code: object) -> None:
         super().__init__(code)
@@ -252,11 +259,14 @@ class ProgramExitError(RunError):
 
 
 class VerificationError(RunError, AssertionError):
-    """Numbers that are not what was expected."""
+    """Numbers that differ from the expected ones."""
 
 
 class RunStopped(KeyboardInterrupt):
-    """The run has to end where it is, as by Ctrl-C, which no program catches by accident. ``why``: its failure."""
+    """A request to end the run at once, like Ctrl-C; no program catches it by accident.
+
+    ``why`` is the error of the run.
+    """
 
     def __init__(self, why: RunError) -> None:
         super().__init__(why)
@@ -264,14 +274,14 @@ class RunStopped(KeyboardInterrupt):
 
     @property
     def failure(self) -> RunError:
-        """``why``, with the place where the run was: traceback and notes."""
+        """``why`` with the traceback and the notes of the point where the run stopped."""
         for note in notes_of(self):
             self.why.add_note(note)
         return self.why.with_traceback(self.__traceback__)
 
 
 class KernelNote(str):
-    """On the error of a kernel: ``on sip0.cube0.pe1, kernel 'gemm'``. It knows both."""
+    """A note on the error of a kernel: ``on sip0.cube0.pe1, kernel 'gemm'``. ``pe`` and ``kernel`` are attributes."""
 
     __slots__ = ("kernel", "pe")
 
@@ -295,23 +305,23 @@ def notes_of(error: BaseException) -> Iterator[str]:
 
 
 SHORTEST = 3
-"""Letters of a name that is compared: shorter ones are all close to each other."""
+"""Shortest name, in letters, that gets a hint: all shorter names are close to each other."""
 
 
-def close_to(name: object, known: Iterable[str]) -> str:
-    """Return ``did you mean 'x'? `` for the known name that is nearest; nothing when none is close.
+def close_to(name: object, names: Iterable[str]) -> str:
+    """Return ``did you mean 'x'? `` for the nearest of ``names``, or an empty text when none is close.
 
-    Capitals and ``_`` for ``-`` are no difference.
+    The comparison ignores case and treats ``_`` and ``-`` as equal.
     """
-    wanted, alike = _fold(str(name)), {_fold(each): each for each in known}
+    wanted, alike = _fold(str(name)), {_fold(candidate): candidate for candidate in names}
     close = difflib.get_close_matches(wanted, alike, n=1) if len(wanted) >= SHORTEST else []
     return f"did you mean {alike[close[0]]!r}? " if close else ""
 
 
-def there_are(name: object, known: Sequence[str], hint: str = "") -> str:
-    """Return ``there are: a, b; did you mean 'a'? hint``: what is said where ``name`` is none of ``known``."""
-    listed = f"there are: {', '.join(known)}"
-    more = f"{close_to(name, known)}{hint}".rstrip()
+def there_are(name: object, names: Sequence[str], hint: str = "") -> str:
+    """Return ``there are: a, b; did you mean 'a'? hint``, the text for a ``name`` that is not among ``names``."""
+    listed = f"there are: {', '.join(names)}"
+    more = f"{close_to(name, names)}{hint}".rstrip()
     return f"{listed}; {more}" if more else listed
 
 
@@ -320,7 +330,7 @@ def _fold(name: str) -> str:
 
 
 def exit_error(leaving: BaseException) -> RunError:
-    """Return the error for leaving a program, with the traceback of the ``sys.exit`` or ``raise``."""
+    """Return the error for a program's exit, with the traceback of the ``sys.exit`` or ``raise``."""
     error = ProgramExitError(leaving.code) if isinstance(leaving, SystemExit) else _exit_failure(leaving)
     return error.with_traceback(leaving.__traceback__)
 
@@ -331,10 +341,13 @@ def _exit_failure(leaving: BaseException) -> RunError:
 
 @contextmanager
 def exit_is_failure() -> Iterator[None]:
-    """Make leaving the code of a user an error: ``sys.exit`` a ProgramExitError; only Ctrl-C stays what it is."""
+    """Convert an exit of user code inside the block to an error: ``sys.exit`` to ProgramExitError.
+
+    Exceptions and Ctrl-C pass unchanged.
+    """
     try:
         yield
     except (Exception, KeyboardInterrupt):
         raise
-    except BaseException as leaving:  # SystemExit, a cancelled task, a test framework's own way to fail
+    except BaseException as leaving:  # SystemExit, a cancelled task, or a test framework's exception for a failure
         raise exit_error(leaving) from None

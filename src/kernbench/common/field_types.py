@@ -1,4 +1,4 @@
-"""The types of entries in a configuration: which alternatives an annotation has, and what stands below an entry."""
+"""The types of entries in a configuration: the alternatives of an annotation, and the types below an entry."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from kernbench.common.yaml_document import Path
 
 
 def type_of_field(field: FieldInfo) -> object:
-    """Return the annotation of a field with its constraints, from which pydantic has parted them."""
+    """Return the annotation of a field together with its constraints, which pydantic stores apart."""
     return Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
 
 
 def alternatives(annotation: object) -> Iterator[object]:
-    """Yield the types inside ``Annotated`` and unions, in their order."""
+    """Yield the types inside ``Annotated`` and unions, in order."""
     origin = typing.get_origin(annotation)
     if origin is Annotated:
         yield from alternatives(typing.get_args(annotation)[0])
     elif origin in {typing.Union, types.UnionType}:
-        for each in typing.get_args(annotation):
-            yield from alternatives(each)
+        for argument in typing.get_args(annotation):
+            yield from alternatives(argument)
     else:
         yield annotation
 
@@ -33,24 +33,34 @@ def alternatives(annotation: object) -> Iterator[object]:
 def find_model(annotation: object) -> type[BaseModel] | None:
     """Return the model among the alternatives of a type, or None."""
     return next(
-        (each for each in alternatives(annotation) if isinstance(each, type) and issubclass(each, BaseModel)), None
+        (
+            alternative
+            for alternative in alternatives(annotation)
+            if isinstance(alternative, type) and issubclass(alternative, BaseModel)
+        ),
+        None,
     )
 
 
 def mapping_types(annotation: object) -> tuple[object, object] | None:
     """Return the types of keys and values of the mapping among the alternatives, or None."""
-    found = next((each for each in alternatives(annotation) if typing.get_origin(each) is dict), None)
-    return None if found is None else typing.get_args(found)[:2]
+    mapping = next(
+        (alternative for alternative in alternatives(annotation) if typing.get_origin(alternative) is dict), None
+    )
+    return None if mapping is None else typing.get_args(mapping)[:2]
 
 
 def item_type(annotation: object) -> object | None:
     """Return the type of the items of the list among the alternatives, or None."""
-    found = next((each for each in alternatives(annotation) if typing.get_origin(each) in {list, tuple}), None)
-    return None if found is None else typing.get_args(found)[0]
+    sequence = next(
+        (alternative for alternative in alternatives(annotation) if typing.get_origin(alternative) in {list, tuple}),
+        None,
+    )
+    return None if sequence is None else typing.get_args(sequence)[0]
 
 
 def type_at(annotation: object, path: Path) -> object | None:
-    """Return the type of the entry at ``path`` below an entry of type ``annotation``, or None when there is none."""
+    """Return the type of the entry at ``path`` below an entry of type ``annotation``, or None if none exists."""
     for part in path:
         model, mapping = find_model(annotation), mapping_types(annotation)
         if isinstance(part, int):
@@ -64,5 +74,5 @@ def type_at(annotation: object, path: Path) -> object | None:
 
 
 def model_at(model: type[BaseModel], path: Path) -> type[BaseModel] | None:
-    """Return the model that describes the mapping at ``path`` below ``model``, or None when it is no model."""
+    """Return the model of the mapping at ``path`` below ``model``, or None if no model describes it."""
     return find_model(type_at(model, path))

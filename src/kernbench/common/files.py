@@ -1,4 +1,4 @@
-"""Files of the user: inputs of bounded size, results that are written whole or not at all, and JSON documents."""
+"""Files of the user: inputs of bounded size, outputs that are written atomically, and JSON documents."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from typing import Any, NoReturn
 from kernbench.common.errors import InputError, UnreadableFileError
 
 MOST_INPUT_BYTES = 16_000_000
-_OTHERS = {
+_FILE_TYPES = {
     stat.S_IFDIR: "Is a directory",
     stat.S_IFIFO: "Is a pipe",
     stat.S_IFSOCK: "Is a socket",
     stat.S_IFCHR: "Is a device",
     stat.S_IFBLK: "Is a device",
 }
-"""What is no regular file, by its type, in the words of the system."""
+"""The system's words for types of files that are not regular."""
 _DEVICES = os.path.dirname(os.devnull)
-_FROM_PIPE = "write what comes out of it into a file, and name that"
+_FROM_PIPE = "write its output to a file, and pass that file"
 
 
 def read_input(path: str | os.PathLike[str], most: int | None = MOST_INPUT_BYTES) -> bytes:
-    """Return what is in an input file. UnreadableFileError as of ``check_input``."""
+    """Return the bytes of an input file. Raises UnreadableFileError as ``check_input`` does."""
     check_input(path, most)
     try:
         with Path(path).open("rb") as file:
-            # Some files have more in them than they say, such as those of /proc.
+            # Some files hold more bytes than their status says, such as those of /proc.
             content = file.read() if most is None else file.read(most + 1)
     except OSError as error:
         raise _make_unreadable(path, error) from error
@@ -43,28 +43,28 @@ def read_input(path: str | os.PathLike[str], most: int | None = MOST_INPUT_BYTES
 
 
 def check_input(path: str | os.PathLike[str], most: int | None = MOST_INPUT_BYTES) -> None:
-    """Raise UnreadableFileError unless ``path`` leads to a regular file of at most ``most`` bytes (None: of any size).
+    """Raise UnreadableFileError unless ``path`` leads to a regular file of at most ``most`` bytes (None: no limit).
 
-    Anything else may have no end (devices), or make its reader wait for ever (pipes).
+    A device may never end, and a pipe may block its reader for ever.
     """
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError) as error:  # ValueError: no file system has such a name
         raise _make_unreadable(path, error) from error
-    kind = stat.S_IFMT(found.st_mode)
+    kind = stat.S_IFMT(status.st_mode)
     if kind != stat.S_IFREG:
         raise _make_refusal(
-            path, _OTHERS.get(kind, "Is no regular file"), most, _FROM_PIPE if kind == stat.S_IFIFO else ""
+            path, _FILE_TYPES.get(kind, "Is no regular file"), most, _FROM_PIPE if kind == stat.S_IFIFO else ""
         )
-    if most is not None and found.st_size > most:
-        raise _make_refusal(path, f"it has {found.st_size:,} bytes", most)
+    if most is not None and status.st_size > most:
+        raise _make_refusal(path, f"it has {status.st_size:,} bytes", most)
     if not os.access(path, os.R_OK):
         raise UnreadableFileError(os.fspath(path), os.strerror(errno.EACCES))
 
 
-def _make_refusal(path: str | os.PathLike[str], what: str, most: int | None, advice: str = "") -> UnreadableFileError:
+def _make_refusal(path: str | os.PathLike[str], reason: str, most: int | None, advice: str = "") -> UnreadableFileError:
     size = "" if most is None else f" of at most {most / 1e6:g} MB"
-    why = f"{what}; only regular files{size} are read{advice and f': {advice}'}"
+    why = f"{reason}; only regular files{size} are read{advice and f': {advice}'}"
     return UnreadableFileError(os.fspath(path), why)
 
 
@@ -77,9 +77,9 @@ def _make_unreadable(path: str | os.PathLike[str], error: OSError | ValueError) 
 
 
 def writable(path: str | Path) -> Path:
-    """Return ``path`` if a file can be written there. InputError when it cannot: better said before a long run.
+    """Return ``path`` if a file can be written there. Raises InputError otherwise; call it before a long run.
 
-    A device or a pipe is none: the file would take its place.
+    Devices and pipes are refused, because the file would replace them.
     """
     place, folder = Path(path), Path(os.path.realpath(path)).parent
     if not str(path):
@@ -93,19 +93,19 @@ def writable(path: str | Path) -> Path:
     if kind == stat.S_IFDIR:
         raise InputError(f"{path}: is a folder; name a file in it")
     if kind not in (None, stat.S_IFREG) or os.path.realpath(place.parent) == _DEVICES:
-        raise InputError(f"{path}: is no regular file; only such are written")
+        raise InputError(f"{path}: is no regular file; only regular files are written")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{path}: cannot be written there: no such folder, or not allowed")
     if kind is not None and not os.access(place, os.W_OK):
-        raise InputError(f"{path}: is there, and may not be written")
+        raise InputError(f"{path}: exists, and may not be written")
     return place
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a name beside ``path`` to write to. The file there takes the place of ``path`` once it is complete.
+    """Yield a temporary path beside ``path``; at the end of the block its file replaces ``path``.
 
-    Of a link it takes the place of what that leads to. InputError when the system refuses.
+    A symbolic link stays, and the file replaces its target. Raises InputError if the system refuses.
     """
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -119,52 +119,54 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write all of a file or nothing. InputError when it cannot be written."""
+    """Write a file completely or not at all. Raises InputError if it cannot be written."""
     with replacing(writable(path)) as temporary:
         temporary.write_bytes(content)
 
 
 TIMES: Mapping[str, int] = {"ns": 3}
-"""Decimals by the last word of a name"""
+"""Decimals of times, by the last word of their names"""
 FIGURES: Mapping[str, int] = {**TIMES, "gbs": 3} | dict.fromkeys(
     ("utilisation", "occupancy", "fairness", "efficiency", "beyond", "macs"), 6
 )
-"""Those of bandwidths and shares too, for a reader; data that are read again have them in full"""
-# What a user has given is shown as it was given.
-_GIVEN = frozenset(("configuration", "config", "attrs", "params", "parameters"))
+"""Decimals of times, bandwidths and shares, for human readers; data for programs keep bandwidths and shares exact"""
+# The user's own values are shown unchanged.
+_UNROUNDED = frozenset(("configuration", "config", "attrs", "params", "parameters"))
 
 
 def json_text(document: object, indent: int, decimals: Mapping[str, int] = TIMES) -> str:
-    """Return ``document`` as JSON, its figures rounded by their names. ValueError for NaN and infinities."""
+    """Return ``document`` as JSON, its figures rounded by their names. Raises ValueError for NaN and infinities."""
     return json.dumps(round_figures(document, decimals), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def round_figures(value: Any, decimals: Mapping[str, int] = TIMES, digits: int | None = None) -> Any:
-    """Return ``value`` with every figure of a name in ``decimals`` rounded.
+    """Return ``value`` with every figure rounded whose name ends in a word of ``decimals``.
 
-    ``digits``: for figures that have no such name.
+    ``digits`` is the number of decimals of the other figures; None leaves them as they are.
     """
     if isinstance(value, dict):
         return {
-            name: each if name in _GIVEN else round_figures(each, decimals, decimals.get(_last_word(name), digits))
-            for name, each in value.items()
+            name: entry
+            if name in _UNROUNDED
+            else round_figures(entry, decimals, decimals.get(_last_word(name), digits))
+            for name, entry in value.items()
         }
     if isinstance(value, list | tuple):
-        return [round_figures(each, decimals, digits) for each in value]
+        return [round_figures(entry, decimals, digits) for entry in value]
     return value if digits is None or not isinstance(value, float) else round(value, digits)
 
 
 def plain_document(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document as JSON has it: figures rounded for a reader, and as texts those that JSON does not have."""
-    found: dict[str, Any] = _finite(round_figures(document, FIGURES))
-    return found
+    """Return a document as JSON data: figures rounded for a reader, NaN and infinities as texts."""
+    plain: dict[str, Any] = _finite(round_figures(document, FIGURES))
+    return plain
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_finite(each) for each in value]
+        return [_finite(entry) for entry in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -173,16 +175,16 @@ def _last_word(name: object) -> str:
     return str(name).replace(".", "_").rpartition("_")[2]
 
 
-# Results are a few levels deep; far deeper ones exhaust the stack of whoever walks through them.
+# Results have a few levels. Far deeper ones exhaust the stack of a recursive walk.
 DEEPEST = 100
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value that ``text`` holds, UTF-8 when it is bytes.
+    """Return the value of a JSON text, which is UTF-8 if it is bytes.
 
-    ValueError, one line long, for a text that is no JSON, for NaN and infinities, for halves of characters, and for
-    values nested too deeply.
+    Raises ValueError with one line of text for invalid JSON, NaN, infinities, lone surrogates, and values nested too
+    deeply.
     """
     try:
         plain = text.decode() if isinstance(text, bytes) else text
@@ -206,23 +208,23 @@ def _must_be_text(value: Any) -> None:
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Return True when lists and mappings stand in each other over more than so many levels."""
+    """Return True if lists and mappings are nested more than ``levels`` deep."""
     level = [value]
     while level and levels:
-        level = [inside for each in level for inside in _list_inside(each)]
+        level = [inner for container in level for inner in _list_inside(container)]
         levels -= 1
     return bool(level)
 
 
 def _list_inside(value: Any) -> list[Any]:
-    found = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
-    return [each for each in found if isinstance(each, dict | list)]
+    contents = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [content for content in contents if isinstance(content, dict | list)]
 
 
 def _parse_finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"found {text[:20]}, which no number is large enough for")
+        raise ValueError(f"found {text[:20]}, which is too large for a number")
     return number
 
 

@@ -1,4 +1,7 @@
-"""Names of the machine's parts. They are written here and parsed nowhere: a node carries its coordinates."""
+"""Ids of the machine's components.
+
+This file writes them and no code parses them: a node carries its coordinates.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,17 @@ SWITCH = "switch"
 
 
 def sip_part(sip: int, part: str) -> str:
-    """Return the id of a part of a SIP: ``sip0.io_cpu``, ``sip0.io_ucie_2``, ``sip0.sip_port_1``."""
+    """Return the id of a component of a SIP: ``sip0.io_cpu``, ``sip0.io_ucie_2``, ``sip0.sip_port_1``."""
     return f"sip{sip}.{part}"
 
 
 def cube_part(sip: int, cube: int, part: str) -> str:
-    """Return the id of a part of a cube: ``sip0.cube3.m_cpu``, ``sip0.cube3.hbm5``, ``sip0.cube3.r1_2``."""
+    """Return the id of a component of a cube: ``sip0.cube3.m_cpu``, ``sip0.cube3.hbm5``, ``sip0.cube3.r1_2``."""
     return f"sip{sip}.cube{cube}.{part}"
 
 
 def pe_part(sip: int, cube: int, pe: int, part: str) -> str:
-    """Return the id of a part of a PE: ``sip0.cube3.pe5.pe_dma``."""
+    """Return the id of a component of a PE: ``sip0.cube3.pe5.pe_dma``."""
     return f"sip{sip}.cube{cube}.pe{pe}.{part}"
 
 
@@ -29,7 +32,7 @@ def pe_name(pe: tuple[int, int, int]) -> str:
 
 
 def pe_names(pes: Sequence[tuple[int, int, int]], most: int = 4) -> str:
-    """Return the names of the first of some PEs, and how many more there are."""
+    """Return the names of the first ``most`` PEs, and the number of those left out."""
     more = f" and {len(pes) - most} more" if len(pes) > most else ""
     return ", ".join(map(pe_name, pes[:most])) + more
 

@@ -1,4 +1,4 @@
-"""Imports that are put off until they are needed, and stops that are put off until an import is over."""
+"""Imports that are deferred until their first use, and stops that are deferred until an import ends."""
 
 from __future__ import annotations
 
@@ -10,36 +10,38 @@ from contextlib import contextmanager
 from typing import Any
 
 _STOPS = (signal.SIGINT, signal.SIGALRM)
-"""What ends a run from outside: Ctrl-C, and its limit in seconds"""
+"""Signals that end a run from outside: Ctrl-C, and the alarm of its limit in seconds"""
 
 
 def late(module: str, name: str) -> Any:
-    """Return what a module calls ``name``; this imports the module, and stops wait for that.
+    """Import ``module`` and return its attribute ``name``; stops wait until the import ends.
 
-    Use it for what takes long to import and few runs need: a command, pictures, Parquet. The caller states the type.
+    Use it for modules that are slow to import and that few runs need: a command, pictures, Parquet. The caller states
+    the type.
     """
-    with put_off_stops():
+    with defer_stops():
         return vars(importlib.import_module(module))[name]
 
 
 @contextmanager
-def put_off_stops() -> Iterator[None]:
-    """Inside, Ctrl-C and the limit of a run in seconds wait.
+def defer_stops() -> Iterator[None]:
+    """Defer Ctrl-C and the limit of a run in seconds to the end of the block.
 
-    NumPy, stopped while it is imported, raises an ImportError and is of no more use; Triton's library complains.
+    If a stop interrupts the import of NumPy, NumPy raises ImportError and cannot be imported again. Triton's library
+    then prints complaints.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     handlers = [(number, handler) for number in _STOPS if callable(handler := signal.getsignal(number))]
-    came: list[int] = []
+    arrived: list[int] = []
     for number, _ in handlers:
-        signal.signal(number, lambda number, _: came.append(number))
+        signal.signal(number, lambda number, _: arrived.append(number))
     try:
         yield
     finally:
         for number, handler in handlers:
             signal.signal(number, handler)
         for number, handler in handlers:
-            if number in came:
+            if number in arrived:
                 handler(number, None)

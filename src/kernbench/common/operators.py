@@ -1,7 +1,7 @@
-"""The operators of the machine as one table, used by phase 2 and by the mock runtime of collectives.
+"""The table of the machine's operators, for phase 2 and for the mock runtime of collectives.
 
-Float operands are computed in f32 and rounded once, to nearest even, to the output type. Integer operands are computed
-exactly in 64 bits and wrap to the output type; an integer operator without an integer form (``exp``) goes through f32.
+On floats, operators compute in f32 and round once, to nearest even, to the output type. On integers, they compute
+exactly in 64 bits and wrap to the output type. An operator without an integer form (``exp``) computes in f32.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OperatorKind: TypeAlias = Literal[
 EpilogueStep: TypeAlias = tuple[str] | tuple[str, Array | PlainNumber]
 
 ACCUMULATORS = (F32, F16, BF16)
-"""The types that sums may be kept in."""
+"""The types of accumulators."""
 
 _F32 = np.dtype(np.float32)
 _F64 = np.dtype(np.float64)
@@ -37,16 +37,16 @@ _MOST_SHIFTED = 63
 _GELU_SCALE = 2 * sqrt(2 / pi)
 _GELU_CUBE = 0.044715
 _LARGEST_F8E4M3 = 448.0
-# How much of K is summed between two roundings when the accumulators are narrower than f32: the K of one tile.
+# Elements of K that are summed between two roundings when the accumulators are narrower than f32: the K of a tile.
 _NARROW_ACC_K = 64
 
 
 @value(kw_only=True)
 class Attributes:
-    """The arguments of an operator beside operands.
+    """The arguments of an operator other than its operands.
 
-    Axis of a reduction, softmax or cumsum, permutation, a dot's transpositions, the bytes that a fill repeats or that
-    are a constant.
+    Reductions, softmax and cumsum have ``axis``, transpositions have the permutation ``perm``, and a dot has
+    ``trans_a`` and ``trans_b``. ``pattern`` holds the bytes that a fill repeats, or the bytes of a constant.
     """
 
     axis: int | None = None
@@ -61,9 +61,9 @@ PLAIN = Attributes()
 
 @value
 class Operator:
-    """One operator: ``fn`` computes on f32 (or f64) arrays, ``integer`` on 64-bit ones (None: they go through f32).
+    """An operator: ``fn`` computes on f32 or f64 arrays, ``integer`` on 64-bit ones (None: ``fn`` does, in f32).
 
-    ``makes``: the type of its results, whatever the operands are; None: theirs.
+    ``makes`` is the type of its results for any operands; None: the type of the operands.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Operator:
     makes: DType | None = None
 
     def result_dtype(self, *operands: DType) -> DType:
-        """Return the type of the result when none is asked for; ``operands``: the types of all operands, in order."""
+        """Return the default type of the result; ``operands`` are the types of all operands, in order."""
         if self.makes is not None:
             return self.makes
         if self.kind == "dot" and operands[0] is I8:
@@ -83,17 +83,18 @@ class Operator:
 
 
 def operator(name: str) -> Operator:
-    """Return the operator called ``name``; UnknownNameError lists the names."""
-    found = OPERATORS.get(name)
-    if found is None:
+    """Return the operator called ``name``. Raises UnknownNameError, which lists the names."""
+    op = OPERATORS.get(name)
+    if op is None:
         raise UnknownNameError("operator", name, tuple(OPERATORS))
-    return found
+    return op
 
 
 def passes(name: str, n: int) -> int:
-    """Return how often the MATH engine goes over the bytes of an operator along an axis of ``n``.
+    """Return the number of passes of the MATH engine over an operator's bytes, along an axis of ``n`` elements.
 
-    A sorting network has L (L + 1) / 2 steps, where L is the logarithm of ``n`` to base 2, rounded up; all else is one.
+    A sort takes the L (L + 1) / 2 steps of a sorting network, where L is log2(n), rounded up. Every other operator
+    takes one pass.
     """
     if name not in SORTS:
         return 1
@@ -102,9 +103,9 @@ def passes(name: str, n: int) -> int:
 
 
 def single(name: str, operands: int) -> Callable[..., Any] | None:
-    """Return the function that computes operator ``name`` of so many f32 arrays, element by element.
+    """Return the function that computes operator ``name`` element by element on ``operands`` f32 arrays.
 
-    Its result is f32; None when there is no such function.
+    The result of the function is f32. Return None if there is no such function.
     """
     op = OPERATORS.get(name)
     return op.fn if op is not None and op.arity == operands and op.kind in _SINGLE else None
@@ -118,12 +119,12 @@ def evaluate(
     attrs: Attributes = PLAIN,
     acc: DType = F32,
 ) -> Array:
-    """Compute ``op`` on ``args`` to an array of type ``out``; never warns.
+    """Compute ``op`` on ``args`` to an array of type ``out``, without warnings.
 
-    Operands broadcast as in NumPy; a number takes the type of the first array. ``shape`` is what ``broadcast``,
-    ``full``, ``iota``, ``zeros`` and ``constant`` make. ``acc`` (f32, f16, bf16) is the type of sums. The result of
-    ``copy``, ``cast``, ``trans`` and ``broadcast`` may share memory with the operand. KernelError: wrong number of
-    operands; ValueError: shapes do not fit.
+    Operands broadcast as in NumPy; a number takes the type of the first array. ``shape`` is the shape of the result of
+    ``broadcast``, ``full``, ``iota``, ``zeros`` and ``constant``. ``acc`` (f32, f16, bf16) is the type of sums. The
+    result of ``copy``, ``cast``, ``trans`` and ``broadcast`` may share memory with the operand. Raises KernelError for
+    a wrong number of operands, and ValueError for shapes that do not fit.
     """
     with np.errstate(all="ignore"):
         return compute(op, args, out, shape, attrs, acc)
@@ -137,14 +138,14 @@ def compute(
     attrs: Attributes = PLAIN,
     acc: DType = F32,
 ) -> Array:
-    """Compute as ``evaluate`` does, for callers that hold ``np.errstate(all="ignore")`` themselves."""
+    """Compute as ``evaluate`` does, for callers inside ``np.errstate(all="ignore")``."""
     if len(args) != op.arity and not (op.kind == "dot" and len(args) == 3):
         raise KernelError(f"{op.name} takes {op.arity} operands, not {len(args)}")
     kind = op.kind
     if kind in _ELEMENTWISE:
         fn, wide = op.fn, args
         for a in args:
-            if not isinstance(a, np.ndarray) or a.dtype is not _F32:  # mostly all are, and nothing is to be widened
+            if not isinstance(a, np.ndarray) or a.dtype is not _F32:  # rare: usually all operands are f32
                 wide, integer = _widen(args, out, op)
                 fn = op.integer if integer and op.integer else op.fn
                 break
@@ -170,8 +171,8 @@ def gemm(
     """Compute a dot of ``args`` and an epilogue on its accumulators, rounded once to ``out``.
 
     Steps: ``("bias", x)``, ``("add", x)``, ``("scale", s)``, ``("relu",)``, ``("gelu",)``, ``("silu",)``. They compute
-    in f32 (f64 for integer operands: exact). To be called under ``np.errstate``. UnknownNameError for another step,
-    KernelError for a missing operand.
+    in f32, and for integer operands in f64, which is exact. Call it inside ``np.errstate``. Raises UnknownNameError for
+    another step, and KernelError for a missing operand.
     """
     value = accumulate(args, attrs, acc)
     if epilogue and value.dtype.kind in _INTEGERS:
@@ -189,7 +190,7 @@ def gemm(
 def accumulate(args: Sequence[Array | PlainNumber], attrs: Attributes = PLAIN, acc: DType = F32) -> Array:
     """Compute the accumulators of a dot of ``(a, b)`` or ``(a, b, acc)``: f32, or int64 for integers.
 
-    Batches are as in matmul.
+    Batch axes follow ``numpy.matmul``.
     """
     a, b = np.asarray(args[0]), np.asarray(args[1])
     a = np.swapaxes(a, -1, -2) if attrs.trans_a else a
@@ -205,8 +206,8 @@ def accumulate(args: Sequence[Array | PlainNumber], attrs: Attributes = PLAIN, a
 def narrow(value: Any, out: DType) -> Array:
     """Round ``value`` to ``out``.
 
-    Floats round to nearest even; in f8e4m3, which has no infinity, those beyond its largest number become that. Floats
-    to integers are truncated and saturated (NaN: 0), integers to narrower integers wrap.
+    Floats round to nearest even. In f8e4m3, which has no infinity, larger numbers saturate at its largest one. From
+    float to integer, values are truncated and saturated, and NaN becomes 0. Integers wrap to narrower integers.
     """
     target = out.numpy
     if value.dtype is target:
@@ -219,7 +220,7 @@ def narrow(value: Any, out: DType) -> Array:
 
 
 def _widen(args: Sequence[Array | PlainNumber], out: DType, op: Operator) -> tuple[list[Any], bool]:
-    """Return the operands in the type the operator computes in, and True when that is the integer one."""
+    """Return the operands in the type in which the operator computes, and True if that is an integer type."""
     source = _source(args, out)
     integer = source.kind in _INTEGERS and op.integer is not None
     wide = (_U64 if source == _U64 else _I64) if integer else _F32
@@ -236,17 +237,17 @@ def _source(args: Sequence[Array | PlainNumber], out: DType) -> Any:
 def _as(value: Array | PlainNumber, wide: np.dtype[Any], source: np.dtype[Any]) -> Any:
     if isinstance(value, np.ndarray):
         return value if value.dtype is wide else value.astype(wide)
-    if value.__class__ is float and source.kind == "f":  # the same, without arrays on the way
+    if value.__class__ is float and source.kind == "f":  # equal to the last line, without temporary arrays
         return wide.type(source.type(value))
     return np.asarray(value).astype(source).astype(wide)
 
 
 def _saturate(value: Any, target: np.dtype[Any]) -> Any:
     limits = np.iinfo(target)
-    whole = np.trunc(value.astype(_F64))
-    # Not the limits themselves: f64 does not hold those of 64 bits.
-    high, low = whole >= float(limits.max), whole <= float(limits.min)
-    inside = np.where(high | low | np.isnan(whole), 0.0, whole).astype(target)
+    truncated = np.trunc(value.astype(_F64))
+    # Values at the limits are replaced: f64 cannot represent the limits of 64-bit integers.
+    high, low = truncated >= float(limits.max), truncated <= float(limits.min)
+    inside = np.where(high | low | np.isnan(truncated), 0.0, truncated).astype(target)
     return np.where(high, limits.max, np.where(low, limits.min, inside)).astype(target, copy=False)
 
 
@@ -271,7 +272,7 @@ def _where(args: Sequence[Array | PlainNumber], out: DType) -> Any:
 
 def _matmul_integer(a: Array, b: Array) -> Any:
     if a.dtype == b.dtype == I8.numpy:
-        # Products of bytes are below 2**14: sums of fewer than 2**39 of them are exact in f64, which BLAS multiplies.
+        # Products of two i8 are at most 2**14: sums of fewer than 2**39 are exact in f64, for which BLAS is fast.
         return np.matmul(a.astype(_F64), b.astype(_F64)).astype(_I64)
     return np.matmul(a.astype(_I64), b.astype(_I64))
 
@@ -293,7 +294,7 @@ def _matmul_float(a: Array, b: Array, acc: DType) -> Any:
 
 
 def _divide_integers(a: Any, b: Any) -> Any:
-    """Divide towards zero; x / 0 is 0."""
+    """Divide with rounding towards zero; x / 0 is 0."""
     divisor = np.where(b == 0, 1, b)
     quotient = a // divisor
     inexact = (a - quotient * divisor != 0) & ((a < 0) != (b < 0))
@@ -301,11 +302,14 @@ def _divide_integers(a: Any, b: Any) -> Any:
 
 
 def _power_of_integers(base: Any, exponent: Any) -> Any:
-    """Raise to a power by squares, modulo 2**64. A negative power is the inverse, truncated: 0 but of 1 and -1."""
-    power, square, rest = np.ones_like(base), base, np.maximum(exponent, 0)
-    while rest.any():
-        power = np.where(rest & 1, power * square, power)
-        square, rest = square * square, rest >> 1
+    """Raise to a power by repeated squaring, modulo 2**64.
+
+    A negative power is the inverse, truncated: 0 except for 1 and -1.
+    """
+    power, square, remaining = np.ones_like(base), base, np.maximum(exponent, 0)
+    while remaining.any():
+        power = np.where(remaining & 1, power * square, power)
+        square, remaining = square * square, remaining >> 1
     odd = np.where(exponent & 1, base, power.dtype.type(1))
     inverse = np.where((base == 1) | (base == -1), odd, power.dtype.type(0))
     return np.where(exponent < 0, inverse, power)
@@ -325,7 +329,7 @@ def _softmax(x: Array, axis: int) -> Any:
     return e / np.sum(e, axis=axis, keepdims=True)
 
 
-def _sum_from_behind(x: Array, axis: int) -> Any:
+def _cumsum_reverse(x: Array, axis: int) -> Any:
     return np.flip(np.cumsum(np.flip(x, axis), axis), axis)
 
 
@@ -355,7 +359,7 @@ def _order(x: Array, axis: int) -> Any:
 
 
 def _order_down(x: Array, axis: int) -> Any:
-    """Order from the largest to the smallest; of equal ones the first stays first."""
+    """Return the indices from the largest to the smallest element; equal elements stay in order."""
     backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
     return x.shape[axis] - 1 - np.flip(backwards, axis)
 
@@ -416,22 +420,22 @@ def _place_of_smallest_number(x: Array, axis: int | None) -> Any:
 
 
 _OF_INTEGERS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType({"pow": _power_of_integers})
-"""The integer forms of functions of mathematics."""
+"""The integer forms of mathematical functions."""
 _ROUNDINGS = frozenset(("trunc", "rint", "round"))
 _ERF = np.vectorize(erf, otypes=[np.float32])
 SORTS = frozenset(("argsort", "argsort_down"))
-"""Operators that go over their bytes several times: see ``passes``."""
+"""Operators that take several passes over their bytes: see ``passes``."""
 _SINGLE = frozenset(("unary", "binary", "ternary"))
 _ELEMENTWISE = _SINGLE | {"compare", "bits"}
 
 
 def _of_arrays() -> tuple[Operator, ...]:
-    """Return the operators along axes, and those that move, fill and multiply."""
+    """Return the operators along axes, and those that move, fill or multiply arrays."""
     return (
         Operator("where", 3, "where", np.where),
         Operator("softmax", 1, "scan", _softmax),
         Operator("cumsum", 1, "scan", np.cumsum, np.cumsum),
-        Operator("cumsum_reverse", 1, "scan", _sum_from_behind, _sum_from_behind),
+        Operator("cumsum_reverse", 1, "scan", _cumsum_reverse, _cumsum_reverse),
         Operator("sum", 1, "reduce", np.sum, np.sum),
         Operator("max", 1, "reduce", np.max, np.max),
         Operator("min", 1, "reduce", np.min, np.min),
@@ -536,7 +540,7 @@ ATOMICS = MappingProxyType(
         "atomic_cas": Operator("cas", 3, "ternary", _new_where_equal, _new_where_equal),
     }
 )
-"""What a memory makes of its elements and what an atomic brings: values, for ``cas`` behind what to compare with."""
+"""Operators from (old element, operand of the atomic) to the new element; ``cas`` takes (old, compared, new)."""
 EPILOGUE = MappingProxyType(
     {"bias": OPERATORS["add"], "add": OPERATORS["add"], "scale": OPERATORS["mul"]}
     | {name: OPERATORS[name] for name in ("relu", "gelu", "silu")}

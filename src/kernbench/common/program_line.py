@@ -1,4 +1,4 @@
-"""Find where an error comes from: the line of a user's program and, when they are known, PE, kernel and rank."""
+"""The origin of an error: the line of a user's program and, if they are known, PE, kernel and rank."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kernbench.common.errors import InputError, KernelNote, ProgramExitError, Ru
 from kernbench.common.values import value
 
 _PACKAGE = Path(__file__).parents[1]
-# Kernels and benches that ship with the package are programs like a user's own.
+# Kernels and benches that ship with the package count as programs of the user.
 _PROGRAMS = (_PACKAGE / "kernels", _PACKAGE / "benches", _PACKAGE / "ccl" / "algorithms")
 
 
 @value
 class ProgramLine:
-    """A line of a bench or a kernel, and the function that it is in."""
+    """A line of a bench or a kernel, and the function that contains it."""
 
     file: str
     line: int
@@ -32,7 +32,7 @@ class ProgramLine:
 
 
 def program_line(error: BaseException) -> ProgramLine | None:
-    """Return the innermost line of a bench or a kernel that led to an error; None when there is none."""
+    """Return the innermost line of a bench or a kernel in an error's traceback, or None if there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if _is_of_program(frame.filename):
             return ProgramLine(frame.filename, frame.lineno or 0, frame.name)
@@ -40,8 +40,8 @@ def program_line(error: BaseException) -> ProgramLine | None:
 
 
 def calling_line() -> ProgramLine | None:
-    """Return the line of a bench or a kernel that led here; None when there is none. Cheap enough for every call."""
-    # The caller's: a frame that holds itself would live until the garbage collector finds it.
+    """Return the innermost line of a bench or a kernel on the call stack, or None; cheap enough for every call."""
+    # Start at the caller: a frame that refers to itself would live until the next garbage collection.
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
     while frame is not None and not _is_of_program(frame.f_code.co_filename):
         frame = frame.f_back
@@ -49,11 +49,11 @@ def calling_line() -> ProgramLine | None:
 
 
 def describe_call() -> tuple[str, str]:
-    """Return the function of this package that a bench or a kernel has called.
+    """Return the function of this package that a bench or a kernel called, and the place of the call.
 
-    It comes with the text of the calling line; the second text is ``file:line: ``.
+    The first text is the function with the source of the calling line, the second is ``file:line: ``.
     """
-    # The caller's: a frame that holds itself would live until the garbage collector finds it.
+    # Start at the caller: a frame that refers to itself would live until the next garbage collection.
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
     called = ""
     while frame is not None and not _is_of_program(frame.f_code.co_filename):
@@ -80,34 +80,34 @@ def is_program(file: Path) -> bool:
 
 
 class SpawnException(RunError):  # noqa: N818 - the name users know
-    """Ranks that raised. ``errors``: by rank, what each raised by itself; ranks that were stopped are not in it."""
+    """Errors of ranks. ``errors`` has the error that each rank raised, by rank; it omits ranks that were stopped."""
 
     def __init__(self, errors: dict[int, BaseException]) -> None:
         super().__init__(errors)
         self.errors = errors
         if all(isinstance(error, InputError) for error in errors.values()):
-            self.exit_code = InputError.exit_code  # what ranks were given was wrong, not what they did
+            self.exit_code = InputError.exit_code  # the input of the ranks was wrong
 
     def __str__(self) -> str:
-        return tell_all(self.errors)
+        return describe_failures(self.errors)
 
 
-def tell_all(errors: dict[int, BaseException]) -> str:
-    """Return the errors of ranks as text, a line or a few for each."""
-    return "\n".join(f"rank {rank} failed: {_tell_error(error)}" for rank, error in sorted(errors.items()))
+def describe_failures(errors: dict[int, BaseException]) -> str:
+    """Return the errors of ranks as text, a few lines for each rank."""
+    return "\n".join(f"rank {rank} failed: {_describe_error(error)}" for rank, error in sorted(errors.items()))
 
 
-def _tell_error(error: BaseException) -> str:
-    """Return an error as text, with the line of the rank's program that it comes from."""
+def _describe_error(error: BaseException) -> str:
+    """Return an error as text, with the line of the rank's program that raised it."""
     line = program_line(error)
     text = text_of(ProgramExitError(error.code) if isinstance(error, SystemExit) else error)
-    what = f"{type(error).__name__}: {text}" + (f" (at {line})" if line and str(line) not in text else "")
-    return "\n  ".join([what, *notes_of(error)])
+    description = f"{type(error).__name__}: {text}" + (f" (at {line})" if line and str(line) not in text else "")
+    return "\n  ".join([description, *notes_of(error)])
 
 
 @value(kw_only=True)
 class ErrorPlace:
-    """The known parts of the place of an error; None for those not known."""
+    """The place of an error; None for each part that is unknown."""
 
     line: ProgramLine | None = None
     pe: tuple[int, int, int] | None = None
@@ -116,7 +116,7 @@ class ErrorPlace:
 
 
 def place_document(place: ErrorPlace | None) -> dict[str, Any] | None:
-    """Return the place where an error comes from as an entry of a document."""
+    """Return the place of an error as an entry of a document."""
     if place is None:
         return None
     line = place.line
@@ -131,7 +131,7 @@ def place_document(place: ErrorPlace | None) -> dict[str, Any] | None:
 
 
 def place_of(error: BaseException) -> ErrorPlace:
-    """Return the place where ``error`` was raised; of ranks that failed, the place in the first."""
+    """Return the place where ``error`` was raised; if several ranks failed, the place in the first of them."""
     if isinstance(error, SpawnException) and error.errors:
         rank, first = min(error.errors.items())
         return replace(place_of(first), rank=rank)

@@ -1,6 +1,6 @@
-"""Functions of mathematics as operators compute them: on arrays of f32, in f64, rounded once to f32.
+"""Mathematical functions of the operators: they take f32 arrays, compute in f64 and round once to f32.
 
-Domains and limits are those of C's library: what has no value is NaN, what is too large infinite.
+Domains and limits are those of the C library: NaN outside the domain, infinity on overflow.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Function = Callable[..., Any]
 _F32, _F64, _I32 = np.float32, np.float64, np.int32
 _ROOT_2 = math.sqrt(2)
 _NORMAL = NormalDist()
-# Where exp(x²) and erfc(x) are far from their limits in f64.
+# Up to this x, exp(x²) and erfc(x) are far from their limits in f64.
 _ERFCX_SERIES = 20.0
 
 
 def _in_f64(fn: Function) -> Function:
-    """Return ``fn`` on arrays of f32, computed in f64."""
+    """Return a function of f32 arrays that computes ``fn`` in f64."""
 
     def compute(*args: Array) -> Any:
         return np.asarray(fn(*[np.asarray(x).astype(_F64) for x in args])).astype(_F32)
@@ -33,7 +33,7 @@ def _in_f64(fn: Function) -> Function:
 
 
 def _one_by_one(fn: Callable[[float], float]) -> Function:
-    """Return a function of Python's numbers on arrays of f32; ``fn`` raises ValueError outside its domain."""
+    """Return a function of f32 arrays that applies ``fn`` to each element; ValueError of ``fn`` becomes NaN."""
 
     def at(x: float) -> float:
         try:
@@ -47,18 +47,18 @@ def _one_by_one(fn: Callable[[float], float]) -> Function:
 
 
 def _round_half_away(x: Array) -> Any:
-    whole = np.trunc(x)
-    return np.where(np.abs(x - whole) >= 0.5, whole + np.copysign(1.0, x), whole)
+    truncated = np.trunc(x)
+    return np.where(np.abs(x - truncated) >= 0.5, truncated + np.copysign(1.0, x), truncated)
 
 
 def _sinpi(x: Array) -> Any:
-    turn = np.fmod(x, 2.0)
-    return np.where(turn == np.trunc(turn), np.copysign(0.0, x), np.sin(np.pi * turn))
+    angle = np.fmod(x, 2.0)
+    return np.where(angle == np.trunc(angle), np.copysign(0.0, x), np.sin(np.pi * angle))
 
 
 def _cospi(x: Array) -> Any:
-    turn = np.abs(np.fmod(x, 2.0))
-    return np.where(np.abs(turn - 1) == 0.5, 0.0, np.cos(np.pi * turn))
+    angle = np.abs(np.fmod(x, 2.0))
+    return np.where(np.abs(angle - 1) == 0.5, 0.0, np.cos(np.pi * angle))
 
 
 def _lgamma(x: float) -> float:
@@ -86,7 +86,7 @@ def _erfcinv(y: float) -> float:
 def _erfcx(x: float) -> float:
     if x < _ERFCX_SERIES:
         return math.exp(x * x) * math.erfc(x)
-    square = 2 * x * x  # the asymptotic series; its fourth term is below what f32 tells
+    square = 2 * x * x  # the asymptotic series; its next term is below the precision of f32
     return (1 - 1 / square + 3 / square**2 - 15 / square**3) / (x * math.sqrt(math.pi))
 
 
@@ -101,17 +101,17 @@ def _normcdfinv(p: float) -> float:
 
 
 def _ieee_remainder(a: Array, b: Array) -> Any:
-    """Compute ``a - n b``, where ``n`` is the whole number next to a / b, the even one of two."""
-    rest = np.fmod(np.abs(a), np.abs(b))
+    """Compute ``a - n b``, where ``n`` is a / b rounded to the nearest integer, ties to even (IEEE 754)."""
+    remainder = np.fmod(np.abs(a), np.abs(b))
     half, odd = np.abs(b) / 2, np.fmod(np.floor(np.abs(a) / np.abs(b)), 2) == 1
-    rest = np.where((rest > half) | ((rest == half) & odd), rest - np.abs(b), rest)
-    return np.where(a < 0, -rest, rest)
+    remainder = np.where((remainder > half) | ((remainder == half) & odd), remainder - np.abs(b), remainder)
+    return np.where(a < 0, -remainder, remainder)
 
 
 def _logb(x: Array) -> Any:
     _, exponent = np.frexp(x)
-    whole = np.where(np.isfinite(x), exponent - 1.0, np.abs(x))
-    return np.where(x == 0, -np.inf, whole)
+    result = np.where(np.isfinite(x), exponent - 1.0, np.abs(x))
+    return np.where(x == 0, -np.inf, result)
 
 
 def _scale_by_power(x: Array, n: Array) -> Any:
@@ -155,7 +155,7 @@ UNARY: MappingProxyType[str, Function] = MappingProxyType(
         "logb": _in_f64(_logb),
     }
 )
-"""Of one operand. ``rint`` rounds halves to even, ``round`` away from 0."""
+"""Functions of one operand. ``rint`` rounds halves to even, ``round`` away from 0."""
 BINARY: MappingProxyType[str, Function] = MappingProxyType(
     {
         "pow": _in_f64(np.power),
@@ -169,8 +169,8 @@ BINARY: MappingProxyType[str, Function] = MappingProxyType(
         "ldexp": _in_f64(_scale_by_power),
     }
 )
-"""Of two. ``remainder`` is IEEE's; ``ldexp`` is the first times 2 to the power of the second."""
+"""Functions of two operands. ``remainder`` is that of IEEE 754; ``ldexp(x, n)`` is x times 2 to the power n."""
 TESTS: MappingProxyType[str, Function] = MappingProxyType(
     {"isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite, "signbit": np.signbit},
 )
-"""Of one operand, to 0 or 1."""
+"""Functions of one operand whose result is 0 or 1."""

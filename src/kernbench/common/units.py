@@ -24,17 +24,20 @@ def ps_to_ns(ps: int) -> float:
 
 
 def whole_ps(ns: float) -> float:
-    """Round nanoseconds to whole picoseconds: sums of floats leave something below."""
+    """Round nanoseconds to whole picoseconds; sums of floats have rounding errors below 1 ps."""
     return ps_to_ns(ns_to_ps(ns))
 
 
 def transfer_ps(nbytes: int, bw_gbs: float) -> int:
-    """Return the picoseconds that ``nbytes`` take at ``bw_gbs``: S / bw, rounded; at least 1 ps for any byte."""
+    """Return the picoseconds for ``nbytes`` at ``bw_gbs``: nbytes / bandwidth, rounded, at least 1 ps for any byte."""
     return max(1, round(nbytes * PS_PER_NS / bw_gbs)) if nbytes else 0
 
 
 def parse_size(value: int | str) -> int:
-    """Return the bytes of an integer or a text such as ``"16MiB"``; ValueError names the allowed units."""
+    """Return the number of bytes for an integer or a text such as ``"16MiB"``.
+
+    Raises ValueError, which names the allowed units.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
@@ -48,12 +51,12 @@ def parse_size(value: int | str) -> int:
 
 
 def _means_bits(unit: str) -> bool:
-    """Return True for ``Gb``, a gigabit; ``gb`` is only written without care."""
+    """Return True for ``Gb``, a gigabit. ``gb`` counts as gigabytes."""
     return unit.endswith("b") and not unit.islower()
 
 
 def format_size(nbytes: int) -> str:
-    """Return ``4096`` as ``4 KiB``; sizes that are not a whole multiple keep up to two decimals."""
+    """Return ``4096`` as ``4 KiB``; a size between two multiples has up to two decimals."""
     size = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
@@ -63,15 +66,15 @@ def format_size(nbytes: int) -> str:
 
 
 def format_ns(ns: float) -> str:
-    """Return a time in the unit a reader expects: ns below 10 µs, then µs, ms, s."""
+    """Return a time with its unit: ns below 10 µs, then µs, ms, s."""
     for limit, scale, unit in ((1e4, 1.0, "ns"), (1e7, 1e3, "µs"), (1e10, 1e6, "ms")):
         if abs(ns) < limit:
             return f"{ns / scale:,.2f} {unit}"
     return f"{ns / 1e9:,.2f} s"
 
 
-def is_told(share: float) -> bool:
-    """Return True for a share that says something in whole percent: more than 0 %."""
+def is_reported(share: float) -> bool:
+    """Return True for a share that is more than 0 % when rounded to whole percent; reports omit smaller ones."""
     return f"{share:.0%}" != "0%"
 
 
@@ -80,7 +83,7 @@ _PER = re.compile(r"(.+)_per_(ns|mm)")
 
 
 def unit_of_key(name: str) -> str:
-    """Return the unit that the name of a key says: ``ns`` for ``launch_ns``, ``macs per ns`` for ``macs_per_ns``."""
+    """Return the unit in the name of a key: ``ns`` for ``launch_ns``, ``macs per ns`` for ``macs_per_ns``."""
     rate = _PER.fullmatch(name)
     if rate is not None:
         return f"{rate[1].replace('_', ' ')} per {rate[2]}"

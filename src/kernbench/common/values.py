@@ -1,8 +1,8 @@
-"""Classes of fields, ``@value`` and ``@state``: dataclasses that take a tenth of the time to make.
+"""Class decorators ``@value`` and ``@state``: dataclasses whose classes are created in a tenth of the time.
 
-``dataclass`` compiles up to ten functions a class, which was a fifth of a start. Here only ``__init__`` is compiled;
-the other functions are shared. ``fields``, ``replace``, ``asdict``, ``copy``, ``pickle`` and ``match`` treat these
-classes as dataclasses, and a dataclass may inherit from them.
+``dataclass`` compiles up to ten functions for each class, which took a fifth of the start of a process. Here only
+``__init__`` is compiled; all classes share the other functions. ``fields``, ``replace``, ``asdict``, ``copy``,
+``pickle`` and ``match`` treat these classes as dataclasses, and a dataclass may inherit from them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ FieldsOf = Callable[[Any], tuple[Any, ...]]
 
 
 class Options(NamedTuple):
-    """The options of a class: ``dataclass``'s own, and ``guarded`` for its ``frozen``.
+    """The options of a class: those of ``dataclass``, with ``guarded`` in place of ``frozen``.
 
-    ``hashed``: equal objects have one hash. ``compiled``: ``==`` and ``hash`` are compiled for the class.
+    ``hashed``: equal objects have equal hashes. ``compiled``: ``==`` and ``hash`` are compiled for the class.
     """
 
     kw_only: bool
@@ -60,8 +60,8 @@ def value(
 ) -> type[T] | Callable[[type[T]], type[T]]:
     """Make a class whose fields never change: ``dataclass(frozen=True, slots=True)``.
 
-    ``guarded=False`` is for objects that are made or compared by the million: only the type checker refuses an
-    assignment, which halves the time of ``__init__``, and ``==`` and ``hash`` are compiled for the class.
+    ``guarded=False`` is for objects that are created or compared by the million. Only the type checker then refuses an
+    assignment, which halves the time of ``__init__``. ``==`` and ``hash`` are compiled for the class.
     """
     options = Options(kw_only, eq, order, repr, guarded, hashed=eq, compiled=eq and not guarded)
     return _decorate(cls, options)
@@ -92,49 +92,49 @@ def _decorate(cls: type[T] | None, options: Options) -> type[T] | Callable[[type
 
 
 def _make_class(plain: type[T], options: Options) -> type[T]:
-    """Return ``plain`` again with slots and methods: slots cannot be added to a class that is there."""
-    own = _list_own_fields(plain, options.kw_only)
+    """Return a copy of ``plain`` with slots and methods: Python cannot add slots to an existing class."""
+    declared = _list_declared_fields(plain, options.kw_only)
     fields: Fields = {}
     for base in reversed(plain.__mro__):
         fields.update(vars(base).get("__dataclass_fields__", ()))
-    fields.update(own)
+    fields.update(declared)
     inherited = {slot for base in plain.__mro__[1:-1] for slot in _list_slots(base)}
     compiled = _compile(plain, fields, options)
-    members = {name: member for name, member in vars(plain).items() if name not in own}
+    members = {name: member for name, member in vars(plain).items() if name not in declared}
     for name in ("__dict__", "__weakref__"):
         members.pop(name, None)
     if "__eq__" in members and members["__hash__"] is None:
-        del members["__hash__"]  # Python's, not the author's.
-    # What the author wrote stays.
-    made = compiled | dict(_list_methods(fields, options)) | members
-    made["__slots__"] = tuple(name for name in fields if name not in inherited)
-    made["__dataclass_fields__"] = fields
-    made["__dataclass_params__"] = _make_params(options)
-    made.setdefault("__match_args__", tuple(f.name for f in fields.values() if f.init and not f.kw_only))
+        del members["__hash__"]  # Python set it, not the author of the class.
+    # Methods that the author wrote win.
+    namespace = compiled | dict(_list_methods(fields, options)) | members
+    namespace["__slots__"] = tuple(name for name in fields if name not in inherited)
+    namespace["__dataclass_fields__"] = fields
+    namespace["__dataclass_params__"] = _make_params(options)
+    namespace.setdefault("__match_args__", tuple(f.name for f in fields.values() if f.init and not f.kw_only))
     make: Callable[..., type[T]] = type(plain)
-    cls = make(plain.__name__, plain.__bases__, made)
+    cls = make(plain.__name__, plain.__bases__, namespace)
     cls.__qualname__ = plain.__qualname__
     if options.guarded:
-        # The setters of slots pass the guard by.
+        # The setters of slots bypass the guard.
         compiled["__init__"].__globals__.update({f"_set_{name}": getattr(cls, name).__set__ for name in fields})
     return cls
 
 
-def _list_own_fields(plain: type, kw_only: bool) -> Fields:
-    """Return the fields that the class itself declares, in order."""
-    own: Fields = {}
+def _list_declared_fields(plain: type, kw_only: bool) -> Fields:
+    """Return the fields that this class declares, without inherited ones, in order."""
+    declared: Fields = {}
     for name, kind in plain.__annotations__.items():
         if str(kind).startswith(("ClassVar", "typing.ClassVar")):
             continue
         default = vars(plain).get(name, MISSING)
-        found: Field[Any] = default if isinstance(default, Field) else field(default=default)
-        if type(found.default).__hash__ is None:
-            raise ValueError(f"field {name}: a {type(found.default).__name__} is no default, use default_factory")
-        found.name, found.type = name, kind
-        found.kw_only = kw_only if found.kw_only is MISSING else found.kw_only
-        found._field_type = _FIELD  # type: ignore[attr-defined]  # noqa: SLF001 - ``fields`` looks for it
-        own[name] = found
-    return own
+        entry: Field[Any] = default if isinstance(default, Field) else field(default=default)
+        if type(entry.default).__hash__ is None:
+            raise ValueError(f"field {name}: a {type(entry.default).__name__} is no default, use default_factory")
+        entry.name, entry.type = name, kind
+        entry.kw_only = kw_only if entry.kw_only is MISSING else entry.kw_only
+        entry._field_type = _FIELD  # type: ignore[attr-defined]  # noqa: SLF001 - ``fields`` reads this attribute
+        declared[name] = entry
+    return declared
 
 
 def _list_slots(cls: type) -> Iterable[str]:
@@ -143,7 +143,7 @@ def _list_slots(cls: type) -> Iterable[str]:
 
 
 def _compile(plain: type, fields: Fields, options: Options) -> dict[str, Any]:
-    """Return the methods that are written for this class, by name."""
+    """Return the methods that are compiled for this class, by name."""
     names: dict[str, Any] = {"__name__": plain.__module__, "_MISSING": MISSING}
     exec("\n".join(_compile_source(plain, fields, options, names)), names)
     methods: dict[str, Any] = {name: names[name] for name in ("__init__", "__eq__", "__hash__") if name in names}
@@ -154,7 +154,7 @@ def _compile(plain: type, fields: Fields, options: Options) -> dict[str, Any]:
 
 
 def _compile_source(plain: type, fields: Fields, options: Options, names: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of the compiled methods; defaults and factories go into ``names``."""
+    """Yield the lines of the compiled methods; store defaults and factories in ``names``."""
     ordered = sorted((f for f in fields.values() if f.init), key=lambda f: bool(f.kw_only))
     parameters = ["self"]
     for f in ordered:
@@ -177,10 +177,12 @@ def _compile_source(plain: type, fields: Fields, options: Options, names: dict[s
     if any("__post_init__" in vars(base) for base in plain.__mro__):
         yield " self.__post_init__()"
     if options.compiled:
-        mine, others = (", ".join(f"{of}.{f.name}" for f in fields.values() if f.compare) for of in ("self", "other"))
+        self_key, other_key = (
+            ", ".join(f"{of}.{f.name}" for f in fields.values() if f.compare) for of in ("self", "other")
+        )
         hashed = ", ".join(f"self.{name}" for name in _hash_fields(fields))
         yield "def __eq__(self, other):"
-        yield f" return ({mine},) == ({others},) if other.__class__ is self.__class__ else NotImplemented"
+        yield f" return ({self_key},) == ({other_key},) if other.__class__ is self.__class__ else NotImplemented"
         yield "def __hash__(self):"
         yield f" return hash(({hashed},))"
 
@@ -190,7 +192,7 @@ def _hash_fields(fields: Fields) -> Iterator[str]:
 
 
 def _list_methods(fields: Fields, options: Options) -> Iterator[tuple[str, Any]]:
-    """Yield the methods that need no compiler, by name."""
+    """Yield the methods that need no compilation, by name."""
     yield "__replace__", dataclasses.replace
     if options.repr:
         yield "__repr__", _show
@@ -209,7 +211,7 @@ def _list_methods(fields: Fields, options: Options) -> Iterator[tuple[str, Any]]
 
 
 def _make_key(names: Iterable[str]) -> FieldsOf:
-    """Return what gives the fields of an object as a tuple."""
+    """Return a function from an object to the tuple of its fields."""
     wanted = tuple(names)
     if len(wanted) > 1:
         return attrgetter(*wanted)
@@ -256,7 +258,7 @@ def _refuse_deletion(self: Any, name: str) -> None:
 
 
 def _is_guarded(self: Any, name: str) -> bool:
-    """Return True for a field; a plain class that inherits from one of fields may have attributes beside them."""
+    """Return True for a field. A plain subclass may have further attributes, which are not guarded."""
     return name in self.__dataclass_fields__ or "__dataclass_fields__" in vars(type(self))
 
 
@@ -271,7 +273,7 @@ def _fill(self: Any, contents: list[Any]) -> None:
 
 @dataclass
 class _Template:
-    """A dataclass, for the marks that the library puts on its own."""
+    """A dataclass from which this file copies the markers that the standard library sets."""
 
     field: int
 
@@ -281,7 +283,7 @@ _FIELD = dataclasses.fields(_Template)[0]._field_type  # type: ignore[attr-defin
 
 @lru_cache
 def _make_params(options: Options) -> object:
-    """Return what ``dataclass`` asks of a class that it inherits from."""
+    """Return the parameters that ``dataclass`` reads from a base class."""
     params = copy.copy(vars(_Template)["__dataclass_params__"])
     set_here = {"frozen": options.guarded, "eq": options.eq, "order": options.order, "repr": options.repr}
     for name, setting in (set_here | {"kw_only": options.kw_only, "slots": True}).items():

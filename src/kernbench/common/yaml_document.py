@@ -1,8 +1,8 @@
 """YAML text as plain data, with the line and column of every key and item.
 
-PyYAML's composer gives nodes with marks; its constructor forgets them. So the nodes are read here, once, into data
-and a map from path to place. Two things differ from PyYAML's own constructor, both because a typing error would
-otherwise go unnoticed: a repeated key is a problem, and ``1e3`` is a number, as YAML 1.2 has it.
+PyYAML's composer returns nodes with positions, and its constructor drops the positions. This file therefore reads the
+nodes into data and a map from path to place. Two differences from PyYAML's constructor catch typing errors: a repeated
+key is a problem, and ``1e3`` is a number, as in YAML 1.2.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from kernbench.common.values import state, value
 
 Path = tuple[str | int, ...]
 
-# Aliases may repeat parts of a file; beyond this many entries it is a mistake or an attack, not a configuration.
+# Aliases may repeat parts of a file. A file with more entries than this is a mistake or an attack.
 MAX_ENTRIES = 50_000
-# Keys and values that a text may have as it stands: their nodes are all in memory at once, a kilobyte each.
+# Most keys and values of a text before aliases are expanded: all their nodes are in memory at once, 1 kB each.
 MAX_NODES = 200_000
-# Each bracket that is open makes a parser slower.
+# Every open bracket makes the parser slower.
 MAX_DEPTH = 200
 _TOO_DEEP = "nested too deeply to read"
-# libyaml reads ahead of its events, and newer ones have a limit of their own.
+# libyaml parses ahead of the events it returns, and newer versions have a limit of their own.
 _TOO_DEEP_FOR_LIBYAML = "exceeded maximum nesting depth"
 _LOADER: type[yaml.SafeLoader] = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader  # type: ignore[assignment]
 _EXPONENT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)[eE][-+]?\d+")
@@ -36,7 +36,7 @@ _CONTAINERS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 @value
 class YamlPlace:
-    """The place of an entry: (line, column) of its key and of its value, from 1; line 0 when no line holds it."""
+    """The place of an entry: (line, column) of its key and of its value, counted from 1; line 0 if it has no line."""
 
     source: str
     key: tuple[int, int]
@@ -45,7 +45,7 @@ class YamlPlace:
 
 @state
 class YamlContent:
-    """The content of a text: its data, the place of every entry, and the faults in it as YAML."""
+    """The content of a text: its data, the place of every entry, and the errors of its YAML syntax."""
 
     data: Any = None
     places: dict[Path, YamlPlace] = field(default_factory=dict)
@@ -59,14 +59,14 @@ def path_text(path: Path) -> str:
 
 
 def entry_exists(container: object, part: str | int) -> bool:
-    """Return True when plain data has an entry ``part``: a key of a mapping or an index of a list."""
+    """Return True if plain data has an entry ``part``: a key of a mapping or an index of a list."""
     if isinstance(container, dict):
         return part in container
     return isinstance(container, list) and isinstance(part, int) and part < len(container)
 
 
 def read_yaml(text: str, source: str) -> YamlContent:
-    """Parse one YAML document; what cannot be parsed becomes a problem, never an exception."""
+    """Parse a YAML document; syntax errors become ``problems`` and are never raised."""
     content = YamlContent()
     try:
         _check_size(text)
@@ -82,7 +82,7 @@ def read_yaml(text: str, source: str) -> YamlContent:
 
 
 def _check_size(text: str) -> None:
-    """Raise MarkedYAMLError where ``text`` has too many nodes, or too deep ones. Its events are read one by one."""
+    """Raise MarkedYAMLError if ``text`` has too many nodes or is nested too deeply; read only one event at a time."""
     nodes = depth = 0
     for event in yaml.parse(text, _LOADER):
         nodes += isinstance(event, yaml.NodeEvent)
@@ -94,7 +94,7 @@ def _check_size(text: str) -> None:
 
 
 class _NodeReader:
-    """Turns composed nodes into data, noting places and problems on the way."""
+    """The conversion of composed nodes to data, which also records places and problems."""
 
     def __init__(self, loader: yaml.SafeLoader, source: str, content: YamlContent) -> None:
         self.loader, self.source, self.content = loader, source, content
@@ -120,7 +120,7 @@ class _NodeReader:
 
     def _read_mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         data: dict[str, Any] = {}
-        for name, key, entry in self._read_own(node, path):
+        for name, key, entry in self._plain_entries(node, path):
             if name in data:
                 first = self.content.places[(*path, name)].key[0]
                 self._complain(key, (*path, name), f"duplicate key {name!r}; line {first} gives it already")
@@ -138,7 +138,7 @@ class _NodeReader:
         self.content.places[path] = YamlPlace(self.source, _find_spot(key.start_mark), _find_spot(value.start_mark))
         return self.read(value, path)
 
-    def _read_own(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+    def _plain_entries(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
         for key, entry in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 self._complain(key, path, "a key must be a name, not a list or a mapping")
@@ -146,12 +146,12 @@ class _NodeReader:
                 yield key.value, key, entry
 
     def _merge_entries(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
-        """Yield the entries of the mappings that ``<<`` names; the first that gives a key wins."""
+        """Yield the entries of the mappings that ``<<`` names; the first entry of a key wins."""
         merged = (entry for key, entry in node.value if key.tag == _MERGE)
         for entry in merged:
             for source in entry.value if isinstance(entry, yaml.SequenceNode) else [entry]:
                 if isinstance(source, yaml.MappingNode):
-                    yield from self._read_own(source, path)
+                    yield from self._plain_entries(source, path)
                 else:
                     self._complain(source, path, "<< takes a mapping or a list of mappings")
 

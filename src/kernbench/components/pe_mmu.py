@@ -12,7 +12,7 @@ from kernbench.di.registry import register
 from kernbench.engine.machine import Machine
 from kernbench.engine.part import Component
 from kernbench.messages.requests import TensorMapping
-from kernbench.policy.address.pe_mmu import KnownRanges, PeMMU, Tlb
+from kernbench.policy.address.pe_mmu import PeMMU, SharedRanges, Tlb
 from kernbench.topology.graph import Node
 
 
@@ -29,7 +29,7 @@ class PeMmuPart(Component):
     def __init__(self, node: Node, machine: Machine) -> None:
         super().__init__(node, machine)
         mmu = machine.spec.pe.mmu
-        self.table = PeMMU(*node.pe_coord, fmt=machine.addresses.format, known=machine.shared(KnownRanges))
+        self.table = PeMMU(*node.pe_coord, fmt=machine.addresses.format, shared_ranges=machine.shared(SharedRanges))
         self.tlb = Tlb(mmu.tlb_entries) if mmu.tlb_entries else None
         self._page_bytes = mmu.page_bytes
         self._first_ps = mmu.tlb_miss_ps

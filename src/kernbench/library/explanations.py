@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.common.ids import pe_name
 from kernbench.common.late import late
-from kernbench.common.units import format_ns, is_told, ps_to_ns
+from kernbench.common.units import format_ns, is_reported, ps_to_ns
 from kernbench.common.values import value
 from kernbench.library.tables import LINE, Table, make_table, text_html
 from kernbench.observe.critical_path_model import CriticalPath, KernelPlace, Spent
@@ -156,8 +156,8 @@ class ExplainedTime:
 
     def __repr__(self) -> str:
         largest = sorted(self.critical_path, key=lambda each: -each.ns)[:4]
-        parts = ", ".join(f"{each.part} {each.share:.0%}" for each in largest if is_told(each.share))
-        bounds = ", ".join(f"{each.resource} {each.share:.0%}" for each in self.bounds[:3] if is_told(each.share))
+        parts = ", ".join(f"{each.part} {each.share:.0%}" for each in largest if is_reported(each.share))
+        bounds = ", ".join(f"{each.resource} {each.share:.0%}" for each in self.bounds[:3] if is_reported(each.share))
         return "\n".join(
             line[:LINE]
             for line in (f"{self.name}: {format_ns(self.total_ns)}", f"  path    {parts}", f"  bounds  {bounds}")

@@ -20,7 +20,7 @@ from kernbench.common.data_policy import DataOptions, DataPolicy
 from kernbench.common.errors import BenchError, ExplanationError, InputError, LimitReached, RunError, text_of
 from kernbench.common.late import late
 from kernbench.common.program_line import ErrorPlace
-from kernbench.common.units import is_told, whole_ps
+from kernbench.common.units import is_reported, whole_ps
 from kernbench.common.values import state, value
 from kernbench.engine.engine import GraphEngine, Observer
 from kernbench.engine.requests import Limits
@@ -414,5 +414,5 @@ def _say_verdict(
     busiest = max(report.engines, key=lambda each: each.occupancy, default=None)
     used = [] if busiest is None else [(busiest.engine, busiest.occupancy)]
     used += [(f"link {each.src} → {each.dst}", each.utilisation) for each in report.traffic.busiest[:1]]
-    told = ", ".join(f"{name} {share:.0%}" for name, share in used if is_told(share))
+    told = ", ".join(f"{name} {share:.0%}" for name, share in used if is_reported(share))
     return StatedVerdict(f"{why_not}; busiest: {told or 'nothing'}")

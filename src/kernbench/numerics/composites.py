@@ -1,10 +1,10 @@
-"""Composites under way in the replay: they stay behind until somebody touches what they work on.
+"""Composites in flight during the replay: they are deferred until another record accesses their operands.
 
-A composite that nobody disturbs is one operation at its commit. Whoever reads or writes bytes that it has yet to touch
-makes it catch up first, tile by tile and up to that very event; so does a host that looks at memory.
+A composite without such an access is one operation at its commit. An access to bytes that its tiles still have to read
+or write first advances the composite to the event of the access, tile by tile. So does a host that reads memory.
 
-Events are integers that sort as the hardware orders reads and commits: the time in ps, 1 for a read or 0 for a commit,
-and the number of the record. At one instant commits come before reads, further ties go by number.
+Events are integers, sorted as the hardware orders reads and commits. An event has the time in ps, 1 for a read or 0 for
+a commit, and the number of the record. At the same time, commits precede reads; further ties are broken by number.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from kernbench.numerics.memory import SPACES
 from kernbench.numerics.operands import OperandMemory, window
 
 TilePlace: TypeAlias = tuple[int, ...]
-"""(row, column, step along K); of a panel, of its first tile, and then the number of tiles along each"""
+"""A tile: (row, column, step along K). A panel: those of its first tile, then the number of tiles along each"""
 NEVER = 1 << 128
-"""Behind every event."""
+"""An event after every other event."""
 _SEQ_BITS = 40
 _READ = 1 << _SEQ_BITS
 _PS_SHIFT = _SEQ_BITS + 1
 _M, _K, _N = 0, 1, 2
-_PLACE = (0, 2, 1)  # where a tile's index of m, k, n stands in (row, column, step)
-_AXIS = (_M, _N, _K)  # and which of m, k, n stands there
+_PLACE = (0, 2, 1)  # positions of m, k, n in (row, column, step)
+_AXIS = (_M, _N, _K)  # the inverse: m, k or n at each position of (row, column, step)
 _ONE = (1, 1, 1)
 _FIRST = itemgetter(0)
 
 
 def read_event(time_ps: int, seq: int = 0) -> int:
-    """Return the event at which record ``seq`` reads its operands, by default the first read at ``time_ps``."""
+    """Return the event of the read of record ``seq``, by default an event before all reads at ``time_ps``."""
     return time_ps << _PS_SHIFT | _READ | seq
 
 
 def commit_event(time_ps: int, seq: int) -> int:
-    """Return the event at which the result of record ``seq`` is in memory."""
+    """Return the event of the commit of record ``seq``, after which its result is in memory."""
     return time_ps << _PS_SHIFT | seq
 
 
 @dataclass(frozen=True, slots=True)
 class TilePart:
-    """An operand of a composite, by the name that the records of its tiles give it.
+    """An operand of a composite, with its name in the records of tiles.
 
-    ``axes``: along which of m, k, n each of its axes lies.
+    ``axes`` names the dimension (m, k or n) of each of its axes.
     """
 
     name: str
@@ -63,7 +63,7 @@ class TilePart:
     axes: tuple[int, ...]
 
     def window(self, tile: TilePlace, sizes: tuple[int, int, int]) -> Operand:
-        """Return what ``tile``, or all tiles of a panel, use of it, where tiles are of ``sizes`` (m, k, n)."""
+        """Return the window of the operand for a tile, or for a panel of tiles; ``sizes`` are (m, k, n) of a tile."""
         count = tile[len(_PLACE) :] or _ONE
         first = tuple([tile[_PLACE[a]] * sizes[a] for a in self.axes])
         counts = zip(self.axes, first, self.operand.shape, strict=True)
@@ -71,10 +71,10 @@ class TilePart:
         return window(self.operand, first, shape)
 
     def tiles(self, panel: TilePlace) -> Iterator[tuple[TilePlace, list[TilePlace]]]:
-        """Yield a tile for each window of a panel, and all tiles of the panel that use that window."""
+        """Yield, for each distinct window of a panel, its first tile and all tiles of the panel that use the window."""
         spans = [range(at, at + n) for at, n in zip(panel[: len(_PLACE)], panel[len(_PLACE) :] or _ONE, strict=True)]
-        own = [span if _AXIS[place] in self.axes else span[:1] for place, span in enumerate(spans)]
-        for tile in product(*own):
+        distinct = [span if _AXIS[place] in self.axes else span[:1] for place, span in enumerate(spans)]
+        for tile in product(*distinct):
             shared = [span if _AXIS[place] not in self.axes else (tile[place],) for place, span in enumerate(spans)]
             yield tile, list(product(*shared))
 
@@ -83,20 +83,20 @@ def parts_of(work: Work) -> tuple[TilePart, ...]:
     """Return the operands of a composite: the inputs, those of the epilogue, and ``out``, the last."""
     assert work.output is not None
     names, axes = (("a", "b"), ((_M, _K), (_K, _N))) if work.kind == "gemm" else (None, ())
-    found: list[TilePart] = []
+    parts: list[TilePart] = []
     for n, x in enumerate(work.inputs):
         if isinstance(x, Operand):
-            found.append(TilePart(names[n] if names else f"x{n}", x, axes[n] if axes else (_M, _N)))
+            parts.append(TilePart(names[n] if names else f"x{n}", x, axes[n] if axes else (_M, _N)))
     for n, step in enumerate(work.params.epilogue):
         if isinstance(step.operand, Operand):
             along = (_M, _N)[-len(step.operand.shape) :]  # a bias is a vector along the columns
-            found.append(TilePart(f"epilogue{n}", step.operand, along))
-    return (*found, TilePart("out", work.output, (_M, _N)))
+            parts.append(TilePart(f"epilogue{n}", step.operand, along))
+    return (*parts, TilePart("out", work.output, (_M, _N)))
 
 
 @dataclass(slots=True, eq=False)
 class OpenComposite:
-    """Composite ``seq`` between its read and its commit; ``group``: it and those that it shares bytes with."""
+    """Composite ``seq`` between its read and its commit; ``group`` contains it and composites with common bytes."""
 
     seq: int
     work: Work
@@ -104,12 +104,12 @@ class OpenComposite:
     tiles: TiledReplay
     group: EntangledGroup
     claims: list[_OperandClaim] = field(default_factory=list)
-    known: int = 0
+    learned: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class EntangledGroup:
-    """Composites that have to advance together, since one works on what another one, or itself, writes."""
+    """Composites that must advance together, because one accesses bytes that another one, or itself, writes."""
 
     members: list[OpenComposite] = field(default_factory=list)
     entangled: bool = False
@@ -117,31 +117,31 @@ class EntangledGroup:
 
 @dataclass(slots=True, eq=False)
 class _OperandClaim:
-    """An operand of a composite under way; its exact bytes are worked out when somebody comes near."""
+    """An operand of a composite in flight; its exact bytes are computed at the first access near it."""
 
     stream: OpenComposite
     operand: Operand
     indexes: tuple[ExtentIndex[_OperandClaim], ...]
     runs: ByteRuns | None = None
 
-    def meets(self, other: ByteRuns) -> bool:
+    def overlaps(self, other: ByteRuns) -> bool:
         if self.runs is None:
             self.runs = ByteRuns.of(self.operand)
         return self.runs.common(other)[1] > 0
 
 
 class Due(NamedTuple):
-    """An event of a tile that has to happen now."""
+    """An event of a tile that is due."""
 
     stream: OpenComposite
     tile: Tile
 
 
 class OpenComposites:
-    """The composites of ``op_log`` that are under way. Groups that its methods return have to ``advance``.
+    """The composites of ``op_log`` in flight. Callers ``advance`` the groups that the methods return.
 
-    ``written`` and ``claimed``: the spaces that they write to, and that they work on at all; most accesses are in
-    others. They are to be asked first.
+    ``written`` and ``claimed`` are the memory spaces that composites write, and that they access. Check these first:
+    most accesses are in other spaces.
     """
 
     __slots__ = ("_acc", "_claims", "_log", "_next", "_open", "_tiles", "_writes", "claimed", "written")
@@ -149,10 +149,10 @@ class OpenComposites:
     def __init__(self, op_log: OpLog, acc: DType) -> None:
         self._acc = acc
         self._log = op_log
-        self._next = 0  # the first record that was not searched for tiles
+        self._next = 0  # the first record that is not yet searched for tiles
         self._tiles: dict[int, list[int]] = {}  # numbers, by composite
         self._open: dict[int, OpenComposite] = {}
-        # All that composites work on, and what they write.
+        # All operands of composites, and those that they write.
         self._claims: dict[str, ExtentIndex[_OperandClaim]] = {space: ExtentIndex() for space in SPACES}
         self._writes: dict[str, ExtentIndex[_OperandClaim]] = {space: ExtentIndex() for space in SPACES}
         self.written: frozenset[str] = frozenset()
@@ -160,32 +160,32 @@ class OpenComposites:
 
     @property
     def groups(self) -> list[EntangledGroup]:
-        """All of them."""
+        """The groups of all composites in flight."""
         return _groups(self._open.values())
 
     def open(self, seq: int, work: Work) -> OpenComposite:
-        """Begin composite ``seq``: from now on, who touches its operands finds it."""
+        """Begin composite ``seq``; from now on ``writing`` and ``using`` find it by its operands."""
         parts = parts_of(work)
         *inputs, out = [part.operand for part in parts]
         stream = OpenComposite(seq, work, parts, TiledReplay(work, parts, self._acc), EntangledGroup())
         stream.group.members.append(stream)
-        others = [*self.writing(inputs), *self.using(out)]
+        overlapping = [*self.writing(inputs), *self.using(out)]
         self._claim(stream, out, self._claims[out.space], self._writes[out.space])
         self._note_spaces()
         stream.group.entangled = stream.group in self.writing(inputs)
         for operand in inputs:
             self._claim(stream, operand, self._claims[operand.space])
         self._open[seq] = stream
-        self._entangle(stream.group, others)
+        self._entangle(stream.group, overlapping)
         self._note_spaces()
         return stream
 
-    def under_way(self, seq: int) -> OpenComposite | None:
-        """Return the composite with that number; None when none is under way."""
+    def in_flight(self, seq: int) -> OpenComposite | None:
+        """Return the composite ``seq``, or None if it is not in flight."""
         return self._open.get(seq)
 
     def close(self, stream: OpenComposite) -> None:
-        """End a composite, which has done all it does."""
+        """Remove a completed composite."""
         del self._open[stream.seq]
         stream.group.members.remove(stream)
         for claim in stream.claims:
@@ -215,27 +215,27 @@ class OpenComposites:
         return _groups([claim.stream for claim in hit]) if hit else []
 
     def advance(self, groups: Iterable[EntangledGroup], limit: int) -> list[Due]:
-        """Take the events of tiles before ``limit``, in order, for each group on its own."""
-        found: list[Due] = []
+        """Remove and return the events of tiles before ``limit``; they are in order within each group."""
+        events: list[Due] = []
         for group in groups:
             due: list[tuple[int, OpenComposite, Tile]] = []
             for stream in group.members:
                 self._learn(stream)
                 due += [(event, stream, tile) for event, tile in stream.tiles.due(limit)]
             due.sort(key=_FIRST)
-            found += [Due(stream, tile) for _, stream, tile in due]
-        return found
+            events += [Due(stream, tile) for _, stream, tile in due]
+        return events
 
     def _learn(self, stream: OpenComposite) -> None:
-        """Tell a stream of tiles that the log has got since. The log is searched when somebody disturbs a composite."""
+        """Pass tiles that were logged since the last call to a stream; only accesses near composites search the log."""
         first = min(self._open, default=stream.seq)
-        for whole, tile in self._log.tiles(max(self._next, first)):
-            if whole >= first:  # nobody will ask for those before
-                self._tiles.setdefault(whole, []).append(tile)
+        for composite, tile in self._log.tiles(max(self._next, first)):
+            if composite >= first:  # no earlier composite is in flight
+                self._tiles.setdefault(composite, []).append(tile)
         self._next = len(self._log)
         tiles = self._tiles.get(stream.seq, [])
-        stream.tiles.learn(self._log, tiles[stream.known :])
-        stream.known = len(tiles)
+        stream.tiles.learn(self._log, tiles[stream.learned :])
+        stream.learned = len(tiles)
 
     def _claim(self, stream: OpenComposite, operand: Operand, *indexes: ExtentIndex[_OperandClaim]) -> None:
         claim = _OperandClaim(stream, operand, indexes)
@@ -244,8 +244,8 @@ class OpenComposites:
             for index in indexes:
                 index.add(low, high, claim)
 
-    def _entangle(self, group: EntangledGroup, others: Iterable[EntangledGroup]) -> None:
-        for other in others:
+    def _entangle(self, group: EntangledGroup, overlapping: Iterable[EntangledGroup]) -> None:
+        for other in overlapping:
             if other is not group:
                 group.entangled = True
                 group.members += other.members
@@ -254,7 +254,7 @@ class OpenComposites:
 
 
 class TiledReplay:
-    """Brings the effects of a composite about, event by event of its tiles; ``begun`` once one has been carried out."""
+    """The execution of a composite by the events of its tiles; ``begun`` is True after the first event."""
 
     __slots__ = (
         "_acc",
@@ -277,7 +277,7 @@ class TiledReplay:
         self._sizes = sizes
         self._inputs = {part.name: part for part in parts[:-1]}
         self._out = parts[-1]
-        # Arrays in TCM have no reads of their own: they are read when the tile is fetched.
+        # Arrays in TCM have no read records: the fetch of a tile reads them.
         self._staged = tuple(part for part in parts[:-1] if part.operand.space == "tcm")
         steps = -(-parts[0].operand.shape[1] // sizes[_K]) if work.kind == "gemm" else 1
         self._last = steps - 1
@@ -288,7 +288,7 @@ class TiledReplay:
         self.begun = False
 
     def learn(self, log: OpLog, fresh: list[int]) -> None:
-        """Take in tiles that ``log`` has got since, by number, and times that were not known before."""
+        """Add the tiles ``fresh``, numbers of records in ``log``, and commit times that were unknown before."""
         waiting, self._uncommitted = self._uncommitted, []
         for seq in (*waiting, *fresh):
             tile = log.tile(seq)
@@ -303,16 +303,16 @@ class TiledReplay:
         self._events.sort(key=_FIRST)
 
     def due(self, limit: int) -> list[tuple[int, Tile]]:
-        """Take the events before ``limit``, in order."""
+        """Remove and return the events before ``limit``, in order."""
         begin, self._next = self._next, bisect_left(self._events, limit, self._next, key=_FIRST)
         return self._events[begin : self._next]
 
     def step(self, work: Work, tile: Tile, memory: OperandMemory) -> None:
-        """Carry out one event of a tile of the composite, which is ``work``."""
+        """Execute an event of a tile of the composite ``work``."""
         self.begun = True
         if tile.kind == "dma_write":
-            for each, _ in self._out.tiles(tile.tile):
-                memory.deposit(self._out.window(each, self._sizes), self._result(work, each))
+            for place, _ in self._out.tiles(tile.tile):
+                memory.deposit(self._out.window(place, self._sizes), self._result(work, place))
         elif tile.kind == "dma_read":
             self._sample_all(self._inputs[tile.name], tile.tile, memory)
         else:
@@ -322,20 +322,20 @@ class TiledReplay:
         self._samples[part.name, tile] = memory.load(part.window(tile, self._sizes), private=True)
 
     def _sample_all(self, part: TilePart, panel: TilePlace, memory: OperandMemory) -> None:
-        """Sample what all tiles of a panel use."""
-        for tile, others in part.tiles(panel):
+        """Sample the windows of all tiles of a panel."""
+        for tile, sharing in part.tiles(panel):
             self._sample(part, tile, memory)
-            for other in others:
+            for other in sharing:
                 self._samples[part.name, other] = self._samples[part.name, tile]
 
     def _fetch(self, tile: TilePlace, memory: OperandMemory) -> None:
-        """Sample what lies in TCM."""
+        """Sample the operands in TCM."""
         for part in self._staged:
             if (part.name, tile) not in self._samples:
                 self._sample(part, tile, memory)
 
     def _result(self, work: Work, tile: TilePlace) -> Array:
-        """Return the output tile: one operation on all that was sampled for it, its steps along K put together."""
+        """Compute the output tile as one operation on its samples, concatenated along K."""
         shape = self._out.window(tile, self._sizes).shape
         return combine(work, list(self._args(work, tile)), self._steps(work, tile), shape, self._acc)
 
@@ -362,17 +362,17 @@ class TiledReplay:
 
 
 def _find_overlapping(operand: Operand, index: ExtentIndex[_OperandClaim]) -> list[_OperandClaim]:
-    """Return the claims that ``operand`` meets: ranges first, bytes only where ranges do."""
-    near: list[_OperandClaim] = []
+    """Return the claims that overlap ``operand``: compare ranges first, and bytes only if ranges overlap."""
+    candidates: list[_OperandClaim] = []
     for low, high in bounds(operand):
         if not index.misses(low, high):
-            near += index.find(low, high)
-    if not near:
-        return near
+            candidates += index.find(low, high)
+    if not candidates:
+        return candidates
     runs = ByteRuns.of(operand)
-    return [claim for claim in dict.fromkeys(near) if claim.meets(runs)]
+    return [claim for claim in dict.fromkeys(candidates) if claim.overlaps(runs)]
 
 
 def _groups(streams: Iterable[OpenComposite]) -> list[EntangledGroup]:
-    """Return the groups of ``streams``, each once, in order."""
+    """Return the distinct groups of ``streams``, in order."""
     return list(dict.fromkeys(stream.group for stream in streams))

@@ -1,4 +1,4 @@
-"""Computes what a record of the op-log says: from operands in memory to the array that it will commit."""
+"""The computation of op-log records: from operands in memory to the array that a record commits."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Rule: TypeAlias = Callable[[Work, OperandMemory, DType, bool], Array]
 
 
 def result(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:
-    """Compute the array that ``work`` makes of memory as it is now, in its output's type and shape.
+    """Compute the result of ``work`` from the current memory, in the type and shape of its output.
 
-    ``private``: it must not change with memory. To be called under ``np.errstate(all="ignore")``.
+    A ``private`` result does not change with memory. Call it inside ``np.errstate(all="ignore")``.
     """
     return RULES[work.kind](work, memory, acc, private)
 
@@ -41,9 +41,9 @@ def result(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Arra
 def combine(
     work: Work, args: Sequence[Array | float], steps: Sequence[EpilogueStep], shape: tuple[int, ...], acc: DType
 ) -> Array:
-    """Compute the part of a composite's output of ``shape`` from ``args``: its operands, or windows of them.
+    """Compute a part of ``shape`` of a composite's output from ``args``, its operands or windows of them.
 
-    ``steps``: its epilogue with arrays. To be called under ``np.errstate(all="ignore")``.
+    ``steps`` is its epilogue with arrays. Call it inside ``np.errstate(all="ignore")``.
     """
     out = _output(work).dtype
     if work.kind == "gemm":
@@ -55,7 +55,7 @@ def combine(
 
 
 def _wide(op: Operator, args: Sequence[Array | float]) -> DType:
-    """Return the type in which ``op`` computes: nothing is rounded before the epilogue."""
+    """Return the type in which ``op`` computes, so the epilogue receives unrounded values."""
     integers = all(x.dtype.kind in "iu" for x in args if isinstance(x, np.ndarray))
     return I64 if integers and op.integer is not None else F32
 
@@ -64,8 +64,8 @@ def _finish(value: Array, steps: Sequence[EpilogueStep]) -> Array:
     """Apply an epilogue to unrounded results, by the rules of ``operators.gemm``: f32, or f64 after integers."""
     if value.dtype.kind in "iu":
         value = value.astype(np.float64)
-    for name, *given in steps:
-        value = EPILOGUE[name].fn(value, *(x.astype(value.dtype) if isinstance(x, np.ndarray) else x for x in given))
+    for name, *operands in steps:
+        value = EPILOGUE[name].fn(value, *(x.astype(value.dtype) if isinstance(x, np.ndarray) else x for x in operands))
     return value
 
 
@@ -81,7 +81,7 @@ def _copy(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array
 
 def _calculate(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:
     params, out = work.params, work.output or _output(work)
-    if params is NO_PARAMS and out.dtype is F32 and out.shape:  # mostly nothing is to be widened or rounded
+    if params is NO_PARAMS and out.dtype is F32 and out.shape:  # the usual case: no widening or rounding
         arrays: list[Array] = []
         for x in work.inputs:
             if not isinstance(x, Operand) or x.dtype is not F32:
@@ -90,12 +90,12 @@ def _calculate(work: Work, memory: OperandMemory, acc: DType, private: bool) -> 
         else:
             fn = single(work.name, len(arrays))
             if fn is not None:
-                made: Array = fn(*arrays)
-                return made
+                array: Array = fn(*arrays)
+                return array
     if params.epilogue:
         return _combine(work, memory, acc, private)
     op = operator(work.name)
-    # Only what moves elements without computing can give its operand back; everything else makes a new array.
+    # Only an operator that moves elements may return its operand; every other operator creates a new array.
     private = private and op.kind == "move"
     args = [memory.load(x, private=private) if isinstance(x, Operand) else x for x in work.inputs]
     value = compute(op, args, out.dtype, out.shape, params, acc)
@@ -118,34 +118,38 @@ def _step(step: Epilogue, memory: OperandMemory) -> EpilogueStep:
 
 
 def _change(work: Work, memory: OperandMemory, acc: DType, private: bool) -> Array:  # noqa: ARG001
-    """Return what an atomic leaves in memory, and store what it found where the kernel wants it."""
-    there, op = _operand(work.inputs[0]), ATOMICS[work.name]
-    given = [memory.load(_operand(x), private=False) for x in work.inputs[1:]]
-    old = memory.load(there, private=True)
-    new = _one_after_another(op, old, given, there) if _repeats(there) else compute(op, [old, *given], there.dtype)
+    """Return the new memory contents of an atomic, and store the old contents if the kernel asks for them."""
+    target, op = _operand(work.inputs[0]), ATOMICS[work.name]
+    operands = [memory.load(_operand(x), private=False) for x in work.inputs[1:]]
+    old = memory.load(target, private=True)
+    new = (
+        _one_after_another(op, old, operands, target)
+        if _repeats(target)
+        else compute(op, [old, *operands], target.dtype)
+    )
     if work.params.old is not None:
         memory.deposit(work.params.old, old)
     return new
 
 
-def _repeats(there: Operand) -> bool:
-    """Return True when the runs of a list overlap: then an element is changed more than once."""
-    runs = sorted(run for run in there.segments if run[0] != NOWHERE)
+def _repeats(target: Operand) -> bool:
+    """Return True if runs of a list overlap, so the atomic changes an element more than once."""
+    runs = sorted(run for run in target.segments if run[0] != NOWHERE)
     return any(pa + nbytes > later for (pa, nbytes), (later, _) in pairwise(runs))
 
 
-def _one_after_another(op: Operator, old: Array, given: Sequence[Array], there: Operand) -> Array:
-    """Compute an atomic element by element; ``old`` becomes what each found, the result what each left."""
-    size, new, found = there.dtype.itemsize, np.empty_like(old), old.reshape(-1)
-    left: dict[int, Array] = {}
+def _one_after_another(op: Operator, old: Array, operands: Sequence[Array], target: Operand) -> Array:
+    """Compute an atomic element by element; write the value before each change to ``old``, return those after it."""
+    size, new, current = target.dtype.itemsize, np.empty_like(old), old.reshape(-1)
+    latest: dict[int, Array] = {}
     at = 0
-    for pa, nbytes in there.segments:
+    for pa, nbytes in target.segments:
         for i in range(nbytes // size):
             address = (pa + i * size) if pa != NOWHERE else -1 - at
             element = slice(at, at + 1)
-            found[element] = left.get(address, found[element])
-            made = compute(op, [found[element], *(x.reshape(-1)[element] for x in given)], there.dtype)
-            left[address] = new.reshape(-1)[element] = made
+            current[element] = latest.get(address, current[element])
+            result_element = compute(op, [current[element], *(x.reshape(-1)[element] for x in operands)], target.dtype)
+            latest[address] = new.reshape(-1)[element] = result_element
             at += 1
     return new
 
@@ -170,7 +174,7 @@ def _read_by_host(work: Work, memory: OperandMemory, acc: DType, private: bool) 
 
 def _operand(x: Operand | float) -> Operand:
     if not isinstance(x, Operand):
-        raise RunError(f"a number, {x}, where an operand in memory is needed")
+        raise RunError(f"found the number {x}, must be an operand in memory")
     return x
 
 
@@ -187,4 +191,4 @@ RULES: Mapping[str, Rule] = dict.fromkeys(sorted(COPIES), _copy) | {
     "memory_write": _apply_host_write,
     "memory_read": _read_by_host,
 }
-"""The rule that makes the array of a record, by its kind: as ``result``."""
+"""The function that computes the array of a record, by kind; the interface is that of ``result``."""

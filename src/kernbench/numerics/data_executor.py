@@ -1,4 +1,4 @@
-"""The replay, by the name that the specification has for it."""
+"""The replay under the name in the specification."""
 
 from __future__ import annotations
 

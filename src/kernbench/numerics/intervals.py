@@ -1,4 +1,4 @@
-"""The bytes that an operand touches, and an index of items by the ranges they take."""
+"""The bytes that an operand accesses, and an index of items by address range."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kernbench.common.values import value
 from kernbench.messages.commands import NOWHERE, Operand
 
 Range: TypeAlias = tuple[int, int]
-"""First address, and the first behind."""
+"""First address, and the first address after the range."""
 T = TypeVar("T")
 
 
 def bounds(operand: Operand) -> tuple[Range, ...]:
-    """Ranges that hold all bytes of an operand, gaps between its rows included: one, or one a different segment."""
+    """Return ranges that contain all bytes of an operand, with the gaps between rows: one, or one for each segment."""
     if operand.strides is None and operand.valid is None and not operand.segments:
         return ((operand.address, operand.address + operand.nbytes),)
     span = _span(operand)
@@ -27,26 +27,26 @@ def bounds(operand: Operand) -> tuple[Range, ...]:
         return ()
     if not operand.segments:
         return ((operand.address, operand.address + span),)
-    found: list[Range] = []
+    ranges: list[Range] = []
     for address, nbytes in operand.segments:
         if address != NOWHERE:
-            found.append((address, address + min(nbytes, span)))
+            ranges.append((address, address + min(nbytes, span)))
         span -= nbytes
         if span <= 0:
             break
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(ranges))
 
 
 @value(eq=False)
 class ByteRuns:
-    """The exact bytes of an operand: disjoint stretches in the order of addresses."""
+    """The exact bytes of an operand, as disjoint runs in the order of addresses."""
 
     starts: Array
     ends: Array
 
     @staticmethod
     def of(operand: Operand) -> ByteRuns:
-        """Return the bytes that ``operand`` touches."""
+        """Return the bytes that ``operand`` accesses."""
         offsets, length = _offsets(operand)
         if not operand.segments:
             return _disjoint(offsets + operand.address, offsets + (operand.address + length))
@@ -63,7 +63,7 @@ class ByteRuns:
 
     @staticmethod
     def of_boxes(boxes: Iterable[tuple[int, int, tuple[tuple[int, int], ...]]]) -> ByteRuns:
-        """Return the bytes of boxes: first address, bytes of a run, and (count, stride) by which runs repeat."""
+        """Return the bytes of boxes, each (first address, bytes of a run, (count, stride) of each repetition)."""
         starts: list[Array] = []
         ends: list[Array] = []
         for low, run, steps in boxes:
@@ -75,18 +75,18 @@ class ByteRuns:
         return _disjoint(np.concatenate(starts), np.concatenate(ends))
 
     def common(self, other: ByteRuns) -> tuple[int, int]:
-        """Return the first address of both and how many bytes are; (0, 0) when none is."""
-        behind = np.searchsorted(other.ends, self.starts, "right")
-        shared = behind < len(other.ends)
-        shared[shared] = other.starts[behind[shared]] < self.ends[shared]
+        """Return the first common address and the number of common bytes, or (0, 0) if there are none."""
+        successor = np.searchsorted(other.ends, self.starts, "right")
+        shared = successor < len(other.ends)
+        shared[shared] = other.starts[successor[shared]] < self.ends[shared]
         if not shared.any():
             return 0, 0
         i = int(np.argmax(shared))
-        first = max(int(self.starts[i]), int(other.starts[behind[i]]))
+        first = max(int(self.starts[i]), int(other.starts[successor[i]]))
         return first, int((other.below(self.ends) - other.below(self.starts)).sum())
 
     def below(self, addresses: Array) -> Array:
-        """Count the bytes that lie below each address."""
+        """Return the number of bytes below each address."""
         total = np.concatenate(([0], np.cumsum(self.ends - self.starts)))
         i = np.searchsorted(self.starts, addresses, "right")
         over = np.where(i > 0, np.maximum(self.ends[i - 1] - addresses, 0), 0)
@@ -94,7 +94,7 @@ class ByteRuns:
 
 
 def _span(operand: Operand) -> int:
-    """Return the bytes from the first to behind the last that is touched; 0 when none is."""
+    """Return the span of the accessed bytes, first to last inclusive; 0 if there are none."""
     shape = operand.shape if operand.valid is None else operand.valid
     if not prod(shape):
         return 0
@@ -102,7 +102,7 @@ def _span(operand: Operand) -> int:
 
 
 def _offsets(operand: Operand) -> tuple[Array, int]:
-    """Return the offsets of stretches of bytes from the first element, and their common length."""
+    """Return the offsets of contiguous runs from the first element, and their common length, in bytes."""
     shape = operand.shape if operand.valid is None else operand.valid
     axes = list(zip(shape, operand.byte_strides, strict=True))
     length = operand.dtype.itemsize
@@ -115,7 +115,7 @@ def _offsets(operand: Operand) -> tuple[Array, int]:
 
 
 def _disjoint(starts: Array, ends: Array) -> ByteRuns:
-    """Sorted, and without the overlaps of an array whose strides make elements share bytes."""
+    """Return sorted runs without overlaps, which occur if strides make elements share bytes."""
     filled = starts < ends
     order = np.argsort(starts[filled], kind="stable")
     starts, reach = starts[filled][order], np.maximum.accumulate(ends[filled][order])
@@ -127,9 +127,9 @@ def _disjoint(starts: Array, ends: Array) -> ByteRuns:
 
 
 class ExtentIndex(Generic[T]):
-    """Items by the address range they take; asked for those that meet a range. Items may overlap.
+    """An index of items by address range, which finds the items that overlap a range. Items may overlap each other.
 
-    Ranges that touch one another make a cluster. Clusters are disjoint: their edges, start and end in turn, are sorted.
+    Overlapping ranges form a cluster. Clusters are disjoint; the sorted list of edges alternates starts and ends.
     """
 
     __slots__ = ("_clusters", "_edges")
@@ -140,33 +140,33 @@ class ExtentIndex(Generic[T]):
 
     @property
     def is_empty(self) -> bool:
-        """True when the index holds nothing."""
+        """True if the index has no items."""
         return not self._clusters
 
     def misses(self, low: int, high: int) -> bool:
-        """True when no item takes a byte of ``[low, high)``; the quick answer to most questions."""
+        """Return True if no item has a byte of ``[low, high)``. This fast check answers most queries."""
         edges = self._edges
         i = bisect_right(edges, low)
         return not i & 1 and (i == len(edges) or edges[i] >= high)
 
     def add(self, low: int, high: int, item: T) -> None:
-        """Note that ``item`` takes ``[low, high)``."""
+        """Add ``item`` with the range ``[low, high)``."""
         if low >= high:
             return
         first, last = self._meeting(low, high)
         items: dict[tuple[int, int, T], None] = {}
         for cluster in self._clusters[first:last]:
-            # The larger takes in the smaller, so that many additions to one cluster stay cheap.
+            # Merge the smaller into the larger, so many additions to one cluster stay cheap.
             small, large = sorted((items, cluster), key=len)
             large.update(small)
             items = large
         items[low, high, item] = None
-        met = self._edges[2 * first : 2 * last]
-        self._edges[2 * first : 2 * last] = [min([low, *met[:1]]), max([high, *met[-1:]])]
+        merged = self._edges[2 * first : 2 * last]
+        self._edges[2 * first : 2 * last] = [min([low, *merged[:1]]), max([high, *merged[-1:]])]
         self._clusters[first:last] = [items]
 
     def discard(self, low: int, high: int, item: T) -> None:
-        """Forget what ``add`` noted."""
+        """Remove an item that ``add`` added."""
         if low >= high:
             return
         at = (bisect_right(self._edges, low) - 1) // 2
@@ -175,12 +175,12 @@ class ExtentIndex(Generic[T]):
             del self._clusters[at], self._edges[2 * at : 2 * at + 2]
 
     def find(self, low: int, high: int) -> list[T]:
-        """Return the items that take a byte of ``[low, high)``."""
+        """Return the items that have a byte of ``[low, high)``."""
         first, last = self._meeting(low, high)
         return [
             item for cluster in self._clusters[first:last] for start, end, item in cluster if start < high and low < end
         ]
 
     def _meeting(self, low: int, high: int) -> tuple[int, int]:
-        """Return the first cluster that meets ``[low, high)``, and the first behind."""
+        """Return the bounds, as a half-open interval of indices, of the clusters that overlap ``[low, high)``."""
         return bisect_right(self._edges, low) // 2, (bisect_left(self._edges, high) + 1) // 2

@@ -1,9 +1,9 @@
-"""The contents of the machine's memories: byte-addressed, sparse, zero where nothing was written.
+"""The contents of the machine's memories: byte-addressed, sparse, zero at addresses that were never written.
 
-A space is a sorted list of extents that never overlap. A write into a hole makes one extent, rounded to whole granules,
-so that a tensor is one buffer and many small writes make few. An array that never changes is kept as it is (``keep``)
-where it is written; others may keep the same array, so that a tensor and all loads of it exist once. A write to a part
-of one copies it first.
+A space is a sorted list of disjoint extents. A write into a hole creates an extent, rounded to complete granules. A
+tensor is therefore one buffer, and many small writes create few extents. ``keep`` stores an array that never changes
+without a copy, at any number of addresses, so a tensor and all loads of it exist once. A write to a part of such an
+array copies it first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _START, _END = attrgetter("start"), attrgetter("end")
 
 
 class Zeros:
-    """Buffers of zeros. Small ones are parts of blocks, whose pages the system makes when they are touched."""
+    """A source of buffers of zeros. Small buffers share blocks, whose pages the system allocates at first access."""
 
     __slots__ = ("_block", "_used")
 
@@ -35,7 +35,7 @@ class Zeros:
         self._used = 0
 
     def take(self, nbytes: int) -> Array:
-        """``nbytes`` zeros."""
+        """Return a buffer of ``nbytes`` zeros."""
         if nbytes >= _BLOCK_BYTES:
             return np.zeros(nbytes, np.uint8)
         if self._used + nbytes > self._block.size:
@@ -44,8 +44,8 @@ class Zeros:
         return self._block[self._used - nbytes : self._used]
 
 
-class _Kept:
-    """The bytes of the addresses ``[start, end)``, which never change."""
+class _UnchangingBytes:
+    """Bytes of the addresses ``[start, end)`` that never change."""
 
     __slots__ = ("data", "end", "start")
 
@@ -56,63 +56,68 @@ class _Kept:
 
 
 class Extent:
-    """Bytes ``[start, end)`` of a memory; ``written`` has a flag per byte when somebody wants to know.
+    """The bytes ``[start, end)`` of a memory; ``written`` has a flag per byte if written bytes are tracked.
 
-    Its buffer is made when it is needed, and is stale where arrays are kept, which are in the order of their addresses
-    and do not overlap.
+    The buffer is allocated at the first use, and is stale at the addresses of unchanging arrays. These arrays are
+    disjoint and in the order of addresses.
     """
 
-    __slots__ = ("_data", "_kept", "_zeros", "end", "start", "written")
+    __slots__ = ("_data", "_unchanging", "_zeros", "end", "start", "written")
 
     def __init__(self, start: int, end: int, zeros: Zeros, *, tracked: bool) -> None:
         self.start = start
         self.end = end
         self._zeros = zeros
         self._data: Array | None = None
-        self._kept: list[_Kept] = []
+        self._unchanging: list[_UnchangingBytes] = []
         self.written: Array | None = np.zeros(end - start, np.bool_) if tracked else None
 
     def seen(self, addr: int, end: int, shape: Shape, dtype: np.dtype[Any], strides: Shape | None) -> Array:
-        """View the elements from ``addr``, which end before ``end``, until the next write; read-only if they
-        never change."""
-        if self._kept:
-            kept = self._kept[self._overlapping(addr, end)]
-            if len(kept) == 1 and kept[0].start <= addr and end <= kept[0].end:
-                return np.ndarray(shape, dtype, kept[0].data, addr - kept[0].start, strides)
-            self._take_in(addr, end)
+        """Return a view of the elements from ``addr`` to ``end``, valid until the next write.
+
+        The view is read-only if the elements never change.
+        """
+        if self._unchanging:
+            overlapping = self._unchanging[self._overlapping(addr, end)]
+            if len(overlapping) == 1 and overlapping[0].start <= addr and end <= overlapping[0].end:
+                return np.ndarray(shape, dtype, overlapping[0].data, addr - overlapping[0].start, strides)
+            self._copy_to_buffer(addr, end)
         data = self._buffer() if self._data is None else self._data
         return np.ndarray(shape, dtype, data, addr - self.start, strides)
 
     def place(self, addr: int, end: int, shape: Shape, dtype: np.dtype[Any], strides: Shape | None) -> Array | None:
-        """Return the elements in the buffer, to read and write; None if some are kept."""
+        """Return the elements in the buffer, to read and write, or None if an unchanging array has some of them."""
         where = self._overlapping(addr, end)
         return None if where.start < where.stop else self.seen(addr, end, shape, dtype, strides)
 
     def put(self, addr: int, end: int, array: Array, strides: Shape | None) -> None:
-        """Write ``array`` from ``addr``; it ends before ``end``."""
-        if self._kept:
-            self._take_in(addr, end, overwritten=strides is None)
+        """Write ``array`` from ``addr``; its last byte is before ``end``."""
+        if self._unchanging:
+            self._copy_to_buffer(addr, end, overwritten=strides is None)
         data = self._buffer() if self._data is None else self._data
         np.ndarray(array.shape, array.dtype, data, addr - self.start, strides)[...] = array
 
     def keep(self, addr: int, data: Array) -> None:
-        """Put bytes that never change, without a copy."""
+        """Store bytes that never change, without a copy."""
         end = addr + data.size
-        self._take_in(addr, end, overwritten=True)
-        self._kept.insert(self._overlapping(addr, end).start, _Kept(addr, data))
+        self._copy_to_buffer(addr, end, overwritten=True)
+        self._unchanging.insert(self._overlapping(addr, end).start, _UnchangingBytes(addr, data))
 
     def _overlapping(self, addr: int, end: int) -> slice:
-        """Return the slice of the kept arrays that overlap ``[addr, end)``."""
-        first = bisect_right(self._kept, addr, key=_END)
-        return slice(first, bisect_left(self._kept, end, first, key=_START))
+        """Return the slice of unchanging arrays that overlap ``[addr, end)``."""
+        first = bisect_right(self._unchanging, addr, key=_END)
+        return slice(first, bisect_left(self._unchanging, end, first, key=_START))
 
-    def _take_in(self, addr: int, end: int, *, overwritten: bool = False) -> None:
-        """Copy what is kept in ``[addr, end)`` to the buffer, but for what is ``overwritten`` as a whole."""
+    def _copy_to_buffer(self, addr: int, end: int, *, overwritten: bool = False) -> None:
+        """Copy unchanging arrays that overlap ``[addr, end)`` to the buffer and forget them.
+
+        With ``overwritten``, arrays inside the range are not copied.
+        """
         where = self._overlapping(addr, end)
-        for kept in self._kept[where]:
-            if not (overwritten and addr <= kept.start and kept.end <= end):
-                self._buffer()[kept.start - self.start : kept.end - self.start] = kept.data
-        del self._kept[where]
+        for unchanging in self._unchanging[where]:
+            if not (overwritten and addr <= unchanging.start and unchanging.end <= end):
+                self._buffer()[unchanging.start - self.start : unchanging.end - self.start] = unchanging.data
+        del self._unchanging[where]
 
     def _buffer(self) -> Array:
         if self._data is None:
@@ -121,13 +126,13 @@ class Extent:
 
 
 def never_changes(array: Array) -> bool:
-    """Return True when ``array`` is read-only, and so is every array that it is a view of."""
-    whole: object = array
-    while isinstance(whole, np.ndarray):
-        if whole.flags.writeable:
+    """Return True if ``array`` and every array that it is a view of are read-only."""
+    owner: object = array
+    while isinstance(owner, np.ndarray):
+        if owner.flags.writeable:
             return False
-        whole = whole.base
-    return whole is None
+        owner = owner.base
+    return owner is None
 
 
 Space: TypeAlias = Literal["hbm", "sram", "tcm"]
@@ -140,8 +145,8 @@ _BYTE = np.dtype(np.uint8)
 class MemoryStore:
     """The contents of every memory, by space and physical address.
 
-    ``on_unwritten(space, address, nbytes)`` is called once per read of bytes nobody wrote, with the first such
-    address and how many there are. It has to be given from the start, since only then are written bytes tracked.
+    ``on_unwritten(space, address, nbytes)`` is called once for each read of bytes that were never written, with the
+    first such address and their number. Only a store that is created with this function tracks written bytes.
     """
 
     __slots__ = ("_memories", "_on_unwritten")
@@ -152,21 +157,27 @@ class MemoryStore:
         self._memories = {space: _SpaceExtents(zeros, tracked=on_unwritten is not None) for space in SPACES}
 
     def read(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None = None) -> Array:
-        """Copy ``shape`` elements of ``dtype`` from ``addr``; ``strides`` in bytes, row-major without.
+        """Return a copy of ``shape`` elements of ``dtype`` from ``addr``; ``strides`` in bytes (None: row-major).
 
-        UnknownNameError: no such space; RunError: a negative stride.
+        Raises UnknownNameError for an unknown space, and RunError for a negative stride.
         """
-        found = self._window(space, addr, shape, dtype, strides)
-        return self._gather(space, addr, shape, dtype, strides) if found is None else found.copy()
+        window = self._window(space, addr, shape, dtype, strides)
+        return self._gather(space, addr, shape, dtype, strides) if window is None else window.copy()
 
     def view(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None = None) -> Array:
-        """Return what ``read`` returns, uncopied if its bytes lie together: read-only, valid until the next write."""
-        found = self._window(space, addr, shape, dtype, strides)
-        return self._gather(space, addr, shape, dtype, strides) if found is None else found
+        """Return the elements as ``read`` does, without a copy if they are in one extent.
+
+        The result is read-only and valid until the next write.
+        """
+        window = self._window(space, addr, shape, dtype, strides)
+        return self._gather(space, addr, shape, dtype, strides) if window is None else window
 
     def place(self, space: str, addr: int, shape: Shape, dtype: DType, strides: Shape | None = None) -> Array | None:
-        """Return the bytes in place, to read and write until a ``keep`` there. None if they do not lie together or
-        are kept, or if reads of unwritten bytes are reported."""
+        """Return the elements in place, to read and write until the next ``keep`` at their addresses.
+
+        Return None if they are not in one extent, if an unchanging array has some of them, or if reads of unwritten
+        bytes are reported.
+        """
         memory = self._memories.get(space) or _unknown(space)
         end = addr + (prod(shape) * dtype.itemsize if strides is None else _span(shape, dtype.itemsize, strides))
         extent = memory.extents[bisect_right(memory.starts, addr) - 1]
@@ -175,7 +186,7 @@ class MemoryStore:
         return extent.place(addr, end, shape, dtype.numpy, strides)
 
     def write(self, space: str, addr: int, array: Array, strides: Shape | None = None) -> None:
-        """Put the elements of ``array`` at ``addr``; ``strides`` in bytes, row-major without."""
+        """Write the elements of ``array`` from ``addr``; ``strides`` in bytes (None: row-major)."""
         memory = self._memories.get(space) or _unknown(space)
         end = addr + (array.nbytes if strides is None else _span(array.shape, array.itemsize, strides))
         if memory.tracked:
@@ -187,8 +198,10 @@ class MemoryStore:
             extent.put(addr, end, array, strides)
 
     def keep(self, space: str, addr: int, array: Array) -> None:
-        """Write an array row-major, without a copy if it can never change: then its bytes are there once however many
-        addresses hold them, until one of these is written to."""
+        """Write an array row-major, without a copy if it can never change.
+
+        The array then exists once for any number of addresses, until a write to one of them.
+        """
         memory = self._memories.get(space) or _unknown(space)
         if memory.tracked or not array.flags.c_contiguous or not never_changes(array):
             self.write(space, addr, array)
@@ -197,26 +210,26 @@ class MemoryStore:
             (memory.extent_at(at) or memory.grown(at, at + part.size)).keep(at, part)
 
     def fill(self, space: str, addr: int, nbytes: int, pattern: int | bytes) -> None:
-        """Repeat ``pattern`` (a byte value or bytes; the last repetition may be cut) over ``nbytes`` from ``addr``."""
+        """Repeat ``pattern``, a byte value or bytes, over ``nbytes`` from ``addr``; the last repetition may be cut."""
         self.write(space, addr, repeat_pattern(bytes((pattern,)) if isinstance(pattern, int) else pattern, nbytes))
 
     @property
     def is_tracked(self) -> bool:
-        """True when the store notes which bytes have been written."""
+        """True if the store tracks written bytes."""
         return self._on_unwritten is not None
 
     def written(self, space: str, addr: int, nbytes: int) -> Array:
-        """Return a bool for each of ``nbytes`` from ``addr`` on: True when written. RunError unless tracked."""
+        """Return a bool for each of ``nbytes`` from ``addr``: True if written. Raises RunError unless tracked."""
         memory = self._memory_of(space)
-        found = np.zeros(nbytes, np.bool_)
-        for at, part, _ in split(addr, found, (1,), memory.end_at):
+        flags = np.zeros(nbytes, np.bool_)
+        for at, part, _ in split(addr, flags, (1,), memory.end_at):
             extent = memory.extent_at(at)
             if extent is not None:
                 part[...] = np.ndarray(part.shape, np.bool_, extent.written, at - extent.start)
-        return found
+        return flags
 
     def forget(self, space: str, addr: int, nbytes: int) -> None:
-        """Forget that these bytes were written, though they stay. RunError when that is not tracked."""
+        """Mark these bytes as unwritten, without changing them. Raises RunError unless written bytes are tracked."""
         memory = self._memory_of(space)
         for at, part, _ in split(addr, _phantom((nbytes,)), (1,), memory.end_at):
             extent = memory.extent_at(at)
@@ -224,11 +237,11 @@ class MemoryStore:
                 np.ndarray(part.shape, np.bool_, extent.written, at - extent.start)[...] = False
 
     def allocated_bytes(self, space: str) -> int:
-        """Return the bytes of address space that buffers cover: what was written, rounded to granules."""
+        """Return the bytes of address space in extents: the written bytes, rounded to granules."""
         return sum(e.end - e.start for e in (self._memories.get(space) or _unknown(space)).extents)
 
     def _window(self, space: str, addr: int, shape: Shape, dtype: DType | str, strides: Shape | None) -> Array | None:
-        """Return the bytes seen in place; None when they are not in one extent."""
+        """Return a view of the elements, or None if they are not in one extent."""
         memory = self._memories.get(space) or _unknown(space)
         kind = dtype if dtype.__class__ is DType else dtype_named(dtype)
         end = addr + (prod(shape) * kind.itemsize if strides is None else _span(shape, kind.itemsize, strides))
@@ -246,7 +259,7 @@ class MemoryStore:
 
     def _memory_of(self, space: str) -> _SpaceExtents:
         if not self.is_tracked:
-            raise RunError("this memory does not know what was written; make it with on_unwritten=…")
+            raise RunError("this memory does not track written bytes; create it with on_unwritten=…")
         return self._memories.get(space) or _unknown(space)
 
     def _check_written(self, memory: _SpaceExtents, space: str, addr: int, geometry: tuple[Shape, Shape]) -> None:
@@ -256,7 +269,7 @@ class MemoryStore:
 
 
 class _SpaceExtents:
-    """One space: extents in the order of their starts, after an empty one that spares the search a special case."""
+    """The extents of a space, in the order of their starts; the first one is empty, which simplifies searches."""
 
     __slots__ = ("extents", "starts", "tracked", "zeros")
 
@@ -271,25 +284,25 @@ class _SpaceExtents:
         return extent if addr < extent.end else None
 
     def end_at(self, addr: int) -> int:
-        """Return the end of the extent, or of the hole, that holds ``addr``."""
+        """Return the end of the extent or of the hole that contains ``addr``."""
         i = bisect_right(self.starts, addr)
         if addr < self.extents[i - 1].end:
             return self.extents[i - 1].end
         return self.starts[i] if i < len(self.starts) else _NOWHERE
 
     def write(self, addr: int, end: int, array: Array, strides: Shape | None) -> None:
-        """Write what no one extent holds: into a hole, or across."""
+        """Write an array that is not inside one extent: into a hole, or across extents."""
         if not array.size:
             return
         if self.extent_at(addr) is None and end <= self.end_at(addr):
             self.grown(addr, end).put(addr, end, array, strides)
             return
-        # A view may be of this very memory: a part written must not change the source of the next.
+        # The array may be a view of this memory: writing one part must not change the source of the next part.
         source = array if array.base is None else array.copy()
         self.scatter(addr, as_bytes(source), _byte_geometry(array.shape, array.itemsize, strides)[1])
 
     def gather(self, addr: int, target: Array, strides: Shape) -> None:
-        """Copy bytes into ``target``, which holds zeros."""
+        """Copy bytes into ``target``, which initially contains zeros."""
         for at, part, steps in split(addr, target, strides, self.end_at):
             extent = self.extent_at(at)
             if extent is not None:
@@ -301,13 +314,13 @@ class _SpaceExtents:
             (self.extent_at(at) or self.grown(at, end)).put(at, end, part, steps)
 
     def mark(self, addr: int, shape: Shape, strides: Shape) -> None:
-        """Note as written; makes the extents that are missing."""
+        """Mark bytes as written; create missing extents."""
         for at, part, steps in split(addr, _phantom(shape), strides, self.end_at):
             extent = self.extent_at(at) or self.grown(at, at + reach(part.shape, steps))
             np.ndarray(part.shape, np.bool_, extent.written, at - extent.start, steps)[...] = True
 
     def unwritten(self, addr: int, shape: Shape, strides: Shape) -> tuple[int, int]:
-        """Return the first address never written, and how many elements' bytes were not; (addr, 0) when all were."""
+        """Return the first unwritten address and the number of unwritten bytes; (addr, 0) if all were written."""
         first, count = _NOWHERE, 0
         for at, part, steps in split(addr, _phantom(shape), strides, self.end_at):
             extent = self.extent_at(at)
@@ -323,7 +336,7 @@ class _SpaceExtents:
         return (first, count) if count else (addr, 0)
 
     def grown(self, low: int, high: int) -> Extent:
-        """Make a new extent for ``[low, high)`` in a hole, rounded to granules, as holes are."""
+        """Create an extent for ``[low, high)`` in a hole; its bounds are rounded to granules, as those of holes are."""
         start, end = low // GRANULE_BYTES * GRANULE_BYTES, -(-high // GRANULE_BYTES) * GRANULE_BYTES
         extent = Extent(start, end, self.zeros, tracked=self.tracked)
         i = bisect_right(self.starts, start)
@@ -337,9 +350,9 @@ def _unknown(space: str) -> _SpaceExtents:
 
 
 def split(addr: int, array: Array, strides: Shape, end_at: Callable[[int], int]) -> Iterator[tuple[int, Array, Shape]]:
-    """Cut an access of ``array``'s bytes from ``addr`` into parts that end before ``end_at(first byte of the part)``.
+    """Split an access of ``array``'s bytes from ``addr`` into parts, each of which ends by ``end_at(its first byte)``.
 
-    Yields (address, part of ``array``, its strides in memory), in the order of the slowest axis.
+    Yield (address, part of ``array``, its strides in memory), in the order of the slowest axis.
     """
     while array.size:
         room = end_at(addr) - addr
@@ -362,37 +375,37 @@ def split(addr: int, array: Array, strides: Shape, end_at: Callable[[int], int])
 
 
 def reach(shape: Shape, strides: Shape) -> int:
-    """Return the bytes from the first to after the last of a byte array of ``shape`` with ``strides``."""
+    """Return the span in bytes, first to last inclusive, of a byte array of ``shape`` with ``strides``."""
     return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
 
 
 def repeat_pattern(pattern: bytes, nbytes: int) -> Array:
-    """``pattern`` again and again, ``nbytes`` in all; the last may be cut."""
-    # NumPy lists every repetition, so it gets few and long ones.
+    """Return ``nbytes`` of repetitions of ``pattern``; the last one may be cut."""
+    # NumPy makes a list of all repetitions, so it receives few long ones.
     unit = pattern * (1 + min(nbytes, GRANULE_BYTES) // len(pattern))
     return np.resize(np.frombuffer(unit, np.uint8), nbytes)
 
 
 def as_bytes(array: Array) -> Array:
-    """View a C-contiguous array as bytes, with one axis more; copy it if it is not contiguous."""
+    """Return an array as bytes, with an additional last axis; it is a copy if the array is not C-contiguous."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return flat.reshape(*array.shape, array.itemsize)
 
 
 def _byte_geometry(shape: Shape, itemsize: int, strides: Shape | None) -> tuple[Shape, Shape]:
-    """Shape and strides of the bytes of an access: an axis more, with stride 1."""
+    """Return the shape and the strides of the bytes of an access, with an additional last axis of stride 1."""
     return (*shape, itemsize), (*(row_major(shape, itemsize) if strides is None else strides), 1)
 
 
 def _span(shape: Shape, itemsize: int, strides: Shape | None) -> int:
-    """Return the bytes from the first to after the last of an access; 0 for an empty one."""
+    """Return the span of an access in bytes, first to last inclusive; 0 for an empty access."""
     if strides is None:
         return prod(shape) * itemsize
     if any(s < 0 for s in strides):
-        raise RunError(f"strides {strides} go backwards; a descriptor's strides are not negative")
+        raise RunError(f"strides {strides}: a descriptor's strides must not be negative")
     return itemsize + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if prod(shape) else 0
 
 
 def _phantom(shape: Shape) -> Array:
-    """Make an array of ``shape`` that takes no memory: only its geometry is used."""
+    """Return an array of ``shape`` that needs no memory, for its geometry only."""
     return np.broadcast_to(np.zeros((), np.bool_), shape)

@@ -1,4 +1,4 @@
-"""Operands of the op-log as arrays: strides, segments and ragged edges, to and from the memory store."""
+"""Operands of the op-log as arrays in the memory store, with strides, segments and ragged edges."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from kernbench.common.errors import RunError
 from kernbench.messages.commands import NOWHERE, Operand
 from kernbench.numerics.memory import MemoryStore, as_bytes, never_changes, split
 
-# How many places are remembered before all are looked up afresh: more than 256 PEs use at once.
-_KEPT_PLACES = 1 << 17
-# From here on arrays that never change are kept and not copied, and where an array lies is looked up each time.
+# Most cached places, more than 256 PEs use concurrently; a full cache is cleared.
+_CACHED_PLACES = 1 << 17
+# Unchanging arrays of at least this size are stored without a copy, and their places are not cached.
 _LARGE_BYTES = 16 * 1024
 
 
 class Segments:
-    """Byte ranges put end to end: which address an offset into them is."""
+    """Byte ranges joined end to end, which map offsets to addresses."""
 
     __slots__ = ("_addresses", "_ends")
 
     def __init__(self, segments: tuple[tuple[int, int], ...]) -> None:
         self._ends = list(accumulate(nbytes for _, nbytes in segments))
-        # Address less offset, so that both directions are one addition.
+        # Stores address minus offset, so the conversion is one addition.
         self._addresses = [a - end + n for (a, n), end in zip(segments, self._ends, strict=True)]
 
     def end_at(self, offset: int) -> int:
-        """Return the offset at which the segment that holds ``offset`` ends; RunError past the last."""
+        """Return the offset at the end of the segment that contains ``offset``. Raises RunError after the last one."""
         return self._ends[self._index(offset)]
 
     def address(self, offset: int) -> int:
-        """Return the address of the byte at ``offset``; RunError past the last."""
+        """Return the address of the byte at ``offset``. Raises RunError after the last segment."""
         return self._addresses[self._index(offset)] + offset
 
     def _index(self, offset: int) -> int:
         i = bisect_right(self._ends, offset)
         if i == len(self._ends):
-            raise RunError(f"an operand reaches byte {offset} of segments that hold {self._ends[-1]}")
+            raise RunError(f"an operand reaches byte {offset} of segments with {self._ends[-1]} bytes")
         return i
 
 
 class OperandMemory:
-    """A memory store, accessed by operands."""
+    """The access to a memory store by operands."""
 
     __slots__ = ("_operands", "_places", "_store")
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        # By identity, which is quick, and enough: the log has one operand for all uses of an array.
+        # The key is the identity of the operand, which is fast: the log has one operand for all uses of an array.
         self._places: dict[int, Array] = {}
-        self._operands: list[Operand] = []  # those of the places, so that each keeps its identity
+        self._operands: list[Operand] = []  # keeps the operands of all places alive, so identities stay unique
 
     def load(self, operand: Operand, *, private: bool) -> Array:
-        """Return the operand's array; a ``private`` one never changes with memory, another is read only."""
+        """Return the operand's array. A ``private`` array never changes with memory; any other must not be written."""
         place = self._places.get(id(operand))
         if place is None:
             place = self._find(operand)
@@ -67,15 +67,15 @@ class OperandMemory:
             return _gather(self._store, operand)
         if operand.segments or operand.valid is not None:
             return _pad(operand, _load_region(self._store, operand))
-        found = self._store.view(operand.space, operand.address, operand.shape, operand.dtype, operand.strides)
-        return found.copy() if private and not (found.base is None or never_changes(found)) else found
+        array = self._store.view(operand.space, operand.address, operand.shape, operand.dtype, operand.strides)
+        return array.copy() if private and not (array.base is None or never_changes(array)) else array
 
     def deposit(self, operand: Operand, array: Array) -> None:
-        """Write ``array`` where the operand lies. RunError when it has another shape."""
+        """Write ``array`` to the operand's bytes. Raises RunError if the shapes differ."""
         place = self._places.get(id(operand))
         if place is None:
             if operand.nbytes >= _LARGE_BYTES and array.shape == operand.shape and _is_dense(operand):
-                if not array.flags.writeable:  # else it would be copied
+                if not array.flags.writeable:  # the store copies a writeable array into the same places
                     self._forget_places()
                 self._store.keep(operand.space, operand.address, array)
                 return
@@ -86,10 +86,9 @@ class OperandMemory:
             _deposit(self._store, operand, array)
 
     def _find(self, operand: Operand) -> Array | None:
-        """Return the bytes of ``operand`` in place, to read and write; None if it is not one to remember, or if they do
-        not lie together.
+        """Return the array of ``operand`` in place, to read and write, or None if it is not cached or not contiguous.
 
-        Small arrays in TCM are remembered: in HBM most accesses have an operand of their own, used once.
+        Only small arrays in TCM are cached: in HBM, most operands are used once.
         """
         if operand.space != "tcm" or operand.nbytes >= _LARGE_BYTES or operand.strides is not None:
             return None
@@ -97,7 +96,7 @@ class OperandMemory:
             return None
         place = self._store.place("tcm", operand.address, operand.shape, operand.dtype)
         if place is not None:
-            if len(self._places) == _KEPT_PLACES:
+            if len(self._places) == _CACHED_PLACES:
                 self._forget_places()
             self._places[id(operand)] = place
             self._operands.append(operand)
@@ -120,38 +119,38 @@ def _deposit(store: MemoryStore, operand: Operand, array: Array) -> None:
         store.write(operand.space, operand.address, array, _strides(operand))
         return
     segments = Segments(operand.segments)
-    # A view may be of this very memory: a part written must not change the source of the next.
+    # The array may be a view of this memory: writing one part must not change the source of the next part.
     source = array if array.base is None else array.copy()
     for offset, part, steps in split(0, as_bytes(source), (*operand.byte_strides, 1), segments.end_at):
         store.write(operand.space, segments.address(offset), part, steps)
 
 
 def _is_dense(operand: Operand) -> bool:
-    """Return True when the elements are one range of bytes, in order."""
+    """Return True if the elements are one contiguous range of bytes, in order."""
     if operand.segments or operand.valid is not None:
         return False
     return operand.strides is None or operand.strides == row_major(operand.shape, operand.dtype.itemsize)
 
 
 def _is_list(operand: Operand) -> bool:
-    """Return True when the segments hold just the elements, in order: no gaps between rows, nothing behind them."""
+    """Return True if the segments contain only the elements, in order, without gaps between or after rows."""
     if not operand.segments or operand.strides is not None or operand.valid is not None:
         return False
     return sum(nbytes for _, nbytes in operand.segments) == operand.nbytes
 
 
 def _gather(store: MemoryStore, operand: Operand) -> Array:
-    whole = np.full(operand.shape, operand.other, operand.dtype.numpy)
-    raw, at = as_bytes(whole).reshape(-1), 0
+    array = np.full(operand.shape, operand.other, operand.dtype.numpy)
+    raw, at = as_bytes(array).reshape(-1), 0
     for address, nbytes in operand.segments:
         if address != NOWHERE:
             raw[at : at + nbytes] = store.view(operand.space, address, (nbytes,), U8)
         at += nbytes
-    return whole
+    return array
 
 
 def _scatter(store: MemoryStore, operand: Operand, array: Array) -> None:
-    # A view may be of this very memory: a part written must not change the source of the next.
+    # The array may be a view of this memory: writing one part must not change the source of the next part.
     source = array if array.base is None else array.copy()
     raw, at = as_bytes(source).reshape(-1), 0
     for address, nbytes in operand.segments:
@@ -174,9 +173,9 @@ def _load_region(store: MemoryStore, operand: Operand) -> Array:
 def _pad(operand: Operand, region: Array) -> Array:
     if operand.valid is None:
         return region
-    whole = np.full(operand.shape, operand.other, operand.dtype.numpy)
-    whole[_bounds(operand)] = region
-    return whole
+    padded = np.full(operand.shape, operand.other, operand.dtype.numpy)
+    padded[_bounds(operand)] = region
+    return padded
 
 
 def _bounds(operand: Operand) -> tuple[slice, ...]:
@@ -187,26 +186,26 @@ def _bounds(operand: Operand) -> tuple[slice, ...]:
 
 
 def _strides(operand: Operand) -> tuple[int, ...] | None:
-    """Strides to use for the valid region: with bounds, rows keep the pitch of the whole shape."""
+    """Return the strides for the valid region: with bounds, rows have the pitch of the full shape."""
     return operand.strides if operand.valid is None else operand.byte_strides
 
 
 def window(operand: Operand, first: tuple[int, ...], shape: tuple[int, ...]) -> Operand:
-    """Return the part of an operand without ragged edges that begins at element ``first`` and has ``shape``."""
+    """Return the window of ``shape`` from element ``first`` of an operand without ragged edges."""
     steps = operand.byte_strides
     offset = sum(i * s for i, s in zip(first, steps, strict=True))
-    segments = _behind(operand.segments, offset)
+    segments = _skip_bytes(operand.segments, offset)
     address = segments[0][0] if segments else operand.address + offset
     nbytes = prod(shape) * operand.dtype.itemsize
     return replace(operand, address=address, nbytes=nbytes, shape=shape, strides=steps, segments=segments)
 
 
-def _behind(segments: tuple[tuple[int, int], ...], offset: int) -> tuple[tuple[int, int], ...]:
+def _skip_bytes(segments: tuple[tuple[int, int], ...], offset: int) -> tuple[tuple[int, int], ...]:
     """Return the segments without their first ``offset`` bytes."""
-    left: list[tuple[int, int]] = []
+    remaining: list[tuple[int, int]] = []
     for address, nbytes in segments:
         skipped = min(offset, nbytes)
         offset -= skipped
         if skipped < nbytes:
-            left.append((address + skipped, nbytes - skipped))
-    return tuple(left)
+            remaining.append((address + skipped, nbytes - skipped))
+    return tuple(remaining)

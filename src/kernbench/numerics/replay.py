@@ -1,4 +1,4 @@
-"""Phase 2: the op-log replayed with numpy, in the order of the hardware."""
+"""Phase 2: the replay of the op-log with numpy, in the order of the hardware's reads and commits."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from kernbench.numerics.compute import RULES
 from kernbench.numerics.memory import MemoryStore
 from kernbench.numerics.operands import OperandMemory
 
-_NOBODY = -1
-# An event is the number of its record times 4 and what happens: a commit; a read; a read that commits at its instant;
-# a read whose commit is the next event, so that nothing can come between.
+_NO_RECORD = -1
+# An event is the number of its record times 4, plus its kind: a commit; a read; a read that commits at the same time;
+# a read whose commit is the next event, so no other event is between them.
 _COMMIT, _READ, _INSTANT, _AT_ONCE = range(4)
-_SEQ, _READ_PS, _COMMIT_PS, _SAMPLED = range(4)  # the rows of the table of records under way
-_BLOCK = 1 << 16  # events that are Python integers at a time
+_SEQ, _READ_PS, _COMMIT_PS, _SAMPLED = range(4)  # the rows of the table of records in flight
+_BLOCK = 1 << 16  # events that are converted to Python integers at a time
 
 
 @dataclass(slots=True)
 class ReplayStats:
-    """Counts of the replay: operations that committed, and the bytes of their results.
+    """Counts of the replay: committed operations, and the bytes of their results.
 
-    ``tiled``: how many of them were composites that had to be replayed tile by tile.
+    ``tiled`` counts the composites among them that were replayed tile by tile.
     """
 
     ops: int = 0
@@ -39,21 +39,21 @@ class ReplayStats:
 
 
 class Replay:
-    """Replays ``op_log`` into ``memory_store``, each record once: operands as at its read, the result at its commit.
+    """The replay of ``op_log`` into ``memory_store``: each record once, operands at its read, result at its commit.
 
-    ``dtype_acc``: the type of sums (f32, f16, bf16); UnknownNameError for another.
+    ``dtype_acc`` is the type of sums (f32, f16, bf16). Raises UnknownNameError for another type.
     """
 
     __slots__ = (
         "_acc",
         "_horizon",
+        "_in_flight",
         "_log",
         "_memory",
         "_next",
         "_samples",
         "_seq",
         "_streams",
-        "_under_way",
         "stats",
     )
 
@@ -66,23 +66,25 @@ class Replay:
         self._streams = OpenComposites(op_log, self._acc)
         self._next = 0
         self._horizon = 0
-        # Records that have not committed, by number: number, read, commit (-1: not known), whether it has read.
-        self._under_way = np.empty((4, 0), np.int64)
-        self._samples: dict[int, tuple[Operand | None, Array]] = {}  # what will be written where, by record
-        self._seq = _NOBODY  # the record being replayed
+        # Records without a commit, by number: number, time of read, time of commit (-1: unknown), 1 after the read.
+        self._in_flight = np.empty((4, 0), np.int64)
+        self._samples: dict[
+            int, tuple[Operand | None, Array]
+        ] = {}  # output and array of uncommitted results, by record
+        self._seq = _NO_RECORD  # the record being replayed
         self.stats = ReplayStats()
 
     @property
     def current(self) -> OpRecord | None:
-        """The record being replayed, for who watches the store."""
-        return None if self._seq == _NOBODY else self._log[self._seq]
+        """The record that is replayed now, for observers of the store; None outside of a replay."""
+        return None if self._seq == _NO_RECORD else self._log[self._seq]
 
     def replay(self, until_ps: int | None = None) -> None:
-        """Bring memory to ``until_ps``, by default to the last time in the log; what is in flight then waits.
+        """Replay up to ``until_ps``, by default the last time in the log; later commits stay in flight.
 
-        RunError names the record that failed, or one that was logged for a time already replayed.
+        Raises RunError, which names the failed record, or a record that was logged for a time already replayed.
         """
-        self._take_in()
+        self._read_log()
         limit = NEVER if until_ps is None else read_event(until_ps)
         events, times = self._due(self._last_ps() if until_ps is None else until_ps)
         try:
@@ -91,13 +93,13 @@ class Replay:
                     self._run(events[at : at + _BLOCK], times[at : at + _BLOCK])
                 self._advance(self._streams.groups, limit)
         except Exception as error:
-            what = "" if self._seq == _NOBODY else f"{self._name(self._seq)}: "
-            raise RunError(f"{what}{error}") from error
-        self._seq = _NOBODY
+            prefix = "" if self._seq == _NO_RECORD else f"{self._name(self._seq)}: "
+            raise RunError(f"{prefix}{error}") from error
+        self._seq = _NO_RECORD
 
-    def _take_in(self) -> None:
-        """Take in what the log has learned since the last replay."""
-        log, table = self._log, self._under_way
+    def _read_log(self) -> None:
+        """Add the records and commit times that were logged since the last replay."""
+        log, table = self._log, self._in_flight
         waiting = np.flatnonzero(table[_COMMIT_PS] < 0)
         if waiting.size:
             table[_COMMIT_PS, waiting] = log.commits(table[_SEQ, waiting].tolist())
@@ -106,41 +108,41 @@ class Replay:
         if n:
             waiting = np.concatenate((waiting, np.arange(n) + table.shape[1]))
             fresh = np.concatenate((fresh, np.zeros((1, n), np.int64)))
-            table = self._under_way = np.concatenate((table, fresh), axis=1)
+            table = self._in_flight = np.concatenate((table, fresh), axis=1)
         if waiting.size:
             self._check(table[:, waiting], n)
 
     def _check(self, learned: Array, n_fresh: int) -> None:
-        """RunError when what is new should have been replayed before: the last ``n_fresh`` reads, and all commits."""
+        """Raise RunError if a new event, of the last ``n_fresh`` reads or all commits, is before the replayed time."""
         commits = learned[:, _commits_apart(learned)]
-        found = [(commits[_COMMIT_PS], commits[_SEQ])]
+        bounds = [(commits[_COMMIT_PS], commits[_SEQ])]
         fresh = learned[:, learned.shape[1] - n_fresh :]
-        found.append((fresh[_READ_PS], fresh[_SEQ]))
-        first = [(int(times.min()), int(seqs[times.argmin()])) for times, seqs in found if times.size]
-        for time_ps, seq in sorted(first, key=lambda each: each[0]):
+        bounds.append((fresh[_READ_PS], fresh[_SEQ]))
+        first = [(int(times.min()), int(seqs[times.argmin()])) for times, seqs in bounds if times.size]
+        for time_ps, seq in sorted(first, key=lambda bound: bound[0]):
             if time_ps < self._horizon:
                 raise RunError(f"{self._name(seq)} was logged for {time_ps} ps after a replay up to {self._horizon} ps")
 
     def _name(self, seq: int) -> str:
         record = self._log[seq]
-        what = f"{record.kind} {record.name}".rstrip()
+        operation = f"{record.kind} {record.name}".rstrip()
         where = f" of kernel {record.kernel!r}, {self._log.place_of(record)}" if record.kernel else ""
-        return f"record {record.seq} ({what}) on {record.component}{where}"
+        return f"record {record.seq} ({operation}) on {record.component}{where}"
 
     def _last_ps(self) -> int:
-        """Return the last time of what is under way."""
-        table = self._under_way
+        """Return the last time of the events in flight."""
+        table = self._in_flight
         reads, commits = table[_READ_PS, table[_SAMPLED] == 0], table[_COMMIT_PS, _commits_apart(table)]
         return max((int(times.max()) for times in (reads, commits) if times.size), default=self._horizon)
 
     def _due(self, until_ps: int) -> tuple[Array, Array]:
-        """Take the events that are to happen, in order, and their times; at one instant commits come first.
+        """Remove the events up to ``until_ps``; return them in order, with times. At a time, commits precede reads.
 
-        Reads at the very end stay behind, unless something that has to happen now comes after them: a commit at the
-        same instant may be logged yet, and would come first.
+        Reads at ``until_ps`` stay unless a required event follows them: a commit at that time may be logged later, and
+        would precede them.
         """
         self._horizon = max(self._horizon, until_ps)
-        table = self._under_way
+        table = self._in_flight
         seq, read_ps, commit_ps, sampled = table
         instant = (commit_ps == read_ps) & (sampled == 0)
         reads = (read_ps <= until_ps) & (sampled == 0)
@@ -149,7 +151,7 @@ class Replay:
         reads[at_end[last[-1] + 1 if last.size else 0 :]] = False
         commits = _commits_apart(table) & (commit_ps <= until_ps)
         sampled |= reads
-        self._under_way = table[:, ~(commits | (instant & reads))]
+        self._in_flight = table[:, ~(commits | (instant & reads))]
         kinds = np.where(instant[reads], _INSTANT, _READ)
         times = np.concatenate((commit_ps[commits], read_ps[reads]))
         events = np.concatenate((seq[commits] << 2, seq[reads] << 2 | kinds))
@@ -162,7 +164,7 @@ class Replay:
         return events, times
 
     def _run(self, events: Array, times: Array) -> None:
-        """Carry out events at their times."""
+        """Execute events at their times."""
         log, memory, acc, samples, streams = self._log, self._memory, self._acc, self._samples, self._streams
         rules, plain, deposit, stats = RULES, NO_PARAMS, memory.deposit, self.stats
         works = log.works((events[events & 3 != _COMMIT] >> 2).tolist())
@@ -170,11 +172,11 @@ class Replay:
             self._seq = seq = event >> 2
             kind = event & 3
             if kind == _COMMIT:
-                found = samples.pop(seq, None)
-                if found is None:
-                    self._close(streams.under_way(seq), commit_event(time_ps, seq))
+                sample = samples.pop(seq, None)
+                if sample is None:
+                    self._close(streams.in_flight(seq), commit_event(time_ps, seq))
                     continue
-                output, array = found
+                output, array = sample
                 if streams.claimed:
                     self._advance(streams.using(output), commit_event(time_ps, seq))
             else:
@@ -184,11 +186,11 @@ class Replay:
                     continue
                 if streams.claimed:
                     array = self._read_beside(seq, work, kind, time_ps)
-                else:  # unless it commits next, its operands may change before
+                else:  # its operands may change before the commit, unless that is the next event
                     array = rules[work.kind](work, memory, acc, kind == _READ)
                 output = work.output
                 if work.data is not None:
-                    log.set_data(seq, None)  # it is in memory from now on, once
+                    log.set_data(seq, None)  # from now on the data is only in memory
                 if kind == _READ:
                     samples[seq] = output, array
                     continue
@@ -206,11 +208,11 @@ class Replay:
             self._close(stream, self._commit_event(seq))
 
     def _read_beside(self, seq: int, work: Work, kind: int, time_ps: int) -> Array:
-        """Compute while composites are under way: those that it shares bytes with have to be as far as it is."""
+        """Compute a record while composites are in flight; first advance those with common bytes to the same event."""
         streams, event = self._streams, read_event(time_ps, seq)
-        behind = streams.writing(work.inputs if not work.params.epilogue else _operands(work))
-        if behind:
-            self._advance(behind, event)
+        groups = streams.writing(work.inputs if not work.params.epilogue else _operands(work))
+        if groups:
+            self._advance(groups, event)
         touched = [] if kind == _READ else streams.using(work.output)
         array = RULES[work.kind](work, self._memory, self._acc, kind == _READ or bool(touched))
         if touched:
@@ -221,8 +223,8 @@ class Replay:
         return commit_event(int(self._log.commits((seq,))[0]), seq)
 
     def _close(self, stream: OpenComposite | None, event: int) -> None:
-        """End a composite: one operation if nobody came near it, else the rest of its tiles."""
-        if stream is None:  # its read has failed
+        """Close a composite: compute it as one operation, or its remaining tiles if some were replayed."""
+        if stream is None:  # its read failed
             return
         if stream.group.entangled or stream.tiles.begun:
             self._advance([stream.group], event)
@@ -239,7 +241,7 @@ class Replay:
         self._streams.close(stream)
 
     def _advance(self, groups: Sequence[EntangledGroup], limit: int) -> None:
-        """Let composites catch up with the replay: their tiles' events before ``limit``."""
+        """Execute the events of composites' tiles before ``limit``."""
         current = self._seq
         for stream, tile in self._streams.advance(groups, limit):
             self._seq = stream.seq
@@ -248,11 +250,11 @@ class Replay:
 
 
 def _commits_apart(table: Array) -> Array:
-    """Return which records of a table have a commit that is known and is an event of its own."""
+    """Return a mask of the records whose commit has a known time and is an event apart from the read."""
     apart: Array = (table[_COMMIT_PS] > table[_READ_PS]) | ((table[_SAMPLED] != 0) & (table[_COMMIT_PS] >= 0))
     return apart
 
 
 def _operands(work: Work) -> tuple[Operand | float, ...]:
-    """Return what a record reads, its epilogue included."""
+    """Return the operands that a record reads, with those of its epilogue."""
     return work.inputs + tuple(e.operand for e in work.params.epilogue if isinstance(e.operand, Operand))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from enum import StrEnum
 
-from kernbench.common.units import is_told, ps_to_ns
+from kernbench.common.units import is_reported, ps_to_ns
 from kernbench.common.values import value
 from kernbench.observe.critical_path_model import CriticalPath, PathHop, PathPart, PathStep
 from kernbench.observe.path_resources import PathDivider, PathShare, join_words, sum_causes, sum_resources
@@ -98,7 +98,7 @@ class Verdict:
         return f"{BOUND_BY}{self.label}" if self.kind in (VerdictKind.BOUND, VerdictKind.TIE) else self.label
 
     def _says(self) -> str:
-        following = f"; next: {self.next}" if self.next is not None and is_told(self.next.share) else ""
+        following = f"; next: {self.next}" if self.next is not None and is_reported(self.next.share) else ""
         busy = f"busy {self.share:.0%} of {time_text(self.time_ps)}"
         match self.kind:
             case VerdictKind.BOUND:
@@ -243,9 +243,9 @@ def judge_run(
     found = []
     for what, steps in spent.items():
         why = _by_verdict(steps, names, verdicts) if what == KERNELS else _by_resource(steps, divider)
-        shares = tuple(Busy(name, ps / path.ps) for name, ps in why if is_told(ps / path.ps))
+        shares = tuple(Busy(name, ps / path.ps) for name, ps in why if is_reported(ps / path.ps))
         found.append(Spending(what, sum(step.ps for step in steps) / path.ps, shares))
-    ordered = sorted((each for each in found if is_told(each.share)), key=lambda each: -each.share)
+    ordered = sorted((each for each in found if is_reported(each.share)), key=lambda each: -each.share)
     return RunVerdict(time_ps=path.ps, spent=tuple(ordered))
 
 

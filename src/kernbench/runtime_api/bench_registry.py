@@ -41,7 +41,7 @@ from kernbench.common.errors import (
 )
 from kernbench.common.files import check_input
 from kernbench.common.imports import make_module, name_module
-from kernbench.common.late import put_off_stops
+from kernbench.common.late import defer_stops
 from kernbench.common.values import value
 from kernbench.runtime_api.context import NoParams, RuntimeContext
 from kernbench.runtime_api.frontends import FRONTENDS, extra_of
@@ -389,7 +389,7 @@ def _import_frontends() -> dict[str, ModuleType]:
         found = importlib.util.find_spec(name)
         if found is not None and found.origin is not None:  # a folder that happens to have that name is no package
             try:
-                with put_off_stops():
+                with defer_stops():
                     faces[name] = importlib.import_module(f"kernbench.{name}")
             except ImportError as error:
                 raise InputError(str(error)) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernbench.common.errors import InputError, SimulationDeadlock, UnsupportedError
-from kernbench.common.program_line import SpawnException, tell_all
+from kernbench.common.program_line import SpawnException, describe_failures
 from kernbench.runtime_api.arrays import whole_number
 from kernbench.runtime_api.process_group import ProcessGroups
 from kernbench.runtime_api.rank_scheduler import RankScheduler, Spawned
@@ -34,7 +34,7 @@ class ProcessContext:
     @property
     def report(self) -> str:
         """The errors of ranks up to now, as text; empty when there is none."""
-        return tell_all(self._spawned.errors)
+        return describe_failures(self._spawned.errors)
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         """Wait until all have ended, then True. SpawnException when one raised; SimulationDeadlock when none can go on.
@@ -172,7 +172,7 @@ class Multiprocessing:
             self.left += tuple(left)
             return
         self._groups.spoil()
-        failed = self._requests.abandon(workers, tell_all(spawned.errors), later=spawned.interrupted)
+        failed = self._requests.abandon(workers, describe_failures(spawned.errors), later=spawned.interrupted)
         if not spawned.errors:
             # Nobody could go on since a kernel of theirs had failed.
             _blame(spawned, failed)

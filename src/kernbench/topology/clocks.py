@@ -1,7 +1,7 @@
-"""The clocks of a machine: factors on the rates, and divisors of the latencies, of the parts that they drive.
+"""The clocks of a machine: factors of the rates, and divisors of the latencies, of the components that they drive.
 
-They are applied once, between the file and the graph: every other pass, and every closed form, sees a machine at its
-clocks. ``scaling`` says which numbers are rates and latencies.
+They are applied once, between the file and the graph. Every other pass and every closed form uses the scaled figures.
+``scaling`` defines which numbers are rates and latencies.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ DRIVEN: dict[str, tuple[str, ...]] = {
         "sip.components.sip_port",
     ),
 }
-"""By clock, the entries of the file that it drives. HBM, UCIe, wires, and what is outside the SIPs have no clock."""
+"""Entries of the file that each clock drives. HBM, UCIe, wires, and the components outside the SIPs have no clock."""
 
 MOST_RATE = MOST_NS = 1e12
-"""Of every rate and duration in the file: they keep simulated time far from the end of the clock"""
+"""Limits of every rate and duration in the file: they keep simulated time far below the clock's limit"""
 
 
 class ClocksSpec(ConfigModel):
-    """The clocks of PEs, of the NoCs of cubes, and of the parts of SIPs, relative to the figures of the file.
+    """The clocks of PEs, of the NoCs of cubes, and of IO chiplets, relative to the figures of the file.
 
-    A clock of 1 looks as if there were no such key.
+    Plain data omit a clock of 1.
     """
 
     pe: Factor = 1.0
-    """Factor on the rates, and divisor of the latencies, of all that a PE has."""
+    """Clock of PEs: factor of all their rates and divisor of all their latencies."""
     noc: Factor = 1.0
-    """The same of the network of a cube, its xbars, management CPU and SRAM."""
+    """Clock of the network of a cube, its xbars, management CPU and SRAM: factor of rates, divisor of latencies."""
     io: Factor = 1.0
-    """The same of the IO chiplet."""
+    """Clock of the IO chiplet: factor of rates, divisor of latencies."""
 
     @model_serializer(mode="wrap")
     def _without_ones(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -75,17 +75,17 @@ class ClocksSpec(ConfigModel):
 
 @value
 class ClockedEntry:
-    """A number of the file at ``path``, in ``unit``, as it is there and as ``clock`` makes it."""
+    """A number of the file at ``path``: its unit, its configured value, and its value at ``clock``."""
 
     path: Path
     clock: str
     unit: str
-    given: float
+    configured: float
     clocked: float
 
 
 def apply_clocks(spec: M, clocks: ClocksSpec) -> M:
-    """Return a machine with what each clock drives at that clock, and with no clocks: all of them are 1."""
+    """Return a machine whose entries are scaled by the clocks that drive them, and whose clocks are 1."""
     if not clocks.changed:
         return spec
     for name, factor in clocks.changed.items():
@@ -96,17 +96,17 @@ def apply_clocks(spec: M, clocks: ClocksSpec) -> M:
 def list_clocked_entries(spec: BaseModel, clocks: ClocksSpec) -> list[ClockedEntry]:
     """Return every rate and latency of a machine that a clock other than 1 drives, in the order of the file."""
     return [
-        ClockedEntry(each.path, name, each.unit, each.given, each.scaled)
+        ClockedEntry(entry.path, name, entry.unit, entry.configured, entry.scaled)
         for name, factor in clocks.changed.items()
-        for each in list_paced_entries(spec, DRIVEN[name], factor)
+        for entry in list_paced_entries(spec, DRIVEN[name], factor)
     ]
 
 
 def check_clocks(spec: BaseModel, clocks: ClocksSpec) -> Iterator[Complaint]:
-    """Complain about a clock that makes a rate or a latency larger or smaller than the file could say it."""
+    """Complain about a clock that moves a rate or a latency out of the range that the file allows."""
     for entry in list_clocked_entries(spec, clocks):
         least, most = (LEAST_RATE, MOST_RATE) if entry.unit in RATES else (0.0, MOST_NS)
         if not least <= entry.clocked <= most:
-            what = f"{path_text(entry.path)} would be {entry.clocked:g}, which must be {least:g} to {most:g}"
-            yield Complaint(("clocks", entry.clock), f"found {clocks.changed[entry.clock]:g}: {what}")
+            problem = f"{path_text(entry.path)} would be {entry.clocked:g}, which must be {least:g} to {most:g}"
+            yield Complaint(("clocks", entry.clock), f"found {clocks.changed[entry.clock]:g}: {problem}")
             return

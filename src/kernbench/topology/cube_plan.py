@@ -1,4 +1,4 @@
-"""The plan of one cube: its parts and links, worked out once and stamped out for every cube of the machine."""
+"""The plan of a cube: its components and links, computed once and copied for every cube of the machine."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kernbench.topology.spec import TopologySpec
 
 AnyComponent = ComponentSpec[InnerAttrs]
 LINKED_PE_KINDS = ("pe_dma", "pe_cpu")
-"""The builtin parts of a PE that have a link, to the xbar of its corner"""
+"""The builtin components of a PE that have a link, to the xbar of its corner"""
 XBAR = "xbar"
-"""What an extra part of a PE calls that xbar"""
+"""Name of that xbar in the links of a PE's extra parts"""
 
 
 @value
 class PlannedPart:
-    """A part, named and placed from its cube's own corner."""
+    """A component with its name in the cube and its position from the north-west corner of the cube."""
 
     name: str
     component: AnyComponent
@@ -37,7 +37,7 @@ class PlannedPart:
 
 @value
 class PlannedLink:
-    """A directed link between two parts of the plan, by their place in it."""
+    """A directed link between two components of the plan; ``src`` and ``dst`` are their numbers in it."""
 
     src: int
     dst: int
@@ -49,7 +49,7 @@ class PlannedLink:
 
 @value
 class CubePlan:
-    """All parts and links of a cube."""
+    """The components and links of a cube."""
 
     parts: tuple[PlannedPart, ...]
     links: tuple[PlannedLink, ...]
@@ -77,7 +77,7 @@ def sram_router(noc: Grid) -> tuple[int, int]:
 
 
 def names_in_cube(cube: CubeSpec) -> tuple[str, ...]:
-    """Return the builtin parts of a cube outside its PEs, by their names in the plan."""
+    """Return the names in the plan of a cube's builtin components outside its PEs."""
     noc = cube.noc.grid
     routers = (_router_name(noc.xy(index)) for index in range(len(noc)))
     corners = (_xbar_name(corner) for corner in cube.pe_layout.corners)
@@ -115,16 +115,16 @@ class _CubeDraft:
         return part.name
 
     def at(self, name: str) -> PointMm:
-        """Return the position of a part."""
+        """Return the position of a component."""
         return self.parts[self.place[name]].pos_mm
 
     @property
     def positions(self) -> list[PointMm]:
-        """The positions of all parts."""
+        """The positions of all components."""
         return [part.pos_mm for part in self.parts]
 
     def join(self, a: str, b: str, link: LinkSpec, link_class: str) -> None:
-        """Link two parts both ways; the wire follows the grid unless its length is given."""
+        """Link two components in both directions; without ``length_mm``, the positions give the length."""
         ends = self.place[a], self.place[b]
         derived = manhattan_mm(self.parts[ends[0]].pos_mm, self.parts[ends[1]].pos_mm)
         length = derived if link.length_mm is None else link.length_mm
@@ -148,9 +148,9 @@ def _routers(draft: _CubeDraft, noc: Grid) -> None:
         draft.add(PlannedPart(_router_name(xy), router, pos, xy=xy))
     link = cube.noc.link
     for index, side in product(range(len(noc)), FORWARD):
-        beyond = noc.neighbour(index, side)
-        if beyond is not None:
-            draft.join(_router_name(noc.xy(index)), _router_name(noc.xy(beyond)), link, "noc")
+        neighbour = noc.neighbour(index, side)
+        if neighbour is not None:
+            draft.join(_router_name(noc.xy(index)), _router_name(noc.xy(neighbour)), link, "noc")
 
 
 def _ucie(draft: _CubeDraft, noc: Grid, side: Side) -> None:
@@ -203,7 +203,7 @@ def _pe_parts(draft: _CubeDraft, corner: Corner) -> Iterator[PlannedPart]:
 
 
 def _extras(draft: _CubeDraft) -> None:
-    """Add the extra parts of the cube and of each PE, then their links, which may join any two of them."""
+    """Add the extra parts of the cube and of each PE, and then their links, which may join any two of them."""
     extra = draft.spec.cube.extra
     memories = {window.name: window for window in draft.spec.cube.extra_memories}
     for name, part in extra.items():
@@ -221,14 +221,14 @@ def _extras_of_pe(draft: _CubeDraft, pe: int) -> None:
     centre = draft.geometry.pe(corner, pe % count, count)
     memories = {window.name: window for window in draft.spec.pe.extra_memories}
     named = {name: f"pe{pe}.{name}" for name in (*LINKED_PE_KINDS, *extra)}
-    for turn, (name, part) in enumerate(extra.items()):
-        pos = draft.geometry.beside_pe(corner, centre, turn, count)
+    for number, (name, part) in enumerate(extra.items()):
+        pos = draft.geometry.beside_pe(corner, centre, number, count)
         draft.add(PlannedPart(named[name], part, pos, pe=pe, window=memories.get(name)))
     _join_extras(draft, extra, named | {XBAR: _xbar_name(corner)})
 
 
 def _join_extras(draft: _CubeDraft, extra: Mapping[str, ExtraPart], named: Mapping[str, str]) -> None:
-    """Add the links of extra parts. ``named`` has the names of the plan where they differ from those of the file."""
+    """Add the links of extra parts. ``named`` maps names of the file to names of the plan where these differ."""
     for name, part in extra.items():
         for link in part.links:
             draft.join(named.get(name, name), named.get(link.to, link.to), link, f"{name}_to_{link.to}")

@@ -1,4 +1,4 @@
-"""The ``cube`` section: one compute die."""
+"""The ``cube`` section: a compute die."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from kernbench.topology.hbm_spec import HbmCtrlAttrs, HbmSpec
 
 
 class NocSpec(ConfigModel):
-    """The router grid of a cube; its links are the class ``noc``."""
+    """The router grid of a cube; its links form the class ``noc``."""
 
     w: PositiveCount
     """Columns of routers."""
     h: PositiveCount
     """Rows of routers."""
     link_bw_gbs: Bandwidth
-    """Bandwidth of a link between routers, each way."""
+    """Bandwidth of each direction of a link between routers."""
 
     @property
     def grid(self) -> Grid:
@@ -44,12 +44,12 @@ class NocSpec(ConfigModel):
 
 
 class PeLayoutSpec(ConfigModel):
-    """PEs stand at the corners, numbered corner by corner in the order given."""
+    """The places of PEs: at the corners, numbered corner by corner in the order of ``corners``."""
 
     pe_per_corner: PositiveCount
     """PEs at each corner."""
     corners: tuple[Corner, ...] = Field(min_length=1)
-    """The corners that have PEs, in the order in which PEs and HBM slices are numbered."""
+    """Corners with PEs, in the order in which PEs and HBM slices are numbered."""
 
     @property
     def pes(self) -> int:
@@ -57,7 +57,7 @@ class PeLayoutSpec(ConfigModel):
         return self.pe_per_corner * len(self.corners)
 
     def corner_of(self, pe: int) -> Corner:
-        """Return the corner where a PE stands."""
+        """Return the corner of a PE."""
         return self.corners[pe // self.pe_per_corner]
 
 
@@ -72,9 +72,9 @@ class SramAttrs(PartAttrs):
     """The ``attrs`` of an SRAM."""
 
     access_ns: Duration = 0.0
-    """Time before the first byte of an access."""
+    """Latency to the first byte of an access."""
     bw_gbs: Bandwidth | None = None
-    """Bandwidth of a bank; null: that of the fastest link to it."""
+    """Bandwidth of a bank; null: the bandwidth of the fastest link to the SRAM."""
 
     @property
     def access_ps(self) -> int:
@@ -86,33 +86,33 @@ class MCpuAttrs(PartAttrs):
     """The ``attrs`` of the management CPU of a cube."""
 
     dma_channels: int = Field(default=2, ge=1, le=1024)
-    """Fills that the DMA of the management CPU does at once."""
+    """Fills that the DMA of the management CPU performs concurrently."""
 
 
 class CubeLinks(ConfigModel):
-    """Link classes inside a cube."""
+    """Classes of links inside a cube."""
 
     xbar_to_hbm: LinkSpec
-    """From an xbar to an HBM slice of its corner."""
+    """Links between an xbar and an HBM slice of its corner."""
     xbar_to_router: LinkSpec
-    """From an xbar to the router at its corner."""
+    """Links between an xbar and the router at its corner."""
     pe_to_xbar: LinkSpec
-    """From a PE to the xbar of its corner: one for its DMA, one for its CPU."""
+    """Links between a PE and the xbar of its corner: one for its DMA, one for its CPU."""
     router_to_ucie: LinkSpec
-    """From a router to a UCIe port."""
+    """Links between a router and a UCIe port."""
     router_to_sram: LinkSpec
-    """From a router to the SRAM."""
+    """Links between a router and the SRAM."""
     router_to_m_cpu: LinkSpec
-    """From a router to the management CPU."""
+    """Links between a router and the management CPU."""
 
 
 class CubeComponents(Components):
-    """The parts of a cube outside its PEs."""
+    """The components of a cube outside its PEs."""
 
     noc_router: ComponentSpec[PartAttrs]
     """A router of the network."""
     xbar: ComponentSpec[PartAttrs]
-    """The crossbar of a corner, between its PEs, its HBM slices and the network."""
+    """The crossbar of a corner, which connects its PEs, its HBM slices and the network."""
     hbm_ctrl: ComponentSpec[HbmCtrlAttrs]
     """An HBM slice with its controller."""
     ucie: ComponentSpec[PartAttrs]
@@ -124,26 +124,26 @@ class CubeComponents(Components):
 
 
 class CubeSpec(WithExtras):
-    """One compute die."""
+    """A compute die."""
 
     size_mm: SizeMm
     """Size of the die."""
     noc: NocSpec
     """The grid of routers."""
     pe_layout: PeLayoutSpec
-    """Where PEs stand."""
+    """The places of PEs."""
     hbm: HbmSpec
-    """The HBM of a cube: slices, their banks, and how addresses lie in them."""
+    """The HBM of a cube: slices, their banks, and the mapping of addresses to banks."""
     sram: SramSpec
     """The SRAM of a cube."""
     links: CubeLinks
     """Classes of links inside a cube."""
     components: CubeComponents
-    """Parts of a cube outside its PEs."""
+    """Components of a cube outside its PEs."""
 
     @property
     def extra_memories(self) -> tuple[AddressWindow, ...]:
-        """The memories beside the SRAM: their addresses follow its own."""
+        """The extra memories of a cube; their addresses follow those of the SRAM."""
         return tuple(windows(self.extra, self.sram.bytes))
 
     @property
@@ -156,14 +156,14 @@ class CubeSpec(WithExtras):
         return self.pe_layout.corners[index // self.slices_per_corner]
 
     def local_slice(self, pe: int) -> int:
-        """Return the slice next to a PE, always of the PE's own corner."""
+        """Return the HBM slice next to a PE, in the same corner."""
         return pe * self.hbm.slices // self.pe_layout.pes
 
     @property
     def pc_bw_gbs(self) -> float:
-        """The bandwidth that a pseudo-channel sustains: the usable part of its share of the link.
+        """The sustained bandwidth of a pseudo-channel: the usable part of its share of the link.
 
-        With banks, what its bus does beside refresh.
+        With banks, it is the bandwidth of the bus less the share of time for refresh.
         """
         banks = self.hbm.banks
         if banks is not None:
@@ -172,19 +172,19 @@ class CubeSpec(WithExtras):
 
     @property
     def pc_ps_per_byte(self) -> float:
-        """Time of a byte on a pseudo-channel."""
+        """The time of a byte on a pseudo-channel in ps."""
         return PS_PER_NS / self.pc_bw_gbs
 
     @property
     def slice_bw_gbs(self) -> float:
-        """The bandwidth that a slice sustains: that of all its channels."""
+        """The sustained bandwidth of a slice: the sum over its channels."""
         if self.hbm.banks is not None:
             return self.hbm.num_pcs * self.pc_bw_gbs
         return self.links.xbar_to_hbm.bw_gbs * self.components.hbm_ctrl.attrs.usable
 
     @property
     def slice_peak_gbs(self) -> float:
-        """The bandwidth of a slice while nothing keeps its channels from moving data."""
+        """The bandwidth of a slice while all its channels transfer data."""
         banks = self.hbm.banks
         return self.links.xbar_to_hbm.bw_gbs if banks is None else self.hbm.num_pcs * banks.pc_gbs
 
@@ -195,12 +195,12 @@ class CubeSpec(WithExtras):
 
     @property
     def hbm_access_ns(self) -> float:
-        """The time of an access to a slice beside its bytes and opening a row."""
+        """The latency of an access to a slice, without the time of its bytes and of opening a row."""
         return self.hbm.access_ns(self.components.hbm_ctrl.attrs)
 
     @property
     def write_queue_bytes(self) -> int:
-        """Bytes of writes that a slice may keep back in its queues; 0 without banks."""
+        """Bytes of deferred writes that fit into the queues of a slice; 0 without banks."""
         banks = self.hbm.banks
         if banks is None:
             return 0

@@ -1,7 +1,7 @@
-"""The pass from a spec to a graph: every part gets its node, every wire its pair of directed edges.
+"""The pass from a spec to a graph: a node for every component, a pair of directed edges for every wire.
 
-The work for a cube is done once, in ``cube_plan``; here each cube is a shifted copy, so time grows with the number of
-nodes and attrs are shared by all parts of a place.
+``cube_plan`` plans a cube once, and every cube of the graph is a shifted copy of the plan. Time therefore grows with
+the number of nodes, and all components of a place share their attrs.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class _GraphDraft:
         return name
 
     def join(self, a: str, b: str, link: LinkSpec, link_class: str) -> None:
-        """Link two nodes outside the cubes, both ways."""
+        """Link two nodes outside the cubes in both directions."""
         self.connect(a, b, link, link_class)
         self.connect(b, a, link, link_class)
 
     def connect(self, src: str, dst: str, link: LinkSpec, link_class: str) -> None:
-        """Add one direction of such a link."""
+        """Add one direction of a link outside the cubes."""
         entered = self.nodes[dst]
         derived = manhattan_mm(self.nodes[src].pos_mm, entered.pos_mm)
         length = derived if link.length_mm is None else link.length_mm
@@ -113,23 +113,23 @@ def _io_to_cubes(draft: _GraphDraft, sip: int) -> None:
 def _cube_mesh(draft: _GraphDraft, sip: int) -> None:
     grid, link = draft.spec.sip.cube_mesh.grid, draft.spec.sip.links.cube_to_cube
     for cube, side in product(range(len(grid)), FORWARD):
-        beyond = grid.neighbour(cube, side)
-        if beyond is not None:
-            near, far = ucie_id(sip, cube, side), ucie_id(sip, beyond, OPPOSITE[side])
+        neighbour = grid.neighbour(cube, side)
+        if neighbour is not None:
+            near, far = ucie_id(sip, cube, side), ucie_id(sip, neighbour, OPPOSITE[side])
             draft.join(near, far, link, "cube_to_cube")
 
 
 def _cube(draft: _GraphDraft, sip: int, cube: int, rect: Rect) -> None:
-    """Stamp out the plan of a cube at ``rect``."""
+    """Add a copy of the cube plan at ``rect``."""
     ids = [cube_part(sip, cube, part.name) for part in draft.cube.parts]
     for name, part in zip(ids, draft.cube.parts, strict=True):
         pos = point(rect.x + part.pos_mm[0], rect.y + part.pos_mm[1])
-        what = part.component
+        component = part.component
         draft.nodes[name] = Node(
             name,
-            what.kind,
-            what.impl,
-            what.attrs,
+            component.kind,
+            component.impl,
+            component.attrs,
             pos,
             sip,
             cube,

@@ -1,4 +1,4 @@
-"""A compiled machine as plain rows, as plain data and as Graphviz DOT. Pictures are in ``drawing``."""
+"""A compiled machine as rows, as plain data and as Graphviz DOT. ``drawing`` has the pictures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PLACES = ("system", "sip", "cube", "pe")
 
 @value
 class LinkRow:
-    """The figures of a class of links: number, bandwidth, length, time of a hop, FIFO."""
+    """The figures of a class of links: number, bandwidth, length, latency of a hop, FIFO."""
 
     link_class: str
     links: int
@@ -49,7 +49,7 @@ class LinkRow:
 
 @value
 class PartRow:
-    """The figures of a kind of part at its place (system, sip, cube, pe): class, number, attributes."""
+    """The figures of a kind of component at its place (system, sip, cube, pe): class, number, attributes."""
 
     place: str
     kind: str
@@ -60,7 +60,7 @@ class PartRow:
 
 @value
 class ClockRow:
-    """A number of the file, the clock that drives it, and what it is at that clock."""
+    """A number of the file (``given``), the clock that drives it, and its value at that clock."""
 
     path: str
     clock: str
@@ -69,7 +69,7 @@ class ClockRow:
 
 
 def machine_rows(topology: Topology, *, banks: bool = True) -> list[tuple[str, str]]:
-    """Describe the machine in a few words: names and values to print side by side; ``banks``: those of slices too."""
+    """Return a short description of the machine as (name, value) rows; ``banks`` includes those of HBM banks."""
     spec = topology.spec
     sips, mesh, noc, hbm = spec.system.sips, spec.sip.cube_mesh, spec.cube.noc, spec.cube.hbm
     shape = f"{sips.topology} {sips.grid.w} x {sips.grid.h}" if sips.two_dimensional else sips.topology
@@ -100,17 +100,17 @@ def _clock_rows(clocks: ClocksSpec) -> Iterator[tuple[str, str]]:
 
 
 def clock_rows(topology: Topology) -> list[ClockRow]:
-    """Return a row for every number of the file that a clock changes; none where all clocks are 1."""
-    given = topology.configured
+    """Return a row for every number of the file that a clock changes; none if all clocks are 1."""
+    spec = topology.configured
     return [
-        ClockRow(path_text(each.path), each.clock, each.given, each.clocked)
-        for each in list_clocked_entries(given, given.clocks)
-        if each.given != each.clocked
+        ClockRow(path_text(entry.path), entry.clock, entry.configured, entry.clocked)
+        for entry in list_clocked_entries(spec, spec.clocks)
+        if entry.configured != entry.clocked
     ]
 
 
 def peak_text(spec: TopologySpec) -> str:
-    """Describe the peak of all PEs in TFLOPS, of integers in TOPS: types of one rate together."""
+    """Return the peak of all PEs by type, in TFLOPS or, for integers, TOPS; types of equal rate share an entry."""
     by_rate: dict[float, list[str]] = {}
     for dtype, rate in spec.pe.gemm.macs_per_ns.items():
         by_rate.setdefault(rate, []).append("f8" if dtype.startswith("f8") else dtype)
@@ -126,7 +126,7 @@ def _extra_rows(spec: TopologySpec) -> Iterator[tuple[str, str]]:
 
 
 def _access_text(cube: CubeSpec) -> str:
-    """Describe the time of an access beside its bytes and opening a row."""
+    """Return the latency of an access as text, without the time of its bytes and of opening a row."""
     all_ns, banks = cube.hbm_access_ns, cube.hbm.banks
     if banks is None:
         return f"{all_ns:g} ns to the first byte"
@@ -134,7 +134,7 @@ def _access_text(cube: CubeSpec) -> str:
 
 
 def bank_rows(topology: Topology) -> list[tuple[str, str]]:
-    """Describe the banks of a slice, and the fields of its addresses; nothing where there are none."""
+    """Return rows about the banks of a slice and the fields of its addresses; none without banks."""
     hbm = topology.spec.cube.hbm
     return [] if hbm.banks is None else _bank_rows(hbm, hbm.banks)
 
@@ -170,10 +170,10 @@ def _bank_rows(hbm: HbmSpec, banks: HbmTiming) -> list[tuple[str, str]]:
 
 
 def part_rows(graph: Graph) -> list[PartRow]:
-    """Return one row for each place and kind, in the order of the graph."""
+    """Return a row for each place and kind, in the order of the graph."""
     groups: dict[tuple[str, str, int], list[Node]] = {}
     for node in graph.nodes.values():
-        # Parts of one place share their attrs; extra ones of a kind may stand at several.
+        # Components of a place share their attrs; extra parts of a kind may occur at several places.
         groups.setdefault((_PLACES[len(_cluster_of(node))], node.kind, id(node.attrs)), []).append(node)
     return [
         PartRow(place, kind, nodes[0].impl, len(nodes), nodes[0].attrs.model_dump())
@@ -182,7 +182,7 @@ def part_rows(graph: Graph) -> list[PartRow]:
 
 
 def link_rows(graph: Graph) -> list[LinkRow]:
-    """Return one row for each class of links, in the order of the graph."""
+    """Return a row for each class of links, in the order of the graph."""
     groups: dict[str, list[Edge]] = {}
     for edge in graph.edges:
         groups.setdefault(edge.link_class, []).append(edge)
@@ -203,15 +203,15 @@ def _link_row(graph: Graph, edges: list[Edge]) -> LinkRow:
 def machine_document(topology: Topology) -> dict[str, Any]:
     """Return the machine as plain data: ``source``, ``digest``, ``config``, ``nodes``, ``edges``.
 
-    ``config`` is that of the file. If it has clocks, ``clocked_config`` is what they make of it; nodes and edges are at
-    these clocks. ``assumed``: paths of values that no public table has, if there are any.
+    ``config`` is the configuration of the file. If it has clocks, ``clocked_config`` has them applied, as nodes and
+    edges do. ``assumed`` lists the paths of values that no public table has, if there are any.
     """
-    graph, given = topology.topology_obj, topology.configured
-    clocked = {"clocked_config": topology.spec.model_dump(mode="json")} if given.clocks.changed else {}
+    graph, configured = topology.topology_obj, topology.configured
+    clocked = {"clocked_config": topology.spec.model_dump(mode="json")} if configured.clocks.changed else {}
     return {
         "source": topology.source,
         "digest": topology.digest,
-        "config": given.model_dump(mode="json"),
+        "config": configured.model_dump(mode="json"),
         **clocked,
         **({"assumed": ["cube.hbm.timing"]} if topology.spec.cube.hbm.is_assumed else {}),
         "nodes": [_node_fields(node) for node in graph.nodes.values()],
@@ -230,14 +230,14 @@ def _node_fields(node: Node) -> dict[str, Any]:
         "peer": node.peer,
     }
     about = {"id": node.id, "kind": node.kind, "impl": node.impl, "pos_mm": node.pos_mm}
-    given = {name: value for name, value in coordinates.items() if value is not None}
+    present = {name: value for name, value in coordinates.items() if value is not None}
     if node.window is not None:
-        given |= {"offset": node.window.offset, "bytes": node.window.nbytes}
-    return about | given | {"attrs": node.attrs.model_dump(mode="json")}
+        present |= {"offset": node.window.offset, "bytes": node.window.nbytes}
+    return about | present | {"attrs": node.attrs.model_dump(mode="json")}
 
 
 def to_dot(topology: Topology) -> str:
-    """Return the machine for Graphviz: a cluster per SIP, cube and PE, positions in points for ``neato -n``."""
+    """Return the machine as Graphviz DOT: a cluster for each SIP, cube and PE, positions in points for ``neato -n``."""
     graph = topology.topology_obj
     head = ["digraph kernbench {", "  compound=true; node [shape=box, style=filled, fontname=Helvetica, fontsize=8];"]
     return "\n".join([*head, *_clusters(graph), *_dot_edges(graph), "}", ""])
@@ -249,9 +249,9 @@ def _clusters(graph: Graph) -> Iterator[str]:
     for node in sorted(graph.nodes.values(), key=_cluster_of):
         path = _cluster_of(node)
         shared = next((i for i, (a, b) in enumerate(zip(open_path, path, strict=False)) if a != b), None)
-        keep = min(len(open_path), len(path)) if shared is None else shared
-        yield from ("  " * depth + "}" for depth in range(len(open_path), keep, -1))
-        yield from (_open_cluster(path[: depth + 1]) for depth in range(keep, len(path)))
+        common_depth = min(len(open_path), len(path)) if shared is None else shared
+        yield from ("  " * depth + "}" for depth in range(len(open_path), common_depth, -1))
+        yield from (_open_cluster(path[: depth + 1]) for depth in range(common_depth, len(path)))
         open_path = path
         yield "  " * (len(path) + 1) + _dot_node(node)
     yield from ("  " * depth + "}" for depth in range(len(open_path), 0, -1))
@@ -276,7 +276,7 @@ def _dot_node(node: Node) -> str:
 
 
 def _dot_edges(graph: Graph) -> Iterator[str]:
-    """Yield one line for a pair of opposite links, an arrow for a link that goes one way only."""
+    """Yield one line for each pair of opposite links, and an arrow for each link without an opposite."""
     for edge in graph.edges:
         paired = graph.has_edge(edge.dst, edge.src)
         if paired and edge.dst < edge.src:

@@ -1,7 +1,7 @@
-"""The types of entries in ``topology.yaml``: values, classes of links, builtin parts, and extra parts.
+"""The types of entries in ``topology.yaml``: values, classes of links, builtin components, and extra components.
 
-The class that implements a component is looked up while the file is validated, so that its own ``Attrs`` model checks
-``attrs`` and a slip is reported with its line like any other. The registry comes in as the validation context.
+Validation looks up the class that implements a component. The ``Attrs`` model of the class checks ``attrs``, so errors
+there are reported with their lines. The registry is the validation context.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ class SizeMm(ConfigModel):
 
 
 class LinkSpec(ConfigModel):
-    """One direction of a link."""
+    """The settings of a class of links; both directions of a link have the same."""
 
     bw_gbs: Bandwidth
     """Bandwidth of each direction."""
     length_mm: Length | None = None
-    """Length of the wire, of which each mm costs ``ns_per_mm``; null: it follows from the positions of the ends."""
+    """Length of the wire; each mm costs ``ns_per_mm``. null: the length follows from the positions of the ends."""
     overhead_ns: Duration = 0.0
-    """Time that a head spends on the link itself, beside its wire and the parts at its ends."""
+    """Latency that the link itself adds to a head, besides its wire and the components at its ends."""
     fifo: Literal["bounded", "unbounded"] = "bounded"
-    """Whether the FIFO at the far end has a size, so that a full one stops the link."""
+    """Kind of the FIFO at the receiving end: bounded (a full FIFO stops the link) or unbounded."""
     fifo_bytes: Size | None = None
-    """Size of the FIFO at the far end; null: as ``transport`` says."""
+    """Size of the FIFO at the receiving end; null: the size in ``transport``."""
 
     @property
     def unbounded(self) -> bool:
-        """True when nothing limits what may wait at its far end."""
+        """True if the FIFO at the receiving end has no limit."""
         return self.fifo == "unbounded"
 
 
@@ -73,9 +73,9 @@ class BankedSpec(ConfigModel):
     """A memory with banks."""
 
     banks: PositiveCount = 1
-    """Banks, which serve accesses side by side; the bandwidth is that of a bank."""
+    """Number of banks, which serve accesses in parallel. The bandwidth of the memory is that of one bank."""
     bank_bytes: Size = 4096
-    """Bytes in one bank before the next has its turn; with one bank it says nothing."""
+    """Consecutive bytes on a bank before addresses go to the next bank; unused with one bank."""
 
 
 A_co = TypeVar("A_co", bound=InnerAttrs, covariant=True)
@@ -84,16 +84,16 @@ A_co = TypeVar("A_co", bound=InnerAttrs, covariant=True)
 class ComponentSpec(ConfigModel, Generic[A_co]):
     """``{ kind: xbar, impl: builtin.xbar, attrs: {...} }``; the implementing class types ``attrs``.
 
-    That class declares ``Attrs`` as a subclass of its kind's model, with its own keys beside. What the file leaves out
-    costs nothing: times are 0. Counts, and the efficiency of HBM, default to the packaged machine's.
+    The class declares ``Attrs`` as a subclass of the model of its kind and may add keys. Times default to 0. Counts and
+    the efficiency of HBM default to the values of the packaged machine.
     """
 
     kind: str
-    """What stands here: the name of this place."""
+    """Kind of the component: the name of its place."""
     impl: str
-    """The class that simulates it: a name of ``kernbench list``, or a dotted path to one of yours."""
+    """Class that simulates the component: a name of ``kernbench list``, or a dotted path to your own class."""
     attrs: SerializeAsAny[A_co] = Field(default=None, validate_default=True)
-    """The values of this part; which keys there are its class says."""
+    """Attributes of the component; its class defines the keys."""
 
     @field_validator("impl")
     @classmethod
@@ -108,26 +108,26 @@ class ComponentSpec(ConfigModel, Generic[A_co]):
     @classmethod
     def _check_attrs(cls, value: Any, info: ValidationInfo) -> Any:
         impl = info.data.get("impl")
-        if impl is None:  # the name was wrong, and has been reported: nothing says which keys are right
+        if impl is None:  # the name was wrong and is reported, so the allowed keys are unknown
             return value
         model = _attrs_model(implementation_of(registry_of(info), impl), cls.model_fields["attrs"].annotation)
-        given = {} if value is None else value
+        attrs = {} if value is None else value
         try:
-            return read_model(model, given)
+            return read_model(model, attrs)
         except ValidationError as error:
-            raise Rejected(explain(model, given, error)) from error
+            raise Rejected(explain(model, attrs, error)) from error
 
 
 class Components(ConfigModel):
-    """Base of the ``components`` sections, whose keys are the kinds that belong there."""
+    """Base of the ``components`` sections, whose keys are the kinds allowed in that place."""
 
     @field_validator("*", mode="before")
     @classmethod
     def _fits_place(cls, value: Any, info: ValidationInfo) -> Any:
         kind = value.get("kind") if isinstance(value, dict) else None
-        known = registry_of(info).known_kinds()
-        if isinstance(kind, str) and kind not in known:
-            message = f"unknown kind {kind!r}; {close_to(kind, known)}there are: {one_of(known)}"
+        kinds = registry_of(info).known_kinds()
+        if isinstance(kind, str) and kind not in kinds:
+            message = f"unknown kind {kind!r}; {close_to(kind, kinds)}there are: {one_of(kinds)}"
             raise Rejected([Complaint(("kind",), message)])
         if isinstance(kind, str) and kind != info.field_name:
             raise Rejected([Complaint(("kind",), f"found {kind!r}, must be {info.field_name!r} in this place")])
@@ -135,14 +135,14 @@ class Components(ConfigModel):
 
 
 def registry_of(info: ValidationInfo) -> Registry:
-    """Return the registry that a topology is validated against."""
+    """Return the registry in the validation context. Raises TypeError if there is none."""
     if not isinstance(info.context, Registry):
         raise TypeError("a component is validated against a registry: pass one as context")
     return info.context
 
 
 def implementation_of(registry: Registry, impl: str) -> type[Part]:
-    """Return the class that ``impl`` names. Raises ValueError, for pydantic, when it names none."""
+    """Return the class that ``impl`` names. Raises ValueError, which pydantic reports, if there is no such class."""
     try:
         return registry.lookup(impl)
     except InputError as error:
@@ -150,7 +150,7 @@ def implementation_of(registry: Registry, impl: str) -> type[Part]:
 
 
 def _attrs_model(part: type[Part], kind_model: Any) -> type[InnerAttrs]:
-    """Return the model for the attrs of ``part``: its own, which must extend the kind's, or else the kind's."""
+    """Return the model for the attrs of ``part``: its ``Attrs``, which must extend the model of the kind, or that."""
     assert isinstance(kind_model, type)
     assert issubclass(kind_model, InnerAttrs)
     attrs: object = part.Attrs
@@ -162,7 +162,7 @@ def _attrs_model(part: type[Part], kind_model: Any) -> type[InnerAttrs]:
 
 
 WINDOW_BYTES = 16 << 20
-"""Addresses of an extra memory begin at a multiple of this: no two memories share a window of so many."""
+"""Alignment of the first address of an extra memory: no two memories share a window of this size."""
 
 
 def _part_name(text: str) -> str:
@@ -172,37 +172,37 @@ def _part_name(text: str) -> str:
 
 
 class ExtraLink(LinkSpec):
-    """A pair of links to a neighbour, one each way, alike."""
+    """A pair of equal links to a neighbour, one in each direction."""
 
     to: str
-    """The part at the other end: a kind of its cube or PE, or the name of another extra part."""
+    """Component at the other end: a kind of the same cube or PE, or the name of another extra part."""
 
 
 class ExtraPart(ComponentSpec[PartAttrs]):
     """``{ impl: my_parts.Scratch, bytes: 1MiB, attrs: {...}, links: [{ to: sram, bw_gbs: 64.0 }] }``."""
 
     kind: str = ""
-    """The kind that its class was registered for; left out, the name of the part."""
+    """Kind for which its class is registered; the default is the name of the part."""
     bytes: Size | None = None
-    """Capacity of a memory; null: the part is none."""
+    """Capacity, if the part is a memory; null: it is no memory."""
     links: tuple[ExtraLink, ...] = Field(min_length=1)
-    """Links to neighbours, one each way."""
+    """Links to neighbours, one in each direction."""
 
     @field_validator("impl")
     @classmethod
     def _implements_kind(cls, impl: str, info: ValidationInfo) -> str:
-        """Check that there is such a class; ``_of_kinds`` checks its kinds once the part's own is known."""
+        """Check that the class exists; ``_of_kinds`` checks its kinds later, when the kind of the part is known."""
         implementation_of(registry_of(info), impl)
         return impl
 
 
 def _of_kinds(parts: dict[str, ExtraPart], info: ValidationInfo) -> dict[str, ExtraPart]:
-    """Return the parts with their kinds. The kinds a class was registered for bind it, not those of its base."""
+    """Return the parts with their kinds. A class may stand for the kinds of its own registration, not of its base."""
     registry, complaints = registry_of(info), []
     for name, part in parts.items():
         kind, cls = part.kind or name, implementation_of(registry, part.impl)
         registered = registry.kinds_of(cls)
-        kinds = [each for each in registered if each not in KINDS]
+        kinds = [registered_kind for registered_kind in registered if registered_kind not in KINDS]
         if kind in KINDS:
             message = f"{kind!r} is a builtin kind; an extra part has another name, or a kind of its own"
             complaints.append(Complaint((name, "kind"), message))
@@ -210,7 +210,7 @@ def _of_kinds(parts: dict[str, ExtraPart], info: ValidationInfo) -> dict[str, Ex
             if part.bytes is None:
                 complaints.append(Complaint((name, "bytes"), f"{part.impl!r} is a memory: give it bytes, like 1MiB"))
         elif part.impl in registry.known_impls() and not kinds:
-            alone = [each for each in registry.known_impls() if registry.lookup(each).stands_alone]
+            alone = [impl for impl in registry.known_impls() if registry.lookup(impl).stands_alone]
             message = (
                 f"{part.impl!r} implements {one_of(registered)}, a builtin kind; derive a class of your own from it"
             )
@@ -228,20 +228,20 @@ ExtraParts = Annotated[dict[Annotated[str, AfterValidator(_part_name)], ExtraPar
 
 
 class WithExtras(ConfigModel):
-    """A section with ``extra``; machines without any look as if there were no such key."""
+    """A section with ``extra``; the plain data of a machine without extra parts omit the key."""
 
     extra: ExtraParts = Field(default_factory=dict)
-    """Further parts of every cube or PE, by name."""
+    """Additional components of every cube or PE, by name."""
 
     @model_serializer(mode="wrap")
     def _without_none(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found: dict[str, Any] = plain(self)
-        return found if self.extra else {name: value for name, value in found.items() if name != "extra"}
+        content: dict[str, Any] = plain(self)
+        return content if self.extra else {name: value for name, value in content.items() if name != "extra"}
 
 
 @value
 class AddressWindow:
-    """The addresses of an extra memory: ``nbytes`` from ``offset`` on, in the addresses of its cube or PE."""
+    """The addresses of an extra memory: ``nbytes`` from ``offset`` on, in the address space of its cube or PE."""
 
     name: str
     offset: int
@@ -249,25 +249,25 @@ class AddressWindow:
 
     @property
     def end(self) -> int:
-        """The first offset behind it."""
+        """The first offset after the window."""
         return self.offset + self.nbytes
 
 
-def windows(extra: Mapping[str, ExtraPart], behind: int) -> Iterator[AddressWindow]:
-    """Yield the windows of the memories among ``extra``, in their order, the first behind offset ``behind``."""
+def windows(extra: Mapping[str, ExtraPart], start: int) -> Iterator[AddressWindow]:
+    """Yield the windows of the memories in ``extra``, in order; the first starts at or after offset ``start``."""
     for name, part in extra.items():
         if part.bytes is not None:
-            window = AddressWindow(name, -(-behind // WINDOW_BYTES) * WINDOW_BYTES, part.bytes)
-            behind = window.end
+            window = AddressWindow(name, -(-start // WINDOW_BYTES) * WINDOW_BYTES, part.bytes)
+            start = window.end
             yield window
 
 
 def unreachable(extra: Mapping[str, ExtraPart]) -> list[str]:
-    """Return the parts that have links to each other only."""
-    left = dict(extra)
+    """Return the extra parts that are linked only to each other."""
+    isolated = dict(extra)
     while True:
-        joined = [name for name, part in left.items() if any(link.to not in left for link in part.links)]
+        joined = [name for name, part in isolated.items() if any(link.to not in isolated for link in part.links)]
         if not joined:
-            return list(left)
+            return list(isolated)
         for name in joined:
-            del left[name]
+            del isolated[name]

@@ -1,8 +1,8 @@
-"""The positions of all parts in mm: x to the east, y to the south, from the north-west corner of the board.
+"""The positions of all components in mm: x to the east, y to the south, from the north-west corner of the board.
 
-Pure functions of the sizes in the spec. A cube's floorplan, as fractions of its sides: routers in the middle, UCIe at
-the middle of each edge, and in each corner the PEs along the north or south edge, the HBM slices along the west or
-east edge, and the xbar between them and the corner router.
+All positions are pure functions of the sizes in the spec. A cube's floorplan is in fractions of its sides. Routers are
+in the middle and UCIe ports at the middle of each edge. Each corner has PEs along the north or south edge, and HBM
+slices along the west or east edge. The xbar of a corner is between them and the corner router.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HBM_ARM = (0.265, 0.44)
 HBM_CENTRE, HBM_WIDTH = 0.115, 0.16
 NEAR_MIDDLE = 0.08
 
-# Rows of a PE from the cube's edge inwards: what talks to the xbar faces it.
+# Rows of a PE from the cube's edge inwards: the components with a link to the xbar face it.
 PE_FLOORPLAN = (
     ("pe_gemm", "pe_math", "pe_mmu"),
     ("pe_tcm", "pe_fetch_store", "pe_scheduler"),
@@ -49,23 +49,23 @@ class Rect:
 
     @property
     def centre(self) -> PointMm:
-        """The point in its middle."""
+        """The point in the middle of the rectangle."""
         return point(self.x + self.w / 2, self.y + self.h / 2)
 
 
 def point(x: float, y: float) -> PointMm:
-    """Round a position, which frees it from the noise of floating-point sums."""
+    """Return a position rounded to 1e-6 mm, without the noise of floating-point sums."""
     return round(x, 6), round(y, 6)
 
 
 def manhattan_mm(a: PointMm, b: PointMm) -> float:
-    """Return the length of a wire between two points."""
+    """Return the length of a wire between two points in mm."""
     return round(abs(a[0] - b[0]) + abs(a[1] - b[1]), 6)
 
 
 @value
 class CubeGeometry:
-    """Positions within a cube, from its own north-west corner."""
+    """Positions within a cube, from its north-west corner."""
 
     w: float
     h: float
@@ -80,55 +80,55 @@ class CubeGeometry:
         return self._mirror(corner, *XBAR_INSET)
 
     def ucie(self, side: Side) -> PointMm:
-        """Return the middle of an edge, as far as the NoC's grid has one: the UCIe port faces its router."""
+        """Return the position of the UCIe port at the middle of an edge."""
         along = {"N": (0.5, UCIE_INSET), "S": (0.5, 1 - UCIE_INSET), "W": (UCIE_INSET, 0.5), "E": (1 - UCIE_INSET, 0.5)}
         x, y = along[side]
         return point(x * self.w, y * self.h)
 
     def pe(self, corner: Corner, place: int, of: int) -> PointMm:
-        """Return the position of the ``place``-th of ``of`` PEs of a corner."""
+        """Return the position of PE ``place`` of the ``of`` PEs of a corner."""
         counted = of - 1 - place if "E" in corner else place  # west to east in every corner
         return self._mirror(corner, _along(PE_ARM, counted, of), PE_CENTRE)
 
     def pe_size(self, of: int) -> PointMm:
-        """Return width and height of a PE, ``of`` of them sharing a corner."""
+        """Return width and height of a PE if ``of`` PEs share a corner."""
         return point(0.92 * (PE_ARM[1] - PE_ARM[0]) / of * self.w, PE_HEIGHT * self.h)
 
     def pe_part(self, corner: Corner, centre: PointMm, kind: str, of: int) -> PointMm:
-        """Return the position of a part of the PE at ``centre``."""
+        """Return the position of a component of the PE at ``centre``."""
         row, column = next((r, line.index(kind)) for r, line in enumerate(PE_FLOORPLAN) if kind in line)
         return self._pe_cell(corner, centre, row, column, of)
 
     def hbm(self, corner: Corner, place: int, of: int) -> PointMm:
-        """Return the position of the ``place``-th of ``of`` HBM slices of a corner."""
+        """Return the position of HBM slice ``place`` of the ``of`` slices of a corner."""
         counted = of - 1 - place if "S" in corner else place  # north to south in every corner
         return self._mirror(corner, HBM_CENTRE, _along(HBM_ARM, counted, of))
 
     def hbm_size(self, of: int) -> PointMm:
-        """Return width and height of a slice, ``of`` of them sharing a corner."""
+        """Return width and height of a slice if ``of`` slices share a corner."""
         return point(HBM_WIDTH * self.w, 0.88 * (HBM_ARM[1] - HBM_ARM[0]) / of * self.h)
 
     def near(self, router: tuple[int, int], *, towards: Side) -> PointMm:
-        """Return a place beside a router near the middle: to its south-east (``E``) or north-west (``W``)."""
+        """Return a position beside a router near the middle: to its south-east (``E``) or north-west (``W``)."""
         x, y = self.router(*router)
         sign = 1 if towards == "E" else -1
         step_x = min(_pitch(self.noc.w) / 2, NEAR_MIDDLE) * self.w
         step_y = min(_pitch(self.noc.h) / 2, NEAR_MIDDLE) * self.h
         return point(x + sign * step_x, y + sign * step_y)
 
-    def free_place(self, near: PointMm, taken: Collection[PointMm]) -> PointMm:
-        """Return the middle of the cell of the NoC that is nearest to ``near`` and not ``taken``.
+    def free_place(self, near: PointMm, occupied: Collection[PointMm]) -> PointMm:
+        """Return the middle of the NoC cell that is nearest to ``near`` and not ``occupied``.
 
-        When all cells are taken, return the nearest of them.
+        If all cells are occupied, return the nearest of all.
         """
         columns, rows = range(max(1, self.noc.w - 1)), range(max(1, self.noc.h - 1))
         cells = [self.near((x, y), towards="E") for y in rows for x in columns]
-        free = [cell for cell in cells if cell not in taken]
+        free = [cell for cell in cells if cell not in occupied]
         return min(free or cells, key=lambda cell: manhattan_mm(cell, near))
 
-    def beside_pe(self, corner: Corner, centre: PointMm, turn: int, of: int) -> PointMm:
-        """Return the position of the ``turn``-th extra part of the PE at ``centre``: in rows of its own, further in."""
-        return self._pe_cell(corner, centre, len(PE_FLOORPLAN) + turn // 3, turn % 3, of)
+    def beside_pe(self, corner: Corner, centre: PointMm, number: int, of: int) -> PointMm:
+        """Return the position of extra part ``number`` of the PE at ``centre``, inwards of the builtin components."""
+        return self._pe_cell(corner, centre, len(PE_FLOORPLAN) + number // 3, number % 3, of)
 
     def _pe_cell(self, corner: Corner, centre: PointMm, row: int, column: int, of: int) -> PointMm:
         w, h = self.pe_size(of)
@@ -136,7 +136,7 @@ class CubeGeometry:
         return point(centre[0] + (column - 1) * w / 3, centre[1] + (row - 1) * h / 3)
 
     def _mirror(self, corner: Corner, x: float, y: float) -> PointMm:
-        """Mirror a place given for the north-west corner into another corner."""
+        """Return the position in ``corner`` that mirrors a position in the north-west corner."""
         return point((1 - x if "E" in corner else x) * self.w, (1 - y if "S" in corner else y) * self.h)
 
 
@@ -154,30 +154,30 @@ def _along(arm: tuple[float, float], place: int, of: int) -> float:
 
 @value
 class ChipletGeometry:
-    """Positions in an IO chiplet of which ``rect`` is the outline and ``edge`` the side of the cubes it lies along.
+    """Positions in an IO chiplet with the outline ``rect`` on the side ``edge`` of the cubes.
 
-    Inside, ``u`` runs along that side and ``v`` away from the cubes, both from 0 to 1.
+    In the chiplet, ``u`` runs along that side and ``v`` away from the cubes, both from 0 to 1.
     """
 
     rect: Rect
     edge: Side
 
     def at(self, u: float, v: float) -> PointMm:
-        """Return a place in the chiplet."""
+        """Return the position at ``u`` and ``v``."""
         r = self.rect
         x, y = {"N": (u, 1 - v), "S": (u, v), "W": (1 - v, u), "E": (v, u)}[self.edge]
         return point(r.x + x * r.w, r.y + y * r.h)
 
     def facing(self, cube: Rect) -> PointMm:
-        """Return the position of the UCIe port for a cube: opposite its middle, as far as the chiplet reaches."""
+        """Return the position of the UCIe port for a cube: opposite its middle, within the chiplet."""
         x, y = cube.centre
         along = (x - self.rect.x) / self.rect.w if self.edge in {"N", "S"} else (y - self.rect.y) / self.rect.h
         return self.at(min(max(along, 0.04), 0.96), 0.1)
 
     def port(self, port: SipPort, count: int) -> PointMm:
-        """Return the position of a scale-up port, one of ``count``: at the end or on the outer edge on its side.
+        """Return the position of a scale-up port of ``count`` ports: at the end or on the outer edge on its side.
 
-        The port on the side of the cubes sits at an end, beside its neighbour there.
+        The port on the side of the cubes is at an end, beside the port there.
         """
         ends = self._ends()
         if port.side is None:
@@ -206,7 +206,7 @@ class MachineGeometry:
 
     @property
     def cube(self) -> CubeGeometry:
-        """The floorplan every cube has."""
+        """The floorplan of every cube."""
         size = self.spec.cube.size_mm
         return CubeGeometry(size.w, size.h, self.spec.cube.noc.grid)
 
@@ -220,7 +220,7 @@ class MachineGeometry:
 
     @property
     def board_width(self) -> float:
-        """From the western SIP to the eastern one, or the switch when that is wider."""
+        """The width of a row of SIPs, or of the host or the switch if that is wider, in mm."""
         columns = board_grid(self.spec.system.sips).w
         width, _ = self.sip_size()
         return max(columns * (width + BOARD_GAP_MM) - BOARD_GAP_MM, HOST_MM[0], SWITCH_MM[0])
@@ -276,16 +276,16 @@ class MachineGeometry:
         return size.w, size.h
 
     def _cube_gap(self) -> float:
-        given = self.spec.sip.links.cube_to_cube.length_mm
-        return DEFAULT_CUBE_GAP_MM if given is None else given
+        length_mm = self.spec.sip.links.cube_to_cube.length_mm
+        return DEFAULT_CUBE_GAP_MM if length_mm is None else length_mm
 
     def _io_gap(self) -> float:
-        given = self.spec.sip.links.io_to_cube.length_mm
-        return DEFAULT_IO_GAP_MM if given is None else given
+        length_mm = self.spec.sip.links.io_to_cube.length_mm
+        return DEFAULT_IO_GAP_MM if length_mm is None else length_mm
 
 
 def board_grid(sips: SipsSpec) -> Grid:
-    """Return the grid in which SIPs are laid out: their own when 2-D, else rows of at most four."""
+    """Return the grid of SIPs on the board: the grid of a 2-D topology, else rows of at most four."""
     if sips.two_dimensional:
         return sips.grid
     columns = sips.count if sips.count <= 4 else -(-sips.count // -(-sips.count // 4))

@@ -1,6 +1,6 @@
-"""The compiled machine: nodes, directed edges, and the questions asked about them.
+"""The compiled machine: nodes, directed edges, and queries on them.
 
-A node carries its coordinates, so nobody takes an id apart. Order is that of construction, the same on every run.
+A node carries its coordinates, so no code parses an id. The order is that of construction, the same in every run.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from kernbench.topology.spec import TopologySpec
 
 @value(guarded=False)
 class Node:
-    """A part of the machine; coordinates that do not apply are None.
+    """A component of the machine; coordinates that do not apply are None.
 
-    ``index`` numbers HBM slices, IO UCIe ports and scale-up ports; ``xy`` is a router's column and row; ``side`` is
-    the direction of a UCIe or scale-up port, or the corner of an xbar; ``peer`` the SIP beyond a scale-up port;
+    ``index`` numbers HBM slices, IO UCIe ports and scale-up ports. ``xy`` is a router's column and row. ``side`` is
+    the direction of a UCIe or scale-up port, or the corner of an xbar. ``peer`` is the SIP beyond a scale-up port,
     ``window`` the addresses of an extra memory.
     """
 
@@ -44,29 +44,29 @@ class Node:
 
     @property
     def is_extra(self) -> bool:
-        """True when it stands at ``cube.extra`` or ``pe.extra``: its kind is not a builtin one."""
+        """True for a component of ``cube.extra`` or ``pe.extra``, whose kind is not builtin."""
         return self.kind not in KINDS
 
     @property
     def overhead_ns(self) -> float:
-        """The time that a packet takes to enter; 0 for a part that none enters."""
+        """The latency of a packet that enters the component; 0 if no packet enters it."""
         return self.attrs.overhead_ns if isinstance(self.attrs, PartAttrs) else 0.0
 
     @property
     def rate_gbs(self) -> float | None:
-        """The bandwidth of each link out of it; None when it limits none."""
+        """The bandwidth limit of each link that leaves the component; None: no limit."""
         return self.attrs.rate_gbs if isinstance(self.attrs, PartAttrs) else None
 
     @property
     def cube_coord(self) -> tuple[int, int]:
-        """The cube it is in, as (sip, cube). UnsupportedError when it is in none."""
+        """The cube of the component, as (sip, cube). Raises UnsupportedError outside of cubes."""
         if self.sip is None or self.cube is None:
             raise UnsupportedError(f"{self.id} is in no cube")
         return self.sip, self.cube
 
     @property
     def pe_coord(self) -> tuple[int, int, int]:
-        """The PE it is a part of, as (sip, cube, pe). UnsupportedError when it is of none."""
+        """The PE of the component, as (sip, cube, pe). Raises UnsupportedError outside of PEs."""
         if self.pe is None:
             raise UnsupportedError(f"{self.id} is in no PE")
         return *self.cube_coord, self.pe
@@ -76,8 +76,8 @@ class Node:
 class Edge:
     """A directed link.
 
-    ``overhead_ns`` is its own, beside that of the node it enters. ``fifo_bytes`` is the room at its far end, None when
-    ``unbounded``.
+    ``overhead_ns`` is that of the link, without the overhead of the entered node. ``fifo_bytes`` is the size of the
+    FIFO at the receiving end, None if ``unbounded``.
     """
 
     src: str
@@ -92,34 +92,34 @@ class Edge:
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes by id and directed edges, with the spec they were elaborated from."""
+    """Nodes by id and directed edges, with their spec."""
 
     spec: TopologySpec
     nodes: Mapping[str, Node]
     edges: tuple[Edge, ...]
 
     def node(self, node_id: str) -> Node:
-        """Return the node of this id. Raises UnknownNameError, which shows ids."""
-        found = self.nodes.get(node_id)
-        if found is None:
+        """Return the node of an id. Raises UnknownNameError, which shows some ids."""
+        node = self.nodes.get(node_id)
+        if node is None:
             raise UnknownNameError(
                 "part of the machine", node_id, tuple(list(self.nodes)[:8]), f"… {len(self.nodes)} in all"
             )
-        return found
+        return node
 
     def edge(self, src: str, dst: str) -> Edge:
-        """Return the link between two nodes. Raises UnknownNameError with the nodes that ``src`` has links to."""
-        found = self._by_ends.get((src, dst))
-        if found is None:
+        """Return the link from ``src`` to ``dst``. Raises UnknownNameError with all nodes that ``src`` has links to."""
+        edge = self._by_ends.get((src, dst))
+        if edge is None:
             raise UnknownNameError(f"link from {src} to", dst, tuple(e.dst for e in self.out_edges(src)))
-        return found
+        return edge
 
     def has_edge(self, src: str, dst: str) -> bool:
-        """Return True when a link joins the two nodes in this direction."""
+        """Return True if there is a link from ``src`` to ``dst``."""
         return (src, dst) in self._by_ends
 
     def edge_number(self, src: str, dst: str) -> int:
-        """Return the place of a link among ``edges``."""
+        """Return the index of a link in ``edges``."""
         return self._numbers[src, dst]
 
     @cached_property
@@ -129,11 +129,11 @@ class Graph:
 
     @cached_property
     def places(self) -> tuple[Node, ...]:
-        """The first node of each kind and class."""
-        found: dict[tuple[str, str], Node] = {}
+        """The first node of each kind and implementing class."""
+        places: dict[tuple[str, str], Node] = {}
         for node in self.nodes.values():
-            found.setdefault((node.kind, node.impl), node)
-        return tuple(found.values())
+            places.setdefault((node.kind, node.impl), node)
+        return tuple(places.values())
 
     def out_edges(self, node_id: str) -> tuple[Edge, ...]:
         """Return the links that leave a node, in the order of construction."""
@@ -148,17 +148,17 @@ class Graph:
         return tuple(self.edge(src, dst) for src, dst in pairwise(route))
 
     def hop_overhead_ns(self, edge: Edge) -> float:
-        """Return the time that a hop adds to a head's way: the link's own overhead, the wire, and the node entered."""
+        """Return the latency of a hop for a head: overhead of the link, wire, and overhead of the entered node."""
         return edge.overhead_ns + self.spec.wire_ns(edge.length_mm) + self.nodes[edge.dst].overhead_ns
 
     def head_ns(self, route: tuple[str, ...]) -> float:
-        """Return the time of a head along a route with nothing in its way."""
+        """Return the uncontended latency of a head along a route."""
         return sum(self.hop_overhead_ns(edge) for edge in self.edges_along(route))
 
     def sram_bw_gbs(self, node_id: str) -> float:
-        """Return the bandwidth that an SRAM sustains: its own or, if it says none, that of the fastest link to it.
+        """Return the sustained bandwidth of an SRAM: its ``bw_gbs`` or, if that is null, of the fastest link to it.
 
-        Raises UnsupportedError for what is no SRAM.
+        Raises UnsupportedError for any other component.
         """
         attrs = self.node(node_id).attrs
         if not isinstance(attrs, SramAttrs):
@@ -185,7 +185,7 @@ class Graph:
         return self.spec.cube.local_slice(pe)
 
     def corner_of_pe(self, pe: int) -> str:
-        """Return the corner of a cube where a PE stands."""
+        """Return the corner of a PE in its cube."""
         return self.spec.cube.pe_layout.corner_of(pe)
 
     def corner_of_slice(self, index: int) -> str:
@@ -210,8 +210,8 @@ class Graph:
 
 
 def _group_by_end(edges: Iterable[tuple[str, Edge]]) -> dict[str, tuple[Edge, ...]]:
-    """Group links by an end, those of each end in order."""
-    found: dict[str, list[Edge]] = {}
+    """Group links by an end; the links of each end stay in order."""
+    groups: dict[str, list[Edge]] = {}
     for end, edge in edges:
-        found.setdefault(end, []).append(edge)
-    return {end: tuple(of_end) for end, of_end in found.items()}
+        groups.setdefault(end, []).append(edge)
+    return {end: tuple(of_end) for end, of_end in groups.items()}

@@ -1,4 +1,4 @@
-"""Grids counted row by row from the north-west, and compass directions.
+"""Grids, numbered row by row from the north-west, and compass directions.
 
 x grows to the east, y to the south; row 0 is in the north.
 """
@@ -13,9 +13,9 @@ from kernbench.common.values import value
 Side = Literal["E", "W", "N", "S"]
 Corner = Literal["NW", "NE", "SW", "SE"]
 
-# Also the order in which ties between equally short ways are broken.
+# Routing between routes of equal length also prefers this order.
 SIDES: tuple[Side, ...] = ("E", "W", "N", "S")
-# Enough to meet every neighbouring pair of a grid once.
+# These two directions visit every neighbouring pair of a grid once.
 FORWARD: tuple[Side, ...] = ("E", "S")
 OPPOSITE: dict[Side, Side] = {"E": "W", "W": "E", "N": "S", "S": "N"}
 STEP: dict[Side, tuple[int, int]] = {"E": (1, 0), "W": (-1, 0), "N": (0, -1), "S": (0, 1)}
@@ -23,7 +23,7 @@ STEP: dict[Side, tuple[int, int]] = {"E": (1, 0), "W": (-1, 0), "N": (0, -1), "S
 
 @value
 class Grid:
-    """``w`` columns and ``h`` rows; entry ``i`` stands in column ``i % w`` of row ``i // w``."""
+    """A grid of ``w`` columns and ``h`` rows; entry ``i`` is in column ``i % w`` of row ``i // w``."""
 
     w: int
     h: int
@@ -40,7 +40,7 @@ class Grid:
         return y * self.w + x
 
     def neighbour(self, index: int, side: Side, *, wrap: bool = False) -> int | None:
-        """Return the next entry to that side; None at the border, unless the grid wraps and is wider than one there."""
+        """Return the next entry on a side, or None at the border; ``wrap`` continues at the opposite border."""
         x, y = self.xy(index)
         dx, dy = STEP[side]
         x, y = x + dx, y + dy
@@ -49,6 +49,6 @@ class Grid:
         return self.index(x, y) if 0 <= x < self.w and 0 <= y < self.h else None
 
     def neighbours(self, index: int, sides: Iterable[Side] = SIDES, *, wrap: bool = False) -> dict[Side, int]:
-        """Return the next entries to those sides that have one."""
-        beyond = {side: self.neighbour(index, side, wrap=wrap) for side in sides}
-        return {side: entry for side, entry in beyond.items() if entry is not None}
+        """Return the next entry on each side that has one."""
+        entries = {side: self.neighbour(index, side, wrap=wrap) for side in sides}
+        return {side: entry for side, entry in entries.items() if entry is not None}

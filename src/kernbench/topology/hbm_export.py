@@ -1,4 +1,4 @@
-"""Named timings of HBM as plain rows and as plain data."""
+"""Timing presets of HBM as rows and as plain data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernbench.topology.hbm_spec import PRESETS, HbmTiming, TimingPreset
 
 @value
 class TimingRow:
-    """A value of a timing: its key, in its unit, and its JEDEC name or what it is."""
+    """A value of a timing: its key, its value with unit, and its JEDEC name or meaning."""
 
     key: str
     value: str
@@ -20,7 +20,7 @@ class TimingRow:
 
 
 def preset_named(name: str) -> TimingPreset:
-    """Return a preset. UnknownNameError for a name that none has."""
+    """Return the preset called ``name``. Raises UnknownNameError for an unknown name."""
     preset = PRESETS.get(name)
     if preset is None:
         raise UnknownNameError("timing", name, tuple(PRESETS))
@@ -28,7 +28,7 @@ def preset_named(name: str) -> TimingPreset:
 
 
 def preset_facts(preset: TimingPreset) -> list[tuple[str, str]]:
-    """Describe a preset in a few words: names and values to print side by side."""
+    """Return a short description of a preset as (name, value) rows."""
     timing, peak = preset.timing, preset.timing.pc_gbs
     return [
         ("source", preset.source),

@@ -1,4 +1,7 @@
-"""Refresh of all banks at once: an outage, in which their time stands still; and the pace of slices with outages."""
+"""Refresh of all banks at once, modelled as an outage that stops bank time, and the throughput of slices with outages.
+
+Bank time counts only the time between outages.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from kernbench.topology.hbm_spec import HbmTiming
 
 @value
 class RefreshClock:
-    """The time of banks: it stands still for ``outage_ps`` every ``period_ps`` of real time, from the first period on.
+    """The clock of banks: bank time stops for ``outage_ps`` in every ``period_ps`` of real time, from the first period.
 
-    Of a stretch of bank time that begins or ends with an outage, ``out`` gives the end before it, ``out_after`` the
-    begin after it.
+    A bank time at an outage has two real times: ``out`` returns the time before the outage, ``out_after`` the time
+    after it.
     """
 
     period_ps: int
@@ -21,24 +24,24 @@ class RefreshClock:
 
     @property
     def used(self) -> float:
-        """The part of a long time that is not lost."""
+        """The fraction of real time that is not lost to outages."""
         return 1 - self.outage_ps / self.period_ps
 
     def into(self, ps: int) -> int:
-        """Return the bank time of a real time."""
-        periods, rest = divmod(ps, self.period_ps)
-        return ps if periods <= 0 else ps - periods * self.outage_ps + max(0, self.outage_ps - rest)
+        """Return the bank time at a real time."""
+        periods, phase = divmod(ps, self.period_ps)
+        return ps if periods <= 0 else ps - periods * self.outage_ps + max(0, self.outage_ps - phase)
 
     def out(self, ps: int) -> int:
-        """Return the first real time of a bank time."""
+        """Return the first real time with this bank time."""
         return ps + max(0, (ps - self.outage_ps - 1) // (self.period_ps - self.outage_ps)) * self.outage_ps
 
     def out_after(self, ps: int) -> int:
-        """Return the last real time of a bank time."""
+        """Return the last real time with this bank time."""
         return ps + max(0, (ps - self.outage_ps) // (self.period_ps - self.outage_ps)) * self.outage_ps
 
     def outages_around(self, ps: int) -> tuple[int, int]:
-        """Return the bank times of the last outage that began up to a bank time, or -1, and of the next one."""
+        """Return the bank times of the last outage at or before ``ps`` (-1: none) and of the next outage."""
         work_ps = self.period_ps - self.outage_ps
         periods = (ps - self.outage_ps) // work_ps
         if periods <= 0:
@@ -51,30 +54,30 @@ NO_REFRESH = RefreshClock(1 << 62, 0)
 
 
 def refresh_clock(timing: HbmTiming) -> RefreshClock:
-    """Return the time of banks with ``refresh: all-bank``."""
+    """Return the clock of banks with ``refresh: all-bank``."""
     period_ps = ns_to_ps(timing.refi_ns)
     return RefreshClock(period_ps, round(period_ps * timing.refresh_share))
 
 
 @value
 class SlicePace:
-    """The most that a slice moves: ``gbs`` while no outage of ``clock`` comes, and these as late as they can come."""
+    """The highest throughput of a slice: ``gbs`` between the outages of ``clock``, which come as late as possible."""
 
     gbs: float
     clock: RefreshClock
 
     def least_ps(self, nbytes: int) -> int:
-        """Return the least time in which it moves so many bytes."""
+        """Return the shortest time in ps in which the slice moves ``nbytes``."""
         return self.clock.out(transfer_ps(nbytes, self.gbs))
 
     def most_gbs(self, nbytes: int) -> float:
-        """Return the bandwidth with which so many bytes take their least time."""
+        """Return the bandwidth in GB/s at which ``nbytes`` take ``least_ps``."""
         working = transfer_ps(nbytes, self.gbs)
         return self.gbs * working / self.clock.out(working) if nbytes else self.gbs
 
 
 def slice_pace(cube: CubeSpec) -> SlicePace:
-    """Return the pace of a slice. A run that is over before an outage moves bytes at peak, not at what is sustained."""
+    """Return the pace of a slice. A run that ends before the first outage moves bytes at peak bandwidth."""
     banks = cube.hbm.banks
     if banks is None or cube.hbm.refresh_mode != "all-bank":
         return SlicePace(cube.slice_bw_gbs, NO_REFRESH)

@@ -1,4 +1,4 @@
-"""The HBM of a cube: its keys, the named timings of banks, and the fields of an address."""
+"""The HBM of a cube: its keys, the timing presets of banks, and the fields of an address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RowSize = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=1 << 16)]
 
 
 class HbmTiming(ExtendedModel):
-    """The timings of a pseudo-channel (PC) by their JEDEC names; HBM3 unless given."""
+    """The timings of a pseudo-channel (PC), with their JEDEC names; the defaults are those of HBM3."""
 
     later_keys = frozenset({"ccd_l_wr_ns", "column_bus_ns"})
 
@@ -29,37 +29,38 @@ class HbmTiming(ExtendedModel):
     groups: Few = 4
     """Bank groups of a stack."""
     banks: Few = 4
-    """Banks of a group."""
+    """Banks of a bank group."""
     row_bytes: RowSize = 1024
     """Bytes of a row of a bank."""
     burst_bytes: RowSize = 32
     """Bytes of a burst."""
     pcs_per_channel: Few = 2
-    """PCs that share row commands and queues."""
+    """PCs that share a row command bus and queues."""
     rc_ns: Duration = 45.0
-    """tRC: from ACT to ACT of a bank."""
+    """tRC: from ACT to the next ACT of the same bank."""
     rp_ns: Duration = 16.3
     """tRP: from PRE to ACT."""
     rcd_ns: Duration = 19.4
     """tRCD: from ACT to a read."""
     rcd_write_ns: Duration = 9.4
-    """tRCD of writes."""
+    """tRCD of a write: from ACT to a write."""
     cl_ns: Duration = 12.5
     """CL: from a read to its first byte."""
     act_ns: Duration = 3.75
     """Time between ACTs of a PC: the larger of tFAW / 4 and tRRD."""
     row_bus_ns: Duration = 1.25
-    """PRE and ACT on the row bus of a channel."""
+    """Occupancy of a channel's row command bus by PRE or ACT."""
     column_bus_ns: Duration | None = None
-    """A read or a write on the row bus, where all commands share it; null: column commands have a bus of their own."""
+    """Occupancy of the row command bus by a read or a write, if all commands share the bus; null: reads and writes
+    have their own bus."""
     ccd_s_ns: float = Field(default=1.25, gt=0, le=1e6)
-    """tCCD_S: a burst."""
+    """tCCD_S: between bursts; also the time of a burst on the data bus."""
     ccd_l_ns: Duration = 2.5
-    """tCCD_L: a burst in the same group."""
+    """tCCD_L: between bursts of the same group."""
     ccd_l_wr_ns: Duration | None = None
-    """tCCD_L_WR: a burst of a write in the same group; null: as ``ccd_l_ns``."""
+    """tCCD_L_WR: between write bursts of the same group; null: the value of ``ccd_l_ns``."""
     ccd_r_ns: Duration = 1.9
-    """tCCD_R: a burst of the other stack, when both stacks read one group only."""
+    """tCCD_R: between bursts of different stacks, if both stacks read only one group."""
     rtp_ns: Duration = 5.6
     """tRTP: from a read to PRE."""
     cwl_ns: Duration = 6.25
@@ -71,24 +72,24 @@ class HbmTiming(ExtendedModel):
     wtr_ns: Duration = 13.8
     """Time from a write to a read: CWL, burst and tWTR_L."""
     rfc_ns: Duration = 350.0
-    """tRFC: a refresh."""
+    """tRFC: duration of a refresh."""
     refi_ns: float = Field(default=3900.0, gt=0, le=1e12)
     """tREFI: between refreshes."""
     drain: float = Field(default=0.7, ge=0, le=1)
-    """Part of tRC that is lost at a refresh, fitted to hbm3."""
+    """Fraction of tRC that each refresh costs in addition; the value is fitted to hbm3."""
     high: Share = 0.8
-    """Part of the queue from which on writes are drained."""
+    """High watermark: fill of the write queue, as a fraction, at which its writes are drained."""
     low: float = Field(default=0.2, ge=0, le=1)
-    """Part of the queue to which they are drained."""
+    """Low watermark: fill of the write queue, as a fraction, at which draining stops."""
 
     @property
     def write_ccd_l_ns(self) -> float:
-        """``ccd_l_wr_ns``, or ``ccd_l_ns`` where that is null."""
+        """``ccd_l_wr_ns``, or ``ccd_l_ns`` if it is null."""
         return self.ccd_l_ns if self.ccd_l_wr_ns is None else self.ccd_l_wr_ns
 
     @property
     def pc_gbs(self) -> float:
-        """The peak of a PC."""
+        """The peak bandwidth of a PC."""
         return self.burst_bytes / self.ccd_s_ns
 
     @property
@@ -103,17 +104,17 @@ class HbmTiming(ExtendedModel):
 
     @property
     def refresh_share(self) -> float:
-        """The part of time that is lost to refresh."""
+        """The fraction of time that is lost to refresh."""
         return (self.rfc_ns + self.rp_ns + self.rcd_ns + self.drain * self.rc_ns) / self.refi_ns
 
     @property
     def burst_work_ns(self) -> float:
-        """The time that a burst takes of its bus, refresh included."""
+        """The average occupancy of the bus by a burst in ns, with the share of refresh."""
         return self.ccd_s_ns / (1 - self.refresh_share)
 
     @property
     def without_refresh(self) -> HbmTiming:
-        """The same banks, never refreshed."""
+        """The same banks without refresh."""
         return self.model_copy(update={"refi_ns": inf})
 
 
@@ -203,9 +204,9 @@ DDR5 = HbmTiming(
 
 @value
 class TimingPreset:
-    """A timing with a name: its data rate in Gb/s a pin, and the source of its values.
+    """A named timing, with its data rate in Gb/s per pin and the source of its values.
 
-    ``assumed``: only the data rate is public, the rest is that of another timing.
+    ``assumed``: only the data rate is public; the other values come from another timing.
     """
 
     timing: HbmTiming
@@ -215,14 +216,14 @@ class TimingPreset:
 
     @property
     def bus_bits(self) -> int:
-        """Pins for data of a PC."""
+        """Data pins of a PC."""
         return round(8 * self.timing.pc_gbs / self.pin_gbps)
 
 
 def _at_rate(timing: HbmTiming, pin_gbps: float, bus_bits: int) -> HbmTiming:
-    """Return the same times in ns, with bursts at another data rate.
+    """Return the timing with bursts at another data rate; the other times in ns stay.
 
-    A bus that all commands share keeps pace: a burst has as many clocks of it as before.
+    A command bus that all commands share scales with the data rate: the number of its clocks in a burst stays.
     """
     burst_ns = 8 * timing.burst_bytes / (bus_bits * pin_gbps)
     update = {"ccd_s_ns": burst_ns}
@@ -233,7 +234,7 @@ def _at_rate(timing: HbmTiming, pin_gbps: float, bus_bits: int) -> HbmTiming:
 
 
 def mark_assumed(name: str, *, assumed: bool) -> str:
-    """Return the name of a timing as it is printed."""
+    """Return the printed name of a timing."""
     return f"{name} (assumed)" if assumed else name
 
 
@@ -256,26 +257,26 @@ PRESETS: Mapping[str, TimingPreset] = MappingProxyType(
         "ddr5": TimingPreset(DDR5, 4.8, "public tables of DDR5 (JESD79-5): 4800, x8, 16 Gb, a subchannel of 32 bits"),
     }
 )
-"""Timings by name"""
+"""Timing presets by name"""
 
 FieldName = Literal["column", "pc", "stack", "group", "bank", "row"]
 Fold = Literal[FieldName, "above"]
 
 
 class MappingField(ConfigModel):
-    """A field of an address: ``values`` of it here (all that are left, unless given), and the bits folded into it.
+    """A field of an address: a coordinate, its number of ``values`` in these bits, and the bits folded into it.
 
-    ``fold: above`` is the XOR of all that lies above the field in the address. A field's name is the XOR with the next
-    bits of that field: those that fields before this one have not taken. The bits of a row go round among the fields
-    that it is folded into until none are left.
+    ``fold: above`` folds in, by XOR, all address bits above the field. The name of a field folds in the next bits of
+    that field that no earlier field has used. The bits of a row are distributed round-robin over the fields that fold
+    them in, until no bits remain.
     """
 
     field: FieldName
-    """Which coordinate of a burst these bits of the address are."""
+    """Coordinate of a burst that these bits of the address select."""
     values: PositiveCount | None = None
-    """How many values of the coordinate lie here; null: all that are left."""
+    """Number of values of the coordinate in these bits; null: all remaining values."""
     fold: Fold | None = None
-    """Bits that are folded in by XOR: of another coordinate, or of all that lies above; null: none."""
+    """Bits folded in by XOR: those of another coordinate, or ``above`` for all higher address bits; null: none."""
 
 
 AddressMapping = tuple[MappingField, ...]
@@ -306,9 +307,9 @@ MAPPINGS = {"MOP4CLXOR": MOP4CLXOR, "RoBaRaCoCh": ROBARACOCH}
 
 
 def interleave(bursts: int, xor: bool, *, fold_row: bool = False) -> AddressMapping:
-    """Map ``bursts`` to a PC, then the next PC, which is folded if ``xor``; then groups, stacks and banks.
+    """Return the mapping that puts ``bursts`` bursts on a PC, then goes to the next PC, group, stack and bank.
 
-    ``fold_row``: the row is folded into groups and banks.
+    With ``xor`` all higher bits are folded into the PC. With ``fold_row`` the row is folded into group and bank.
     """
     row: Fold | None = "row" if fold_row else None
     return _fields(
@@ -323,17 +324,17 @@ def interleave(bursts: int, xor: bool, *, fold_row: bool = False) -> AddressMapp
 
 
 Refresh = Literal["all-bank", "spread", "none"]
-"""All banks of a slice stand still at once; all work takes longer by the share of that time; or there is none."""
+"""Models of refresh: all banks of a slice stop at once, all work is slower by refresh's share of time, or none."""
 
 
 class HbmSpec(ConfigModel):
-    """The HBM of a cube: slices, each of pseudo-channels.
+    """The HBM of a cube: slices of pseudo-channels.
 
-    What is left out is as the properties below say; what a timing or a mapping does not use is refused.
+    The properties below return the defaults. A key that the timing or the mapping does not use is refused.
     """
 
     slices: PositiveCount
-    """HBM slices of a cube, as many at each corner."""
+    """HBM slices of a cube, the same number at each corner."""
     bytes_per_slice: Size
     """Capacity of a slice."""
     num_pcs: int = Field(ge=1, le=1024)
@@ -341,44 +342,47 @@ class HbmSpec(ConfigModel):
     timing: Literal["ideal", TimingName] | HbmTiming = "ideal"
     """Timings of the banks: a name of ``kernbench topology --timing``, or values by key; ``ideal`` has no banks."""
     mapping: Literal["interleave", "hash", "MOP4CLXOR", "RoBaRaCoCh"] | AddressMapping | None = None
-    """How banks lie in addresses: a name, or a list of fields from the lowest bit up; null: interleave."""
+    """Mapping of addresses to channels and banks: a name, or a list of fields from the lowest bit up; null:
+    interleave."""
     queue_entries: PositiveCount | None = None
-    """Bursts that a channel queues, for reads and as many for writes; null: 64."""
+    """Bursts in the read queue of a channel, and as many in its write queue; null: 64."""
     refresh: Refresh | None = None
-    """How banks lose time to refresh: all stand still at once, all work takes longer by the share, or not at all; null:
-    all-bank."""
+    """Model of refresh: all-bank (all banks stop at once), spread (all work is slower by the share of refresh) or none;
+    null: all-bank."""
     burst_bytes: Size | None = None
-    """Bytes on one channel before the next has its turn, of ``interleave`` and ``hash``; null: 256."""
+    """Consecutive bytes on a channel before addresses go to the next one, under ``interleave`` and ``hash``; null:
+    256."""
     access_bytes: Size | None = None
-    """Smallest access under ``ideal``, where a part of one costs a whole one; null: 64."""
+    """Access granularity under ``ideal``: a smaller access costs as much; null: 64."""
     channel_hash: Literal["xor", "mod"] | None = None
-    """How ``interleave`` and ``hash`` choose the channel: by all bits above folded, or modulo; null: xor."""
+    """Choice of the channel under ``interleave`` and ``hash``: xor (XOR of all higher address bits) or mod (modulo);
+    null: xor."""
     quantum_bytes: Size
-    """Bytes that a requester is served at a time while others wait."""
+    """Bytes served to a requester in one grant while other requesters wait."""
 
     @property
     def bytes(self) -> int:
-        """All HBM of a cube."""
+        """Bytes of HBM in a cube."""
         return self.slices * self.bytes_per_slice
 
     @property
     def round_bytes(self) -> int:
-        """A burst of every channel."""
+        """Bytes of one round over all channels: ``interleave_bytes`` on each."""
         return self.num_pcs * self.interleave_bytes
 
     @property
     def interleave_bytes(self) -> int:
-        """``burst_bytes``: what lies on one channel before the next one has its turn."""
+        """``burst_bytes``: consecutive bytes on a channel; 256 by default."""
         return self.burst_bytes or 256
 
     @property
     def piece_bytes(self) -> int:
-        """``access_bytes``: the smallest access under ``ideal``."""
+        """``access_bytes``: the access granularity under ``ideal``; 64 by default."""
         return self.access_bytes or 64
 
     @property
     def folds_channels(self) -> bool:
-        """True when ``channel_hash`` is xor."""
+        """True if ``channel_hash`` is xor."""
         return self.channel_hash != "mod"
 
     @property
@@ -391,36 +395,36 @@ class HbmSpec(ConfigModel):
 
     @property
     def is_assumed(self) -> bool:
-        """True when only the data rate of the timing is public."""
+        """True if only the data rate of the timing is public."""
         return isinstance(self.timing, str) and self.timing != "ideal" and PRESETS[self.timing].assumed
 
     @property
     def timing_name(self) -> str:
-        """``timing``, or ``values`` for values."""
+        """The name of the timing, or ``values`` if the file lists values."""
         return self.timing if isinstance(self.timing, str) else "values"
 
     @property
     def timing_text(self) -> str:
-        """``timing_name``, with a mark where it is assumed."""
+        """``timing_name``, marked if the timing is assumed."""
         return mark_assumed(self.timing_name, assumed=self.is_assumed)
 
     @property
     def refresh_mode(self) -> Refresh:
-        """``refresh``: how banks lose time to it; ``all-bank`` unless given."""
+        """``refresh``: the model of refresh; ``all-bank`` by default."""
         return self.refresh or "all-bank"
 
     @property
     def interleaves(self) -> bool:
-        """True when ``burst_bytes`` and ``channel_hash`` decide where addresses lie."""
+        """True if ``burst_bytes`` and ``channel_hash`` decide the mapping of addresses."""
         return self.banks is None or self.mapping in (None, "interleave", "hash")
 
     @property
     def queue(self) -> int:
-        """``queue_entries``: bursts that a channel with banks queues, for reads and as many for writes."""
+        """``queue_entries``: bursts in the read queue of a channel, and in its write queue; 64 by default."""
         return self.queue_entries or 64
 
     def fields(self, banks: HbmTiming) -> AddressMapping:
-        """Return the fields of an address, from the lowest up."""
+        """Return the fields of an address, from the lowest bits up."""
         if isinstance(self.mapping, tuple):
             return self.mapping
         named = MAPPINGS.get(self.mapping or "interleave")
@@ -428,9 +432,10 @@ class HbmSpec(ConfigModel):
         return named or interleave(bursts, xor, fold_row=self.mapping == "hash")
 
     def access_ns(self, controller: HbmCtrlAttrs) -> float:
-        """Return the time of an access beside its bytes and opening a row: the controller's own, and with banks CL.
+        """Return the latency of an access in ns, without the time of its bytes and of opening a row.
 
-        ``access_ns: null`` of the controller: 15 in all, or CL if that is longer.
+        The latency is ``access_ns`` of the controller, plus CL with banks. If ``access_ns`` is null, the sum is 15 ns,
+        or CL if CL is longer.
         """
         cl_ns = 0.0 if self.banks is None else self.banks.cl_ns
         return max(ACCESS_NS, cl_ns) if controller.access_ns is None else controller.access_ns + cl_ns
@@ -443,9 +448,9 @@ class HbmCtrlAttrs(PartAttrs):
     """The ``attrs`` of an HBM slice; ``HbmSpec.access_ns`` adds the ``cl_ns`` of its banks to ``access_ns``."""
 
     efficiency: Share | None = None
-    """Usable part of a channel's bandwidth under ``ideal``; null: 0.8."""
+    """Usable fraction of a channel's bandwidth under ``ideal``; null: 0.8."""
     access_ns: Duration | None = None
-    """Time of the controller for an access, to which CL of the timing is added; null: 15 in all."""
+    """Latency of the controller for an access, to which CL of the timing is added; null: 15 in total."""
 
     @property
     def usable(self) -> float:

@@ -1,4 +1,4 @@
-"""The ``pe`` section: the units and parts of a processing element."""
+"""The ``pe`` section: the units and components of a processing element."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TcmSpec(BankedSpec):
     bytes: Size
     """Capacity."""
     scheduler_reserved_bytes: Size
-    """Part that the scheduler keeps for tiles; the rest is for kernels and queues."""
+    """Bytes reserved for the tiles of the scheduler; kernels and queues use the remaining bytes."""
     read_bw_gbs: Bandwidth
     """Bandwidth of the read port."""
     write_bw_gbs: Bandwidth
@@ -46,15 +46,15 @@ class TcmSpec(BankedSpec):
 
     @property
     def scratch_bytes(self) -> int:
-        """The bytes left for kernels and queues."""
+        """The bytes for kernels and queues."""
         return self.bytes - self.scheduler_reserved_bytes
 
     def read_ps(self, nbytes: int) -> int:
-        """Return the time of the read port."""
+        """Return the occupancy of the read port in ps."""
         return transfer_ps(nbytes, self.read_bw_gbs)
 
     def write_ps(self, nbytes: int) -> int:
-        """Return the time of the write port."""
+        """Return the occupancy of the write port in ps."""
         return transfer_ps(nbytes, self.write_bw_gbs)
 
 
@@ -64,15 +64,15 @@ class GemmSpec(ConfigModel):
     tile_m: PositiveCount
     """Rows of a tile of the result."""
     tile_k: PositiveCount
-    """Columns of the left operand that a tile takes at a time."""
+    """Columns of the left operand in a tile: the part of K that a tile multiplies."""
     tile_n: PositiveCount
     """Columns of a tile of the result."""
     dtype_acc: DTypeName
-    """Type of the sums."""
+    """Element type of the accumulators."""
     acc_bytes: Annotated[int, BeforeValidator(parse_size), Field(ge=0, le=1 << 50)] = 256 * 1024
-    """Bytes of results that the unit keeps for later products to add to; 0: none."""
+    """Bytes of accumulators that stay in the unit between products; 0: none."""
     macs_per_ns: dict[DTypeName, Rate] = Field(min_length=1)
-    """Multiply-accumulates a ns by the type of the operands; a type that is left out is not multiplied."""
+    """Multiply-accumulates per ns, by operand type; the unit does not support types that are not listed."""
 
     @property
     def tile_sizes(self) -> tuple[int, int, int]:
@@ -86,19 +86,19 @@ class GemmSpec(ConfigModel):
 
     @property
     def operand_dtypes(self) -> tuple[DType, ...]:
-        """The types it multiplies."""
+        """The operand types that the unit supports."""
         return tuple(dtype(name) for name in self.macs_per_ns)
 
     def rate(self, element: DType) -> float:
-        """Return multiply-accumulates a ns for operands of this type. Raises UnsupportedError."""
-        found = self.macs_per_ns.get(element.name)
-        if found is None:
-            known = ", ".join(self.macs_per_ns)
-            raise UnsupportedError(f"this GEMM unit does not multiply {element}; pe.gemm.macs_per_ns has: {known}")
-        return found
+        """Return the multiply-accumulates per ns. Raises UnsupportedError if the unit does not support the type."""
+        macs_per_ns = self.macs_per_ns.get(element.name)
+        if macs_per_ns is None:
+            allowed = ", ".join(self.macs_per_ns)
+            raise UnsupportedError(f"this GEMM unit does not multiply {element}; pe.gemm.macs_per_ns has: {allowed}")
+        return macs_per_ns
 
     def tile_ns(self, element: DType) -> float:
-        """Return the time of one tile, full or not."""
+        """Return the time of a tile in ns; a partial tile takes as long."""
         return self.tile_m * self.tile_k * self.tile_n / self.rate(element)
 
     def tile_ps(self, element: DType) -> int:
@@ -110,12 +110,12 @@ class MathSpec(ConfigModel):
     """The vector unit."""
 
     startup_ns: Duration
-    """Time to start an operation."""
+    """Latency to start an operation."""
     bytes_per_ns: Rate
-    """Bytes of the widest operand or result a ns."""
+    """Throughput in bytes of the widest operand or result."""
 
     def operation_ns(self, nbytes: int) -> float:
-        """Return time of an operation whose widest operand or result has ``nbytes``."""
+        """Return the time in ns of an operation whose widest operand or result has ``nbytes``."""
         return self.startup_ns + nbytes / self.bytes_per_ns
 
     def operation_ps(self, nbytes: int) -> int:
@@ -127,9 +127,9 @@ class DmaSpec(ConfigModel):
     """The DMA engine."""
 
     setup_ns: Duration
-    """Time of a descriptor, one after another."""
+    """Time to set up a descriptor; set-ups are serialized."""
     ordering: Literal["program", "relaxed"] = "program"
-    """Whether accesses to the same bytes keep the order of the program, or none."""
+    """Order of accesses to the same bytes: program (the order of the program) or relaxed (no order)."""
 
     @property
     def setup_ps(self) -> int:
@@ -143,9 +143,9 @@ class MmuSpec(ConfigModel):
     page_bytes: Size
     """Size of a page, the unit of the TLB."""
     tlb_entries: int = Field(default=0, ge=0, le=1_000_000)
-    """Translations that the TLB keeps; 0: there is none, and translation is free."""
+    """Translations that the TLB caches; 0: no TLB, and translation costs nothing."""
     tlb_miss_ns: Duration = 0.0
-    """Time of a miss."""
+    """Latency of a TLB miss."""
 
     @property
     def tlb_miss_ps(self) -> int:
@@ -161,7 +161,7 @@ class PeCpuAttrs(PartAttrs):
     issue_ns: Duration = 0.0
     """Time to issue a command."""
     value_ns: Duration = 0.0
-    """Time to read the value of a handle."""
+    """Time for the CPU to read the value of a handle."""
 
     @property
     def launch_ps(self) -> int:
@@ -180,7 +180,7 @@ class PeCpuAttrs(PartAttrs):
 
     @property
     def first_issue_ps(self) -> int:
-        """From the common start of a kernel to the end of the issue of its first command."""
+        """The time from the common start of a kernel to the end of the issue of its first command, in ps."""
         return self.launch_ps + self.issue_ps
 
 
@@ -188,11 +188,11 @@ class PeSchedulerAttrs(InnerAttrs):
     """The ``attrs`` of the tile scheduler of a PE."""
 
     issue_ns: Duration = 0.0
-    """Time between tiles that are let into the pipeline."""
+    """Time between two tiles that enter the pipeline."""
     tiles_in_flight: PositiveCount = 4
-    """Tiles in the pipeline at once, each with a buffer: the depth of prefetching."""
+    """Most tiles in the pipeline at a time, each with a buffer: the prefetch depth."""
     stage_slots: PositiveCount = 2
-    """Slots before each stage behind fetch."""
+    """Slots in the queue before each stage after fetch."""
 
     @property
     def issue_ps(self) -> int:
@@ -201,16 +201,16 @@ class PeSchedulerAttrs(InnerAttrs):
 
 
 class PeComponents(Components):
-    """The parts of every PE."""
+    """The components of every PE."""
 
     pe_cpu: ComponentSpec[PeCpuAttrs]
     """The CPU, which runs kernels."""
     pe_scheduler: ComponentSpec[PeSchedulerAttrs]
-    """The scheduler of tiles."""
+    """The tile scheduler."""
     pe_dma: ComponentSpec[PartAttrs]
     """The DMA engine."""
     pe_fetch_store: ComponentSpec[InnerAttrs]
-    """The stages between TCM and units."""
+    """The fetch and store stages between the TCM and the units."""
     pe_gemm: ComponentSpec[InnerAttrs]
     """The matrix unit."""
     pe_math: ComponentSpec[InnerAttrs]
@@ -237,9 +237,9 @@ class PeSpec(WithExtras):
     mmu: MmuSpec
     """The MMU."""
     components: PeComponents
-    """Parts of a PE."""
+    """Components of a PE."""
 
     @property
     def extra_memories(self) -> tuple[AddressWindow, ...]:
-        """The memories beside the TCM: their addresses are those of a scratchpad."""
+        """The extra memories of a PE; their addresses are those of a scratchpad."""
         return tuple(windows(self.extra, 0))

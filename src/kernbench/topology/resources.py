@@ -1,7 +1,7 @@
-"""The resources of a machine: what can hold up work, with the keys of the file that make each faster, all together.
+"""The resources of a machine: everything that can limit work, with the keys of the file that make it faster.
 
-A path, a bound and an advice name a resource by its ``name``. To make one 10 % faster scales every rate and latency at
-its ``places`` (``scaling``).
+Critical paths, bounds and advice name a resource by its ``name``. A resource becomes 10 % faster if every rate and
+latency at its ``places`` is scaled (see ``scaling``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOC, UCIE_LINKS, IO_LINKS, SIP_LINKS, HOST_LINK = "NoC", "UCIe links", "IO chipl
 WIRES = "wires"
 
 PIPELINE = (HBM, SRAM, FETCH, GEMM, MATH, STORE)
-"""The stages of a PE's tiles, in their order: where two take as long a tile, neither alone binds"""
+"""The stages of a PE's tiles, in order; of two stages with equal time per tile, neither alone is the bottleneck"""
 
 _ATTRS = "{}.components.{}.attrs.{}"
 _TIMING = "cube.hbm.timing."
@@ -84,7 +84,7 @@ _PASSED = {
     "switch": ("switch", ("system.components.switch.attrs",)),
     "pe_dma": ("DMA", ("pe.components.pe_dma.attrs",)),
 }
-"""What packets pass: their name, and the entries of their overhead and of the rate that they may limit links to"""
+"""Components in transit: name of the resource, and the entries with the overhead and the rate limit of links"""
 _LINKS = {
     "xbar_to_hbm": HBM,
     "router_to_sram": SRAM,
@@ -102,21 +102,24 @@ _ENTERED = {
     "sram": SRAM_ACCESS,
     **dict.fromkeys(("host", "io_cpu", "m_cpu", "pe_cpu"), CONTROL),
 }
-BUILTIN_RESOURCES = (*_PLACES, *(f"{name} {what}" for name, _ in _PASSED.values() for what in ("overhead", "rate")))
-"""The names of resources that every machine has"""
+BUILTIN_RESOURCES = (
+    *_PLACES,
+    *(f"{name} {quantity}" for name, _ in _PASSED.values() for quantity in ("overhead", "rate")),
+)
+"""Names of the resources of every machine"""
 _BUILTIN = "builtin."
 
 
 @value
 class Resource:
-    """A part or rate that can hold up work: its name in sentences, and the entries of the file that make it faster."""
+    """A component or rate that can limit work: its name in texts, and the entries of the file that make it faster."""
 
     name: str
     places: tuple[str, ...]
 
 
 def find_resources(spec: TopologySpec) -> Mapping[str, Resource]:
-    """Return the resources of a machine by name: the builtin ones, then its own memories and parts."""
+    """Return the resources of a machine by name: builtin ones, then those of the user's memories and components."""
     places = dict(_PLACES)
     for name, of in _PASSED.values():
         places |= {f"{name} overhead": of, f"{name} rate": of}
@@ -125,10 +128,10 @@ def find_resources(spec: TopologySpec) -> Mapping[str, Resource]:
         ("cube.components.sram", spec.cube.components.sram),
     ):
         if not part.impl.startswith(_BUILTIN):
-            places[_own_name(place.rpartition(".")[2], part.impl)] = (f"{place}.attrs",)
+            places[_custom_name(place.rpartition(".")[2], part.impl)] = (f"{place}.attrs",)
     for section, extras in (("cube", spec.cube.extra), ("pe", spec.pe.extra)):
         for name, extra in extras.items():
-            places[_own_name(extra.kind or name, extra.impl)] = (f"{section}.extra.{name}",)
+            places[_custom_name(extra.kind or name, extra.impl)] = (f"{section}.extra.{name}",)
     return MappingProxyType({name: Resource(name, of) for name, of in places.items()})
 
 
@@ -136,24 +139,24 @@ def resource_of_memory(node: Node) -> str:
     """Return the name of the resource that serves the bytes of a memory."""
     if not node.is_extra and node.impl.startswith(_BUILTIN):
         return {"hbm_ctrl": HBM, "sram": SRAM}.get(node.kind, FETCH)
-    return _own_name(node.kind, node.impl)
+    return _custom_name(node.kind, node.impl)
 
 
 def resource_of_access(node: Node) -> str:
-    """Return the name of the resource that is the time of an access beside its bytes."""
+    """Return the name of the resource for the latency of an access, without the time of its bytes."""
     served = resource_of_memory(node)
     return {HBM: HBM_ACCESS, SRAM: SRAM_ACCESS}.get(served, served)
 
 
 def resource_of_entering(node: Node) -> str:
-    """Return the name of the resource that is the time of a packet to enter a part."""
-    return _own_name(node.kind, node.impl) if node.is_extra else _ENTERED.get(node.kind, node.kind)
+    """Return the name of the resource for the latency of a packet that enters a component."""
+    return _custom_name(node.kind, node.impl) if node.is_extra else _ENTERED.get(node.kind, node.kind)
 
 
 def resource_of_link(edge: Edge, leaves: Node, bw_gbs: float) -> str:
-    """Return the name of the resource that a link is one of, which carries ``bw_gbs``.
+    """Return the name of the resource of a link that carries ``bw_gbs``.
 
-    Where that is less than the link could, the part that it ``leaves`` sets the pace.
+    If that is less than the bandwidth of the link, the component that it ``leaves`` is the limiting resource.
     """
     if bw_gbs < edge.bw_gbs:
         return (
@@ -164,43 +167,43 @@ def resource_of_link(edge: Edge, leaves: Node, bw_gbs: float) -> str:
     return _LINKS.get(edge.link_class, NOC)
 
 
-def _own_name(kind: str, impl: str) -> str:
+def _custom_name(kind: str, impl: str) -> str:
     return f"{kind} ({impl})" if kind in ("hbm_ctrl", "sram") else kind
 
 
 def speed_up(spec: TopologySpec, names: Iterable[str], factor: float) -> TopologySpec:
-    """Return a machine that has some resources ``factor`` times as fast."""
+    """Return a machine in which the named resources are ``factor`` times as fast."""
     return scale_machine(spell_out(spec), _places(spec, names), factor)
 
 
 def settings_of(spec: TopologySpec, names: Iterable[str], factor: float) -> tuple[str, ...]:
-    """Return what ``speed_up`` changes, as ``--set`` takes it; timings of banks are given together."""
+    """Return the changes of ``speed_up`` as ``--set`` texts; timings of banks form one text."""
     timings: list[str] = []
-    found: list[str] = []
-    for each in list_paced_entries(spell_out(spec), _places(spec, names), factor):
-        path = path_text(each.path)
-        if each.given == each.scaled:
+    settings: list[str] = []
+    for entry in list_paced_entries(spell_out(spec), _places(spec, names), factor):
+        path = path_text(entry.path)
+        if entry.configured == entry.scaled:
             continue
         if path.startswith(_TIMING):
             timings.append(path.removeprefix(_TIMING))
         else:
-            found.append(f"{path}={each.scaled:.6g}")
+            settings.append(f"{path}={entry.scaled:.6g}")
     if timings:
         timing = speed_up(spec, names, factor).cube.hbm.timing
         assert isinstance(timing, HbmTiming)
-        other = ((name, each) for name, each in timing if each != dict(HbmTiming())[name])
-        found.append(f"cube.hbm.timing={{{', '.join(f'{name}: {each:.6g}' for name, each in other)}}}")
-    return tuple(found)
+        other = ((name, number) for name, number in timing if number != dict(HbmTiming())[name])
+        settings.append(f"cube.hbm.timing={{{', '.join(f'{name}: {number:.6g}' for name, number in other)}}}")
+    return tuple(settings)
 
 
 def _places(spec: TopologySpec, names: Iterable[str]) -> Iterator[str]:
-    known = find_resources(spec)
+    resources = find_resources(spec)
     for name in names:
-        yield from known[name].places if name in known else ()
+        yield from resources[name].places if name in resources else ()
 
 
 def spell_out(spec: TopologySpec) -> TopologySpec:
-    """Return the same machine with the values of its banks and of the access to its slices in place of their names."""
+    """Return the same machine with explicit values for the timing of banks and the access latency of slices."""
     hbm, banks = spec.cube.hbm, spec.cube.hbm.banks
     attrs = spec.cube.components.hbm_ctrl.attrs
     cl_ns = 0.0 if banks is None else banks.cl_ns

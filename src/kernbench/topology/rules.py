@@ -1,7 +1,7 @@
-"""The rules that hold between the values of a topology.
+"""The rules between the values of a topology.
 
-A rule names the sections it looks at and complains about entries, by path. It is asked as soon as its sections are
-sound by themselves, so a slip in one part of the file does not hide a contradiction in another.
+A rule names the sections that it checks and yields complaints about entries, by path. A rule runs if its sections are
+valid by themselves. An error in one part of the file therefore does not hide a contradiction in another.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ MAX_SRAM = 1 << 29
 MAX_TCM = 256 << 20
 MOST_PARTS_AND_LINKS = 4_000_000
 BYTES_PER_PART_OR_LINK = 512
-"""Of a compiled machine and what the engine keeps to find its way in it; a few µs each too."""
+"""Memory of a compiled machine and of the engine's route caches; each part or link also costs a few µs."""
 LONGEST_NS = 1e12
-"""As of every duration in the file: it keeps simulated time far from the end of the clock."""
+"""The same limit as for every duration in the file: it keeps simulated time far below the clock's limit."""
 MOST_BANKS = 1 << 14
 MAPPED_ONCE = ("pc", "stack", "group", "bank")
 CUBE_WINDOWS_BYTES = 1 << 29
-"""Of the SRAM and the extra memories of a cube together"""
+"""Addresses of the SRAM and the extra memories of a cube together"""
 PE_WINDOWS_BYTES = 64 << 20
 MOST_IN_A_PLACE = 64
-"""More of them would not be seen in any picture, and a misread file is found out before it is compiled."""
+"""Most extra parts of a place. No picture could show more, and a misread file fails before it is compiled."""
 PARTS_PER_PE = sum(map(len, PE_FLOORPLAN))
 
 
 SIP_BITS, CUBE_BITS = {"narrow": 4, "wide": 10}, {"narrow": 5, "wide": 8}
-"""That an address has for a SIP, and for a cube of it, by its format"""
+"""Bits of an address for the SIP and for the cube, by format"""
 
 
 @value
 class TopologyRule:
-    """A check over the sections at these paths, given to it in this order."""
+    """A check of the sections at these paths, which it receives in this order."""
 
     sections: tuple[str, ...]
     check: Callable[..., Iterable[Complaint]]
@@ -80,18 +80,18 @@ def _at(path: str, message: str) -> Complaint:
 
 
 def _sips_form_a_grid(sips: SipsSpec) -> Iterator[Complaint]:
-    """Check that 2-D kinds have w x h = count, and that the others have no w and h."""
-    given = [name for name, value in (("w", sips.w), ("h", sips.h)) if value is not None]
+    """Check that 2-D topologies have w x h = count, and that the others have no w and h."""
+    present = [name for name, value in (("w", sips.w), ("h", sips.h)) if value is not None]
     if not sips.two_dimensional:
         only = f"only {one_of(TWO_DIMENSIONAL)} take w and h, not {sips.topology}"
-        yield from (_at(f"system.sips.{name}", only) for name in given)
-    elif len(given) == 1:
-        missing = "h" if given == ["w"] else "w"
-        yield _at(f"system.sips.{given[0]}", f"{given[0]} is given without {missing}; give both or neither")
-    elif given and len(sips.grid) != sips.count:
+        yield from (_at(f"system.sips.{name}", only) for name in present)
+    elif len(present) == 1:
+        missing = "h" if present == ["w"] else "w"
+        yield _at(f"system.sips.{present[0]}", f"{present[0]} is given without {missing}; give both or neither")
+    elif present and len(sips.grid) != sips.count:
         product = f"w x h = {sips.w} x {sips.h} = {len(sips.grid)}"
         yield _at("system.sips.count", f"found {sips.count}, but {product}; they must be equal")
-    elif not given and math.isqrt(sips.count) ** 2 != sips.count:
+    elif not present and math.isqrt(sips.count) ** 2 != sips.count:
         h = _largest_divisor_up_to_root(sips.count)
         advice = f"give w and h with w x h = {sips.count}, for example w: {sips.count // h}, h: {h}"
         yield _at("system.sips.count", f"{sips.count} SIPs are no square, which a {sips.topology} needs; {advice}")
@@ -113,11 +113,15 @@ def _cubes_have_addresses(address: AddressSpec, mesh: CubeMeshSpec) -> Iterator[
 
 
 def _find_limit(address: AddressSpec, field: str, bits: Mapping[str, int], count: int) -> Iterator[str]:
-    """Say how many a field of an address takes, and which formats take ``count``, if it takes fewer than that."""
-    own = bits[address.format]
-    if count > 1 << own:
-        limit = f"field {field} of the {address.format} address format has {own} bits: at most {1 << own}"
-        wider = [f"address.format: {name} takes {1 << each}" for name, each in bits.items() if count <= 1 << each]
+    """Yield a message if a field of an address has fewer than ``count`` values, with the formats that have enough."""
+    width = bits[address.format]
+    if count > 1 << width:
+        limit = f"field {field} of the {address.format} address format has {width} bits: at most {1 << width}"
+        wider = [
+            f"address.format: {name} takes {1 << bit_count}"
+            for name, bit_count in bits.items()
+            if count <= 1 << bit_count
+        ]
         yield "; ".join([limit, *wider])
 
 
@@ -146,9 +150,9 @@ def _tcm_fits(tcm: TcmSpec) -> Iterator[Complaint]:
         limit = f"the address range of a TCM is {format_size(MAX_TCM)}"
         yield _at("pe.tcm.bytes", f"found {format_size(tcm.bytes)}, but {limit}")
     if tcm.scheduler_reserved_bytes >= tcm.bytes:
-        found = f"found {format_size(tcm.scheduler_reserved_bytes)}"
+        reserved = f"found {format_size(tcm.scheduler_reserved_bytes)}"
         limit = f"must be less than pe.tcm.bytes, which is {format_size(tcm.bytes)}: kernels need the rest"
-        yield _at("pe.tcm.scheduler_reserved_bytes", f"{found}, {limit}")
+        yield _at("pe.tcm.scheduler_reserved_bytes", f"{reserved}, {limit}")
 
 
 def _corners_are_distinct(layout: PeLayoutSpec) -> Iterator[Complaint]:
@@ -168,7 +172,7 @@ def _slices_fill_corners(layout: PeLayoutSpec, hbm: HbmSpec) -> Iterator[Complai
 
 
 def channels_and_pieces(hbm: HbmSpec) -> Iterator[Complaint]:
-    """Check that folded channels are a power of two, and that pieces fill bursts."""
+    """Check that the number of folded channels is a power of two, and that bursts are whole accesses."""
     if hbm.interleaves and hbm.folds_channels and hbm.num_pcs.bit_count() != 1:
         yield _at("cube.hbm.num_pcs", f"found {hbm.num_pcs}, must be a power of two; channel_hash: mod takes any")
     if hbm.banks is None and hbm.interleave_bytes % hbm.piece_bytes:
@@ -193,20 +197,20 @@ def keys_are_used(hbm: HbmSpec) -> Iterator[Complaint]:
     if hbm.access_bytes is not None:
         yield _at("cube.hbm.access_bytes", "only timing: ideal uses this, banks serve bursts: leave it out, or null")
     if not hbm.interleaves:
-        for name, given in (("burst_bytes", hbm.burst_bytes), ("channel_hash", hbm.channel_hash)):
-            if given is not None:
+        for name, entry in (("burst_bytes", hbm.burst_bytes), ("channel_hash", hbm.channel_hash)):
+            if entry is not None:
                 yield _at(f"cube.hbm.{name}", "only mapping: interleave uses this: leave it out, or null")
 
 
 def efficiency_is_used(hbm: HbmSpec, controller: ComponentSpec[HbmCtrlAttrs]) -> Iterator[Complaint]:
-    """Complain about an efficiency beside banks, which decide themselves how much they can use."""
+    """Complain about an efficiency together with banks, whose timings already decide the usable bandwidth."""
     if hbm.banks is not None and controller.attrs.efficiency is not None:
         path = "cube.components.hbm_ctrl.attrs.efficiency"
-        yield _at(path, "only timing: ideal uses this, banks lose what they lose: leave it out, or null")
+        yield _at(path, "only timing: ideal uses this, timings of banks decide their bandwidth: leave it out, or null")
 
 
 def link_carries_the_peak(hbm: HbmSpec, links: CubeLinks) -> Iterator[Complaint]:
-    """Check that the link to the slice carries all buses together."""
+    """Check that the link to the slice carries the sum of all buses."""
     banks, carried = hbm.banks, links.xbar_to_hbm.bw_gbs
     if banks is None or hbm.num_pcs * banks.pc_gbs <= carried:
         return
@@ -220,7 +224,7 @@ def link_carries_the_peak(hbm: HbmSpec, links: CubeLinks) -> Iterator[Complaint]
 
 
 def _at_least(number: float) -> str:
-    """Write a number with six digits, so that what is read is not less than it."""
+    """Return a number with six digits, rounded up."""
     written = f"{number:g}"
     if float(written) < number:
         written = f"{number * (1 + 1e-5):g}"
@@ -228,7 +232,7 @@ def _at_least(number: float) -> str:
 
 
 def banks_can_be(hbm: HbmSpec) -> Iterator[Complaint]:
-    """Check that rows hold whole bursts and queues a row, and that time is left beside refresh."""
+    """Check that rows hold whole bursts, that refresh leaves time for work, and that watermarks are in order."""
     banks = hbm.banks
     if banks is None:
         return
@@ -238,19 +242,19 @@ def banks_can_be(hbm: HbmSpec) -> Iterator[Complaint]:
         )
         return
     if hbm.num_pcs * banks.banks_per_pc > MOST_BANKS:
-        found = f"{hbm.num_pcs} x {banks.stacks} x {banks.groups} x {banks.banks} banks a slice"
-        yield _at("cube.hbm.timing", f"{found}, must be at most {MOST_BANKS} in all")
+        product = f"{hbm.num_pcs} x {banks.stacks} x {banks.groups} x {banks.banks} banks a slice"
+        yield _at("cube.hbm.timing", f"{product}, must be at most {MOST_BANKS} in all")
         return
     if banks.refresh_share >= 1:
         yield _at("cube.hbm.timing", f"refresh takes {banks.refresh_share:.0%} of the time (refi_ns is too short)")
     column_ns, most_ns = banks.column_bus_ns or 0.0, banks.ccd_s_ns / banks.pcs_per_channel
     if column_ns > most_ns:
-        bound = f"{most_ns:g}: {banks.pcs_per_channel} for each burst (ccd_s_ns) is all that the row bus can carry"
+        bound = f"{most_ns:g}: {banks.pcs_per_channel} for each burst (ccd_s_ns) is the most that the row bus carries"
         yield _at("cube.hbm.timing", f"column_bus_ns is {column_ns:g}, must be at most {bound}")
     if banks.low >= banks.high:
         yield _at("cube.hbm.timing", f"low is {banks.low:g}, must be less than high, which is {banks.high:g}")
     if hbm.interleaves and (hbm.interleave_bytes % banks.burst_bytes or banks.row_bytes % hbm.interleave_bytes):
-        bounds = f"a multiple of {banks.burst_bytes}, a burst, of which a row of {banks.row_bytes} has whole ones"
+        bounds = f"a multiple of {banks.burst_bytes}, a burst, that divides {banks.row_bytes}, a row"
         yield _at("cube.hbm.burst_bytes", f"found {hbm.interleave_bytes}, must be {bounds}")
         return
     yield from _mapping_fits(hbm, banks, hbm.fields(banks))
@@ -271,35 +275,35 @@ def _mapping_fits(hbm: HbmSpec, banks: HbmTiming, mapping: AddressMapping) -> It
         yield _at("cube.hbm.mapping", f"the columns must make up the {banks.columns} bursts of a row, and do not")
     for i, entry in enumerate(mapping):
         if entry.values is not None and entry.field != "column":
-            yield _at(f"cube.hbm.mapping[{i}].values", f"only columns are divided: {entry.field} has all of its values")
+            yield _at(f"cube.hbm.mapping[{i}].values", f"only columns can be split: {entry.field} has all its values")
     yield from _folds_fit(hbm, banks, mapping)
     circle = _find_fold_circle(mapping)
     if circle:
-        found = (
+        fault = (
             f"{one_of(circle)} are folded into each other" if len(circle) > 1 else f"{circle[0]} is folded into itself"
         )
-        yield _at("cube.hbm.mapping", f"{found}: several addresses would be one place")
+        yield _at("cube.hbm.mapping", f"{fault}: several addresses would map to one place")
 
 
 def _find_fold_circle(mapping: AddressMapping) -> list[str]:
-    """Return the fields that cannot be told from an address any more, as each needs another one of them."""
+    """Return the fields that cannot be recovered from an address, because their folds depend on each other."""
     names: list[str] = [entry.field for entry in mapping]
     needs: dict[str, set[str]] = {
         entry.field: set(names[i + 1 :]) if entry.fold == "above" else {entry.fold}
         for i, entry in enumerate(mapping)
         if entry.fold is not None
     }
-    known = [name for name in names if name not in needs]
-    while found := [name for name, others in needs.items() if others <= set(known)]:
-        known += found
-        needs = {name: others for name, others in needs.items() if name not in found}
+    recovered = [name for name in names if name not in needs]
+    while recoverable := [name for name, sources in needs.items() if sources <= set(recovered)]:
+        recovered += recoverable
+        needs = {name: sources for name, sources in needs.items() if name not in recoverable}
     return list(needs)
 
 
 def _folds_fit(hbm: HbmSpec, banks: HbmTiming, mapping: AddressMapping) -> Iterator[Complaint]:
-    """Check that folds, which are XORs, lead from banks to banks: what is folded into has 2ⁿ values, so has all below.
+    """Check that XOR folds lead to existing banks: a folded field and all fields below it have 2ⁿ values.
 
-    Banks are numbered by PC, stack, group, bank.
+    The order of the fields in a bank's number is PC, stack, group, bank.
     """
     sizes = {"bank": banks.banks, "group": banks.groups, "stack": banks.stacks, "pc": hbm.num_pcs}
     for i, entry in enumerate(mapping):
@@ -311,15 +315,15 @@ def _folds_fit(hbm: HbmSpec, banks: HbmTiming, mapping: AddressMapping) -> Itera
         odd = [name for name in below if sizes[name].bit_count() != 1]
         if size is None or size.bit_count() != 1:
             if hbm.interleaves and entry.field == "pc":
-                continue  # channels_and_pieces says so
-            found = f"{entry.field} has {size} values" if size else f"this is a {entry.field}"
-            yield _at(path, f"{found}; folded into are pc, stack, group and bank, of 2ⁿ values")
+                continue  # channels_and_pieces reports this
+            problem = f"{entry.field} has {size} values" if size else f"this is a {entry.field}"
+            yield _at(path, f"{problem}; only pc, stack, group and bank of 2ⁿ values take a fold")
         elif odd:
-            found = one_of(f"{name} has {sizes[name]} values" for name in odd)
+            problem = one_of(f"{name} has {sizes[name]} values" for name in odd)
             other = "; channel_hash: mod folds nothing" if hbm.interleaves and hbm.mapping != "hash" else ""
             yield _at(
                 "cube.hbm.timing",
-                f"{found}, must be a power of two where something is folded into {entry.field}{other}",
+                f"{problem}, must be a power of two where something is folded into {entry.field}{other}",
             )
 
 
@@ -342,13 +346,13 @@ def _is_power_of_two(path: str, number: int) -> Iterator[Complaint]:
 
 
 def queues_pace_nothing(parts: PeComponents) -> Iterator[Complaint]:
-    """Complain about a rate of ``pe_ipcq``, which links neither enter nor leave."""
+    """Complain about a rate of ``pe_ipcq``, which has no links."""
     if parts.pe_ipcq.attrs.rate_gbs is not None:
-        yield _at("pe.components.pe_ipcq.attrs.rate_gbs", "no link leaves this part: what it sends, pe_dma does")
+        yield _at("pe.components.pe_ipcq.attrs.rate_gbs", "no link leaves this part: pe_dma sends its messages")
 
 
 def _banks_hold_packets(path: str) -> Callable[[BankedSpec, TransportSpec], Iterator[Complaint]]:
-    """Make a check: banks serve whole packets, and their size is a power of two, as addresses are aligned."""
+    """Return a check that banks serve whole packets and that their size is a power of two, as addresses are aligned."""
 
     def check(memory: BankedSpec, transport: TransportSpec) -> Iterator[Complaint]:
         if memory.banks > 1 and memory.bank_bytes < transport.packet_bytes:
@@ -369,7 +373,7 @@ def _transport_fifos_hold_packets(transport: TransportSpec) -> Iterator[Complain
 
 
 def _holds_packets(path: str, size: int | None, transport: TransportSpec) -> Iterator[Complaint]:
-    """Check that a FIFO holds four packets; with fewer a link waits for credits that no hardware would lack."""
+    """Check that a FIFO holds four packets; with fewer, a link waits for credits that no hardware would lack."""
     if size is not None and size < transport.least_fifo:
         packets = f"{PACKETS_PER_FIFO} packets of transport.packet_bytes, which is {transport.packet_bytes}"
         advice = f"must be at least {transport.least_fifo}: {packets}; {path}=null is always enough"
@@ -404,59 +408,59 @@ def _link_fifo(path: str, link: LinkSpec, transport: TransportSpec) -> Iterator[
 
 
 def cube_extras_fit(cube: CubeSpec) -> Iterator[Complaint]:
-    """Check the extra parts of a cube: their links end at the parts of the cube outside its PEs."""
+    """Check the extra parts of a cube: their links lead to the components of the cube outside its PEs."""
     if cube.extra:
         names = names_in_cube(cube)
         pes = [f"pe{pe}" for pe in range(cube.pe_layout.pes)]
-        yield from _extras_fit(("cube", "extra"), cube.extra, neighbours=names, taken=(*names, *pes), of="the cube")
+        yield from _extras_fit(("cube", "extra"), cube.extra, neighbours=names, reserved=(*names, *pes), of="the cube")
     yield from _has_addresses("cube", cube.extra_memories, CUBE_WINDOWS_BYTES, "SRAM and the extra memories of a cube")
 
 
 def pe_extras_fit(pe: PeSpec) -> Iterator[Complaint]:
-    """Check the extra parts of a PE: their links end at its parts that have links, or at the xbar of its corner."""
+    """Check the extra parts of a PE: their links lead to its components with links, or to the xbar of its corner."""
     yield from _extras_fit(
-        ("pe", "extra"), pe.extra, neighbours=(*LINKED_PE_KINDS, XBAR), taken=(*PE_KINDS, XBAR), of="a PE"
+        ("pe", "extra"), pe.extra, neighbours=(*LINKED_PE_KINDS, XBAR), reserved=(*PE_KINDS, XBAR), of="a PE"
     )
     yield from _has_addresses("pe", pe.extra_memories, PE_WINDOWS_BYTES, "extra memories of a PE")
 
 
 def _extras_fit(
-    at: Path, extra: Mapping[str, ExtraPart], *, neighbours: Collection[str], taken: Collection[str], of: str
+    at: Path, extra: Mapping[str, ExtraPart], *, neighbours: Collection[str], reserved: Collection[str], of: str
 ) -> Iterator[Complaint]:
     if len(extra) > MOST_IN_A_PLACE:
         yield Complaint(at, f"found {len(extra)} extra parts, must be at most {MOST_IN_A_PLACE}")
     for name, part in extra.items():
-        if name in taken:
+        if name in reserved:
             yield Complaint((*at, name), f"{of} has a part {name!r} already", at_key=True)
-        known = [each for each in (*neighbours, *extra) if each != name]
+        candidates = [neighbour for neighbour in (*neighbours, *extra) if neighbour != name]
         for index, link in enumerate(part.links):
-            listed = [each.to for each in part.links[:index]]
-            for message in _link_problems(name, link.to, listed, known, extra):
+            listed = [earlier.to for earlier in part.links[:index]]
+            for message in _link_problems(name, link.to, listed, candidates, extra):
                 yield Complaint((*at, name, "links", index, "to"), message)
     if all(link.to in neighbours or link.to in extra for part in extra.values() for link in part.links):
         for name in unreachable(extra):
-            yield Complaint((*at, name, "links"), f"no way leads from it to the parts of {of}: only to extra parts")
+            yield Complaint((*at, name, "links"), f"no route leads to the parts of {of}, only to extra parts")
 
 
 def _link_problems(
-    name: str, end: str, listed: Collection[str], known: Collection[str], extra: Mapping[str, ExtraPart]
+    name: str, end: str, listed: Collection[str], candidates: Collection[str], extra: Mapping[str, ExtraPart]
 ) -> Iterator[str]:
-    """Yield the problems of a link of part ``name`` to ``end``, after those to the neighbours ``listed``."""
+    """Yield the problems of a link from part ``name`` to ``end``; ``listed`` are the ends of its earlier links."""
     before = list(extra)[: list(extra).index(name)]
-    if end not in known:
-        yield f"unknown neighbour {end!r}; {close_to(end, known)}there are: {one_of(known)}"
+    if end not in candidates:
+        yield f"unknown neighbour {end!r}; {close_to(end, candidates)}there are: {one_of(candidates)}"
     elif end in listed:
         yield f"{end} is listed twice; each neighbour once"
     elif end in before and any(link.to == name for link in extra[end].links):
         yield f"{end} lists this link already; it goes both ways"
 
 
-def _has_addresses(section: str, memories: Collection[AddressWindow], limit: int, what: str) -> Iterator[Complaint]:
-    beyond = next((window for window in memories if window.end > limit), None)
-    if beyond is not None:
-        size = f"{format_size(beyond.nbytes)} from {format_size(beyond.offset)} on"
-        rule = f"the {what} have {format_size(limit)} of addresses, and each begins at a multiple of"
-        yield Complaint((section, "extra", beyond.name, "bytes"), f"{size}, but {rule} {format_size(WINDOW_BYTES)}")
+def _has_addresses(section: str, memories: Collection[AddressWindow], limit: int, owners: str) -> Iterator[Complaint]:
+    overflow = next((window for window in memories if window.end > limit), None)
+    if overflow is not None:
+        size = f"{format_size(overflow.nbytes)} from {format_size(overflow.offset)} on"
+        rule = f"the {owners} have {format_size(limit)} of addresses, and each begins at a multiple of"
+        yield Complaint((section, "extra", overflow.name, "bytes"), f"{size}, but {rule} {format_size(WINDOW_BYTES)}")
 
 
 # --- the size of a machine ------------------------------------------------------------------------------------------
@@ -464,7 +468,7 @@ def _has_addresses(section: str, memories: Collection[AddressWindow], limit: int
 
 @value
 class Census:
-    """Numbers of parts and directed links."""
+    """Numbers of components and directed links."""
 
     parts: int = 0
     links: int = 0
@@ -477,29 +481,29 @@ class Census:
 
     @property
     def total(self) -> int:
-        """Parts and links together."""
+        """The number of components and links together."""
         return self.parts + self.links
 
 
 def count_machine(
     sips: SipsSpec, mesh: CubeMeshSpec, chiplet: IoChipletSpec, noc: NocSpec, layout: PeLayoutSpec, hbm: HbmSpec
 ) -> dict[str, Census]:
-    """Count all parts and links, by the section of the file that most of them follow from."""
+    """Count all components and links, by the section of the file that determines them."""
     cubes = sips.count * len(mesh.grid)
     routers = Census(len(noc.grid), 2 * _pairs(noc.grid)) * cubes
     slices = Census(hbm.slices, 2 * hbm.slices) * cubes
-    # A UCIe port a side, the M_CPU and the SRAM; an xbar a corner; of a PE the DMA and the CPU have a link.
-    rest = Census(6, 12) + Census(1, 2) * len(layout.corners) + Census(PARTS_PER_PE, 4) * layout.pes
+    # A UCIe port on each side, the M_CPU and the SRAM; an xbar at each corner; DMA and CPU of a PE have a link.
+    cube_parts = Census(6, 12) + Census(1, 2) * len(layout.corners) + Census(PARTS_PER_PE, 4) * layout.pes
     return {
         "cube.noc": routers,
         "cube.hbm.slices": slices,
-        "sip.cube_mesh": rest * cubes + _io_chiplet(mesh, chiplet) * sips.count,
+        "sip.cube_mesh": cube_parts * cubes + _io_chiplet(mesh, chiplet) * sips.count,
         "system.sips": Census(2, 2) + _fabric(sips),
     }
 
 
 def count_extras(sips: SipsSpec, mesh: CubeMeshSpec, cube: CubeSpec, pe: PeSpec) -> dict[str, Census]:
-    """Count extra parts and their links, which come on top."""
+    """Count the extra parts and their links, by section."""
     cubes = sips.count * len(mesh.grid)
     return {
         "cube.extra": _of_extras(cube.extra.values()) * cubes,
@@ -527,15 +531,15 @@ def _fabric(sips: SipsSpec) -> Census:
     grid, count = sips.grid, sips.count
     around = 2 * (grid.w > 1) + 2 * (grid.h > 1)
     ports = {"fully_connected": count * (count - 1), "mesh_2d_no_wrap": 2 * _pairs(grid), "switch": 0}
-    found = ports.get(sips.topology, around * count)
-    sending = found // 2 if sips.topology == "ring_1d_unidir" else found
-    return Census(found, 2 * found + sending)
+    port_count = ports.get(sips.topology, around * count)
+    sending = port_count // 2 if sips.topology == "ring_1d_unidir" else port_count
+    return Census(port_count, 2 * port_count + sending)
 
 
 def _size_is_bearable(
     sips: SipsSpec, mesh: CubeMeshSpec, chiplet: IoChipletSpec, noc: NocSpec, layout: PeLayoutSpec, hbm: HbmSpec
 ) -> Iterator[Complaint]:
-    """Refuse a machine too large to compile, at the section that most of it follows from."""
+    """Refuse a machine that is too large to compile, at the section with the largest count."""
     yield from _too_many(count_machine(sips, mesh, chiplet, noc, layout, hbm), Census())
 
 
@@ -547,12 +551,12 @@ def _extras_are_bearable(
         yield from _too_many(count_extras(sips, mesh, cube, pe), sum(builtin.values(), Census()))
 
 
-def _too_many(counted: dict[str, Census], others: Census) -> Iterator[Complaint]:
-    """Complain when the parts and links counted by section, and ``others``, are too many."""
-    found = sum(counted.values(), others)
-    if found.total > MOST_PARTS_AND_LINKS:
-        size = f"the machine would have {found.parts:,} parts and {found.links:,} links"
-        memory = format_size(found.total * BYTES_PER_PART_OR_LINK)
+def _too_many(counted: dict[str, Census], base: Census) -> Iterator[Complaint]:
+    """Complain if ``base`` plus the components and links counted by section are too many."""
+    total = sum(counted.values(), base)
+    if total.total > MOST_PARTS_AND_LINKS:
+        size = f"the machine would have {total.parts:,} parts and {total.links:,} links"
+        memory = format_size(total.total * BYTES_PER_PART_OR_LINK)
         limit = f"at most {MOST_PARTS_AND_LINKS:,} in all: it would take some {memory} of memory"
         yield _at(max(counted, key=lambda path: counted[path].total), f"{size}, {limit}")
 
@@ -589,7 +593,7 @@ RULES: tuple[TopologyRule, ...] = (
 
 
 def check_rules(section_at: Callable[[str], Any]) -> Iterator[Complaint]:
-    """Yield every complaint; ``section_at`` gives the sound section at a path, or None when it is not sound."""
+    """Yield every complaint; ``section_at`` returns the section at a path, or None if it is invalid by itself."""
     for rule in RULES:
         sections = [section_at(path) for path in rule.sections]
         if all(section is not None for section in sections):

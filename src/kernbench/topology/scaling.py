@@ -1,7 +1,7 @@
-"""Make the rates of some entries of a machine's file faster, and its latencies shorter, by a factor.
+"""Scaling of a machine's rates and latencies at some entries of its file by a factor.
 
-What a number is, its key says: one in ``_gbs`` or ``_per_ns`` is a rate, one in ``_ns`` a latency, and all others are
-counts, sizes or shares, which nothing scales. So the attributes of users' parts follow, too.
+The key defines the quantity: ``_gbs`` and ``_per_ns`` are rates, ``_ns`` and ``ns_per_mm`` are latencies. All other
+numbers are counts, sizes or shares and never scale. The rule therefore also covers the attributes of users' components.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ _LATENCIES = (LATENCY, "ns_per_mm")
 
 @value
 class ScaledEntry:
-    """A number of the file at ``path``, in ``unit``, as it is there and ``factor`` times as fast."""
+    """A number of the file at ``path``: its unit, its configured value, and its scaled value."""
 
     path: Path
     unit: str
-    given: float
+    configured: float
     scaled: float
 
 
 def scale_number(unit: str, number: float, factor: float) -> float:
-    """Return a rate times ``factor``, a latency divided by it."""
+    """Return a rate multiplied by ``factor``, or a latency divided by it."""
     return number * factor if unit in RATES else number / factor
 
 
 def list_paced_entries(spec: BaseModel, places: Iterable[str], factor: float) -> Iterator[ScaledEntry]:
-    """Yield every rate and latency at some places of a machine, each once, in their order."""
-    seen: set[Path] = set()
-    found: list[ScaledEntry] = []
+    """Yield every rate and latency at some places of a machine, without duplicates, in order."""
+    visited: set[Path] = set()
+    entries: list[ScaledEntry] = []
 
-    def note(path: Path, unit: str, given: float) -> float:
-        if path not in seen:
-            seen.add(path)
-            found.append(ScaledEntry(path, unit, given, scale_number(unit, given, factor)))
-        return given
+    def note(path: Path, unit: str, number: float) -> float:
+        if path not in visited:
+            visited.add(path)
+            entries.append(ScaledEntry(path, unit, number, scale_number(unit, number, factor)))
+        return number
 
     for path, entry in _entries(spec, places):
         _map_units(entry, path, _unit_of(path[-1]), note)
-    return iter(found)
+    return iter(entries)
 
 
 def scale_machine(spec: M, places: Iterable[str], factor: float) -> M:
@@ -64,23 +64,23 @@ def scale_machine(spec: M, places: Iterable[str], factor: float) -> M:
 
 
 def replace_entries(model: M, updates: Mapping[Path, Any]) -> M:
-    """Return ``model`` with other entries at some paths."""
-    own: dict[str, Any] = {}
+    """Return ``model`` with the entries at some paths replaced."""
+    updated: dict[str, Any] = {}
     for path, entry in updates.items():
         name = str(path[0])
-        part = own.get(name, dict(model)[name])
+        part = updated.get(name, dict(model)[name])
         if len(path) == 1:
-            own[name] = entry
+            updated[name] = entry
         elif isinstance(part, BaseModel):
-            own[name] = replace_entries(part, {path[1:]: entry})
+            updated[name] = replace_entries(part, {path[1:]: entry})
         else:
             inner = entry if len(path) == 2 else replace_entries(part[path[1]], {path[2:]: entry})
-            own[name] = {**part, path[1]: inner}
-    return model.model_copy(update=own)
+            updated[name] = {**part, path[1]: inner}
+    return model.model_copy(update=updated)
 
 
 def _entries(spec: BaseModel, places: Iterable[str]) -> Iterator[tuple[Path, Any]]:
-    """Yield the entries at some places, with their paths; those that the machine leaves out are passed over."""
+    """Yield the entries at some places, with their paths; skip entries that the machine omits."""
     for place in places:
         path = path_of(place)
         entry: Any = spec
@@ -91,20 +91,20 @@ def _entries(spec: BaseModel, places: Iterable[str]) -> Iterator[tuple[Path, Any
 
 
 def _map_units(entry: Any, path: Path, unit: str, change: Callable[[Path, str, float], float]) -> Any:
-    """Return an entry with each of its rates and latencies as ``change(path, unit, number)`` makes it.
+    """Return an entry with each rate and latency replaced by ``change(path, unit, number)``.
 
-    ``unit``: that of the key that the entry stands at. What lies in a list or mapping at a key has the key's unit.
+    ``unit`` is the unit of the entry's key. Numbers in a list or mapping have the unit of its key.
     """
     match entry:
         case BaseModel():
-            found = {name: _map_units(each, (*path, name), _unit_of(name), change) for name, each in entry}
-            return entry.model_copy(update=found)
+            updated = {name: _map_units(inner, (*path, name), _unit_of(name), change) for name, inner in entry}
+            return entry.model_copy(update=updated)
         case Mapping():
             return {
-                name: _map_units(each, (*path, name), _unit_of(name) or unit, change) for name, each in entry.items()
+                name: _map_units(inner, (*path, name), _unit_of(name) or unit, change) for name, inner in entry.items()
             }
         case tuple() | list():
-            return type(entry)(_map_units(each, (*path, at), unit, change) for at, each in enumerate(entry))
+            return type(entry)(_map_units(inner, (*path, at), unit, change) for at, inner in enumerate(entry))
         case bool():
             return entry
         case int() | float() if unit:
@@ -114,5 +114,5 @@ def _map_units(entry: Any, path: Path, unit: str, change: Callable[[Path, str, f
 
 
 def _unit_of(key: object) -> str:
-    """Return the unit that a key ends in; empty for a count, a size, a share."""
+    """Return the unit at the end of a key; empty for a count, a size or a share."""
     return next((unit for unit in (*RATES, *_LATENCIES) if str(key).endswith(unit)), "")

@@ -1,9 +1,9 @@
-"""The typed form of ``topology.yaml``: every key the loader knows, and every quantity that follows from them.
+"""The typed form of ``topology.yaml``: all keys, and all quantities derived from them.
 
-Field names are the YAML keys. Lengths in mm, bandwidth in GB/s, time in ns, sizes in bytes. What holds between
-values is in ``rules``; once a spec has been compiled, its properties can be relied on.
+Field names are the YAML keys. Lengths are in mm, bandwidths in GB/s, times in ns, sizes in bytes. ``rules`` checks
+relations between values; the properties of a compiled spec satisfy them.
 
-At the end of the file ``fabric_links`` derives the scale-up links between SIPs; every other room asks there.
+``fabric_links``, at the end of the file, is the only source of the scale-up links between SIPs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from kernbench.topology.grid import OPPOSITE, Grid, Side
 from kernbench.topology.pe_spec import PeSpec
 
 TWO_DIMENSIONAL = ("torus_2d", "mesh_2d_no_wrap")
-# What a credit's round trip inside a cube needs so that a link is never throttled by it.
+# FIFO size that covers the round trip of a credit inside a cube, so that credits never throttle a link.
 PACKETS_PER_FIFO = 4
 
 
 def current_topology_name(name: Any) -> Any:
-    """Return ``torus_2d`` for its old name ``mesh_2d``; return everything else as it is."""
+    """Return ``torus_2d`` for its old name ``mesh_2d``; return every other value unchanged."""
     return "torus_2d" if name == "mesh_2d" else name
 
 
@@ -43,62 +43,62 @@ class AddressSpec(ConfigModel):
     """The physical address format of the machine."""
 
     format: Literal["narrow", "wide"]
-    """Width of physical addresses: narrow (51 bits, 16 SIPs of 32 cubes) or wide (64 bits, 1024 SIPs of 256)."""
+    """Width of physical addresses: narrow (51 bits, 16 SIPs of 32 cubes) or wide (64 bits, 1024 SIPs of 256 cubes)."""
 
 
 class TransportSpec(ConfigModel):
-    """The sizes of packets, and of the FIFOs at the far ends of links."""
+    """The sizes of packets and of the FIFOs at the receiving ends of links."""
 
     packet_bytes: Size
     """Size of a packet, the unit of arbitration and fairness on every link."""
     header_bytes: Annotated[Size, Field(le=1 << 16)]
-    """What a request, a control message or an acknowledgement costs on a link."""
+    """Size of a request, a control message or an acknowledgement on a link."""
     fifo_bytes: Size | None = None
     """FIFO of a link inside a cube, at least 4 packets; null: 4 packets."""
     long_link_fifo_bytes: Size | None = None
-    """FIFO of every other link; null: twice what is under way, and 4 packets."""
+    """FIFO of every other link; null: twice the bytes in flight plus 4 packets."""
     express: bool = True
-    """Whether transfers that meet nobody are one event: faster, with the same times."""
+    """true: uncontended transfers are one event each. The simulation is faster and simulated times are the same."""
 
     @property
     def least_fifo(self) -> int:
-        """The smallest FIFO in bytes: with fewer packets a link waits for credits of its own making."""
+        """The smallest FIFO in bytes: with fewer packets a link waits for the credits of its own packets."""
         return PACKETS_PER_FIFO * self.packet_bytes
 
     def fifo_of(self, link: LinkSpec) -> int:
-        """Return bytes of FIFO of a link inside a cube."""
+        """Return the bytes of the FIFO of a link inside a cube."""
         return link.fifo_bytes or self.fifo_bytes or self.least_fifo
 
     def long_fifo_of(self, link: LinkSpec, overhead_ns: float) -> int:
-        """Return bytes of FIFO of a link outside the cubes: twice those under way in ``overhead_ns``, and four packets.
+        """Return the bytes of the FIFO of a link outside the cubes.
 
-        Below the bandwidth-delay product a link is throttled by its credits. ``overhead_ns`` is all of a hop: the
-        node entered, the wire and the link's own.
+        The default is twice the bandwidth-delay product over ``overhead_ns``, plus four packets; with less, credits
+        throttle the link. ``overhead_ns`` is the latency of a hop: entered node, wire and link.
         """
         in_flight = math.ceil(2 * overhead_ns * link.bw_gbs) + self.least_fifo
         return link.fifo_bytes or self.long_link_fifo_bytes or in_flight
 
 
 class SipsSpec(ConfigModel):
-    """The number of SIPs and the way they are joined; 2-D kinds take ``w`` and ``h``."""
+    """The number of SIPs and the topology of their links; 2-D topologies take ``w`` and ``h``."""
 
     count: PositiveCount
     """SIPs in the machine."""
     topology: SipTopology
-    """How scale-up links join the SIPs."""
+    """Topology of the scale-up links between SIPs."""
     w: PositiveCount | None = None
-    """Columns of SIPs of a 2-D topology; null: the square root of a square count."""
+    """Columns of SIPs of a 2-D topology; null: the square root of ``count``."""
     h: PositiveCount | None = None
-    """Rows of SIPs of a 2-D topology; null: the same."""
+    """Rows of SIPs of a 2-D topology; null: the square root of ``count``."""
 
     @property
     def two_dimensional(self) -> bool:
-        """True when the SIPs form rows and columns."""
+        """True if the SIPs form rows and columns."""
         return self.topology in TWO_DIMENSIONAL
 
     @property
     def grid(self) -> Grid:
-        """Columns and rows of SIPs: as given, the square root of a square count, or one row when not 2-D."""
+        """Columns and rows of SIPs: ``w`` and ``h``, or the square root of ``count``; one row if not 2-D."""
         if not self.two_dimensional:
             return Grid(self.count, 1)
         side = math.isqrt(self.count)
@@ -106,18 +106,18 @@ class SipsSpec(ConfigModel):
 
 
 class SystemLinks(ConfigModel):
-    """Link classes between dies of different SIPs, the switch and the host."""
+    """Classes of links between SIPs, the switch and the host."""
 
     host_to_switch: LinkSpec
-    """From the host to the PCIe switch."""
+    """Links between the host and the PCIe switch."""
     switch_to_sip: LinkSpec
-    """From the switch to each SIP."""
+    """Links between the switch and each SIP."""
     sip_to_sip: LinkSpec
-    """Scale-up links from SIP to SIP."""
+    """Scale-up links between SIPs."""
 
 
 class SystemComponents(Components):
-    """The parts outside the SIPs."""
+    """The components outside the SIPs."""
 
     host: ComponentSpec[PartAttrs]
     """The host."""
@@ -129,11 +129,11 @@ class SystemSpec(ConfigModel):
     """Everything outside the SIPs."""
 
     sips: SipsSpec
-    """SIPs and how they are joined."""
+    """SIPs and the topology of their links."""
     links: SystemLinks
     """Classes of links outside the SIPs."""
     components: SystemComponents
-    """Parts outside the SIPs."""
+    """Components outside the SIPs."""
 
 
 class CubeMeshSpec(ConfigModel):
@@ -154,48 +154,48 @@ class IoChipletSpec(ConfigModel):
     """The place and the size of the IO chiplet."""
 
     edge: Side
-    """Side of the mesh of cubes that the chiplet lies along."""
+    """Side of the cube mesh on which the chiplet is placed."""
     size_mm: SizeMm
-    """Size of the chiplet: w along that side, h away from it."""
+    """Size of the chiplet: w along that side, h perpendicular to it."""
 
 
 class SipLinks(ConfigModel):
-    """Link classes of a SIP outside its cubes."""
+    """Classes of links of a SIP outside its cubes."""
 
     io_internal: LinkSpec
-    """Inside the IO chiplet."""
+    """Links inside the IO chiplet."""
     io_to_cube: LinkSpec
-    """From the IO chiplet to the cubes along it."""
+    """Links between the IO chiplet and the cubes along it."""
     cube_to_cube: LinkSpec
-    """Between neighbouring cubes."""
+    """Links between neighbouring cubes."""
 
 
 class SipComponents(Components):
-    """The parts of the IO chiplet; ``ucie`` is its side of the links to the cubes."""
+    """The components of the IO chiplet; ``ucie`` is its port of the links to the cubes."""
 
     pcie_ep: ComponentSpec[PartAttrs]
-    """The endpoint of the host's link."""
+    """The PCIe endpoint of the link to the switch."""
     io_cpu: ComponentSpec[PartAttrs]
-    """The CPU that hands launches to the cubes."""
+    """The CPU that distributes launches to the cubes."""
     io_noc: ComponentSpec[PartAttrs]
     """The router of the chiplet."""
     sip_port: ComponentSpec[PartAttrs]
     """A port of a scale-up link."""
     ucie: ComponentSpec[PartAttrs]
-    """The chiplet's side of a link to a cube."""
+    """The chiplet's port of a link to a cube."""
 
 
 class SipSpec(ConfigModel):
-    """One device: an IO chiplet and a mesh of cubes."""
+    """A device: an IO chiplet and a mesh of cubes."""
 
     cube_mesh: CubeMeshSpec
     """The mesh of cubes."""
     io_chiplet: IoChipletSpec
-    """The chiplet that joins the cubes to the host and to other SIPs."""
+    """The chiplet that connects the cubes to the host and to other SIPs."""
     links: SipLinks
     """Classes of links of a SIP outside its cubes."""
     components: SipComponents
-    """Parts of the IO chiplet."""
+    """Components of the IO chiplet."""
 
     @property
     def edge_cubes(self) -> tuple[int, ...]:
@@ -212,18 +212,18 @@ class SipSpec(ConfigModel):
 
 
 class TopologySpec(ConfigModel):
-    """A whole machine. The spec of a compiled one is at its clocks: its own are 1."""
+    """A machine. In the spec of a compiled machine the clocks are applied to all figures, and ``clocks`` are 1."""
 
     clocks: ClocksSpec = Field(default_factory=ClocksSpec)
-    """Clocks of PEs, networks and IO chiplets, relative to the figures of the file."""
+    """Clock factors of PEs, NoCs and IO chiplets, relative to the figures of the file."""
     ns_per_mm: Annotated[float, Field(ge=0, le=1e3)]
-    """Delay of a wire."""
+    """Delay of a wire for each mm."""
     address: AddressSpec
     """The format of physical addresses."""
     transport: TransportSpec
     """Packets, headers and FIFOs."""
     system: SystemSpec
-    """The host, the switch, and how SIPs are joined."""
+    """The host, the switch, and the links between SIPs."""
     sip: SipSpec
     """A device: an IO chiplet and a mesh of cubes."""
     cube: CubeSpec
@@ -233,12 +233,12 @@ class TopologySpec(ConfigModel):
 
     @model_serializer(mode="wrap")
     def _without_clocks(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found: dict[str, Any] = plain(self)
-        return found if self.clocks.changed else {name: value for name, value in found.items() if name != "clocks"}
+        content: dict[str, Any] = plain(self)
+        return content if self.clocks.changed else {name: value for name, value in content.items() if name != "clocks"}
 
     @property
     def with_sip_grid(self) -> Self:
-        """The same machine, with the columns and rows of SIPs also where its file leaves them to follow."""
+        """The same machine with explicit columns and rows of SIPs, also if its file omits them."""
         sips = self.system.sips
         if not sips.two_dimensional:
             return self
@@ -277,22 +277,22 @@ class TopologySpec(ConfigModel):
 
     @property
     def quantum_packets(self) -> int:
-        """The quantum of memories: ``cube.hbm.quantum_bytes``, at least one whole packet."""
+        """The quantum of memories in packets: ``cube.hbm.quantum_bytes``, rounded up."""
         return -(-self.cube.hbm.quantum_bytes // self.transport.packet_bytes)
 
     def wire_ns(self, length_mm: float) -> float:
-        """Return the time on a wire of this length."""
+        """Return the delay of a wire of this length in ns."""
         return length_mm * self.ns_per_mm
 
     @property
     def hbm_bytes_per_sip(self) -> int:
-        """All HBM of a SIP."""
+        """Bytes of HBM in a SIP."""
         return self.cubes_per_sip * self.cube.hbm.bytes
 
 
 @value
 class SipPort:
-    """One end of scale-up wiring at a SIP: its number there, its side (None when fully connected), the SIP beyond."""
+    """A scale-up port: its SIP, its number there, its side (None if fully connected), and the SIP it leads to."""
 
     sip: int
     index: int
@@ -304,8 +304,8 @@ class SipPort:
 class FabricLink:
     """A directed scale-up link between two ports.
 
-    It leaves by a port on one side and arrives by the port on the opposite side of the peer. So a ring of two SIPs has
-    two links in each direction: 0.E to 1.W and 1.E to 0.W are different wires.
+    The link leads from a port on one side to the port on the opposite side of the peer. A ring of two SIPs therefore
+    has two links in each direction: 0.E to 1.W and 1.E to 0.W are different wires.
     """
 
     src: SipPort
@@ -313,7 +313,7 @@ class FabricLink:
 
 
 def sip_neighbours(sips: SipsSpec, sip: int) -> dict[Side, int]:
-    """Return the SIP beyond each side that has a port, in the order E, W, N, S; empty for kinds without sides."""
+    """Return the neighbour on each side with a port, in the order E, W, N, S; empty for topologies without sides."""
     grid = sips.grid
     if sips.topology in {"ring_1d", "ring_1d_unidir"}:
         return grid.neighbours(sip, ("E", "W"), wrap=True)
@@ -323,16 +323,16 @@ def sip_neighbours(sips: SipsSpec, sip: int) -> dict[Side, int]:
 
 
 def sip_ports(sips: SipsSpec, sip: int) -> tuple[SipPort, ...]:
-    """Return the scale-up ports of a SIP, in the order that breaks ties between ways."""
+    """Return the scale-up ports of a SIP; routing prefers the first one between routes of equal length."""
     if sips.topology == "fully_connected":
         peers = (peer for peer in range(sips.count) if peer != sip)
         return tuple(SipPort(sip, index, None, peer) for index, peer in enumerate(peers))
-    beyond = sip_neighbours(sips, sip).items()
-    return tuple(SipPort(sip, index, side, peer) for index, (side, peer) in enumerate(beyond))
+    neighbours = sip_neighbours(sips, sip).items()
+    return tuple(SipPort(sip, index, side, peer) for index, (side, peer) in enumerate(neighbours))
 
 
 def fabric_links(sips: SipsSpec) -> Iterator[FabricLink]:
-    """Yield every directed scale-up link, by sending SIP and port. In ``ring_1d_unidir`` only the E ports send."""
+    """Yield every directed scale-up link, ordered by sending SIP and port; in ``ring_1d_unidir`` only E ports send."""
     ports = [port for sip in range(sips.count) for port in sip_ports(sips, sip)]
     by_ends = {(port.sip, port.side, port.peer): port for port in ports}
     for port in ports:

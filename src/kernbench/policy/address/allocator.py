@@ -1,7 +1,7 @@
-"""Allocators of physical memory, one for each PE and one for each cube, and the sizes that they follow from.
+"""Allocators of physical memory, one for each PE and one for each cube, and the configuration of their sizes.
 
-Queue rings are reserved from the pools that tensors come from, at their far end, so that a ring neither overlaps a
-tensor nor splits the space that tensors come and go in.
+Queue rings and tensors share pools. Rings are reserved at the end of a pool, so a ring neither overlaps a tensor nor
+fragments the space of tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from kernbench.topology.spec import TopologySpec
 
 @value
 class AddressConfig:
-    """Counts and installed bytes of a machine. PhysAddrError names every count or size its format cannot address."""
+    """Counts and installed bytes of a machine.
+
+    Raises PhysAddrError, which names every count or size that the address format cannot address.
+    """
 
     sip_count: int
     cubes_per_sip: int
@@ -41,21 +44,21 @@ class AddressConfig:
 
     @property
     def hbm_bytes_per_pe(self) -> int:
-        """A PE's share of the cube's HBM: its own slices, or an equal part of a slice that several PEs share."""
+        """A PE's share of the cube's HBM: complete slices, or an equal part of a slice that several PEs share."""
         return self.hbm_bytes_per_cube // self.pes_per_cube
 
     @property
     def hbm_bytes_per_slice(self) -> int:
-        """Bytes of one HBM slice."""
+        """Bytes of an HBM slice."""
         return self.hbm_bytes_per_cube // self.hbm_slices_per_cube
 
     @property
     def tcm_bytes_for_kernels(self) -> int:
-        """A PE's TCM without what the scheduler keeps, which lies at its end."""
+        """Bytes of a PE's TCM without the part at its end that is reserved for the scheduler."""
         return self.tcm_bytes_per_pe - self.tcm_scheduler_reserved_bytes
 
     def check_ids(self, sip_id: int, cube_id: int, pe_id: int = 0) -> None:
-        """Raise PhysAddrError with the field and its range unless the machine has this PE."""
+        """Raise PhysAddrError, with the field and its range, unless the machine has this PE."""
         has = (("sip_id", sip_id, self.sip_count), ("cube_id", cube_id, self.cubes_per_sip))
         for name, index, count in (*has, ("pe_id", pe_id, self.pes_per_cube)):
             if not 0 <= index < count:
@@ -91,7 +94,7 @@ def _size(name: str, field: str, nbytes: int, limit: int) -> str:
 
 
 def address_config(spec: TopologySpec) -> AddressConfig:
-    """Return the sizes of the machine of ``spec``; PhysAddrError when its address format cannot hold them."""
+    """Return the address configuration of a machine. Raises PhysAddrError if its address format is too small."""
     hbm, tcm = spec.cube.hbm, spec.pe.tcm
     return AddressConfig(
         sip_count=spec.system.sips.count,
@@ -120,7 +123,7 @@ ALIGNMENT_BYTES = 64
 
 
 class AddressPool:
-    """The free list of a part, in physical addresses: ``origin`` is the part's byte 0."""
+    """The free list of a memory, in physical addresses: ``origin`` is byte 0 of the memory."""
 
     def __init__(self, node_id: str, origin: PhysAddr, start: int, nbytes: int, alignment: int) -> None:
         self.space = FreeList(node_id, start, nbytes, alignment=alignment)
@@ -130,7 +133,7 @@ class AddressPool:
         return self._origin.offset_by(self.space.alloc(nbytes, from_end=from_end))
 
     def free(self, addr: PhysAddr, nbytes: int) -> None:
-        # The distance is the offset only within the same part of the same cube; any other address is foreign.
+        # The difference is the offset only within the same memory of the same cube. Other addresses are foreign.
         offset = addr.encode() - self._origin.encode()
         if addr.fmt is not self._origin.fmt or offset != addr.component_offset:
             raise AllocationError(f"{self.space.label}: {addr!r} was not allocated here")
@@ -142,10 +145,10 @@ class AddressPool:
 
 
 class PEMemAllocator:
-    """The HBM and the TCM of one PE.
+    """The allocator of a PE's HBM and TCM.
 
-    HBM: the PE's own slices, or its part of a shared one. TCM: all but what the scheduler keeps. Allocations start at
-    multiples of ``alignment`` bytes. PhysAddrError for a PE that the machine does not have.
+    HBM: the slices of the PE, or its part of a shared slice. TCM: all bytes except those reserved for the scheduler.
+    Allocations start at multiples of ``alignment`` bytes. Raises PhysAddrError for a PE that the machine does not have.
     """
 
     def __init__(
@@ -169,45 +172,45 @@ class PEMemAllocator:
 
     @property
     def hbm(self) -> FreeList:
-        """The free list of the HBM; its addresses are offsets in the cube's HBM."""
+        """The free list of the HBM; its addresses are byte offsets in the cube's HBM."""
         return self._hbm.space
 
     @property
     def tcm(self) -> FreeList:
-        """The free list of the TCM; its addresses are TCM offsets."""
+        """The free list of the TCM; its addresses are byte offsets in the TCM."""
         return self._tcm.space
 
     def alloc_hbm(self, nbytes: int) -> PhysAddr:
-        """Allocate ``nbytes`` of HBM; AllocationError gives the size asked, the bytes free and the largest hole."""
+        """Allocate ``nbytes`` of HBM. Raises AllocationError, which names the free bytes and the largest hole."""
         return self._hbm.alloc(nbytes)
 
     def free_hbm(self, addr: PhysAddr, nbytes: int) -> None:
-        """Give HBM back; AllocationError for a double or a foreign free."""
+        """Free HBM. Raises AllocationError for a double free, or for an address that was not allocated here."""
         self._hbm.free(addr, nbytes)
 
     def alloc_tcm(self, nbytes: int) -> PhysAddr:
-        """Allocate ``nbytes`` of TCM; AllocationError gives the size asked, the bytes free and the largest hole."""
+        """Allocate ``nbytes`` of TCM. Raises AllocationError, which names the free bytes and the largest hole."""
         return self._tcm.alloc(nbytes)
 
     def free_tcm(self, addr: PhysAddr, nbytes: int) -> None:
-        """Give TCM back; AllocationError for a double or a foreign free."""
+        """Free TCM. Raises AllocationError for a double free, or for an address that was not allocated here."""
         self._tcm.free(addr, nbytes)
 
     def reserve_ipcq_hbm(self, total_bytes: int) -> PhysAddr:
-        """Reserve HBM for queue rings; ``free_hbm`` gives it back. AllocationError when it is full."""
+        """Reserve HBM for queue rings; ``free_hbm`` frees it. Raises AllocationError if the HBM is full."""
         return self._hbm.alloc(total_bytes, from_end=True)
 
     def reserve_ipcq_tcm(self, total_bytes: int) -> PhysAddr:
-        """Reserve TCM for queue rings; ``free_tcm`` gives it back. AllocationError when it is full."""
+        """Reserve TCM for queue rings; ``free_tcm`` frees it. Raises AllocationError if the TCM is full."""
         return self._tcm.alloc(total_bytes, from_end=True)
 
     def largest_tcm_hole(self) -> tuple[PhysAddr, int]:
-        """Return the largest free stretch of TCM and its bytes, which a kernel can have as scratch."""
+        """Return the address and the bytes of the largest free range of TCM, which a kernel can use as scratch."""
         return self._tcm.largest_hole()
 
 
 class CubeMemAllocator:
-    """The SRAM of one cube. PhysAddrError for a cube that the machine does not have."""
+    """The allocator of a cube's SRAM. Raises PhysAddrError for a cube that the machine does not have."""
 
     def __init__(
         self, rack_id: int, sip_id: int, cube_id: int, cfg: AddressConfig, *, alignment: int = ALIGNMENT_BYTES
@@ -220,17 +223,17 @@ class CubeMemAllocator:
 
     @property
     def sram(self) -> FreeList:
-        """The free list of the SRAM; its addresses are SRAM offsets."""
+        """The free list of the SRAM; its addresses are byte offsets in the SRAM."""
         return self._sram.space
 
     def alloc_sram(self, nbytes: int) -> PhysAddr:
-        """Allocate ``nbytes`` of SRAM; AllocationError gives the size asked, the bytes free and the largest hole."""
+        """Allocate ``nbytes`` of SRAM. Raises AllocationError, which names the free bytes and the largest hole."""
         return self._sram.alloc(nbytes)
 
     def free_sram(self, addr: PhysAddr, nbytes: int) -> None:
-        """Give SRAM back; AllocationError for a double or a foreign free."""
+        """Free SRAM. Raises AllocationError for a double free, or for an address that was not allocated here."""
         self._sram.free(addr, nbytes)
 
     def reserve_ipcq_sram(self, total_bytes: int) -> PhysAddr:
-        """Reserve SRAM for queue rings; ``free_sram`` gives it back. AllocationError when it is full."""
+        """Reserve SRAM for queue rings; ``free_sram`` frees it. Raises AllocationError if the SRAM is full."""
         return self._sram.alloc(total_bytes, from_end=True)

@@ -1,7 +1,7 @@
-"""The free list of every memory and of virtual space, and the scratch of kernels, which is one.
+"""The free list of every memory and of virtual space, and the scratch allocator of kernels, which uses a free list.
 
-A free list hands out the first hole that fits, and merges what comes back with its neighbours. Scratch is the part of a
-PE's TCM that holds a running kernel's handles.
+A free list allocates the first hole that fits, and merges freed bytes with adjacent holes. Scratch is the part of a
+PE's TCM that holds the handles of a running kernel.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from kernbench.common.errors import AllocationError
 from kernbench.common.values import value
 
 Label: TypeAlias = tuple[object, ...]
-"""What memory is held for: words, which only an error puts together"""
+"""Words that name the owner of memory; only an error joins them to a text"""
 
 
 def label_text(label: Label) -> str:
-    """Return ``label`` as errors have it."""
+    """Return ``label`` as text, for errors."""
     return " ".join(map(str, label))
 
 
 @value(order=True)
 class AddressExtent:
-    """``nbytes`` bytes from ``start``."""
+    """A range of ``nbytes`` bytes from ``start``."""
 
     start: int
     nbytes: int
 
     @property
     def end(self) -> int:
-        """The first byte behind it."""
+        """The first byte after the range."""
         return self.start + self.nbytes
 
 
 class FreeList:
-    """Hands out the bytes ``base .. base + nbytes`` of the space called ``label``.
+    """An allocator of the bytes ``base .. base + nbytes`` of the space called ``label``.
 
-    An allocation starts at a multiple of ``alignment`` and takes what was asked rounded up to ``granule`` bytes; what
-    lies before an aligned start stays free. A free names the start and the size that were asked.
+    An allocation starts at a multiple of ``alignment``; its size is rounded up to a multiple of ``granule`` bytes. The
+    bytes before an aligned start stay free. ``free`` takes the start and the requested size of an allocation.
     """
 
     def __init__(self, label: str, base: int, nbytes: int, *, alignment: int = 1, granule: int = 1) -> None:
@@ -46,36 +46,36 @@ class FreeList:
         self.extent = AddressExtent(base, nbytes)
         self._alignment = alignment
         self._granule = granule
-        # The holes in address order, as two columns of plain numbers: a kernel allocates and frees for every command.
+        # The holes in address order, as two lists of integers for speed: every command of a kernel allocates and frees.
         self._starts = [base] if nbytes else []
         self._ends = [base + nbytes] if nbytes else []
-        self._asked: dict[int, int] = {}
-        self._lowest: dict[int, int] = {}  # by size: no hole before that address fits, since bytes last came back
+        self._requested: dict[int, int] = {}
+        self._lowest: dict[int, int] = {}  # by size: no hole before this address fits; cleared at every free
 
     @property
     def holes(self) -> tuple[AddressExtent, ...]:
-        """The free stretches, in address order; no two touch."""
+        """The free ranges, in address order; no two are adjacent."""
         return tuple(AddressExtent(start, end - start) for start, end in zip(self._starts, self._ends, strict=True))
 
     @property
     def live(self) -> tuple[AddressExtent, ...]:
-        """The allocations as they were asked for, in address order."""
-        return tuple(AddressExtent(start, asked) for start, asked in sorted(self._asked.items()))
+        """The allocations with their requested sizes, in address order."""
+        return tuple(AddressExtent(start, nbytes) for start, nbytes in sorted(self._requested.items()))
 
     @property
     def free_bytes(self) -> int:
-        """Bytes in all holes together."""
+        """The sum of the bytes of all holes."""
         return sum(self._ends) - sum(self._starts)
 
     @property
     def largest_hole(self) -> AddressExtent:
-        """The largest free stretch, the lowest of several; empty when everything is taken."""
+        """The largest free range, the lowest of several; empty if no byte is free."""
         return max(self.holes, key=lambda hole: hole.nbytes, default=AddressExtent(self.extent.start, 0))
 
     def alloc(self, nbytes: int, *, from_end: bool = False) -> int:
-        """Take ``nbytes`` in the first hole that fits, or at the end of the last one; return their start.
+        """Allocate ``nbytes`` in the first hole that fits, or at the end of the last such hole; return the start.
 
-        Raises AllocationError for a size below one byte, and with what is free when no hole fits.
+        Raises AllocationError for a size below one byte and, with the free space, if no hole fits.
         """
         start = self.try_alloc(nbytes, from_end=from_end)
         if start is None:
@@ -83,36 +83,36 @@ class FreeList:
         return start
 
     def try_alloc(self, nbytes: int, *, from_end: bool = False) -> int | None:
-        """Allocate as ``alloc`` does; return None when no hole fits."""
+        """Allocate as ``alloc`` does, but return None if no hole fits."""
         if nbytes <= 0:
             raise AllocationError(f"{self.label}: cannot allocate {nbytes} bytes; the least is 1")
         granule = self._granule
-        taken = -(-nbytes // granule) * granule
-        at, start = self._last_fit(taken) if from_end else self._first_fit(taken)
+        size = -(-nbytes // granule) * granule
+        at, start = self._last_fit(size) if from_end else self._first_fit(size)
         if at < 0:
             return None
-        self._take(at, start, start + taken)
-        self._asked[start] = nbytes
+        self._take(at, start, start + size)
+        self._requested[start] = nbytes
         return start
 
     def free(self, start: int, nbytes: int) -> None:
-        """Take back an allocation; AllocationError unless exactly it is live (a double or a foreign free)."""
-        asked = self._asked.get(start)
-        if asked is None:
+        """Free an allocation. Raises AllocationError unless an allocation of this start and size is live."""
+        allocated = self._requested.get(start)
+        if allocated is None:
             raise AllocationError(f"{self.label}: nothing is allocated at {start:#x} (freed twice, or not from here)")
-        if asked != nbytes:
-            raise AllocationError(f"{self.label}: {start:#x} was allocated with {asked} bytes, not {nbytes}")
-        del self._asked[start]
+        if allocated != nbytes:
+            raise AllocationError(f"{self.label}: {start:#x} was allocated with {allocated} bytes, not {nbytes}")
+        del self._requested[start]
         granule = self._granule
         self._give_back(start, start + -(-nbytes // granule) * granule)
 
     def summary(self) -> str:
-        """Describe the free space, for error messages."""
+        """Return a description of the free space, for error messages."""
         size, hole = self.extent.nbytes, self.largest_hole.nbytes
         return f"{self.free_bytes} of {size} bytes are free, the largest hole has {hole}"
 
     def _first_fit(self, nbytes: int) -> tuple[int, int]:
-        """Return the number of the hole, and the start in it; (-1, 0) for none."""
+        """Return the index of the hole and the start in it, or (-1, 0) if no hole fits."""
         alignment, starts, ends = self._alignment, self._starts, self._ends
         for at in range(bisect_left(starts, self._lowest.get(nbytes, 0)), len(starts)):
             start = -(-starts[at] // alignment) * alignment
@@ -131,7 +131,7 @@ class FreeList:
         return -1, 0
 
     def _take(self, at: int, start: int, end: int) -> None:
-        """Take ``start`` to ``end`` out of hole ``at``: nothing of it, one part or two are left."""
+        """Remove ``start`` to ``end`` from hole ``at``, which leaves no hole, one hole or two."""
         starts, ends = self._starts, self._ends
         before, after = start > starts[at], end < ends[at]
         if before and after:
@@ -145,7 +145,7 @@ class FreeList:
             del starts[at], ends[at]
 
     def _give_back(self, start: int, end: int) -> None:
-        """Free ``start`` to ``end``: one hole with the holes that they touch."""
+        """Add the hole ``start`` to ``end``, merged with adjacent holes."""
         starts, ends = self._starts, self._ends
         self._lowest.clear()
         at = bisect_right(starts, start)
@@ -166,9 +166,9 @@ SCRATCH_ALIGNMENT_BYTES = 64
 
 
 class Block:
-    """``nbytes`` of scratch at ``address``, held for ``label``; None: free for the next handle of that size.
+    """A block of ``nbytes`` of scratch at ``address``, owned by ``label``; None: free for the next handle of the size.
 
-    For whoever has it: ``array``, how its bytes were seen last, and ``turn``, a count of those who have had it.
+    The owner may use ``array``, the last view of the bytes, and ``turn``, the number of owners so far.
     """
 
     __slots__ = ("_spare", "address", "array", "label", "nbytes", "turn")
@@ -182,7 +182,7 @@ class Block:
         self._spare = spare
 
     def free(self) -> None:
-        """Give the block back; AllocationError when it was given back before."""
+        """Free the block. Raises AllocationError if it was freed before."""
         if self.label is None:
             raise AllocationError(f"scratch: nothing is allocated at {self.address:#x} (freed twice)")
         self.label = None
@@ -190,27 +190,28 @@ class Block:
 
 
 class ScratchAllocator:
-    """Hands out ``nbytes`` of TCM from address ``base`` to handles, by their lifetime; each allocation has an owner.
+    """The allocator of ``nbytes`` of TCM from address ``base`` for handles; each allocation has an owner.
 
-    What comes back is kept for the next handle of that size, and merged with its neighbours when nothing else is left.
+    A freed block is cached for the next handle of the same size. Cached blocks are merged with adjacent holes only if
+    no hole fits.
     """
 
     def __init__(self, base: int, nbytes: int, *, alignment: int = SCRATCH_ALIGNMENT_BYTES) -> None:
-        # Whole units of the alignment: what lay between two of them would be a hole that no search could use.
+        # Sizes are multiples of the alignment: smaller gaps would be holes that no allocation can use.
         self._space = FreeList("scratch", base, nbytes, alignment=alignment, granule=alignment)
         self._blocks: dict[int, Block] = {}
         self._spare: dict[int, list[Block]] = {}
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that no handle holds."""
+        """Bytes that no handle owns."""
         return self._space.free_bytes + sum(
             SCRATCH_ALIGNMENT_BYTES * -(-size // SCRATCH_ALIGNMENT_BYTES) * len(spare)
             for size, spare in self._spare.items()
         )
 
     def alloc(self, nbytes: int, label: Label) -> Block | None:
-        """Allocate ``nbytes`` for the handle ``label``; return None when no hole fits."""
+        """Allocate ``nbytes`` for the handle ``label``; return None if no hole fits."""
         spare = self._spare.get(nbytes)
         block = spare.pop() if spare else self._carve(nbytes)
         if block is not None:
@@ -235,6 +236,6 @@ class ScratchAllocator:
             spare.clear()
 
     def live(self) -> tuple[tuple[str, int], ...]:
-        """Return owner and bytes of every live allocation, the largest first."""
-        held = [(label_text(block.label), block.nbytes) for block in self._blocks.values() if block.label is not None]
-        return tuple(sorted(held, key=lambda each: (-each[1], each[0])))
+        """Return the owner and the bytes of every live allocation, the largest first."""
+        owners = [(label_text(block.label), block.nbytes) for block in self._blocks.values() if block.label is not None]
+        return tuple(sorted(owners, key=lambda owner: (-owner[1], owner[0])))

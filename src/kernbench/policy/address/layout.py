@@ -1,7 +1,7 @@
-"""The layout of a physical address: the one table that encoding and decoding are made from.
+"""The layout of a physical address, as one table for encoding and decoding.
 
 A format places rack, SIP and cube above a local offset of 38 bits that all formats share. Bit 37 of the local offset
-chooses the HBM window; below it lies the resource window, cut into the regions listed here.
+selects the HBM window. Otherwise the address is in the resource window, which consists of the regions listed here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kernbench.common.values import value
 
 @value
 class BitField:
-    """``width`` bits of an address, the lowest of them bit ``low``."""
+    """A field of an address: ``width`` bits from bit ``low`` up."""
 
     name: str
     low: int
@@ -22,11 +22,11 @@ class BitField:
 
     @property
     def limit(self) -> int:
-        """One more than the largest value the field can hold."""
+        """The number of values of the field."""
         return 1 << self.width
 
     def check(self, value: int, where: str) -> None:
-        """Raise PhysAddrError with the field's name and range unless ``value`` fits."""
+        """Raise PhysAddrError, with the field's name and range, unless ``value`` fits."""
         if not 0 <= value < self.limit:
             raise PhysAddrError(f"{self.name}={value} is outside 0..{self.limit - 1} ({where})")
 
@@ -44,9 +44,9 @@ SUB_OFFSET = BitField("sub_offset", 0, 29)
 
 
 class AddressFormat(Enum):
-    """The numbers of racks, SIPs and cubes that an address can name: ``narrow`` (51 bits) or ``wide`` (64 bits).
+    """An address format, which limits racks, SIPs and cubes: ``narrow`` (51 bits) or ``wide`` (64 bits).
 
-    ``AddressFormat("wide")`` reads the name that a topology gives; UnknownNameError lists the names.
+    ``AddressFormat("wide")`` accepts the name in a topology. Raises UnknownNameError, which lists the names.
     """
 
     NARROW = "narrow"
@@ -55,7 +55,7 @@ class AddressFormat(Enum):
     def __init__(self, label: str) -> None:
         self.rack, self.sip, self.cube = _UPPER_FIELDS[label]
         self.bits = self.rack.low + self.rack.width
-        # Flat copies: decoding is on hot paths and an attribute of an attribute costs twice.
+        # Copies of nested attributes: decoding is on hot paths, and each nested attribute costs another look-up.
         self.limit = 1 << self.bits
         self.rack_low, self.rack_limit = self.rack.low, self.rack.limit
         self.sip_low, self.sip_limit = self.sip.low, self.sip.limit
@@ -66,7 +66,7 @@ class AddressFormat(Enum):
         raise UnknownNameError("address format", str(value), tuple(f.value for f in cls))
 
     def prefix(self, rack_id: int, sip_id: int, cube_id: int) -> int:
-        """Return the upper bits that name a cube; PhysAddrError names the first field that is out of range."""
+        """Return the upper bits that select a cube. Raises PhysAddrError for the first field that is out of range."""
         in_range = 0 <= rack_id < self.rack_limit and 0 <= sip_id < self.sip_limit and 0 <= cube_id < self.cube_limit
         if not in_range:
             for field, value in zip((self.rack, self.sip, self.cube), (rack_id, sip_id, cube_id), strict=True):
@@ -75,7 +75,7 @@ class AddressFormat(Enum):
 
 
 class AddressKind(StrEnum):
-    """The window of a cube that an address lies in."""
+    """The cube window that contains an address."""
 
     HBM = "hbm"
     RESOURCE = "resource"
@@ -90,7 +90,7 @@ class UnitType(IntEnum):
 
 
 class AddressOwner(StrEnum):
-    """The part that answers to an address."""
+    """The component that serves an address."""
 
     HBM = "hbm"
     TCM = "tcm"
@@ -104,7 +104,7 @@ class AddressOwner(StrEnum):
 
 @value
 class Region:
-    """One part's stretch of the local offset: ``size`` bytes from ``base``; HBM and cube parts have no PE."""
+    """The local offsets of a component: ``size`` bytes from ``base``. HBM and components of the cube have no PE."""
 
     kind: AddressKind
     component: AddressOwner
@@ -115,14 +115,14 @@ class Region:
     ext: int = 0
 
     def check(self, offset: int) -> None:
-        """Raise PhysAddrError with the part's name and range unless ``offset`` lies inside."""
+        """Raise PhysAddrError, with the component's name and range, unless ``offset`` is in the region."""
         if not 0 <= offset < self.size:
             name = f"{self.component}_offset"
             raise PhysAddrError(f"{name}={offset:#x} is outside 0..{self.size - 1:#x}")
 
 
 _MIB = 1 << 20
-# Start and size of each part in the sub_offset of a PE; what lies behind the last one is reserved.
+# Start and size of each component in the sub_offset of a PE; the offsets after the last one are reserved.
 PE_PARTS = {
     AddressOwner.TCM: (0x0000_0000, 256 * _MIB),
     AddressOwner.IPCQ: (0x1000_0000, 64 * _MIB),
@@ -130,7 +130,7 @@ PE_PARTS = {
     AddressOwner.REGFILE: (0x1800_0000, 16 * _MIB),
     AddressOwner.CSR: (0x1900_0000, 16 * _MIB),
 }
-# Every part starts at a multiple of this and fills whole ones, so a table indexed by chunk finds the part.
+# Start and size of every component are multiples of a chunk of 2**24 bytes, so a table by chunk finds the component.
 _CHUNK_LOW = 24
 
 HBM_REGION = Region(AddressKind.HBM, AddressOwner.HBM, HBM_OFFSET.limit, HBM_OFFSET.limit)
@@ -173,7 +173,7 @@ _CHUNK_MASK = len(_CHUNKS) - 1
 
 
 def region_at(value: int) -> Region:
-    """Return the region of an encoded address; PhysAddrError names the reserved field."""
+    """Return the region of an encoded address. Raises PhysAddrError, which names the reserved field."""
     region = _CHUNKS[value >> _CHUNK_LOW & _CHUNK_MASK]
     if region is None:
         raise PhysAddrError(_why_reserved(value & (LOCAL.limit - 1)))
@@ -189,4 +189,4 @@ def _why_reserved(local: int) -> str:
         return f"pe_id={pe_id} is outside 0..0 (unit_type {UnitType(unit).name} belongs to the cube)"
     sub_offset = local & (SUB_OFFSET.limit - 1)
     used = max(start + size for start, size in PE_PARTS.values())
-    return f"sub_offset={sub_offset:#x} is reserved (a PE's parts lie in 0..{used - 1:#x})"
+    return f"sub_offset={sub_offset:#x} is reserved (a PE's parts are in 0..{used - 1:#x})"

@@ -1,4 +1,4 @@
-"""The MMU of a PE: virtual byte ranges to the physical address of the nearest copy, and its TLB."""
+"""The MMU of a PE, which maps virtual byte ranges to the nearest physical copy, and its TLB."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kernbench.policy.address.phyaddr import AddressFormat, PhysAddr
 
 @state
 class MappedRange:
-    """Virtual bytes ``start .. end`` that lie at ``pa`` and on; an access that begins here ends by ``tensor_end``.
+    """Virtual bytes ``start .. end``, stored from ``pa`` on; an access that begins here must end by ``tensor_end``.
 
-    ``base`` is ``pa`` decoded, at the first touch: a PE touches few of the shards that it is told about.
+    ``base`` is ``pa``, decoded at the first access: a PE accesses few of the shards that it maps.
     """
 
     start: int
@@ -30,8 +30,8 @@ class MappedRange:
         return self.base.offset_by(va - self.start)
 
 
-class KnownRanges:
-    """The ranges of tensors that have one copy of each part: they are the same for all PEs, so they are made once."""
+class SharedRanges:
+    """The cached ranges of tensors with a single copy of each part, which are the same for all PEs."""
 
     __slots__ = ("_by_va",)
 
@@ -39,19 +39,19 @@ class KnownRanges:
         self._by_va: dict[int, tuple[TensorMapping, list[MappedRange]]] = {}
 
     def of(self, mapping: TensorMapping) -> list[MappedRange] | None:
-        """Return the ranges of ``mapping``, if they have been made."""
-        known = self._by_va.get(mapping.va_base)
-        return known[1] if known is not None and known[0] is mapping else None
+        """Return the cached ranges of ``mapping``, or None."""
+        cached = self._by_va.get(mapping.va_base)
+        return cached[1] if cached is not None and cached[0] is mapping else None
 
-    def keep(self, mapping: TensorMapping, ranges: list[MappedRange]) -> None:
-        """Keep the ranges of ``mapping``."""
+    def store(self, mapping: TensorMapping, ranges: list[MappedRange]) -> None:
+        """Cache the ranges of ``mapping``."""
         self._by_va[mapping.va_base] = mapping, ranges
 
 
 class PeMMU:
-    """Translates for PE ``pe`` of cube ``cube`` of SIP ``sip``; the PEs of a machine have ``known`` in common.
+    """The MMU of PE ``pe`` of cube ``cube`` of SIP ``sip``; it maps byte ranges of any size and alignment.
 
-    What it maps are byte ranges of any size and alignment.
+    All PEs of a machine share ``shared_ranges``.
     """
 
     def __init__(
@@ -61,27 +61,27 @@ class PeMMU:
         pe: int,
         *,
         fmt: AddressFormat = AddressFormat.NARROW,
-        known: KnownRanges | None = None,
+        shared_ranges: SharedRanges | None = None,
     ) -> None:
         self.sip, self.cube, self.pe = sip, cube, pe
         self._fmt = fmt
-        self._known = known or KnownRanges()
+        self._shared_ranges = shared_ranges or SharedRanges()
         self._tensors: list[TensorMapping] = []
-        # Sorted by address; the starts are apart so that bisection compares integers.
+        # Sorted by address. The starts are a separate list, so bisection compares integers.
         self._starts: list[int] = []
         self._ranges: list[MappedRange] = []
 
     @property
     def mappings(self) -> tuple[TensorMapping, ...]:
-        """The tensors that are mapped, by address."""
+        """The mapped tensors, in the order of addresses."""
         return tuple(self._tensors)
 
     def map(self, mapping: TensorMapping) -> None:
-        """Make a tensor visible: each of its parts at the nearest copy.
+        """Map each part of a tensor to its nearest copy.
 
-        The nearest is the PE's own copy, else the one of the lowest PE in its cube, else of the lowest PE of the
-        lowest cube that holds it. InputError for a VA range that is mapped already, and for shards that overlap
-        without being copies or lie outside the tensor.
+        The nearest copy is that of this PE, else of the lowest PE in the same cube. If that cube has no copy, it is the
+        copy of the lowest PE in the lowest cube with one. Raises InputError for a VA range that is mapped already, and
+        for shards that overlap without being copies or are outside the tensor.
         """
         at = bisect_left(self._tensors, mapping.va_base, key=_va_base)
         for other in self._tensors[max(at - 1, 0) : at + 1]:
@@ -94,7 +94,7 @@ class PeMMU:
         self._ranges[first:first] = ranges
 
     def unmap(self, va_base: int) -> None:
-        """Forget the tensor at ``va_base``; AddressFaultError when none begins there."""
+        """Unmap the tensor at ``va_base``. Raises AddressFaultError if no tensor begins there."""
         at = bisect_left(self._tensors, va_base, key=_va_base)
         if at == len(self._tensors) or self._tensors[at].va_base != va_base:
             raise AddressFaultError(f"{self._where()}: no tensor is mapped at VA {va_base:#x}")
@@ -104,62 +104,62 @@ class PeMMU:
 
     def translate(self, va: int) -> PhysAddr:
         """Return the physical address of the byte at ``va``. Raises as ``segments`` does."""
-        found = self._range_at(va, 1)
-        return found.at(va, self._fmt)
+        mapped = self._range_at(va, 1)
+        return mapped.at(va, self._fmt)
 
     def segments(self, va: int, nbytes: int) -> tuple[tuple[PhysAddr, int], ...]:
-        """Return address and bytes of each stretch of the ``nbytes`` at ``va``, in the order of the access.
+        """Return the address and the bytes of each contiguous part of the ``nbytes`` at ``va``, in order.
 
-        Raises AddressFaultError with the PE, the VA, the nearest tensor and by how many bytes the access is out of it.
+        Raises AddressFaultError with the PE, the VA, the nearest tensor, and the distance of the access to that tensor.
         """
-        found = self._range_at(va, nbytes)
-        first = found.at(va, self._fmt)
-        if va + nbytes <= found.end:
+        mapped = self._range_at(va, nbytes)
+        first = mapped.at(va, self._fmt)
+        if va + nbytes <= mapped.end:
             return ((first, nbytes),)
-        return ((first, found.end - va), *self._rest(found.end, va + nbytes))
+        return ((first, mapped.end - va), *self._segments_between(mapped.end, va + nbytes))
 
     def physical(self, va: int, nbytes: int) -> tuple[tuple[int, int], ...]:
         """Return ``segments`` with encoded addresses."""
         at = bisect_right(self._starts, va) - 1
         if at >= 0 < nbytes:
-            found = self._ranges[at]
-            if va + nbytes <= found.end:
-                return ((found.pa + va - found.start, nbytes),)
+            mapped = self._ranges[at]
+            if va + nbytes <= mapped.end:
+                return ((mapped.pa + va - mapped.start, nbytes),)
         return tuple([(pa.encode(), length) for pa, length in self.segments(va, nbytes)])
 
-    def _rest(self, va: int, end: int) -> list[tuple[PhysAddr, int]]:
+    def _segments_between(self, va: int, end: int) -> list[tuple[PhysAddr, int]]:
         parts = []
         while va < end:
-            found = self._range_at(va, end - va)
-            parts.append((found.at(va, self._fmt), min(found.end, end) - va))
-            va = found.end
+            mapped = self._range_at(va, end - va)
+            parts.append((mapped.at(va, self._fmt), min(mapped.end, end) - va))
+            va = mapped.end
         return parts
 
     def _range_at(self, va: int, nbytes: int) -> MappedRange:
         at = bisect_right(self._starts, va) - 1
         if at < 0 or nbytes <= 0:
             raise self._fault(va, nbytes)
-        found = self._ranges[at]
-        if va >= found.end or va + nbytes > found.tensor_end:
+        mapped = self._ranges[at]
+        if va >= mapped.end or va + nbytes > mapped.tensor_end:
             raise self._fault(va, nbytes)
-        return found
+        return mapped
 
     def _nearest_ranges(self, mapping: TensorMapping) -> list[MappedRange]:
-        known = self._known.of(mapping)
-        if known is not None:
-            return known
+        cached = self._shared_ranges.of(mapping)
+        if cached is not None:
+            return cached
         copies: dict[int, list[MappedShard]] = {}
         for shard in mapping.shards:
             copies.setdefault(shard.offset_bytes, []).append(shard)
         base, end, covered = mapping.va_base, mapping.va_end, 0
         ranges = []
-        for offset, held in sorted(copies.items()):
-            shard = held[0] if len(held) == 1 else self._nearest(mapping, held)
+        for offset, same_part in sorted(copies.items()):
+            shard = same_part[0] if len(same_part) == 1 else self._nearest(mapping, same_part)
             self._check_extent(mapping, shard, covered)
             covered = offset + shard.nbytes
             ranges.append(MappedRange(base + offset, base + covered, shard.pa, end))
         if len(copies) == len(mapping.shards):
-            self._known.keep(mapping, ranges)
+            self._shared_ranges.store(mapping, ranges)
         return ranges
 
     def _nearest(self, mapping: TensorMapping, copies: list[MappedShard]) -> MappedShard:
@@ -183,9 +183,9 @@ class PeMMU:
         if nbytes <= 0:
             return AddressFaultError(f"{access}: an access has at least 1")
         if not self._tensors:
-            return AddressFaultError(f"{access} is not mapped; no tensor is")
-        near = min(self._tensors, key=lambda tensor: max(tensor.va_base - va, va + 1 - tensor.va_end))
-        return AddressFaultError(f"{access} is not mapped: it {_miss(va, nbytes, near)} {_place(near)}")
+            return AddressFaultError(f"{access} is not mapped; no tensor is mapped")
+        nearest = min(self._tensors, key=lambda tensor: max(tensor.va_base - va, va + 1 - tensor.va_end))
+        return AddressFaultError(f"{access} is not mapped: it {_miss(va, nbytes, nearest)} {_place(nearest)}")
 
     def _where(self) -> str:
         return pe_part(self.sip, self.cube, self.pe, "pe_mmu")
@@ -199,35 +199,32 @@ def _place(tensor: TensorMapping) -> str:
     return f"tensor {tensor.name!r} ({tensor.va_base:#x}..{tensor.va_end:#x}, {tensor.nbytes} bytes)"
 
 
-def _miss(va: int, nbytes: int, near: TensorMapping) -> str:
-    """Describe how an access misses a tensor, and by how many bytes."""
-    if va < near.va_base:
-        return f"starts {near.va_base - va} bytes before"
-    if va >= near.va_end:
-        return f"starts {va - near.va_end} and ends {va + nbytes - near.va_end} bytes past the end of"
-    if va + nbytes > near.va_end:
-        return f"runs {va + nbytes - near.va_end} bytes past the end of"
+def _miss(va: int, nbytes: int, tensor: TensorMapping) -> str:
+    """Return words for the way in which an access misses a tensor, and the number of bytes."""
+    if va < tensor.va_base:
+        return f"starts {tensor.va_base - va} bytes before"
+    if va >= tensor.va_end:
+        return f"starts {va - tensor.va_end} and ends {va + nbytes - tensor.va_end} bytes past the end of"
+    if va + nbytes > tensor.va_end:
+        return f"runs {va + nbytes - tensor.va_end} bytes past the end of"
     return "touches a part without a shard of"
 
 
 class Tlb:
-    """A TLB of at most ``entries`` pages, by number; a new page replaces the one that was used longest ago.
-
-    ``hits`` and ``misses`` count look-ups.
-    """
+    """A TLB of at most ``entries`` page numbers, with LRU replacement; ``hits`` and ``misses`` count look-ups."""
 
     __slots__ = ("_entries", "_pages", "hits", "misses")
 
     def __init__(self, entries: int) -> None:
         self._entries = entries
-        self._pages: dict[int, None] = {}  # the one that was used longest ago first
+        self._pages: dict[int, None] = {}  # least recently used first
         self.hits = self.misses = 0
 
     def look_up(self, page: int) -> bool:
-        """Return True when ``page`` is there; put it there otherwise."""
+        """Return True on a hit; on a miss, add ``page`` and return False."""
         pages = self._pages
-        found = page in pages
-        if found:
+        hit = page in pages
+        if hit:
             self.hits += 1
             del pages[page]
         else:
@@ -235,8 +232,8 @@ class Tlb:
             if len(pages) == self._entries:
                 del pages[next(iter(pages))]
         pages[page] = None
-        return found
+        return hit
 
     def clear(self) -> None:
-        """Forget all pages."""
+        """Remove all pages."""
         self._pages.clear()

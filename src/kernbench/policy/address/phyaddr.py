@@ -1,4 +1,4 @@
-"""Physical addresses: a part of a cube, and a byte of it."""
+"""Physical addresses: a component of a cube and a byte offset in it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ _LOCAL_MASK = LOCAL.limit - 1
 @total_ordering
 @value(eq=False, repr=False)
 class PhysAddr:
-    """One byte of the machine, in the narrow or the wide format: made by the factories or by ``decode``.
+    """The address of a byte of the machine, in the narrow or the wide format, created by a factory or by ``decode``.
 
-    Equal when the encoded values and the formats are, ordered by encoded value. The factories take ids, an offset in
-    bytes and the format; a field that does not fit raises PhysAddrError with its name and range.
+    Addresses are equal if their encoded values and formats are equal; they are ordered by encoded value. The factories
+    take ids, an offset in bytes and the format. They raise PhysAddrError, with name and range, for a field that does
+    not fit.
     """
 
     value: int
@@ -47,7 +48,7 @@ class PhysAddr:
 
     @staticmethod
     def decode(value: int, fmt: AddressFormat = _NARROW) -> PhysAddr:
-        """Return the address that ``value`` encodes; PhysAddrError for a value too wide or in a reserved range."""
+        """Return the address that ``value`` encodes. Raises PhysAddrError if it is too wide or in a reserved range."""
         value = index(value)
         if not 0 <= value < fmt.limit:
             raise PhysAddrError(f"address {value:#x} is outside 0..{fmt.limit - 1:#x} ({fmt.value}, {fmt.bits} bits)")
@@ -78,21 +79,21 @@ class PhysAddr:
 
     @property
     def component(self) -> AddressOwner:
-        """The part: ``hbm``, ``sram``, ``m_cpu``, or a PE's ``tcm``, ``ipcq``, ``scratchpad``, ``regfile``, ``csr``."""
+        """``hbm``, ``sram``, ``m_cpu``, or a PE's ``tcm``, ``ipcq``, ``scratchpad``, ``regfile``, ``csr``."""
         return self.region.component
 
     @property
     def pe_id(self) -> int | None:
-        """The PE in its cube; None for HBM, SRAM and M_CPU, which belong to the cube."""
+        """The number of the PE in its cube; None for HBM, SRAM and M_CPU, which belong to the cube."""
         return self.region.pe_id
 
     @property
     def ext(self) -> int:
-        """The extension bit: decoding keeps it, the factories leave it 0."""
+        """The extension bit: decoding preserves it, the factories set it to 0."""
         return self.region.ext
 
     def offset_by(self, nbytes: int) -> PhysAddr:
-        """Return the address ``nbytes`` further on in the same part; PhysAddrError when that leaves the part."""
+        """Return the address ``nbytes`` further on. Raises PhysAddrError if that is outside the component."""
         offset = self.component_offset + nbytes
         if not 0 <= offset < self.region.size:
             self.region.check(offset)
@@ -113,7 +114,7 @@ class PhysAddr:
         slice_size_bytes: int,
         fmt: AddressFormat = _NARROW,
     ) -> PhysAddr:
-        """Return byte ``pe_local_hbm_offset`` of a PE's HBM slice: slices of ``slice_size_bytes`` lie in PE order."""
+        """Return the address of a byte of a PE's HBM slice; slices of ``slice_size_bytes`` follow in PE order."""
         PE_ID.check(pe_id, f"{fmt.value} address")
         if not 0 <= pe_local_hbm_offset < slice_size_bytes:
             text = f"pe_local_hbm_offset={pe_local_hbm_offset:#x} is outside 0..{slice_size_bytes - 1:#x} (the slice)"
@@ -139,7 +140,7 @@ class PhysAddr:
     def pe_scratchpad_addr(
         rack_id: int, sip_id: int, cube_id: int, pe_id: int, scratchpad_offset: int, fmt: AddressFormat = _NARROW
     ) -> PhysAddr:
-        """Return byte ``scratchpad_offset`` of a PE's scratchpad, on machines that have one beside the TCM."""
+        """Return the address of byte ``scratchpad_offset`` of a PE's scratchpad, on machines with extra memories."""
         return _make(_pe_part(AddressOwner.SCRATCHPAD, pe_id, fmt), rack_id, sip_id, cube_id, scratchpad_offset, fmt)
 
     @staticmethod
@@ -153,7 +154,7 @@ class PhysAddr:
     def pe_csr_addr(
         rack_id: int, sip_id: int, cube_id: int, pe_id: int, csr_offset: int, fmt: AddressFormat = _NARROW
     ) -> PhysAddr:
-        """Return byte ``csr_offset`` of a PE's status and performance counters."""
+        """Return the address of byte ``csr_offset`` of a PE's status and performance counters."""
         return _make(_pe_part(AddressOwner.CSR, pe_id, fmt), rack_id, sip_id, cube_id, csr_offset, fmt)
 
     @staticmethod
@@ -167,7 +168,7 @@ class PhysAddr:
     def m_cpu_addr(
         rack_id: int, sip_id: int, cube_id: int, m_cpu_offset: int = 0, fmt: AddressFormat = _NARROW
     ) -> PhysAddr:
-        """Return byte ``m_cpu_offset`` of the addresses of a cube's M_CPU."""
+        """Return the address of byte ``m_cpu_offset`` of a cube's M_CPU."""
         return _make(M_CPU_REGION, rack_id, sip_id, cube_id, m_cpu_offset, fmt)
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""Virtual address space: every tensor has one contiguous range of it."""
+"""The allocator of virtual addresses: every tensor has one contiguous range."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ DEFAULT_PAGE_BYTES = 4096
 
 
 class VirtualAllocator:
-    """Hands out ``va_size`` bytes from ``va_base``: an allocation has whole pages of ``page_size`` bytes to itself.
+    """An allocator of ``va_size`` bytes from ``va_base``, in complete pages of ``page_size`` bytes.
 
-    InputError for a page of no bytes and for a base or a size that is not a multiple of it.
+    Two allocations never share a page. Raises InputError unless ``page_size`` is positive and divides ``va_base`` and
+    ``va_size``.
     """
 
     def __init__(
@@ -31,28 +32,28 @@ class VirtualAllocator:
 
     @classmethod
     def for_machine(cls, cfg: AddressConfig, page_size: int = DEFAULT_PAGE_BYTES) -> VirtualAllocator:
-        """Make an allocator that has room for every byte that the machine can hold."""
+        """Return an allocator with room for all bytes that fit into the machine."""
         return cls(va_size=va_size(cfg, page_size), page_size=page_size)
 
     @property
     def space(self) -> FreeList:
-        """The free list, for what is free and what is live."""
+        """The free list, with all free ranges and live allocations."""
         return self._space
 
     def alloc(self, nbytes: int) -> int:
         """Return the first VA of a range of ``nbytes``.
 
-        AllocationError for a size below one byte and when no range is left.
+        Raises AllocationError for a size below one byte, and if no range is left.
         """
         return self._space.alloc(nbytes)
 
     def free(self, va: int, nbytes: int) -> None:
-        """Give a range back; AllocationError for a double or a foreign free."""
+        """Free a range. Raises AllocationError for a double free, or for a range that was not allocated here."""
         self._space.free(va, nbytes)
 
 
 def va_size(cfg: AddressConfig, page_size: int = DEFAULT_PAGE_BYTES) -> int:
-    """Return bytes of virtual space for all HBM and TCM of the machine: whole pages, at least the default."""
+    """Return the bytes of virtual space for all HBM and TCM of the machine, in complete pages, at least the default."""
     per_cube = cfg.hbm_bytes_per_cube + cfg.pes_per_cube * cfg.tcm_bytes_per_pe
     nbytes = max(DEFAULT_VA_SIZE, cfg.sip_count * cfg.cubes_per_sip * per_cube)
     return -(-nbytes // page_size) * page_size

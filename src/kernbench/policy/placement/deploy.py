@@ -1,4 +1,4 @@
-"""Memory for a tensor: a physical allocation for every shard and one virtual range for all of it."""
+"""Memory for a tensor: a physical allocation for every shard and one virtual range for the tensor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEM_KINDS = ("hbm", "tcm")
 
 @value(kw_only=True)
 class Deployment:
-    """A tensor of ``nbytes`` in memory of ``mem_kind``; ``va_base`` is None when no virtual range was asked for.
+    """A tensor of ``nbytes`` in memory of ``mem_kind``; ``va_base`` is None without a virtual range.
 
     ``shards`` are in (cube, pe, offset) order.
     """
@@ -33,7 +33,7 @@ class Deployment:
     shards: tuple[MappedShard, ...]
 
     def mapping(self) -> TensorMapping:
-        """Return the mapping for the MMUs; InputError without a virtual range."""
+        """Return the mapping for the MMUs. Raises InputError without a virtual range."""
         if self.va_base is None:
             raise InputError(f"tensor {self.name!r} was deployed without virtual addresses")
         return TensorMapping(name=self.name, va_base=self.va_base, nbytes=self.nbytes, shards=self.shards)
@@ -50,8 +50,8 @@ def deploy_tensor(
 ) -> Deployment:
     """Allocate the shards of ``placement``, each from the allocator of its (sip, cube, pe), and a virtual range.
 
-    Installs no mapping. AllocationError when a memory is full, InputError for another ``mem_kind``, a PE without an
-    allocator or a placement that is not of this shape and dtype; what was allocated before an error is free again.
+    The function installs no mapping. Raises AllocationError if a memory is full, and InputError for another
+    ``mem_kind``, a PE without an allocator, or a placement of another shape or dtype. An error frees all allocations.
     """
     nbytes = prod(shape) * dtype_of(dtype).itemsize
     _check(name, nbytes, placement, allocators, mem_kind)
@@ -69,7 +69,7 @@ def deploy_tensor(
 def release_deployment(
     deployment: Deployment, allocators: Allocators, va_allocator: VirtualAllocator | None = None
 ) -> None:
-    """Give back all that ``deploy_tensor`` allocated; AllocationError when it was given back before."""
+    """Free all allocations of ``deploy_tensor``. Raises AllocationError if they were freed before."""
     if deployment.va_base is not None and va_allocator is not None:
         va_allocator.free(deployment.va_base, deployment.nbytes)
     for shard in deployment.shards:

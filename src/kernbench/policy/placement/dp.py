@@ -1,4 +1,4 @@
-"""The spread of a tensor over the cubes and PEs of one SIP."""
+"""The placement of a tensor on the cubes and PEs of a SIP."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ _CUTS: dict[str, Callable[[Window, int], list[Window]]] = {
 
 @value
 class DPPolicy:
-    """``replicate``, ``column_wise`` (the last axis, K) or ``row_wise`` (the first, M): over cubes, then PEs inside.
+    """The placement policy of a tensor: the split over cubes, then over the PEs of each cube.
 
-    ``num_pes`` and ``num_cubes`` take the first ones; None takes all. PlacementError for another name or a count
-    below 1.
+    A split is ``replicate``, ``column_wise`` (the last axis, K) or ``row_wise`` (the first axis, M). ``num_cubes`` and
+    ``num_pes`` limit the placement to the first cubes and PEs; None uses all. Raises PlacementError for another name or
+    a count below 1.
     """
 
     cube: str = "replicate"
@@ -48,10 +49,10 @@ class DPPolicy:
                 raise PlacementError(f"{axis}={name!r} is no placement; there are: {', '.join(_CUTS)}")
         for axis, count in (("num_cubes", self.num_cubes), ("num_pes", self.num_pes)):
             if count is not None and count < 1:
-                raise PlacementError(f"{axis}={count}: a tensor lies on at least 1")
+                raise PlacementError(f"{axis}={count}: a tensor needs at least 1")
 
 
-# Where a tensor lies that was made without a policy.
+# The placement of a tensor without a policy.
 SINGLE_PE = DPPolicy(num_pes=1, num_cubes=1)
 
 
@@ -59,7 +60,7 @@ SINGLE_PE = DPPolicy(num_pes=1, num_cubes=1)
 class ShardSpec:
     """A PE's part of a tensor: bytes ``offset_bytes .. offset_bytes + nbytes`` of the tensor's virtual range.
 
-    Copies of one part have the same offset.
+    Copies of a part have the same offset.
     """
 
     sip: int
@@ -71,7 +72,7 @@ class ShardSpec:
 
 @value
 class LocalShard:
-    """A part of a tensor that lies in one cube: its PE there, its bytes and the window of the tensor it holds."""
+    """A part of a tensor in a cube: its PE, its bytes, and the window of the tensor that it contains."""
 
     local_pe: int
     offset_bytes: int
@@ -88,8 +89,8 @@ def resolve_dp_policy(
 ) -> list[ShardSpec]:
     """Return the shards of a tensor on a SIP of ``num_cubes`` cubes of ``num_pe`` PEs, by cube, then PE.
 
-    A PE whose part is empty has no shard: an axis may have fewer elements than parts. PlacementError when the policy
-    takes more cubes or PEs than there are, or splits a tensor without axes.
+    A PE whose part is empty has no shard: an axis may have fewer elements than parts. ``itemsize`` is in bytes. Raises
+    PlacementError if the policy needs more cubes or PEs than exist, or splits a tensor without axes.
     """
     placed = place_windows(
         policy, shape=shape, itemsize=itemsize, num_pe=num_pe, num_cubes=num_cubes, target_sip=target_sip
@@ -100,7 +101,7 @@ def resolve_dp_policy(
 def place_windows(
     policy: DPPolicy, *, shape: tuple[int, ...], itemsize: int, num_pe: int, num_cubes: int = 1, target_sip: int
 ) -> list[tuple[ShardSpec, Window]]:
-    """Resolve a policy as ``resolve_dp_policy`` does, with the window that each shard holds, row-major on its own."""
+    """Return the shards as ``resolve_dp_policy`` does, each with its window of the tensor; a shard is row-major."""
     cubes = _first_of("num_cubes", policy.num_cubes, num_cubes)
     pes = _first_of("num_pes", policy.num_pes, num_pe)
     placed = [
@@ -116,14 +117,14 @@ def place_windows(
     ]
 
 
-def _first_of(name: str, wanted: int | None, there: int) -> int:
-    if wanted is not None and wanted > there:
-        raise PlacementError(f"{name}={wanted}: there are {there}")
-    return there if wanted is None else wanted
+def _first_of(name: str, wanted: int | None, available: int) -> int:
+    if wanted is not None and wanted > available:
+        raise PlacementError(f"{name}={wanted}: there are {available}")
+    return available if wanted is None else wanted
 
 
 def _offsets(windows: Iterable[Window], itemsize: int) -> Iterator[int]:
-    """Yield the offset of each window when distinct ones follow each other in order of first appearance."""
+    """Yield the offset of each window; distinct windows are stored in order of first appearance."""
     begins: dict[Window, int] = {}
     end = 0
     for window in windows:
@@ -134,29 +135,29 @@ def _offsets(windows: Iterable[Window], itemsize: int) -> Iterator[int]:
 
 
 def column_wise(shape: tuple[int, ...], itemsize: int, num_pe: int) -> list[LocalShard]:
-    """Give each PE a part of the last axis, as far as there are elements."""
+    """Return shards that split the last axis over the PEs; PEs without elements have no shard."""
     return _by_pe(_CUTS["column_wise"](Window.whole(tuple(shape)), num_pe), itemsize)
 
 
 def row_wise(shape: tuple[int, ...], itemsize: int, num_pe: int) -> list[LocalShard]:
-    """Give each PE a part of the first axis, as far as there are elements."""
+    """Return shards that split the first axis over the PEs; PEs without elements have no shard."""
     return _by_pe(_CUTS["row_wise"](Window.whole(tuple(shape)), num_pe), itemsize)
 
 
 def replicate(shape: tuple[int, ...], itemsize: int, num_pe: int) -> list[LocalShard]:
-    """Give each PE all of the tensor."""
+    """Return shards that give each PE the complete tensor."""
     return _by_pe(_CUTS["replicate"](Window.whole(tuple(shape)), num_pe), itemsize)
 
 
 def tiled_column_major(
     shape: tuple[int, ...], itemsize: int, num_pe: int, tile_m: int, tile_k: int
 ) -> list[LocalShard]:
-    """Deal the tiles of a matrix to the PEs in turn down the columns; one shard a tile, in that order."""
+    """Return one shard for each tile of a matrix, assigned round-robin to the PEs, down the columns."""
     return _deal(tiles(tuple(shape), tile_m, tile_k, column_major=True), itemsize, num_pe)
 
 
 def tiled_row_major(shape: tuple[int, ...], itemsize: int, num_pe: int, tile_m: int, tile_k: int) -> list[LocalShard]:
-    """Deal the tiles of a matrix to the PEs in turn along the rows; one shard a tile, in that order."""
+    """Return one shard for each tile of a matrix, assigned round-robin to the PEs, along the rows."""
     return _deal(tiles(tuple(shape), tile_m, tile_k, column_major=False), itemsize, num_pe)
 
 
@@ -165,7 +166,7 @@ def _by_pe(windows: list[Window], itemsize: int) -> list[LocalShard]:
 
 
 def _deal(windows: list[Window], itemsize: int, num_pe: int) -> list[LocalShard]:
-    windows = [window for window in windows if window.size]  # what is empty comes last
+    windows = [window for window in windows if window.size]  # empty windows come last
     offsets = _offsets(windows, itemsize)
     return [
         LocalShard(at % num_pe, offset, window.size * itemsize, window)

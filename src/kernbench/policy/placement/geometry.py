@@ -1,4 +1,4 @@
-"""Windows: boxes of indices in a tensor, and how one is cut into parts."""
+"""Windows: boxes of indices in a tensor, with functions that cut a window into parts."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ Index: TypeAlias = tuple[int, ...]
 
 
 class PlacementError(InputError, ValueError):
-    """A tensor that cannot be placed as asked: a bad policy, no axis to split, too few PEs."""
+    """A tensor that cannot be placed as requested: an invalid policy, no axis to split, or too few PEs."""
 
 
 @value
 class Window:
-    """Indices ``start .. stop`` of every axis; a tensor without axes has one window, without bounds."""
+    """A box of indices: ``start .. stop`` of every axis. A tensor without axes has a single window without bounds."""
 
     bounds: tuple[tuple[int, int], ...]
 
     @classmethod
     def whole(cls, shape: tuple[int, ...]) -> Window:
-        """Return the window of all of a tensor of ``shape``."""
+        """Return the window of a complete tensor of ``shape``."""
         return cls(tuple((0, extent) for extent in shape))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Elements along each axis."""
+        """The number of elements along each axis."""
         return tuple(stop - start for start, stop in self.bounds)
 
     @property
     def size(self) -> int:
-        """Elements in all."""
+        """The number of elements."""
         return prod(self.shape)
 
     @property
@@ -43,44 +43,47 @@ class Window:
         return tuple(slice(start, stop) for start, stop in self.bounds)
 
     def along(self, axis: int, start: int, stop: int) -> Window:
-        """Return the same window with other bounds on one axis."""
+        """Return the window with bounds ``start .. stop`` on ``axis``."""
         return Window((*self.bounds[:axis], (start, stop), *self.bounds[axis + 1 :]))
 
     def meet(self, other: Window) -> Window | None:
-        """Return the window of the elements in both; None when they share none."""
+        """Return the window of the elements in both windows, or None if they share no element."""
         both: list[tuple[int, int]] = []
         for (a, b), (c, d) in zip(self.bounds, other.bounds, strict=True):
             start, stop = a if a > c else c, b if b < d else d
-            if start >= stop:  # so of most pairs of shards
+            if start >= stop:  # true for most pairs of shards
                 return None
             both.append((start, stop))
         return Window(tuple(both))
 
     def within(self, outer: Window) -> Window:
-        """Return the same elements, counted from the first corner of ``outer``."""
+        """Return the window with indices counted from the first corner of ``outer``."""
         moved = ((a - c, b - c) for (a, b), (c, _) in zip(self.bounds, outer.bounds, strict=True))
         return Window(tuple(moved))
 
     def inward(self, index: Index) -> Index:
-        """Convert an index of the tensor to one that counts from this window's first corner."""
+        """Convert an index of the tensor to an index counted from this window's first corner."""
         return tuple(at - start for at, (start, _) in zip(index, self.bounds, strict=True))
 
     def outward(self, index: Index) -> Index:
-        """Convert an index that counts from this window's first corner to one of the tensor."""
+        """Convert an index counted from this window's first corner to an index of the tensor."""
         return tuple(at + start for at, (start, _) in zip(index, self.bounds, strict=True))
 
 
 def even_parts(start: int, stop: int, parts: int) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of ``parts`` neighbours; where they cannot be equal the first ``remainder`` have one more."""
-    each, more = divmod(stop - start, parts)
+    """Yield the bounds of ``parts`` adjacent parts; the first ``remainder`` parts have one more element."""
+    length, more = divmod(stop - start, parts)
     for part in range(parts):
-        end = start + each + (part < more)
+        end = start + length + (part < more)
         yield start, end
         start = end
 
 
 def split_window(window: Window, axis: int, parts: int) -> list[Window]:
-    """Cut a window into ``parts`` along ``axis`` (0 or -1); the last ones hold nothing where it is too short."""
+    """Cut a window into ``parts`` along ``axis`` (0 or -1); the last parts are empty if the axis is too short.
+
+    Raises PlacementError for a tensor without axes.
+    """
     rank = len(window.bounds)
     if rank == 0:
         raise PlacementError(f"a tensor without axes cannot be split into {parts} parts; replicate it")
@@ -89,9 +92,9 @@ def split_window(window: Window, axis: int, parts: int) -> list[Window]:
 
 
 def tiles(shape: tuple[int, ...], tile_m: int, tile_k: int, *, column_major: bool) -> list[Window]:
-    """Return the ``tile_m`` x ``tile_k`` tiles of a matrix, row-major or column-major; those at the edge are partial.
+    """Return the ``tile_m`` x ``tile_k`` tiles of a matrix, row-major or column-major; tiles at the edge are partial.
 
-    PlacementError for anything but a matrix and for tiles without elements.
+    Raises PlacementError for anything but a matrix and for tiles without elements.
     """
     if len(shape) != 2:
         raise PlacementError(f"tiles need a matrix, not shape {shape}")

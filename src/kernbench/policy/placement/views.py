@@ -1,8 +1,8 @@
-"""The geometry between a tensor and its shards, and NumPy indices on a tensor that lies in shards.
+"""The geometry between a tensor and its shards, and NumPy indices on a tensor in shards.
 
-Taking arrays apart and putting them together; who holds an index; the window to fetch for a NumPy index, and what is
-left to do on it. A shard holds its window row-major on its own; its bytes are those of ``array[view.index]`` made
-contiguous.
+The file splits arrays into shards and assembles them, and finds the shards of a window. For a NumPy index it returns
+the window to fetch and the index that remains on it. A shard stores its window row-major: its bytes are those of
+``array[view.index]``, made contiguous.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernbench.policy.placement.geometry import Window
 
 @value
 class ShardView:
-    """A shard and the window of the tensor that it holds."""
+    """A shard and its window of the tensor."""
 
     spec: ShardSpec
     window: Window
@@ -34,7 +34,7 @@ class ShardView:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shard's own shape."""
+        """The shape of the shard."""
         return self.window.shape
 
 
@@ -47,7 +47,7 @@ class WindowPiece:
     target: Window
 
     def span(self, itemsize: int) -> tuple[int, int]:
-        """Return offset in the shard and length, in bytes, of the shortest stretch that holds the piece."""
+        """Return the offset in the shard and the length, in bytes, of the shortest byte range that holds the piece."""
         first = last = 0
         for extent, (start, stop) in zip(self.view.shape, self.source.bounds, strict=True):
             first, last = first * extent + start, last * extent + stop - 1
@@ -57,7 +57,7 @@ class WindowPiece:
 def shard_views(
     policy: DPPolicy, *, shape: tuple[int, ...], itemsize: int, num_pe: int, num_cubes: int = 1, target_sip: int
 ) -> tuple[ShardView, ...]:
-    """Resolve a policy as ``resolve_dp_policy`` does, with each shard's window; the same order, the same errors."""
+    """Return the shards as ``resolve_dp_policy`` does, with windows, in the same order and with the same errors."""
     placed = place_windows(
         policy, shape=shape, itemsize=itemsize, num_pe=num_pe, num_cubes=num_cubes, target_sip=target_sip
     )
@@ -65,7 +65,7 @@ def shard_views(
 
 
 def first_copies(views: Iterable[ShardView]) -> tuple[ShardView, ...]:
-    """Return the first copy of each part: together they hold every element once."""
+    """Return the first copy of each part; together these contain every element once."""
     first: dict[int, ShardView] = {}
     for view in views:
         first.setdefault(view.spec.offset_bytes, view)
@@ -73,37 +73,37 @@ def first_copies(views: Iterable[ShardView]) -> tuple[ShardView, ...]:
 
 
 def split_array(array: Array, views: Iterable[ShardView]) -> list[Array]:
-    """Return the contiguous array that each shard holds of ``array``, in the order of ``views``."""
+    """Return the part of ``array`` for each shard as a contiguous array, in the order of ``views``."""
     return [np.array(array[view.index], order="C", copy=True) for view in views]
 
 
 def assemble(
     shape: tuple[int, ...], dtype: npt.DTypeLike, views: Sequence[ShardView], arrays: Sequence[Array]
 ) -> Array:
-    """Assemble the tensor of ``shape`` whose shards ``views`` hold ``arrays`` (any shape of the right size).
+    """Return the tensor of ``shape`` whose shards ``views`` contain ``arrays``, each of any shape of the right size.
 
-    ``views`` may be all shards or the first copies; of several copies the first counts. PlacementError when the
-    shards do not hold every element.
+    ``views`` are all shards or the first copies. If there are several copies, the first one counts. Raises
+    PlacementError if the shards do not contain every element.
     """
-    whole = np.empty(shape, dtype)
+    tensor = np.empty(shape, dtype)
     parts = first_copies(views)
-    held = sum(view.window.size for view in parts)
-    if held != whole.size:
-        raise PlacementError(f"the shards hold {held} elements, a tensor of shape {tuple(shape)} has {whole.size}")
-    # Backwards, so that the first of several copies is the last to be written.
+    covered = sum(view.window.size for view in parts)
+    if covered != tensor.size:
+        raise PlacementError(f"the shards hold {covered} elements, a tensor of shape {tuple(shape)} has {tensor.size}")
+    # Reversed, so the first of several copies is written last.
     for view, array in zip(reversed(views), reversed(arrays), strict=True):
-        whole[view.index] = array.reshape(view.shape)
-    return whole
+        tensor[view.index] = array.reshape(view.shape)
+    return tensor
 
 
 def pieces(views: Iterable[ShardView], window: Window) -> tuple[WindowPiece, ...]:
-    """Return the parts of ``window`` that shards hold; copies count, shards that have nothing of it do not."""
-    found = []
+    """Return the pieces of ``window`` in all shards that overlap with it, copies included."""
+    overlaps = []
     for view in views:
         both = view.window.meet(window)
         if both is not None:
-            found.append(WindowPiece(view, both.within(view.window), both.within(window)))
-    return tuple(found)
+            overlaps.append(WindowPiece(view, both.within(view.window), both.within(window)))
+    return tuple(overlaps)
 
 
 AxisBounds = tuple[int, int]
@@ -111,9 +111,9 @@ AxisBounds = tuple[int, int]
 
 @value
 class Selection:
-    """``tensor[index]`` is ``fetched[rest]``, where ``fetched`` is what ``window`` holds.
+    """The window to fetch for an index: ``tensor[index]`` is ``fetched[rest]``, where ``fetched`` is that window.
 
-    ``dense``: every element of the window is selected once, so that storing to it need not fetch first.
+    ``dense``: the index selects every element of the window once, so a store need not fetch the window first.
     """
 
     window: Window
@@ -122,10 +122,10 @@ class Selection:
 
 
 def select(index: Any, shape: tuple[int, ...]) -> Selection:
-    """Return the smallest window that holds ``tensor[index]`` of a tensor of ``shape``, and the index that remains.
+    """Return the smallest window with all of ``tensor[index]`` for a tensor of ``shape``, and the remaining index.
 
-    Integers, slices with any step, ``...`` and None narrow the window; arrays and lists of indices take the whole
-    tensor. IndexError as NumPy raises it, also for an integer out of range.
+    Integers, slices with any step, ``...`` and None narrow the window. Arrays and lists of indices select the window of
+    the complete tensor. Raises IndexError as NumPy does, also for an integer out of range.
     """
     parts = index if isinstance(index, tuple) else (index,)
     if not all(_is_basic(part) for part in parts):
@@ -136,29 +136,29 @@ def select(index: Any, shape: tuple[int, ...]) -> Selection:
 
 def _basic(parts: tuple[Any, ...], shape: tuple[int, ...]) -> Selection:
     bounds: list[AxisBounds] = []
-    rest: list[Any] = []
+    remaining_index: list[Any] = []
     for part in parts:
         if part is None:
-            rest.append(None)
+            remaining_index.append(None)
             continue
         extent = shape[len(bounds)]
         bound, remaining = _slice(part, extent) if isinstance(part, slice) else _pick(part, extent)
         bounds.append(bound)
-        rest.append(remaining)
-    dense = all(not isinstance(part, slice) or part.step in {1, -1} for part in rest)
-    return Selection(Window(tuple(bounds)), tuple(rest), dense)
+        remaining_index.append(remaining)
+    dense = all(not isinstance(part, slice) or part.step in {1, -1} for part in remaining_index)
+    return Selection(Window(tuple(bounds)), tuple(remaining_index), dense)
 
 
 def _is_basic(part: object) -> bool:
     if isinstance(part, bool | np.bool_):
         return False
-    # An array of one integer is an index that NumPy treats as an array.
+    # NumPy treats an array of one integer as an array, not as an integer.
     integer = isinstance(part, SupportsIndex) and not isinstance(part, np.ndarray)
     return integer or part is None or part is Ellipsis or isinstance(part, slice)
 
 
 def _raise_as_numpy(parts: tuple[Any, ...], shape: tuple[int, ...]) -> None:
-    # A broadcast byte has the shape and no memory: NumPy itself judges the index.
+    # NumPy checks the index on a broadcast byte, which has the shape and needs no memory.
     np.broadcast_to(np.int8(0), shape)[parts]
 
 
@@ -179,5 +179,5 @@ def _slice(part: slice, extent: int) -> tuple[AxisBounds, slice]:
     if not chosen:
         return (0, 0), slice(0, 0, 1)
     low, high = min(chosen[0], chosen[-1]), max(chosen[0], chosen[-1])
-    # Counted from the window's own corner the first element chosen is at its start, or at its end going down.
+    # In the window, the first selected element is at the start, or at the end for a negative step.
     return (low, high + 1), slice(None, None, chosen.step)

@@ -1,18 +1,19 @@
-"""The way of every transaction through the machine, from the coordinates of its ends.
+"""The route of every transaction through the machine, from the coordinates of its ends.
 
-- Inside a cube: a part hangs on a router, directly or behind the xbar of its corner. Two parts of a corner meet at the
-  xbar. All other ways go over routers, X first, and from cube to cube over UCIe ports, X first as well.
-- To and from the IO chiplet: along the cube's own column (row) to the edge, the UCIe link there, ``io_noc``.
-- From SIP to SIP: over scale-up ports, by the fewest hops, through the ``io_noc`` of each SIP between; where no
-  scale-up link leads, through the PCIe endpoints and the switch.
+- Inside a cube: a component is linked to a router, directly or through the xbar of its corner. Routes between two
+  components of a corner use only the xbar. All other routes use routers, X first.
+- From cube to cube: over UCIe ports, X first.
+- To and from the IO chiplet: along the column (row) of the cube to the edge, the UCIe link there, ``io_noc``.
+- From SIP to SIP: over scale-up ports, by the fewest hops, through the ``io_noc`` of each SIP between. Without a path
+  of scale-up links: through the PCIe endpoints and the switch.
 - From the host: switch, PCIe endpoint, ``io_noc``.
 
-A part inside a PE that has no link of its own is reached through its PE's DMA. An extra part is reached over its
-links, by the one that makes the fewest hops, the first of several; no way between others leads through it.
+A component inside a PE without a link is reached through its PE's DMA. An extra part is reached over the link with the
+fewest hops, the first of several. Extra parts never relay routes between other components.
 
-A part in transit may choose another way than the planned one: ``RouteChoices`` gives those with the fewest hops. A hop
-counts the same wherever it is. Only links of the classes that the planned way uses are counted: no transfer from SIP to
-SIP leaves the scale-up links for PCIe, and none within a SIP takes the IO chiplet for a short cut.
+A component in transit may choose another route than the planned one: ``RouteChoices`` returns those with the fewest
+hops. All hops count the same. Only links of the classes on the planned route are used. Transfers from SIP to SIP
+therefore never leave the scale-up links for PCIe. Transfers within a SIP never cut through the IO chiplet.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ GridCell = tuple[int, int]
 
 
 class CubeRoutes:
-    """Routes between parts of cubes in the same SIP."""
+    """Routes between components of cubes in the same SIP."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -48,7 +49,7 @@ class CubeRoutes:
         self._beside |= {corner: corner_router(noc, corner) for corner in self._cube.pe_layout.corners}
 
     def between(self, src: Node, dst: Node) -> NodePath:
-        """Route from a part to another of the same SIP, both ends included."""
+        """Return the route between two components of cubes in the same SIP, both ends included."""
         sip, at = src.cube_coord
         _, end = dst.cube_coord
         if at == end:
@@ -56,19 +57,19 @@ class CubeRoutes:
         route: list[str] = []
         here = src
         cubes = list(xy_cells(self._mesh.xy(at), self._mesh.xy(end)))
-        for cell, beyond in pairwise(cubes):
-            side = side_towards(cell, beyond)
+        for cell, next_cell in pairwise(cubes):
+            side = side_towards(cell, next_cell)
             leave = self._graph.node(ucie_id(sip, self._mesh.index(*cell), side))
             route.extend(self._within(here, leave))
-            here = self._graph.node(ucie_id(sip, self._mesh.index(*beyond), OPPOSITE[side]))
+            here = self._graph.node(ucie_id(sip, self._mesh.index(*next_cell), OPPOSITE[side]))
         return (*route, *self._within(here, dst))
 
     def to_io(self, src: Node) -> NodePath:
-        """Route from a part along its own column (row) to the UCIe port that faces the IO chiplet."""
+        """Return the route from a component along its column (row) to the UCIe port that faces the IO chiplet."""
         return self.between(src, self._io_facing(src))
 
     def from_io(self, dst: Node) -> NodePath:
-        """Route from the UCIe port that faces the IO chiplet, in the part's own column (row), to the part."""
+        """Return the route to a component from the UCIe port in its column (row) that faces the IO chiplet."""
         return self.between(self._io_facing(dst), dst)
 
     def _io_facing(self, node: Node) -> Node:
@@ -77,7 +78,7 @@ class CubeRoutes:
         return self._graph.node(ucie_id(sip, self._edge_cubes[column_or_row], self._edge))
 
     def _within(self, src: Node, dst: Node) -> NodePath:
-        """Route from a part to another of the same cube, both ends included."""
+        """Return the route between two components of the same cube, both ends included."""
         if src.id == dst.id:
             return (src.id,)
         (up, first), (down, last) = self._stem(src), self._stem(dst)
@@ -90,7 +91,7 @@ class CubeRoutes:
         return tuple(dict.fromkeys((*up, *routers, *reversed(down))))
 
     def _stem(self, node: Node) -> tuple[NodePath, GridCell]:
-        """Return a part, with its xbar when it has one, and the router behind; of a router, itself."""
+        """Return the path of a component, with its xbar if it has one, and its router. A router is its own path."""
         if node.xy is not None:
             return (node.id,), node.xy
         corner = None
@@ -106,7 +107,7 @@ class CubeRoutes:
 
 
 def xy_cells(src: GridCell, dst: GridCell) -> Iterator[GridCell]:
-    """Yield every cell of the way over a grid, X first, both ends included."""
+    """Yield every cell of the route over a grid, X first, both ends included."""
     x, y = src
     yield x, y
     while x != dst[0]:
@@ -118,26 +119,26 @@ def xy_cells(src: GridCell, dst: GridCell) -> Iterator[GridCell]:
 
 
 def side_towards(src: GridCell, dst: GridCell) -> Side:
-    """Return the side on which a neighbouring cell lies."""
+    """Return the side of ``src`` that faces ``dst``, a cell of the same row or column."""
     if src[0] != dst[0]:
         return "E" if dst[0] > src[0] else "W"
     return "S" if dst[1] > src[1] else "N"
 
 
 class SipRoutes:
-    """Shortest ways in the directed graph of SIPs; links are listed by SIP and port, which is the order of ties."""
+    """Shortest routes in the directed graph of SIPs; ties go to the first link by SIP and port."""
 
     def __init__(self, sips: SipsSpec) -> None:
         self._sips = sips
         self._distances: dict[int, dict[int, int]] = {}
 
     def between(self, src: int, dst: int, via_port: str | None = None) -> tuple[FabricLink, ...] | None:
-        """Return the links from one SIP to another; None when no scale-up way leads there.
+        """Return the links from one SIP to another, or None if scale-up links do not lead there.
 
-        ``via_port`` asks to leave by the port on that side, which counts when it leads straight to ``dst``.
+        ``via_port`` requests the port on that side. The request is ignored unless that port leads directly to ``dst``.
         """
-        asked = (link for link in self._outgoing[src] if link.src.side == via_port and link.dst.sip == dst)
-        direct = next(asked, None) if via_port is not None else None
+        direct_links = (link for link in self._outgoing[src] if link.src.side == via_port and link.dst.sip == dst)
+        direct = next(direct_links, None) if via_port is not None else None
         if direct is not None:
             return (direct,)
         distance = self._distance_to(dst)
@@ -152,23 +153,23 @@ class SipRoutes:
 
     @cached_property
     def _outgoing(self) -> dict[int, list[FabricLink]]:
-        found: dict[int, list[FabricLink]] = {sip: [] for sip in range(self._sips.count)}
+        links_by_src: dict[int, list[FabricLink]] = {sip: [] for sip in range(self._sips.count)}
         for link in fabric_links(self._sips):
-            found[link.src.sip].append(link)
-        return found
+            links_by_src[link.src.sip].append(link)
+        return links_by_src
 
     @cached_property
     def _incoming(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {sip: [] for sip in range(self._sips.count)}
+        sources_by_dst: dict[int, list[int]] = {sip: [] for sip in range(self._sips.count)}
         for link in fabric_links(self._sips):
-            found[link.dst.sip].append(link.src.sip)
-        return found
+            sources_by_dst[link.dst.sip].append(link.src.sip)
+        return sources_by_dst
 
     def _distance_to(self, dst: int) -> dict[int, int]:
-        """Return hops to ``dst`` from every SIP that can reach it."""
-        known = self._distances.get(dst)
-        if known is not None:
-            return known
+        """Return the number of hops to ``dst`` from every SIP that can reach it."""
+        cached = self._distances.get(dst)
+        if cached is not None:
+            return cached
         distance, waiting = {dst: 0}, deque([dst])
         while waiting:
             sip = waiting.popleft()
@@ -181,7 +182,7 @@ class SipRoutes:
 
 
 class RoutePlanner:
-    """Plans routes of one machine; its user keeps them."""
+    """The planner of a machine's routes; callers cache the results."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -189,11 +190,11 @@ class RoutePlanner:
         self._sips = SipRoutes(graph.spec.system.sips)
 
     def route(self, src: str, dst: str, via_port: str | None = None) -> NodePath:
-        """Return node ids from ``src`` to ``dst``, both included; parts inside a PE are replaced by its DMA.
+        """Return node ids from ``src`` to ``dst``, both included; the DMA of a PE stands for components without links.
 
-        ``via_port`` ("E", "W", "N", "S") asks to leave the source's SIP by that scale-up port, which counts when it
-        leads straight to the SIP of ``dst``. Raises TransportError when there is no way, UnknownNameError for a
-        node that does not exist.
+        ``via_port`` ("E", "W", "N", "S") requests a scale-up port of the source's SIP. The request is ignored unless
+        that port leads directly to the SIP of ``dst``. Raises TransportError if there is no route, and UnknownNameError
+        for an unknown node.
         """
         start, end = self._find_linked(src), self._find_linked(dst)
         stems = product(self._stems(start), self._stems(end))
@@ -206,22 +207,22 @@ class RoutePlanner:
         return route
 
     def _stems(self, node: Node) -> list[NodePath]:
-        """Return the ways from an extra part, over other extra parts, to builtin ones; a builtin part itself."""
-        found: list[NodePath] = []
+        """Return the paths from an extra part over extra parts to builtin ones; a builtin part is its own path."""
+        stems: list[NodePath] = []
         waiting: deque[NodePath] = deque([(node.id,)])
-        seen = {node.id}
+        visited = {node.id}
         while waiting:
             stem = waiting.popleft()
             if not self._graph.node(stem[-1]).is_extra:
-                found.append(stem)
+                stems.append(stem)
                 continue
-            ends = [edge.dst for edge in self._graph.out_edges(stem[-1]) if edge.dst not in seen]
-            seen.update(ends)
+            ends = [edge.dst for edge in self._graph.out_edges(stem[-1]) if edge.dst not in visited]
+            visited.update(ends)
             waiting.extend((*stem, end) for end in ends)
-        return found
+        return stems
 
     def _join(self, leaving: NodePath, entering: NodePath, via_port: str | None) -> NodePath:
-        """Join two stems by the way between their builtin ends."""
+        """Join two stems by the route between their builtin ends."""
         way = self._between(self._graph.node(leaving[-1]), self._graph.node(entering[-1]), via_port)
         if len(leaving) == len(entering) == 1:
             return way
@@ -235,13 +236,13 @@ class RoutePlanner:
         return _without_detours([*self._to_hub(src), *self._hub_to_hub(src, dst, via_port), *self._from_hub(dst)])
 
     def _to_hub(self, node: Node) -> NodePath:
-        """Route from a part to the ``io_noc`` of its SIP; from the host to the switch."""
+        """Return the route from a component to the ``io_noc`` of its SIP, or from the host to the switch."""
         if node.sip is None:
             return (HOST, SWITCH) if node.id == HOST else (SWITCH,)
         return (*self._cubes_to_io(node), sip_part(node.sip, "io_noc"))
 
     def _from_hub(self, node: Node) -> NodePath:
-        """Route the other way."""
+        """Return the reverse route of ``_to_hub``."""
         if node.sip is None:
             return (SWITCH, HOST) if node.id == HOST else (SWITCH,)
         return (sip_part(node.sip, "io_noc"), *self._io_to_cubes(node))
@@ -259,7 +260,7 @@ class RoutePlanner:
         return (port, *self._cubes.from_io(node))
 
     def _hub_to_hub(self, src: Node, dst: Node, via_port: str | None) -> NodePath:
-        """Route between the hubs: ports and hubs of SIPs on the way, or PCIe endpoints and the switch."""
+        """Return the route between hubs: ports and hubs of SIPs on the route, or PCIe endpoints and the switch."""
         if src.sip == dst.sip:
             return ()
         if src.sip is not None and dst.sip is not None:
@@ -278,13 +279,13 @@ class RoutePlanner:
 
 
 def _crossing(link: FabricLink) -> NodePath:
-    """Return the ports at both ends of a scale-up link, and the hub behind the far one."""
+    """Return the ports at both ends of a scale-up link, and the hub of the receiving SIP."""
     src, dst = link.src, link.dst
     return sip_port_id(src.sip, src.index), sip_port_id(dst.sip, dst.index), sip_part(dst.sip, "io_noc")
 
 
 def _without_detours(stops: Iterable[str]) -> NodePath:
-    """Return the stops without any loop back to an earlier one, as when a port's own hub is entered and left again."""
+    """Return the stops without loops back to an earlier stop, such as through the hub of a port and back."""
     route: dict[str, None] = {}
     for stop in stops:
         if stop in route:
@@ -298,7 +299,7 @@ LinkClasses = frozenset[str]
 
 
 class RouteChoices:
-    """Ways on from the parts of one machine; its user keeps them."""
+    """The alternative routes of a machine's components in transit; callers cache the results."""
 
     def __init__(self, graph: Graph, planner: RoutePlanner) -> None:
         self._graph = graph
@@ -306,18 +307,18 @@ class RouteChoices:
         self._distances: dict[tuple[str, LinkClasses], dict[str, int]] = {}
 
     def instead_of(self, planned: NodePath) -> tuple[NodePath, ...]:
-        """Return the ways that may be taken instead of ``planned``, from a part to a destination.
+        """Return the alternatives to ``planned``, the route from a component to a destination.
 
-        One for each other link that begins a way with the fewest hops. It goes on as is planned from the first part on
-        where that has the fewest hops too.
+        There is one alternative for each other link that begins a route with the fewest hops. An alternative joins the
+        planned route at the first component from which the plan also has the fewest hops.
         """
         here, dst = planned[0], planned[-1]
         classes = frozenset(edge.link_class for edge in self._graph.edges_along(planned))
-        others = (each for each in self._next(here, dst, classes) if each != planned[1])
-        return tuple((here, *self._shortest(each, dst, classes)) for each in others)
+        next_nodes = (node for node in self._next(here, dst, classes) if node != planned[1])
+        return tuple((here, *self._shortest(node, dst, classes)) for node in next_nodes)
 
     def _shortest(self, src: str, dst: str, classes: LinkClasses) -> NodePath:
-        """Return a way with the fewest hops, as planned from the first part on where the plan has the fewest too."""
+        """Return a route with the fewest hops; it follows the plan as soon as the plan also has the fewest hops."""
         way: list[str] = []
         while True:
             planned = self._planner.route(src, dst)
@@ -327,22 +328,22 @@ class RouteChoices:
             src = next(self._next(src, dst, classes))
 
     def _next(self, here: str, dst: str, classes: LinkClasses) -> Iterator[str]:
-        """Yield the parts that are one hop nearer, in the order of the links."""
+        """Yield the components that are one hop nearer to ``dst``, in the order of the links."""
         distance = self._distances_to(dst, classes)
         for edge in self._graph.out_edges(here):
             if edge.link_class in classes and distance.get(edge.dst) == distance[here] - 1:
                 yield edge.dst
 
     def _distances_to(self, dst: str, classes: LinkClasses) -> dict[str, int]:
-        """Return hops to ``dst`` over links of some classes, from every part that they lead from."""
-        found = self._distances.get((dst, classes))
-        if found is None:
-            found = self._distances[dst, classes] = {dst: 0}
+        """Return the number of hops to ``dst`` over links of some classes, from every component that reaches it."""
+        distances = self._distances.get((dst, classes))
+        if distances is None:
+            distances = self._distances[dst, classes] = {dst: 0}
             waiting = deque([dst])
             while waiting:
-                near = waiting.popleft()
-                for edge in self._graph.in_edges(near):
-                    if edge.link_class in classes and edge.src not in found:
-                        found[edge.src] = found[near] + 1
+                node_id = waiting.popleft()
+                for edge in self._graph.in_edges(node_id):
+                    if edge.link_class in classes and edge.src not in distances:
+                        distances[edge.src] = distances[node_id] + 1
                         waiting.append(edge.src)
-        return found
+        return distances

@@ -1,4 +1,4 @@
-"""A matplotlib Axes measured in mm, with the few shapes that the drawing is made of."""
+"""A matplotlib Axes measured in mm, with the shapes of the drawing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from kernbench.topology.drawing.style import INK, PAPER, Paint
 from kernbench.topology.geometry import PointMm, Rect, manhattan_mm
 
-# Of a sans-serif font, as parts of its size.
+# Dimensions of a sans-serif font, as fractions of its size.
 LETTER_WIDTH, LINE_HEIGHT = 0.72, 1.35
 SMALLEST_PT = 4.2
 
@@ -37,27 +37,27 @@ class Canvas:
         axes.axis("off")
 
     def box(self, rect: Rect, paint: Paint, *, radius: float = 0.0, width: float = 0.8, level: int = BOXES) -> None:
-        """Draw a rectangle, with rounded corners when a radius is given."""
+        """Draw a rectangle, with rounded corners if ``radius`` is not 0."""
         style = f"round,pad=0,rounding_size={radius}" if radius else "square,pad=0"
         shape = FancyBboxPatch((rect.x, rect.y), rect.w, rect.h, boxstyle=style, fc=paint.fill, ec=paint.line)
         shape.set(linewidth=width, zorder=level, mutation_aspect=1)
         self.axes.add_patch(shape)
 
     def boxes(self, rects: Iterable[Rect], paint: Paint, *, width: float = 0.5, level: int = BOXES) -> None:
-        """Draw many plain rectangles of one kind."""
+        """Draw many plain rectangles of one style."""
         patches = [Rectangle((r.x, r.y), r.w, r.h) for r in rects]
         self.axes.add_collection(
             PatchCollection(patches, facecolor=paint.fill, edgecolor=paint.line, linewidth=width, zorder=level)
         )
 
     def lines(self, paths: Iterable[Sequence[PointMm]], colour: str, width: float, *, level: int = WIRES) -> None:
-        """Draw many polylines of one kind."""
+        """Draw many polylines of one style."""
         shape = LineCollection(list(paths), colors=colour, linewidths=width, zorder=level)
         shape.set(capstyle="round", joinstyle="round")
         self.axes.add_collection(shape)
 
     def arrow(self, path: Sequence[PointMm], colour: str) -> None:
-        """Draw an arrowhead in the middle of the longest straight piece of a path."""
+        """Draw an arrowhead in the middle of the longest straight segment of a path."""
         a, b = max(pairwise(path), key=lambda ends: manhattan_mm(*ends))
         tip = (a[0] + 0.55 * (b[0] - a[0]), a[1] + 0.55 * (b[1] - a[1]))
         style = {"arrowstyle": "-|>", "color": colour, "lw": 0, "mutation_scale": 14}
@@ -72,36 +72,36 @@ class Canvas:
         colour: str = INK,
         bold: bool = False,
         align: Literal["left", "center"] = "center",
-        turned: bool = False,
+        rotated: bool = False,
     ) -> None:
-        """Write words around a point, or from there on with ``align="left"``; ``turned`` reads upwards."""
+        """Write words centred at a point, or from the point on with ``align="left"``; ``rotated`` writes upwards."""
         label = self.axes.text(*at, words, fontsize=size, color=colour, ha=align, va="center", zorder=TEXT)
         label.set_fontweight("bold" if bold else "normal")
-        label.set_rotation(90.0 if turned else 0.0)
+        label.set_rotation(90.0 if rotated else 0.0)
         if align == "left":
             label.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 1.0})
 
     def fitting(self, size: PointMm, words: str, largest: float) -> float:
-        """Return the font size, at most ``largest``, at which words fill a block, in points; 0 when unreadable."""
+        """Return the font size in points, at most ``largest``, at which words fill a block; 0 if unreadable."""
         lines = words.split("\n")
         by_width = 0.92 * size[0] * self.points_per_mm / (LETTER_WIDTH * max(map(len, lines)))
         by_height = 0.92 * size[1] * self.points_per_mm / (LINE_HEIGHT * len(lines))
-        found = min(largest, by_width, by_height)
-        return found if found >= SMALLEST_PT else 0.0
+        size_pt = min(largest, by_width, by_height)
+        return size_pt if size_pt >= SMALLEST_PT else 0.0
 
     def label(self, at: PointMm, size: PointMm, words: str, *, largest: float = 7.5, bold: bool = False) -> None:
-        """Write words inside a block of this size, upright in a slender one; leave out what nobody could read."""
+        """Write words inside a block of this size, upwards in a slender block; omit words too small to read."""
         upright = size[1] > 1.5 * size[0]
-        found = self.fitting(size[::-1] if upright else size, words, largest)
-        if found:
-            self.text(at, words, found, bold=bold, turned=upright)
+        size_pt = self.fitting(size[::-1] if upright else size, words, largest)
+        if size_pt:
+            self.text(at, words, size_pt, bold=bold, rotated=upright)
 
     def pen(self, width: float) -> float:
-        """Return a line width in points, thinner where a millimetre is small."""
+        """Return a line width in points, thinner if a millimetre is small on the page."""
         return width * min(1.0, max(0.45, self.points_per_mm / 5.0))
 
     def scale_bar(self, at: PointMm, length_mm: float, size: float, remark: str = "") -> None:
-        """Draw a bar of this length; write its length and a remark beside it."""
+        """Draw a scale bar of ``length_mm``, with its length and a remark beside it."""
         x, y = at
         tick = self.view.h * 0.006
         ends = [((x, y - tick), (x, y + tick)), ((x + length_mm, y - tick), (x + length_mm, y + tick))]
@@ -110,6 +110,6 @@ class Canvas:
 
 
 def round_length(limit_mm: float) -> float:
-    """Return the largest of 1, 2, 5 times a power of ten up to ``limit_mm``: a length that scale bars have."""
+    """Return the length of a scale bar: the largest of 1, 2, 5 times a power of ten up to ``limit_mm``."""
     power = 10.0 ** len(str(int(limit_mm))) / 10 if limit_mm >= 1 else 0.1
     return next(step * power for step in (5, 2, 1) if step * power <= limit_mm or step == 1)

@@ -1,4 +1,4 @@
-"""The drawing of a machine: the board to scale, one cube enlarged, and the figures of its links."""
+"""The drawing of a machine: the board to scale, an enlarged cube, and the figures of the links."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ HEAD_INCHES, FOOT_INCHES = 0.95, 1.75
 PAGE_INCHES, LARGEST_INCHES, READABLE_PT_PER_MM = 9.6, 20.0, 3.2
 BOARD_MARGIN_MM = 9.0
 FONT = "DejaVu Sans"
-"""Of the same width as Verdana, which a browser takes where there is none"""
+"""Font of the drawing; a browser without it uses Verdana, which has the same width"""
 
 
 @value
 class PageLayout:
-    """Sizes of the figure in inches: the board on the left, the cube on the right, words above, links below."""
+    """Sizes of the figure in inches: the board on the left, the cube on the right, the heading above, links below."""
 
     board_w: float
     board_h: float
 
     @property
     def size(self) -> tuple[float, float]:
-        """The whole figure."""
+        """Width and height of the figure."""
         w = self.board_w + CUBE_INCHES + 3 * MARGIN_INCHES
         return w, self.body_h + HEAD_INCHES + FOOT_INCHES
 
@@ -49,7 +49,7 @@ class PageLayout:
         return max(self.board_h, CUBE_INCHES + 0.5)
 
     def place(self, x: float, y: float, w: float, h: float) -> tuple[float, float, float, float]:
-        """Return a rectangle given in inches as matplotlib's fractions."""
+        """Convert a rectangle in inches to matplotlib's fractions of the figure."""
         width, height = self.size
         return x / width, y / height, w / width, h / height
 
@@ -69,7 +69,7 @@ def draw(topology: Topology) -> Figure:
 
 
 def to_svg(topology: Topology) -> str:
-    """Return the drawing as SVG; the same machine gives the same text."""
+    """Return the drawing as SVG, with identical text for identical machines."""
     with rc_context({"svg.hashsalt": "kernbench", "svg.fonttype": "none", "font.family": FONT}):
         figure, text = draw(topology), io.StringIO()
         FigureCanvasSVG(figure)
@@ -96,7 +96,10 @@ def _board_view(graph: Graph) -> Rect:
 
 
 def _layout(view: Rect) -> PageLayout:
-    """Choose the size: the height of the cube's panel or the width of a page, but readable, and never endless."""
+    """Return a layout in which the board has the height of the cube's panel or the width of a page.
+
+    The board is larger if its text would be too small to read, up to a limit.
+    """
     page = min((CUBE_INCHES + 0.5) / view.h, PAGE_INCHES / view.w)
     inches_per_mm = min(max(page, READABLE_PT_PER_MM / POINTS_PER_INCH), LARGEST_INCHES / max(view.w, view.h))
     return PageLayout(view.w * inches_per_mm, view.h * inches_per_mm)
@@ -130,7 +133,7 @@ def _cube(figure: Figure, layout: PageLayout, graph: Graph) -> tuple[Canvas, Rec
 
 
 def _choose_zoom(graph: Graph) -> tuple[int, int, Rect]:
-    """Return the cube to enlarge: the one nearest to the panel on the right."""
+    """Return the cube to enlarge, which is the nearest to the panel on the right."""
     geometry = MachineGeometry(graph.spec)
     sip = min(board_grid(graph.spec.system.sips).w, graph.spec.num_sips) - 1
     cube = graph.spec.sip.cube_mesh.w - 1
@@ -180,7 +183,7 @@ def _format_count(number: int, noun: str) -> str:
 
 
 def _links(figure: Figure, layout: PageLayout, graph: Graph) -> None:
-    """Write a row of words for each link class, in columns."""
+    """Write a legend entry for each link class, in columns."""
     order = {name: at for at, name in enumerate(style.LINK_COLOURS)}
     rows = sorted(link_rows(graph), key=lambda row: order.get(row.link_class, len(order)))
     per_column = 5

@@ -1,4 +1,4 @@
-"""The sizes of blocks, and the paths of wires and cables, that every picture of a machine has in common.
+"""The sizes of blocks and the paths of wires and cables in every picture of a machine.
 
 Cables between SIPs run over the board in right angles, through the gaps between the SIPs.
 """
@@ -25,22 +25,22 @@ class CubeShapes:
 
     @property
     def pe(self) -> PointMm:
-        """A whole PE."""
+        """The size of a PE."""
         return self.geometry.pe_size(self.spec.pe_layout.pe_per_corner)
 
     @property
     def pe_part(self) -> PointMm:
-        """One of the nine parts of a PE."""
+        """The size of each of the nine components of a PE."""
         return self.pe[0] / 3, self.pe[1] / 3
 
     @property
     def hbm(self) -> PointMm:
-        """An HBM slice."""
+        """The size of an HBM slice."""
         return self.geometry.hbm_size(self.spec.slices_per_corner)
 
     @property
     def router(self) -> PointMm:
-        """A router: a third of the way to the next one at most."""
+        """The size of a router: at most a third of the distance to the next router."""
         noc, geometry = self.spec.noc, self.geometry
         pitches = [manhattan_mm(geometry.router(0, 0), geometry.router(1, 0)) if noc.w > 1 else geometry.w]
         pitches.append(manhattan_mm(geometry.router(0, 0), geometry.router(0, 1)) if noc.h > 1 else geometry.h)
@@ -49,12 +49,12 @@ class CubeShapes:
 
     @property
     def xbar(self) -> PointMm:
-        """An xbar."""
+        """The size of an xbar."""
         return 0.075 * self.geometry.w, 0.055 * self.geometry.h
 
     @property
     def middle(self) -> PointMm:
-        """The SRAM and the M_CPU."""
+        """The size of the SRAM and of the M_CPU."""
         return 0.105 * self.geometry.w, 0.06 * self.geometry.h
 
     def ucie(self, side: str | None) -> PointMm:
@@ -74,7 +74,7 @@ def shapes_of(graph: Graph) -> CubeShapes:
 
 
 def lead_wire(hub: Node, part: Node) -> list[PointMm]:
-    """Lead a wire so that no block hides it."""
+    """Return the path of a wire that no block hides."""
     (x0, y0), (x1, y1) = hub.pos_mm, part.pos_mm
     if part.kind in {"hbm_ctrl", "xbar"}:
         return [(x0, y0), (x0, y1), (x1, y1)]
@@ -87,17 +87,17 @@ def lead_wire(hub: Node, part: Node) -> list[PointMm]:
     return [(x0, y0), (x1, y1)]
 
 
-# How far from the SIP's outline a cable runs, so that cables side by side stay apart.
+# Distances of cables from the SIP's outline; they differ, so parallel cables stay apart.
 DIRECT_LANE, COLUMN_WRAP_LANE, ROW_WRAP_LANE, CLOSING_LANE = 1.6, 3.2, 5.6, 3.6
 BELOW_LANE, WRAP_BELOW_LANE, BUS_LANE, SIDE_LANE = 2.4, 4.0, 5.4, 6.8
 BESIDE_OTHERS = 0.8
-# Cables of a fully connected machine lie side by side between these distances.
+# Range of distances of the parallel cables in a fully connected machine.
 LEVELS, LEVEL_COUNT = (1.6, 5.0), 6
 
 
 @value
 class Cable:
-    """A scale-up cable: its path, and whether it carries both directions."""
+    """A scale-up cable: its path, and ``both_ways`` if it carries both directions."""
 
     path: tuple[PointMm, ...]
     both_ways: bool
@@ -105,14 +105,14 @@ class Cable:
 
 @value
 class _End:
-    """An end of a cable at a SIP: the point, the direction, the SIP's outline."""
+    """An end of a cable at a SIP: its point, its direction, and the SIP's outline."""
 
     at: PointMm
     side: Side
     outline: Rect
 
     def out(self, lane: float) -> PointMm:
-        """Return the point ``lane`` mm outside the outline, straight ahead."""
+        """Return the point ``lane`` mm outside the outline, straight ahead of the end."""
         o = self.outline
         edge = {"E": o.x + o.w, "W": o.x, "N": o.y, "S": o.y + o.h}[self.side]
         dx, dy = STEP[self.side]
@@ -179,9 +179,9 @@ def _lead_cable(geometry: MachineGeometry, graph: Graph, link: FabricLink, numbe
 
 
 def _lanes_along_row(src: _End, dst: _End, below: float, *, forward: bool, odd_row: bool) -> tuple[float, float]:
-    """Return how far outside its two SIPs a cable runs.
+    """Return the distances of a cable from the outlines of its two SIPs.
 
-    The one that closes a ring passes the others of all rows, and one to the next row those of the rows beside it.
+    A cable that closes a ring passes the cables of all rows. A cable to the next row passes those of adjacent rows.
     """
     upwards, downwards = dst.outline.y < src.outline.y, dst.outline.y > src.outline.y
     if src.side not in {"E", "W"}:
@@ -197,16 +197,16 @@ def _lanes_along_row(src: _End, dst: _End, below: float, *, forward: bool, odd_r
 
 
 def _goes_forward(src: _End, dst: _End, side: Side) -> bool:
-    """Return True for a link to the next SIP on the board, False for one back to the other end or to another row."""
+    """Return True for a link to the next SIP on the board, False for a link back to the other end or to another row."""
     if side == "E":
         return dst.outline.x > src.outline.x and dst.outline.y == src.outline.y
     return dst.outline.y > src.outline.y
 
 
 def _between(src: _End, dst: _End, a: PointMm, b: PointMm, below: float, *, facing: bool) -> tuple[PointMm, ...]:
-    """Return the corners from ``a``, in front of one end, to ``b``, in front of the other.
+    """Return the corners of a cable from ``a``, in front of one end, to ``b``, in front of the other end.
 
-    ``below``: how far below the row of ``a`` a cable runs that has to pass its SIPs.
+    ``below`` is the distance below the row of ``a`` for a cable that passes SIPs of the row.
     """
     if src.side in {"E", "W"} and dst.side in {"E", "W"}:
         if facing and src.side != dst.side:
@@ -222,7 +222,10 @@ def _between(src: _End, dst: _End, a: PointMm, b: PointMm, below: float, *, faci
 
 
 def _lead_in_mesh(src: _End, dst: _End, number: int) -> Iterator[PointMm]:
-    """Lead a cable of a fully connected machine along the row of its source, then of its target, on its own level."""
+    """Yield the path of a cable of a fully connected machine: along its source's row, then along its target's row.
+
+    Cables run on different levels.
+    """
     level = LEVELS[0] + (LEVELS[1] - LEVELS[0]) * (number % LEVEL_COUNT) / LEVEL_COUNT
     beside = dst.outline.x - level - 1
     a, b = _up(src, level), _up(dst, level)
@@ -235,7 +238,7 @@ def _lead_in_mesh(src: _End, dst: _End, number: int) -> Iterator[PointMm]:
 
 
 def _up(end: _End, level: float) -> tuple[PointMm, ...]:
-    """Lead a cable from a port to the level beside its row: straight, or past the side of the SIP."""
+    """Return the path from a port to the cable's level beside the row: straight, or past the side of the SIP."""
     if end.side in {"N", "S"}:
         return (end.out(level),)
     x, y = end.out(level)

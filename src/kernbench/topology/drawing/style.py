@@ -11,7 +11,7 @@ YELLOW, BLUE, VERMILLION, PURPLE = "#f0e442", "#0072b2", "#d55e00", "#cc79a7"
 
 @value
 class Paint:
-    """The colours of a part: its inside and its outline."""
+    """The colours of a block: its fill and its outline."""
 
     fill: str
     line: str
@@ -49,5 +49,5 @@ LINK_COLOURS = {
 
 
 def link_colour(link_class: str) -> str:
-    """Return the colour of a class of links; those of extra parts share one."""
+    """Return the colour of a class of links; all classes of extra parts share one colour."""
     return LINK_COLOURS.get(link_class, EXTRA.line)

@@ -1,4 +1,4 @@
-"""The machine on the board, to scale: SIPs, IO chiplets, links between dies; cubes enlarged with names, or small."""
+"""The machine on the board, to scale: SIPs, IO chiplets, links between dies, and cubes, enlarged or small."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHORT = {"pe_scheduler": "SCHED", "pe_fetch_store": "FETCH"}
 
 
 def pe_rects(graph: Graph, shapes: CubeShapes, sip: int, cube: int) -> list[Rect]:
-    """Return the outlines of the PEs of a cube; a PE is centred on the middle of its parts."""
+    """Return the outlines of the PEs of a cube; a PE is centred on its middle component."""
     middle = PE_FLOORPLAN[1][1]
     parts = (graph.node(cube_part(sip, cube, f"pe{pe}.{middle}")) for pe in range(graph.spec.pes_per_cube))
     return [center_rect(part.pos_mm, shapes.pe) for part in parts]
@@ -28,7 +28,7 @@ def hbm_rects(graph: Graph, shapes: CubeShapes, sip: int, cube: int) -> list[Rec
 
 
 def draw_cube(canvas: Canvas, graph: Graph, sip: int, cube: int, outline: Rect) -> None:
-    """Draw a cube with the names of all its parts."""
+    """Draw a cube with the names of all its components."""
     shapes = shapes_of(graph)
     nodes = [node for node in graph.nodes.values() if (node.sip, node.cube) == (sip, cube)]
     canvas.box(outline, style.CUBE, radius=0.03 * outline.w, width=1.4, level=UNDER)
@@ -40,7 +40,7 @@ def draw_cube(canvas: Canvas, graph: Graph, sip: int, cube: int, outline: Rect) 
 
 
 def _wires(canvas: Canvas, graph: Graph, nodes: list[Node]) -> None:
-    """Draw each pair of links inside the cube once; routers and xbars come first, so wires begin at them."""
+    """Draw each pair of links inside the cube once; wires begin at routers and xbars, which come first in ``nodes``."""
     drawn: set[frozenset[str]] = set()
     inside = {node.id: node for node in nodes}
     for edge in (edge for node in nodes for edge in graph.out_edges(node.id)):
@@ -52,7 +52,7 @@ def _wires(canvas: Canvas, graph: Graph, nodes: list[Node]) -> None:
 
 
 def _part(canvas: Canvas, shapes: CubeShapes, node: Node) -> None:
-    """Draw a part with its name."""
+    """Draw a component with its name."""
     if node.pe is not None:
         canvas.box(center_rect(node.pos_mm, shapes.pe_part), style.EXTRA if node.is_extra else style.PE_PART, width=0.6)
         short = _SHORT.get(node.kind, node.kind.removeprefix("pe_").upper())
@@ -65,7 +65,7 @@ def _part(canvas: Canvas, shapes: CubeShapes, node: Node) -> None:
 
 
 def _look(shapes: CubeShapes, node: Node) -> tuple[PointMm, style.Paint, str]:
-    """Return size, paint and name of a part outside the PEs."""
+    """Return size, paint and name of a component outside the PEs."""
     if node.is_extra:
         size = f"\n{format_size(node.window.nbytes)}" if node.window is not None else ""
         return shapes.middle, style.EXTRA, f"{node.kind}{size}"
@@ -82,18 +82,18 @@ def _look(shapes: CubeShapes, node: Node) -> tuple[PointMm, style.Paint, str]:
 
 
 def _pe_name(canvas: Canvas, outline: Rect, rect: Rect, name: str) -> None:
-    """Write the name of a PE between it and the edge of the cube."""
+    """Write the name of a PE between the PE and the edge of the cube."""
     gap = 0.017 * outline.h
     outward = rect.y - gap if rect.y < outline.centre[1] else rect.y + rect.h + gap
     canvas.text((rect.centre[0], outward), name, 7, bold=True, colour="#8f3f6b")
 
 
-# Beyond this many cubes their insides would be specks.
+# With more cubes, their PEs and slices would be too small to see.
 DETAILED_CUBES = 128
 
 
 def draw_system(canvas: Canvas, graph: Graph) -> None:
-    """Draw the parts outside the cubes with names, the cubes with their PEs and HBM slices as blocks."""
+    """Draw the components outside the cubes with names, and the cubes with PEs and HBM slices as blocks."""
     geometry, shapes = MachineGeometry(graph.spec), shapes_of(graph)
     _host(canvas, graph, geometry)
     for sip in range(graph.spec.num_sips):
@@ -156,7 +156,7 @@ def _chiplet(canvas: Canvas, graph: Graph, sip: int) -> None:
 
 
 def _chiplet_wires(graph: Graph, sip: int) -> list[list[PointMm]]:
-    """Return the wires from the chiplet's NoC along its middle to each part."""
+    """Return the wires from the chiplet's NoC, along the middle of the chiplet, to each component."""
     noc = graph.node(sip_part(sip, "io_noc"))
     lying = graph.spec.sip.io_chiplet.edge in {"N", "S"}
     ends = [graph.node(edge.dst).pos_mm for edge in graph.out_edges(noc.id)]
@@ -175,7 +175,7 @@ def _die_links(canvas: Canvas, graph: Graph, sip: int) -> None:
 
 
 def _bridge(a: Node, b: Node) -> Rect:
-    """Return the rectangle that joins two ports facing each other, a millimetre wide."""
+    """Return the rectangle, 1 mm wide, between two ports that face each other."""
     (x0, y0), (x1, y1) = a.pos_mm, b.pos_mm
     if abs(x1 - x0) > abs(y1 - y0):
         return Rect(min(x0, x1), (y0 + y1) / 2 - 0.5, abs(x1 - x0), 1.0)
