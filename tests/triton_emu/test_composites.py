@@ -278,7 +278,7 @@ FORBIDDEN: list[tuple[Callable[[Any], Any], str]] = [
     (lambda tl: tl.elementwise("sqtr", tl.zeros(2, "f16")), r"; did you mean 'sqrt'\?"),
     (lambda tl: tl.composite("conv", ref(tl), OUT), "no composite does 'conv'; there are: gemm, exp, .*clamp"),
     (lambda tl: tl.composite("softmax", ref(tl), OUT), "no composite does 'softmax'"),
-    (lambda tl: tl.composite("gemm", ref(tl), ref(tl)), "'gemm' takes 2 operands and out_ptr, not 2 in all"),
+    (lambda tl: tl.composite("gemm", ref(tl), ref(tl)), "'gemm' takes 2 operands and out_ptr, not 2 arguments"),
     (lambda tl: tl.composite("add", ref(tl), ref(tl), OUT, out_ptr=OUT), "'add' takes 2 operands and out_ptr, not 4"),
     (lambda tl: tl.composite("exp", ref(tl), ref(tl)), "a pointer is a whole number of bytes, not a ref"),
     (lambda tl: tl.composite("gemm", ref(tl), 3, OUT), "a gemm multiplies handles and refs, not numbers"),

@@ -65,7 +65,7 @@ FORBIDDEN: list[tuple[Callable[..., Any], str]] = [
     (lambda tl, x, m: tl.constant([], "f32"), r"shape \(0,\): every axis has at least 1"),
     (lambda tl, x, m: tl.load(x, 4, "f32"), "a pointer is a whole number of bytes, not a handle"),
     (lambda tl, x, m: tl.load([(0, 8)], 4, "f32"), r"runs of 8 bytes in all, for shape \(4,\) of f32, which has 16"),
-    (lambda tl, x, m: tl.load([(0, 6), (8, 10)], 4, "f32"), "a run of 6 bytes: it has a whole number of f32 elements"),
+    (lambda tl, x, m: tl.load([(0, 6), (8, 10)], 4, "f32"), "a run of 6 bytes: it must hold a whole number of f32"),
     (lambda tl, x, m: tl.load([(0, 0), (8, 16)], 4, "f32"), "a run of 0 bytes"),
     (lambda tl, x, m: tl.load([(0, 8, 8)], 4, "f32"), r"a run is \(address, bytes\), not \(0, 8, 8\)"),
     (lambda tl, x, m: tl.load((0, 16), 4, "f32"), r"a run is \(address, bytes\), not 0"),

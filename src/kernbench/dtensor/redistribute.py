@@ -150,8 +150,10 @@ class MeshLine:
 
     def _exchange(self, from_axis: int, to_axis: int) -> Tensor:
         """Convert Shard to Shard of another axis: all-to-all of the chunks of chunks."""
-        blocks = self._make_blocks(from_axis, to_axis)
-        result = self._make_result(self.window(to_axis, self.place).shape)
+        blocks, result = (
+            self._make_blocks(from_axis, to_axis),
+            self._make_result(self.window(to_axis, self.place).shape),
+        )
         outgoing, incoming = [], []
         for at in range(self.size):
             send_window = self.local.layout.whole.along(to_axis, *self.window(to_axis, at).bounds[to_axis])
