@@ -70,7 +70,7 @@ FORBIDDEN: list[tuple[Callable[..., Any], str]] = [
     (lambda tl, x, m: tl.load([(0, 8, 8)], 4, "f32"), r"a run is \(address, bytes\), not \(0, 8, 8\)"),
     (lambda tl, x, m: tl.load((0, 16), 4, "f32"), r"a run is \(address, bytes\), not 0"),
     (lambda tl, x, m: tl.load([(-4, 16)], 4, "f32"), "a pointer is not negative"),
-    (lambda tl, x, m: tl.load([(0, 16)], 4, "f32", valid=2), "strides and valid do not go with it"),
+    (lambda tl, x, m: tl.load([(0, 16)], 4, "f32", valid=2), "it excludes strides and valid"),
     (lambda tl, x, m: tl.store([(0, 12)], x), "runs of 12 bytes in all"),
     (lambda tl, x, m: tl.load(1.0, 4, "f32"), r"not 1\.0 \(float\)"),
     (lambda tl, x, m: tl.load(True, 4, "f32"), "not True"),

@@ -175,8 +175,8 @@ def machine_values(spec: TopologySpec) -> dict[str, Any]:
 def load_algorithm(config: AlgorithmConfig | AlgorithmSettings) -> Algorithm:
     """Load the module and the functions that an algorithm's configuration names.
 
-    Raises UnknownNameError for a name that is not built in, InputError for a path that leads nowhere and for a module
-    that is not an algorithm, and ConfigError for a key that the algorithm does not have.
+    Raises UnknownNameError for a name that is not built in, and ConfigError for a key that the algorithm does not have.
+    Raises InputError for a path that leads nowhere, and for a module that is not an algorithm.
     """
     config = config.typed if isinstance(config, AlgorithmSettings) else config
     module = module_called(config.module, config.label, config.folder)

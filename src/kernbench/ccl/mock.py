@@ -478,8 +478,8 @@ class MockMachine:
     def run(self, kernel: Callable[..., object], args: Mapping[PeCoord, Sequence[Any]]) -> None:
         """Run ``kernel`` to its end on each PE of ``args`` with the arguments of that PE.
 
-        Raises the first error of a kernel in round-robin order, IpcqDeadlock if kernels wait for each other,
-        SimulationDeadlock if they wait for something else, and IpcqError if messages are left unreceived.
+        Raises the first error of a kernel in round-robin order, and IpcqError if messages are left unreceived. Raises
+        IpcqDeadlock if kernels wait for each other, and SimulationDeadlock if they wait for something else.
         """
         pes = [self._start(kernel, pe, tuple(arguments), tuple(args)) for pe, arguments in args.items()]
         try:

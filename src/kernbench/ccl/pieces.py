@@ -20,7 +20,7 @@ class Messages(NamedTuple):
     """Messages of up to ``chunk`` elements of ``item`` bytes, reduced by ``op``, and the space for them.
 
     A queue has ``n_slots`` slots, and TCM has ``scratch_bytes`` for arrays. ``load_bytes`` is the bytes in flight from
-    memory; ``hop_bytes`` the bytes in flight on a hop there and back within a cube, between cubes, and between SIPs.
+    memory. ``hop_bytes`` is the bytes in flight on a hop and back: within a cube, between cubes, between SIPs.
     """
 
     op: ReduceName

@@ -278,9 +278,9 @@ def pair_queues(edges: Sequence[Edge], spec: TopologySpec) -> list[QueueEnd]:
 
     The reverse of an edge is the opposite direction of its peer if that leads back; otherwise it is any direction that
     leads back. A direction is the reverse of at most one edge. An edge without a reverse ends in a receive-only queue
-    on the peer, named after the opposite direction: W for E, ``child_left`` or else ``child_right`` for ``parent``,
-    ``sip0`` for messages from SIP 0 on ``sip3``, and ``from_x`` for any other name x. Raises IpcqError for edges that
-    cannot be installed.
+    on the peer, named after the opposite direction. The name is W for E, and ``child_left`` or else ``child_right`` for
+    ``parent``. It is ``sip0`` for messages from SIP 0 on ``sip3``, and ``from_x`` for any other name x. Raises
+    IpcqError for edges that cannot be installed.
     """
     by_name = _check_edges(edges, spec)
     reverse = _reverses(edges, by_name)

@@ -1,8 +1,8 @@
 """Rings of ranks and their rounds: every rank sends to the next rank and receives from the previous one, all at once.
 
-A rank passes received data on after the data that it had to send itself, so each queue carries one stream of messages
-in an order that both ends know. Receives do not block: a step waits for the messages that it uses, and only a full
-queue stops a rank. At its k-th send a rank has requested k messages. The send needs message k - n_slots of the next
+A rank first sends its own data, then passes received data on. So each queue carries one stream of messages in an order
+that both ends know. Receives do not block: a step waits for the messages that it uses, and only a full queue stops a
+rank. At its k-th send a rank has requested k messages. The send needs message k - n_slots of the next
 rank to be received there and reduced or copied, which needs no later send. So a ring cannot deadlock with any number
 of slots.
 """

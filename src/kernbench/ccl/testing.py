@@ -69,8 +69,8 @@ def run_kernel_in_mock(
       ``ccl.yaml`` would pass through.
     - ``n_slots``, ``slot_size``: slots of a queue, and bytes of a slot.
 
-    Raises the kernel's errors, IpcqInvalidDirection for a queue that a rank does not have, IpcqDeadlock if ranks wait
-    for each other, IpcqError for messages that are never received, and InputError for inputs that do not fit.
+    Raises the kernel's errors, and InputError for inputs that do not fit. Raises IpcqInvalidDirection for a queue that
+    a rank does not have, IpcqDeadlock if ranks wait for each other, and IpcqError for messages that are never received.
     """
     arrays = [np.asarray(array) for array in inputs]
     world_size = check_count("world_size", world_size, 1)

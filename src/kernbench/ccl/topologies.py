@@ -119,8 +119,8 @@ def tree_binary(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
 def hierarchical_3level(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
     """Return rings over the PEs of each cube (E, W) and over the cubes of each SIP (S, N), and a tree over the SIPs.
 
-    The first participating PE of a cube is its place in the ring of cubes, and the first cube of a SIP its place in
-    the tree. Raises InputError if ranks are PEs that do not fill complete cubes and SIPs.
+    The first participating PE of a cube represents it in the ring of cubes. The PE of a SIP's first cube represents the
+    SIP in the tree. Raises InputError if ranks are PEs that do not fill complete cubes and SIPs.
     """
     pes = sorted(pe for rank in ranks_of(topology, config) for pe in rank)
     cubes = [list(group) for _, group in groupby(pes, lambda pe: pe[:2])]

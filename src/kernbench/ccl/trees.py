@@ -5,9 +5,8 @@ results down while contributions go up, and both share the links of every node. 
 delays the results that it waits for. So a node receives one result from above for each piece that it sends, once it is
 a few pieces ahead. This *lead* covers the way to the root and back: bandwidth times delay of each hop.
 
-The tree cannot deadlock. A parent with a lead of L and s slots has received piece L + s before it has to wait for its
-child to receive the first result. So the child can send piece L + 2 s, and its lead exceeds the parent's by at most
-2 s.
+The tree cannot deadlock. A parent with a lead of L and s slots waits for its child to receive the first result. By then
+it has received piece L + s. So the child can send piece L + 2 s, and its lead exceeds the parent's by at most 2 s.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ def in_words(placements: Sequence[Placement]) -> str:
 def check_placements(placements: Sequence[Placement], mesh_ndim: int, ndim: int) -> Placements:
     """Return a placement for each of ``mesh_ndim`` dims, with non-negative axes.
 
-    Raises InputError for another number of placements, for anything else in the list, for axes that a tensor of
-    ``ndim`` axes does not have, and for several reductions.
+    Raises InputError for another number of placements, for other objects, and for several reductions. Raises it also
+    for axes that a tensor of ``ndim`` axes does not have.
     """
     if not isinstance(placements, Sequence) or not all(isinstance(placement, KINDS) for placement in placements):
         raise InputError(f"placements={placements!r}: a list of Shard(dim), Replicate() or Partial(op)")
@@ -178,12 +178,12 @@ class Redistribution:
 
     @property
     def result(self) -> Placements:
-        """All placements after the step."""
+        """The placements after the step."""
         return replace_placement(self.placements, self.mesh_dim, self.target)
 
     @property
     def whole(self) -> Placements:
-        """All placements with dim ``mesh_dim`` replicated: the data of the ranks of the line together."""
+        """The placements with dim ``mesh_dim`` replicated: the data of the ranks of the line together."""
         return replace_placement(self.placements, self.mesh_dim, FULL)
 
     @property

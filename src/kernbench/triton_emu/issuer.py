@@ -33,8 +33,8 @@ class CommandMaker:
     """Maker of the commands of one program on the PE ``site``: it assigns memory and order.
 
     A command in flight holds the handles that it uses. So the memory of a handle is freed once the program has dropped
-    it and its commands are complete, and a later owner of the bytes meets neither a late read nor a late write. The
-    maker never waits: a program that gets no memory requests ``AwaitSpace`` and tries again.
+    it and its commands are complete. A later owner of the bytes meets neither a late read nor a late write. The maker
+    never waits: a program that gets no memory requests ``AwaitSpace`` and tries again.
 
     ``under_way`` has the commands in flight by serial, with their handles, which are released from the last to the
     first. ``next_serial`` is the serial of the next command. ``slots`` are the slots that have held messages of the

@@ -68,7 +68,7 @@ _ANYWHERE = PlayerId(0, 0, 0, 0)
 class ScheduledKernel:
     """``schedule(*, rank, world_size, n_elem, …)`` as a ``kernel(*pointers, *args, tl)`` of ``tensors`` tensors.
 
-    The schedule receives those of its parameters that ``args`` contains, all of ``args`` if it has ``**config``, and
+    The schedule receives the values of ``args`` for its parameters, or all of them if it has ``**config``. It receives
     ``cube`` and ``pe`` if it has these parameters. A launch plays the schedule without Python in between; a call with a
     ``tl`` plays it call by call. ``keys`` are the keys of its configuration. ``alike`` says that the steps do not
     depend on the rank, so that they are computed once for all ranks.

@@ -253,8 +253,8 @@ RAGGED_ROWS = 0.64
 class OperandReads:
     """The reads of an operand of a product: at ``gbs`` GB/s (infinite for an operand in TCM), after ``latency_ns``.
 
-    ``by_rows``: elements of a row are adjacent, otherwise those of a column. ``stripe`` is the bytes that use all
-    channels of the memory evenly; pieces that are no multiple of ``stripe`` are read at ``piece_share`` of the rate.
+    ``by_rows``: elements of a row are adjacent, otherwise those of a column. ``stripe`` bytes use all channels of the
+    memory evenly. Pieces that are no multiple of ``stripe`` are read at ``piece_share`` of the rate.
     """
 
     gbs: float = inf
@@ -381,9 +381,9 @@ class BlockedProduct:
     def choose(self, room: BlockRoom, choice: BlockChoice = "auto") -> TileSizes | None:
         """Return the sizes of blocks, or None if the smallest blocks do not fit.
 
-        ``auto`` takes the smallest blocks whose panels are read faster than the matrix unit works on them, by
-        ``SLACK``, and that leave the memory time to write the result. ``least``, or ``auto`` without such blocks,
-        minimises the read time.
+        ``auto`` takes the smallest blocks that meet two conditions. Their panels are read faster than the matrix unit
+        works on them, by ``SLACK``, and the memory has time to write the result. ``least``, or ``auto`` without such
+        blocks, minimises the read time.
         """
         if not self.can_block(room):
             return None

@@ -1,7 +1,7 @@
 """All-to-all over SIPs: block d of rank r ends as block r of rank d.
 
 Steps: every rank sends its blocks round the ring, the next rank's block first. A rank stores the first block that comes
-from each other rank and passes the remaining ones on: n-1 steps, the first of n-1 blocks, the last of one block.
+from each other rank and passes the remaining ones on. The n-1 steps move n-1 blocks, n-2 blocks, and so on down to one.
 Nothing is computed.
 Time: n(n-1)/2 S/B + (n-1) alpha for blocks of S bytes.
 """

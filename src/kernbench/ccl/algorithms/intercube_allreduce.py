@@ -12,7 +12,7 @@ Cubes load first the data that the SIPs need first.
 
 Rounding: each sum is computed once and copied, so all cubes of all SIPs end with the same bits.
 Time: 6 S/B + 2(w+h-2) alpha for w x h cubes: in the last column 3 S pass a PE's link in each direction. The n SIPs add
-2(n-1)/n S/B, with B of the links between SIPs, and 2(n-1) alpha for a ring of them or 2(w+h-2) alpha for w columns and
+2(n-1)/n S/B, with B of the links between SIPs. They also add 2(n-1) alpha as a ring, or 2(w+h-2) alpha as w columns and
 h rows. With many messages a grid has half as many bytes on each link, and a torus half of that.
 """
 
