@@ -311,7 +311,7 @@ FORBIDDEN: list[tuple[Callable[[Any], Any], str]] = [
         r"of shape \(4,\): the result is \(4, 6\), so \(6,\) or \(1, 6\)",
     ),
     (lambda tl: gemm(tl, epilogue=(("add", ref(tl, 6)),)), r"'add' of shape \(6,\): .* so \(4, 6\)"),
-    (lambda tl: gemm(tl, epilogue=(("bias", ref(tl, 6, "bf16")),)), "with bf16: beside f16 operands it takes f16, f32"),
+    (lambda tl: gemm(tl, epilogue=(("bias", ref(tl, 6, "bf16")),)), "with bf16: with f16 operands it takes f16, f32"),
     (lambda tl: tl.iota((), "i32"), r"axis -1 of a tensor of shape \(\)"),
     (lambda tl: tl.iota(130, "i8"), "i8 does not hold every index up to 129, only to 127"),
     (lambda tl: tl.iota((2, 300), "bf16"), "bf16 does not hold every index up to 299, only to 256; use i32"),

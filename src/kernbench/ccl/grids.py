@@ -124,7 +124,7 @@ class _AxisSchedule(NamedTuple):
         return size // 2 if self.axis.kind == "closed" else size - 1
 
     def _reach(self, place: int, k: int) -> tuple[int, int]:
-        """Return from how many places behind and ahead of ``place`` its piece ``k`` comes.
+        """Return the distances behind and ahead of ``place`` from which values of its piece ``k`` arrive.
 
         On a closed line of even length the pieces alternate between the two splits.
         """

@@ -113,7 +113,7 @@ _CONTRACT = (
     "an algorithm has schedule(*, rank, world_size, n_elem, …) -> steps, "
     "or kernel(t_ptr, *args, tl) and kernel_args(*, n_elem, world_size, **config) -> tuple, "
     "and may have neighbors(rank, world_size, base) -> {direction: rank}, config_keys (names of keys of ccl.yaml that "
-    "kernel_args hands on) and own_topology (what `topology: none` means)"
+    "kernel_args passes on) and own_topology (the meaning of `topology: none`)"
 )
 
 

@@ -426,7 +426,7 @@ class MockPe:
         return None if posted is None else QueueWait(pe=self.pe, kind="recv", direction=posted.name, line=posted.line)
 
     def waits_for(self) -> str:
-        """Return a text that says what the kernel waits for."""
+        """Return the text of what the kernel waits for."""
         return "its commands to end" if self._request is None else awaited_by(self._request, self._run.place)
 
 

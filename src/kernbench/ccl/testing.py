@@ -70,7 +70,8 @@ def run_kernel_in_mock(
     - ``n_slots``, ``slot_size``: slots of a queue, and bytes of a slot.
 
     Raises the kernel's errors, and InputError for inputs that do not fit. Raises IpcqInvalidDirection for a queue that
-    a rank does not have, IpcqDeadlock if ranks wait for each other, and IpcqError for messages that are never received.
+    a rank does not have, and IpcqDeadlock if ranks wait for each other. Raises IpcqError for messages that are never
+    received.
     """
     arrays = [np.asarray(array) for array in inputs]
     world_size = check_count("world_size", world_size, 1)

@@ -308,9 +308,9 @@ def whole_shape(
 def no_operand(op: str, other: object) -> InputError:
     """Return the error for an operand that is not a DTensor."""
     if isinstance(other, Tensor):
-        return InputError(f"{op}: {other.name} is a local tensor; DTensor.from_local says how it is distributed")
+        return InputError(f"{op}: {other.name} is a local tensor; DTensor.from_local makes a DTensor of it")
     return InputError(
-        f"{op}: a {type(other).__name__} is no operand beside a DTensor; distribute_tensor makes one of it"
+        f"{op}: a {type(other).__name__} is no operand for a DTensor; distribute_tensor makes a DTensor of it"
     )
 
 

@@ -107,7 +107,7 @@ class DeviceMesh:
         Raises InputError for anything but the name of a dim.
         """
         if not isinstance(mesh_dim, str):
-            raise InputError(f"mesh[{mesh_dim!r}]: a dim is chosen by its name, as mesh_dim_names gave it to {self}")
+            raise InputError(f"mesh[{mesh_dim!r}]: a dim is selected by its name in mesh_dim_names of {self}")
         dim = self._find_dim(mesh_dim)
         return DeviceMesh(BACKEND, self.ranks_along(dim), mesh_dim_names=(mesh_dim,), torch=self._torch)
 

@@ -158,7 +158,7 @@ def binary(op: str, x: RankPart, y: RankPart) -> RankPart:
     """Apply an operator to two tensors of one shape. Raises InputError for different shapes, types or meshes."""
     _check_alike(op, x, y)
     if x.spec.shape != y.spec.shape:
-        raise InputError(f"{op}: shapes {x.spec.shape} and {y.spec.shape}; they have to be one, nothing is broadcast")
+        raise InputError(f"{op}: shapes {x.spec.shape} and {y.spec.shape}; they must be equal, nothing is broadcast")
     choice = elementwise_choice(op, x.spec, y.spec)
     return _apply((x, y), choice, x.spec.shape, lambda a, b: x.tensors.elementwise(op, a, b))
 
@@ -204,8 +204,8 @@ def _check_number(op: str, number: float, kind: DType) -> None:
     limits = np.iinfo(kind.numpy)
     if not limits.min <= number <= limits.max or number != int(number):
         raise InputError(
-            f"{op}: {number!r} is none of the whole numbers {limits.min} to {limits.max} of {kind}, which the result "
-            f"has; distribute_tensor(..., dtype=) makes tensors of a wider type"
+            f"{op}: {number!r} is not an integer from {limits.min} to {limits.max}, as {kind}, the type of the result, "
+            f"requires; distribute_tensor(..., dtype=) makes tensors of a wider type"
         )
 
 
@@ -213,4 +213,4 @@ def _check_alike(op: str, x: RankPart, y: RankPart) -> None:
     if x.spec.mesh != y.spec.mesh:
         raise InputError(f"{op}: operands on two meshes, {x.spec.mesh} and {y.spec.mesh}")
     if x.spec.dtype != y.spec.dtype:
-        raise InputError(f"{op}: operands of {x.spec.dtype} and {y.spec.dtype}; they have to be of one type")
+        raise InputError(f"{op}: operands of {x.spec.dtype} and {y.spec.dtype}; both must have one type")

@@ -101,11 +101,7 @@ def check_no_box(strides: object, valid: object) -> None:
 def _describe(value: object) -> str:
     if isinstance(value, Handle):
         return "a handle: what is in TCM needs no load"
-    return (
-        "a ref: give the pointer that it was made of"
-        if isinstance(value, Ref)
-        else f"{value!r} ({type(value).__name__})"
-    )
+    return "a ref: pass its va" if isinstance(value, Ref) else f"{value!r} ({type(value).__name__})"
 
 
 def strides_of(value: Ints | None, shape: Shape, item: DType) -> Shape | None:

@@ -145,7 +145,7 @@ def output(op: str, form: Form, va: int, out_dtype: object, out_strides: Ints | 
     """Return the memory of the result, as a matrix."""
     item = form.result if out_dtype is None else element_type(out_dtype)
     if form.result.is_float and not item.is_float:
-        raise kernel_error(f"composite {op!r} of {form.dtype} does not make {item}: tl.cast turns floats into integers")
+        raise kernel_error(f"composite {op!r} of {form.dtype} does not make {item}: use tl.cast")
     strides = strides_of(out_strides, form.shape, item)
     check_no_overlap(strides, form.shape)
     out = as_matrix(MemoryRef(va, form.shape, item, strides))
@@ -220,7 +220,7 @@ def step_array(name: str, array: StreamInput, form: Form) -> ArrayPlace:
     types = (form.dtype, F32) if form.dtype.is_float else (form.dtype, I32, F32)
     if array.dtype not in types:
         names = ", ".join(dict.fromkeys(item.name for item in types))
-        raise kernel_error(f"epilogue step {name!r} with {array.dtype}: beside {form.dtype} operands it takes {names}")
+        raise kernel_error(f"epilogue step {name!r} with {array.dtype}: with {form.dtype} operands it takes {names}")
     n = form.shape[-1]
     fits = ((n,), (1, n)) if name == "bias" else (form.shape,)
     if array.shape not in fits:

@@ -284,7 +284,7 @@ class BlockLimits:
     room: BlockRoom
 
     def problem(self, factors: tuple[ArrayPlace, ArrayPlace], epilogue: tuple[Epilogue, ...], block: TileSizes) -> str:
-        """Say why a product can not go by blocks of this size; empty when it can, or when no blocks have room."""
+        """Return why blocks of this size do not fit; empty if they fit, or if no blocks fit at all."""
         reads = [OperandReads(gbs=1.0) if isinstance(x, MemoryRef) else OperandReads() for x in factors]
         product = BlockedProduct.of(factors, epilogue, self.tile, (reads[0], reads[1]), macs_per_ns=1.0, write_ns=0.0)
         sizes, room = product.whole_tiles(block), self.room

@@ -483,7 +483,7 @@ def _result_type(item: DType, acc: Handle | None, out_dtype: object) -> DType:
     else:
         out = OPERATORS["dot"].result_dtype(item, item) if acc is None else acc.dtype
     if out.is_float != item.is_float:
-        raise kernel_error(f"a dot of {item} does not make {out}: tl.cast turns integers and floats into each other")
+        raise kernel_error(f"a dot of {item} does not make {out}: tl.cast converts between integers and floats")
     return out
 
 

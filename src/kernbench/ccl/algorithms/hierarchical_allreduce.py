@@ -5,8 +5,8 @@ of the C cubes pass theirs towards cube 0 likewise, and the SIPs up a binary tre
 Each PE contributes its data; ``avg`` divides by the number of PEs.
 
 Rounding: each sum is computed once, on the way up, so all PEs end with the same bits.
-Time: (c+2) S/B + 2 (ceil((P-1)/2) + ceil((C-1)/2) + floor(log2 n)) alpha, with c children
-of the PE that has most: its data, those of the children and the result enter it by one link.
+Time: (c+2) S/B + 2 (ceil((P-1)/2) + ceil((C-1)/2) + floor(log2 n)) alpha. The PE
+with most children has c of them: its data, theirs and the result enter it by one link.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class _Cubes(NamedTuple):
 
 def _all_reduce(pieces: list[Chunk], cubes: _Cubes, sips: SipGrid, sip: int, messages: Messages) -> list[Step]:
     n, way, table = len(pieces), cubes.way, grid_schedule(sips.axes(sip), len(pieces))
-    # Pieces come to the root as it needs them, and leave it as it is done with them.
+    # Pieces reach the root in the order of its use, and leave it in the order of completion.
     going, coming = order_of_use(table, n, half_a_hop(messages)), order_of_results(table, n)
     at_root = cubes.here == cubes.root
     steps = reduce_pieces(cubes.branch, going, pieces, messages)
