@@ -70,7 +70,7 @@ def test_a_program_that_is_alone_is_a_mesh():
         (lambda: DeviceMesh("ahbm", [0, 0]), "has to name ranks of 0..1, each once"),
         (lambda: DeviceMesh("ahbm", [1, 0]), "ranks have to ascend"),
         (lambda: init_device_mesh("ahbm", (2,))["tp"], "mesh dim 'tp'"),
-        (lambda: init_device_mesh("ahbm", (2,))[0], r"mesh\[0\]: a dim is chosen by its name"),
+        (lambda: init_device_mesh("ahbm", (2,))[0], r"mesh\[0\]: a dim is selected by its name"),
         (lambda: DeviceMesh("ahbm", [1]).get_coordinate(), "rank 0 is not in"),
     ],
 )
