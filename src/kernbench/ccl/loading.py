@@ -83,7 +83,7 @@ def foreign_key(algorithm: str, key: str, keys: Sequence[str]) -> str:
     return f"algorithm {algorithm!r} does not know {key!r}; {close_to(key, keys)}it knows: {', '.join(keys) or 'none'}"
 
 
-def list_known_keys(module: ModuleType, topology: str) -> tuple[str, ...]:
+def list_accepted_keys(module: ModuleType, topology: str) -> tuple[str, ...]:
     """Return the keys of ``ccl.yaml`` that have an effect on an algorithm.
 
     These are parameters of its ``kernel_args``, names in ``config_keys`` of its module, and keys of its topology.
@@ -221,8 +221,8 @@ def algorithms(cfg: CclConfig) -> tuple[tuple[str, str], ...]:
 
 def _check_keys(config: AlgorithmConfig, module: ModuleType, topology: str) -> None:
     """Raise ConfigError for keys that would have no effect."""
-    known_keys = list_known_keys(module, topology)
-    foreign = [key for key, _ in config.passthrough if key not in known_keys]
+    accepted_keys = list_accepted_keys(module, topology)
+    foreign = [key for key, _ in config.passthrough if key not in accepted_keys]
     if not foreign:
         return
     hint = "an algorithm names its keys: as parameters of kernel_args, or in config_keys of its module"
@@ -230,7 +230,7 @@ def _check_keys(config: AlgorithmConfig, module: ModuleType, topology: str) -> N
     places = dict(config.passed_at)
     raise ConfigError(
         tuple(
-            replace(places.get(key, nowhere), message=f"{foreign_key(config.name, key, known_keys)}; {hint}")
+            replace(places.get(key, nowhere), message=f"{foreign_key(config.name, key, accepted_keys)}; {hint}")
             for key in foreign
         )
     )
@@ -443,9 +443,9 @@ def _foreign_keys(document: Document) -> Iterator[Complaint]:
         reaching = {path: section} if path[1] != default else {path: section, ("defaults",): defaults}
         passed = [(*at, key) for at, keys in reaching.items() for key in keys if passes(key)]
         if passed and isinstance(module, str) and isinstance(topology, str) and module in MODULES:
-            known_keys = list_known_keys(module_called(module, path[1]), current_topology_name(topology))
-            foreign = [at for at in passed if at[-1] not in known_keys]
-            yield from (Complaint(at, foreign_key(path[1], at[-1], known_keys), at_key=True) for at in foreign)
+            accepted_keys = list_accepted_keys(module_called(module, path[1]), current_topology_name(topology))
+            foreign = [at for at in passed if at[-1] not in accepted_keys]
+            yield from (Complaint(at, foreign_key(path[1], at[-1], accepted_keys), at_key=True) for at in foreign)
 
 
 def _default_name(document: Document) -> object:

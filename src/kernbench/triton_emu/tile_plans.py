@@ -454,8 +454,8 @@ def _split_evenly(extent: int, size: int, tile: int, begin: int) -> list[TileSpa
     """Split an axis into nearly equal parts of at most ``size``, in a cycle from the part with element ``begin``."""
     tiles, most = -(-extent // tile), size // tile
     parts = -(-tiles // most)
-    smaller, more = divmod(tiles, parts)
-    spans = [(at * smaller + min(at, more), smaller + (at < more)) for at in range(parts)]
+    base, more = divmod(tiles, parts)
+    spans = [(at * base + min(at, more), base + (at < more)) for at in range(parts)]
     at = next(at for at, (first, count) in enumerate(spans) if begin < (first + count) * tile)
     return spans[at:] + spans[:at]
 
@@ -477,13 +477,13 @@ def block_steps(command: Command, tile: TileSizes, sizes: TileSizes, *, keep_a: 
                 panels, ends = _Panels(command, tile, row, step, column), step == steps[-1]
                 other_panels = panels.read(other) + (panels.read_epilogue() if ends else ())
                 if len(steps) > 1:
-                    shared, enters, goes = panels.read(retained), True, True
+                    shared, is_first_use, is_last_use = panels.read(retained), True, True
                 else:
                     along = (0, sum(count for _, count in inner))
                     spans = (first, step, along) if keep_a else (along, step, first)
                     shared = _Panels(command, tile, *spans).read(retained)
-                    enters, goes = number == 0, number == len(inner) - 1
-                reads, leaves = shared * enters + other_panels, shared * goes + other_panels
+                    is_first_use, is_last_use = number == 0, number == len(inner) - 1
+                reads, leaves = shared * is_first_use + other_panels, shared * is_last_use + other_panels
                 yield BlockStep(reads, _nbytes(reads), _nbytes(leaves), StepTiles(panels, ends))
 
 
