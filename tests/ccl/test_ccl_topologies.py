@@ -57,13 +57,17 @@ def test_a_world_that_the_machine_has_not_names_the_limit(n: int) -> None:
 
 @pytest.mark.parametrize(
     ("answer", "says"),
-    [([], "names no PE"), ([(0, 0), (0, 0)], "names a PE twice"), ([(16, 0)], "names PE 0 of cube 16; .* 0..15")],
+    [
+        ([], "names no PE for rank 0"),
+        ([(0, 0), (0, 0)], "names a PE twice for rank 0"),
+        ([(16, 0)], "names PE 0 of cube 16 for rank 0; .* 0..15"),
+    ],
 )
 def test_a_mapper_names_pes_that_exist(answer: list[tuple[int, int]], says: str) -> None:
     def mine(topology: object, rank: int) -> list[tuple[int, int]]:
         return answer
 
-    with pytest.raises(InputError, match=f"mapper mine: for rank 0 it {says}"):
+    with pytest.raises(InputError, match=f"mapper mine {says}"):
         rank_pes(DEFAULT, 2, mine)
 
 

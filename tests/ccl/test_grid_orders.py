@@ -1,4 +1,4 @@
-"""The timetable of an all-reduce over a grid: both ends of a message, and the orders of values it makes."""
+"""The precomputed schedule of an all-reduce over a grid: both ends of a message, and the orders of values it makes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.ccl.grids import Axis, all_reduce_by, order_of_results, order_of_use, timetable
+from kernbench.ccl.grids import Axis, all_reduce_by, grid_schedule, order_of_results, order_of_use
 from kernbench.ccl.pieces import Messages
 from kernbench.ccl.rings import RingPlace
 from kernbench.messages.steps import Chunk
@@ -19,7 +19,7 @@ ALONG = (("E", "W"), ("S", "N"))
 
 def run(axes: list[Axis], n: int) -> tuple[list[int], list[int]]:
     """The order in which a place first uses its values, and that in which they are written last."""
-    steps = all_reduce_by(timetable(axes, n), [Chunk(i, 1) for i in range(n)], Messages("sum", 1, 4), 1)
+    steps = all_reduce_by(grid_schedule(axes, n), [Chunk(i, 1) for i in range(n)], Messages("sum", 1, 4), 1)
     used = [step.what for step in steps if step.does in ("send", "reduce") and isinstance(step.what, int)]
     done = [step.to for step in steps if step.does in ("reduce", "copy") and isinstance(step.to, int)]
     return list(dict.fromkeys(used)), list(dict.fromkeys(done[::-1]))[::-1]
@@ -51,8 +51,8 @@ def test_both_ends_of_a_message_have_it_at_the_same_time(kind: str, size: tuple[
     for x, y in ((x, y) for x in range(w) for y in range(h)):
         there = {"E": ((x + 1) % w, y), "W": ((x - 1) % w, y), "S": (x, (y + 1) % h), "N": (x, (y - 1) % h)}
         for queue, back in zip("EWSN", "WENS", strict=True):
-            here = [step for step in timetable(place_of(kind, w, h, x, y), n) if step.queue == queue]
-            peer = [step for step in timetable(place_of(kind, w, h, *there[queue]), n) if step.queue == back]
+            here = [step for step in grid_schedule(place_of(kind, w, h, x, y), n) if step.queue == queue]
+            peer = [step for step in grid_schedule(place_of(kind, w, h, *there[queue]), n) if step.queue == back]
             sent = [step[:2] for step in here if step.does == "send"]
             assert sent == [step[:2] for step in peer if step.does != "send"]
             assert len({when for when, _ in sent}) == len(sent) or n >= 2 * w * h
@@ -60,15 +60,15 @@ def test_both_ends_of_a_message_have_it_at_the_same_time(kind: str, size: tuple[
 
 @given(grids(), st.integers(0, 40))
 def test_every_value_is_used_and_done_once(axes: list[Axis], n: int) -> None:
-    assert sorted(order_of_use(timetable(axes, n), n, 4)) == list(range(n))
-    assert sorted(order_of_results(timetable(axes, n), n)) == list(range(n))
+    assert sorted(order_of_use(grid_schedule(axes, n), n, 4)) == list(range(n))
+    assert sorted(order_of_results(grid_schedule(axes, n), n)) == list(range(n))
 
 
 @given(grids())
 def test_values_are_wanted_about_when_they_are_used(axes: list[Axis]) -> None:
     """What is added to a message is wanted when that has come: a few messages later than it could be asked for."""
     used, _ = run(axes, MANY)
-    wanted = order_of_use(timetable(axes, MANY), MANY, 4)
+    wanted = order_of_use(grid_schedule(axes, MANY), MANY, 4)
     assert all(abs(wanted.index(i) - at) <= MANY // 2 for at, i in enumerate(used))
 
 
@@ -78,18 +78,18 @@ def test_values_are_done_in_the_order_that_is_told(kind: str, sizes: tuple[int, 
     for place in range(sizes[0]):
         axes = [axis(kind, place % size, size, queues) for size, queues in zip(sizes, ALONG, strict=False)]
         _, done = run(axes, MANY)
-        assert order_of_results(timetable(axes, MANY), MANY) == done
+        assert order_of_results(grid_schedule(axes, MANY), MANY) == done
 
 
 def test_both_ways_round_a_torus_are_done_together() -> None:
     axes = place_of("closed", 4, 3, 1, 0)
     _, done = run(axes, MANY)
-    assert order_of_results(timetable(axes, MANY), MANY) == done
+    assert order_of_results(grid_schedule(axes, MANY), MANY) == done
 
 
 def test_a_single_place_takes_values_as_they_are() -> None:
     assert (
-        order_of_use(timetable([axis("ring", 0, 1)], 5), 5, 4)
-        == order_of_results(timetable([], 5), 5)
+        order_of_use(grid_schedule([axis("ring", 0, 1)], 5), 5, 4)
+        == order_of_results(grid_schedule([], 5), 5)
         == [0, 1, 2, 3, 4]
     )

@@ -90,7 +90,7 @@ def of(*steps: Step) -> Callable[..., Sequence[Step]]:
         ),
         ((send("E", 7),), InputError, r"rank 0, step 1 \(send E\): buffer 7 is used before it is written"),
         ((store("W", ONE),), InputError, r"rank 0, step 1 \(store\): no message of W has been received"),
-        ((load(0, ONE), store(0, Chunk(0, 3))), InputError, r"step 2 \(store\): the chunk has 3 .* stored 4"),
+        ((load(0, ONE), store(0, Chunk(0, 3))), InputError, r"step 2 \(store\): the chunk has 3 .* stored value 4"),
         (
             (load(0, ONE), load(1, Chunk(0, 2)), reduce(0, 0, 1, "sum")),
             InputError,

@@ -235,7 +235,7 @@ def one_call(ptr: int, what: str, tl: Any) -> None:
         ("too large recv", KernelError, r"slot_size is 64"),
         ("no shape", KernelError, r"needs the shape and the dtype"),
         ("no name", KernelError, r"named by a direction"),
-        ("two sources", KernelError, r"one of them only"),
+        ("two sources", KernelError, r"takes exactly one of"),
         ("no extent", KernelError, r"needs shape= and dtype="),
         ("odd bytes", KernelError, r"no whole number of f32"),
         ("space", KernelError, r"no space 'l2'"),

@@ -64,13 +64,13 @@ def test_a_program_that_is_alone_is_a_mesh():
         (lambda: init_device_mesh("ahbm", (2.0,)), "the ranks along each dim, one at least"),
         (lambda: init_device_mesh("ahbm", (1, 2), mesh_dim_names="dp"), "'dp': the mesh has 2 dims, each with a name"),
         (lambda: init_device_mesh("ahbm", (2,), mesh_dim_names=([],)), "the mesh has 1 dims, each with a name"),
-        (lambda: DeviceMesh("ahbm", [[0, 1], [1]]), "its rows have to be of one length"),
+        (lambda: DeviceMesh("ahbm", [[0, 1], [1]]), "its rows must have equal lengths"),
         (lambda: init_device_mesh("ahbm", (2,), mesh_dim_names=("a", "b")), "the mesh has 1 dims, each with a name"),
         (lambda: DeviceMesh("ahbm", [0, 2]), "has to name ranks of 0..1, each once"),
         (lambda: DeviceMesh("ahbm", [0, 0]), "has to name ranks of 0..1, each once"),
         (lambda: DeviceMesh("ahbm", [1, 0]), "ranks have to ascend"),
         (lambda: init_device_mesh("ahbm", (2,))["tp"], "mesh dim 'tp'"),
-        (lambda: init_device_mesh("ahbm", (2,))[0], r"mesh\[0\]: a dim is chosen by its name"),
+        (lambda: init_device_mesh("ahbm", (2,))[0], r"mesh\[0\]: a dim is selected by its name"),
         (lambda: DeviceMesh("ahbm", [1]).get_coordinate(), "rank 0 is not in"),
     ],
 )
@@ -100,7 +100,7 @@ def test_placements_are_checked():
     for given, words in [
         ([Shard(0)], "the mesh has 2 dims"),
         ([Shard(3), Shard(0)], "the tensor has 3 axes"),
-        ([Partial(), Partial("max")], "reduced in one way"),
+        ([Partial(), Partial("max")], "a tensor has one reduction only"),
         (["Shard(0)", Shard(0)], "a list of Shard"),
         (0, "a list of Shard"),
     ]:
@@ -156,7 +156,10 @@ def test_from_local():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda mesh: distribute_tensor(np.ones(4), mesh, [Partial()]), "contributions are what every rank has"),
+        (
+            lambda mesh: distribute_tensor(np.ones(4), mesh, [Partial()]),
+            "from_local takes the contribution",
+        ),
         (lambda mesh: distribute_tensor(np.ones(1), mesh, [Shard(0)]), "leave nothing for place"),
         (lambda mesh: distribute_tensor(mesh.torch.ones(4), mesh, dtype="f16"), "is f32, not f16"),
         (lambda mesh: DTensor.from_local(mesh.torch.ones(4), mesh, [Shard(0)], shape=(9,)), "from_local"),
@@ -164,8 +167,8 @@ def test_from_local():
         (lambda mesh: DTensor.from_local(mesh.torch.ones(4), mesh, [Shard(0)], shape=8), "shape=8 is no shape"),
         (lambda mesh: DTensor.from_local(np.ones(4), mesh, [Shard(0)]), "a ndarray is no tensor of the machine"),
         (lambda mesh: DTensor.from_local(freed(mesh), mesh, [Shard(0)]), "has been freed"),
-        (lambda mesh: DTensor.from_local(mesh.torch.ones(4), [0, 1], [Shard(0)]), r"\[0, 1\] is no DeviceMesh"),
-        (lambda mesh: distribute_tensor(np.ones(4), "ahbm", [Shard(0)]), "'ahbm' is no DeviceMesh"),
+        (lambda mesh: DTensor.from_local(mesh.torch.ones(4), [0, 1], [Shard(0)]), r"\[0, 1\] is not a DeviceMesh"),
+        (lambda mesh: distribute_tensor(np.ones(4), "ahbm", [Shard(0)]), "'ahbm' is not a DeviceMesh"),
         (lambda mesh: distribute_tensor(distribute_tensor(np.ones(4), mesh), mesh), "is distributed already"),
     ],
 )

@@ -256,9 +256,9 @@ def test_the_mock_does_the_same() -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (lambda tl, x: tl.atomic_add(x, tl.zeros(4, "i8")), r"atomic_add of i8: memories change i32, f32, f16, bf16"),
+        (lambda tl, x: tl.atomic_add(x, tl.zeros(4, "i8")), r"atomic_add of i8: atomics take i32, f32, f16, bf16"),
         (lambda tl, x: tl.atomic_or(x, tl.zeros(4, "f32")), "or of f32: it works on the bits of whole numbers"),
-        (lambda tl, x: tl.atomic_cas(x, tl.zeros(2, "f32"), tl.zeros(4, "f32")), "both have to be alike"),
+        (lambda tl, x: tl.atomic_cas(x, tl.zeros(2, "f32"), tl.zeros(4, "f32")), "both must have one shape and type"),
         (lambda tl, x: tl.atomic_add(x, tl.zeros((4, 4), "f32"), strides=(0, 4)), "stride 0"),
         (lambda tl, x: tl.atomic_add(x, 1), "1 is not a handle"),
         (lambda tl, x: tl.atomic_add([(x, 8)], tl.zeros(4, "f32")), "runs of 8 bytes in all"),

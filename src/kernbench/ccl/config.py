@@ -32,18 +32,19 @@ class QueueSettings:
 
     @property
     def ring_stride(self) -> int:
-        """Bytes from one ring of a PE to the next: its slots, rounded up to what memory aligns to."""
+        """Bytes from one ring of a PE to the next: the slots, rounded up to the alignment of memory."""
         return -(-self.n_slots * self.slot_size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 @value(kw_only=True)
 class AlgorithmConfig(QueueSettings):
-    """An algorithm with everything that applies to it, its queues too.
+    """An algorithm with all its settings, including those of its queues.
 
-    ``module``, ``topology``, ``mapper``, ``validator``: built-in names, or paths from ``folder``. ``world_size`` None:
-    as many ranks as SIPs; ``ranks_are_pes``: PEs even then. ``passthrough``: what its ``kernel_args`` gets beside
-    ``n_elem``, by name. ``strict``: an all-reduce that it does not do is an error. ``place``, ``passed_at``: where it
-    and each of ``passthrough`` stand, for errors.
+    ``module``, ``topology``, ``mapper``, ``validator`` are built-in names, or paths relative to ``folder``.
+    ``world_size`` None means as many ranks as SIPs. ``ranks_are_pes`` makes ranks PEs even in a world of that size.
+    ``passthrough`` has the keyword arguments of ``kernel_args`` beside ``n_elem``. ``strict`` turns an all-reduce that
+    the algorithm cannot do into an error. ``place`` and ``passed_at`` are the places of the algorithm and of each
+    ``passthrough`` key in the file, for errors.
     """
 
     name: str
@@ -66,25 +67,25 @@ class AlgorithmConfig(QueueSettings):
         return f"{self.place}: algorithm {self.name!r}" if self.place else f"algorithm {self.name!r}"
 
     def find_named(self, kind: str, text: str, builtins: Mapping[str, F]) -> F:
-        """Return the function that ``text`` means as its ``kind``, such as ``mapper``; raises as ``named_function``."""
+        """Return the function that ``text`` names for a role, such as ``mapper``. Raises as ``find_function``."""
         return find_function(kind, text, builtins, f"{self.label}: {kind} {text!r}", self.folder)
 
     @property
     def passed(self) -> str:
-        """The keys that pass through to the algorithm, as its errors show them."""
+        """The keys that pass through to the algorithm, as text for its errors."""
         places = dict(self.passed_at)
-        given = ((key, show(value), places.get(key)) for key, value in self.passthrough)
-        return ", ".join(f"{key}={value}" + (f" ({at.source}:{at.line})" if at else "") for key, value, at in given)
+        settings = ((key, show(value), places.get(key)) for key, value in self.passthrough)
+        return ", ".join(f"{key}={value}" + (f" ({at.source}:{at.line})" if at else "") for key, value, at in settings)
 
     @property
     def reduce_op(self) -> ReduceName:
-        """The reduction that holds unless a call says otherwise."""
+        """The default reduction of the algorithm."""
         return next((op for op in REDUCE_OPS if ("reduce_op", op) in self.passthrough), "sum")
 
 
 @value
 class CclConfig:
-    """A ``ccl.yaml``: its algorithms in the order of the file, and the one to take when none is named."""
+    """The contents of a ``ccl.yaml``: algorithms in the order of the file, and the default algorithm."""
 
     source: str
     default_algorithm: str | None
@@ -92,65 +93,69 @@ class CclConfig:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The algorithms by name."""
-        return tuple(each.name for each in self.algorithms)
+        """The names of the algorithms."""
+        return tuple(algorithm.name for algorithm in self.algorithms)
 
     def algorithm(self, name: str | None = None) -> AlgorithmConfig:
-        """Return the one called ``name``, else the default, else the only one. UnknownNameError lists what there is."""
+        """Return the algorithm called ``name``; without a name the default, or the only one.
+
+        Raises UnknownNameError, which lists the algorithms, for an unknown name, and InputError without any default.
+        """
         wanted = name or self.default_algorithm
         if wanted is None:
             if len(self.algorithms) > 1:
                 names = one_of(self.names)
                 raise InputError(f"{self.source} has no defaults.algorithm; name one of its algorithms: {names}")
             return self.algorithms[0]
-        found = next((each for each in self.algorithms if each.name == wanted), None)
-        if found is None:
+        match = next((candidate for candidate in self.algorithms if candidate.name == wanted), None)
+        if match is None:
             raise UnknownNameError("algorithm", wanted, self.names, f"they are in {self.source}")
-        return found
+        return match
 
 
 class AlgorithmSettings(dict[str, Any]):
-    """An algorithm's settings under the names of ``ccl.yaml``, for a program to change before it passes them on.
+    """An algorithm's settings under the names of ``ccl.yaml``, which a program may change before it passes them on.
 
-    ``algorithm`` is its name; keys that pass through stand beside the others. Who gets them (``install_ipcq``,
-    ``configure_sfr_intercube_multisip``, …) checks them as a file; ``kernel_args(n_elem=…, world_size=…, **settings)``
-    takes them as they are. Attributes are those of an ``AlgorithmConfig`` that says the same.
+    ``algorithm`` is the name; keys that pass through are entries beside the others. A function that receives the
+    settings (``install_ipcq``, ``configure_sfr_intercube_multisip``, …) checks them like a file.
+    ``kernel_args(n_elem=…, world_size=…, **settings)`` accepts them directly. Attributes are those of the equivalent
+    ``AlgorithmConfig``.
     """
 
     __slots__ = ("origin",)
 
     def __init__(self, origin: AlgorithmConfig) -> None:
-        """Take the settings of ``origin``; those that it leaves open are left out."""
+        """Copy the settings of ``origin``; settings that are None there are left out."""
         self.origin = origin
-        said = {name: getattr(origin, name) for name in _SETTINGS}
-        super().__init__({"algorithm": origin.name, **said, "strict": origin.strict, **dict(origin.passthrough)})
+        settings = {name: getattr(origin, name) for name in _SETTINGS}
+        super().__init__({"algorithm": origin.name, **settings, "strict": origin.strict, **dict(origin.passthrough)})
         for name in _MAY_BE_OPEN:
             if self[name] is None:
                 del self[name]
 
     @property
     def typed(self) -> AlgorithmConfig:
-        """Return the settings as they are now, unchecked."""
-        given: dict[str, Any] = dict.fromkeys(_MAY_BE_OPEN) | {key: self[key] for key in _SETTINGS if key in self}
+        """The current settings as an ``AlgorithmConfig``, unchecked."""
+        settings: dict[str, Any] = dict.fromkeys(_MAY_BE_OPEN) | {key: self[key] for key in _SETTINGS if key in self}
         passed = {key: value for key, value in self.items() if key not in (*_SETTINGS, "algorithm", "strict")}
         entries = ((key, tuple(value) if isinstance(value, list) else value) for key, value in sorted(passed.items()))
         name, strict = self.get("algorithm", self.origin.name), self.get("strict", False)
-        return replace(self.origin, name=name, strict=strict, passthrough=tuple(entries), **given)
+        return replace(self.origin, name=name, strict=strict, passthrough=tuple(entries), **settings)
 
     def __getattr__(self, name: str) -> Any:
         if name in AlgorithmSettings.__slots__ or name.startswith("__"):
-            raise AttributeError(name)  # not made yet
+            raise AttributeError(name)  # not initialised yet
         return getattr(self.typed, name)
 
 
-# Of an AlgorithmConfig, what has a key of its own.
+# Fields of an AlgorithmConfig with a key of the same name.
 _SETTINGS = (
-    *(each.name for each in fields(QueueSettings)),
+    *(setting.name for setting in fields(QueueSettings)),
     *("module", "topology", "mapper", "validator", "n_elem", "world_size"),
 )
 _MAY_BE_OPEN = ("n_elem", "world_size")
 
 
 def resolve_algorithm_config(cfg: CclConfig, name: str | None = None) -> AlgorithmSettings:
-    """Return the settings of algorithm ``name``, as ``CclConfig.algorithm`` finds it, for a program to change."""
+    """Return the settings of algorithm ``name``, found as by ``CclConfig.algorithm``, for a program to change."""
     return AlgorithmSettings(cfg.algorithm(name))

@@ -1,4 +1,4 @@
-"""Diagnostics of queues: their pointers, and a line for every message."""
+"""Diagnostics of queues: a dump of their pointers, and a printed line for every message."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ TRACE_VARIABLE = "KERNBENCH_CCL_TRACE"
 
 
 def pointer_dump(engine: GraphEngine) -> str:
-    """Return a line for every queue pair of the machine, by PE and in the order of installation.
+    """Return a line for every queue pair of the machine, sorted by PE, then in the order of installation.
 
-    Its peer, my_head, my_tail, peer_head_cache, peer_tail_cache, and where it receives. After a program was given up
-    whose kernels waited for queues, as they were then, until queues are installed or carry messages again.
+    A line shows the peer, my_head, my_tail, peer_head_cache, peer_tail_cache, and the address of the receiving ring.
+    After a program is abandoned while its kernels wait for queues, the lines show the state at that moment. They do so
+    until queues are installed or carry messages again.
     """
     return "\n".join(engine.pointers.lines)
 
 
 class CclTrace:
-    """Prints a line for every message sent, and for every one received once the kernel has it."""
+    """Printer of a line for every message: at its send, and at its receive once the kernel has the data."""
 
     def __init__(self) -> None:
         self._posted: set[tuple[PeCoord, str, int]] = set()
 
     def __call__(self, event: QueueEvent) -> None:
-        """Print what there is to say of an event."""
+        """Print the line of an event, if it has one."""
         key = (event.pe, event.direction, event.sequence)
         if event.kind == "arrive":
             if key not in self._posted:
                 return
             self._posted.remove(key)
         elif event.kind == "recv" and not event.nbytes:
-            # Received before it came: its line is due when it is there.
+            # The receive is posted before the message arrives. Its line is printed at the arrival.
             self._posted.add(key)
             return
         way = "send ->" if event.kind == "send" else "recv <-"
@@ -52,13 +53,13 @@ class CclTrace:
 
 
 def trace_ccl(engine: GraphEngine) -> None:
-    """Print every message of a machine's queues on stdout from now on; once, however often it is asked."""
+    """Print every message of a machine's queues on stdout from now on. A second call has no effect."""
     hook = engine.machine.hooks.queue
     if not any(isinstance(listener, CclTrace) for listener in hook.listeners):
         hook.subscribe(CclTrace())
 
 
 def trace_if_asked(engine: GraphEngine) -> None:
-    """``trace_ccl`` when the environment says KERNBENCH_CCL_TRACE=1."""
+    """Call ``trace_ccl`` if the environment sets KERNBENCH_CCL_TRACE=1."""
     if os.environ.get(TRACE_VARIABLE, "") not in ("", "0"):
         trace_ccl(engine)

@@ -1,17 +1,16 @@
 """All-reduce over a grid of rings and lines: reduce-scatter along every axis, then all-gather back.
 
-Along the first axis each place is left with one part reduced, along the next with a part of that part, and so on; then
-the parts are gathered in reverse. So n places exchange 2(n-1)/n of the data, however many axes they have, in as many
-steps as the axes are long, less one each. A value is reduced on one place and copied: all end with the same bits.
+Along the first axis each place ends with one part reduced, along the next axis with a part of that part, and so on.
+Then the parts are gathered in reverse. So n places exchange 2(n-1)/n of the data, whatever the number of axes, in
+2 (length - 1) steps for each axis. A value is reduced on one place and copied, so all places end with the same bits.
 
-All links work at once. Where there are two axes and many messages, half of them begin along one and half along the
-other. What is for another place goes there directly, adding what is on the way, in both directions; where the line is
-closed, as in a torus, by the shorter way.
+All links work at once. With two axes and many messages, half of the messages begin along one axis and half along the
+other. Parts for another place travel straight to that place in both directions and add the values of the places
+between. On a closed line, as in a torus, they take the shorter direction.
 
-Each message has a time in a timetable, which both its ends know; a place does what it has to do in the order of these
-times. Receives are not waited for, so only a full queue stops a place; then the receiver is still before the message
-that was so many earlier. So the place that is furthest behind never waits for another: no deadlock, however few the
-slots.
+Both ends of a message know its time in a precomputed schedule, and a place acts in the order of these times. Receives
+do not block, so only a full queue stops a place: its receiver has not reached the message n_slots earlier. So the
+place that is furthest behind never waits for another one: no deadlock with any number of slots.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from kernbench.ccl.pieces import Messages, split_evenly
-from kernbench.ccl.rings import RingPlace, Turns
+from kernbench.ccl.rings import PartPieces, RingPlace
 from kernbench.messages.steps import Chunk, Step, copy, load, receive, send, store
 from kernbench.topology.spec import TWO_DIMENSIONAL, current_topology_name
 
 
 class Axis(NamedTuple):
-    """A place on an axis. ``kind``: a ``line``; ``closed``, the same with ends that meet; a ``ring``: one way round."""
+    """A place on an axis. ``kind``: a ``line``, a ``closed`` line whose ends are joined, or a one-way ``ring``."""
 
     ring: RingPlace
     kind: Literal["line", "closed", "ring"]
 
 
 class GridStep(NamedTuple):
-    """At ``when`` of the timetable this place sends ``value`` by ``queue``, or adds to it or takes what comes there."""
+    """A step of a place at time ``when``: send ``value`` by ``queue``, or add or take the message of ``queue``."""
 
     when: int
     value: int
@@ -41,25 +40,25 @@ class GridStep(NamedTuple):
     queue: str
 
 
-def timetable(axes: Iterable[Axis], n: int) -> list[GridStep]:
+def grid_schedule(axes: Iterable[Axis], n: int) -> list[GridStep]:
     """Return the steps of this place for the all-reduce of ``n`` values, in order; axes of one place are left out."""
     long = [axis for axis in axes if axis.ring.size > 1]
     ways = [long, long[::-1]] if len(long) > 1 and n >= 2 * long[0].ring.size * long[1].ring.size else [long]
     steps: list[GridStep] = []
     for first, way in enumerate(ways):
-        mine = range(n)[first :: len(ways)]
-        steps += _plan_steps(way, mine, len(mine), 0)[0]
+        values = range(n)[first :: len(ways)]
+        steps += _plan_steps(way, values, len(values), 0)[0]
     return sorted(steps, key=lambda step: step.when)
 
 
 def all_reduce_by(
     table: Sequence[GridStep], pieces: Sequence[Chunk], messages: Messages, contributions: int
 ) -> list[Step]:
-    """Reduce ``pieces``, which are in buffers of their numbers, over all places of a grid by the timetable of this."""
+    """Reduce ``pieces`` over all places of a grid by the schedule of this place; buffer i has piece i."""
     last = {step.value: at for at, step in enumerate(table) if step.does != "send"}
     steps: list[Step] = []
     for i in range(len(pieces)):
-        if i not in last:  # there is no other place
+        if i not in last:  # the grid has no other place
             steps += messages.finish(i, contributions)
     for at, (_, i, does, queue) in enumerate(table):
         if does == "send":
@@ -70,61 +69,65 @@ def all_reduce_by(
             steps.append(copy(i, queue))
             continue
         steps.append(messages.add(i, queue))
-        if at == last[i]:  # it is whole here, and goes to all others
+        if at == last[i]:  # the value is complete here and goes to all other places
             steps += messages.finish(i, contributions)
     return steps
 
 
-def order_of_use(steps: Iterable[GridStep], n: int, under_way: int) -> list[int]:
-    """Return the order in which a timetable needs ``n`` values, which is the order to bring them in.
+def order_of_use(steps: Iterable[GridStep], n: int, in_flight: int) -> list[int]:
+    """Return the order in which a schedule needs ``n`` values: the order in which to load them.
 
-    What is added to a message is needed when that has come: ``under_way`` others have left by then.
+    A value is needed at its send time. A value that is added to a message is needed when the message arrives,
+    ``in_flight`` sends after its scheduled time.
     """
     first: dict[int, int] = {}
     for when, i, does, _ in steps:
-        needed = when if does == "send" else when + under_way
+        needed = when if does == "send" else when + in_flight
         first[i] = min(needed, first.get(i, needed))
     return sorted(range(n), key=lambda i: first.get(i, 0))
 
 
 def order_of_results(steps: Iterable[GridStep], n: int) -> list[int]:
-    """Return the order in which a timetable is done with ``n`` values."""
+    """Return the order in which a schedule is done with ``n`` values."""
     last = {i: at for at, (_, i, does, _) in enumerate(steps) if does != "send"}
     return sorted(range(n), key=lambda i: last.get(i, 0))
 
 
-def _plan_steps(axes: Sequence[Axis], mine: Sequence[int], most: int, begin: int) -> tuple[list[GridStep], int]:
-    """Return the steps of the all-reduce of ``mine`` from ``begin`` on, along one axis after the other, and their end.
+def _plan_steps(axes: Sequence[Axis], values: Sequence[int], most: int, begin: int) -> tuple[list[GridStep], int]:
+    """Return the steps of the all-reduce of ``values`` from time ``begin`` on, axis by axis, and their end.
 
-    ``most``: how many values those places have that have most. Times depend on that alone.
+    ``most`` is the largest number of values of a place. Times depend on ``most`` alone, so all places agree on them.
     """
     if not axes or not most:
         return [], begin
     axis = axes[0]
-    parts, longest = _split(mine, axis.ring.size), -(-most // axis.ring.size)
-    if axis.kind == "ring":  # a part begins at the place behind its own, and goes all the way round
+    parts, longest = _split(values, axis.ring.size), -(-most // axis.ring.size)
+    if axis.kind == "ring":  # a part begins at the next place and travels all the way round
         parts = [*parts[1:], parts[0]]
-    passage = _AxisPassage(axis, parts, longest)
-    between = begin + passage.turns * longest
+    phase = _AxisSchedule(axis, parts, longest)
+    between = begin + phase.hops * longest
     inner, end = _plan_steps(axes[1:], parts[axis.ring.place], longest, between)
-    return [*passage.scatter(begin), *inner, *passage.gather(end)], end + between - begin
+    return [*phase.scatter(begin), *inner, *phase.gather(end)], end + between - begin
 
 
-class _AxisPassage(NamedTuple):
-    """Parts go to their places from both sides, or round a ring, and back from there. ``longest``: pieces of a part."""
+class _AxisSchedule(NamedTuple):
+    """The exchange along one axis: parts travel to their places, and back. ``longest``: most pieces of a part."""
 
     axis: Axis
-    parts: Turns
+    parts: PartPieces
     longest: int
 
     @property
-    def turns(self) -> int:
-        """The number of places that a message passes at most."""
+    def hops(self) -> int:
+        """The largest number of hops of a part."""
         size = self.axis.ring.size
         return size // 2 if self.axis.kind == "closed" else size - 1
 
     def _reach(self, place: int, k: int) -> tuple[int, int]:
-        """Return from how far behind and ahead of ``place`` its piece ``k`` comes: where they meet, in turn."""
+        """Return the distances behind and ahead of ``place`` from which values of its piece ``k`` arrive.
+
+        On a closed line of even length the pieces alternate between the two splits.
+        """
         size = self.axis.ring.size
         if self.axis.kind == "line":
             return place, size - 1 - place
@@ -133,27 +136,30 @@ class _AxisPassage(NamedTuple):
         return ((size - 1) // 2, size // 2) if k % 2 else (size // 2, (size - 1) // 2)
 
     def _ways(self) -> list[tuple[str, str, int, int]]:
-        """Return each way: the queues out and in, the direction of places, and which of ``_reach`` is behind."""
+        """Return each way: queue out, queue in, direction of places, and the index in ``_reach`` of the side behind."""
         ring = self.axis.ring
         forth, back = (ring.next, ring.prev, 1, 0), (ring.prev, ring.next, -1, 1)
         return [forth] if self.axis.kind == "ring" else [forth, back]
 
     def _far(self, towards: int, distance: int, side: int) -> list[tuple[int, int, int]]:
-        """Number, piece and reach to ``side`` of the part of the place so far from here that are passed here."""
+        """Return (number, piece, reach to ``side``) for the pieces of a distant part that pass this place.
+
+        The part belongs to the place ``distance`` places ``towards`` one direction.
+        """
         ring = self.axis.ring
         place = ring.place + towards * distance
         if self.axis.kind == "line" and not 0 <= place < ring.size:
             return []
         place %= ring.size
-        found = [(k, i, self._reach(place, k)[side]) for k, i in enumerate(self.parts[place])]
-        return [each for each in found if distance <= each[2]]
+        pieces = [(k, i, self._reach(place, k)[side]) for k, i in enumerate(self.parts[place])]
+        return [piece for piece in pieces if distance <= piece[2]]
 
     def scatter(self, begin: int) -> list[GridStep]:
-        """Return the steps of the reduce-scatter: pieces go ahead, the farthest first, once those behind are added."""
+        """Return the steps of the reduce-scatter: the farthest pieces go first, once the values behind are added."""
         steps: list[GridStep] = []
         for out, come, way, behind in self._ways():
-            for distance in range(self.turns, -1, -1):
-                at = begin + (self.turns - distance) * self.longest
+            for distance in range(self.hops, -1, -1):
+                at = begin + (self.hops - distance) * self.longest
                 for k, i, reach in self._far(way, distance, behind):
                     if distance < reach:
                         steps.append(GridStep(at - self.longest + k, i, "add", come))
@@ -162,10 +168,10 @@ class _AxisPassage(NamedTuple):
         return steps
 
     def gather(self, begin: int) -> list[GridStep]:
-        """Return the steps of the all-gather: the own part goes both ways, and parts that come in are passed on."""
+        """Return the steps of the all-gather: this place's part goes both ways, and incoming parts are passed on."""
         steps: list[GridStep] = []
         for out, come, way, behind in self._ways():
-            for distance in range(self.turns + 1):
+            for distance in range(self.hops + 1):
                 at = begin + distance * self.longest
                 for k, i, reach in self._far(-way, distance, 1 - behind):
                     if distance:
@@ -175,12 +181,12 @@ class _AxisPassage(NamedTuple):
         return steps
 
 
-def _split(mine: Sequence[int], parts: int) -> list[Sequence[int]]:
-    return [mine[part.offset : part.offset + part.size] for part in split_evenly(Chunk(0, len(mine)), parts)]
+def _split(values: Sequence[int], parts: int) -> list[Sequence[int]]:
+    return [values[part.offset : part.offset + part.size] for part in split_evenly(Chunk(0, len(values)), parts)]
 
 
 class SipGrid(NamedTuple):
-    """``n`` SIPs, linked as ``system.sips.topology`` says: ``kind``; in a grid of ``w`` columns and ``h`` rows."""
+    """``n`` SIPs with links of topology ``kind`` (``system.sips.topology``), in ``w`` columns and ``h`` rows."""
 
     n: int
     kind: str
@@ -189,11 +195,11 @@ class SipGrid(NamedTuple):
 
     @property
     def is_grid(self) -> bool:
-        """True for all SIPs of a torus or mesh with several rows and columns."""
+        """True if these are all SIPs of a torus or mesh with several rows and columns."""
         return self.kind in TWO_DIMENSIONAL and min(self.w, self.h) > 1 and self.n == self.w * self.h
 
     def axes(self, here: int) -> list[Axis]:
-        """Return the rings, or lines, of links that SIP ``here`` is on."""
+        """Return the rings or lines of links that contain SIP ``here``."""
         if self.kind not in TWO_DIMENSIONAL:
             return [Axis(RingPlace("global_E", "global_W", here, self.n), "ring")]
         y, x = divmod(here, self.w)
@@ -201,9 +207,9 @@ class SipGrid(NamedTuple):
         return [Axis(axis, "closed" if self.kind == "torus_2d" else "line") for axis in (row, column)]
 
     def pieces(self, n_elem: int, chunk: int) -> int:
-        """Return the number of messages of up to ``chunk`` elements for ``n_elem``: as many for each place and way.
+        """Return the number of messages of up to ``chunk`` elements for ``n_elem``, equal for each place and way.
 
-        Of few elements one for each place: more messages would take longer than they save.
+        Few elements make one message for each place: further messages would cost more time than they save.
         """
         both_ways = self.kind == "torus_2d" and n_elem > 2 * chunk
         even = self.n * (2 if both_ways else 1)
@@ -211,18 +217,22 @@ class SipGrid(NamedTuple):
 
 
 def sip_grid(n: int, /, *, sip_topology: str = "ring_1d", sip_w: int = 0, sip_h: int = 0, **_others: object) -> SipGrid:
-    """Return the grid of a configuration, which may have old names."""
+    """Return the grid of a configuration; ``sip_topology`` may be an old name."""
     return SipGrid(n, current_topology_name(sip_topology), sip_w, sip_h)
 
 
 def all_reduce_segment(segment: Chunk, sips: SipGrid, here: int, messages: Messages) -> list[Step]:
-    """Load ``segment`` as it is needed, reduce it over the grid, and store it."""
+    """Return the steps that load ``segment`` as needed, reduce it over the grid, and store it."""
     pieces = split_evenly(segment, sips.pieces(segment.size, messages.chunk))
-    table = timetable(sips.axes(here), len(pieces))
+    table = grid_schedule(sips.axes(here), len(pieces))
     loads = [load(i, pieces[i]) for i in order_of_use(table, len(pieces), half_a_hop(messages))]
-    return [*loads, *all_reduce_by(table, pieces, messages, sips.n), *(store(i, x) for i, x in enumerate(pieces))]
+    return [
+        *loads,
+        *all_reduce_by(table, pieces, messages, sips.n),
+        *(store(i, piece) for i, piece in enumerate(pieces)),
+    ]
 
 
 def half_a_hop(messages: Messages) -> int:
-    """Return how many messages are on their way between two SIPs, one way."""
-    return messages.under_way(messages.hop_bytes[-1] // 2)
+    """Return how many messages are in flight between two SIPs, one way."""
+    return messages.in_flight(messages.hop_bytes[-1] // 2)

@@ -1,4 +1,4 @@
-"""The queues of an algorithm on a machine: its edges, who is whose neighbour by rank, and what is installed."""
+"""Installation of an algorithm's queues on a machine: edges, neighbours by rank, and the plan of an installation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _EDGE: TypeAdapter[Edge] = TypeAdapter(tuple[_PE, Annotated[StrictStr, Field(min
 
 
 class PlacedPe(NamedTuple):
-    """A PE by its place: a ``PeCoord`` whose parts have names."""
+    """A ``PeCoord`` whose fields have names."""
 
     sip: int
     cube: int
@@ -58,14 +58,14 @@ class PlacedPe(NamedTuple):
 
 
 class Peer(int):
-    """A rank as somebody's neighbour: its number, and the place of its leading PE."""
+    """A rank as a neighbour: its number, and the place of its leading PE."""
 
     sip: int
     cube: int
     pe: int
 
     def __new__(cls, rank: int, leader: PeCoord) -> Self:
-        """Make rank ``rank``, whose first PE is ``leader``."""
+        """Create rank ``rank``, whose first PE is ``leader``."""
         self = super().__new__(cls, rank)
         self.sip, self.cube, self.pe = leader
         return self
@@ -77,7 +77,7 @@ NeighborTable = Mapping[int, Mapping[str, Peer]]
 
 @value
 class RankLayout:
-    """The ranks of a world: how many, and the PEs of each, the leading one first."""
+    """The ranks of a world: the PEs of each rank, the leading PE first."""
 
     ranks: RankPes
     ranks_are_sips: bool
@@ -88,13 +88,13 @@ class RankLayout:
         return tuple(PlacedPe(*pes[0]) for pes in self.ranks)
 
     def rank_finder(self) -> Callable[[PeCoord], int | None]:
-        """Return the rank that a PE belongs to; None for one outside."""
+        """Return a function from a PE to its rank, or to None for a PE outside the world."""
         if self.ranks_are_sips:
             return lambda pe: pe[0]
         return {pes[0]: rank for rank, pes in enumerate(self.ranks)}.get
 
     def neighbor_table(self, edges: Sequence[Edge]) -> NeighborTable:
-        """Return the neighbours of every rank; where a direction leads to several ranks, the first."""
+        """Return the neighbours of every rank; a direction with several peers shows the first."""
         rank_of, leaders = self.rank_finder(), self.leaders
         table: dict[int, dict[str, Peer]] = {rank: {} for rank in range(len(self.ranks))}
         for src, direction, dst in edges:
@@ -105,39 +105,39 @@ class RankLayout:
 
 
 def layout_of(algorithm: Algorithm, spec: TopologySpec) -> RankLayout:
-    """Return the ranks of an algorithm on a machine; InputError for a world that does not fit it."""
+    """Return the ranks of an algorithm on a machine. Raises InputError for a world that does not fit."""
     config = algorithm.config
     ranks = rank_pes(spec, world_size_of(spec, config), algorithm.mapper_fn, ranks_are_pes=config.ranks_are_pes)
     return RankLayout(ranks, ranks_are_sips(spec, config))
 
 
 def edges_of(algorithm: Algorithm, spec: TopologySpec) -> list[Edge]:
-    """Return the edges of the topology, changed by the algorithm's own ``neighbors`` if it has one.
+    """Return the edges of the topology, changed by the algorithm's ``neighbors`` function if it has one.
 
-    What that leaves alone stays; a direction that it changes or adds joins each PE of the rank to the same one of the
-    peer's. InputError when either function returns something else than it should.
+    Directions that ``neighbors`` does not change stay. A direction that it changes or adds joins each PE of the rank
+    to the same PE of the peer. Raises InputError if either function returns something else than its contract says.
     """
-    what = f"algorithm {algorithm.config.name!r}: topology {algorithm.config.topology!r}"
+    label = f"algorithm {algorithm.config.name!r}: topology {algorithm.config.topology!r}"
     with note_settings(algorithm.config):
-        edges = [_edge(entry, what) for entry in algorithm.topology_fn(spec, algorithm.config)]
+        edges = [_edge(entry, label) for entry in algorithm.topology_fn(spec, algorithm.config)]
     if algorithm.neighbors is None:
         return edges
     return _change_edges(edges, layout_of(algorithm, spec), algorithm.neighbors, f"algorithm {algorithm.config.name!r}")
 
 
-def _edge(entry: Any, what: str) -> Edge:
-    """Check an entry of a topology's list, and return it as an edge."""
+def _edge(entry: Any, label: str) -> Edge:
+    """Check an entry of a topology's list and return it as an edge."""
     try:
         return _EDGE.validate_python(entry)
     except ValidationError:
         form = '((sip, cube, pe), "direction", (sip, cube, pe))'
-        raise InputError(f"{what}: returned {entry!r}; every entry has the form {form}") from None
+        raise InputError(f"{label}: returned {entry!r}; every entry has the form {form}") from None
 
 
-def _change_edges(edges: list[Edge], layout: RankLayout, neighbors: Neighbors, what: str) -> list[Edge]:
+def _change_edges(edges: list[Edge], layout: RankLayout, neighbors: Neighbors, label: str) -> list[Edge]:
     n = len(layout.ranks)
     base = layout.neighbor_table(edges)
-    wanted = {rank: _answer(neighbors, rank, n, base[rank], what) for rank in range(n)}
+    wanted = {rank: _answer(neighbors, rank, n, base[rank], label) for rank in range(n)}
     rank_of = layout.rank_finder()
 
     def stays(edge: Edge) -> bool:
@@ -154,25 +154,25 @@ def _change_edges(edges: list[Edge], layout: RankLayout, neighbors: Neighbors, w
     return [*filter(stays, edges), *added]
 
 
-def _answer(neighbors: Neighbors, rank: int, n: int, base: Mapping[str, int], what: str) -> dict[str, int]:
+def _answer(neighbors: Neighbors, rank: int, n: int, base: Mapping[str, int], label: str) -> dict[str, int]:
     answer = neighbors(rank, n, dict(base))
     if not isinstance(answer, Mapping):
-        raise InputError(f"{what}: neighbors({rank}, {n}, …) returned {answer!r}, not a mapping direction -> rank")
+        raise InputError(f"{label}: neighbors({rank}, {n}, …) returned {answer!r}, not a mapping direction -> rank")
     for direction, peer in answer.items():
         if not isinstance(direction, str) or not isinstance(peer, int) or not 0 <= peer < n:
             raise InputError(
-                f"{what}: neighbors({rank}, {n}, …) returned {direction!r}: {peer!r}; ranks are 0..{n - 1}"
+                f"{label}: neighbors({rank}, {n}, …) returned {direction!r}: {peer!r}; ranks are 0..{n - 1}"
             )
     return dict(answer)
 
 
 @value(kw_only=True)
 class IpcqPlan:
-    """The queues that have been installed.
+    """The result of an installation of queues.
 
-    ``rank_to_pe``: the leading (sip, cube, pe) of each rank; ``rank_pes``: all PEs of each. ``neighbor_table``:
-    rank -> direction -> rank. Entries of the first and of the last have ``sip``, ``cube`` and ``pe``.
-    ``uninstall(engine, plan.queues)`` takes it off.
+    ``rank_to_pe`` has the leading (sip, cube, pe) of each rank, ``rank_pes`` all its PEs. ``neighbor_table`` maps
+    rank -> direction -> rank. Entries of ``rank_to_pe`` and ``neighbor_table`` have ``sip``, ``cube`` and ``pe``.
+    ``uninstall(engine, plan.queues)`` removes the queues.
     """
 
     config: AlgorithmConfig
@@ -190,12 +190,13 @@ def install_ipcq(
     world_size: int | None = None,
     ccl: CclLike = None,
 ) -> IpcqPlan:
-    """Install the queues of an algorithm of ``ccl`` and wait until every PE has its own.
+    """Install the queues of an algorithm and wait until every PE has its queues.
 
-    ``algorithm``: by name, or its settings, as ``resolve_algorithm_config`` gives them; else the default one.
-    ``world_size``: ranks are the first so many PEs, even when there are as many SIPs; without it as configured, else
-    SIPs. ``ccl``: a file or a loaded configuration, else ./ccl.yaml, else the packaged file. InputError for what is
-    wrong with any of these; IpcqError and AllocationError as ``prepare_queues``.
+    ``algorithm`` is a name in ``ccl``, or settings as ``resolve_algorithm_config`` returns them; None means the default
+    algorithm. With ``world_size`` n the ranks are the first n PEs, even on a machine of n SIPs. Without it the
+    configuration decides; its default is a rank for each SIP. ``ccl`` is a file or a loaded configuration; None means
+    ./ccl.yaml, or the packaged file if there is none. Raises InputError for invalid arguments, IpcqError and
+    AllocationError as ``prepare_queues``.
     """
     chosen = find_algorithm(algorithm, world_size, ccl)
     layout = layout_of(chosen, engine.spec)
@@ -208,7 +209,7 @@ def find_algorithm(
     world_size: int | None = None,
     ccl: CclLike = None,
 ) -> Algorithm:
-    """Return the algorithm that the arguments of ``install_ipcq`` name."""
+    """Return the algorithm that the arguments of ``install_ipcq`` select."""
     if algorithm is None or isinstance(algorithm, str):
         config = as_ccl_config(ccl).algorithm(algorithm)
     else:
@@ -231,8 +232,8 @@ def plan_of(config: AlgorithmConfig, layout: RankLayout, queues: InstalledQueues
     )
 
 
-def check_count(name: str, given: object, least: int) -> int:
-    """Return the number; InputError for anything else, and for less than ``least``."""
-    if isinstance(given, bool) or not isinstance(given, SupportsIndex) or index(given) < least:
-        raise InputError(f"{name}={given!r}: must be a whole number, at least {least}")
-    return index(given)
+def check_count(name: str, count: object, least: int) -> int:
+    """Return ``count`` as an int. Raises InputError if it is no integer or less than ``least``."""
+    if isinstance(count, bool) or not isinstance(count, SupportsIndex) or index(count) < least:
+        raise InputError(f"{name}={count!r}: must be a whole number, at least {least}")
+    return index(count)

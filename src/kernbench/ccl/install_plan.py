@@ -1,4 +1,4 @@
-"""A face: what queues are installed, and the plan that says so. The code is in ``install`` and ``queues``."""
+"""Public names of installed queues and their plan; the code is in ``install`` and ``queues``."""
 
 from kernbench.ccl.install import (
     IpcqPlan,

@@ -1,4 +1,4 @@
-"""Layouts: the PEs of each rank, the ranks of a world, and the layouts of a tensor that are accepted."""
+"""Layouts: the PEs of each rank, and the placements of a tensor that an algorithm accepts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.topology.spec import TopologySpec
 
 Mapper: TypeAlias = Callable[[TopologySpec, int], list[tuple[int, int]]]
-"""``(topology, rank) -> [(cube, pe)]``: the PEs of SIP ``rank`` that take part; the first of them leads."""
+"""``(topology, rank) -> [(cube, pe)]``: the PEs of SIP ``rank`` that take part, the leading PE first."""
 RankPes: TypeAlias = tuple[tuple[PeCoord, ...], ...]
-"""The PEs of each rank, the leading one first."""
+"""The PEs of each rank, the leading PE first."""
 
 
 def leader_only(topology: TopologySpec, rank: int) -> list[tuple[int, int]]:  # noqa: ARG001 - a Mapper
-    """PE 0 of cube 0."""
+    """Return PE 0 of cube 0."""
     return [(0, 0)]
 
 
 def pe0_of_every_cube(topology: TopologySpec, rank: int) -> list[tuple[int, int]]:  # noqa: ARG001 - a Mapper
-    """PE 0 of every cube, by cube."""
+    """Return PE 0 of every cube, by cube."""
     return [(cube, 0) for cube in range(topology.cubes_per_sip)]
 
 
@@ -41,17 +41,18 @@ MAPPERS: dict[str, Mapper] = {
 
 
 def rank_pes(topology: TopologySpec, world_size: int, mapper: Mapper, *, ranks_are_pes: bool = False) -> RankPes:
-    """Return the PEs of every rank: with as many ranks as SIPs those of its SIP that the mapper says.
+    """Return the PEs of every rank.
 
-    With any other number, or with ``ranks_are_pes``, rank r is the r-th PE in (sip, cube, pe) order. InputError for
-    more ranks than PEs and for a mapper that names PEs which a SIP does not have.
+    A world of as many ranks as SIPs has a SIP for each rank, and the mapper chooses its PEs. With any other number, or
+    with ``ranks_are_pes``, rank r is the r-th PE in (sip, cube, pe) order. Raises InputError for more ranks than PEs
+    and for a mapper that names PEs which a SIP does not have.
     """
     if world_size == topology.num_sips and not ranks_are_pes:
         return tuple(_map_pes(topology, sip, mapper) for sip in range(world_size))
     if not 1 <= world_size <= topology.num_pes:
-        sips = f"with as many ranks as SIPs ({topology.num_sips}) a rank is a SIP, with any other number it is a PE"
-        what = "its ranks are PEs" if ranks_are_pes else sips
-        raise InputError(f"world_size={world_size}: {what}, and this machine has {topology.num_pes} of them")
+        sips = f"a rank is a SIP in a world of {topology.num_sips} ranks, and a PE in any other"
+        reason = "its ranks are PEs" if ranks_are_pes else sips
+        raise InputError(f"world_size={world_size}: {reason}; this machine has {topology.num_pes} PEs")
     return tuple((nth_pe(topology, rank),) for rank in range(world_size))
 
 
@@ -62,19 +63,19 @@ def nth_pe(topology: TopologySpec, index: int) -> PeCoord:
 
 
 def _map_pes(topology: TopologySpec, sip: int, mapper: Mapper) -> tuple[PeCoord, ...]:
-    found = tuple((sip, cube, pe) for cube, pe in mapper(topology, sip))
-    if not found or len(set(found)) < len(found):
-        problem = "names a PE twice" if found else "names no PE"
-        raise InputError(f"mapper {mapper.__name__}: for rank {sip} it {problem}")
-    for _, cube, pe in found:
+    pes = tuple((sip, cube, pe) for cube, pe in mapper(topology, sip))
+    if not pes or len(set(pes)) < len(pes):
+        problem = "names a PE twice" if pes else "names no PE"
+        raise InputError(f"mapper {mapper.__name__} {problem} for rank {sip}")
+    for _, cube, pe in pes:
         if not (0 <= cube < topology.cubes_per_sip and 0 <= pe < topology.pes_per_cube):
             has = f"a SIP has cubes 0..{topology.cubes_per_sip - 1} with PEs 0..{topology.pes_per_cube - 1}"
-            raise InputError(f"mapper {mapper.__name__}: for rank {sip} it names PE {pe} of cube {cube}; {has}")
-    return found
+            raise InputError(f"mapper {mapper.__name__} names PE {pe} of cube {cube} for rank {sip}; {has}")
+    return pes
 
 
 class TensorLike(Protocol):
-    """The part of a tensor that validators read."""
+    """The attributes of a tensor that validators read."""
 
     @property
     def name(self) -> str:
@@ -82,7 +83,7 @@ class TensorLike(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Elements along each axis."""
+        """Number of elements along each axis."""
 
     @property
     def dtype(self) -> DType:
@@ -90,11 +91,11 @@ class TensorLike(Protocol):
 
     @property
     def dp(self) -> DPPolicy:
-        """The placement over the cubes and PEs of its SIP."""
+        """The placement over the cubes and PEs of a SIP."""
 
     @property
     def shards(self) -> Sequence[MappedShard]:
-        """Its parts, in (cube, pe) order."""
+        """The shards, in (cube, pe) order."""
 
 
 Validator: TypeAlias = Callable[[TensorLike, int, TopologySpec], object]
@@ -102,14 +103,14 @@ Validator: TypeAlias = Callable[[TensorLike, int, TopologySpec], object]
 
 
 def single_shard_per_rank(tensor: TensorLike, world_size: int, topology: TopologySpec) -> None:  # noqa: ARG001
-    """All of the tensor on PE 0 of cube 0, in one shard: what a tensor without ``dp`` has."""
+    """Accept one shard with the complete tensor on PE 0 of cube 0: the layout of a tensor without ``dp``."""
     if [(shard.cube, shard.pe) for shard in tensor.shards] != [(0, 0)]:
         accepted = "one shard on PE 0 of cube 0: DPPolicy(num_cubes=1, num_pes=1), as without dp"
         _reject(tensor, "single_shard_per_rank", accepted)
 
 
 def multi_pe_sip_local(tensor: TensorLike, world_size: int, topology: TopologySpec) -> None:  # noqa: ARG001
-    """One shard on every PE of the SIP, all of the same size; parts of the tensor or copies of it."""
+    """Accept one shard on every PE of the SIP, all of the same size: blocks of the tensor, or copies."""
     owners = {(shard.cube, shard.pe) for shard in tensor.shards}
     sizes = {shard.nbytes for shard in tensor.shards}
     if len(tensor.shards) == len(owners) == topology.pes_per_sip and len(sizes) == 1:
@@ -122,14 +123,14 @@ def multi_pe_sip_local(tensor: TensorLike, world_size: int, topology: TopologySp
 
 
 def row_per_cube(tensor: TensorLike, world_size: int, topology: TopologySpec) -> None:  # noqa: ARG001
-    """A matrix with a row for each cube of the SIP: row c, all of it, on PE 0 of cube c."""
+    """Accept a matrix with a row for each cube of the SIP: row c is complete on PE 0 of cube c."""
     cubes = topology.cubes_per_sip
     row = math.prod(tensor.shape[1:]) * tensor.dtype.itemsize
     wanted = [(cube, 0, cube * row, row) for cube in range(cubes)]
-    found = [(shard.cube, shard.pe, shard.offset_bytes, shard.nbytes) for shard in tensor.shards]
-    # Columns over cubes have the same places when the matrix is as wide as there are cubes.
+    spans = [(shard.cube, shard.pe, shard.offset_bytes, shard.nbytes) for shard in tensor.shards]
+    # A column_wise split of a matrix with one column for each cube has the same spans, so the policy decides.
     split = cubes == 1 or tensor.dp.cube == "row_wise"
-    if len(tensor.shape) != 2 or not split or found != wanted:
+    if len(tensor.shape) != 2 or not split or spans != wanted:
         accepted = f'shape ({cubes}, n), a row on PE 0 of each cube: DPPolicy(cube="row_wise", num_pes=1)'
         _reject(tensor, "row_per_cube", accepted)
 

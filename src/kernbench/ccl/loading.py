@@ -1,4 +1,4 @@
-"""From ``ccl.yaml`` to algorithms: what applies to all of them, what each changes, and its functions."""
+"""Loading of algorithms from ``ccl.yaml``: defaults, the settings of each algorithm, and the functions they name."""
 
 from __future__ import annotations
 
@@ -42,68 +42,67 @@ from kernbench.topology.fields import LinkSpec
 from kernbench.topology.spec import TopologySpec, current_topology_name
 from kernbench.triton_emu.schedules import ScheduledKernel
 
-# Keys that an algorithm's kernel_args gets as they stand, if it knows them; so are all that begin with the prefix.
+# Keys that pass unchanged to the kernel_args of an algorithm that has them; so do all keys with the prefix.
 PASSED_KEYS = ("reduce_op", "chunk_size", "root_cube")
 PASSED_PREFIX = "kernel_"
 _KEYS_OF_TOPOLOGY = {"torus_2d": GRID_KEYS, "mesh_2d_no_wrap": GRID_KEYS}
 
 
 MODULES = tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
-"""The algorithms that ship with the package; nothing of them is imported."""
+"""The names of the algorithms that ship with the package; none of them is imported here."""
 
 
 def module_called(text: str, owner: str, folder: Path | None = None) -> ModuleType:
-    """Return the module of an algorithm: built-in name, dotted path or ``.py`` file, the latter two from ``folder``.
+    """Return the module of an algorithm: a built-in name, a dotted path or a ``.py`` file.
 
-    UnknownNameError for a name that is none of these; InputError for a module that cannot be imported.
+    Paths and files are relative to ``folder``. Raises UnknownNameError for a name that is none of these, and InputError
+    for a module that cannot be imported.
     """
-    what = f"{owner}: module {text!r}"
+    label = f"{owner}: module {text!r}"
     if text.endswith(".py"):
-        return import_file((folder or Path()) / text, what)
+        return import_file((folder or Path()) / text, label)
     if text in MODULES:
-        return import_module(f"{package.__name__}.{text}", what)
+        return import_module(f"{package.__name__}.{text}", label)
     if is_path(text, folder):
-        return import_module(text, what, folder)
+        return import_module(text, label, folder)
     raise UnknownNameError("algorithm module", text, MODULES, "or a dotted path to one of yours, or a .py file")
 
 
 def is_path(text: str, folder: Path | None = None) -> bool:
-    """Return True when ``text`` names code of the user's: it has a dot, or is a module in ``folder``."""
+    """Return True if ``text`` names user code: it has a dot, or is a module in ``folder``."""
     return "." in text or (folder is not None and (folder / f"{text}.py").is_file())
 
 
 def passes(key: object) -> bool:
-    """Return True for a key of ``ccl.yaml`` that is passed on to the algorithm unread."""
+    """Return True for a key of ``ccl.yaml`` that passes to the algorithm unread."""
     return isinstance(key, str) and (key in PASSED_KEYS or key.startswith(PASSED_PREFIX))
 
 
-def foreign_key(algorithm: str, key: str, known: Sequence[str]) -> str:
-    """Return the error text for a key that ``algorithm`` does not know."""
-    return (
-        f"algorithm {algorithm!r} does not know {key!r}; {close_to(key, known)}it knows: {', '.join(known) or 'none'}"
-    )
+def foreign_key(algorithm: str, key: str, keys: Sequence[str]) -> str:
+    """Return the error text for a key that ``algorithm`` does not have."""
+    return f"algorithm {algorithm!r} does not know {key!r}; {close_to(key, keys)}it knows: {', '.join(keys) or 'none'}"
 
 
-def list_known_keys(module: ModuleType, topology: str) -> tuple[str, ...]:
+def list_accepted_keys(module: ModuleType, topology: str) -> tuple[str, ...]:
     """Return the keys of ``ccl.yaml`` that have an effect on an algorithm.
 
-    Those that its ``kernel_args`` has as parameters, its module names in ``config_keys`` or its topology takes.
+    These are parameters of its ``kernel_args``, names in ``config_keys`` of its module, and keys of its topology.
     """
     kernel, kernel_args = kernel_of(module)
-    own = kernel.keys if isinstance(kernel, ScheduledKernel) else inspect.signature(kernel_args).parameters
+    parameters = kernel.keys if isinstance(kernel, ScheduledKernel) else inspect.signature(kernel_args).parameters
     listed, of_topology = vars(module).get("config_keys", ()), _KEYS_OF_TOPOLOGY.get(topology, ())
-    return tuple(dict.fromkeys([*filter(passes, own), *listed, *of_topology]))
+    return tuple(dict.fromkeys([*filter(passes, parameters), *listed, *of_topology]))
 
 
-def first_line(what: Any) -> str:
+def first_line(documented: Any) -> str:
     """Return the first line of the docstring of a module or a function; empty without one."""
-    return (what.__doc__ or "").strip().partition("\n")[0]
+    return (documented.__doc__ or "").strip().partition("\n")[0]
 
 
 KernelArgs: TypeAlias = Callable[..., tuple[Any, ...]]
-"""``kernel_args(*, n_elem, world_size, **config) -> tuple``: what the kernel gets behind its tensor."""
+"""``kernel_args(*, n_elem, world_size, **config) -> tuple``: the arguments of the kernel after its tensor."""
 Neighbors: TypeAlias = Callable[[int, int, Mapping[str, int]], Mapping[str, int]]
-"""``neighbors(rank, world_size, base) -> {direction: rank}``; ``base`` is what the topology says."""
+"""``neighbors(rank, world_size, base) -> {direction: rank}``; ``base`` has the neighbours of the topology."""
 
 _TAKES: Mapping[str, tuple[str, ...]] = {
     "schedule": ("rank", "world_size", "n_elem"),
@@ -114,13 +113,13 @@ _CONTRACT = (
     "an algorithm has schedule(*, rank, world_size, n_elem, …) -> steps, "
     "or kernel(t_ptr, *args, tl) and kernel_args(*, n_elem, world_size, **config) -> tuple, "
     "and may have neighbors(rank, world_size, base) -> {direction: rank}, config_keys (names of keys of ccl.yaml that "
-    "kernel_args hands on) and own_topology (what `topology: none` means)"
+    "kernel_args passes on) and own_topology (the meaning of `topology: none`)"
 )
 
 
 @value(kw_only=True)
 class Algorithm:
-    """An algorithm: its configuration, its module's functions, and those that the configuration names."""
+    """An algorithm: its configuration, the functions of its module, and the functions that the configuration names."""
 
     config: AlgorithmConfig
     kernel: Callable[..., object]
@@ -131,10 +130,10 @@ class Algorithm:
     neighbors: Neighbors | None
 
     def args_for(self, spec: TopologySpec, *, n_elem: int, sip_rank: int = 0, **more: Any) -> tuple[Any, ...]:
-        """Return the arguments of the kernel behind its tensor on this machine, on SIP ``sip_rank``.
+        """Return the arguments of the kernel after its tensor on this machine, on SIP ``sip_rank``.
 
-        ``kernel_args`` is told of the machine, of the queues, what passes through from the configuration, and ``more``;
-        of f32 when that says no ``dtype``.
+        ``kernel_args`` receives values of the machine and of the queues, the keys that pass through from the
+        configuration, and ``more``. ``dtype`` defaults to f32.
         """
         config = self.config
         queues = {"n_slots": config.n_slots, "slot_size": config.slot_size, "buffer_kind": config.buffer_kind}
@@ -146,7 +145,7 @@ class Algorithm:
 
 @contextmanager
 def note_settings(config: AlgorithmConfig) -> Iterator[None]:
-    """Errors of what an algorithm was given say where that stands."""
+    """Add the settings of an algorithm, with their places in the file, to errors that its functions raise."""
     try:
         yield
     except InputError as error:
@@ -156,7 +155,7 @@ def note_settings(config: AlgorithmConfig) -> Iterator[None]:
 
 
 def machine_values(spec: TopologySpec) -> dict[str, Any]:
-    """Return what ``kernel_args`` gets of the machine, by name; SIPs of a fabric without rows are one row."""
+    """Return the machine's arguments of ``kernel_args`` by name; SIPs of a fabric without rows count as one row."""
     mesh, sips = spec.sip.cube_mesh, spec.system.sips
     return {
         "cube_w": mesh.w,
@@ -174,10 +173,10 @@ def machine_values(spec: TopologySpec) -> dict[str, Any]:
 
 
 def load_algorithm(config: AlgorithmConfig | AlgorithmSettings) -> Algorithm:
-    """Find everything that an algorithm's configuration names.
+    """Load the module and the functions that an algorithm's configuration names.
 
-    UnknownNameError for a name that is not built in, InputError for a path that leads nowhere and for a module that
-    is not an algorithm, ConfigError for a key that it does not know.
+    Raises UnknownNameError for a name that is not built in, and ConfigError for a key that the algorithm does not have.
+    Raises InputError for a path that leads nowhere, and for a module that is not an algorithm.
     """
     config = config.typed if isinstance(config, AlgorithmSettings) else config
     module = module_called(config.module, config.label, config.folder)
@@ -201,7 +200,7 @@ def load_algorithm(config: AlgorithmConfig | AlgorithmSettings) -> Algorithm:
 
 
 def kernel_of(module: ModuleType) -> tuple[Callable[..., object], KernelArgs]:
-    """Return the kernel of an algorithm's module and the maker of its arguments; a schedule is both."""
+    """Return the kernel of an algorithm's module and the function of its arguments; a schedule is both."""
     functions = vars(module)
     if "kernel" in functions:
         return functions["kernel"], functions["kernel_args"]
@@ -210,16 +209,20 @@ def kernel_of(module: ModuleType) -> tuple[Callable[..., object], KernelArgs]:
 
 
 def algorithms(cfg: CclConfig) -> tuple[tuple[str, str], ...]:
-    """Name and description (the first line of its module's docstring) of every algorithm of a file, in its order."""
+    """Return (name, description) of every algorithm of a file, in order.
+
+    The description is the first line of the module's docstring.
+    """
     return tuple(
-        (each.name, first_line(module_called(each.module, each.label, each.folder))) for each in cfg.algorithms
+        (algorithm.name, first_line(module_called(algorithm.module, algorithm.label, algorithm.folder)))
+        for algorithm in cfg.algorithms
     )
 
 
 def _check_keys(config: AlgorithmConfig, module: ModuleType, topology: str) -> None:
-    """ConfigError for keys that would have no effect."""
-    known = list_known_keys(module, topology)
-    foreign = [key for key, _ in config.passthrough if key not in known]
+    """Raise ConfigError for keys that would have no effect."""
+    accepted_keys = list_accepted_keys(module, topology)
+    foreign = [key for key, _ in config.passthrough if key not in accepted_keys]
     if not foreign:
         return
     hint = "an algorithm names its keys: as parameters of kernel_args, or in config_keys of its module"
@@ -227,14 +230,14 @@ def _check_keys(config: AlgorithmConfig, module: ModuleType, topology: str) -> N
     places = dict(config.passed_at)
     raise ConfigError(
         tuple(
-            replace(places.get(key, nowhere), message=f"{foreign_key(config.name, key, known)}; {hint}")
+            replace(places.get(key, nowhere), message=f"{foreign_key(config.name, key, accepted_keys)}; {hint}")
             for key in foreign
         )
     )
 
 
 def _problems(module: ModuleType) -> Iterator[str]:
-    """Yield each reason why a module is no algorithm."""
+    """Yield each reason why a module is not an algorithm."""
     functions = vars(module)
     for name in ("schedule",) if "schedule" in functions and "kernel" not in functions else ("kernel", "kernel_args"):
         if name not in functions:
@@ -255,28 +258,28 @@ def _problems(module: ModuleType) -> Iterator[str]:
 
 def _signature_problems(name: str, function: Callable[..., object]) -> Iterator[str]:
     parameters = inspect.signature(function).parameters
-    rest = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    lacking = [each for each in _TAKES[name] if not rest and each not in parameters]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    lacking = [parameter for parameter in _TAKES[name] if not takes_any and parameter not in parameters]
     if lacking:
         yield f"its {name}{inspect.signature(function)} does not take {', '.join(lacking)}"
 
 
 LOCAL_FILE = "ccl.yaml"
 IDLE_KEY = "vc_chunk_size"
-# What only ``defaults`` says: it is there too where somebody has merged them with an algorithm's section.
+# Keys of ``defaults`` only. A mapping that merges the defaults with an algorithm's section has them too.
 _OF_DEFAULTS = ("algorithm", "strict")
 
 _Count = Annotated[int, Field(ge=1, le=1 << 50)]
 _Section: TypeAlias = tuple[str, ...]
 
 
-def _make_name_check(kind: str, known: Collection[str]) -> AfterValidator:
-    """Return a check that a name is built in, or a path as seen from the folder of the file."""
+def _make_name_check(kind: str, names: Collection[str]) -> AfterValidator:
+    """Return a check that a name is built in, or a path relative to the folder of the file."""
 
     def check_name(name: str, info: ValidationInfo) -> str:
-        if name not in known and not is_path(name, info.context):
+        if name not in names and not is_path(name, info.context):
             raise ValueError(
-                f"unknown {kind} {name!r}; {close_to(name, known)}there are: {one_of(known)}; or a path to one of yours"
+                f"unknown {kind} {name!r}; {close_to(name, names)}there are: {one_of(names)}; or a path to one of yours"
             )
         return name
 
@@ -284,7 +287,7 @@ def _make_name_check(kind: str, known: Collection[str]) -> AfterValidator:
 
 
 class _Settings(ConfigModel):
-    """The keys of ``defaults`` and of every algorithm; None: not given here."""
+    """The keys of ``defaults`` and of every algorithm; None marks a key that is not set."""
 
     topology: (
         Annotated[str, BeforeValidator(current_topology_name), _make_name_check("topology", TOPOLOGIES)] | None
@@ -319,15 +322,16 @@ class _CclFile(ConfigModel):
 
 
 def load_ccl_config(path: str | os.PathLike[str] | None = None, overrides: Iterable[str] = ()) -> CclConfig:
-    """Read a file; None: ./ccl.yaml, else the packaged one. ``overrides`` are ``path=value`` texts, as of ``--set``.
+    """Read a file; None means ./ccl.yaml, or the packaged file if there is none.
 
-    ConfigError with every problem, in file order. Warns of keys that do nothing.
+    ``overrides`` are ``path=value`` texts, as of ``--set``. Raises ConfigError with every problem, in file order. Warns
+    of keys that do nothing.
     """
     return ccl_config_of(apply_overrides(load_document(_file(path)), overrides))
 
 
 def ccl_config_of(document: Document) -> CclConfig:
-    """Return the configuration in a parsed file. ConfigError with every problem, in file order."""
+    """Return the configuration in a parsed file. Raises ConfigError with every problem, in file order."""
     data = deepcopy(document.data)
     passed = {path: _take_out(section) for path, section in _sections(data)}
     folder = Path(document.source).absolute().parent
@@ -346,34 +350,38 @@ def ccl_config_of(document: Document) -> CclConfig:
 
 
 def check_ccl(path: str | os.PathLike[str]) -> None:
-    """Raise what is wrong with a file, and with the algorithm that it means by default, before anything runs."""
+    """Check a file and its default algorithm before anything runs.
+
+    Raises as ``load_ccl_config`` and ``load_algorithm``.
+    """
     cfg = load_ccl_config(path)
     if cfg.default_algorithm is not None or len(cfg.algorithms) == 1:
         load_algorithm(cfg.algorithm())
 
 
 CclLike: TypeAlias = CclConfig | AlgorithmConfig | Mapping[str, Any] | str | os.PathLike[str] | None
-"""A configuration: loaded, or its file (None: as ``load_ccl_config``); or one algorithm's, typed or as a mapping"""
+"""A loaded configuration, its file (None: as ``load_ccl_config``), or one algorithm, typed or as a mapping"""
 
 
-def as_ccl_config(given: CclLike, fallback: Mapping[str, Any] | None = None) -> CclConfig:
-    """Return the configuration that ``given`` means.
+def as_ccl_config(config: CclLike, fallback: Mapping[str, Any] | None = None) -> CclConfig:
+    """Return the configuration that ``config`` describes.
 
-    A mapping is what ``ccl.yaml`` has: all of it, or the section of one algorithm, with the ``defaults`` or without,
-    over ``fallback``; ``resolve_algorithm_config`` gives one. ConfigError with every problem.
+    A mapping has the form of ``ccl.yaml``: the complete file, or the section of one algorithm with or without
+    ``defaults``, as ``resolve_algorithm_config`` returns it. ``fallback`` supplies keys that the section lacks. Raises
+    ConfigError with every problem.
     """
-    if isinstance(given, CclConfig):
-        return given
-    if isinstance(given, AlgorithmConfig):
-        return CclConfig(given.place, given.name, (given,))
-    if not isinstance(given, Mapping):
-        return load_ccl_config(given)
-    if "algorithms" in given:
-        return ccl_config_of(Document("cfg", dict(given), {}))
-    section = dict(fallback or {}) | {key: list(v) if isinstance(v, tuple) else v for key, v in given.items()}
+    if isinstance(config, CclConfig):
+        return config
+    if isinstance(config, AlgorithmConfig):
+        return CclConfig(config.place, config.name, (config,))
+    if not isinstance(config, Mapping):
+        return load_ccl_config(config)
+    if "algorithms" in config:
+        return ccl_config_of(Document("cfg", dict(config), {}))
+    section = dict(fallback or {}) | {key: list(v) if isinstance(v, tuple) else v for key, v in config.items()}
     defaults = {key: section.pop(key) for key in _OF_DEFAULTS if key in section}
     name = defaults.setdefault("algorithm", section.get("module") or "algorithm")
-    origin = given.origin if isinstance(given, AlgorithmSettings) else None
+    origin = config.origin if isinstance(config, AlgorithmSettings) else None
     source = "cfg" if origin is None or origin.folder is None else str(origin.folder / "cfg")
     return ccl_config_of(Document(source, {"defaults": defaults, "algorithms": {name: section}}, {}))
 
@@ -385,12 +393,12 @@ def _file(path: str | os.PathLike[str] | None) -> str:
 
 
 def find_packaged_file() -> str:
-    """Return the file that ships with the package."""
+    """Return the path of the ``ccl.yaml`` that ships with the package."""
     return str(resources.files("kernbench") / "defaults" / LOCAL_FILE)
 
 
 def _take_out(section: dict[str, Any]) -> dict[str, Any]:
-    """Take the keys that pass through out of a section and return them; drop the key that does nothing."""
+    """Remove the keys that pass through from a section and return them; drop the key that does nothing."""
     section.pop(IDLE_KEY, None)
     return {name: section.pop(name) for name in tuple(section) if name.startswith(PASSED_PREFIX)}
 
@@ -404,18 +412,18 @@ def _not_passable(passed: Mapping[_Section, Mapping[str, Any]]) -> Iterator[Comp
 
 
 def _sections(data: Mapping[str, Any]) -> Iterator[tuple[_Section, dict[str, Any]]]:
-    """Yield the parts of a file that hold settings, sound or not."""
+    """Yield the sections of a file that hold settings, valid or not."""
     algorithms = data.get("algorithms")
     named = algorithms.items() if isinstance(algorithms, dict) else ()
-    found = [(("defaults",), data.get("defaults")), *((("algorithms", name), section) for name, section in named)]
-    yield from ((path, section) for path, section in found if isinstance(section, dict))
+    candidates = [(("defaults",), data.get("defaults")), *((("algorithms", name), section) for name, section in named)]
+    yield from ((path, section) for path, section in candidates if isinstance(section, dict))
 
 
 def _broken_rules(document: Document) -> Iterator[Complaint]:
-    """Yield a complaint for each rule between entries that is broken, whatever else is wrong."""
+    """Yield a complaint for each broken rule between entries, independent of other problems."""
     for path, section in _sections(document.data):
-        given = section.get("topology"), document.get(("defaults", "topology"))
-        if path[0] == "algorithms" and given == (None, None):
+        topologies = section.get("topology"), document.get(("defaults", "topology"))
+        if path[0] == "algorithms" and topologies == (None, None):
             yield Complaint(path, "missing key 'topology', here or in defaults", at_key=True)
     named, algorithms = document.get(("defaults", "algorithm")), document.get(("algorithms",))
     if isinstance(named, str) and isinstance(algorithms, dict) and named not in algorithms:
@@ -424,7 +432,10 @@ def _broken_rules(document: Document) -> Iterator[Complaint]:
 
 
 def _foreign_keys(document: Document) -> Iterator[Complaint]:
-    """Keys that would have no effect: those of shipped algorithms here, of the user's own when they are loaded."""
+    """Yield a complaint for each key of a shipped algorithm that would have no effect.
+
+    The keys of the user's algorithms are checked when the algorithms are loaded.
+    """
     sections = dict(_sections(document.data))
     defaults, default = sections.pop(("defaults",), {}), _default_name(document)
     for path, section in sections.items():
@@ -432,37 +443,37 @@ def _foreign_keys(document: Document) -> Iterator[Complaint]:
         reaching = {path: section} if path[1] != default else {path: section, ("defaults",): defaults}
         passed = [(*at, key) for at, keys in reaching.items() for key in keys if passes(key)]
         if passed and isinstance(module, str) and isinstance(topology, str) and module in MODULES:
-            known = list_known_keys(module_called(module, path[1]), current_topology_name(topology))
-            foreign = [at for at in passed if at[-1] not in known]
-            yield from (Complaint(at, foreign_key(path[1], at[-1], known), at_key=True) for at in foreign)
+            accepted_keys = list_accepted_keys(module_called(module, path[1]), current_topology_name(topology))
+            foreign = [at for at in passed if at[-1] not in accepted_keys]
+            yield from (Complaint(at, foreign_key(path[1], at[-1], accepted_keys), at_key=True) for at in foreign)
 
 
 def _default_name(document: Document) -> object:
-    """Return the algorithm that is taken when none is named; None when that is an error."""
+    """Return the algorithm that applies if none is named; None if that is an error."""
     algorithms = document.get(("algorithms",))
     only = next(iter(algorithms)) if isinstance(algorithms, dict) and len(algorithms) == 1 else None
     return document.get(("defaults", "algorithm")) or only
 
 
 def _chunks_without_slot(document: Document, resolved: Iterable[AlgorithmConfig]) -> Iterator[Complaint]:
-    """Yield a complaint for each shipped algorithm whose pieces are larger than a slot: pieces are messages."""
-    for each in resolved:
-        size, path = dict(each.passthrough).get("chunk_size"), _where(document, each.name, "chunk_size")
-        used = path[0] != "defaults" or each.name == _default_name(document)
-        if used and isinstance(size, int) and size > each.slot_size and each.module in MODULES:
-            yield Complaint(path, f"found {size}; a message has to fit a slot (slot_size {each.slot_size})")
+    """Yield a complaint for each shipped algorithm whose messages are larger than a slot."""
+    for algorithm in resolved:
+        size, path = dict(algorithm.passthrough).get("chunk_size"), _where(document, algorithm.name, "chunk_size")
+        used = path[0] != "defaults" or algorithm.name == _default_name(document)
+        if used and isinstance(size, int) and size > algorithm.slot_size and algorithm.module in MODULES:
+            yield Complaint(path, f"found {size}; a message has to fit a slot (slot_size {algorithm.slot_size})")
 
 
 def _where(document: Document, algorithm: str, key: str) -> tuple[str, ...]:
-    """Return the path of a setting of an algorithm: its own, else that of the defaults."""
-    own = ("algorithms", algorithm, key)
-    return own if document.get(own) is not None else ("defaults", key)
+    """Return the path of a setting of an algorithm: in its section, else in the defaults."""
+    path = ("algorithms", algorithm, key)
+    return path if document.get(path) is not None else ("defaults", key)
 
 
 def _resolve_settings(
     name: str, file: _CclFile, passed: Mapping[_Section, Mapping[str, Any]], document: Document, folder: Path
 ) -> AlgorithmConfig:
-    """Return the algorithm's own settings over the defaults."""
+    """Return the settings of an algorithm over the defaults."""
     values = _drop_unset(file.defaults) | _drop_unset(file.algorithms[name])
     values.pop("algorithm", None)
     through = {key: values.pop(key) for key in PASSED_KEYS if key in values}
@@ -485,12 +496,12 @@ def _drop_unset(section: _Settings) -> dict[str, Any]:
     return {name: value for name, value in section if value is not None}
 
 
-# Bytes under way: bandwidth times delay of the specification, of a way as long as half a die, without waiting. A
-# schedule goes on ahead by that much: less leaves gaps on the links, more makes what is needed wait behind what is not.
+# Bytes in flight: bandwidth times delay of the specification, on an uncontended path as long as half a die. A schedule
+# runs ahead by that much: less leaves gaps on the links, more delays urgent messages behind others.
 
 
 def hop_bytes(spec: TopologySpec) -> tuple[int, int, int]:
-    """Return the bytes under way on a hop of a tree there and back: within a cube, between cubes, between SIPs."""
+    """Return the bytes in flight on a hop of a tree there and back: within a cube, between cubes, between SIPs."""
     pe, sip, system = spec.pe.components, spec.sip, spec.system
     ends = 2 * pe.pe_ipcq.attrs.overhead_ns + spec.pe.dma.setup_ns + spec.pe.math.startup_ns
     in_cube = ends + 2 * _across_cube_ns(spec)
@@ -498,16 +509,16 @@ def hop_bytes(spec: TopologySpec) -> tuple[int, int, int]:
     between_cubes = 4 * ucie + 2 * _wire_ns(spec, sip.links.cube_to_cube)
     chiplet = port.ucie.attrs.overhead_ns + port.io_noc.attrs.overhead_ns + port.sip_port.attrs.overhead_ns
     between_sips = 2 * (2 * (ucie + chiplet) + _wire_ns(spec, system.links.sip_to_sip))
-    own, cubes, sips = spec.cube.links.pe_to_xbar, sip.links.cube_to_cube, system.links.sip_to_sip
+    local, cubes, sips = spec.cube.links.pe_to_xbar, sip.links.cube_to_cube, system.links.sip_to_sip
     return (
-        int(in_cube * own.bw_gbs),
-        int((in_cube + between_cubes) * min(own.bw_gbs, cubes.bw_gbs)),
-        int((in_cube + between_sips) * min(own.bw_gbs, sips.bw_gbs)),
+        int(in_cube * local.bw_gbs),
+        int((in_cube + between_cubes) * min(local.bw_gbs, cubes.bw_gbs)),
+        int((in_cube + between_sips) * min(local.bw_gbs, sips.bw_gbs)),
     )
 
 
 def load_bytes(spec: TopologySpec) -> int:
-    """Return the bytes under way from a PE's slice of HBM."""
+    """Return the bytes in flight from a PE's slice of HBM."""
     links = spec.cube.links
     delay = spec.pe.dma.setup_ns + 2 * spec.cube.components.xbar.attrs.overhead_ns
     delay += spec.cube.hbm_access_ns
@@ -515,10 +526,10 @@ def load_bytes(spec: TopologySpec) -> int:
 
 
 def _across_cube_ns(spec: TopologySpec) -> float:
-    parts = spec.cube.components
+    components = spec.cube.components
     routers = (spec.cube.noc.w + spec.cube.noc.h) / 2
     wire = (spec.cube.size_mm.w + spec.cube.size_mm.h) / 2 * spec.ns_per_mm
-    return 2 * parts.xbar.attrs.overhead_ns + routers * parts.noc_router.attrs.overhead_ns + wire
+    return 2 * components.xbar.attrs.overhead_ns + routers * components.noc_router.attrs.overhead_ns + wire
 
 
 def _wire_ns(spec: TopologySpec, link: LinkSpec) -> float:

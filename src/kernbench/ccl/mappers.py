@@ -1,4 +1,4 @@
-"""A face: which PEs take part for a rank. The code is in ``layouts``."""
+"""Public names of the mappers, which choose the PEs of a rank; the code is in ``layouts``."""
 
 from kernbench.ccl.layouts import (
     MAPPERS,

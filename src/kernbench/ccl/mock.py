@@ -1,6 +1,6 @@
-"""A machine without time: kernels on many PEs take turns, and messages are there as soon as they are sent.
+"""An untimed machine: kernels on many PEs run round-robin, and a message arrives as soon as it is sent.
 
-A PE carries out each command as soon as its operands are there, by the rules of phase 2.
+A PE carries out each command as soon as its operands exist, by the rules of phase 2.
 """
 
 from __future__ import annotations
@@ -62,29 +62,29 @@ from kernbench.triton_emu.kernel_run import ProgramRun, begin_run
 from kernbench.triton_emu.source import KernelSite, kernel_source
 
 TCM_BASE = 1 << 60
-"""From here on addresses are of TCMs, below they are of tensors."""
+"""The first address of TCMs; tensors have lower addresses."""
 _FIRST_VA = 1 << 20
 _GUARD_BYTES = 4096
 
 
 class PeMemory(Protocol):
-    """The memory of the PEs of a SIP: their TCMs, and tensors. It alone knows what an array holds."""
+    """The memory of the PEs of a SIP: TCMs and tensors. Only the memory knows the format of its contents."""
 
     def carry_out(self, command: Command) -> None:
-        """Do what ``command`` says. To be called under ``np.errstate(all="ignore")``."""
+        """Carry out ``command``. The caller has to set ``np.errstate(all="ignore")``."""
 
     def meet(self, a: Command, b: Command) -> bool:
-        """Return True when both access the same bytes of a tensor and one of them writes."""
+        """Return True if both access the same bytes of a tensor and at least one writes."""
 
     def get(self, array: Operand) -> Any:
-        """Return what an array in TCM holds now."""
+        """Return the contents of an array in TCM."""
 
     def put(self, address: int, message: Any) -> None:
-        """Write to a TCM what ``get`` has given, here or elsewhere."""
+        """Write to a TCM the result of ``get`` of this memory or of another one."""
 
 
 class MockMemory:
-    """Numbers: tensors at virtual addresses, with gaps between them that no access may touch, and the TCMs of PEs."""
+    """Memory with numbers: the TCMs of PEs, and tensors at virtual addresses with inaccessible gaps between them."""
 
     def __init__(self) -> None:
         self._store = MemoryStore()
@@ -94,7 +94,7 @@ class MockMemory:
         self._next = _FIRST_VA
 
     def place(self, array: Array) -> int:
-        """Copy ``array`` into memory; returns its virtual address."""
+        """Copy ``array`` into memory and return its virtual address."""
         va = self._next
         self._store.write("hbm", va, np.ascontiguousarray(array))
         self._tensors.append((va, array.nbytes))
@@ -106,7 +106,7 @@ class MockMemory:
         return self._store.read("hbm", va, shape, element_type(dtype.name))
 
     def get(self, array: Operand) -> Array:
-        """Return the elements."""
+        """Return the elements of an array in TCM."""
         return self._store.read("tcm", array.address, array.shape, array.dtype)
 
     def put(self, address: int, message: Array) -> None:
@@ -114,27 +114,30 @@ class MockMemory:
         self._store.write("tcm", address, message)
 
     def carry_out(self, command: Command) -> None:
-        """Do what ``command`` says. To be called under ``np.errstate(all="ignore")``."""
-        does: Command | None = command
+        """Carry out ``command``. The caller has to set ``np.errstate(all="ignore")``."""
+        effective: Command | None = command
         places: Places = ()
         if command.op in COMPOSITES:
             places = tuple((self._extent(ref),) for ref in (*command.reads_of_memory, command.out))
         elif command.op in _MEMORY_OPCODES:
             segments = self._segments(command.ref)
             if all(va == NOWHERE for va, _ in segments):
-                does = fill_of(command)
+                effective = fill_of(command)
             else:
                 places = (segments,)
-        if does is None:
+        if effective is None:
             return
-        work = self._contents.resolve(Recorded(does, places))
+        work = self._contents.resolve(Recorded(effective, places))
         assert work.output is not None
         self._operands.deposit(work.output, result(work, self._operands, F32, False))
 
     def meet(self, a: Command, b: Command) -> bool:
-        """Return True when both access the same bytes of a tensor and one of them writes."""
+        """Return True if both access the same bytes of a tensor and at least one writes."""
         pairs = product(_accesses(a), _accesses(b))
-        return any((x or y) and np.shares_memory(self._view(one), self._view(other)) for (x, one), (y, other) in pairs)
+        return any(
+            (a_writes or b_writes) and np.shares_memory(self._view(a_ref), self._view(b_ref))
+            for (a_writes, a_ref), (b_writes, b_ref) in pairs
+        )
 
     def _view(self, ref: MemoryRef) -> Array:
         self._extent(ref)
@@ -155,7 +158,7 @@ class MockMemory:
         return self._find_bytes(ref.va, sum((n - 1) * step for n, step in zip(ref.shape, steps, strict=True)) + item)
 
     def _find_bytes(self, va: int, nbytes: int) -> Segment:
-        """Return these bytes, if they are of one tensor; else raise AddressFaultError."""
+        """Return the segment if it is inside one tensor; else raise AddressFaultError."""
         at = bisect_right(self._tensors, va, key=lambda tensor: tensor[0]) - 1
         base, size = self._tensors[at] if at >= 0 else (va, 0)
         if va + nbytes > base + size:
@@ -171,7 +174,7 @@ def _place_of(address: int) -> MemoryPlace:
 
 
 def _accesses(command: Command) -> list[tuple[bool, MemoryRef]]:
-    """Return (writes, array) for each array of tensors that a command reads or writes; operands first."""
+    """Return (writes, array) for each tensor array that a command accesses, operands first."""
     if command.op in COMPOSITES:
         return [*((False, ref) for ref in command.reads_of_memory), (True, command.out)]
     if command.op not in _MEMORY_OPCODES or command.ref.physical:
@@ -183,22 +186,22 @@ def _accesses(command: Command) -> list[tuple[bool, MemoryRef]]:
 
 
 def _valid_box(ref: MemoryRef) -> MemoryRef:
-    """Return the part of an array that is in memory."""
+    """Return the part of an array that is inside memory."""
     if ref.valid is None:
         return ref
     return MemoryRef(ref.va, ref.valid, ref.dtype, ref.strides or row_major(ref.shape, ref.dtype.itemsize))
 
 
 _LATER: Final = object()
-"""The answer to a request that cannot be answered yet"""
+"""The answer to a request that has to be retried"""
 _MEMORY_OPCODES = frozenset((LOAD, *MEMORY_WRITERS))
-"""Those that access tensors: in program order where they touch the same bytes, as the machine's DMA has it"""
+"""Opcodes that access tensors. Accesses to the same bytes stay in program order, as in the machine's DMA."""
 
 
 class MockQueues:
-    """The queue pairs of PE ``pe``, whose rings lie in its TCM, in ``memory``; ``everywhere``: those of all PEs.
+    """The queue pairs of PE ``pe``, whose rings are in its TCM in ``memory``.
 
-    What cannot be raises as on the machine.
+    ``everywhere`` has the queues of all PEs. Invalid operations raise the same errors as on the machine.
     """
 
     def __init__(
@@ -213,55 +216,58 @@ class MockQueues:
         self.memory = memory
         self._name = pe_part(*pe, "pe_ipcq")
         self._everywhere = everywhere
-        self._turn = 0
+        self._next_receiver = 0
 
     def pair(self, direction: str, nbytes: int, *, sends: bool) -> QueuePair:
-        """Return the pair by which ``nbytes`` can be sent, or may come."""
+        """Return the pair that can send ``nbytes``, or receive them."""
         return find_queue(self._name, self.pairs, direction, nbytes, sends=sends)
 
     def whichever(self) -> QueuePair | None:
-        """Return the next pair, in turn, that has a message to take."""
+        """Return the next pair that has a message, round-robin; None if no pair has one."""
         receiving = find_receivers(self._name, self.pairs)
-        found = find_ready(receiving, self._turn)
-        if found is None:
+        index = find_ready(receiving, self._next_receiver)
+        if index is None:
             return None
-        self._turn = found + 1
-        return receiving[found]
+        self._next_receiver = index + 1
+        return receiving[index]
 
     def take(self, pair: QueuePair, nbytes: int) -> Slot:
-        """Return the slot of the kernel's next message; when that is there, it has to have ``nbytes``."""
+        """Return the slot of the kernel's next message.
+
+        Raises KernelError if the message has arrived and has another size than ``nbytes``.
+        """
         pending, sequence = not pair.ready, pair.take()
         if not pending:
             self.check_size(pair, sequence, nbytes)
         return Slot(pair.direction, "tcm", self.pe, pair.slot_pa(sequence), self, sequence, pending)
 
     def check_size(self, pair: QueuePair, sequence: int, nbytes: int) -> None:
-        """KernelError when the message, which is there, has another size."""
+        """Raise KernelError if a message that has arrived does not have ``nbytes``."""
         if pair.sizes[sequence] != nbytes:
             raise size_error(self._name, pair, sequence, nbytes)
 
     def free(self, slot: Slot, /) -> None:
-        """Take ``slot`` back, and give its sender a credit."""
+        """Free ``slot`` and return a credit to its sender."""
         pair = self.pairs[slot.direction]
         if pair.release(slot.sequence):
             self._everywhere[pair.peer.pe].pairs[pair.peer.direction].peer_tail_cache = pair.my_tail
 
     def deliver(self, pair: QueuePair, sequence: int, message: Any, nbytes: int) -> None:
-        """Message number ``sequence`` comes to its slot of the peer."""
-        pa, there = pair.peer_slot_pa(sequence), self._everywhere[pair.peer.pe]
-        there.memory.put(pa, message)
-        there.pairs[pair.peer.direction].arrive(sequence, pa, nbytes)
+        """Write message number ``sequence`` to its slot of the peer."""
+        pa, receiver = pair.peer_slot_pa(sequence), self._everywhere[pair.peer.pe]
+        receiver.memory.put(pa, message)
+        receiver.pairs[pair.peer.direction].arrive(sequence, pa, nbytes)
 
     def check_empty(self) -> None:
-        """IpcqError when messages have come that the kernel never received."""
-        left = [(pair.direction, pair.peer_head_cache - pair.taken, pair.peer.pe) for pair in self.pairs.values()]
-        found = [f"{n} of queue {name} (from {pe_part(*pe, 'pe_ipcq')})" for name, n, pe in left if n]
-        if found:
-            raise IpcqError(f"{self._name}: the kernel has ended and left messages unreceived: {', '.join(found)}")
+        """Raise IpcqError if the kernel has not received all messages that have arrived."""
+        counts = [(pair.direction, pair.peer_head_cache - pair.taken, pair.peer.pe) for pair in self.pairs.values()]
+        leftovers = [f"{n} of queue {name} (from {pe_part(*pe, 'pe_ipcq')})" for name, n, pe in counts if n]
+        if leftovers:
+            raise IpcqError(f"{self._name}: the kernel has ended and left messages unreceived: {', '.join(leftovers)}")
 
 
 class MockPe:
-    """Runs ``run`` on the PE of ``queues``; ``advance`` until it is ``finished``. ``name``: what it prints as."""
+    """A PE that runs ``run`` with ``queues``; call ``advance`` until ``finished``. ``name`` is its label in prints."""
 
     def __init__(self, name: str, run: ProgramRun, queues: MockQueues) -> None:
         self.pe = queues.pe
@@ -273,19 +279,19 @@ class MockPe:
         self._begun = False
         self._request: KernelRequest | None = None
         self._failure: KernelError | None = None
-        self._under_way: dict[int, Command] = {}
-        self._messages: dict[int, tuple[QueuePair, int]] = {}  # of what is under way: those sent and received
+        self._in_flight: dict[int, Command] = {}
+        self._messages: dict[int, tuple[QueuePair, int]] = {}  # of sends and receives in flight
         self._completions = 0
-        self._seen = 0
+        self._completions_at_resume = 0
         self._released = False
 
     @property
     def at_barrier(self) -> bool:
-        """True when the kernel's commands are done and it waits at a barrier."""
-        return isinstance(self._request, Meet) and not self._under_way and not self._released
+        """True if the kernel's commands are complete and it waits at a barrier."""
+        return isinstance(self._request, Meet) and not self._in_flight and not self._released
 
     def release(self) -> None:
-        """Go on: all mates have come to the barrier."""
+        """Release the kernel from its barrier."""
         self._released = True
 
     def close(self) -> None:
@@ -293,15 +299,15 @@ class MockPe:
         self._run.close()
 
     def advance(self) -> bool:
-        """Run until the kernel has to wait for another PE; whether anything happened. Raises what the kernel raises."""
-        moved = not self.finished and self._carry_out_ready()
+        """Run until the kernel waits for another PE; return True if anything happened. Raises the kernel's errors."""
+        progressed = not self.finished and self._carry_out_ready()
         while not self.finished and self._step():
-            moved = True
+            progressed = True
             self._carry_out_ready()
-        return moved
+        return progressed
 
     def _step(self) -> bool:
-        """Answer the kernel's request if that can be done now, and run it to its next one."""
+        """Answer the kernel's request if possible and run the kernel to its next request."""
         if self._begun and self._request is None:
             return self._finish()
         answer: object = None
@@ -316,14 +322,14 @@ class MockPe:
             return False
         self._begun, failure, self._failure = True, self._failure, None
         self._request = self._run.resume(answer) if failure is None else self._run.throw(failure)
-        self._seen = self._completions
+        self._completions_at_resume = self._completions
         return True
 
     def _finish(self) -> bool:
-        """Note that the kernel has returned: it ends with its last command."""
+        """Record that the kernel has returned; it finishes with its last command."""
         if self._failure is not None:
             raise self._failure
-        if self._under_way:
+        if self._in_flight:
             return False
         self._run.close()
         self.finished = True
@@ -350,41 +356,41 @@ class MockPe:
             case ReadValue(array):
                 return self._memory.get(array)
             case AwaitCommand(serial):
-                ready = serial not in self._under_way
+                ready = serial not in self._in_flight
             case AwaitSpace():
-                ready = self._completions > self._seen
+                ready = self._completions > self._completions_at_resume
             case Meet():
                 ready, self._released = self._released, False
             case Fence():
-                ready = not any(each.op in MEMORY_WRITERS for each in self._under_way.values())
+                ready = not any(command.op in MEMORY_WRITERS for command in self._in_flight.values())
             case _:
-                self._under_way[request.serial] = request
+                self._in_flight[request.serial] = request
         return None if ready else _LATER
 
     def _begin(self, command: Command, pair: QueuePair, sequence: int) -> None:
         self._messages[command.serial] = (pair, sequence)
-        self._under_way[command.serial] = command
+        self._in_flight[command.serial] = command
 
     def _carry_out_ready(self) -> bool:
-        """Carry out every command whose operands are there; whether there was one."""
+        """Carry out every command whose operands exist; return True if there was one."""
         before = self._completions
-        again = True
-        while again:
-            again = False
-            held: list[Command] = []  # accesses that come earlier and are not done
-            for command in tuple(self._under_way.values()):
-                if self._ready(command) and not any(self._memory.meet(command, each) for each in held):
+        progressed = True
+        while progressed:
+            progressed = False
+            earlier: list[Command] = []  # earlier accesses that are not complete
+            for command in tuple(self._in_flight.values()):
+                if self._ready(command) and not any(self._memory.meet(command, access) for access in earlier):
                     self._carry_out(command)
-                    again = True
+                    progressed = True
                 elif command.op in _MEMORY_OPCODES:
-                    held.append(command)
+                    earlier.append(command)
         return self._completions > before
 
     def _ready(self, command: Command) -> bool:
         if command.op is RECEIVE:
             pair, sequence = self._messages[command.serial]
             return pair.peer_head_cache > sequence
-        return not any(serial in self._under_way for serial in command.after)
+        return not any(serial in self._in_flight for serial in command.after)
 
     def _carry_out(self, command: Command) -> None:
         match command.op:
@@ -397,7 +403,7 @@ class MockPe:
                 print(f"{self._name}:", *(x if isinstance(x, str) else self._memory.get(x) for x in command.parts))
             case _:
                 self._memory.carry_out(command)
-        del self._under_way[command.serial]
+        del self._in_flight[command.serial]
         self._completions += 1
         self._run.completed(command.serial)
 
@@ -410,17 +416,17 @@ class MockPe:
 
     @property
     def waiting(self) -> QueueWait | None:
-        """The queue that the kernel waits for: where it stands, else the first receive that it posted."""
+        """The queue that the kernel waits for: at its current request, else at its first posted receive."""
         match self._request:
             case Command(op=Opcode.SEND, name=direction, line=line):
                 return QueueWait(pe=self.pe, kind="send", direction=direction, line=line)
             case Receive(direction, _, line):
                 return QueueWait(pe=self.pe, kind="recv", direction=direction, line=line)
-        posted = next((command for command in self._under_way.values() if command.op is RECEIVE), None)
+        posted = next((command for command in self._in_flight.values() if command.op is RECEIVE), None)
         return None if posted is None else QueueWait(pe=self.pe, kind="recv", direction=posted.name, line=posted.line)
 
     def waits_for(self) -> str:
-        """Say in words what the kernel waits for."""
+        """Return the text of what the kernel waits for."""
         return "its commands to end" if self._request is None else awaited_by(self._request, self._run.place)
 
 
@@ -429,10 +435,10 @@ _NAMES = re.compile(r"sip\d+\.cube\d+\.pe\d+")
 
 
 class MockMachine:
-    """The PEs of ``spec`` with queues along ``edges``, paired by the rule of the machine; rings lie in TCM.
+    """The PEs of ``spec`` with queues along ``edges``, paired by the rule of the machine; the rings are in TCM.
 
-    ``memory[sip]`` holds what kernels read and write, unless they work on something else; ``names``: what errors call
-    a PE.
+    ``memory[sip]`` holds the data of kernels unless ``works_on`` replaces it. ``names`` are the labels of PEs in
+    errors.
     """
 
     def __init__(
@@ -452,14 +458,14 @@ class MockMachine:
         self._spec = spec
         self._names = {pe_name(pe): f"{name} ({pe_name(pe)})" for pe, name in (names or {}).items()}
         ends = dict(by_pe(pair_queues(list(edges), spec)))
-        rings = {  # behind the scratch of their PE, in the order of its queues
+        rings = {  # after the scratch of the PE, in the order of its queues
             (pe, end.direction): self._tcm(pe) + spec.pe.tcm.scratch_bytes + at * n_slots * slot_size
-            for pe, own in ends.items()
-            for at, end in enumerate(own)
+            for pe, pe_ends in ends.items()
+            for at, end in enumerate(pe_ends)
         }
         self._queues: dict[PeCoord, MockQueues] = {}
-        for pe, own in ends.items():
-            setups = queue_setups(own, rings, n_slots, slot_size)
+        for pe, pe_ends in ends.items():
+            setups = queue_setups(pe_ends, rings, n_slots, slot_size)
             self._add_queues(pe, {setup.direction: QueuePair(setup) for setup in setups})
 
     def _add_queues(self, pe: PeCoord, pairs: Mapping[str, QueuePair]) -> None:
@@ -470,25 +476,25 @@ class MockMachine:
         return self._queues[pe].pairs if pe in self._queues else {}
 
     def run(self, kernel: Callable[..., object], args: Mapping[PeCoord, Sequence[Any]]) -> None:
-        """Run ``kernel`` to its end on each PE of ``args``, with its arguments.
+        """Run ``kernel`` to its end on each PE of ``args`` with the arguments of that PE.
 
-        Raises what a kernel raises, first by the order of turns; IpcqDeadlock when kernels wait for each other,
-        SimulationDeadlock when they wait for something else, IpcqError when messages are left unreceived.
+        Raises the first error of a kernel in round-robin order, and IpcqError if messages are left unreceived. Raises
+        IpcqDeadlock if kernels wait for each other, and SimulationDeadlock if they wait for something else.
         """
-        pes = [self._start(kernel, pe, tuple(given), tuple(args)) for pe, given in args.items()]
+        pes = [self._start(kernel, pe, tuple(arguments), tuple(args)) for pe, arguments in args.items()]
         try:
             with np.errstate(all="ignore"):
-                self._take_turns(pes)
+                self._run_round_robin(pes)
         finally:
             for pe in pes:
                 pe.close()
         for pe in pes:
             pe.queues.check_empty()
 
-    def _take_turns(self, pes: Sequence[MockPe]) -> None:
+    def _run_round_robin(self, pes: Sequence[MockPe]) -> None:
         while not all(pe.finished for pe in pes):
-            moved = [self._advance(pe) for pe in pes]
-            if not any(moved) and not _open_barriers(pes):
+            progressed = [self._advance(pe) for pe in pes]
+            if not any(progressed) and not _open_barriers(pes):
                 raise self._deadlock([pe for pe in pes if not pe.finished])
 
     def _advance(self, pe: MockPe) -> bool:
@@ -527,14 +533,14 @@ class MockMachine:
 
     def _deadlock(self, stuck: Sequence[MockPe]) -> SimulationDeadlock:
         waits = {pe.pe: pe.waiting for pe in stuck}
-        found = Standstill(
+        error = Standstill(
             at="in the mock",
             awaited=["the kernels that have not ended"],
             kernels={pe.pe: f"its kernel waits for {pe.waits_for()}" for pe in stuck},
             waits={pe: (wait,) for pe, wait in waits.items() if wait is not None},
             queues={pe: queues.pairs for pe, queues in self._queues.items()},
         ).error()
-        return found.reword(lambda text: _NAMES.sub(lambda name: self._label_of(name[0]), text))
+        return error.reword(lambda text: _NAMES.sub(lambda name: self._label_of(name[0]), text))
 
 
 def kernel_name(kernel: Callable[..., object]) -> str:
@@ -543,7 +549,7 @@ def kernel_name(kernel: Callable[..., object]) -> str:
 
 
 def _open_barriers(pes: Sequence[MockPe]) -> bool:
-    """Release the PEs of every cube that have all come to their barrier; whether there were any."""
+    """Release the PEs of every cube whose PEs are all at a barrier; return True if there was one."""
     cubes: defaultdict[tuple[int, int], list[MockPe]] = defaultdict(list)
     for pe in pes:
         cubes[pe.pe[:2]].append(pe)

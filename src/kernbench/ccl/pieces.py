@@ -1,4 +1,4 @@
-"""A rank's data in pieces of one message each: what schedules load, send, reduce and store."""
+"""A rank's data in pieces of one message each, which schedules load, send, reduce and store."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from kernbench.kernels.shares import blocks
 from kernbench.messages.steps import REDUCE_OPS, Chunk, ChunkSource, ReduceName, Step, load, reduce, scale
 
 SLOT_BYTES = 4096
-"""A slot, where nobody says how large one is."""
+"""The default bytes of a slot."""
 SCRATCH_BYTES = 4 << 20
-"""TCM for handles, where nobody says how much there is."""
+"""The default bytes of TCM for handles."""
 
 
 class Messages(NamedTuple):
-    """Messages of up to ``chunk`` elements of ``item`` bytes, reduced by ``op``, and what there is room for.
+    """Messages of up to ``chunk`` elements of ``item`` bytes, reduced by ``op``, and the space for them.
 
-    A queue has ``n_slots`` of them, TCM ``scratch_bytes`` for arrays. ``load_bytes``, ``hop_bytes``: what is under way
-    from memory, and on a hop there and back within a cube, between cubes, between SIPs.
+    A queue has ``n_slots`` slots, and TCM has ``scratch_bytes`` for arrays. ``load_bytes`` is the bytes in flight from
+    memory. ``hop_bytes`` is the bytes in flight on a hop and back: within a cube, between cubes, between SIPs.
     """
 
     op: ReduceName
@@ -32,35 +32,38 @@ class Messages(NamedTuple):
     scratch_bytes: int = SCRATCH_BYTES
 
     def pieces(self, chunk: Chunk) -> list[Chunk]:
-        """``chunk`` in messages."""
+        """Return ``chunk`` as pieces of one message each."""
         return [Chunk(first, count, chunk.tensor) for first, count in blocks(chunk.size, self.chunk, chunk.offset)]
 
     def segments(self, n_elem: int, copies: int = 1) -> Iterator[Chunk]:
-        """Yield parts of a tensor of which scratch holds so many ``copies``, with what is made of them on the way."""
+        """Yield parts of a tensor that fit scratch ``copies`` times, with their intermediate arrays."""
         for first, count in blocks(n_elem, max(self.chunk, self.scratch_bytes // copies // (4 * self.item))):
             yield Chunk(first, count)
 
-    def under_way(self, nbytes: int) -> int:
-        """Return how many messages keep ``nbytes`` on the way while one more is being added."""
+    def in_flight(self, nbytes: int) -> int:
+        """Return how many messages keep ``nbytes`` in flight while another one is being added."""
         return 1 - -nbytes // (self.chunk * self.item)
 
     def load_ahead(
         self, pieces: Sequence[Chunk], order: Iterable[int] | None = None
     ) -> Iterator[tuple[int, list[Step]]]:
-        """Yield, for each of ``pieces`` in ``order``, the loads that come before its use: others are under way."""
+        """Yield (index, loads) for each piece in ``order``: the loads that precede its use.
+
+        The loads run ahead, so that ``load_bytes`` stay in flight.
+        """
         buffers = list(range(len(pieces)) if order is None else order)
-        ahead, begun = self.under_way(self.load_bytes), 0
+        ahead, begun = self.in_flight(self.load_bytes), 0
         for at, buffer in enumerate(buffers):
             until = min(at + 1 + ahead, len(buffers))
             yield buffer, [load(i, pieces[i]) for i in buffers[begun:until]]
             begun = until
 
-    def add(self, buffer: int, what: ChunkSource) -> Step:
-        """``what`` is reduced into ``buffer``."""
-        return reduce(buffer, buffer, what, self.op)
+    def add(self, buffer: int, source: ChunkSource) -> Step:
+        """Return the step that reduces ``source`` into ``buffer``."""
+        return reduce(buffer, buffer, source, self.op)
 
     def finish(self, buffer: int, contributions: int) -> list[Step]:
-        """Return the steps that end a reduction: for ``avg``, the mean of all contributions in ``buffer``."""
+        """Return the steps that end a reduction: for ``avg``, divide ``buffer`` by the number of contributions."""
         return [scale(buffer, buffer, contributions)] if self.op == "avg" and contributions > 1 else []
 
 
@@ -77,9 +80,9 @@ def messages_of(
     scratch_bytes: int = SCRATCH_BYTES,
     **_others: object,
 ) -> Messages:
-    """Messages as a configuration says; ``chunk_size``, in bytes, is ``slot_size`` when None.
+    """Return the messages of a configuration; ``chunk_size`` is in bytes and defaults to ``slot_size``.
 
-    UnknownNameError for a dtype or a reduction that does not exist; InputError for a chunk that fits no slot.
+    Raises UnknownNameError for an unknown dtype or reduction, and InputError for a chunk that does not fit a slot.
     """
     item = element_type(dtype)
     if reduce_op not in REDUCE_OPS:
@@ -95,15 +98,15 @@ def messages_of(
 
 
 def split_evenly(chunk: Chunk, parts: int) -> list[Chunk]:
-    """``chunk`` in so many parts: the first ones have one element more where it does not come out even."""
+    """Return ``chunk`` in ``parts`` parts; the first ones have one element more if the division has a remainder."""
     size, more = divmod(chunk.size, parts)
     return [Chunk(chunk.offset + i * size + min(i, more), size + (i < more), chunk.tensor) for i in range(parts)]
 
 
 def number_pieces(parts: Iterable[Sequence[Chunk]]) -> list[range]:
-    """Return the range of numbers of each part's pieces, when all are numbered one part after the other."""
-    found: list[range] = []
+    """Return the range of piece numbers of each part, with pieces numbered part after part."""
+    ranges: list[range] = []
     for part in parts:
-        first = found[-1].stop if found else 0
-        found.append(range(first, first + len(part)))
-    return found
+        first = ranges[-1].stop if ranges else 0
+        ranges.append(range(first, first + len(part)))
+    return ranges

@@ -1,4 +1,4 @@
-"""Queue pairs: which two ends make one, memory for their rings, the messages that install them and take them off."""
+"""Queue pairs: how edges pair up, the memory of their rings, and the messages that install and remove them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from kernbench.topology.spec import TopologySpec
 from kernbench.triton_emu.kernel_runner import check_host_calls
 
 _GLOBAL = "global_"
-_MOST_TOLD = 8
+_MAX_LINES = 8
 
 
 @value
 class Reservation:
-    """Memory for all rings of a PE, one behind the other."""
+    """Contiguous memory for all rings of a PE."""
 
     pe: PeCoord
     addr: PhysAddr
@@ -47,7 +47,7 @@ class Reservation:
 
 @value(kw_only=True, eq=False)
 class InstalledQueues:
-    """An installation: its edges, the memory it took, and a message for each PE that has queues, PEs in order."""
+    """An installation: its edges, its memory, and an install message for each PE with queues, in PE order."""
 
     edges: tuple[Edge, ...]
     settings: QueueSettings
@@ -60,7 +60,7 @@ class InstalledQueues:
         return tuple(message.pe for message in self.messages)
 
     def removals(self) -> tuple[IpcqRemoveMsg, ...]:
-        """Return the messages that remove the queues again."""
+        """Return the messages that remove the queues."""
         return tuple(
             IpcqRemoveMsg(pe=message.pe, name="remove queues", installation=message.installation)
             for message in self.messages
@@ -70,11 +70,11 @@ class InstalledQueues:
 def prepare_queues(
     engine: GraphEngine, edges: Sequence[Edge], settings: QueueSettings | AlgorithmSettings
 ) -> InstalledQueues:
-    """Reserve rings for the queues of these edges and make the messages, for the caller to submit in any order.
+    """Reserve rings for the queues of ``edges`` and return the install messages, for the caller to submit in any order.
 
-    Until they are carried out nothing but memory has changed; ``release_rings`` gives that back. IpcqError for edges
-    that cannot be installed and for a PE that has queues, AllocationError when a memory is full; either leaves nothing
-    reserved.
+    Only memory changes before the messages are carried out; ``release_rings`` frees it. Raises IpcqError for edges that
+    cannot be installed and for a PE that already has queues, and AllocationError if a memory is full. On an error
+    nothing stays reserved.
     """
     check_host_calls()
     if isinstance(settings, AlgorithmSettings):
@@ -82,7 +82,7 @@ def prepare_queues(
     ends = dict(by_pe(pair_queues(edges, engine.spec)))
     for pe in ends:
         _check_bare(engine, pe)
-    receiving = {pe: [end.direction for end in own if end.receives] for pe, own in ends.items()}
+    receiving = {pe: [end.direction for end in pe_ends if end.receives] for pe, pe_ends in ends.items()}
     with ExitStack() as undo:
         reservations = []
         for pe, directions in receiving.items():
@@ -92,23 +92,23 @@ def prepare_queues(
         _check_disjoint(reservations)
         undo.pop_all()
     rings = {
-        (taken.pe, direction): taken.addr.encode() + at * settings.ring_stride
-        for taken in reservations
-        for at, direction in enumerate(receiving[taken.pe])
+        (reservation.pe, direction): reservation.addr.encode() + at * settings.ring_stride
+        for reservation in reservations
+        for at, direction in enumerate(receiving[reservation.pe])
     }
     installation = engine.machine.next_op()
     messages = tuple(
         IpcqInitMsg(
             name="install queues",
             pe=pe,
-            queues=queue_setups(own, rings, settings.n_slots, settings.slot_size),
+            queues=queue_setups(pe_ends, rings, settings.n_slots, settings.slot_size),
             buffer_kind=settings.buffer_kind,
             backpressure=settings.backpressure,
             poll_ns=settings.poll_ns,
             credit_bytes=settings.ipcq_credit_size_bytes,
             installation=installation,
         )
-        for pe, own in ends.items()
+        for pe, pe_ends in ends.items()
     )
     trace_if_asked(engine)
     return InstalledQueues(edges=tuple(edges), settings=settings, reservations=tuple(reservations), messages=messages)
@@ -117,7 +117,7 @@ def prepare_queues(
 def install_edges(
     engine: GraphEngine, edges: Sequence[Edge], settings: QueueSettings | AlgorithmSettings
 ) -> InstalledQueues:
-    """Install queues for these edges and wait until all have them. Raises as ``prepare_queues``; all or nothing."""
+    """Install queues for ``edges`` on all PEs, or on none, and wait for that. Raises as ``prepare_queues``."""
     queues = prepare_queues(engine, edges, settings)
     handles = [engine.submit(message) for message in queues.messages]
     errors = _wait_for_all(engine, handles)
@@ -130,9 +130,10 @@ def install_edges(
 
 
 def uninstall(engine: GraphEngine, queues: InstalledQueues) -> None:
-    """Take queues off their PEs, behind their kernels, wait until all are off and give their memory back.
+    """Remove queues from their PEs after the current kernels, wait for that, and free the memory.
 
-    IpcqError when they have been removed already and, once they are off, for messages that nobody had received.
+    Raises IpcqError if the queues have been removed already and, after the removal, for messages that were never
+    received.
     """
     if not any(
         queue_part(engine.machine, message.pe).installation == message.installation for message in queues.messages
@@ -146,24 +147,24 @@ def uninstall(engine: GraphEngine, queues: InstalledQueues) -> None:
 
 
 def make_unreceived_error(messages: Sequence[UnreceivedMessage]) -> IpcqError:
-    """Return the error for messages, at least one, that nobody has received and nobody can receive any more."""
+    """Return the error for one or more messages that were never received and cannot be received any more."""
     n = len(messages)
-    what = "a message was" if n == 1 else f"{n} messages were"
+    subject = "a message was" if n == 1 else f"{n} messages were"
     advice = "a kernel, or a rank of the program, has to receive what another sends"
-    return IpcqError("\n  ".join([f"{what} sent and never received; {advice}:", *lines_of(messages)]))
+    return IpcqError("\n  ".join([f"{subject} sent and never received; {advice}:", *lines_of(messages)]))
 
 
 def lines_of(messages: Iterable[UnreceivedMessage]) -> list[str]:
-    """Return a line for each way and place that messages come from; of many the first, and how many more there are."""
+    """Return a line for each distinct path and place of messages, and at the end the number of lines left out."""
     texts = [text if n == 1 else f"{text}, {n} times" for text, n in Counter(map(str, messages)).items()]
-    more = [f"and {len(texts) - _MOST_TOLD} more"] if len(texts) > _MOST_TOLD else []
-    return [*texts[:_MOST_TOLD], *more]
+    more = [f"and {len(texts) - _MAX_LINES} more"] if len(texts) > _MAX_LINES else []
+    return [*texts[:_MAX_LINES], *more]
 
 
 def release_rings(engine: GraphEngine, queues: InstalledQueues) -> None:
-    """Give the memory of rings back, for which no PE may have a queue any more."""
-    for taken in queues.reservations:
-        _free(engine, queues.settings.buffer_kind, taken)
+    """Free the memory of rings. No PE may have one of the queues any more."""
+    for reservation in queues.reservations:
+        _free(engine, queues.settings.buffer_kind, reservation)
 
 
 def _carry_out(engine: GraphEngine, messages: Iterable[HostMsg]) -> None:
@@ -173,7 +174,7 @@ def _carry_out(engine: GraphEngine, messages: Iterable[HostMsg]) -> None:
 
 
 def _wait_for_all(engine: GraphEngine, handles: Sequence[RequestHandle]) -> list[KernbenchError]:
-    """Wait for every request, also behind one that fails."""
+    """Wait for every request, including those after a failed one, and return the errors."""
     errors: list[KernbenchError] = []
     for handle in handles:
         try:
@@ -184,10 +185,10 @@ def _wait_for_all(engine: GraphEngine, handles: Sequence[RequestHandle]) -> list
 
 
 def _check_bare(engine: GraphEngine, pe: PeCoord) -> None:
-    there = queue_pairs_of(engine.machine, pe)
-    if there:
+    pairs = queue_pairs_of(engine.machine, pe)
+    if pairs:
         raise IpcqError(
-            f"{pe_name(pe)} has queues already ({', '.join(there)}): a PE is installed once; remove them first"
+            f"{pe_name(pe)} has queues already ({', '.join(pairs)}): a PE is installed once; remove them first"
         )
 
 
@@ -209,28 +210,28 @@ def _reserve(engine: GraphEngine, pe: PeCoord, n_rings: int, settings: QueueSett
     return Reservation(pe, addr, nbytes)
 
 
-def _free(engine: GraphEngine, kind: BufferKind, taken: Reservation) -> None:
+def _free(engine: GraphEngine, kind: BufferKind, reservation: Reservation) -> None:
     match kind:
         case "tcm":
-            engine.allocators[taken.pe].free_tcm(taken.addr, taken.nbytes)
+            engine.allocators[reservation.pe].free_tcm(reservation.addr, reservation.nbytes)
         case "hbm":
-            engine.allocators[taken.pe].free_hbm(taken.addr, taken.nbytes)
+            engine.allocators[reservation.pe].free_hbm(reservation.addr, reservation.nbytes)
         case "sram":
-            engine.cube_allocator(*taken.pe[:2]).free_sram(taken.addr, taken.nbytes)
+            engine.cube_allocator(*reservation.pe[:2]).free_sram(reservation.addr, reservation.nbytes)
 
 
 def _check_disjoint(reservations: Iterable[Reservation]) -> None:
-    """Check that rings do not overlap: an arrival is told apart by its address alone."""
-    placed = sorted((taken.addr.encode(), taken.nbytes, taken.pe) for taken in reservations)
-    for (low, nbytes, one), (start, _, other) in pairwise(placed):
+    """Check that rings do not overlap: an arrival is identified by its address alone."""
+    placed = sorted((reservation.addr.encode(), reservation.nbytes, reservation.pe) for reservation in reservations)
+    for (low, nbytes, pe), (start, _, next_pe) in pairwise(placed):
         if start < low + nbytes:
-            raise IpcqError(f"the rings of {pe_name(one)} and {pe_name(other)} overlap at {start:#x}")
+            raise IpcqError(f"the rings of {pe_name(pe)} and {pe_name(next_pe)} overlap at {start:#x}")
 
 
 def queue_setups(
     ends: Iterable[QueueEnd], rings: Mapping[tuple[PeCoord, str], int], n_slots: int, slot_size: int
 ) -> tuple[QueueSetup, ...]:
-    """Return the queues of a PE whose ends these are; ``rings``: the address of each PE's and direction's ring."""
+    """Return the queues of a PE with ``ends``; ``rings`` has the address of the ring of each (PE, direction)."""
     return tuple(
         QueueSetup(
             direction=end.direction,
@@ -252,7 +253,7 @@ _TREE = {"parent": ("child_left", "child_right"), "child_left": ("parent",), "ch
 
 
 class QueueEnd(NamedTuple):
-    """A queue pair to be: queue ``direction`` of ``pe`` and the other end of it; it sends, receives or both."""
+    """A planned queue pair: queue ``direction`` of ``pe`` and its peer's queue; it sends, receives or both."""
 
     pe: PeCoord
     direction: str
@@ -263,22 +264,23 @@ class QueueEnd(NamedTuple):
 
 
 def edge_text(edge: Edge) -> str:
-    """Name an edge, as errors do."""
+    """Return the text of an edge for errors."""
     return f"{pe_name(edge[0])} {edge[1]} -> {pe_name(edge[2])}"
 
 
 def unite(*lists: Iterable[Edge]) -> list[Edge]:
-    """Return the edges of all lists in order, each once."""
+    """Return the edges of all lists in order, without duplicates."""
     return list(dict.fromkeys(edge for edges in lists for edge in edges))
 
 
 def pair_queues(edges: Sequence[Edge], spec: TopologySpec) -> list[QueueEnd]:
-    """Return the ends of all queues: of each edge in order, then those that only receive.
+    """Return the ends of all queues: an end for each edge in order, then the ends that only receive.
 
-    The reverse of an edge is the opposite direction of its peer when that points back, else any direction that does;
-    no direction is the reverse of two. An edge without one ends in a queue of its own on the peer, which only receives,
-    named for the opposite direction: W for E, ``child_left`` or else ``child_right`` for ``parent``, ``sip0`` for what
-    comes from SIP 0 on ``sip3``, ``from_x`` for any other name x. IpcqError for edges that cannot be installed.
+    The reverse of an edge is the opposite direction of its peer if that leads back; otherwise it is any direction that
+    leads back. A direction is the reverse of at most one edge. An edge without a reverse ends in a receive-only queue
+    on the peer, named after the opposite direction. The name is W for E, and ``child_left`` or else ``child_right`` for
+    ``parent``. It is ``sip0`` for messages from SIP 0 on ``sip3``, and ``from_x`` for any other name x. Raises
+    IpcqError for edges that cannot be installed.
     """
     by_name = _check_edges(edges, spec)
     reverse = _reverses(edges, by_name)
@@ -299,7 +301,7 @@ _ByName = dict[tuple[PeCoord, str], Edge]
 
 
 def _check_edges(edges: Sequence[Edge], spec: TopologySpec) -> _ByName:
-    """Check edges, and return them by PE and direction."""
+    """Check edges and return them by PE and direction."""
     sizes = (spec.num_sips, spec.cubes_per_sip, spec.pes_per_cube)
     inside: set[PeCoord] = set()
     by_name: _ByName = {}
@@ -325,7 +327,7 @@ def _check_pe(pe: PeCoord, sizes: tuple[int, int, int], edge: Edge) -> None:
 
 
 def _opposites(edge: Edge) -> tuple[str, ...]:
-    """Return the directions that the peer may give the way back."""
+    """Return the possible names of the direction back."""
     (sip, _, _), direction, (peer_sip, _, _) = edge
     if direction in OPPOSITE_DIRECTION:
         return (OPPOSITE_DIRECTION[direction],)
@@ -335,7 +337,7 @@ def _opposites(edge: Edge) -> tuple[str, ...]:
 
 
 def _reverses(edges: Sequence[Edge], by_name: _ByName) -> dict[Edge, Edge]:
-    """Return the reverse of every edge that has one, both ways."""
+    """Return the reverse of every edge that has one; the result has both directions."""
     between: defaultdict[tuple[PeCoord, PeCoord], list[Edge]] = defaultdict(list)
     for edge in edges:
         between[edge[0], edge[2]].append(edge)
@@ -347,33 +349,33 @@ def _reverses(edges: Sequence[Edge], by_name: _ByName) -> dict[Edge, Edge]:
     def whichever(edge: Edge) -> Iterable[Edge]:
         return between.get((edge[2], edge[0]), ())
 
-    found: dict[Edge, Edge] = {}
+    reverse_of: dict[Edge, Edge] = {}
     for candidates in (opposite, whichever):
         for edge in edges:
-            if edge not in found:
-                back = next((back for back in candidates(edge) if back not in found), None)
+            if edge not in reverse_of:
+                back = next((back for back in candidates(edge) if back not in reverse_of), None)
                 if back is not None:
-                    found[edge], found[back] = back, edge
-    return found
+                    reverse_of[edge], reverse_of[back] = back, edge
+    return reverse_of
 
 
 def _receiver_name(edge: Edge, by_name: _ByName) -> str:
-    """Return a name for the queue that receives an edge without a reverse, and take it."""
+    """Return a free name for the queue that receives an edge without a reverse, and reserve it."""
     names = _opposites(edge) or (f"from_{edge[1]}",)
     free = next((name for name in names if (edge[2], name) not in by_name), None)
     if free is None:
-        taken = "; ".join(edge_text(by_name[edge[2], name]) for name in names)
+        holders = "; ".join(edge_text(by_name[edge[2], name]) for name in names)
         raise IpcqError(
             f"{edge_text(edge)} has no way back, so {pe_name(edge[2])} needs a queue {' or '.join(names)} that "
-            f"receives it; that name is taken: {taken}"
+            f"receives it; that name is taken: {holders}"
         )
     by_name[edge[2], free] = edge
     return free
 
 
 def by_pe(ends: Iterable[QueueEnd]) -> Iterator[tuple[PeCoord, list[QueueEnd]]]:
-    """Yield the ends of each PE in their order, PEs in order."""
-    found: defaultdict[PeCoord, list[QueueEnd]] = defaultdict(list)
+    """Yield the ends of each PE in their order, sorted by PE."""
+    ends_of: defaultdict[PeCoord, list[QueueEnd]] = defaultdict(list)
     for end in ends:
-        found[end.pe].append(end)
-    yield from sorted(found.items())
+        ends_of[end.pe].append(end)
+    yield from sorted(ends_of.items())

@@ -1,9 +1,10 @@
-"""Rings of ranks, and their rounds: every rank sends to the next and receives from the one before, all at once.
+"""Rings of ranks and their rounds: every rank sends to the next rank and receives from the previous one, all at once.
 
-A rank passes on what it has received behind what it had to send itself, so that each queue carries one stream of
-messages whose order both ends know. Receives are not waited for: steps wait for the messages they use, and only a full
-queue stops the rank. At its k-th send it has asked for k messages, and the send needs that message k - n_slots of the
-next rank is received there and reduced or copied, which needs no later send: no deadlock, however few the slots.
+A rank first sends its own data, then passes received data on. So each queue carries one stream of messages in an order
+that both ends know. Receives do not block: a step waits for the messages that it uses, and only a full queue stops a
+rank. At its k-th send a rank has requested k messages. The send needs message k - n_slots of the next
+rank to be received there and reduced or copied, which needs no later send. So a ring cannot deadlock with any number
+of slots.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from kernbench.messages.steps import Chunk, Step, copy, load, receive, send, sto
 from kernbench.topology.grid import OPPOSITE, Grid
 from kernbench.topology.spec import SipsSpec, TopologySpec, sip_neighbours
 
-Turns: TypeAlias = Sequence[Sequence[int]]
-"""Which pieces belong to each part, part after part."""
+PartPieces: TypeAlias = Sequence[Sequence[int]]
+"""The numbers of the pieces of each part, in the order in which parts are sent."""
 
 
 class RingPlace(NamedTuple):
-    """A place of ``size`` in a ring, and the queues to the next place and from the one before."""
+    """A place in a ring of ``size`` places, with the queues to the next place and from the previous one."""
 
     next: str
     prev: str
@@ -33,12 +34,12 @@ class RingPlace(NamedTuple):
     size: int
 
     def backwards(self, first: int) -> list[int]:
-        """Return all places, from ``first`` against the direction of sending: the order in which their data come by."""
+        """Return all places from ``first`` against the direction of sending: the order in which their data arrive."""
         return [(first - step) % self.size for step in range(self.size)]
 
 
 class Relay:
-    """The ``steps`` of a place of a ring; what it has still to send on waits for its turn."""
+    """The ``steps`` of a place of a ring, with a FIFO of the buffers that it has yet to send on."""
 
     __slots__ = ("_outgoing", "_ring", "steps")
 
@@ -48,22 +49,22 @@ class Relay:
         self._outgoing: deque[int] = deque()
 
     def push(self, buffers: Iterable[int]) -> None:
-        """Send ``buffers`` behind all others."""
+        """Queue ``buffers`` for sending."""
         self._outgoing.extend(buffers)
 
     def take(self, count: int) -> str:
-        """Receive the next message, of ``count`` elements, and return its slot; the first that waits is sent before."""
+        """Receive the next message, of ``count`` elements, and return its slot; one queued buffer is sent first."""
         self._send_one()
         self.steps.append(receive(self._ring.prev, count))
         return self._ring.prev
 
     def keep(self, buffer: int, count: int) -> None:
-        """Copy the next message to ``buffer``, so that its slot is free for the next."""
+        """Receive the next message and copy it to ``buffer``, so that its slot is free."""
         slot = self.take(count)
         self.steps.append(copy(buffer, slot))
 
     def flush(self) -> None:
-        """Send what is left."""
+        """Send all queued buffers."""
         while self._outgoing:
             self._send_one()
 
@@ -72,67 +73,69 @@ class Relay:
             self.steps.append(send(self._ring.next, self._outgoing.popleft()))
 
 
-def reduce_round(relay: Relay, turns: Turns, pieces: Sequence[Chunk], messages: Messages, contributions: int) -> None:
-    """Reduce ``pieces``, given as ``turns`` in the order in which they are sent: the last ends up reduced."""
-    relay.push(turns[0])
-    for turn in turns[1:]:
-        for i in turn:
+def reduce_round(
+    relay: Relay, parts: PartPieces, pieces: Sequence[Chunk], messages: Messages, contributions: int
+) -> None:
+    """Reduce ``pieces``, whose ``parts`` are in the order of sending; the last part ends up reduced here."""
+    relay.push(parts[0])
+    for part in parts[1:]:
+        for i in part:
             slot = relay.take(pieces[i].size)
             relay.steps.append(messages.add(i, slot))
-            if turn is turns[-1]:
+            if part is parts[-1]:
                 relay.steps += messages.finish(i, contributions)
             else:
                 relay.push((i,))
 
 
-def gather_round(relay: Relay, turns: Turns, pieces: Sequence[Chunk]) -> None:
-    """Pass pieces round, given as ``turns`` in the order in which they are sent: the first is this place's own."""
-    relay.push(turns[0])
-    for turn in turns[1:]:
-        for i in turn:
+def gather_round(relay: Relay, parts: PartPieces, pieces: Sequence[Chunk]) -> None:
+    """Pass pieces round the ring, with ``parts`` in the order of sending; the first part is the part of this place."""
+    relay.push(parts[0])
+    for part in parts[1:]:
+        for i in part:
             relay.keep(i, pieces[i].size)
-            if turn is not turns[-1]:
+            if part is not parts[-1]:
                 relay.push((i,))
 
 
 def all_reduce_round(
-    ring: RingPlace, turns: Turns, pieces: Sequence[Chunk], messages: Messages, contributions: int
+    ring: RingPlace, parts: PartPieces, pieces: Sequence[Chunk], messages: Messages, contributions: int
 ) -> list[Step]:
-    """Reduce ``pieces`` over a ring of two or more: reduce-scatter, then all-gather.
+    """Return the steps that reduce ``pieces`` over a ring of two or more: reduce-scatter, then all-gather.
 
-    ``turns`` are the parts of the places backwards from this one. A piece is reduced once, on one rank, so that all
+    ``parts`` has the parts of the places backwards from this place. A piece is reduced once, on one rank, so that all
     ranks end with the same bits.
     """
     relay = Relay(ring)
-    reduce_round(relay, turns, pieces, messages, contributions)
-    gather_round(relay, [turns[-1], *turns[:-1]], pieces)
+    reduce_round(relay, parts, pieces, messages, contributions)
+    gather_round(relay, [parts[-1], *parts[:-1]], pieces)
     relay.flush()
     return relay.steps
 
 
 def all_reduce_segment(segment: Chunk, ring: RingPlace, messages: Messages) -> list[Step]:
-    """Load ``segment``, the parts in the order in which they are needed, reduce it round the ring, and store it.
+    """Return the steps that load ``segment`` in the order of use, reduce it round the ring, and store it.
 
-    Buffers are numbered in that order: of parts of one size, all ranks take the same steps on other chunks.
+    Buffers are numbered in that order. With parts of equal size, all ranks have the same steps on different chunks.
     """
     if ring.size == 1:
         return []
-    parts = split_evenly(segment, ring.size)
-    by_turn = [messages.pieces(parts[place]) for place in ring.backwards(ring.place)]
-    turns, pieces = number_pieces(by_turn), list(chain(*by_turn))
-    rounds = all_reduce_round(ring, turns, pieces, messages, ring.size)
-    done = chain(turns[-1], *turns[:-1])
+    chunks = split_evenly(segment, ring.size)
+    by_part = [messages.pieces(chunks[place]) for place in ring.backwards(ring.place)]
+    parts, pieces = number_pieces(by_part), list(chain(*by_part))
+    rounds = all_reduce_round(ring, parts, pieces, messages, ring.size)
+    done = chain(parts[-1], *parts[:-1])
     return [*(load(i, piece) for i, piece in enumerate(pieces)), *rounds, *(store(i, pieces[i]) for i in done)]
 
 
 class SipRing(NamedTuple):
-    """``ring`` over places, by the queues of ``fabric_edges``; ``order`` has the rank, or SIP, of each place."""
+    """``ring`` over places, by the queues of ``fabric_edges``; ``order`` has the rank or SIP of each place."""
 
     ring: RingPlace
     order: tuple[int, ...]
 
     def after(self, rank: int) -> int:
-        """Return how many places this rank is behind ``rank`` in the direction of sending."""
+        """Return how many places this rank is after ``rank`` in the direction of sending."""
         return (self.ring.place - self.order.index(rank)) % self.ring.size
 
     def slots(self) -> list[int]:
@@ -144,22 +147,25 @@ class SipRing(NamedTuple):
 def over_sips(
     rank: int, world_size: int, /, *, sips: SipRing | None = None, ranks_are_sips: bool = True, **_others: object
 ) -> SipRing:
-    """Return the ring given to a schedule; else all ranks by number. InputError where ranks are no SIPs."""
+    """Return the ring given to a schedule, or else all ranks by number.
+
+    Raises InputError if ranks are PEs.
+    """
     check_ranks(world_size, ranks_are_sips=ranks_are_sips)
     by_number = RingPlace("global_E", "global_W", rank, world_size)
     return sips or SipRing(by_number, tuple(range(world_size)))
 
 
 def check_ranks(world_size: int, *, ranks_are_sips: bool) -> None:
-    """InputError for ranks that are PEs, where an algorithm is over SIPs."""
+    """Raise InputError if ranks are PEs: an algorithm over SIPs needs one rank for each SIP."""
     if not ranks_are_sips:
         raise InputError(f"this algorithm is over SIPs: its ranks are all of them, not {world_size} PEs")
 
 
-def check_rank(what: str, rank: int, world_size: int) -> int:
-    """``rank`` if it is one; else InputError."""
+def check_rank(name: str, rank: int, world_size: int) -> int:
+    """Return ``rank`` if it exists in the world; else raise InputError."""
     if not 0 <= rank < world_size:
-        raise InputError(f"{what}={rank}: there are ranks 0..{world_size - 1}")
+        raise InputError(f"{name}={rank}: there are ranks 0..{world_size - 1}")
     return rank
 
 
@@ -177,12 +183,12 @@ def ring_of_all(spec: TopologySpec, sip: int) -> SipRing:
 
 
 def ring_among(sips: Sequence[int], sip: int) -> SipRing:
-    """Return the ring over some SIPs, of which ``sip`` is one, by the direct queues between them."""
+    """Return the ring over ``sips``, which include ``sip``, by the direct queues between them."""
     return _place_in_ring(sips, sip, lambda a, b: (direct_direction(b), direct_direction(a)))
 
 
 def _place_in_ring(order: Sequence[int], sip: int, directions: Callable[[int, int], tuple[str, str]]) -> SipRing:
-    """``directions`` from one SIP to another: by which queue it goes, by which it arrives."""
+    """Return the place of ``sip``; ``directions`` of two SIPs are the queue out of the first and into the second."""
     at, size = order.index(sip), len(order)
     out, come = directions(sip, order[(at + 1) % size])[0], directions(order[at - 1], sip)[1]
     return SipRing(RingPlace(out, come, at, size), tuple(order))
@@ -191,8 +197,8 @@ def _place_in_ring(order: Sequence[int], sip: int, directions: Callable[[int, in
 def sip_order(sips: SipsSpec) -> list[int]:
     """Return all SIPs in the order of their ring.
 
-    Rings, tori and meshes with an even side have a ring of links. Else a line of links is closed by a direct pair
-    (other meshes), or every step is one (``fully_connected``, ``switch``).
+    Rings, tori and meshes with an even side have a ring of links. In other meshes a direct queue pair closes a line of
+    links. In ``fully_connected`` and ``switch`` every hop is a direct queue pair.
     """
     grid = sips.grid
     if not sips.two_dimensional or 1 in (grid.w, grid.h):
@@ -206,15 +212,18 @@ def sip_order(sips: SipsSpec) -> list[int]:
 
 def _transpose(walk: Callable[[Grid], list[int]], grid: Grid) -> list[int]:
     """Return the walk with rows and columns exchanged."""
-    turned = Grid(grid.h, grid.w)
-    return [grid.index(x, y) for y, x in map(turned.xy, walk(turned))]
+    transposed = Grid(grid.h, grid.w)
+    return [grid.index(x, y) for y, x in map(transposed.xy, walk(transposed))]
 
 
 def _walk_closed_snake(grid: Grid) -> list[int]:
-    """East along the first row, to and fro through the rest of the others, back up the first column: ``h`` is even."""
-    there = [(x, y) for y in range(grid.h) for x in _to_and_fro(range(1, grid.w), y)]
+    """Walk east along row 0, then to and fro through the other rows without column 0, and back up column 0.
+
+    ``h`` has to be even.
+    """
+    snake = [(x, y) for y in range(grid.h) for x in _to_and_fro(range(1, grid.w), y)]
     back = [(0, y) for y in reversed(range(1, grid.h))]
-    return [grid.index(x, y) for x, y in [(0, 0), *there, *back]]
+    return [grid.index(x, y) for x, y in [(0, 0), *snake, *back]]
 
 
 def _to_and_fro(columns: range, y: int) -> range:
@@ -222,10 +231,10 @@ def _to_and_fro(columns: range, y: int) -> range:
 
 
 def _around_odd_torus(grid: Grid) -> list[int]:
-    """Once around every row, each beginning below the end of the one before; ``w <= h``, both odd.
+    """Walk once around every row, each beginning below the end of the previous row; ``w <= h``, both odd.
 
-    A row passed to the west ends one column further east than it began, and the other way round. So w more rows to
-    the west than to the east end in the first column, above the beginning.
+    A row walked to the west ends one column further east than it began, and vice versa. So with w more rows to the west
+    than to the east, the walk ends in column 0, above its beginning.
     """
     order, x = [], 0
     for y in range(grid.h):

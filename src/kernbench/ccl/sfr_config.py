@@ -1,4 +1,4 @@
-"""Queues along the machine itself: between neighbouring cubes, and between neighbouring SIPs on every cube."""
+"""Queues that follow the machine: between adjacent cubes, and between adjacent SIPs on every cube."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernbench.topology.builder import Topology
 from kernbench.topology.spec import TopologySpec, current_topology_name
 
 ALGORITHM = "intercube_allreduce"
-# What of a machine the edges follow from.
+# Keys of a machine that determine the edges.
 _DECISIVE = {("system", "sips"): ("count", "topology", "w", "h"), ("sip", "cube_mesh"): ("w", "h")}
 
 
@@ -24,14 +24,14 @@ def configure_sfr_intercube_multisip(
     spec: TopologySpec | Topology | Mapping[str, Any] | None = None,
     cfg: CclLike = None,
 ) -> IpcqPlan:
-    """Install on PE 0 of every cube E, W, N, S to the neighbouring cubes and ``global_X`` to the same cube of the next
-    SIPs, and wait until that is done.
+    """Install queues on PE 0 of every cube and wait until that is done.
 
-    ``spec``: that of the engine's machine, typed or as nested mappings; it is checked, and may be left out. ``cfg``: an
-    algorithm's configuration, of which the queue settings count, typed or as the mapping that ``ccl.yaml`` has, with
-    its ``defaults`` or without; or a file or what was loaded from one, of which the default algorithm's do. The ranks
-    of the plan are PE 0 of all cubes, by SIP, then cube. IpcqError and AllocationError as ``prepare_queues``;
-    InputError for the spec of another machine.
+    E, W, N, S lead to the adjacent cubes, ``global_X`` to the same cube of the adjacent SIPs. ``spec`` may repeat the
+    spec of the engine's machine, typed or as nested mappings; it is only checked. ``cfg`` gives the queue settings: a
+    typed algorithm, a mapping as in ``ccl.yaml`` with or without ``defaults``, a file or a loaded configuration. A file
+    gives the settings of its default algorithm. The ranks of the plan are PE 0 of all cubes, by SIP, then cube.
+
+    Raises IpcqError and AllocationError as ``prepare_queues``, and InputError for the spec of another machine.
     """
     machine = engine.spec
     if spec is not None and not _is_of(spec, machine):
@@ -43,16 +43,16 @@ def configure_sfr_intercube_multisip(
 
 
 def _is_of(spec: TopologySpec | Topology | Mapping[str, Any], machine: TopologySpec) -> bool:
-    """Return True when ``spec`` describes ``machine``; in a mapping only the keys that decide queues are compared."""
+    """Return True if ``spec`` describes ``machine``. Of a mapping, only the keys that determine queues count."""
     if isinstance(spec, Mapping):
-        own = machine.with_sip_grid.as_mapping()
-        found = ((path, key, _entry(spec, (*path, key))) for path, keys in _DECISIVE.items() for key in keys)
-        return all(value in (None, _entry(own, (*path, key))) for path, key, value in found)
+        machine_values = machine.with_sip_grid.as_mapping()
+        entries = ((path, key, _entry(spec, (*path, key))) for path, keys in _DECISIVE.items() for key in keys)
+        return all(value in (None, _entry(machine_values, (*path, key))) for path, key, value in entries)
     return (spec.spec if isinstance(spec, Topology) else spec) == machine
 
 
 def _entry(spec: object, path: Sequence[str]) -> object:
-    """Return the entry at a path of nested mappings; None when there is none."""
-    for part in path:
-        spec = spec.get(part) if isinstance(spec, Mapping) else None
+    """Return the entry at a path of nested mappings, or None."""
+    for key in path:
+        spec = spec.get(key) if isinstance(spec, Mapping) else None
     return current_topology_name(spec)

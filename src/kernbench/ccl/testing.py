@@ -1,8 +1,8 @@
-"""Run a collective's kernel without simulating: the same kernel, with NumPy arrays and queues that take no time.
+"""Runs of a collective's kernel without simulated time: the same kernel, NumPy arrays, and queues without latency.
 
-A schedule is checked by playing it on a memory that holds no numbers, but what has gone into each array. A rank is held
-up by two things only, a send by a queue all of whose slots are taken and a message that it waits for; so the order in
-which ranks take turns changes nothing.
+``check_schedule`` plays a schedule on a memory that holds no numbers, but the origins of each array. A rank blocks for
+two reasons only: a send to a full queue, or a receive without a message. The order in which ranks run therefore changes
+no result.
 """
 
 from __future__ import annotations
@@ -54,22 +54,29 @@ def run_kernel_in_mock(
     slot_size: int = 4096,
     **config: Any,
 ) -> list[Array]:
-    """Run ``kernel_fn(t_ptr, *kernel_args, tl=…)``, or a schedule, on so many ranks; returns what ``inputs`` become.
+    """Run a kernel or a schedule on ``world_size`` ranks and return the final contents of ``inputs``.
 
-    Ranks are PEs of one SIP, ``pes_per_cube`` of each cube (0: all of one cube); their ``inputs``, an array for each
-    and all of one shape, follow each other behind one pointer. With ``ranks_are_sips`` a rank is the only PE of a SIP
-    and has its array to itself. ``topology``: a name of ``kernbench.ccl.topologies`` (with ``none`` ranks that are SIPs
-    have the queues that ``torch.distributed`` puts between SIPs), a function ``f(topology, config)``, or a table
-    rank -> direction -> rank; ``neighbors`` of ``algo_module``, if it has that, changes it. Without ``kernel_args``
-    those of ``algo_module`` for this machine and ``config``, what ``ccl.yaml`` would pass through.
+    ``kernel_fn`` is called as ``kernel_fn(t_ptr, *kernel_args, tl=…)``.
 
-    Raises what the kernel raises, IpcqInvalidDirection for a queue that a rank does not have, IpcqDeadlock when ranks
-    wait for each other, IpcqError for messages that are never received, InputError for inputs that do not fit.
+    - ``inputs``: one array for each rank. Ranks that are PEs need arrays of one shape and dtype.
+    - ``ranks_are_sips``: False (the default) makes ranks PEs of one SIP, ``pes_per_cube`` of each cube (0: all in one
+      cube). Their arrays follow each other behind one pointer. True makes each rank the only PE of a SIP, with its
+      own array.
+    - ``topology``: a name of ``kernbench.ccl.topologies``, a function ``f(topology, config)``, or a table
+      rank -> direction -> rank. With ``none``, ranks that are SIPs have the queues that ``torch.distributed`` installs
+      between SIPs. A function ``neighbors`` of ``algo_module`` changes the topology.
+    - ``kernel_args``: default to those of ``algo_module`` for this machine and ``config``. ``config`` has the keys that
+      ``ccl.yaml`` would pass through.
+    - ``n_slots``, ``slot_size``: slots of a queue, and bytes of a slot.
+
+    Raises the kernel's errors, and InputError for inputs that do not fit. Raises IpcqInvalidDirection for a queue that
+    a rank does not have, and IpcqDeadlock if ranks wait for each other. Raises IpcqError for messages that are never
+    received.
     """
-    given = [np.asarray(array) for array in inputs]
+    arrays = [np.asarray(array) for array in inputs]
     world_size = check_count("world_size", world_size, 1)
     pes_per_cube = check_count("pes_per_cube", pes_per_cube, 0)
-    _check(world_size, given, pes_per_cube, ranks_are_sips=ranks_are_sips)
+    _check(world_size, arrays, pes_per_cube, ranks_are_sips=ranks_are_sips)
     spec = mock_spec(world_size, pes_per_cube, ranks_are_sips=ranks_are_sips)
     settings = {"ranks_are_pes": not ranks_are_sips, "n_slots": n_slots, "slot_size": slot_size}
     algorithm = _algorithm(kernel_fn, topology, algo_module, world_size, config, settings)
@@ -77,15 +84,18 @@ def run_kernel_in_mock(
     names = _rank_names(spec, world_size)
     machine = MockMachine(spec, edges, n_slots=n_slots, slot_size=slot_size, names=names)
     pes = list(names)
-    places = _place_inputs(machine, pes, given, shared=not ranks_are_sips)
+    places = _place_inputs(machine, pes, arrays, shared=not ranks_are_sips)
     computed = not kernel_args and (algo_module is not None or isinstance(algorithm.kernel, ScheduledKernel))
     args: dict[PeCoord, tuple[Any, ...]] = {}
-    for pe, place, array in zip(pes, places, given, strict=True):
-        rest = _compute_args(algorithm, spec, pe[0], array, config) if computed else kernel_args
-        args[pe] = (place if ranks_are_sips else places[0], *rest)
+    for pe, place, array in zip(pes, places, arrays, strict=True):
+        further = _compute_args(algorithm, spec, pe[0], array, config) if computed else kernel_args
+        args[pe] = (place if ranks_are_sips else places[0], *further)
     machine.run(algorithm.kernel, args)
     memories = [machine.memory[pe[0]] for pe in pes]
-    return [m.read(at, a.shape, a.dtype) for m, at, a in zip(memories, places, given, strict=True)]
+    return [
+        memory.read(place, array.shape, array.dtype)
+        for memory, place, array in zip(memories, places, arrays, strict=True)
+    ]
 
 
 def check_schedule(
@@ -101,8 +111,9 @@ def check_schedule(
 ) -> list[dict[Chunk, Counter[tuple[int, Chunk]]]]:
     """Count, for each chunk that a rank stored, how often each rank's chunk has gone into it.
 
-    Nothing is simulated. Ranks are PEs, and ``topology`` and ``config`` as for ``run_kernel_in_mock``, as is what is
-    raised: IpcqDeadlock for schedules that stop with ``n_slots``; errors name the rank and the step.
+    The result has a dictionary for each rank: stored chunk -> Counter of (rank, chunk). Nothing is simulated. Ranks are
+    PEs. ``topology``, ``config`` and errors are as for ``run_kernel_in_mock``: a schedule that stops with ``n_slots``
+    raises IpcqDeadlock. Errors name the rank and the step.
     """
     spec = mock_spec(check_count("world_size", world_size, 1), check_count("pes_per_cube", pes_per_cube, 0))
     kernel = schedule if isinstance(schedule, ScheduledKernel) else ScheduledKernel(schedule)
@@ -112,7 +123,7 @@ def check_schedule(
     names = _rank_names(spec, world_size)
     pes = {pe: rank for rank, pe in enumerate(names)}
     queues = {"n_slots": n_slots, "slot_size": slot_size, "names": names}
-    found = play_schedules(kernel, dict.fromkeys(pes, args), spec, edges_of(algorithm, spec), **queues)
+    stored = play_schedules(kernel, dict.fromkeys(pes, args), spec, edges_of(algorithm, spec), **queues)
     item = element_type(config.get("dtype", "f32")).itemsize
 
     def chunk(pe: PeCoord, place: MemoryChunk) -> tuple[int, Chunk]:
@@ -122,7 +133,7 @@ def check_schedule(
     return [
         {
             chunk(pe, place)[1]: Counter({chunk(origin.pe, origin[1:]): n for origin, n in content.items()})
-            for place, content in found[pe].items()
+            for place, content in stored[pe].items()
         }
         for pe in pes
     ]
@@ -134,9 +145,10 @@ def _default_spec() -> TopologySpec:
 
 
 def mock_spec(world_size: int, pes_per_cube: int = 0, *, ranks_are_sips: bool = False) -> TopologySpec:
-    """Return the machine of ``run_kernel_in_mock``: one SIP of cubes of so many PEs, or a SIP of one PE for each rank.
+    """Return the machine of ``run_kernel_in_mock``.
 
-    It is not checked, so that it may have more parts than addresses can tell apart: the mock has no addresses.
+    The machine is one SIP with cubes of ``pes_per_cube`` PEs, or a SIP with one PE for each rank. It is not validated
+    and may have more parts than addresses can distinguish, because the mock has no physical addresses.
     """
     in_cube = 1 if ranks_are_sips else pes_per_cube or world_size
     sips = world_size if ranks_are_sips else 1
@@ -163,7 +175,7 @@ def _check(world_size: int, inputs: Sequence[Array], pes_per_cube: int, *, ranks
         shapes = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in sorted(kinds))
         raise InputError(f"ranks that are PEs have parts of one tensor, of one shape and dtype, not {shapes}")
     if any(array.size == 0 for array in inputs):
-        raise InputError("an input without elements")
+        raise InputError("every input must have at least one element")
 
 
 def _algorithm(
@@ -174,15 +186,15 @@ def _algorithm(
     config: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> Algorithm:
-    """Make an algorithm without ``ccl.yaml``: ``config`` passes through, ``settings`` are of ``AlgorithmConfig``."""
+    """Create an algorithm without ``ccl.yaml``: ``config`` passes through, ``settings`` are of ``AlgorithmConfig``."""
     if not isinstance(kernel, ScheduledKernel) and "rank" in inspect.signature(kernel).parameters:
         kernel = ScheduledKernel(kernel)
-    made: KernelArgs = lambda **_: ()  # noqa: E731
+    make_args: KernelArgs = lambda **_: ()  # noqa: E731
     name = kernel_name(kernel)
     if isinstance(kernel, ScheduledKernel):
-        made, name = kernel.args, kernel.name
+        make_args, name = kernel.args, kernel.name
     functions = {} if module is None else vars(module)
-    given = AlgorithmConfig(
+    algorithm_config = AlgorithmConfig(
         name=name,
         module="given",
         topology=topology if isinstance(topology, str) else "given",
@@ -191,10 +203,10 @@ def _algorithm(
         **settings,
     )
     return Algorithm(
-        config=given,
+        config=algorithm_config,
         kernel=kernel,
-        kernel_args=functions.get("kernel_args", made),
-        topology_fn=_topology(topology, given),
+        kernel_args=functions.get("kernel_args", make_args),
+        topology_fn=_topology(topology, algorithm_config),
         mapper_fn=leader_only,
         validator_fn=single_shard_per_rank,
         neighbors=functions.get("neighbors"),
@@ -211,13 +223,13 @@ def _topology(topology: str | TopologyFunction | RankTable, config: AlgorithmCon
         return config.find_named("topology", current_topology_name(topology), TOPOLOGIES)
     if callable(topology):
         return topology
-    if not isinstance(topology, Mapping) or not all(isinstance(each, Mapping) for each in topology.values()):
+    if not isinstance(topology, Mapping) or not all(isinstance(row, Mapping) for row in topology.values()):
         raise InputError(f"topology={topology!r}: must be a name, a function or a table rank -> direction -> rank")
     return partial(_by_table, topology)
 
 
 def _by_table(table: RankTable, spec: TopologySpec, config: AlgorithmConfig) -> Edges:
-    """Return the edges of a table, whose ranks have one PE each."""
+    """Return the edges of a table of ranks that have one PE each."""
     n = config.world_size or 0
     outside = sorted({rank for pair in table.items() for rank in (pair[0], *pair[1].values())} - set(range(n)))
     if outside:
@@ -230,7 +242,7 @@ def _by_table(table: RankTable, spec: TopologySpec, config: AlgorithmConfig) -> 
 
 
 def _place_inputs(machine: MockMachine, pes: Sequence[PeCoord], inputs: Sequence[Array], shared: bool) -> list[int]:
-    """Place the array of each rank in its own SIP, or one behind the other; return the addresses."""
+    """Place the arrays of all ranks, each in its SIP or all in one stack, and return the addresses."""
     if not shared:
         return [machine.memory[pe[0]].place(array) for pe, array in zip(pes, inputs, strict=True)]
     base = machine.memory[0].place(np.stack(inputs))
@@ -240,17 +252,17 @@ def _place_inputs(machine: MockMachine, pes: Sequence[PeCoord], inputs: Sequence
 def _compute_args(
     algorithm: Algorithm, spec: TopologySpec, sip: int, array: Array, config: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """Return the arguments that the algorithm makes for one rank."""
+    """Return the arguments that the algorithm computes for one rank."""
     ring = {} if algorithm.config.ranks_are_pes else {"sips": ring_of_all(spec, sip)}
-    own = {"dtype": element_type(array.dtype).name, **ring, **config}
-    return algorithm.args_for(spec, n_elem=array.size, sip_rank=sip, **own)
+    values = {"dtype": element_type(array.dtype).name, **ring, **config}
+    return algorithm.args_for(spec, n_elem=array.size, sip_rank=sip, **values)
 
 
-_TENSOR_BITS = 48  # two tensors are two places, far apart
+_TENSOR_BITS = 48  # each tensor has an address range of its own
 
 
 class Origin(NamedTuple):
-    """A piece of a PE's initial memory: ``nbytes`` of one of its tensors from ``offset`` on."""
+    """A piece of a PE's initial memory: ``nbytes`` bytes of one of its tensors from byte ``offset`` on."""
 
     pe: PeCoord
     tensor: int
@@ -259,13 +271,13 @@ class Origin(NamedTuple):
 
 
 Content: TypeAlias = Counter[Origin]
-"""How often each of them has gone into an array"""
+"""How often each origin has gone into an array"""
 MemoryChunk: TypeAlias = tuple[int, int, int]
 """A chunk of memory: tensor, first byte, bytes"""
 
 
 class _Contents:
-    """The memory of a SIP: what each array in a TCM is made of, by its address, and what each PE has stored."""
+    """The memory of a SIP: the origins of each array in a TCM, by address, and the stored chunks of each PE."""
 
     def __init__(self) -> None:
         self.stored: defaultdict[PeCoord, dict[MemoryChunk, Content]] = defaultdict(dict)
@@ -276,11 +288,11 @@ class _Contents:
         return self._arrays[array.address]
 
     def put(self, address: int, message: Content) -> None:
-        """Store a message that has come."""
+        """Store an incoming message."""
         self._arrays[address] = message
 
     def carry_out(self, command: Command) -> None:
-        """Do what ``command`` says, one of a schedule's."""
+        """Carry out ``command`` of a schedule."""
         match command.op:
             case Opcode.LOAD:
                 self._arrays[command.result.address] = self._load_chunk(command)
@@ -291,18 +303,18 @@ class _Contents:
                 self._arrays[command.result.address] = sum(map(self.get, command.reads), Counter[Origin]())
 
     def meet(self, a: Command, b: Command) -> bool:
-        """Return True when a load and a store, or two stores, are of the same bytes."""
+        """Return True if a load and a store, or two stores, access the same bytes."""
         if STORE not in (a.op, b.op):
             return False
         (a_at, a_size), (b_at, b_size) = _bytes_of(a), _bytes_of(b)
         return a_at < b_at + b_size and b_at < a_at + a_size
 
     def _load_chunk(self, command: Command) -> Content:
-        """Return the contents of a chunk: the initial ones, unless an earlier step has stored exactly that chunk."""
+        """Return the contents of a chunk: the initial contents, unless an earlier step stored exactly that chunk."""
         pe, place = _coord(command.result), _place(command.ref)
         tensor, first, nbytes = place
-        for there, at, size in self.stored[pe]:
-            if there == tensor and at < first + nbytes and first < at + size and (at, size) != (first, nbytes):
+        for stored_tensor, at, size in self.stored[pe]:
+            if stored_tensor == tensor and at < first + nbytes and first < at + size and (at, size) != (first, nbytes):
                 raise IpcqError(f"step {command.line} (load): part of the chunk was stored by an earlier step")
         return self.stored[pe].get(place) or Counter({Origin(pe, *place): 1})
 
@@ -330,12 +342,12 @@ def play_schedules(
     edges: Sequence[Edge],
     **queues: Any,
 ) -> dict[PeCoord, dict[MemoryChunk, Content]]:
-    """Return the contents of each chunk that PEs stored; ``args``: of each PE, behind its tensors.
+    """Return the contents of each chunk that PEs stored; ``args`` has the arguments of each PE after its tensors.
 
-    ``queues``: ``n_slots``, ``slot_size`` and ``names`` of ``MockMachine``, whose errors name rank and step.
+    ``queues`` are ``n_slots``, ``slot_size`` and ``names`` of ``MockMachine``. Errors name the rank and the step.
     """
     memory = [_Contents() for _ in range(spec.num_sips)]
     pointers = [tensor << _TENSOR_BITS for tensor in range(kernel.tensors)]
     machine = MockMachine(spec, edges, works_on=memory, **queues)
-    machine.run(kernel, {pe: (*pointers, *given) for pe, given in args.items()})
+    machine.run(kernel, {pe: (*pointers, *arguments) for pe, arguments in args.items()})
     return {pe: memory[pe[0]].stored[pe] for pe in args}

@@ -1,7 +1,7 @@
-"""Neighbours: functions from a machine and an algorithm's configuration to directed edges between PEs.
+"""Topologies: functions from a machine and an algorithm's configuration to directed edges between PEs.
 
-A direction whose peer would be the sender itself is left out, so one rank has no edges. What is not said here of the
-directions is in ``docs/collectives.md``, which algorithms rely on.
+A direction whose peer would be the sender itself is omitted, so a world of one rank has no edges.
+``docs/collectives.md`` defines the directions further; algorithms rely on that page.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from kernbench.topology.grid import Grid
 from kernbench.topology.spec import TWO_DIMENSIONAL, TopologySpec, current_topology_name, sip_neighbours
 
 Edge: TypeAlias = tuple[PeCoord, str, PeCoord]
-"""((sip, cube, pe), direction, (sip, cube, pe)): what the first sends on ``direction`` goes to the second."""
+"""((sip, cube, pe), direction, (sip, cube, pe)): the first PE sends on ``direction`` to the second PE."""
 Edges: TypeAlias = list[Edge]
 TopologyFunction: TypeAlias = Callable[[TopologySpec, AlgorithmConfig], Edges]
 Neighbours: TypeAlias = Callable[[int], Mapping[str, int]]
-"""Of a place among others, by its number: the place in each direction"""
+"""``place -> {direction: place}``: the neighbour of a numbered place in each direction"""
 GRID_KEYS = ("kernel_w", "kernel_h")
-"""What an algorithm's configuration may say of the shape of a grid of ranks."""
+"""Keys of an algorithm's configuration that set the shape of a grid of ranks."""
 
 
 def world_size_of(topology: TopologySpec, config: AlgorithmConfig) -> int:
@@ -34,13 +34,13 @@ def world_size_of(topology: TopologySpec, config: AlgorithmConfig) -> int:
 
 
 def ranks_of(topology: TopologySpec, config: AlgorithmConfig) -> RankPes:
-    """Return the PEs of every rank of an algorithm; InputError for a world that does not fit the machine."""
+    """Return the PEs of every rank of an algorithm. Raises InputError for a world that does not fit the machine."""
     mapper = config.find_named("mapper", config.mapper, MAPPERS)
     return rank_pes(topology, world_size_of(topology, config), mapper, ranks_are_pes=config.ranks_are_pes)
 
 
 def ranks_are_sips(topology: TopologySpec, config: AlgorithmConfig) -> bool:
-    """Return True when a rank of an algorithm is a SIP; otherwise it is a PE."""
+    """Return True if a rank of an algorithm is a SIP, False if it is a PE."""
     return not config.ranks_are_pes and world_size_of(topology, config) == topology.num_sips
 
 
@@ -56,10 +56,11 @@ def rank_grid(
     ranks_are_sips: bool = True,
     **_others: object,
 ) -> Grid:
-    """Columns and rows of the ranks, from what ``kernel_args`` gets: ``rank_grid(world_size, **config)``.
+    """Return the columns and rows of a grid of ranks; call it with the arguments of ``kernel_args``.
 
-    ``kernel_w``, ``kernel_h`` when given; else the SIPs' when they are the ranks and form a grid; else the root of a
-    square. InputError for any other number, and for a rectangle of another size.
+    ``rank_grid(world_size, **config)`` uses ``kernel_w`` and ``kernel_h`` if the configuration sets them. Otherwise
+    ranks that are SIPs of a grid have the grid of the SIPs, and all others form a square. Raises InputError for a
+    number of ranks that is no square, and for a rectangle of another size.
     """
     if kernel_w is not None or kernel_h is not None:
         return _read_grid(world_size, kernel_w, kernel_h)
@@ -86,45 +87,49 @@ def _read_grid(world_size: int, w: object, h: object) -> Grid:
 
 
 def ring_1d(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
-    """A ring over the ranks: E is the next rank, W the one before."""
+    """Return a ring over the ranks: E is the next rank, W the previous rank."""
     return _between_ranks(topology, config, _ring(world_size_of(topology, config)))
 
 
 def ring_1d_unidir(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
-    """A ring over the ranks that is sent round one way: E is the next rank.
+    """Return a ring over the ranks in one direction: E is the next rank.
 
-    Each of two ranks is the other's W as well: else the reverse of E would be E, and nothing would come in on W.
+    In a world of two, each rank is the other's W as well. Otherwise the reverse of E would be E, and W would receive
+    nothing.
     """
     n = world_size_of(topology, config)
     return ring_1d(topology, config) if n == 2 else _between_ranks(topology, config, lambda r: {"E": (r + 1) % n})
 
 
 def torus_2d(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
-    """Rows and columns of ranks that close to rings; the shape is that of ``rank_grid``."""
+    """Return rows and columns of ranks that close to rings; ``rank_grid`` gives the shape."""
     return _in_a_grid(topology, config, wrap=True)
 
 
 def mesh_2d_no_wrap(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
-    """Rows and columns of ranks with nothing beyond the border; the shape is that of ``rank_grid``."""
+    """Return rows and columns of ranks without links across the border; ``rank_grid`` gives the shape."""
     return _in_a_grid(topology, config, wrap=False)
 
 
 def tree_binary(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
-    """A binary tree over the ranks, rank 0 its root: ``parent``, ``child_left``, ``child_right``."""
+    """Return a binary tree over the ranks with rank 0 as root: ``parent``, ``child_left``, ``child_right``."""
     return _between_ranks(topology, config, _tree(world_size_of(topology, config)))
 
 
 def hierarchical_3level(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
-    """Rings over the PEs of a cube (E, W) and over the cubes of a SIP (S, N, on their first PE), a tree over the SIPs.
+    """Return rings over the PEs of each cube (E, W) and over the cubes of each SIP (S, N), and a tree over the SIPs.
 
-    Of the PEs that take part. InputError when ranks are PEs and fill no whole cubes and SIPs.
+    The first participating PE of a cube represents it in the ring of cubes. The PE of a SIP's first cube represents the
+    SIP in the tree. Raises InputError if ranks are PEs that do not fill complete cubes and SIPs.
     """
     pes = sorted(pe for rank in ranks_of(topology, config) for pe in rank)
     cubes = [list(group) for _, group in groupby(pes, lambda pe: pe[:2])]
     sips = [[cube[0] for cube in group] for _, group in groupby(cubes, lambda cube: cube[0][0])]
-    for what, groups in (("cubes", cubes), ("SIPs", sips)):
+    for level_name, groups in (("cubes", cubes), ("SIPs", sips)):
         if len({len(group) for group in groups}) > 1:
-            raise InputError(f"hierarchical_3level: {len(pes)} PEs fill no whole {what}; its levels have to be alike")
+            raise InputError(
+                f"hierarchical_3level: {len(pes)} PEs fill no whole {level_name}; its levels have to be alike"
+            )
     levels = [
         *((cube, _ring(len(cube))) for cube in cubes),
         *((leaders, _ring(len(leaders), "S", "N")) for leaders in sips),
@@ -134,20 +139,20 @@ def hierarchical_3level(topology: TopologySpec, config: AlgorithmConfig) -> Edge
 
 
 def intercube(topology: TopologySpec, config: AlgorithmConfig) -> Edges:
-    """PE 0 of every cube with those of the neighbouring cubes (E, W, N, S) and of the same cube of the next SIPs.
+    """Return the mesh of PE 0 of every cube (E, W, N, S) and links to the same cube of the next SIPs (``global_X``).
 
-    InputError unless ranks are SIPs.
+    Raises InputError unless ranks are SIPs.
     """
     if not ranks_are_sips(topology, config):
-        asked = f"world_size={world_size_of(topology, config)}" + (" of PEs" if config.ranks_are_pes else "")
-        raise InputError(f"intercube: {asked}, but its ranks are the SIPs, of which there are {topology.num_sips}")
+        world = f"world_size={world_size_of(topology, config)}" + (" of PEs" if config.ranks_are_pes else "")
+        raise InputError(f"intercube: {world}, but its ranks are the SIPs, of which there are {topology.num_sips}")
     return intercube_edges(topology)
 
 
 def intercube_edges(topology: TopologySpec) -> Edges:
-    """The edges of ``intercube``: the cube mesh of every SIP, then ``global_X`` of every cube.
+    """Return the edges of ``intercube``: the cube mesh of every SIP, then ``global_X`` of every cube.
 
-    SIPs without sides, those of ``fully_connected`` and ``switch``, are a ring by number.
+    SIPs without sides (``fully_connected``, ``switch``) form a ring by number.
     """
     n, grid = topology.num_sips, topology.sip.cube_mesh.grid
     leaders = [[(sip, cube, 0) for cube in range(len(grid))] for sip in range(n)]
@@ -157,14 +162,17 @@ def intercube_edges(topology: TopologySpec) -> Edges:
 
 
 def fabric_edges(topology: TopologySpec) -> Edges:
-    """Return edges between each PE and the same PE of other SIPs: ``global_X`` to the next ones, ``sip{k}`` to all."""
+    """Return the edges between each PE and the same PE of other SIPs.
+
+    ``global_X`` leads to the adjacent SIP on side X, ``sip{k}`` to SIP k; every SIP has a ``sip{k}`` to all others.
+    """
     n = topology.num_sips
     pes = [[(sip, *pe) for pe in all_pes(topology, sip)] for sip in range(n)]
     return _between(pes, lambda sip: _next_sips(topology, sip) | {direct_direction(k): k for k in range(n)})
 
 
 def none(topology: TopologySpec, config: AlgorithmConfig) -> Edges:  # noqa: ARG001 - a TopologyFunction
-    """No neighbours."""
+    """Return no edges."""
     return []
 
 
@@ -185,7 +193,7 @@ def _ring(n: int, forth: str = "E", back: str = "W") -> Neighbours:
 
 
 def _tree(n: int) -> Neighbours:
-    """A binary tree, place 0 its root."""
+    """Return the neighbours in a binary tree with place 0 as root."""
 
     def neighbours(at: int) -> dict[str, int]:
         children = {"child_left": 2 * at + 1, "child_right": 2 * at + 2}
@@ -200,7 +208,7 @@ def _sides(grid: Grid, *, wrap: bool = False) -> Neighbours:
 
 
 def _between(places: Sequence[Sequence[PeCoord]], neighbours: Neighbours) -> Edges:
-    """``neighbours`` of every place, as edges from each of its PEs to the same one of the peer's."""
+    """Return edges for ``neighbours`` of every place, from each PE of the place to the same PE of the peer."""
     return [
         edge
         for at in range(len(places))
@@ -214,7 +222,7 @@ def _among(pes: Iterable[PeCoord], neighbours: Neighbours) -> Edges:
 
 
 def rank_edges(ranks: Sequence[Sequence[PeCoord]], rank: int, direction: str, peer: int) -> Iterator[Edge]:
-    """Yield edges from each PE of ``rank`` to the same one of ``peer``; none when they are one."""
+    """Yield edges from each PE of ``rank`` to the same PE of ``peer``; none if the two ranks are equal."""
     if peer != rank:
         yield from ((pe, direction, far) for pe, far in zip(ranks[rank], ranks[peer], strict=False))
 
@@ -238,16 +246,16 @@ def _in_a_grid(topology: TopologySpec, config: AlgorithmConfig, *, wrap: bool) -
 
 
 def global_direction(side: str) -> str:
-    """``global_E``: the queue to the next SIP on that side; its traffic leaves by the link there."""
+    """Return the name of the queue to the adjacent SIP on a side, such as ``global_E``. Its traffic uses that link."""
     return f"global_{side}"
 
 
 def direct_direction(sip: int) -> str:
-    """``sip3``: the queue to the same PE of SIP 3, wherever it is."""
+    """Return the name of the queue to the same PE of another SIP, such as ``sip3``, wherever that SIP is."""
     return f"sip{sip}"
 
 
 def _next_sips(topology: TopologySpec, sip: int) -> dict[str, int]:
-    """Return the next SIP of each ``global_X`` of a SIP; none for those without sides."""
+    """Return the adjacent SIP for each ``global_X`` of a SIP; empty for SIPs without sides."""
     beyond = sip_neighbours(topology.system.sips, sip)
     return {global_direction(side): peer for side, peer in beyond.items()}

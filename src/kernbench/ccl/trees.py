@@ -1,12 +1,12 @@
-"""Trees: reduce towards the root, broadcast away from it, piece by piece; a piece goes on from the slot it came in.
+"""Trees: reduce towards the root and broadcast away from it, piece by piece, each piece sent on from its slot.
 
-One way only, receives are not waited for, so that pieces follow each other through all levels. Where results come down
-while contributions go up, both share the links of every node, and are to share them evenly: a node that sends
-everything up first keeps what it waits for from coming. So it takes one result from above for each piece that it sends,
-once it is a few pieces ahead, its *lead*, which covers the way to the root and back: bandwidth times delay of each hop.
+In a one-way tree, receives do not block, so that pieces follow each other through all levels. An all-reduce sends
+results down while contributions go up, and both share the links of every node. A node that sends everything up first
+delays the results that it waits for. So a node receives one result from above for each piece that it sends, once it is
+a few pieces ahead. This *lead* covers the way to the root and back: bandwidth times delay of each hop.
 
-No deadlock: a parent with a lead of L and s slots has received piece L + s before it has to wait for its child to take
-the first result, so the child can send the piece L + 2 s; its lead is at most 2 s more than the parent's.
+The tree cannot deadlock. A parent with a lead of L and s slots waits for its child to receive the first result. By then
+it has received piece L + s. So the child can send piece L + 2 s, and its lead exceeds the parent's by at most 2 s.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from kernbench.messages.steps import Chunk, ChunkSource, Step, await_message, re
 
 
 class Branch(NamedTuple):
-    """The queues of a node: to its parent (None: it is the root), and to its children in the order they are added."""
+    """The queues of a node: to its parent (None for the root), and to its children in the order of addition."""
 
     parent: str | None
     children: tuple[str, ...]
 
 
-def in_binary_tree(at: int, n: int) -> Branch:
-    """Place ``at`` in a binary tree of ``n`` whose root is place 0."""
-    children = (("child_left", 2 * at + 1), ("child_right", 2 * at + 2))
-    return Branch("parent" if at else None, tuple([name for name, child in children if child < n]))
+def in_binary_tree(place: int, n: int) -> Branch:
+    """Return the queues of place ``place`` in a binary tree of ``n`` places with place 0 as root."""
+    children = (("child_left", 2 * place + 1), ("child_right", 2 * place + 2))
+    return Branch("parent" if place else None, tuple([name for name, child in children if child < n]))
 
 
 class Hops(NamedTuple):
-    """The way from a node to the root: hops within a cube, between cubes of a SIP, and between SIPs."""
+    """The path from a node to the root: hops within a cube, between cubes of a SIP, and between SIPs."""
 
     pes: int
     cubes: int
     sips: int
 
     def lead(self, messages: Messages) -> int:
-        """Return how many pieces the node sends up before it takes the first result: those on their way, whole ones.
+        """Return how many pieces the node sends up before it receives the first result: the pieces in flight.
 
-        No more than the slots of a queue can be on a hop.
+        A hop holds at most as many pieces as a queue has slots.
         """
-        each = (min(messages.n_slots, messages.under_way(nbytes)) for nbytes in messages.hop_bytes)
-        return sum(hops * pieces for hops, pieces in zip(self, each, strict=True))
+        pieces_per_hop = (min(messages.n_slots, messages.in_flight(nbytes)) for nbytes in messages.hop_bytes)
+        return sum(hops * pieces for hops, pieces in zip(self, pieces_per_hop, strict=True))
 
 
 def hops_to_root(rank: int, pes_per_cube: int = 1, cubes_per_sip: int = 1) -> Hops:
-    """Count the hops from ``rank`` to the root of a binary tree over the PEs of a machine, in their order."""
+    """Count the hops from PE ``rank`` to the root of a binary tree over the PEs of a machine in rank order."""
     pes = cubes = sips = 0
     at = rank
     while at:
@@ -65,7 +65,7 @@ def hops_to_root(rank: int, pes_per_cube: int = 1, cubes_per_sip: int = 1) -> Ho
 
 
 def reduce_pieces(branch: Branch, order: Sequence[int], pieces: Sequence[Chunk], messages: Messages) -> list[Step]:
-    """Reduce ``pieces`` in this order towards the root, which has the result in their buffers; all others nothing."""
+    """Return the steps that reduce ``pieces`` in ``order`` towards the root, which keeps the result in its buffers."""
     steps: list[Step] = []
     for i, added in _add_children(branch, pieces, messages, receive, order):
         steps += added if branch.parent is None else [*added, send(branch.parent, i)]
@@ -73,7 +73,7 @@ def reduce_pieces(branch: Branch, order: Sequence[int], pieces: Sequence[Chunk],
 
 
 def spread(branch: Branch, order: Iterable[int], pieces: Sequence[Chunk]) -> list[Step]:
-    """Broadcast what is in the root's buffers, in this order; each node stores each piece."""
+    """Return the steps that broadcast the root's buffers in ``order``; each node stores each piece."""
     steps: list[Step] = []
     for i in order:
         if branch.parent is None:
@@ -86,9 +86,9 @@ def spread(branch: Branch, order: Iterable[int], pieces: Sequence[Chunk]) -> lis
 def all_reduce(
     branch: Branch, lead: int, pieces: Sequence[Chunk], messages: Messages, contributions: int
 ) -> list[Step]:
-    """Reduce ``pieces`` over the tree, in place; nothing is held but what is on its way.
+    """Return the steps that reduce ``pieces`` over the tree in place, with no buffers beyond the pieces in flight.
 
-    The same bits everywhere: sums are made once, on the way up.
+    All nodes end with the same bits: each sum is computed once, on the way up.
     """
     if branch.parent is None:
         return _from_root(branch, pieces, messages, contributions) if branch.children else []
@@ -103,7 +103,7 @@ def all_reduce(
 
 
 def _from_root(branch: Branch, pieces: Sequence[Chunk], messages: Messages, contributions: int) -> list[Step]:
-    """At the pace of what comes in."""
+    """Return the root's steps: each piece goes down as soon as it is complete."""
     steps: list[Step] = []
     for i, added in _add_children(branch, pieces, messages, await_message):
         steps += [*added, *messages.finish(i, contributions), *_pass_down(branch, i, pieces[i])]
@@ -117,7 +117,7 @@ def _add_children(
     take: Callable[[str, int], Step],
     order: Iterable[int] | None = None,
 ) -> Iterator[tuple[int, list[Step]]]:
-    """Yield, for each of ``pieces``, the steps that load it and add what the children send."""
+    """Yield (index, steps) for each piece; the steps load it and add the messages of the children."""
     for i, steps in messages.load_ahead(pieces, order):
         for child in branch.children:
             steps += [take(child, pieces[i].size), messages.add(i, child)]
@@ -128,5 +128,5 @@ def _result(branch: Branch, parent: str, piece: Chunk) -> list[Step]:
     return [await_message(parent, piece.size), *_pass_down(branch, parent, piece)]
 
 
-def _pass_down(branch: Branch, what: ChunkSource, piece: Chunk) -> list[Step]:
-    return [*(send(child, what) for child in branch.children), store(what, piece)]
+def _pass_down(branch: Branch, source: ChunkSource, piece: Chunk) -> list[Step]:
+    return [*(send(child, source) for child in branch.children), store(source, piece)]

@@ -1,4 +1,4 @@
-"""A face: which layouts of a tensor an algorithm accepts. The code is in ``layouts``."""
+"""Public names of the tensor layouts that algorithms accept; the code is in ``layouts``."""
 
 from kernbench.ccl.layouts import (
     VALIDATORS,

@@ -1,4 +1,4 @@
-"""Tensors over a mesh of ranks, after ``torch.distributed.tensor``: placements, and operators that look at them."""
+"""Tensors over a mesh of ranks, after ``torch.distributed.tensor``: placements, and operators that choose them."""
 
 from kernbench.dtensor.api import DTensor, distribute_tensor
 from kernbench.dtensor.device_mesh import DeviceMesh, init_device_mesh

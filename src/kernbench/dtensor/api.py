@@ -1,4 +1,4 @@
-"""Distributed tensors and what makes them, under the module name that PyTorch gives them."""
+"""Distributed tensors and the functions that create them, under the module name of PyTorch."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ __all__ = [
 class DTensor:
     """A tensor over the ranks of a mesh; every rank holds its part as a tensor on its SIP. Forward only.
 
-    Operators look at placements, move what has to be moved and launch a kernel on every SIP; all ranks of the mesh call
-    them alike. Memory is given back by ``free``, as of any tensor. ``distribute_tensor`` and ``from_local`` make one.
+    Operators choose placements, redistribute operands as needed and launch a kernel on every SIP. All ranks of the mesh
+    must call them alike. ``free`` frees the memory, as for any tensor. ``distribute_tensor`` and ``from_local`` create
+    DTensors.
     """
 
     __slots__ = ("_part",)
-    __array_ufunc__ = None  # numbers of NumPy leave an operation with a DTensor to the DTensor
+    __array_ufunc__ = None  # NumPy numbers leave an operation with a DTensor to the DTensor
 
     def __init__(self, part: RankPart) -> None:
         self._part = part
@@ -63,27 +64,29 @@ class DTensor:
         shape: Sequence[int] | None = None,
         dp: DPPolicy | None = None,
     ) -> DTensor:
-        """Make one of the local tensors of all ranks; by default they are copies.
+        """Create a DTensor from the local tensors of all ranks, by default copies of one tensor.
 
-        ``shape``: of the whole tensor; by default that of parts of one size. InputError when the local tensor is none
-        of the machine, or not the part that this rank has of ``shape``.
+        ``shape`` is the global shape; it defaults to the shape of parts of equal size. Raises InputError if the local
+        tensor is not a tensor of the machine, or not the part of this rank in ``shape``.
         """
         local, mesh = check_local(local_tensor), check_mesh("from_local", device_mesh)
-        found = check_placements([Replicate()] * mesh.ndim if placements is None else placements, mesh.ndim, local.ndim)
-        whole = whole_shape(shape, local.shape, found, mesh)
-        part = RankPart(DTensorSpec(mesh=mesh, placements=found, shape=whole, dtype=local.dtype, dp=dp), local)
+        checked = check_placements(
+            [Replicate()] * mesh.ndim if placements is None else placements, mesh.ndim, local.ndim
+        )
+        global_shape = whole_shape(shape, local.shape, checked, mesh)
+        part = RankPart(DTensorSpec(mesh=mesh, placements=checked, shape=global_shape, dtype=local.dtype, dp=dp), local)
         part.check_live()
-        if len(whole) != local.ndim or part.spec.window().shape != local.shape:
+        if len(global_shape) != local.ndim or part.spec.window().shape != local.shape:
             raise InputError(
                 f"from_local: {local.name} has shape {local.shape}, place {mesh.get_coordinate()} "
-                f"of {whole} with {in_words(found)} is another"
+                f"of {global_shape} with {in_words(checked)} is another"
             )
-        check_not_empty(whole, found, mesh.shape)
+        check_not_empty(global_shape, checked, mesh.shape)
         return cls(part)
 
     @property
     def device_mesh(self) -> DeviceMesh:
-        """The mesh it is distributed over."""
+        """The mesh of the ranks."""
         return self._part.spec.mesh
 
     @property
@@ -93,7 +96,7 @@ class DTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Elements along each axis of all of it."""
+        """Elements along each axis of the complete tensor."""
         return self._part.spec.shape
 
     @property
@@ -108,7 +111,7 @@ class DTensor:
 
     @property
     def dp(self) -> DPPolicy | None:
-        """The policy of parts in their SIP, where their shape allows it; None: by their size."""
+        """The policy of parts in their SIP, if their shape allows it; None chooses by size."""
         return self._part.spec.dp
 
     @property
@@ -117,7 +120,7 @@ class DTensor:
         return self._part
 
     def to_local(self) -> Tensor:
-        """Return this rank's part, not a copy."""
+        """Return the local tensor of this rank, without a copy."""
         return self._part.local
 
     def redistribute(
@@ -125,9 +128,10 @@ class DTensor:
         device_mesh: DeviceMesh | Sequence[Placement] | None = None,
         placements: Sequence[Placement] | None = None,
     ) -> DTensor:
-        """Return the same tensor with other placements, which may be given alone; itself if it has them already.
+        """Return the same tensor with other placements, or itself if they do not change.
 
-        InputError for another mesh, and when a rank would have nothing of it.
+        The placements may be the only argument. Raises InputError for another mesh, and if a rank would have no
+        elements.
         """
         if device_mesh is not None and not isinstance(device_mesh, DeviceMesh):
             device_mesh, placements = None, device_mesh
@@ -135,15 +139,15 @@ class DTensor:
         if device_mesh is not None and device_mesh != mesh:
             raise InputError(f"redistribute: to {device_mesh}, from {mesh}: the mesh cannot change")
         wanted = self.placements if placements is None else check_placements(placements, mesh.ndim, self.ndim)
-        found = redistribute(self._part, wanted)
-        return self if found is self._part else DTensor(found)
+        part = redistribute(self._part, wanted)
+        return self if part is self._part else DTensor(part)
 
     def full_tensor(self) -> Tensor:
-        """Return all of it on every rank: the local tensor of a replicated one."""
+        """Return the complete tensor on every rank: the local tensor after replication."""
         return self.redistribute([Replicate()] * self.device_mesh.ndim).to_local()
 
     def free(self) -> None:
-        """Give the memory of this rank's part back."""
+        """Free the memory of this rank's part."""
         self._part.local.free()
 
     def matmul(self, other: DTensor) -> DTensor:
@@ -179,11 +183,11 @@ class DTensor:
         return DTensor(ops.unary("abs", self._part))
 
     def maximum(self, other: DTensor | float) -> DTensor:
-        """Compute the larger of two, element by element."""
+        """Compute the elementwise maximum."""
         return self._apply("maximum", other)
 
     def minimum(self, other: DTensor | float) -> DTensor:
-        """Compute the smaller of two, element by element."""
+        """Compute the elementwise minimum."""
         return self._apply("minimum", other)
 
     def __matmul__(self, other: DTensor) -> DTensor:
@@ -242,12 +246,12 @@ def distribute_tensor(
     dp: DPPolicy | None = None,
     name: str | None = None,
 ) -> DTensor:
-    """Distribute ``tensor``, of which every rank has all, over a mesh; by default a copy on each rank.
+    """Distribute ``tensor``, which every rank has completely, over a mesh; by default a copy on each rank.
 
-    No rank asks another. An array, nested lists or a host tensor: each rank copies its part from the host. A tensor on
-    this rank's SIP: its part is copied there; with Replicate() alone the result has the local tensor itself. ``dp``:
-    the policy of parts in a SIP, where their shape allows it; None: by their size. InputError for Partial, for a tensor
-    that is distributed already, and when a rank would have nothing.
+    No rank communicates. From an array, nested lists or a host tensor, each rank copies its part from the host. From a
+    tensor on this rank's SIP, each rank copies its part there; with Replicate() alone the result uses the tensor
+    itself. ``dp`` is the policy of parts in a SIP, if their shape allows it; None chooses by size. Raises InputError
+    for Partial, for a tensor that is distributed already, and if a rank would have no elements.
     """
     check_mesh("distribute_tensor", device_mesh)
     if isinstance(tensor, DTensor):
@@ -257,8 +261,8 @@ def distribute_tensor(
     source = tensor if isinstance(tensor, Tensor) else numeric(tensor, "distribute_tensor")
     copies: Placements = (Replicate(),) * device_mesh.ndim
     wanted = check_placements(copies if placements is None else placements, device_mesh.ndim, source.ndim)
-    if any(isinstance(each, Partial) for each in wanted):
-        raise InputError(f"distribute_tensor: {in_words(wanted)}; contributions are what every rank has: from_local")
+    if any(isinstance(placement, Partial) for placement in wanted):
+        raise InputError(f"distribute_tensor: {in_words(wanted)}; from_local takes the contribution of each rank")
     check_not_empty(source.shape, wanted, device_mesh.shape)
     if isinstance(source, Tensor):
         if dtype is not None and dtype_of(dtype) != source.dtype:
@@ -266,47 +270,47 @@ def distribute_tensor(
         return DTensor.from_local(source, device_mesh, copies, dp=dp or source.dp).redistribute(wanted)
     kind = machine_dtype(source) if dtype is None else dtype_of(dtype)
     spec = DTensorSpec(mesh=device_mesh, placements=wanted, shape=source.shape, dtype=kind, dp=dp)
-    mine, torch = source[spec.window().index], device_mesh.torch
-    policy = local_policy(mine.shape, kind.itemsize, dp, torch.topology)
-    return DTensor(RankPart(spec, torch.tensor(mine, dtype=kind, dp=policy, name=name)))
+    local_part, torch = source[spec.window().index], device_mesh.torch
+    policy = local_policy(local_part.shape, kind.itemsize, dp, torch.topology)
+    return DTensor(RankPart(spec, torch.tensor(local_part, dtype=kind, dp=policy, name=name)))
 
 
-def check_mesh(what: str, given: object) -> DeviceMesh:
-    """Return a mesh; InputError for anything else."""
-    if not isinstance(given, DeviceMesh):
-        raise InputError(f"{what}: {given!r} is no DeviceMesh; init_device_mesh makes one of all ranks")
-    return given
+def check_mesh(caller: str, mesh: object) -> DeviceMesh:
+    """Return ``mesh`` if it is a DeviceMesh; else raise InputError."""
+    if not isinstance(mesh, DeviceMesh):
+        raise InputError(f"{caller}: {mesh!r} is not a DeviceMesh; init_device_mesh makes one of all ranks")
+    return mesh
 
 
-def check_local(given: object) -> Tensor:
-    """Return a tensor of the machine; InputError for anything else."""
-    if not isinstance(given, Tensor):
+def check_local(tensor: object) -> Tensor:
+    """Return ``tensor`` if it is a tensor of the machine; else raise InputError."""
+    if not isinstance(tensor, Tensor):
         raise InputError(
-            f"from_local: a {type(given).__name__} is no tensor of the machine; torch.tensor makes one of this rank's "
-            f"data, distribute_tensor takes data that every rank has all of"
+            f"from_local: a {type(tensor).__name__} is no tensor of the machine; torch.tensor makes one of this rank's "
+            f"data, distribute_tensor takes data that every rank has completely"
         )
-    return given
+    return tensor
 
 
 def whole_shape(
-    given: Sequence[int] | None, local: tuple[int, ...], placements: Placements, mesh: DeviceMesh
+    shape_argument: Sequence[int] | None, local: tuple[int, ...], placements: Placements, mesh: DeviceMesh
 ) -> tuple[int, ...]:
-    """Return the shape of a whole tensor: as given, else that of parts which are all as large as ``local``."""
-    if given is None:
+    """Return the global shape: ``shape_argument``, or the shape of parts that all have the shape ``local``."""
+    if shape_argument is None:
         return _scale_shape(local, placements, mesh)
-    found = [whole_number(each) for each in given] if isinstance(given, Sequence) else [None]
-    shape = tuple(each for each in found if each is not None)
-    if len(shape) < len(found):
-        raise InputError(f"from_local: shape={given!r} is no shape; write (2, 3)")
+    extents = [whole_number(extent) for extent in shape_argument] if isinstance(shape_argument, Sequence) else [None]
+    shape = tuple(extent for extent in extents if extent is not None)
+    if len(shape) < len(extents):
+        raise InputError(f"from_local: shape={shape_argument!r} is no shape; write (2, 3)")
     return shape
 
 
 def no_operand(op: str, other: object) -> InputError:
-    """Return the error for an operand beside a DTensor that is none."""
+    """Return the error for an operand that is not a DTensor."""
     if isinstance(other, Tensor):
-        return InputError(f"{op}: {other.name} is a local tensor; DTensor.from_local says how it is distributed")
+        return InputError(f"{op}: {other.name} is a local tensor; DTensor.from_local makes a DTensor of it")
     return InputError(
-        f"{op}: a {type(other).__name__} is no operand beside a DTensor; distribute_tensor makes one of it"
+        f"{op}: a {type(other).__name__} is no operand for a DTensor; distribute_tensor makes a DTensor of it"
     )
 
 

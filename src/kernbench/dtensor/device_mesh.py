@@ -1,4 +1,4 @@
-"""Ranks in a line or a rectangle: what tensors are distributed over."""
+"""Meshes of ranks: a line or a rectangle of ranks for distributed tensors."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ Names: TypeAlias = tuple[str, ...]
 
 
 class DeviceMesh:
-    """Ranks of the process group, each once, in one or two dims, ascending along each; ``init_device_mesh`` takes all.
+    """Ranks of the process group in one or two dims, each once, ascending along each dim.
 
-    ``torch`` is the context; inside ``with RuntimeContext(...)`` it may be left out. InputError for another device
-    type, for ranks that there are not, and without a process group when there are several.
+    ``init_device_mesh`` makes a mesh of all ranks. ``torch`` is the context; inside ``with RuntimeContext(...)`` it may
+    be left out. Raises InputError for another device type, for ranks that do not exist, and for several ranks without a
+    process group.
     """
 
     __slots__ = ("_names", "_ranks", "_torch")
@@ -43,22 +44,22 @@ class DeviceMesh:
 
     @property
     def torch(self) -> AnyContext:
-        """The context that its ranks are of."""
+        """The context of the ranks."""
         return self._torch
 
     @property
     def device_type(self) -> str:
-        """``"ahbm"``."""
+        """The device type, ``"ahbm"``."""
         return BACKEND
 
     @property
     def mesh(self) -> npt.NDArray[np.int64]:
-        """The ranks."""
+        """A copy of the array of ranks."""
         return self._ranks.copy()
 
     @property
     def mesh_dim_names(self) -> Names | None:
-        """The names of its dims, if they have names."""
+        """The names of the dims, or None."""
         return self._names
 
     @property
@@ -72,41 +73,41 @@ class DeviceMesh:
         return self._ranks.ndim
 
     def size(self, mesh_dim: int | str | None = None) -> int:
-        """Return the number of ranks, in all or along a dim."""
+        """Return the number of ranks in the mesh, or along a dim."""
         return self._ranks.size if mesh_dim is None else self.shape[self._find_dim(mesh_dim)]
 
     def get_rank(self) -> int:
-        """Return the number of this rank among all."""
+        """Return the number of this rank in the world."""
         return self._torch.distributed.get_rank()
 
     def get_coordinate(self) -> tuple[int, ...]:
-        """Return the place of this rank in the mesh; InputError when it is not in it."""
-        found = np.argwhere(self._ranks == self.get_rank())
-        if len(found) != 1:
+        """Return the place of this rank in the mesh. Raises InputError if the rank is not in the mesh."""
+        places = np.argwhere(self._ranks == self.get_rank())
+        if len(places) != 1:
             raise InputError(f"rank {self.get_rank()} is not in {self}")
-        return tuple(map(int, found[0]))
+        return tuple(map(int, places[0]))
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """Return the place of this rank along a dim; a mesh of one dim needs no name for it."""
+        """Return the place of this rank along a dim; a mesh with one dim needs no ``mesh_dim``."""
         return self.get_coordinate()[self._find_dim(mesh_dim)]
 
     def ranks_along(self, mesh_dim: int | str | None = None) -> list[int]:
-        """Return this rank and those that differ from it in one dim only, in order."""
+        """Return the line of ranks along a dim that contains this rank, in order."""
         dim, at = self._find_dim(mesh_dim), self.get_coordinate()
         across = np.moveaxis(self._ranks, dim, -1)
         return [int(rank) for rank in across[(*at[:dim], *at[dim + 1 :])]]
 
     def get_group(self, mesh_dim: int | str | None = None) -> RankGroup:
-        """Return those ranks as a group, for ``torch.distributed``."""
+        """Return the ranks of ``ranks_along`` as a group for ``torch.distributed``."""
         return self._torch.distributed.new_group(self.ranks_along(mesh_dim))
 
     def __getitem__(self, mesh_dim: str) -> DeviceMesh:
-        """Return the mesh of one dim that this rank is in: itself and those that differ from it in that dim only.
+        """Return the one-dim mesh of the ranks of ``ranks_along``, for the name of a dim.
 
-        InputError for anything but the name of a dim.
+        Raises InputError for anything but the name of a dim.
         """
         if not isinstance(mesh_dim, str):
-            raise InputError(f"mesh[{mesh_dim!r}]: a dim is chosen by its name, as mesh_dim_names gave it to {self}")
+            raise InputError(f"mesh[{mesh_dim!r}]: a dim is selected by its name in mesh_dim_names of {self}")
         dim = self._find_dim(mesh_dim)
         return DeviceMesh(BACKEND, self.ranks_along(dim), mesh_dim_names=(mesh_dim,), torch=self._torch)
 
@@ -142,7 +143,7 @@ def init_device_mesh(
     mesh_dim_names: Sequence[str] | None = None,
     torch: AnyContext | None = None,
 ) -> DeviceMesh:
-    """Make a mesh of this shape of all ranks by number, row by row; InputError unless it holds as many as there are."""
+    """Create a mesh of all ranks by number, row by row. Raises InputError if the shape does not hold all ranks."""
     context = require_context(torch)
     shape, world = _check_shape(mesh_shape), context.distributed.get_world_size()
     if prod(shape) != world:
@@ -155,14 +156,14 @@ def _make_array(mesh: npt.ArrayLike) -> npt.NDArray[Any]:
     try:
         return np.asarray(mesh)
     except ValueError:
-        raise InputError(f"mesh {mesh!r}: its rows have to be of one length") from None
+        raise InputError(f"mesh {mesh!r}: its rows must have equal lengths") from None
 
 
 def _check_shape(shape: object) -> tuple[int, ...]:
-    """Return the ranks along each dim, at least one."""
-    found = [whole_number(each) for each in shape] if isinstance(shape, Sequence) else [None]
-    counts = tuple(each for each in found if each is not None and each > 0)
-    if len(counts) < len(found):
+    """Return the number of ranks along each dim; each is at least one."""
+    extents = [whole_number(extent) for extent in shape] if isinstance(shape, Sequence) else [None]
+    counts = tuple(extent for extent in extents if extent is not None and extent > 0)
+    if len(counts) < len(extents):
         raise InputError(f"mesh shape {shape!r}: the ranks along each dim, one at least, as (2,) or (2, 2)")
     return counts
 
@@ -184,7 +185,7 @@ def _check_ranks(mesh: npt.NDArray[Any], torch: AnyContext) -> npt.NDArray[np.in
 def _check_names(names: Sequence[str] | None, ndim: int) -> Names | None:
     if names is None:
         return None
-    found = () if isinstance(names, str) else tuple(names)
-    if not all(isinstance(each, str) for each in found) or not len(set(found)) == len(found) == ndim:
+    checked = () if isinstance(names, str) else tuple(names)
+    if not all(isinstance(name, str) for name in checked) or not len(set(checked)) == len(checked) == ndim:
         raise InputError(f"mesh_dim_names={names!r}: the mesh has {ndim} dims, each with a name of its own")
-    return found
+    return checked

@@ -1,4 +1,4 @@
-"""The place of a rank's part inside its SIP, and the tables that tell each PE its share of a launch."""
+"""Layout of a rank's part inside its SIP, and the tables that give each PE its share of a launch."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from kernbench.policy.placement.views import first_copies
 from kernbench.runtime_api.layout import TensorLayout
 from kernbench.topology.spec import TopologySpec
 
-# Below this a PE more costs more, in messages and commands, than it takes off the others.
+# With fewer bytes, the messages and commands of one more PE cost more than it saves.
 BYTES_PER_PE = 2048
 
 
 def local_policy(shape: tuple[int, ...], itemsize: int, wanted: DPPolicy | None, topology: TopologySpec) -> DPPolicy:
-    """Return ``wanted`` where a part of this shape can lie so, else rows over PEs."""
+    """Return ``wanted`` if it gives every PE a block of a tensor of this shape, else rows over PEs."""
     if wanted is not None and _fits(shape, itemsize, wanted, topology):
         return wanted
     return rows_policy(shape, itemsize, wanted, topology)
 
 
 def rows_policy(shape: tuple[int, ...], itemsize: int, within: DPPolicy | None, topology: TopologySpec) -> DPPolicy:
-    """Return the policy of rows over the cubes and PEs that ``within`` has, by default over all.
+    """Return a policy of rows over the cubes and PEs of ``within``, by default over all.
 
-    A single row is split by its elements. It takes as many PEs as there are rows, with ``BYTES_PER_PE`` for each; cubes
-    first.
+    A single row is split by its elements. The number of PEs is at most the number of rows, with ``BYTES_PER_PE`` bytes
+    for each PE; cubes fill first.
     """
     cubes, pes = topology.cubes_per_sip, topology.pes_per_cube
     if within is not None:
@@ -45,18 +45,21 @@ def rows_policy(shape: tuple[int, ...], itemsize: int, within: DPPolicy | None, 
 
 
 def reads_in_order(layout: TensorLayout) -> bool:
-    """Return True when a launch may read it as one row-major array: not so of scattered single elements."""
+    """Return True if a launch may read the tensor as one row-major array.
+
+    Scattered single elements do not allow that.
+    """
     scattered = any(view.window.size == 1 and view.shape[1:] != layout.shape[1:] for view in layout.views)
     return layout.is_row_major and not scattered
 
 
 def is_plain(layout: TensorLayout) -> bool:
-    """Return True when it lies as collectives on blocks want it: each element once, in order."""
+    """Return True if the layout suits collectives on blocks: each element once, in row-major order."""
     return reads_in_order(layout) and not layout.has_copies
 
 
 def _fits(shape: tuple[int, ...], itemsize: int, policy: DPPolicy, topology: TopologySpec) -> bool:
-    """Return True when every PE that the policy takes has a part."""
+    """Return True if every PE of the policy has a block."""
     sizes = {"num_pe": topology.pes_per_cube, "num_cubes": topology.cubes_per_sip}
     try:
         shards = resolve_dp_policy(policy, shape=shape, itemsize=itemsize, target_sip=0, **sizes)
@@ -68,17 +71,17 @@ def _fits(shape: tuple[int, ...], itemsize: int, policy: DPPolicy, topology: Top
 
 IntTable: TypeAlias = tuple[int, ...]
 WindowMove: TypeAlias = tuple[Window, Window]
-"""Elements of one tensor, and where they go in another; of one shape."""
+"""The source window in one tensor and the target window in another, of one shape."""
 
 
-class _Held(NamedTuple):
-    """A window of a tensor that lies row-major from ``offset`` bytes behind its address on."""
+class _StoredWindow(NamedTuple):
+    """A window of a tensor that is stored row-major from ``offset`` bytes after the tensor's address on."""
 
     window: Window
     offset: int
 
     def place_of(self, window: Window, itemsize: int) -> int:
-        """Return the first byte of a window inside of it."""
+        """Return the first byte of a window inside this one."""
         at = 0
         for (start, _), (first, last) in zip(window.bounds, self.window.bounds, strict=True):
             at = at * (last - first) + start - first
@@ -86,51 +89,58 @@ class _Held(NamedTuple):
 
 
 def copy_table(source: TensorLayout, target: TensorLayout, moves: Iterable[WindowMove]) -> IntTable:
-    """Return the lines of ``copy_windows``: every PE fills its own shards and copies of the target.
+    """Return the lines of ``copy_windows``: every PE fills its shards and copies of the target.
 
     Axes are those of the target.
     """
-    held, item = _find_windows(source), source.dtype.itemsize
+    sources, item = _find_windows(source), source.dtype.itemsize
     lines: list[int] = []
-    for taken, given in moves:
-        shifts = [a - b for (a, _), (b, _) in zip(taken.bounds, given.bounds, strict=True)]
+    for from_window, to_window in moves:
+        shifts = [a - b for (a, _), (b, _) in zip(from_window.bounds, to_window.bounds, strict=True)]
         for view in target.views:
-            both = view.window.meet(given)
-            if both is None:
+            common = view.window.meet(to_window)
+            if common is None:
                 continue
-            wanted, mine = _shift(both, shifts), _Held(view.window, view.spec.offset_bytes)
-            for there in held:
-                found = there.window.meet(wanted)
-                if found is not None:
-                    here = _shift(found, [-shift for shift in shifts])
-                    lines += (view.spec.cube, view.spec.pe, there.place_of(found, item), mine.place_of(here, item))
-                    lines += _list_extents(found.shape, there.window.shape, view.shape, item)
+            wanted, target_window = _shift(common, shifts), _StoredWindow(view.window, view.spec.offset_bytes)
+            for source_window in sources:
+                overlap = source_window.window.meet(wanted)
+                if overlap is not None:
+                    here = _shift(overlap, [-shift for shift in shifts])
+                    lines += (
+                        view.spec.cube,
+                        view.spec.pe,
+                        source_window.place_of(overlap, item),
+                        target_window.place_of(here, item),
+                    )
+                    lines += _list_extents(overlap.shape, source_window.window.shape, view.shape, item)
     return tuple(lines)
 
 
 def gemm_table(out: TensorLayout, pes: Sequence[PeCoord], tile: tuple[int, int]) -> IntTable:
     """Return the lines of ``gemm_windows``: every PE computes a part of the product.
 
-    Where the result does not lie in order, the part is the PE's own shards. ``tile``: rows and columns of an output
-    tile. A part of a tile costs as much as a whole one, so a PE's part is one tile at least.
+    A result that is not stored in order is split by the shards of the PEs. ``tile`` is the rows and columns of an
+    output tile. A partial tile costs as much as a full tile, so a PE computes at least one tile.
     """
     item = out.dtype.itemsize
     if not is_plain(out):
         windows = [(view.spec.cube, view.spec.pe, view.window, view.spec.offset_bytes) for view in out.views]
-        return tuple(n for cube, pe, window, at in windows for n in (cube, pe, *_make_line(window, at, window, item)))
-    whole = _Held(out.whole, 0)
+        return tuple(
+            n for cube, pe, window, offset in windows for n in (cube, pe, *_make_line(window, offset, window, item))
+        )
+    product = _StoredWindow(out.whole, 0)
     parts = _split_parts(out.shape, _choose_grid(out.shape, len(pes), tile))
-    placed = ((pe, window, whole.place_of(window, item)) for pe, window in zip(pes, parts, strict=False))
+    placed = ((pe, window, product.place_of(window, item)) for pe, window in zip(pes, parts, strict=False))
     return tuple(
-        n for (_, cube, pe), window, at in placed for n in (cube, pe, *_make_line(window, at, out.whole, item))
+        n for (_, cube, pe), window, offset in placed for n in (cube, pe, *_make_line(window, offset, out.whole, item))
     )
 
 
-def _find_windows(layout: TensorLayout) -> list[_Held]:
-    """Return the windows in which a reader finds each element once."""
+def _find_windows(layout: TensorLayout) -> list[_StoredWindow]:
+    """Return windows that contain each element of a tensor once, for a reader."""
     if reads_in_order(layout):
-        return [_Held(layout.whole, 0)]
-    return [_Held(view.window, view.spec.offset_bytes) for view in first_copies(layout.views)]
+        return [_StoredWindow(layout.whole, 0)]
+    return [_StoredWindow(view.window, view.spec.offset_bytes) for view in first_copies(layout.views)]
 
 
 def _shift(window: Window, by: Sequence[int]) -> Window:
@@ -138,7 +148,7 @@ def _shift(window: Window, by: Sequence[int]) -> Window:
 
 
 def _list_extents(shape: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...], itemsize: int) -> list[int]:
-    """Return extents and both strides of a box; axes that are contiguous in both become one, the last."""
+    """Return the extents and both strides of a box; axes that are contiguous in both become one, the last axis."""
     if not shape:
         return [1, itemsize, itemsize]
     box = list(zip(shape, row_major(source, itemsize), row_major(target, itemsize), strict=True))
@@ -160,7 +170,7 @@ def _make_line(window: Window, offset: int, rows_of: Window, itemsize: int) -> t
 
 
 def _choose_grid(shape: tuple[int, ...], pes: int, tile: tuple[int, int]) -> tuple[int, int]:
-    """Return the parts of a product's rows and of its columns: as many as there are PEs and tiles, near to square."""
+    """Return the numbers of parts of a product's rows and columns: as many as PEs and tiles allow, nearly square."""
     row_tiles, column_tiles = (-(-extent // size) for extent, size in zip(shape, tile, strict=True))
     grids = ((rows, min(pes // rows, column_tiles)) for rows in range(1, min(pes, row_tiles) + 1))
     return max(grids, key=lambda grid: (grid[0] * grid[1], -(grid[0] * shape[1] + grid[1] * shape[0])))

@@ -1,4 +1,4 @@
-"""The part of a distributed tensor that one rank has, and what the rank does with its tensors, each a launch."""
+"""The part of a distributed tensor on one rank, and the launches of the rank on its local tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kernbench.runtime_api.tensor import Tensor
 
 
 class LocalTensors:
-    """Makes tensors of a rank and works on them. ``dp``: how they lie in the SIP where their shape allows it."""
+    """Factory of and operations on tensors of a rank; ``dp`` is their placement in the SIP if their shape allows it."""
 
     __slots__ = ("dp", "torch")
 
@@ -36,35 +36,38 @@ class LocalTensors:
         self.torch, self.dp = torch, dp
 
     def empty(self, shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:
-        """Make a tensor by the policy of ``dp``."""
+        """Create a tensor with the placement of ``dp``."""
         policy = local_policy(shape, dtype.itemsize, self.dp, self.torch.topology)
         return self.torch.empty(shape, dtype=dtype, dp=policy, name=name)
 
     def zeros(self, shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:
-        """Make a tensor of zeros by the policy of ``dp``."""
+        """Create a tensor of zeros with the placement of ``dp``."""
         return self.empty(shape, dtype, name).fill_(0)
 
     def buffer(self, shape: tuple[int, ...], dtype: DType, name: str, *, padded: bool = False) -> Tensor:
-        """Make a tensor in the order of its elements, for blocks on their way; of zeros when some stay unwritten."""
+        """Create a row-major tensor for the blocks of a collective; ``padded`` fills it with zeros first."""
         policy = rows_policy(shape, dtype.itemsize, self.dp, self.torch.topology)
-        made = self.torch.empty(shape, dtype=dtype, dp=policy, name=name)
-        return made.fill_(0) if padded else made
+        tensor = self.torch.empty(shape, dtype=dtype, dp=policy, name=name)
+        return tensor.fill_(0) if padded else tensor
 
     def copy(self, source: Tensor, target: Tensor, moves: Iterable[WindowMove]) -> None:
-        """Move windows of one tensor to another."""
+        """Copy windows of one tensor to another."""
         lines = copy_table(source.layout, target.layout, moves)
         self.torch.launch("dtensor-copy", copy_windows, source, target, lines, max(1, source.ndim), source.dtype)
 
     def clone(self, source: Tensor, name: str) -> Tensor:
-        """Make a tensor with the same elements."""
-        made = self.empty(source.shape, source.dtype, name)
-        self.copy(source, made, [(source.layout.whole, made.layout.whole)])
-        return made
+        """Return a new tensor with the same elements."""
+        copy = self.empty(source.shape, source.dtype, name)
+        self.copy(source, copy, [(source.layout.whole, copy.layout.whole)])
+        return copy
 
     def elementwise(
         self, op: str, x: Tensor, y: Tensor | None = None, number: float | None = None, *, number_first: bool = False
     ) -> Tensor:
-        """Apply an operator to one or two tensors of one shape, or to a tensor and a number; it lies as ``x``."""
+        """Apply an operator to one or two tensors of one shape, or to a tensor and a number.
+
+        The result has the layout of ``x``.
+        """
         other = None if y is None else self._move_like(x, y)
         out = self.torch.empty_like(x, name=f"{op}.out")
         lines = shard_table(x.layout)
@@ -74,38 +77,38 @@ class LocalTensors:
         return out
 
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
-        """Compute ``a @ b``, of matrices."""
+        """Compute the matrix product ``a @ b``."""
         (m, k), n = a.shape, b.shape[1]
         kind = a.dtype if a.dtype.is_float else self.torch.int32
         out = self.empty((m, n), kind, "matmul.out")
-        operands = [self._make_row_major(each) for each in (a, b)]
-        pes = sorted({pe for each in (*operands, out) for pe in each.layout.owners})
+        operands = [self._make_row_major(operand) for operand in (a, b)]
+        pes = sorted({pe for operand in (*operands, out) for pe in operand.layout.owners})
         tile_m, _, tile_n = self.torch.topology.pe.gemm.tile_sizes
         lines = gemm_table(out.layout, pes, (tile_m, tile_n))
         self.torch.launch("matmul", gemm_windows, *operands, out, lines, k, n, a.dtype, kind)
-        for given, used in zip((a, b), operands, strict=True):
-            if used is not given:
+        for original, used in zip((a, b), operands, strict=True):
+            if used is not original:
                 used.free()
         return out
 
     def _move_like(self, x: Tensor, y: Tensor) -> Tensor:
         if y.layout.views == x.layout.views:
             return y
-        made = self.torch.empty_like(x, name=f"{y.name}.moved")
-        self.copy(y, made, [(y.layout.whole, made.layout.whole)])
-        return made
+        moved = self.torch.empty_like(x, name=f"{y.name}.moved")
+        self.copy(y, moved, [(y.layout.whole, moved.layout.whole)])
+        return moved
 
     def _make_row_major(self, x: Tensor) -> Tensor:
         if reads_in_order(x.layout):
             return x
-        made = self.buffer(x.shape, x.dtype, f"{x.name}.rows")
-        self.copy(x, made, [(x.layout.whole, made.layout.whole)])
-        return made
+        rows = self.buffer(x.shape, x.dtype, f"{x.name}.rows")
+        self.copy(x, rows, [(x.layout.whole, rows.layout.whole)])
+        return rows
 
 
 @value(kw_only=True)
 class DTensorSpec:
-    """A tensor of ``shape`` over a mesh, the same on all ranks. ``dp``: how parts lie in a SIP; None: by their size."""
+    """A tensor of ``shape`` over a mesh, equal on all ranks. ``dp`` places parts in a SIP; None chooses by size."""
 
     mesh: DeviceMesh
     placements: Placements
@@ -114,25 +117,25 @@ class DTensorSpec:
     dp: DPPolicy | None = None
 
     def window(self, placements: Placements | None = None) -> Window:
-        """Return this rank's part, with its own or other placements."""
+        """Return this rank's window of the tensor, with the spec's placements or others."""
         wanted = self.placements if placements is None else placements
         return local_window(self.shape, wanted, self.mesh.shape, self.mesh.get_coordinate())
 
     def cost_of(self, target: Placements) -> float:
-        """Return about how many bytes a rank sends to get to these placements."""
+        """Return an estimate of the bytes that a rank sends to reach these placements."""
         return count_sent_bytes(self.placements, target, self.shape, self.dtype.itemsize, self.mesh.shape)
 
 
 @value
 class RankPart:
-    """A distributed tensor as one rank has it."""
+    """The part of a distributed tensor on one rank."""
 
     spec: DTensorSpec
     local: Tensor
 
     @property
     def tensors(self) -> LocalTensors:
-        """The maker of tensors that lie as this one's parts do."""
+        """The factory of tensors with the placement of this one's parts."""
         return LocalTensors(self.spec.mesh.torch, self.spec.dp)
 
     def with_placements(self, placements: Placements, local: Tensor) -> RankPart:
@@ -140,28 +143,28 @@ class RankPart:
         return RankPart(replace(self.spec, placements=placements), local)
 
     def check_live(self) -> None:
-        """Raise InputError when the local tensor has been freed: before work begins that would be left half done."""
+        """Raise InputError if the local tensor has been freed, before work begins that would stay incomplete."""
         if not self.local.is_live:
             raise InputError(f"tensor {self.local.name!r} has been freed")
 
-    def free_unless(self, kept: RankPart) -> None:
-        """Free the local tensor, if it is not that of ``kept``."""
-        if self.local is not kept.local:
+    def free_unless(self, part: RankPart) -> None:
+        """Free the local tensor unless ``part`` uses it."""
+        if self.local is not part.local:
             self.local.free()
 
 
 class Blocks:
-    """Blocks of one size, one for each rank of a line, as collectives want them: below each other in one tensor.
+    """Blocks of one size, one for each rank of a line, stacked in one tensor for collectives.
 
-    A block is as large as the largest chunk along ``axes``; others leave some of it zeros.
+    A block is as large as the largest chunk along ``axes``; smaller chunks are padded with zeros.
     """
 
     __slots__ = ("_ranks", "_tensors", "even", "shape")
 
-    def __init__(self, whole: tuple[int, ...], axes: Collection[int], ranks: int, tensors: LocalTensors) -> None:
+    def __init__(self, line_shape: tuple[int, ...], axes: Collection[int], ranks: int, tensors: LocalTensors) -> None:
         self._ranks, self._tensors = ranks, tensors
-        self.even = all(whole[axis] % ranks == 0 for axis in axes)
-        self.shape = tuple(-(-extent // ranks) if axis in axes else extent for axis, extent in enumerate(whole))
+        self.even = all(line_shape[axis] % ranks == 0 for axis in axes)
+        self.shape = tuple(-(-extent // ranks) if axis in axes else extent for axis, extent in enumerate(line_shape))
 
     @property
     def shape_of_all(self) -> tuple[int, ...]:
@@ -169,14 +172,14 @@ class Blocks:
         return (self.shape[0] * self._ranks, *self.shape[1:])
 
     def window(self, at: int, extents: tuple[int, ...]) -> Window:
-        """Return the first corner of block ``at``, as much of it as is used."""
+        """Return the used corner of block ``at``, with ``extents``, as a window of all blocks."""
         first = at * self.shape[0]
         return Window.whole(extents).along(0, first, first + extents[0])
 
     def one(self, local: Tensor) -> Tensor:
-        """Return a rank's own chunk as a block.
+        """Return a rank's chunk as a block.
 
-        It is the tensor itself where that will do, which is so on all ranks or on none.
+        The block is the tensor itself if the layout allows it, which is so on all ranks or on none.
         """
         if self.even and is_plain(local.layout):
             return local
@@ -185,7 +188,10 @@ class Blocks:
         return block
 
     def pack(self, local: Tensor, moves: Sequence[WindowMove] | None) -> Tensor:
-        """Make ``moves`` to a tensor of all blocks, and return it; the local tensor itself when it is one."""
+        """Apply ``moves`` to a new tensor of all blocks and return it.
+
+        Return the local tensor itself if it has the layout of all blocks.
+        """
         if moves is None and is_plain(local.layout):
             return local
         blocks = self._tensors.buffer(self.shape_of_all, local.dtype, f"{local.name}.blocks", padded=not self.even)
@@ -195,16 +201,16 @@ class Blocks:
 
     def unpack(
         self,
-        made: Tensor,
+        result: Tensor,
         moves: Sequence[WindowMove] | None,
         shape: tuple[int, ...],
         collective: Callable[[Tensor], object],
     ) -> None:
-        """Have the collective fill ``made``, or a tensor of ``shape`` in its place, of which ``moves`` then fill it."""
-        if moves is None and is_plain(made.layout):
-            collective(made)
+        """Fill ``result`` by the collective: directly, or through a tensor of ``shape`` and ``moves``."""
+        if moves is None and is_plain(result.layout):
+            collective(result)
         else:
-            blocks = self._tensors.buffer(shape, made.dtype, f"{made.name}.blocks")
+            blocks = self._tensors.buffer(shape, result.dtype, f"{result.name}.blocks")
             collective(blocks)
-            self._tensors.copy(blocks, made, [(blocks.layout.whole, made.layout.whole)] if moves is None else moves)
+            self._tensors.copy(blocks, result, [(blocks.layout.whole, result.layout.whole)] if moves is None else moves)
             blocks.free()

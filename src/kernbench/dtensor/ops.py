@@ -1,8 +1,7 @@
-"""Operations on distributed tensors: choose placements that an operation can work with, and do its local work.
+"""Operations on distributed tensors: choose placements that an operation supports, and do its local work.
 
-For each dim of the mesh a rule names the placements of the operands and that of the result. A choice is one rule for
-each dim: the one for which the operands are the cheapest to bring there; of these the one whose result is the cheapest
-to complete; of these the first.
+For each dim of the mesh a rule gives the placements of the operands and of the result. A choice is one rule for each
+dim. The cheapest redistribution of the operands decides, then the cheapest completion of the result, then the order.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ FULL, SUM = Replicate(), Partial("sum")
 
 
 class PlacementRule(NamedTuple):
-    """Placements along one dim of a mesh."""
+    """Placements of operands and result along one dim of a mesh."""
 
     operands: tuple[Placement, ...]
     result: Placement
@@ -42,7 +41,7 @@ class PlacementRule(NamedTuple):
 
 @value
 class PlacementChoice:
-    """Placements along all dims."""
+    """Placements of operands and result along all dims."""
 
     operands: tuple[Placements, ...]
     result: Placements
@@ -65,18 +64,18 @@ LINEAR = {
     "mul": (LINEAR_IN_FIRST, PlacementRule((FULL, SUM), SUM)),
     "div": (LINEAR_IN_FIRST,),
 }
-"""Operators that may be applied to the contributions to a sum in place of the sum itself."""
+"""Linear operators: applied to the contributions to a sum, they give contributions to the result."""
 
 
 def matmul_choice(a: DTensorSpec, b: DTensorSpec) -> PlacementChoice:
-    """Choose the placements for a product of matrices."""
+    """Choose the placements for a matrix product."""
     result = replace(a, shape=(a.shape[0], b.shape[1]))
     return _choose_cheapest((a, b), result, [MATMUL] * a.mesh.ndim)
 
 
 def elementwise_choice(op: str, *operands: DTensorSpec) -> PlacementChoice:
     """Choose the placements for an operator on tensors of one shape and type."""
-    # Quotients of integers are cut off: those of contributions do not add up.
+    # Integer quotients are truncated, so the quotients of contributions do not add up.
     linear = op != "div" or operands[0].dtype.is_float
     return _choose_elementwise(LINEAR.get(op, ()) if linear else (), operands)
 
@@ -88,25 +87,27 @@ def with_number_choice(op: str, x: DTensorSpec, *, number_first: bool) -> Placem
 
 
 def _choose_elementwise(linear: Sequence[PlacementRule], operands: Sequence[DTensorSpec]) -> PlacementChoice:
-    rules = [_find_rules(linear, given) for given in zip(*(each.placements for each in operands), strict=True)]
+    rules = [
+        _find_rules(linear, placements) for placements in zip(*(spec.placements for spec in operands), strict=True)
+    ]
     return _choose_cheapest(operands, operands[0], rules)
 
 
-def _find_rules(linear: Sequence[PlacementRule], given: Sequence[Placement]) -> tuple[PlacementRule, ...]:
-    """Return the rules for operands that lie so along a dim.
+def _find_rules(linear: Sequence[PlacementRule], placements: Sequence[Placement]) -> tuple[PlacementRule, ...]:
+    """Return the rules for operands with these placements along a dim.
 
-    Where one is cut, all are; contributions stay contributions where they may; copies do where nothing else is
-    possible.
+    If one operand is sharded, all are. Contributions stay contributions if the operator allows it. Copies are the
+    fallback.
     """
-    copies = PlacementRule((FULL,) * len(given), FULL)
-    cuts = [each for each in dict.fromkeys(given) if isinstance(each, Shard)]
+    copies = PlacementRule((FULL,) * len(placements), FULL)
+    cuts = [placement for placement in dict.fromkeys(placements) if isinstance(placement, Shard)]
     if cuts:
-        return (*(PlacementRule((cut,) * len(given), cut) for cut in cuts), copies)
-    # What all ranks have becomes a contribution for nothing: where one operand is one, the others may be.
+        return (*(PlacementRule((cut,) * len(placements), cut) for cut in cuts), copies)
+    # A replicated operand becomes a contribution without cost. So one Partial operand allows Partial for all.
     fits = [
         rule
         for rule in linear
-        if SUM in given and all(x in (y, FULL) for x, y in zip(given, rule.operands, strict=True))
+        if SUM in placements and all(x in (y, FULL) for x, y in zip(placements, rule.operands, strict=True))
     ]
     return (*fits, copies)
 
@@ -115,7 +116,7 @@ def _choose_cheapest(
     operands: Sequence[DTensorSpec], result: DTensorSpec, rules: Iterable[Sequence[PlacementRule]]
 ) -> PlacementChoice:
     choices = [_make_choice(combined) for combined in product(*rules)]
-    possible = [each for each in choices if _is_possible(each, operands, result)]
+    possible = [choice for choice in choices if _is_possible(choice, operands, result)]
     return min(possible, key=lambda choice: _compute_cost(choice, operands, result))
 
 
@@ -125,7 +126,7 @@ def _make_choice(rules: Sequence[PlacementRule]) -> PlacementChoice:
 
 
 def _is_possible(choice: PlacementChoice, operands: Sequence[DTensorSpec], result: DTensorSpec) -> bool:
-    """Return True when every rank has something of every tensor."""
+    """Return True if every rank has elements of every tensor."""
     placed = [*zip(operands, choice.operands, strict=True), (result, choice.result)]
     return all(empty_place(spec.shape, placements, spec.mesh.shape) is None for spec, placements in placed)
 
@@ -140,10 +141,10 @@ def _compute_cost(choice: PlacementChoice, operands: Sequence[DTensorSpec], resu
 
 
 def matmul(a: RankPart, b: RankPart) -> RankPart:
-    """Compute ``a @ b``, of matrices; of integers in i32.
+    """Compute the matrix product ``a @ b``; integer operands give i32.
 
-    InputError for other shapes or meshes and for two types, UnsupportedError for a type that the machine does not
-    multiply.
+    Raises InputError for other shapes, different meshes or different types, and UnsupportedError for a type that the
+    GEMM unit does not multiply.
     """
     _check_alike("@", a, b)
     if len(a.spec.shape) != 2 or len(b.spec.shape) != 2 or a.spec.shape[1] != b.spec.shape[0]:
@@ -154,10 +155,10 @@ def matmul(a: RankPart, b: RankPart) -> RankPart:
 
 
 def binary(op: str, x: RankPart, y: RankPart) -> RankPart:
-    """Apply an operator to two tensors of one shape. InputError for other shapes, types or meshes."""
+    """Apply an operator to two tensors of one shape. Raises InputError for different shapes, types or meshes."""
     _check_alike(op, x, y)
     if x.spec.shape != y.spec.shape:
-        raise InputError(f"{op}: shapes {x.spec.shape} and {y.spec.shape}; they have to be one, nothing is broadcast")
+        raise InputError(f"{op}: shapes {x.spec.shape} and {y.spec.shape}; they must be equal, nothing is broadcast")
     choice = elementwise_choice(op, x.spec, y.spec)
     return _apply((x, y), choice, x.spec.shape, lambda a, b: x.tensors.elementwise(op, a, b))
 
@@ -170,7 +171,7 @@ def unary(op: str, x: RankPart) -> RankPart:
 def with_number(op: str, x: RankPart, number: float, *, number_first: bool = False) -> RankPart:
     """Apply an operator to each element and a number, or to the number and each element.
 
-    InputError for a number that the type of the elements does not have.
+    Raises InputError for a number that the element type cannot represent.
     """
     _check_number(op, number, x.spec.dtype)
     choice = with_number_choice(op, x.spec, number_first=number_first)
@@ -185,26 +186,26 @@ def with_number(op: str, x: RankPart, number: float, *, number_first: bool = Fal
 def _apply(
     operands: Sequence[RankPart], choice: PlacementChoice, shape: tuple[int, ...], work: Callable[..., Tensor]
 ) -> RankPart:
-    """Return the result of local work on the operands, each brought to the placements of the choice."""
-    for each in operands:
-        each.check_live()
-    placed = [redistribute(each, wanted) for each, wanted in zip(operands, choice.operands, strict=True)]
-    local = work(*(each.local for each in placed))
-    for given, used in zip(operands, placed, strict=True):
-        used.free_unless(given)
+    """Redistribute the operands to the placements of the choice and return the result of local work on them."""
+    for part in operands:
+        part.check_live()
+    placed = [redistribute(part, wanted) for part, wanted in zip(operands, choice.operands, strict=True)]
+    local = work(*(part.local for part in placed))
+    for operand, used in zip(operands, placed, strict=True):
+        used.free_unless(operand)
     spec = replace(operands[0].spec, placements=choice.result, shape=shape, dtype=local.dtype)
     return RankPart(spec, local)
 
 
 def _check_number(op: str, number: float, kind: DType) -> None:
-    """Raise InputError for a number that the elements' integer type cannot hold: results are of that type."""
+    """Raise InputError for a number that the elements' integer type cannot hold: results have that type."""
     if kind.is_float:
         return
     limits = np.iinfo(kind.numpy)
     if not limits.min <= number <= limits.max or number != int(number):
         raise InputError(
-            f"{op}: {number!r} is none of the whole numbers {limits.min} to {limits.max} of {kind}, which the result "
-            f"has; distribute_tensor(..., dtype=) makes tensors of a wider type"
+            f"{op}: {number!r} is not an integer from {limits.min} to {limits.max}, as {kind}, the type of the result, "
+            f"requires; distribute_tensor(..., dtype=) makes tensors of a wider type"
         )
 
 
@@ -212,4 +213,4 @@ def _check_alike(op: str, x: RankPart, y: RankPart) -> None:
     if x.spec.mesh != y.spec.mesh:
         raise InputError(f"{op}: operands on two meshes, {x.spec.mesh} and {y.spec.mesh}")
     if x.spec.dtype != y.spec.dtype:
-        raise InputError(f"{op}: operands of {x.spec.dtype} and {y.spec.dtype}; they have to be of one type")
+        raise InputError(f"{op}: operands of {x.spec.dtype} and {y.spec.dtype}; both must have one type")

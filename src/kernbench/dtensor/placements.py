@@ -1,4 +1,4 @@
-"""Placements of a tensor over a mesh of ranks, the part that each rank has, and the steps between placements."""
+"""Placements of a tensor over a mesh of ranks, the part of each rank, and the steps between placements."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ REDUCTIONS = ("sum", "avg", "max", "min")
 
 
 class Placement:
-    """One of ``Shard``, ``Replicate`` and ``Partial``, which are asked what they are as PyTorch's."""
+    """Base class of ``Shard``, ``Replicate`` and ``Partial``, with the queries of PyTorch."""
 
     __slots__ = ()
 
     def is_shard(self, dim: int | None = None) -> bool:
-        """Return True when an axis is cut, and if ``dim`` is given, that one."""
+        """Return True if an axis is sharded; with ``dim``, if that axis is."""
         return isinstance(self, Shard) and dim in (None, self.dim)
 
     def is_replicate(self) -> bool:
-        """Return True when every rank has all."""
+        """Return True if every rank has the complete tensor."""
         return isinstance(self, Replicate)
 
     def is_partial(self, reduce_op: str | None = None) -> bool:
-        """Return True when every rank has a contribution, and if ``reduce_op`` is given, to that reduction."""
+        """Return True if every rank has a contribution; with ``reduce_op``, if it is to that reduction."""
         return isinstance(self, Partial) and reduce_op in (None, self.reduce_op)
 
 
 @value
 class Shard(Placement):
-    """Axis ``dim`` is cut into chunks, one for each rank, as ``torch.chunk`` does; negative counts from behind.
+    """A split of axis ``dim`` into chunks, one for each rank, as in ``torch.chunk``.
 
-    InputError for what is no whole number.
+    A negative axis counts from the end. Raises InputError if ``dim`` is not an integer.
     """
 
     dim: int
@@ -52,7 +52,7 @@ class Shard(Placement):
 
 @value
 class Replicate(Placement):
-    """Every rank has all of it."""
+    """A copy of the complete tensor on every rank."""
 
     def __str__(self) -> str:
         return "Replicate()"
@@ -60,9 +60,9 @@ class Replicate(Placement):
 
 @value
 class Partial(Placement):
-    """Every rank has a contribution of the full shape, and the tensor is what ``reduce_op`` makes of them.
+    """A contribution of the full shape on every rank; ``reduce_op`` combines the contributions to the tensor.
 
-    UnknownNameError for another reduction than sum, avg, max, min.
+    Raises UnknownNameError for a reduction other than sum, avg, max, min.
     """
 
     reduce_op: str = "sum"
@@ -77,7 +77,7 @@ class Partial(Placement):
 
 KINDS = (Shard, Replicate, Partial)
 Placements: TypeAlias = tuple[Placement, ...]
-"""One for each dim of a mesh."""
+"""A placement for each dim of a mesh."""
 
 
 def in_words(placements: Sequence[Placement]) -> str:
@@ -86,20 +86,22 @@ def in_words(placements: Sequence[Placement]) -> str:
 
 
 def check_placements(placements: Sequence[Placement], mesh_ndim: int, ndim: int) -> Placements:
-    """Return a placement for each of ``mesh_ndim`` dims, with axes counted from the front.
+    """Return a placement for each of ``mesh_ndim`` dims, with non-negative axes.
 
-    InputError for another number of placements, for anything else in the list, for axes that a tensor of ``ndim`` axes
-    does not have, and for several reductions.
+    Raises InputError for another number of placements, for other objects, and for several reductions. Raises it also
+    for axes that a tensor of ``ndim`` axes does not have.
     """
-    if not isinstance(placements, Sequence) or not all(isinstance(each, KINDS) for each in placements):
+    if not isinstance(placements, Sequence) or not all(isinstance(placement, KINDS) for placement in placements):
         raise InputError(f"placements={placements!r}: a list of Shard(dim), Replicate() or Partial(op)")
     if len(placements) != mesh_ndim:
         raise InputError(f"placements {in_words(placements)}: the mesh has {mesh_ndim} dims, and each has a placement")
-    found = tuple(_from_front(each, ndim) if isinstance(each, Shard) else each for each in placements)
-    reductions = {each.reduce_op for each in found if isinstance(each, Partial)}
+    checked = tuple(
+        _from_front(placement, ndim) if isinstance(placement, Shard) else placement for placement in placements
+    )
+    reductions = {placement.reduce_op for placement in checked if isinstance(placement, Partial)}
     if len(reductions) > 1:
-        raise InputError(f"placements {in_words(found)}: one tensor is reduced in one way")
-    return found
+        raise InputError(f"placements {in_words(checked)}: a tensor has one reduction only")
+    return checked
 
 
 def _from_front(placement: Shard, ndim: int) -> Shard:
@@ -111,7 +113,7 @@ def _from_front(placement: Shard, ndim: int) -> Shard:
 def chunk(extent: int, parts: int, which: int) -> tuple[int, int]:
     """Return the bounds of chunk ``which``.
 
-    Each has ceil(extent / parts), the last ones the rest, which may be nothing.
+    Chunks have ceil(extent / parts) elements; the last ones may have fewer, or none.
     """
     size = -(-extent // parts)
     return min(which * size, extent), min((which + 1) * size, extent)
@@ -122,7 +124,7 @@ def local_window(
 ) -> Window:
     """Return the part of a tensor of ``shape`` at a place in the mesh.
 
-    A later dim of the mesh cuts what earlier ones left.
+    A later dim of the mesh splits the chunks of earlier dims.
     """
     window = Window.whole(shape)
     for placement, parts, which in zip(placements, mesh_shape, coordinate, strict=True):
@@ -136,9 +138,9 @@ def local_window(
 def empty_place(
     shape: tuple[int, ...], placements: Placements, mesh_shape: Sequence[int]
 ) -> tuple[tuple[int, ...], int] | None:
-    """Return the first place in the mesh that gets nothing of the tensor, and the axis that is too short.
+    """Return the first place in the mesh without elements of the tensor, and the axis that is too short.
 
-    None if there is no such place.
+    The result is None if every place has elements.
     """
     for place in product(*map(range, mesh_shape)):
         extents = local_window(shape, placements, mesh_shape, place).shape
@@ -148,10 +150,10 @@ def empty_place(
 
 
 def check_not_empty(shape: tuple[int, ...], placements: Placements, mesh_shape: Sequence[int]) -> None:
-    """Raise InputError when a place in the mesh would get nothing: the machine has no tensors without elements."""
-    found = empty_place(shape, placements, mesh_shape)
-    if found is not None:
-        place, axis = found
+    """Raise InputError if a place in the mesh would have no elements: the machine has no empty tensors."""
+    empty = empty_place(shape, placements, mesh_shape)
+    if empty is not None:
+        place, axis = empty
         raise InputError(
             f"shape {shape} with {in_words(placements)} on a mesh of {tuple(mesh_shape)}: chunks of axis {axis} leave "
             f"nothing for place {place}, and the machine has no tensors without elements; pad it, or Replicate()"
@@ -163,7 +165,7 @@ FULL = Replicate()
 
 @value
 class Redistribution:
-    """Along dim ``mesh_dim``, ``placements[mesh_dim]`` becomes ``target``; the others stay."""
+    """A step that changes ``placements[mesh_dim]`` to ``target``; the other placements stay."""
 
     mesh_dim: int
     placements: Placements
@@ -176,60 +178,60 @@ class Redistribution:
 
     @property
     def result(self) -> Placements:
-        """All placements behind the step."""
+        """The placements after the step."""
         return replace_placement(self.placements, self.mesh_dim, self.target)
 
     @property
     def whole(self) -> Placements:
-        """All placements as if every rank along the dim had all that these ranks have together."""
+        """The placements with dim ``mesh_dim`` replicated: the data of the ranks of the line together."""
         return replace_placement(self.placements, self.mesh_dim, FULL)
 
     @property
     def is_local(self) -> bool:
-        """True when no rank needs anything of another."""
+        """True if no rank needs data of another."""
         return isinstance(self.source, Replicate) or (
             isinstance(self.source, Shard) and isinstance(self.target, Partial)
         )
 
 
-def replace_placement(placements: Placements, mesh_dim: int, by: Placement) -> Placements:
-    """Return the same placements with another one on one dim of the mesh."""
-    return (*placements[:mesh_dim], by, *placements[mesh_dim + 1 :])
+def replace_placement(placements: Placements, mesh_dim: int, placement: Placement) -> Placements:
+    """Return the placements with another placement on one dim of the mesh."""
+    return (*placements[:mesh_dim], placement, *placements[mesh_dim + 1 :])
 
 
 def plan_steps(source: Placements, target: Placements) -> list[Redistribution]:
-    """Return the steps by which ``source`` becomes ``target``.
+    """Return the steps from ``source`` to ``target``.
 
-    A rank's part of an axis is a chunk of the chunk that earlier dims of the mesh left. So where one of those begins or
-    ends to cut an axis, later dims that cut it are gathered first, from the last one on. Cutting what is there comes
-    before everything else that it does not depend on: less is left to be sent.
+    A rank's part of an axis is a chunk of the chunk that earlier dims of the mesh leave. Before an earlier dim begins
+    or ends to shard an axis, later dims that shard it are gathered, from the last one on. Sharding of replicated data
+    comes before all independent steps, because it leaves fewer bytes to send.
     """
-    found: list[Redistribution] = []
+    steps: list[Redistribution] = []
     now = source
 
-    def go(mesh_dim: int, to: Placement) -> None:
+    def append_steps(mesh_dim: int, wanted: Placement) -> None:
         nonlocal now
-        for via in (*_find_way(now[mesh_dim], to), to):
-            found.append(Redistribution(mesh_dim, now, via))
+        for via in (*_find_way(now[mesh_dim], wanted), wanted):
+            steps.append(Redistribution(mesh_dim, now, via))
             now = replace_placement(now, mesh_dim, via)
 
     for dim in reversed(range(len(now))):
         if _is_in_the_way(dim, now, target):
-            go(dim, FULL)
+            append_steps(dim, FULL)
     for first in (True, False):
         for dim, wanted in enumerate(target):
             cuts = isinstance(now[dim], Replicate) and isinstance(wanted, Shard)
             if now[dim] != wanted and (not first or (cuts and not _is_blocked(dim, wanted, now, target))):
-                go(dim, wanted)
-    return found
+                append_steps(dim, wanted)
+    return steps
 
 
 def count_sent_bytes(
     source: Placements, target: Placements, shape: tuple[int, ...], itemsize: int, mesh_shape: tuple[int, ...]
 ) -> float:
-    """Return about how many bytes a rank sends.
+    """Return an estimate of the bytes that a rank sends.
 
-    It is the first rank, which has the largest chunks, and the algorithms of collectives are assumed.
+    The estimate is for the first rank, which has the largest chunks, with the algorithms of the collectives.
     """
     return sum(_count_step_bytes(step, shape, itemsize, mesh_shape) for step in plan_steps(source, target))
 
@@ -238,24 +240,24 @@ def _count_step_bytes(
     step: Redistribution, shape: tuple[int, ...], itemsize: int, mesh_shape: tuple[int, ...]
 ) -> float:
     ranks = mesh_shape[step.mesh_dim]
-    whole = local_window(shape, step.whole, mesh_shape, [0] * len(mesh_shape))
-    return _count_rounds(step) * prod(whole.shape) * itemsize * (ranks - 1) / ranks
+    window = local_window(shape, step.whole, mesh_shape, [0] * len(mesh_shape))
+    return _count_rounds(step) * prod(window.shape) * itemsize * (ranks - 1) / ranks
 
 
 def _count_rounds(step: Redistribution) -> float:
-    """Return how often all data of the ranks of a step go round their ring."""
+    """Return how often all data of the ranks of a step travel round their ring."""
     if step.is_local:
         return 0
     if isinstance(step.source, Partial):
         return 2 if isinstance(step.target, Replicate) else 1
-    # An all-to-all sends blocks of a chunk half round the ring on average.
+    # In an all-to-all a block of a chunk travels half round the ring on average.
     return 0.5 if isinstance(step.target, Shard) else 1
 
 
 def _find_way(source: Placement, target: Placement) -> Iterator[Placement]:
-    """Yield the placement in between where there is no direct way.
+    """Yield the intermediate placement if there is no direct step.
 
-    Contributions to another reduction are made of the result.
+    Contributions to another reduction are computed from the full tensor.
     """
     if isinstance(target, Partial) and (
         isinstance(source, Partial) or (isinstance(source, Shard) and target.reduce_op != "sum")
@@ -271,5 +273,5 @@ def _is_in_the_way(dim: int, now: Placements, target: Placements) -> bool:
 
 
 def _is_blocked(dim: int, wanted: Placement, now: Placements, target: Placements) -> bool:
-    """Return True while an earlier dim of the mesh is still to begin or end cutting the same axis."""
+    """Return True while an earlier dim of the mesh has yet to begin or end sharding the same axis."""
     return any(now[at] != target[at] and wanted in (now[at], target[at]) for at in range(dim))

@@ -1,4 +1,4 @@
-"""Redistribute tensors on the machine: local copies and the collectives between them."""
+"""Redistribution of tensors on the machine: local copies and collectives."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kernbench.runtime_api.tensor import Tensor
 
 
 def redistribute(part: RankPart, placements: Placements) -> RankPart:
-    """Return the same tensor with other placements: the same part if nothing changes, else one with a new local tensor.
+    """Return the tensor with other placements: the same part if nothing changes, else a part with a new local tensor.
 
-    InputError when a rank would have nothing of it, and when it has been freed.
+    Raises InputError if a rank would have no elements, or if the tensor has been freed.
     """
     part.check_live()
     check_not_empty(part.spec.shape, placements, part.spec.mesh.shape)
@@ -26,7 +26,7 @@ def redistribute(part: RankPart, placements: Placements) -> RankPart:
         if before.local is not part.local:
             before.free_unless(now)
     if now.local is part.local and now.spec.placements != part.spec.placements:
-        # Dims of one rank: another name for the same data, which are to have an owner of their own.
+        # All changed dims have one rank, so the data are the same; a copy gives them an owner of their own.
         return now.with_placements(placements, now.tensors.clone(now.local, now.local.name))
     return now
 
@@ -35,23 +35,23 @@ def redistribute(part: RankPart, placements: Placements) -> RankPart:
 class MeshLine:
     """The ranks along one dim of a mesh while one placement becomes another.
 
-    ``whole``: extents of what they have together; ``place``: where in the line this rank is; ``owned``: whether the
-    local tensor is nobody else's, so that it may be overwritten.
+    ``line_shape`` is the shape of their data together, ``place`` the place of this rank in the line. ``owned`` says
+    that no other tensor uses the local tensor, so that it may be overwritten.
     """
 
     part: RankPart
     step: Redistribution
-    whole: tuple[int, ...]
+    line_shape: tuple[int, ...]
     size: int
     place: int
     owned: bool
 
     @classmethod
     def of(cls, part: RankPart, step: Redistribution, *, owned: bool) -> MeshLine:
-        """Return the line of a step of ``part``."""
+        """Return the line of ranks for a step of ``part``."""
         mesh = part.spec.mesh
-        whole = part.spec.window(step.whole).shape
-        return cls(part, step, whole, mesh.shape[step.mesh_dim], mesh.get_coordinate()[step.mesh_dim], owned)
+        line_shape = part.spec.window(step.whole).shape
+        return cls(part, step, line_shape, mesh.shape[step.mesh_dim], mesh.get_coordinate()[step.mesh_dim], owned)
 
     @property
     def local(self) -> Tensor:
@@ -60,21 +60,21 @@ class MeshLine:
 
     @property
     def tensors(self) -> LocalTensors:
-        """The maker of local tensors."""
+        """The factory of local tensors."""
         return self.part.tensors
 
     @property
     def group(self) -> RankGroup:
-        """These ranks."""
+        """The ranks of the line as a group."""
         return self.part.spec.mesh.get_group(self.step.mesh_dim)
 
     @property
     def collectives(self) -> Distributed:
-        """The collectives."""
+        """The collectives of the context."""
         return self.part.spec.mesh.torch.distributed
 
     def move(self) -> Tensor:
-        """Do the step, and return this rank's tensor behind it: a new one, or one that it owned."""
+        """Carry out the step and return this rank's tensor after it: a new one, or the owned one."""
         source, target = self.step.source, self.step.target
         if isinstance(source, Shard):
             if isinstance(target, Shard):
@@ -85,91 +85,94 @@ class MeshLine:
         return self._keep_chunk(target.dim) if isinstance(target, Shard) else self._contribute(target)
 
     def window(self, axis: int, place: int) -> Window:
-        """Return the chunk of an axis that a place of the line has, in the whole."""
-        return Window.whole(self.whole).along(axis, *chunk(self.whole[axis], self.size, place))
+        """Return the chunk of an axis that belongs to a place of the line, as a window of ``line_shape``."""
+        return Window.whole(self.line_shape).along(axis, *chunk(self.line_shape[axis], self.size, place))
 
-    def _make_name(self, what: str) -> str:
-        return f"{self.local.name}.{what}"
+    def _make_name(self, suffix: str) -> str:
+        return f"{self.local.name}.{suffix}"
 
     def _make_result(self, shape: tuple[int, ...]) -> Tensor:
         return self.tensors.empty(shape, self.local.dtype, self._make_name(str(self.step.target)))
 
     def _keep_chunk(self, axis: int) -> Tensor:
-        """Turn Replicate to Shard: every rank keeps its chunk."""
-        mine = self.window(axis, self.place)
-        made = self._make_result(mine.shape)
-        self.tensors.copy(self.local, made, [(mine, made.layout.whole)])
-        return made
+        """Convert Replicate to Shard: every rank copies its chunk."""
+        chunk_window = self.window(axis, self.place)
+        result = self._make_result(chunk_window.shape)
+        self.tensors.copy(self.local, result, [(chunk_window, result.layout.whole)])
+        return result
 
     def _contribute(self, target: object) -> Tensor:
-        """Turn Replicate to Partial.
+        """Convert Replicate to Partial.
 
-        Of a sum the first rank has all and the others nothing, which is exact in any type.
+        For a sum, the first rank contributes the tensor and all others zeros, which is exact in any type.
         """
         if isinstance(target, Partial) and target.reduce_op == "sum" and self.place:
-            return self.tensors.zeros(self.whole, self.local.dtype, self._make_name("zeros"))
+            return self.tensors.zeros(self.line_shape, self.local.dtype, self._make_name("zeros"))
         return self.tensors.clone(self.local, self._make_name(str(target)))
 
     def _spread_out(self, axis: int) -> Tensor:
-        """Turn Shard to a Partial sum: every rank's chunk among zeros."""
-        made = self.tensors.zeros(self.whole, self.local.dtype, self._make_name("spread"))
-        self.tensors.copy(self.local, made, [(self.local.layout.whole, self.window(axis, self.place))])
-        return made
+        """Convert Shard to a Partial sum: every rank places its chunk among zeros."""
+        result = self.tensors.zeros(self.line_shape, self.local.dtype, self._make_name("spread"))
+        self.tensors.copy(self.local, result, [(self.local.layout.whole, self.window(axis, self.place))])
+        return result
 
     def _reduce(self, source: Partial) -> Tensor:
-        """Turn Partial to Replicate: all-reduce, of a copy where somebody else has the contributions."""
-        made = self.local if self.owned else self.tensors.clone(self.local, self._make_name("reduced"))
-        self.collectives.all_reduce(made, source.reduce_op, self.group, elementwise=True)
-        return made
+        """Convert Partial to Replicate: all-reduce, on a copy if another tensor uses the contributions."""
+        result = self.local if self.owned else self.tensors.clone(self.local, self._make_name("reduced"))
+        self.collectives.all_reduce(result, source.reduce_op, self.group, elementwise=True)
+        return result
 
     def _gather(self, axis: int) -> Tensor:
-        """Turn Shard to Replicate: all-gather of chunks."""
+        """Convert Shard to Replicate: all-gather of chunks."""
         blocks = self._make_blocks(axis)
-        taken, made = blocks.one(self.local), self._make_result(self.whole)
+        block, result = blocks.one(self.local), self._make_result(self.line_shape)
         moves = [(blocks.window(at, self.window(axis, at).shape), self.window(axis, at)) for at in range(self.size)]
         blocks.unpack(
-            made,
+            result,
             moves if axis or not blocks.even else None,
             blocks.shape_of_all,
-            lambda output: self.collectives.all_gather_into_tensor(output, taken, self.group),
+            lambda output: self.collectives.all_gather_into_tensor(output, block, self.group),
         )
-        return self._finish(taken, made)
+        return self._finish(block, result)
 
     def _scatter(self, source: Partial, axis: int) -> Tensor:
-        """Turn Partial to Shard: reduce-scatter of chunks."""
-        blocks, made = self._make_blocks(axis), self._make_result(self.window(axis, self.place).shape)
+        """Convert Partial to Shard: reduce-scatter of chunks."""
+        blocks, result = self._make_blocks(axis), self._make_result(self.window(axis, self.place).shape)
         moves = [(self.window(axis, at), blocks.window(at, self.window(axis, at).shape)) for at in range(self.size)]
-        taken = blocks.pack(self.local, moves if axis or not blocks.even else None)
+        packed = blocks.pack(self.local, moves if axis or not blocks.even else None)
         blocks.unpack(
-            made,
-            None if blocks.even else [(made.layout.whole, made.layout.whole)],
+            result,
+            None if blocks.even else [(result.layout.whole, result.layout.whole)],
             blocks.shape,
-            lambda output: self.collectives.reduce_scatter_tensor(output, taken, source.reduce_op, self.group),
+            lambda output: self.collectives.reduce_scatter_tensor(output, packed, source.reduce_op, self.group),
         )
-        return self._finish(taken, made)
+        return self._finish(packed, result)
 
-    def _exchange(self, given: int, wanted: int) -> Tensor:
-        """Turn Shard to Shard of another axis: all-to-all of the chunks of chunks."""
-        blocks, made = self._make_blocks(given, wanted), self._make_result(self.window(wanted, self.place).shape)
+    def _exchange(self, from_axis: int, to_axis: int) -> Tensor:
+        """Convert Shard to Shard of another axis: all-to-all of the chunks of chunks."""
+        blocks, result = (
+            self._make_blocks(from_axis, to_axis),
+            self._make_result(self.window(to_axis, self.place).shape),
+        )
         outgoing, incoming = [], []
         for at in range(self.size):
-            there = self.local.layout.whole.along(wanted, *self.window(wanted, at).bounds[wanted])
-            outgoing.append((there, blocks.window(at, there.shape)))
-            here = made.layout.whole.along(given, *self.window(given, at).bounds[given])
-            incoming.append((blocks.window(at, here.shape), here))
-        taken = blocks.pack(self.local, outgoing if wanted or not blocks.even else None)
+            send_window = self.local.layout.whole.along(to_axis, *self.window(to_axis, at).bounds[to_axis])
+            outgoing.append((send_window, blocks.window(at, send_window.shape)))
+            receive_window = result.layout.whole.along(from_axis, *self.window(from_axis, at).bounds[from_axis])
+            incoming.append((blocks.window(at, receive_window.shape), receive_window))
+        packed = blocks.pack(self.local, outgoing if to_axis or not blocks.even else None)
         blocks.unpack(
-            made,
-            incoming if given or not blocks.even else None,
+            result,
+            incoming if from_axis or not blocks.even else None,
             blocks.shape_of_all,
-            lambda output: self.collectives.all_to_all_single(output, taken, group=self.group),
+            lambda output: self.collectives.all_to_all_single(output, packed, group=self.group),
         )
-        return self._finish(taken, made)
+        return self._finish(packed, result)
 
     def _make_blocks(self, *axes: int) -> Blocks:
-        return Blocks(self.whole, axes, self.size, self.tensors)
+        return Blocks(self.line_shape, axes, self.size, self.tensors)
 
-    def _finish(self, taken: Tensor, made: Tensor) -> Tensor:
-        if taken is not self.local:
-            taken.free()
-        return made
+    def _finish(self, temporary: Tensor, result: Tensor) -> Tensor:
+        if temporary is not self.local:
+            temporary.free()
+        return result

@@ -1,4 +1,4 @@
-"""Checks of the arguments of ``tl`` calls: pure functions that return them in one form or raise a KernelError."""
+"""Checks of the arguments of ``tl`` calls: pure functions that return a normal form or raise KernelError."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Ints: TypeAlias = int | Sequence[int]
 ELEMENTWISE = MappingProxyType(
     {op.name: op for op in OPERATORS.values() if op.kind in ("unary", "binary", "compare", "bits", "ternary")}
 )
-"""The operators that work element by element on operands of one type."""
+"""The elementwise operators on operands of one type."""
 COMPARISONS = frozenset(op.name for op in ELEMENTWISE.values() if op.kind == "compare")
 
-# Not unions: those are made anew at each check, and every command has several.
+# Tuples instead of unions: a union would be created anew at each check, and every command has several checks.
 _SEQUENCES = (tuple, list)
 _WHOLE = (int, np.integer)
 _NUMBERS = (int, float, np.integer, np.floating)
@@ -36,25 +36,25 @@ _BY_NAME = MappingProxyType({item.name: item for item in ALL})
 
 def element_type(name: object) -> DType:
     """Return the type called ``name``."""
-    found = _BY_NAME.get(name) if isinstance(name, str) else None
-    if found is not None:
-        return found
+    item = _BY_NAME.get(name) if isinstance(name, str) else None
+    if item is not None:
+        return item
     try:
         return dtype(name)
     except UnknownNameError as error:
         raise kernel_error(str(error)) from None
 
 
-def ints(what: str, value: Ints) -> Shape:
-    """Check a sequence of whole numbers; one number alone means one axis."""
+def ints(label: str, value: Ints) -> Shape:
+    """Return a sequence of integers as a tuple; a single integer means one axis."""
     try:
         return tuple(map(index, value)) if isinstance(value, _SEQUENCES) else (index(value),)  # type: ignore[arg-type]
     except TypeError:
-        raise kernel_error(f"{what} is a whole number or a tuple of them, not {value!r}") from None
+        raise kernel_error(f"{label} is a whole number or a tuple of them, not {value!r}") from None
 
 
 def as_shape(value: Ints) -> Shape:
-    """Elements per axis, each at least 1."""
+    """Return the elements per axis, each at least 1."""
     if type(value) is tuple:
         for n in value:
             if type(n) is not int or n < 1:
@@ -68,7 +68,7 @@ def as_shape(value: Ints) -> Shape:
 
 
 def pointer(value: object) -> int:
-    """Check a virtual address: a whole number, Python's or NumPy's."""
+    """Return a virtual address, which has to be a Python or NumPy integer."""
     if isinstance(value, bool) or not isinstance(value, _WHOLE):
         raise kernel_error(f"a pointer is a whole number of bytes, not {_describe(value)}")
     if value < 0:
@@ -77,14 +77,14 @@ def pointer(value: object) -> int:
 
 
 def run_list(value: Sequence[Sequence[int | None]], shape: Shape, item: DType) -> tuple[ByteRun, ...]:
-    """Check a scatter-gather list: (address, bytes) of each run; address None: its elements are masked off."""
+    """Return the runs of a scatter-gather list: (address, bytes) of each run; address None marks masked elements."""
     runs: list[ByteRun] = []
-    for each in value:
-        if not isinstance(each, _SEQUENCES) or len(each) != 2:
-            raise kernel_error(f"a run is (address, bytes), not {each!r}")
-        at, (nbytes,) = each[0], ints("the bytes of a run", each[1])  # type: ignore[arg-type]
+    for run in value:
+        if not isinstance(run, _SEQUENCES) or len(run) != 2:
+            raise kernel_error(f"a run is (address, bytes), not {run!r}")
+        at, (nbytes,) = run[0], ints("the bytes of a run", run[1])  # type: ignore[arg-type]
         if nbytes < 1 or nbytes % item.itemsize:
-            raise kernel_error(f"a run of {nbytes} bytes: it has a whole number of {item} elements, at least 1")
+            raise kernel_error(f"a run of {nbytes} bytes: it must hold a whole number of {item} elements, at least 1")
         runs.append((NOWHERE if at is None else pointer(at), nbytes))
     total, wanted = sum(nbytes for _, nbytes in runs), prod(shape) * item.itemsize
     if total != wanted:
@@ -93,23 +93,19 @@ def run_list(value: Sequence[Sequence[int | None]], shape: Shape, item: DType) -
 
 
 def check_no_box(strides: object, valid: object) -> None:
-    """Check that a call with a scatter-gather list has no strides or valid part."""
+    """Check that a call with a scatter-gather list has no strides and no valid part."""
     if strides is not None or valid is not None:
-        raise kernel_error("a list of runs says where every element lies: strides and valid do not go with it")
+        raise kernel_error("a list of runs gives the address of every element: it excludes strides and valid")
 
 
 def _describe(value: object) -> str:
     if isinstance(value, Handle):
         return "a handle: what is in TCM needs no load"
-    return (
-        "a ref: give the pointer that it was made of"
-        if isinstance(value, Ref)
-        else f"{value!r} ({type(value).__name__})"
-    )
+    return "a ref: pass its va" if isinstance(value, Ref) else f"{value!r} ({type(value).__name__})"
 
 
 def strides_of(value: Ints | None, shape: Shape, item: DType) -> Shape | None:
-    """Return the bytes from one element to the next per axis; None for those of a row-major array."""
+    """Return the bytes from one element to the next per axis; None for a row-major array."""
     if value is None:
         return None
     strides = ints("strides", value)
@@ -121,13 +117,13 @@ def strides_of(value: Ints | None, shape: Shape, item: DType) -> Shape | None:
 
 
 def check_no_overlap(strides: Shape | None, shape: Shape) -> None:
-    """Check that a store writes no place twice: which element stays would be chance."""
+    """Check that a store writes no address twice: the surviving element would be undefined."""
     if strides and any(n > 1 and step == 0 for n, step in zip(shape, strides, strict=True)):
         raise kernel_error(f"strides {strides} with shape {shape}: a store with stride 0 writes one place many times")
 
 
 def valid_part(value: Ints | None, shape: Shape) -> Shape | None:
-    """Return the number of elements per axis that are in memory; None for all of them."""
+    """Return the number of elements per axis that are in memory; None if all are."""
     if value is None:
         return None
     valid = ints("valid", value)
@@ -139,7 +135,7 @@ def valid_part(value: Ints | None, shape: Shape) -> Shape | None:
 
 
 def elementwise_operator(name: str, operands: Sequence[object]) -> Operator:
-    """Return the elementwise operator ``name``; it has to take so many operands."""
+    """Return the elementwise operator ``name`` after a check of the number of operands."""
     op = ELEMENTWISE.get(name)
     if op is None:
         raise kernel_error(f"unknown elementwise operator {name!r}; {there_are(name, tuple(ELEMENTWISE))}")
@@ -149,70 +145,70 @@ def elementwise_operator(name: str, operands: Sequence[object]) -> Operator:
 
 
 def check_has_bits(op: Operator, item: DType) -> None:
-    """Check that operands of an operator on bits are whole numbers."""
+    """Check that operands of a bit operator are integers."""
     if op.kind == "bits" and item.is_float:
         raise kernel_error(f"{op.name} of {item}: it works on the bits of whole numbers; use tl.cast")
 
 
 def number_as(value: object, item: DType) -> Number:
-    """``value`` as an element of type ``item``: what an integer type cannot hold is an error, not a rounding."""
+    """Return ``value`` as an element of type ``item``; raises KernelError if an integer type cannot hold it."""
     if not isinstance(value, _NUMBERS):
         raise no_operand(value)
     if item.is_float:
         return float(value) if value.__class__ is not int or value else 0.0  # one object for the default of all loads
-    wrong = misfit(value, item)  # type: ignore[arg-type] # NumPy's numbers are Python's enough
+    wrong = misfit(value, item)  # type: ignore[arg-type] # NumPy's numbers behave as Python's
     if wrong:
         raise kernel_error(f"{wrong} and the handle is {item}; cast the handle to a type that holds it")
     return int(value)
 
 
 def no_operand(value: object) -> KernelError:
-    """Return the error for ``value`` where a handle or a number belongs."""
+    """Return the error for ``value`` in place of a handle or a number."""
     return load_first(value) if isinstance(value, Ref) else kernel_error(f"{value!r} is neither a handle nor a number")
 
 
 def no_array(name: str, operands: Sequence[object]) -> KernelError:
-    """Return the error for ``operands`` none of which is a handle."""
+    """Return the error for ``operands`` without a handle."""
     for x in operands:
         if isinstance(x, Ref):
             return load_first(x)
-    found = ", ".join(map(repr, operands))
-    return kernel_error(f"{name} of {found}: one operand at least is a handle (tl.full makes one of a number)")
+    texts = ", ".join(map(repr, operands))
+    return kernel_error(f"{name} of {texts}: one operand at least is a handle (tl.full makes one of a number)")
 
 
 def check_counts(item: DType, last: int) -> None:
-    """``item`` holds every whole number from 0 to ``last``."""
+    """Check that ``item`` represents every integer from 0 to ``last``."""
     most = np.iinfo(item.numpy).max if not item.is_float else _float_count(item)
     if last > most:
         raise kernel_error(f"{item} does not hold every index up to {last}, only to {most}; use i32")
 
 
 def _float_count(item: DType) -> int:
-    # One more bit than the mantissa stores: the leading one.
+    # The leading bit is not stored in the mantissa.
     return int(2 ** (ml_dtypes.finfo(item.numpy).nmant + 1))  # type: ignore[no-untyped-call]
 
 
 def axis_of(axis: int, shape: Shape) -> int:
-    """``axis`` counted from the front."""
-    (found,) = ints("an axis", axis)
-    if not -len(shape) <= found < len(shape):
+    """Return ``axis`` as a non-negative number."""
+    (number,) = ints("an axis", axis)
+    if not -len(shape) <= number < len(shape):
         raise kernel_error(f"axis {axis} of a tensor of shape {shape}: axes are {-len(shape)} to {len(shape) - 1}")
-    return found % len(shape)
+    return number % len(shape)
 
 
 def resolve_shape(value: Ints, shape: Shape) -> Shape:
-    """Return the shape ``value`` for the elements of ``shape``; one axis may be -1, for the rest."""
-    asked = ints("a shape", value)
-    known = prod(n for n in asked if n != -1)
-    if asked.count(-1) == 1 and known > 0 and prod(shape) % known == 0:
-        asked = tuple(prod(shape) // known if n == -1 else n for n in asked)
-    if (asked and min(asked) < 1) or prod(asked) != prod(shape):
+    """Return the shape ``value`` for the elements of ``shape``; one axis may be -1 and is then computed."""
+    extents = ints("a shape", value)
+    product = prod(n for n in extents if n != -1)
+    if extents.count(-1) == 1 and product > 0 and prod(shape) % product == 0:
+        extents = tuple(prod(shape) // product if n == -1 else n for n in extents)
+    if (extents and min(extents) < 1) or prod(extents) != prod(shape):
         raise kernel_error(f"{prod(shape)} elements of shape {shape} have no shape {value}")
-    return asked
+    return extents
 
 
 def constant_bytes(values: object, item: DType) -> tuple[Shape, bytes]:
-    """Return the shape of an array of known numbers, and its elements as bytes."""
+    """Return the shape of an array of fixed numbers, and its elements as bytes."""
     try:
         array = np.asarray(values)
         if not item.is_float and array.dtype.kind not in "biu":
@@ -220,14 +216,14 @@ def constant_bytes(values: object, item: DType) -> tuple[Shape, bytes]:
         if not item.is_float and array.size:
             for value in (array.min(), array.max()):
                 number_as(int(value), item)
-        made = array.astype(item.numpy)
+        typed = array.astype(item.numpy)
     except (TypeError, ValueError):
         raise kernel_error(f"{values!r} is no array of numbers") from None
-    return as_shape(made.shape), made.tobytes()
+    return as_shape(typed.shape), typed.tobytes()
 
 
 def permutation(perm: Sequence[int] | None, shape: Shape) -> Shape | None:
-    """Return the order of axes of a transposition; None swaps the last two."""
+    """Return the order of axes of a transposition; None swaps the last two axes."""
     if perm is None:
         if len(shape) < 2:
             raise kernel_error(f"shape {shape} has fewer than two axes to swap")
@@ -249,24 +245,24 @@ def broadcast(a: Shape, b: Shape) -> Shape:
     return tuple(max(m, n) for m, n in zip(longer, padded, strict=True))
 
 
-def factor_type(what: str, a: DType, b: DType, known: tuple[DType, ...]) -> DType:
-    """Return the one type of the factors of a product, ``known`` to the machine."""
+def factor_type(op: str, a: DType, b: DType, supported: tuple[DType, ...]) -> DType:
+    """Return the common type of the factors of a product, one of the machine's ``supported`` types."""
     if a is not b:
-        raise kernel_error(f"{what} of {a} and {b}: one type is needed; use tl.cast")
-    if a not in known:
-        names = ", ".join(item.name for item in known)
+        raise kernel_error(f"{op} of {a} and {b}: one type is needed; use tl.cast")
+    if a not in supported:
+        names = ", ".join(item.name for item in supported)
         raise kernel_error(f"this machine does not multiply {a} matrices; it does {names}; use tl.cast")
     return a
 
 
 @lru_cache
-def product_shape(what: str, a: Shape, b: Shape, trans_a: bool = False, trans_b: bool = False) -> Shape:
-    """Return (m, n) of (m, k) by (k, n), each transposed if asked: one object for all commands alike."""
+def product_shape(op: str, a: Shape, b: Shape, trans_a: bool = False, trans_b: bool = False) -> Shape:
+    """Return (m, n) of (m, k) by (k, n), with each factor optionally transposed; equal calls share one object."""
     if len(a) != 2 or len(b) != 2:
-        raise kernel_error(f"{what} takes matrices (two axes), not shapes {a} and {b}")
+        raise kernel_error(f"{op} takes matrices (two axes), not shapes {a} and {b}")
     m, k = reversed(a) if trans_a else a
     inner, n = reversed(b) if trans_b else b
     if k != inner:
         flags = f" (trans_a={trans_a}, trans_b={trans_b})" if trans_a or trans_b else ""
-        raise kernel_error(f"{what} of shapes {a} and {b}{flags}: inner sizes {k} and {inner} differ")
+        raise kernel_error(f"{op} of shapes {a} and {b}{flags}: inner sizes {k} and {inner} differ")
     return m, n

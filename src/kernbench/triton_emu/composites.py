@@ -1,6 +1,6 @@
-"""``tl`` calls that give the tile scheduler a whole operation on arrays in TCM and in memory.
+"""``tl`` calls that pass a complete operation on arrays in TCM and in memory to the tile scheduler.
 
-The arguments of ``tl.composite`` are checked by pure functions, which return what the scheduler is told.
+Pure functions check the arguments of ``tl.composite`` and return the operands of its command.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ _ARRAY_STEPS = ("bias", "add")
 
 @value
 class Form:
-    """A composite whose operands fit: what it works on (matrices and numbers), their type, the result's shape and type.
+    """A composite with fitting operands: its inputs, their type, and the shape and type of the result.
 
-    ``shape`` is what the kernel calls it; a result of one axis is written as a matrix of one row.
+    ``inputs`` are matrices and numbers. ``shape`` is the kernel's shape; a result of one axis is written as a matrix of
+    one row.
     """
 
     inputs: tuple[StreamInput, ...]
@@ -68,19 +69,22 @@ class Form:
 
     @property
     def arrays(self) -> tuple[ArrayPlace, ...]:
-        """The operands that are no numbers."""
+        """The operands that are arrays."""
         return tuple([x for x in self.inputs if isinstance(x, Operand | MemoryRef)])
 
 
 def as_operands(operand: StepInput | None) -> tuple[StepInput, ...]:
-    """Return a keyword operand, if there is one."""
+    """Return a keyword operand as a tuple, empty for None."""
     return () if operand is None else (operand,)
 
 
 def split_output(
     op: str, arguments: tuple[StepInput | Sequence[EpilogueCall], ...], out_ptr: int | None
 ) -> tuple[tuple[StepInput, ...], object, Sequence[EpilogueCall]]:
-    """Return the operands of ``op``, its output (``out_ptr``, else the next argument), and the epilogue after that."""
+    """Return the operands of ``op``, its output address, and the epilogue.
+
+    The output is ``out_ptr`` or else the argument after the operands; an epilogue may follow it.
+    """
     if op != GEMM and op not in ELEMENTWISE:
         raise kernel_error(f"no composite does {op!r}; {there_are(op, (GEMM, *ELEMENTWISE))}")
     arity = 2 if op == GEMM else ELEMENTWISE[op].arity
@@ -91,12 +95,12 @@ def split_output(
     if out_ptr is not None:
         operands.append(out_ptr)
     if len(operands) != arity + 1:
-        raise kernel_error(f"composite {op!r} takes {arity} operands and out_ptr, not {len(operands)} in all")
+        raise kernel_error(f"composite {op!r} takes {arity} operands and out_ptr, not {len(operands)} arguments")
     return tuple(operands[:arity]), operands[arity], epilogue
 
 
 def gemm_form(inputs: Sequence[StreamInput], dot_dtypes: tuple[DType, ...]) -> Form:
-    """Check a matrix product: two matrices of one type."""
+    """Return the form of a matrix product: two matrices of one type."""
     a, b = inputs
     if not isinstance(a, Operand | MemoryRef) or not isinstance(b, Operand | MemoryRef):
         raise kernel_error("a gemm multiplies handles and refs, not numbers")
@@ -106,7 +110,7 @@ def gemm_form(inputs: Sequence[StreamInput], dot_dtypes: tuple[DType, ...]) -> F
 
 
 def elementwise_form(op: str, inputs: Sequence[StreamInput]) -> Form:
-    """Check an operator on arrays of one shape and type, and numbers."""
+    """Return the form of an operator on arrays of one shape and type, and numbers."""
     arrays = [x for x in inputs if isinstance(x, Operand | MemoryRef)]
     if not arrays:
         raise kernel_error(f"composite {op!r} of numbers alone: one operand at least is a handle or a ref")
@@ -124,7 +128,7 @@ def elementwise_form(op: str, inputs: Sequence[StreamInput]) -> Form:
 
 
 def as_matrix(array: ArrayPlace) -> ArrayPlace:
-    """View an array of one axis as a matrix of one row."""
+    """Return an array of one axis as a matrix of one row."""
     if len(array.shape) == 2:
         return array
     shape = (1, *array.shape)
@@ -141,7 +145,7 @@ def output(op: str, form: Form, va: int, out_dtype: object, out_strides: Ints | 
     """Return the memory of the result, as a matrix."""
     item = form.result if out_dtype is None else element_type(out_dtype)
     if form.result.is_float and not item.is_float:
-        raise kernel_error(f"composite {op!r} of {form.dtype} does not make {item}: tl.cast turns floats into integers")
+        raise kernel_error(f"composite {op!r} of {form.dtype} does not make {item}: use tl.cast")
     strides = strides_of(out_strides, form.shape, item)
     check_no_overlap(strides, form.shape)
     out = as_matrix(MemoryRef(va, form.shape, item, strides))
@@ -150,7 +154,7 @@ def output(op: str, form: Form, va: int, out_dtype: object, out_strides: Ints | 
 
 
 def block_sizes(op: str, block: object) -> Block:
-    """The blocks of a gemm as they are given."""
+    """Return the ``block`` argument in normal form."""
     if block is None:
         return None
     if op != GEMM:
@@ -167,21 +171,23 @@ def block_sizes(op: str, block: object) -> Block:
 
 
 def begin_of_blocks(begin: Sequence[int] | None, form: Form, block: Block) -> TileSizes:
-    """Return the (m, k, n) from which blocks go round; it is an element of the product."""
+    """Return the element (m, k, n) of the product whose blocks come first."""
     if begin is None:
         return 0, 0, 0
     if block is None:
-        raise kernel_error(f"begin={begin!r} is of a product by blocks: give block='auto', 'least', or their sizes")
+        raise kernel_error(
+            f"begin={begin!r} applies to a product by blocks: give block='auto', 'least', or their sizes"
+        )
     extents = (*form.arrays[0].shape, form.shape[1])
-    whole = isinstance(begin, tuple | list) and all(isinstance(at, int | np.integer) for at in begin)
-    if not whole or len(begin) != 3 or not all(0 <= at < n for at, n in zip(begin, extents, strict=True)):
+    integers = isinstance(begin, tuple | list) and all(isinstance(at, int | np.integer) for at in begin)
+    if not integers or len(begin) != 3 or not all(0 <= at < n for at, n in zip(begin, extents, strict=True)):
         raise kernel_error(f"begin={begin!r}: must be an element (m, k, n) of the product, which is {extents}")
     m, k, n = map(int, begin)
     return m, k, n
 
 
 def check_blocks(limits: BlockLimits, form: Form, epilogue: tuple[Epilogue, ...], block: TileSizes) -> None:
-    """Blocks for which there is room."""
+    """Check that sums and panels of the blocks fit."""
     a, b = form.arrays
     problem = limits.problem((a, b), epilogue, block)
     if problem:
@@ -189,32 +195,32 @@ def check_blocks(limits: BlockLimits, form: Form, epilogue: tuple[Epilogue, ...]
 
 
 def as_steps(epilogue: Sequence[EpilogueCall]) -> tuple[EpilogueCall, ...]:
-    """Return the steps, each a tuple that begins with its name."""
+    """Return the epilogue steps as tuples that begin with a name."""
     if isinstance(epilogue, str) or not all(isinstance(step, tuple) and step for step in epilogue):
         raise kernel_error(f'an epilogue is a sequence of tuples, as (("bias", x), ("relu",)), not {epilogue!r}')
     return tuple(epilogue)
 
 
-def check_step(name: str, given: Sequence[StepInput]) -> None:
-    """Check a step: it exists, and has as many operands as it takes."""
+def check_step(name: str, operands: Sequence[StepInput]) -> None:
+    """Check that a step exists and has the right number and types of operands."""
     if name not in EPILOGUE:
         raise kernel_error(f"unknown epilogue step {name!r}; {there_are(name, tuple(EPILOGUE))}")
     wanted = EPILOGUE[name].arity - 1
-    if len(given) != wanted:
-        raise kernel_error(f"epilogue step {name!r} takes {wanted} operands, not {len(given)}")
-    for x in given:
+    if len(operands) != wanted:
+        raise kernel_error(f"epilogue step {name!r} takes {wanted} operands, not {len(operands)}")
+    for x in operands:
         if isinstance(x, Handle | Ref) != (name in _ARRAY_STEPS):
             kind = "a handle or a ref" if name in _ARRAY_STEPS else "a number"
             raise kernel_error(f"epilogue step {name!r} takes {kind}, not {x!r}")
 
 
 def step_array(name: str, array: StreamInput, form: Form) -> ArrayPlace:
-    """Return the operand of ``bias`` as a vector along the last axis, of ``add`` as a matrix like the result."""
+    """Return the operand of ``bias`` as a vector along the last axis, that of ``add`` as a matrix like the result."""
     assert isinstance(array, Operand | MemoryRef)
-    known = (form.dtype, F32) if form.dtype.is_float else (form.dtype, I32, F32)
-    if array.dtype not in known:
-        names = ", ".join(dict.fromkeys(item.name for item in known))
-        raise kernel_error(f"epilogue step {name!r} with {array.dtype}: beside {form.dtype} operands it takes {names}")
+    types = (form.dtype, F32) if form.dtype.is_float else (form.dtype, I32, F32)
+    if array.dtype not in types:
+        names = ", ".join(dict.fromkeys(item.name for item in types))
+        raise kernel_error(f"epilogue step {name!r} with {array.dtype}: with {form.dtype} operands it takes {names}")
     n = form.shape[-1]
     fits = ((n,), (1, n)) if name == "bias" else (form.shape,)
     if array.shape not in fits:
@@ -224,7 +230,7 @@ def step_array(name: str, array: StreamInput, form: Form) -> ArrayPlace:
 
 
 def as_vector(array: ArrayPlace) -> ArrayPlace:
-    """View a matrix of one row as an array of one axis."""
+    """Return a matrix of one row as an array of one axis."""
     if len(array.shape) == 1:
         return array
     shape = array.shape[1:]
@@ -235,14 +241,15 @@ def as_vector(array: ArrayPlace) -> ArrayPlace:
 
 
 class CompositeCalls(Issuer):
-    """Names for arrays in memory, and operations on them by tiles."""
+    """Refs to arrays in memory, and operations on them by tiles."""
 
     __slots__ = ()
 
     def ref(self, ptr: int, shape: Ints, dtype: object, strides: Ints | None = None) -> Ref:
-        """Name the array at virtual address ``ptr``, which stays there, as an operand of ``composite``; costs nothing.
+        """Return a ref: a name for the array at virtual address ``ptr`` that stays in memory, for ``composite``.
 
-        One or two axes; ``strides``: bytes per axis, row-major without. KernelError for arguments that do not fit.
+        ``shape`` has one or two axes. ``strides`` are bytes per axis, row-major by default. A ref costs no time. Raises
+        KernelError for invalid arguments.
         """
         self._runner.check()
         va, extent, item = pointer(ptr), as_shape(shape), element_type(dtype)
@@ -263,16 +270,22 @@ class CompositeCalls(Issuer):
         block: object = None,
         begin: Sequence[int] | None = None,
     ) -> None:
-        """``op`` of ``operands``, tile by tile, written to memory at ``out_ptr``: a keyword, or behind the operands.
+        """Compute ``op`` of ``operands`` tile by tile and write the result to memory at virtual address ``out_ptr``.
 
-        The operands of a gemm go by ``a`` and ``b`` too, and the epilogue may follow a positional ``out_ptr``.
-        ``"gemm"``: (m, k) by (k, n), each a handle or a ref. The name of an elementwise operator: handles and refs of
-        one shape of one or two axes, and numbers. The ``epilogue`` steps work on each tile before it is rounded to
-        ``out_dtype`` and written, at ``out_strides`` bytes per axis. Without ``out_dtype`` the result has the type
-        that ``dot`` or the operator gives. ``block``: the (m, k, n) of the blocks by which a gemm goes; ``"auto"``:
-        those that suit the machine, ``"least"``: those for which least is read. Without it, or where there is no room
-        for panels, operands are streamed. Along each axis blocks go round from the one with the element of ``begin``.
-        KernelError for what does not fit.
+        - ``op``: ``"gemm"``, or the name of an elementwise operator.
+        - ``operands``: for a gemm (m, k) and (k, n), each a handle or a ref, which may be the keywords ``a`` and ``b``.
+          For an elementwise operator handles and refs of one shape of one or two axes, and numbers. ``out_ptr`` and
+          ``epilogue`` may follow as positional arguments.
+        - ``epilogue``: steps such as ``("bias", x)`` or ``("relu",)`` on each tile, before it is rounded to
+          ``out_dtype`` and written.
+        - ``out_dtype``: defaults to the result type of ``dot`` or of the operator.
+        - ``out_strides``: bytes per axis of the result, row-major by default.
+        - ``block``: (m, k, n) of the blocks of a gemm, ``"auto"`` for blocks that suit the machine, or ``"least"`` for
+          the fewest bytes read. Without ``block``, or without room for panels, operands are streamed.
+        - ``begin``: an element (m, k, n) of the product. Along each axis the blocks begin with the one that contains it
+          and wrap around.
+
+        Raises KernelError for invalid arguments.
         """
         line, blocks = self._line(), block_sizes(op, block)
         inputs, place, trailing = split_output(op, (*as_operands(a), *operands, *as_operands(b)), out_ptr)
@@ -291,7 +304,7 @@ class CompositeCalls(Issuer):
         self._issue(command, reads)
 
     def _stream(self, x: StepInput) -> StreamInput:
-        """Return an operand as the scheduler gets it."""
+        """Return an operand in the form of the scheduler."""
         if isinstance(x, Handle):
             return self._own(x).array
         if isinstance(x, Ref) and x.site != self._site:

@@ -1,6 +1,6 @@
-"""Handles: arrays in the PE's TCM that a command makes and later commands use; refs: arrays that stay in memory.
+"""Handles: arrays in the PE's TCM that a command produces and later commands use; refs: arrays that stay in memory.
 
-The bytes of a handle lie in scratch or in the slot of a queue, and go back there when the handle is dropped.
+The bytes of a handle are in scratch or in the slot of a queue, and are freed when the handle is dropped.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from kernbench.triton_emu.source import KernelSite, kernel_error
 
 
 class ScratchPlace(Protocol):
-    """Bytes that one handle has at a time; ``turn`` counts how often they were taken and given back."""
+    """Bytes with one handle at a time; ``turn`` counts allocations and releases, so that an odd value means in use."""
 
     turn: int
 
     def free(self) -> None:
-        """Give the bytes back."""
+        """Free the bytes."""
 
 
 class SlotRing(Protocol):
     """The slots of a queue."""
 
     def free(self, slot: Slot, /) -> None:
-        """Take back ``slot``."""
+        """Return ``slot`` to the queue."""
 
 
 @state(eq=False)
 class Slot:
-    """The slot of a received message: ``sequence`` of queue ``direction``, at ``address`` of ``owner``.
+    """The slot of a received message: number ``sequence`` of queue ``direction``, at physical ``address`` of ``owner``.
 
-    The address is a physical one. ``ring`` takes the slot back when the kernel has done with it; ``pending``: the
-    message is yet to come. ``array`` is how a message in it was last seen: messages of a queue are mostly alike.
-    ``turn`` as for every place; ``kernel``: whose it was last.
+    ``ring`` takes the slot back when the kernel no longer needs the message. ``pending`` means that the message has not
+    arrived. ``array`` caches the last view of a message, because most messages of a queue are alike. ``turn`` is as in
+    ``ScratchPlace``. ``kernel`` is the last user of the slot.
     """
 
     direction: str
@@ -54,7 +54,7 @@ class Slot:
     kernel: object = None
 
     def array_of(self, nbytes: int, shape: tuple[int, ...], dtype: DType) -> Operand:
-        """Return the message in it as an array."""
+        """Return the message in the slot as an array."""
         array = self.array
         if array is None or array.dtype is not dtype or (array.shape is not shape and array.shape != shape):
             array = self.array = Operand(self.space, self.owner, self.address, nbytes, shape, dtype)
@@ -66,12 +66,12 @@ class Slot:
         return self.turn % 2 == 1
 
     def free(self) -> None:
-        """Give the slot back to its ring."""
+        """Return the slot to its ring."""
         self.ring.free(self)
 
 
 class UnmanagedPlace:
-    """Bytes that no allocator gave and that go back to nobody."""
+    """Bytes that belong to no allocator."""
 
     __slots__ = ("turn",)
 
@@ -86,40 +86,40 @@ Number: TypeAlias = int | float
 
 
 class Language(Protocol):
-    """The part of ``tl`` that handles call."""
+    """The calls of ``tl`` that handles use."""
 
     __slots__ = ()
 
     @property
     def site(self) -> KernelSite:
-        """The site of the kernel: its PE, and what is around it."""
+        """The site of the kernel: its PE, and the participants of its launch."""
 
     def elementwise(self, name: str, *operands: Handle | Number) -> Handle:
-        """Compute the operator ``name`` on handles and numbers."""
+        """Apply the operator ``name`` to handles and numbers."""
 
     def binary(self, name: str, a: Handle | Number, b: Handle | Number) -> Handle:
-        """Compute the operator ``name`` of two, for operators between them."""
+        """Apply the operator ``name`` to two operands."""
 
     def trans(self, x: Handle) -> Handle:
-        """``x`` with its last two axes swapped."""
+        """Return ``x`` with its last two axes swapped."""
 
 
 class Allocation:
-    """An array that a PE holds: its memory goes back when the last reference is gone, if the place is still its own."""
+    """An array of a PE; its memory is freed with the last reference, unless the place has been freed before."""
 
     __slots__ = ("array", "place", "producer", "turn")
 
     def __init__(self, array: Operand, place: ScratchPlace) -> None:
-        # A message may lie in HBM or SRAM: whoever computes with it first has it read into scratch.
+        # A message may be in HBM or SRAM: the first command that computes with it has it read into scratch.
         self.array = array
         self.place = place
-        # While this is the turn of the place, the place is its own.
+        # The allocation owns the place as long as both counts are equal.
         self.turn = place.turn = place.turn + 1
-        self.producer = -1  # the last command that writes it; -1: none does
+        self.producer = -1  # the last command that writes the array; -1: none
 
     @property
     def root(self) -> Allocation:
-        """The one that has the memory: itself, unless it is a view."""
+        """The allocation that owns the memory: itself, unless it is a view."""
         return self
 
     def __del__(self) -> None:
@@ -130,7 +130,7 @@ class Allocation:
 
 
 def _operator(name: str) -> Callable[[Handle, Handle | Number], Handle]:
-    """Return a handle's method for the operator ``name`` with a handle or a number behind it."""
+    """Return a handle's method for the operator ``name`` with a handle or a number on the right."""
 
     def operate(self: Handle, other: Handle | Number) -> Handle:
         return self.owner.binary(name, self, other)
@@ -139,7 +139,7 @@ def _operator(name: str) -> Callable[[Handle, Handle | Number], Handle]:
 
 
 def _swap(name: str) -> Callable[[Handle, Number], Handle]:
-    """Return the same for a number in front of the handle."""
+    """Return a handle's method for the operator ``name`` with a number on the left."""
 
     def operate(self: Handle, other: Number) -> Handle:
         return self.owner.binary(name, other, self)
@@ -148,7 +148,7 @@ def _swap(name: str) -> Callable[[Handle, Number], Handle]:
 
 
 def _bit_operator(name: str) -> Callable[[Handle, Handle | Number], Handle]:
-    """Return the same for an operator on bits, which not all types have."""
+    """Return a handle's method for the bit operator ``name``, which not all types have."""
 
     def operate(self: Handle, other: Handle | Number) -> Handle:
         return self.owner.elementwise(name, self, other)
@@ -164,7 +164,7 @@ def _swap_bit_operator(name: str) -> Callable[[Handle, Number], Handle]:
 
 
 def _sign(name: str) -> Callable[[Handle], Handle]:
-    """Return a handle's method for the operator ``name`` of one operand."""
+    """Return a handle's method for the unary operator ``name``."""
 
     def operate(self: Handle) -> Handle:
         return self.owner.elementwise(name, self)
@@ -175,8 +175,8 @@ def _sign(name: str) -> Callable[[Handle], Handle]:
 class Handle(Allocation):
     """An array of ``shape`` and ``dtype`` at ``addr`` of the memory ``space``; its values exist only in phase 2.
 
-    Handles are values: an operation makes a new one and changes none. The memory of a handle is given back when the
-    last reference to it is gone and the commands that use it are done.
+    Handles are values: an operation creates a new handle and changes none. The memory of a handle is freed when the
+    last reference to it is gone and the commands that use it are complete.
     """
 
     # NumPy scalars and arrays leave an operation with a handle to the handle.
@@ -184,7 +184,7 @@ class Handle(Allocation):
     __slots__ = ("owner", "physical")
 
     def __init__(self, owner: Language, array: Operand, place: ScratchPlace, physical: bool = True) -> None:
-        # As Allocation has it, once more: a call for each handle would be dear.
+        # Repeats Allocation.__init__: a further call for each handle would be expensive.
         self.owner = owner
         self.array = array
         self.place = place
@@ -194,7 +194,7 @@ class Handle(Allocation):
 
     @property
     def space(self) -> str:
-        """The memory that it lies in: tcm, hbm or sram."""
+        """The memory of the array: tcm, hbm or sram."""
         return self.array.space
 
     @property
@@ -204,22 +204,22 @@ class Handle(Allocation):
 
     @property
     def dtype(self) -> DType:
-        """The type of an element."""
+        """The element type."""
         return self.array.dtype
 
     @property
     def nbytes(self) -> int:
-        """Bytes it holds."""
+        """Bytes of the array."""
         return self.array.nbytes
 
     @property
     def addr(self) -> int:
-        """The address in the memory ``space``: an encoded physical one, or the virtual one it was received to."""
+        """The address in the memory ``space``: an encoded physical address, or a virtual one of a received copy."""
         return self.array.address
 
     @property
     def T(self) -> Handle:  # noqa: N802 - NumPy's name
-        """The handle with its last two axes swapped: an operation, as ``tl.trans``."""
+        """The array with its last two axes swapped: an operation, as ``tl.trans``."""
         return self.owner.trans(self)
 
     def __repr__(self) -> str:
@@ -256,7 +256,7 @@ class Handle(Allocation):
     __hash__ = object.__hash__
 
     def __bool__(self) -> NoReturn:
-        raise _no_value("branch on", "use tl.where to choose between values, scalar arguments to choose what to do")
+        raise _no_value("branch on", "use tl.where to choose between values, or scalar arguments to choose a branch")
 
     def __int__(self) -> NoReturn:
         raise _no_value("convert")
@@ -271,49 +271,49 @@ class Handle(Allocation):
         raise _no_value("iterate over")
 
     def __getitem__(self, key: object) -> NoReturn:
-        raise _no_value("pick elements of", "load the part that is wanted")
+        raise _no_value("pick elements of", "load only the part that you need")
 
     def __array__(self, *args: object, **kwargs: object) -> NoReturn:
         raise _no_value("convert")
 
     def item(self) -> NoReturn:
-        """KernelError: there is no value while timing is simulated."""
+        """Raise KernelError: a handle has no value while timing is simulated."""
         raise _no_value("read")
 
 
 class View(Handle):
-    """The bytes of ``base`` from ``offset`` on, row by row, in another shape.
+    """The bytes of ``base`` from byte ``offset`` on, in row-major order, in another shape.
 
-    It holds on to the handle, and gives nothing back itself.
+    A view keeps the handle alive, and frees no memory itself.
     """
 
     __slots__ = ("base",)
 
     def __init__(self, base: Handle, shape: tuple[int, ...], offset: int = 0) -> None:
         self.base = base.root
-        there, nbytes = base.array, math.prod(shape) * base.dtype.itemsize
-        seen = replace(there, shape=shape, nbytes=nbytes, address=there.address + offset)
-        super().__init__(base.owner, seen, UnmanagedPlace())
+        array, nbytes = base.array, math.prod(shape) * base.dtype.itemsize
+        view = replace(array, shape=shape, nbytes=nbytes, address=array.address + offset)
+        super().__init__(base.owner, view, UnmanagedPlace())
         self.producer = base.producer
 
     @property
     def root(self) -> Allocation:
-        """The handle that has the memory."""
+        """The handle that owns the memory."""
         return self.base
 
 
-def _no_value(what: str, instead: str = "") -> Exception:
-    text = f"cannot {what} a handle: its numbers are in the machine. tl.value(x) waits for them and gives them"
+def _no_value(verb: str, instead: str = "") -> Exception:
+    text = f"cannot {verb} a handle: its numbers are in the machine. tl.value(x) waits for them and returns them"
     return kernel_error(f"{text}{instead and f'; {instead}'}")
 
 
 class Ref:
-    """An array of ``shape`` and ``dtype`` at virtual address ``va``: an operand of ``tl.composite`` only.
+    """An array of ``shape`` and ``dtype`` at virtual address ``va``, as an operand of ``tl.composite``.
 
-    It names bytes and holds none: making one costs nothing, and it has the values that are in memory when it is read.
+    A ref costs nothing: it names bytes and reserves none. Its values are those in memory at the time of the read.
     """
 
-    # NumPy scalars and arrays leave an operation with a ref to the ref, which refuses.
+    # NumPy scalars and arrays leave an operation with a ref to the ref, which raises the error.
     __array_ufunc__ = None
     __slots__ = ("array", "site")
 
@@ -328,7 +328,7 @@ class Ref:
 
     @property
     def dtype(self) -> DType:
-        """The type of an element."""
+        """The element type."""
         return self.array.dtype
 
     @property
@@ -338,7 +338,7 @@ class Ref:
 
     @property
     def va(self) -> int:
-        """The virtual address of its first element."""
+        """The virtual address of the first element."""
         return self.array.va
 
     def __repr__(self) -> str:
@@ -354,5 +354,5 @@ class Ref:
 
 
 def load_first(ref: Ref) -> KernelError:
-    """Return the error for a ref that is the operand of anything but a composite."""
+    """Return the error for a ref that is an operand of anything but a composite."""
     return kernel_error(f"{ref!r} is in memory, and only tl.composite takes refs: tl.load it to use it here")

@@ -1,4 +1,4 @@
-"""From a ``tl`` call or a step to a command: memory for its result, its place in the order, what it waits for."""
+"""Creation of commands from ``tl`` calls and steps: memory for results, order, and dependencies."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ _MANY_SLOTS = 1024
 
 
 class CommandMaker:
-    """Gives the commands of one program on the PE ``site`` their memory and their order.
+    """Maker of the commands of one program on the PE ``site``: it assigns memory and order.
 
-    A command that is under way has the handles it uses, so that the memory of one goes back once the program has
-    dropped it and the commands are done. So whoever gets the bytes next meets neither a read that is late nor a write
-    that is. Nothing here waits: a program that gets no memory asks for ``AwaitSpace`` and tries again.
+    A command in flight holds the handles that it uses. So the memory of a handle is freed once the program has dropped
+    it and its commands are complete. A later owner of the bytes meets neither a late read nor a late write. The maker
+    never waits: a program that gets no memory requests ``AwaitSpace`` and tries again.
 
-    ``under_way``: the commands that are not done, by serial, with their handles, which are let go from the last to the
-    first. ``next_serial``: that of the next command. ``slots``: those that the program has had messages in.
+    ``under_way`` has the commands in flight by serial, with their handles, which are released from the last to the
+    first. ``next_serial`` is the serial of the next command. ``slots`` are the slots that have held messages of the
+    program.
     """
 
     __slots__ = ("_scratch", "coord", "next_serial", "site", "slots", "under_way")
@@ -51,9 +52,9 @@ class CommandMaker:
         self.slots: list[Slot] = []
 
     def result(self, label: Label, shape: Shape, dtype: DType, nbytes: int) -> Block | None:
-        """Return memory for an array, its ``array`` set; None when commands under way will give some back.
+        """Return memory for an array, with its ``array`` set; None if commands in flight will free memory.
 
-        AllocationError, which says who holds it, when none of them will.
+        Raises AllocationError, which lists the owners of scratch, if no command will free memory.
         """
         block = self._scratch.alloc(nbytes, label)
         if block is None:
@@ -66,7 +67,7 @@ class CommandMaker:
         return block
 
     def order(self, reads: Sequence[Allocation]) -> tuple[int, tuple[int, ...]]:
-        """Return the serial of the next command, and those of the commands under way that make what it reads."""
+        """Return the serial of the next command, and those of the commands in flight that produce its operands."""
         serial = self.next_serial
         self.next_serial = serial + 1
         under_way = self.under_way
@@ -81,36 +82,36 @@ class CommandMaker:
         return serial, after
 
     def enter(self, command: Command, reads: tuple[Allocation, ...], result: Allocation | None = None) -> None:
-        """Hold what ``command`` uses until it is done."""
+        """Hold the handles of ``command`` until it is complete."""
         if result is None:
             self.under_way[command.serial] = (command, reads[::-1])
         else:
             result.producer = serial = command.serial
             self.under_way[serial] = (command, (result, *reads[::-1]) if reads else (result,))
 
-    def bring_in(self, x: Allocation, block: Block, line: int, physical: bool = True) -> Command:
-        """Read a message that lies in HBM or SRAM into ``block``: from then on ``x`` is that, and its slot free.
+    def stage_in(self, x: Allocation, block: Block, line: int, physical: bool = True) -> Command:
+        """Read a message in HBM or SRAM into ``block``; ``x`` then refers to ``block``, and its slot is freed.
 
-        ``physical``: of its address.
+        ``physical`` says whether the message has a physical address.
         """
-        here, there = block.array, x.array
-        copy = Allocation(here, block)
+        local, remote = block.array, x.array
+        copy = Allocation(local, block)
         serial, after = self.order((x,))
-        # The two change places: the slot goes back with the handle that nobody has.
-        x.array, copy.array = here, there
+        # The two swap places: the slot is freed with the handle that no program holds.
+        x.array, copy.array = local, remote
         x.place, copy.place = copy.place, x.place
         x.turn, copy.turn = copy.turn, x.turn
-        source = MemoryRef(there.address, there.shape, there.dtype, physical=physical)
-        load = Command(LOAD, "load", serial, line, after, (source,), here)
+        source = MemoryRef(remote.address, remote.shape, remote.dtype, physical=physical)
+        load = Command(LOAD, "load", serial, line, after, (source,), local)
         self.enter(load, (copy,), x)
         return load
 
     def will_free_memory(self) -> bool:
-        """Return True when commands under way are the last to have some memory, which goes back when they are done."""
+        """Return True if commands in flight hold the last reference to some memory, which they free at their end."""
         under_way = self.under_way
         for _, handles in under_way.values():
             for i in range(len(handles)):
-                if getrefcount(handles[i]) == 2:  # of this command, and the argument's: so it is almost always
+                if getrefcount(handles[i]) == 2:  # references of the command and of the argument: the usual case
                     return True
         uses = Counter(id(x) for _, handles in under_way.values() for x in handles)
         return any(
@@ -120,39 +121,42 @@ class CommandMaker:
         )
 
     def only_read_by(self, reader: int, serial: int) -> bool:
-        """Return True when nobody but the command ``reader`` will read what ``serial`` makes: it has been dropped."""
-        (_, made), (_, used) = self.under_way[serial], self.under_way[reader]
-        here = sum(x is made[0] for x in used)
-        return here == 1 and getrefcount(made[0]) == 3  # of the two commands, and the argument's
+        """Return True if ``reader`` is the only command that will ever read the result of ``serial``.
+
+        The program has then dropped the result.
+        """
+        (_, produced), (_, used) = self.under_way[serial], self.under_way[reader]
+        here = sum(x is produced[0] for x in used)
+        return here == 1 and getrefcount(produced[0]) == 3  # references of the two commands and of the argument
 
     def _full_scratch(self, nbytes: int, label: Label) -> str:
-        """Say who holds the memory that there is none of for ``label``."""
+        """Return the text of the error for full scratch, with the owners of the memory."""
         free, live = self._scratch.free_bytes, self._scratch.live()
         pieces = " but in pieces that are too small" if free >= nbytes else ""
-        held: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
         for name, size in live:
-            held[name] += size
+            sizes[name] += size
         times = Counter(name for name, _ in live)
-        lines = [f"{size:>12} bytes  {times[name]} x {name}" for name, size in held.most_common()]
-        asked = f"scratch is full: asked for {nbytes} bytes ({label_text(label)}), {free} bytes are free{pieces}"
-        return "\n".join([f"{asked}; live handles:", *(lines or ["none"])])
+        lines = [f"{size:>12} bytes  {times[name]} x {name}" for name, size in sizes.most_common()]
+        headline = f"scratch is full: asked for {nbytes} bytes ({label_text(label)}), {free} bytes are free{pieces}"
+        return "\n".join([f"{headline}; live handles:", *(lines or ["none"])])
 
     def add_slot(self, slot: Slot) -> None:
-        """Note that the program has its first message in ``slot``."""
-        if len(self.slots) >= _MANY_SLOTS:  # of receives that were posted: each had a slot of its own
-            for each in self.slots:
-                if not each.is_held:
-                    each.kernel = None
-            self.slots = [each for each in self.slots if each.is_held]
+        """Record that the program has its first message in ``slot``."""
+        if len(self.slots) >= _MANY_SLOTS:  # posted receives: each has its own slot
+            for old_slot in self.slots:
+                if not old_slot.is_held:
+                    old_slot.kernel = None
+            self.slots = [old_slot for old_slot in self.slots if old_slot.is_held]
         slot.kernel = self
         self.slots.append(slot)
 
     def finish(self) -> None:
-        """End the program: the slots of its messages go back, those that commands still use when they are done.
+        """End the program and free the slots of its messages; slots that commands still use are freed at their end.
 
-        Handles that somebody has kept hold none any more: commands get handles of their own.
+        Handles that survive the program own no slot any more: commands get handles of their own.
         """
-        instead: dict[Allocation, Allocation] = {}
+        substitutes: dict[Allocation, Allocation] = {}
         used: list[Slot] = []
         for _, handles in self.under_way.values():
             for x in handles:
@@ -160,10 +164,10 @@ class CommandMaker:
                 place = owner.place
                 if isinstance(place, Slot) and owner.turn == place.turn:
                     place.turn += 1
-                    instead[owner] = Allocation(owner.array, place)
+                    substitutes[owner] = Allocation(owner.array, place)
                     used.append(place)
         for serial, (command, handles) in self.under_way.items():
-            self.under_way[serial] = (command, tuple([instead.get(x.root, x) for x in handles]))
+            self.under_way[serial] = (command, tuple([substitutes.get(x.root, x) for x in handles]))
         for slot in sorted(self.slots, key=attrgetter("sequence")):
             if slot.is_held and slot not in used:
                 slot.turn += 1
@@ -174,7 +178,7 @@ class CommandMaker:
 
 
 class Issuer(Language):
-    """The base of every group of ``tl`` calls: it hands commands over, and waits for memory."""
+    """Base of the groups of ``tl`` calls: it issues commands and waits for memory."""
 
     __slots__ = ("_file", "_maker", "_request", "_runner", "_site")
 
@@ -187,13 +191,13 @@ class Issuer(Language):
 
     @property
     def site(self) -> KernelSite:
-        """The site of the kernel: its PE, and what is around it."""
+        """The site of the kernel: its PE, and the participants of its launch."""
         return self._site
 
     def _line(self, above: int = 2) -> int:
-        """Return the line of the kernel's call that this is; KernelError when no kernel makes it.
+        """Return the line of the kernel's call; raises KernelError outside a kernel.
 
-        ``above``: how many frames further up the kernel is, if it makes the call itself.
+        ``above`` is the number of frames up to the kernel for a direct call.
         """
         if not self._runner.inside:
             self._runner.check()
@@ -201,16 +205,16 @@ class Issuer(Language):
         return frame.f_lineno if frame.f_code.co_filename == self._file else call_line(self._file, frame)
 
     def _own(self, x: object) -> Handle:
-        """``x`` as a handle in TCM that this kernel may use."""
+        """Return ``x`` as a handle in TCM that this kernel may use."""
         if isinstance(x, Handle) and x.owner is self and x.array.space == "tcm":
             return x
         handle = self._check_owner(x)
         if handle.array.space != "tcm":
-            self._bring_in(handle)
+            self._stage_in(handle)
         return handle
 
     def _check_owner(self, x: object) -> Handle:
-        """``x`` as a handle of this kernel."""
+        """Return ``x`` as a handle of this kernel."""
         if not isinstance(x, Handle):
             if isinstance(x, Ref):
                 raise load_first(x)
@@ -220,16 +224,16 @@ class Issuer(Language):
             raise kernel_error(f"{x!r} belongs to {where}; this is {self._site}: handles do not leave their kernel")
         return x
 
-    def _bring_in(self, x: Handle) -> None:
-        """Read a message that lies in HBM or SRAM into scratch."""
+    def _stage_in(self, x: Handle) -> None:
+        """Read a message in HBM or SRAM into scratch."""
         line = self._line()
         block = self._block("message", x.shape, x.dtype, line)
-        self._request(self._maker.bring_in(x, block, line, x.physical))
+        self._request(self._maker.stage_in(x, block, line, x.physical))
 
-    def _block(self, what: str, shape: Shape, dtype: DType, line: int) -> Block:
-        """Return memory for the array ``what``; waits for what commands under way will give back."""
+    def _block(self, name: str, shape: Shape, dtype: DType, line: int) -> Block:
+        """Return memory for the array ``name``; waits until commands in flight free enough."""
         nbytes = prod(shape) * dtype.itemsize
-        label = (what, shape, dtype, "at line", line)
+        label = (name, shape, dtype, "at line", line)
         maker = self._maker
         try:
             while (block := maker.result(label, shape, dtype, nbytes)) is None:
@@ -238,14 +242,14 @@ class Issuer(Language):
             raise AllocationError(f"{call_place()}: {full}") from None
         return block
 
-    def _result(self, what: str, shape: Shape, dtype: DType, line: int) -> Handle:
-        """Return a handle for the result ``what`` of a call."""
-        block = self._block(what, shape, dtype, line)
+    def _result(self, name: str, shape: Shape, dtype: DType, line: int) -> Handle:
+        """Return a handle for the result ``name`` of a call."""
+        block = self._block(name, shape, dtype, line)
         return Handle(self, block.array, block)
 
     def _issue(self, command: Command, reads: tuple[Handle, ...], result: Handle | None = None) -> None:
         self._maker.enter(command, reads, result)
-        hand_over = self._runner.hand_over  # whoever issues has asked for its ``_line``: the kernel runs
+        hand_over = self._runner.hand_over  # the caller has called ``_line``: the kernel runs
         hand_over(command)
 
     def _compute(

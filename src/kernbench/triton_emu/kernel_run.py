@@ -1,4 +1,4 @@
-"""One program on one PE, from its first request to its end: what a PE drives."""
+"""The run of one program on one PE, from its first request to its end, as the PE drives it."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from kernbench.triton_emu.tl_context import TLContext
 
 
 class ProgramRun(Protocol):
-    """One execution of a program on a PE: a kernel, or a schedule.
+    """One execution of a program, a kernel or a schedule, on a PE.
 
-    ``resume(answer)`` runs it until its next request, None when there is none, and raises what the program raises;
-    ``answer`` is that to its last request, a ``Slot`` for a receive, None for the first. ``under_way``: its
-    commands, by serial, with what each uses; each is to be taken out once its result is in memory.
+    ``resume(answer)`` runs the program until its next request and returns the request, or None at the end; it raises
+    the program's errors. ``answer`` answers the last request: a ``Slot`` for a receive, None at first. ``under_way``
+    has the commands in flight by serial, with their handles; the PE removes each command once its result is in memory.
     """
 
     @property
     def resume(self) -> Callable[[Any], KernelRequest | None]:
-        """Run the program until its next request."""
+        """The function that runs the program until its next request."""
 
     @property
     def under_way(self) -> dict[int, tuple[Command, tuple[Allocation, ...]]]:
-        """The commands that are not done."""
+        """The commands in flight."""
 
     def throw(self, error: Exception) -> KernelRequest | None:
-        """Like ``resume``, but what the program waits in raises ``error``."""
+        """Resume the program with ``error`` raised at its last request."""
 
     def completed(self, serial: int) -> None:
-        """Let go of what the command ``serial`` uses: it is done."""
+        """Release the handles of the command ``serial``, which is complete."""
 
     def only_read_by(self, reader: int, serial: int) -> bool:
-        """Return True when what the command ``serial`` makes is for ``reader`` alone; both are under way."""
+        """Return True if only ``reader`` reads the result of the command ``serial``; both are in flight."""
 
     def place(self, line: int) -> str:
-        """Return what errors call a line of the program."""
+        """Return the text for a line of the program in errors."""
 
     def close(self) -> None:
-        """End the program, if it has not ended, and give back its memory; what commands use, when they are done."""
+        """End the program, if it has not ended, and free its memory; commands in flight free theirs at their end."""
 
 
 class KernelRun:
-    """``function(*args, tl=…, **kwargs)`` on the PE ``site``, as a ``ProgramRun``; it sees the addresses of tensors."""
+    """A ``ProgramRun`` of ``function(*args, tl=…, **kwargs)`` on the PE ``site``; tensors are passed as addresses."""
 
     __slots__ = ("_maker", "_runner", "resume", "under_way")
 
@@ -63,35 +63,35 @@ class KernelRun:
         scratch: ScratchAllocator,
         file: str | None = None,
     ) -> None:
-        """``file``: as ``KernelRunner`` says."""
-        seen: dict[str, object] = {name: _argument_of(value) for name, value in kwargs.items()}
-        self._runner = KernelRunner(function, tuple(map(_argument_of, args)), seen, file)
+        """Prepare the run; ``file`` is as in ``KernelRunner``."""
+        arguments: dict[str, object] = {name: _argument_of(value) for name, value in kwargs.items()}
+        self._runner = KernelRunner(function, tuple(map(_argument_of, args)), arguments, file)
         self._maker = CommandMaker(site, scratch)
-        seen["tl"] = TLContext(self._maker, self._runner)
+        arguments["tl"] = TLContext(self._maker, self._runner)
         self.resume = self._runner.resume
         self.under_way = self._maker.under_way
 
     def completed(self, serial: int) -> None:
-        """Let go of what the command ``serial`` uses: it is done."""
+        """Release the handles of the command ``serial``, which is complete."""
         self.under_way.pop(serial, None)
 
     def only_read_by(self, reader: int, serial: int) -> bool:
-        """Return True when what the command ``serial`` makes is for ``reader`` alone; both are under way."""
+        """Return True if only ``reader`` reads the result of the command ``serial``; both are in flight."""
         return self._maker.only_read_by(reader, serial)
 
     def throw(self, error: Exception) -> KernelRequest | None:
-        """Like ``resume``, but the call that the kernel waits in raises ``error``."""
+        """Resume the kernel with ``error`` raised at its last call."""
         return self._runner.throw(error)
 
     def place(self, line: int) -> str:
-        """Return what errors call a line."""
+        """Return the text for a line in errors."""
         return f"line {line}"
 
     def close(self) -> None:
-        """End the kernel, if it has not ended, and give back its memory; what commands use, when they are done."""
+        """End the kernel, if it has not ended, and free its memory; commands in flight free theirs at their end."""
         before = set(self.under_way)
         self._runner.close()
-        for serial in self.under_way.keys() - before:  # asked for while it was being ended: nobody will do that
+        for serial in self.under_way.keys() - before:  # requested during the end of the kernel: no PE executes them
             del self.under_way[serial]
         self._maker.finish()
 
@@ -104,7 +104,7 @@ def begin_run(
     scratch: ScratchAllocator,
     file: str | None = None,
 ) -> ProgramRun:
-    """Return a run of a kernel on a PE: of a schedule as its steps, of all others as Python."""
+    """Return a run of a kernel on a PE: the steps of a schedule, or a Python function."""
     if isinstance(function, ScheduledKernel):
         return ScheduleRun(function, (*args, *kwargs.values()), site, scratch)
     return KernelRun(function, args, kwargs, site, scratch, file)

@@ -1,4 +1,4 @@
-"""Runs a kernel as a greenlet that stops at each request. The only module that knows greenlet for kernels."""
+"""Execution of a kernel as a greenlet that stops at each request; the only module that uses greenlets for kernels."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from kernbench.triton_emu.source import PROGRAM_FILE, kernel_error, kernel_sourc
 
 
 class _KernelGreenlet(greenlet):
-    """A kernel, so that whoever is called can tell that it is one who calls."""
+    """The greenlet of a kernel; its class marks calls that come from a kernel."""
 
 
 def check_host_calls() -> None:
-    """KernelError when it is a kernel that has called into what only the host's program can do; it names the call."""
+    """Raise KernelError, which names the call, if a kernel calls a function of the host's program."""
     if isinstance(getcurrent(), _KernelGreenlet):
         called, where = describe_call()
         raise KernelError(
             f"{where}a kernel cannot call {called}: launches, tensors of the host and collectives are for the host's "
-            f"program, which waits while kernels run. In a kernel tl.load and tl.store reach memory, tl.value gives a "
-            f"number to branch on, tl.send and tl.recv reach other PEs. What the host knows comes as an argument of a "
-            f"launch; the rest is done before or after it"
+            f"program, which waits while kernels run. In a kernel tl.load and tl.store access memory, tl.value returns "
+            f"a number to branch on, tl.send and tl.recv reach other PEs. Pass values of the host as arguments of the "
+            f"launch; do all other work before or after it"
         )
 
 
 class KernelRunner:
     """One run of ``function(*args, **kwargs)``, which makes its requests with ``request``.
 
-    Whoever resumes the kernel gets its next request; kernels may thus be run from inside each other. ``inside``: it
-    runs now; who knows that may make requests with ``hand_over``. ``kwargs`` are looked at when it begins. ``file``:
-    the source of the program that the function, a front end's, runs.
+    The caller of ``resume`` gets the next request, so one kernel can run inside another. ``inside`` is True while the
+    kernel runs; a caller that has checked it may use ``hand_over`` in place of ``request``. ``kwargs`` are read at the
+    start. ``file`` is the source of the program that a front end's function runs.
 
-    The kernel is the greenlet, with nothing around it: every switch copies what lies on the stack from there on.
+    The kernel itself is the greenlet, without a wrapper, because every switch copies the stack from the greenlet on.
     """
 
     __slots__ = (
         "_args",
         "_closing",
+        "_continue",
         "_file",
         "_function",
-        "_go_on",
         "_greenlet",
         "_kwargs",
         "_resumer",
@@ -69,28 +69,28 @@ class KernelRunner:
         if file is not None:
             self._greenlet.gr_context = context = Context()
             context.run(PROGRAM_FILE.set, file)
-        self._resumer = getcurrent()  # where its requests go, and its end
+        self._resumer = getcurrent()  # the receiver of its requests and of its end
         self.hand_over: Callable[[KernelRequest], object] = self._resumer.switch
-        self._go_on: Callable[[object], Any] = self._begin
+        self._continue: Callable[[object], Any] = self._begin
         self._closing = False
         self.inside = False
 
     def resume(self, answer: object = None) -> KernelRequest | None:
-        """Run the kernel until its next request; None: it has returned. ``answer`` is that to its last request.
+        """Run the kernel until its next request and return the request; None means that the kernel has returned.
 
-        What the kernel raises comes out of here, with a traceback that ends in the kernel; ``sys.exit`` as
-        ProgramExitError, whatever else is no error, but Ctrl-C, as RunError.
+        ``answer`` answers the last request. Errors of the kernel are raised with a traceback that ends in the kernel.
+        ``sys.exit`` is raised as ProgramExitError, other exits except Ctrl-C as RunError.
         """
         if self._resumer is not getcurrent():
-            self._come_back_here()
-        go_on = self._go_on
+            self._set_resumer()
+        proceed = self._continue
         self.inside = True
         try:
-            request: KernelRequest = go_on(answer)
+            request: KernelRequest = proceed(answer)
         except Exception as error:
             error.__traceback__ = traceback_of_kernel(error.__traceback__, self._file)
             _suggest_name(error)
-            if error.__traceback__ is None and isinstance(error, TypeError):  # it could not even be called
+            if error.__traceback__ is None and isinstance(error, TypeError):  # the call itself failed
                 raise KernelError(f"{kernel_source(self._function)}: {error}") from None
             raise
         except KeyboardInterrupt:
@@ -99,14 +99,14 @@ class KernelRunner:
             raise _make_exit_error(leaving) from None
         finally:
             self.inside = False
-        # What a dead greenlet hands over is the kernel's return value, or the answer that it cannot take.
+        # A dead greenlet returns the kernel's return value, or the answer that it cannot receive.
         return request if self._greenlet else None
 
     def _begin(self, _: object) -> Any:
-        """Run the kernel until its first request; or it returns at once what is no request."""
+        """Run the kernel until its first request, or to its end."""
         if self._closing:
             return None
-        self._go_on = self._greenlet.switch
+        self._continue = self._greenlet.switch
         first = self._greenlet.switch(*self._args, **self._kwargs)
         if isinstance(first, Generator | Coroutine):
             first.close()
@@ -115,13 +115,13 @@ class KernelRunner:
         return first
 
     def throw(self, error: Exception) -> KernelRequest | None:
-        """Like ``resume``, but the call that the kernel waits in raises ``error``."""
+        """Resume the kernel with ``error`` raised at its last request."""
         kernel = self._greenlet
         if kernel.dead:
             return None
-        self._go_on = kernel.switch
+        self._continue = kernel.switch
         self.inside = True
-        self._come_back_here()
+        self._set_resumer()
         try:
             request: KernelRequest = kernel.throw(error)
         except Exception as failure:
@@ -134,27 +134,30 @@ class KernelRunner:
             raise _make_exit_error(leaving) from None
         finally:
             self.inside = False
-        # What a dead greenlet hands over is the kernel's return value, or the answer that it cannot take.
+        # A dead greenlet returns the kernel's return value, or the answer that it cannot receive.
         return request if kernel else None
 
     def close(self) -> None:
-        """End an unfinished kernel: its ``finally`` blocks run, and nothing comes out. Harmless on a finished one."""
+        """End an unfinished kernel: its ``finally`` blocks run, and its errors are dropped.
+
+        A finished kernel is unaffected.
+        """
         if self._greenlet.dead:
             return
         self._closing = self.inside = True
-        self._come_back_here()
+        self._set_resumer()
         self.hand_over = _leave
         try:
             self._greenlet.throw(GreenletExit)
         except KeyboardInterrupt:
             raise
-        except BaseException:  # what a kernel raises because it was ended
+        except BaseException:  # errors of a kernel that is being ended
             pass
         finally:
             self.inside = False
 
-    def _come_back_here(self) -> None:
-        """Requests go to whoever resumes, who need not be the one who resumed before."""
+    def _set_resumer(self) -> None:
+        """Send requests to the current greenlet, which may differ from the previous resumer."""
         here = self._greenlet.parent = getcurrent()  # ValueError if that is the kernel itself
         self._resumer = here
         self.hand_over = here.switch
@@ -162,39 +165,39 @@ class KernelRunner:
     def request(self, request: KernelRequest) -> object:
         """Hand ``request`` over from inside the kernel, stop until resumed, and return the answer.
 
-        KernelError from anywhere else.
+        Raises KernelError outside the kernel.
         """
         if not self.inside:
             self.check()
         return self.hand_over(request)
 
     def check(self) -> None:
-        """KernelError unless the caller runs inside the kernel."""
+        """Raise KernelError unless the caller runs inside the kernel."""
         if self.inside:
             return
         if self._greenlet.dead:
             raise kernel_error("this tl belongs to a kernel that has ended")
-        raise kernel_error("tl is used outside its kernel: it and its handles are for the kernel that was given it")
+        raise kernel_error("tl is used outside its kernel: tl and its handles belong to the kernel that received them")
 
 
 def _suggest_name(error: Exception) -> None:
-    """Add to an AttributeError of the kernel the nearest name that there is: ``tl.lod`` may be ``tl.load``.
+    """Add the closest existing name to an AttributeError of the kernel: ``tl.lod`` may be ``tl.load``.
 
-    Not by ``tl`` itself: a class with ``__getattr__`` takes three times as long to look up the names that it has.
+    ``tl`` does not do this itself: a class with ``__getattr__`` takes three times as long to look up existing names.
     """
     if not isinstance(error, AttributeError) or error.name is None:
         return
-    with suppress(Exception):  # an object of the user's may say anything of its names
+    with suppress(Exception):  # names of a user's object may be anything
         hint = close_to(error.name, (name for name in dir(error.obj) if not name.startswith("_")))
         if hint:
             error.args = (f"{error}; {hint.rstrip()}",)
 
 
 def _make_exit_error(leaving: BaseException) -> RunError:
-    """Note that ``sys.exit``, or another exit that is no error, has left the kernel."""
+    """Return the error for ``sys.exit``, or another exit without an error, that has left the kernel."""
     return exit_error(leaving).with_traceback(traceback_of_kernel(leaving.__traceback__))
 
 
 def _leave(_: KernelRequest) -> NoReturn:
-    """End a kernel that is closed at its next request."""
+    """End a kernel that is being closed at its next request."""
     raise GreenletExit

@@ -33,26 +33,26 @@ from kernbench.triton_emu.source import kernel_error
 
 @lru_cache
 def _along(axis: int | None) -> Params:
-    """Return the parameters of all commands along ``axis``: kept once, since the log keeps every command."""
+    """Return the parameters of all commands along ``axis``, cached because the log retains every command."""
     return Params(axis=axis)
 
 
 class UnaryCall(Protocol):
-    """A ``tl`` call that makes a handle of another."""
+    """A ``tl`` call with one operand that returns a handle."""
 
     def __call__(self, x: Handle) -> Handle:
-        """Make it."""
+        """Issue the command and return its result."""
 
 
 class BinaryCall(Protocol):
-    """A ``tl`` call that makes a handle of two operands."""
+    """A ``tl`` call with two operands that returns a handle."""
 
     def __call__(self, a: Handle | Number, b: Handle | Number) -> Handle:
-        """Make it."""
+        """Issue the command and return its result."""
 
 
 def _unary(name: str, text: str) -> UnaryCall:
-    """Return the ``tl`` call for the elementwise operator ``name`` of one operand; ``text``: its docstring."""
+    """Return the ``tl`` call of the elementwise operator ``name`` with one operand; ``text`` is its docstring."""
 
     def call(self: ElementwiseCalls, x: Handle) -> Handle:
         return self.elementwise(name, x)
@@ -61,7 +61,7 @@ def _unary(name: str, text: str) -> UnaryCall:
 
 
 def _binary(name: str, text: str) -> BinaryCall:
-    """Return the same for two operands."""
+    """Return the ``tl`` call of the elementwise operator ``name`` with two operands; ``text`` is its docstring."""
 
     def call(self: ElementwiseCalls, a: Handle | Number, b: Handle | Number) -> Handle:
         return self.elementwise(name, a, b)
@@ -71,21 +71,21 @@ def _binary(name: str, text: str) -> BinaryCall:
 
 def _name(call: Any, name: str, text: str) -> object:
     call.__name__, call.__qualname__, call.__doc__ = name, f"ElementwiseCalls.{name}", text
-    del call.__annotations__["self"]  # as of a method that is written out
+    del call.__annotations__["self"]  # as for a method in the class body
     return call
 
 
 class ElementwiseCalls(Issuer):
-    """Operators that work element by element; operands broadcast as in NumPy and have one type."""
+    """Elementwise operators. Operands broadcast as in NumPy and have one type; numbers are converted to that type."""
 
     __slots__ = ()
 
     def elementwise(self, name: str, *operands: Handle | Number) -> Handle:
-        """Compute the elementwise operator ``name`` of the operator table on handles and numbers, one a handle."""
+        """Apply elementwise operator ``name`` of the operator table to handles and numbers, at least one a handle."""
         return self._elementwise(self._line(), name, operands)
 
     def binary(self, name: str, a: Handle | Number, b: Handle | Number) -> Handle:
-        """Compute the operator of ``a`` and ``b``, for the operators between handles, which kernels are full of."""
+        """Apply operator ``name`` to ``a`` and ``b``: the fast path of the operators between handles."""
         line = self._line(3)
         if not isinstance(a, Handle) or not isinstance(b, Handle) or a.owner is not self or b.owner is not self:
             return self._elementwise(line, name, (a, b))
@@ -105,44 +105,48 @@ class ElementwiseCalls(Issuer):
         inputs = tuple([x if isinstance(x, Handle) else number_as(x, item) for x in operands])
         return self._compute(line, name, inputs, shape, op.makes or item)
 
-    maximum = _binary("maximum", "The larger of two, element by element.")
-    minimum = _binary("minimum", "The smaller of two, element by element.")
+    maximum = _binary("maximum", "Return the elementwise maximum of two operands.")
+    minimum = _binary("minimum", "Return the elementwise minimum of two operands.")
 
     def fma(self, a: Handle | Number, b: Handle | Number, c: Handle | Number) -> Handle:
-        """``a * b + c``, rounded once."""
+        """Return ``a * b + c``, rounded once."""
         return self.elementwise("fma", a, b, c)
 
     def clamp(self, x: Handle | Number, low: Handle | Number, high: Handle | Number) -> Handle:
-        """``x``, but not below ``low`` and not above ``high``."""
+        """Return ``x`` limited to the range from ``low`` to ``high``."""
         return self.elementwise("clamp", x, low, high)
 
     def where(self, condition: Handle, a: Handle | Number, b: Handle | Number) -> Handle:
-        """``a`` where ``condition`` (of any type) is not 0, else ``b``; the type is theirs: one of them is a handle."""
+        """Return ``a`` where ``condition`` is not 0, else ``b``.
+
+        ``condition`` is a handle of any type. At least one of ``a`` and ``b`` is a handle and gives the type of the
+        result.
+        """
         item, shape = self._common("where", (a, b))
         shape = broadcast(self._own(condition).shape, shape)
         x, y = (value if isinstance(value, Handle) else number_as(value, item) for value in (a, b))
         return self._compute(self._line(), "where", (condition, x, y), shape, item)
 
-    exp = _unary("exp", "e to the power ``x``.")
-    exp2 = _unary("exp2", "2 to the power ``x``.")
-    log = _unary("log", "The natural logarithm.")
-    log2 = _unary("log2", "The logarithm to base 2.")
-    floor = _unary("floor", "The largest whole number that is not above ``x``.")
-    ceil = _unary("ceil", "The smallest whole number that is not below ``x``.")
-    erf = _unary("erf", "The error function.")
-    sqrt = _unary("sqrt", "The square root.")
-    rsqrt = _unary("rsqrt", "1 over the square root.")
-    abs = _unary("abs", "The absolute value.")
-    sigmoid = _unary("sigmoid", "1 / (1 + exp(-x)).")
-    tanh = _unary("tanh", "The hyperbolic tangent.")
-    sin = _unary("sin", "The sine.")
-    cos = _unary("cos", "The cosine.")
-    relu = _unary("relu", "``x``, but not below 0.")
-    gelu = _unary("gelu", "The Gaussian error linear unit, in its tanh form.")
-    silu = _unary("silu", "``x * sigmoid(x)``.")
+    exp = _unary("exp", "Return e to the power ``x``.")
+    exp2 = _unary("exp2", "Return 2 to the power ``x``.")
+    log = _unary("log", "Return the natural logarithm.")
+    log2 = _unary("log2", "Return the logarithm to base 2.")
+    floor = _unary("floor", "Return the largest integer that is not above ``x``, in the type of ``x``.")
+    ceil = _unary("ceil", "Return the smallest integer that is not below ``x``, in the type of ``x``.")
+    erf = _unary("erf", "Return the error function.")
+    sqrt = _unary("sqrt", "Return the square root.")
+    rsqrt = _unary("rsqrt", "Return 1 / sqrt(x).")
+    abs = _unary("abs", "Return the absolute value.")
+    sigmoid = _unary("sigmoid", "Return 1 / (1 + exp(-x)).")
+    tanh = _unary("tanh", "Return the hyperbolic tangent.")
+    sin = _unary("sin", "Return the sine of an angle in radians.")
+    cos = _unary("cos", "Return the cosine of an angle in radians.")
+    relu = _unary("relu", "Return max(x, 0).")
+    gelu = _unary("gelu", "Return the Gaussian error linear unit, in its tanh form.")
+    silu = _unary("silu", "Return x * sigmoid(x).")
 
     def _common(self, name: str, operands: Sequence[Handle | Number]) -> tuple[DType, Shape]:
-        """Return the one type of all handles among ``operands``, and the shape they broadcast to."""
+        """Return the common type of all handles among ``operands``, and their broadcast shape."""
         item: DType | None = None
         shape: Shape = ()
         for x in operands:
@@ -161,51 +165,54 @@ class ElementwiseCalls(Issuer):
 
 
 class MathCalls(ElementwiseCalls):
-    """The rest: along an axis, of another shape or type, out of nothing."""
+    """Calls along an axis, calls that change shape or type, and calls that create arrays."""
 
     __slots__ = ()
 
     def sum(self, x: Handle, axis: int | None = None, keepdims: bool = False) -> Handle:
-        """Return the sum along ``axis``, or of all elements; the axis is dropped, or 1 with ``keepdims``."""
+        """Return the sum along ``axis``, or of all elements.
+
+        The result drops the axis, or has extent 1 there with ``keepdims``; its type is that of ``x``.
+        """
         return self._reduce("sum", x, axis, keepdims)
 
     def max(self, x: Handle, axis: int | None = None, keepdims: bool = False, skip_nan: bool = False) -> Handle:
-        """Return the largest element along ``axis``, or of all; shapes as for ``sum``.
+        """Return the largest element along ``axis``, or of all; shapes are as for ``sum``.
 
-        NaN where any element is NaN; with ``skip_nan``, only where all are.
+        The result is NaN where any element is NaN; with ``skip_nan``, only where all elements are NaN.
         """
         return self._reduce("nanmax" if skip_nan else "max", x, axis, keepdims)
 
     def min(self, x: Handle, axis: int | None = None, keepdims: bool = False, skip_nan: bool = False) -> Handle:
-        """Return the smallest element along ``axis``, or of all; shapes and NaN as for ``max``."""
+        """Return the smallest element along ``axis``, or of all; shapes and NaN are as for ``max``."""
         return self._reduce("nanmin" if skip_nan else "min", x, axis, keepdims)
 
     def argmax(self, x: Handle, axis: int | None = None, keepdims: bool = False, skip_nan: bool = False) -> Handle:
-        """Return where the first largest element is, along ``axis`` or of all, row by row: i32, shapes as ``sum``.
+        """Return the index of the first largest element along ``axis``, or in row-major order of all, as i32.
 
-        The first NaN is the largest, unless ``skip_nan``.
+        Shapes are as for ``sum``. The first NaN counts as the largest element, unless ``skip_nan``.
         """
         return self._reduce("nanargmax" if skip_nan else "argmax", x, axis, keepdims)
 
     def argmin(self, x: Handle, axis: int | None = None, keepdims: bool = False, skip_nan: bool = False) -> Handle:
-        """Return where the first smallest element is, as ``argmax``."""
+        """Return the index of the first smallest element, as ``argmax``."""
         return self._reduce("nanargmin" if skip_nan else "argmin", x, axis, keepdims)
 
     def softmax(self, x: Handle, axis: int = -1) -> Handle:
-        """exp(x - max) / sum(exp(x - max)) along ``axis``."""
+        """Return exp(x - max) / sum(exp(x - max)) along ``axis``, in the shape and type of ``x``."""
         along = axis_of(axis, self._own(x).shape)
         return self._compute(self._line(), "softmax", (x,), x.shape, x.dtype, _along(along))
 
     def cumsum(self, x: Handle, axis: int = -1, reverse: bool = False) -> Handle:
-        """Return the sum of all elements up to each, along ``axis``; ``reverse``: of those from each on."""
+        """Return the running sum along ``axis``, each element included; ``reverse`` sums from the end."""
         along = axis_of(axis, self._own(x).shape)
         name = "cumsum_reverse" if reverse else "cumsum"
         return self._compute(self._line(), name, (x,), x.shape, x.dtype, _along(along))
 
     def argsort(self, x: Handle, descending: bool = False) -> Handle:
-        """Return the places of the elements along the last axis in ascending or descending order, i32.
+        """Return the indices that sort the elements along the last axis, ascending or ``descending``, as i32.
 
-        Of equal elements the first stays first. The engine goes over the bytes once for each step of a sorting network.
+        The sort is stable. The engine passes over the bytes once for each step of a sorting network.
         """
         shape = self._own(x).shape
         name = "argsort_down" if descending else "argsort"
@@ -214,85 +221,107 @@ class MathCalls(ElementwiseCalls):
         )
 
     def take(self, x: Handle, places: Handle) -> Handle:
-        """Return the elements of ``x`` at ``places`` along the last axis; all other axes are alike."""
+        """Return the elements of ``x`` at the indices ``places`` along the last axis.
+
+        ``places`` has an integer type and equals ``x`` in all other axes; the result has its shape and the type of
+        ``x``. Raises KernelError otherwise.
+        """
         shape, wanted = self._own(x).shape, self._own(places).shape
         if places.dtype.is_float or len(shape) != len(wanted) or shape[:-1] != wanted[:-1] or not shape:
             raise kernel_error(
-                f"take from {shape} {x.dtype} at {wanted} {places.dtype}: whole numbers, other axes alike"
+                f"take from {shape} {x.dtype} at {wanted} {places.dtype}: integer places, other axes equal"
             )
         return self._compute(self._line(), "take", (x, places), wanted, x.dtype)
 
     def iota(self, shape: Ints, dtype: object, axis: int = -1) -> Handle:
-        """Make an array of whole numbers: each is its index along ``axis``. KernelError if the type has too few."""
+        """Return an array in which each element is its index along ``axis``.
+
+        Raises KernelError if ``dtype`` cannot represent every index.
+        """
         extent, item = as_shape(shape), element_type(dtype)
         along = axis_of(axis, extent)
         check_counts(item, extent[along] - 1)
         return self._compute(self._line(), "iota", (), extent, item, _along(along))
 
     def zeros(self, shape: Ints, dtype: object) -> Handle:
-        """Make an array of zeros."""
+        """Return an array of zeros."""
         return self._compute(self._line(), "zeros", (), as_shape(shape), element_type(dtype))
 
     def full(self, shape: Ints, value: Number, dtype: object) -> Handle:
-        """Make an array filled with ``value``."""
+        """Return an array filled with ``value``; raises KernelError if ``dtype`` cannot represent it."""
         extent, item = as_shape(shape), element_type(dtype)
         return self._compute(self._line(), "full", (number_as(value, item),), extent, item)
 
     def constant(self, values: object, dtype: object) -> Handle:
-        """Make an array of known numbers, NumPy's or nested sequences: the command carries them to TCM, by MATH.
+        """Return an array of fixed numbers, given as a NumPy array or nested sequences.
 
-        KernelError for what ``dtype`` does not hold; floats are rounded.
+        The command of the MATH engine carries the numbers to TCM. Floats are rounded to ``dtype``. Raises KernelError
+        for numbers that an integer ``dtype`` cannot represent.
         """
         item = element_type(dtype)
         shape, pattern = constant_bytes(values, item)
         return self._compute(self._line(), "constant", (), shape, item, Params(pattern=pattern))
 
     def copy(self, x: Handle) -> Handle:
-        """``x`` again, in scratch of its own: what frees the slot of a message that is still needed."""
+        """Return a copy of ``x`` in scratch. A copy of a message frees its slot once ``x`` is dropped."""
         return self._compute(self._line(), "copy", (x,), self._own(x).shape, x.dtype)
 
     def cast(self, x: Handle, dtype: object) -> Handle:
-        """``x`` as another type: rounded to nearest even; to integers truncated and saturated. The same type: ``x``."""
+        """Return ``x`` converted to ``dtype``, or ``x`` itself if it has that type.
+
+        Floats are rounded to nearest even; a conversion to an integer type truncates and saturates.
+        """
         item = element_type(dtype)
         return x if self._own(x).dtype is item else self._compute(self._line(), "cast", (x,), x.shape, item)
 
     def bitcast(self, x: Handle, dtype: object) -> Handle:
-        """The bits of ``x`` as another type of the same size. The same type: ``x``."""
+        """Return the bits of ``x`` as another type of the same size, or ``x`` itself if it has that type."""
         item = element_type(dtype)
-        own = self._own(x).dtype
-        if item.itemsize != own.itemsize:
-            raise kernel_error(f"bitcast of {own} to {item}: they have {own.itemsize} and {item.itemsize} bytes")
-        return x if own is item else self._compute(self._line(), "bitcast", (x,), x.shape, item)
+        source_dtype = self._own(x).dtype
+        if item.itemsize != source_dtype.itemsize:
+            raise kernel_error(
+                f"bitcast of {source_dtype} to {item}: they have {source_dtype.itemsize} and {item.itemsize} bytes"
+            )
+        return x if source_dtype is item else self._compute(self._line(), "bitcast", (x,), x.shape, item)
 
     def trans(self, x: Handle, perm: Sequence[int] | None = None) -> Handle:
-        """``x`` with its axes in the order ``perm``, or its last two swapped. It copies."""
+        """Return a copy of ``x`` with its axes in the order ``perm``, or with its last two axes swapped."""
         order = permutation(perm, self._own(x).shape)
         axes = order or (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
         return self._compute(self._line(), "trans", (x,), tuple(x.shape[i] for i in axes), x.dtype, Params(perm=order))
 
     def broadcast(self, x: Handle, shape: Ints) -> Handle:
-        """``x`` repeated to ``shape``, by NumPy's rule, as operators do by themselves; ``x`` if it has that shape."""
+        """Return ``x`` repeated to ``shape`` by NumPy's rule, or ``x`` itself if it has that shape.
+
+        Operators broadcast their operands without this call.
+        """
         extent = as_shape(shape)
         if broadcast(self._own(x).shape, extent) != extent:
             raise kernel_error(f"shape {x.shape} does not broadcast to {extent}")
         return x if x.shape == extent else self._compute(self._line(), "broadcast", (x,), extent, x.dtype)
 
     def reshape(self, x: Handle, shape: Ints) -> Handle:
-        """``x`` with its elements, row by row, in another shape; one axis may be -1. A view: no command, no time."""
+        """Return a view of ``x`` in another shape, in row-major order; one axis may be -1.
+
+        A view needs no command and no time.
+        """
         self._runner.check()
         extent = resolve_shape(shape, self._own(x).shape)
         return x if extent == x.shape else View(x, extent)
 
     def part(self, x: Handle, index: int) -> Handle:
-        """``x[index]``, an element of its first axis, which is counted from 0: a view, no command, no time."""
+        """Return ``x[index]``, an element of the first axis, as a view: no command, no time.
+
+        ``index`` counts from 0.
+        """
         self._runner.check()
         shape = self._own(x).shape
         if not shape or not 0 <= index < shape[0]:
-            raise kernel_error(f"part {index} of a tensor of shape {shape}: its first axis has so many parts")
+            raise kernel_error(f"part {index} of a tensor of shape {shape}: the index must be inside the first axis")
         return View(x, shape[1:], index * prod(shape[1:]) * x.dtype.itemsize)
 
     def expand_dims(self, x: Handle, axis: int) -> Handle:
-        """``x`` with another axis of 1 element, which is to be ``axis``: a view, which operators then broadcast."""
+        """Return a view of ``x`` with a new axis of extent 1 at position ``axis``, which operators then broadcast."""
         shape = self._own(x).shape
         at = axis_of(axis, (*shape, 1))
         return self.reshape(x, (*shape[:at], 1, *shape[at:]))
@@ -300,10 +329,10 @@ class MathCalls(ElementwiseCalls):
     def _reduce(self, name: str, x: Handle, axis: int | None, keepdims: bool) -> Handle:
         shape = self._own(x).shape
         along = None if axis is None else axis_of(axis, shape)
-        gone = range(len(shape)) if along is None else (along,)
+        reduced = range(len(shape)) if along is None else (along,)
         if keepdims:
-            rest = tuple(1 if i in gone else n for i, n in enumerate(shape))
+            extents = tuple(1 if i in reduced else n for i, n in enumerate(shape))
         else:
-            rest = tuple(n for i, n in enumerate(shape) if i not in gone)
+            extents = tuple(n for i, n in enumerate(shape) if i not in reduced)
         item = OPERATORS[name].makes or x.dtype
-        return self._compute(self._line(), name, (x,), rest, item, _along(along))
+        return self._compute(self._line(), name, (x,), extents, item, _along(along))

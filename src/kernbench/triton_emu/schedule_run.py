@@ -1,4 +1,4 @@
-"""A schedule as a PE runs it: it makes the commands that ``tl`` calls would make, with no kernel in between."""
+"""Runs of schedules on a PE: the commands that ``tl`` calls would issue, without a kernel."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _RECEIVES = ("await", "receive")
 
 
 class ScheduleRun:
-    """``kernel(*args)`` on the PE ``site``, as a ``ProgramRun``.
+    """A ``ProgramRun`` of ``kernel(*args)`` on the PE ``site``.
 
-    A step has been issued when the PE comes for the next one: then what nobody uses any more is let go. Between two
-    requests only ``_values`` and the commands under way hold arrays, so that each goes at the step that says so.
+    A step has been issued when the PE asks for the next one; values without further use are then dropped. Between two
+    requests only ``_values`` and the commands in flight hold arrays, so each array is freed at the step that drops it.
     """
 
     __slots__ = ("_args", "_kernel", "_maker", "_op", "_ops", "_places", "_requests", "_values", "resume", "under_way")
@@ -45,20 +45,20 @@ class ScheduleRun:
         self._maker = CommandMaker(site, scratch)
         self.under_way = self._maker.under_way
         self._ops: Sequence[Op] = ()
-        self._op: Op | None = None  # asked for last
-        self._places: list[Any] = []  # where its accesses begin
+        self._op: Op | None = None  # the last request
+        self._places: list[Any] = []  # the first addresses of its accesses
         self._values: dict[int, Allocation] = {}
         self._requests = self._play()
         self.resume: Callable[[Any], KernelRequest | None] = self._requests.send
 
     def throw(self, error: Exception) -> KernelRequest | None:
-        """Fail the step that was asked for last."""
+        """Fail the step of the last request."""
         if self._op is not None:
             error.add_note(self.place(self._op.line))
         raise error
 
     def completed(self, serial: int) -> None:
-        """Let go of what the command ``serial`` uses: it is done."""
+        """Release the handles of the command ``serial``, which is complete."""
         self.under_way.pop(serial, None)
 
     def only_read_by(self, reader: int, serial: int) -> bool:
@@ -66,30 +66,30 @@ class ScheduleRun:
         return False
 
     def place(self, line: int) -> str:
-        """Return what errors call a step."""
+        """Return the text for a step in errors."""
         text = next((f" ({text_of_step(op)})" for op in self._ops if op.line == line), "")
         return f"step {line} of {self._kernel.name}{text}"
 
     def close(self) -> None:
-        """End the schedule: memory goes back, what commands use when they are done."""
+        """End the schedule and free its memory; commands in flight free theirs at their end."""
         self._requests.close()
         self.resume = _resume_ended
         self._ops, self._op = (), None
         self._values.clear()
 
     def _play(self) -> Generator[KernelRequest | None, Any, None]:
-        """Yield the requests, each of which gives its answer, and None when there are no more."""
+        """Yield the requests; each yield returns the answer. Yield None after the last request."""
         kernel, maker, values = self._kernel, self._maker, self._values
         pointers = [x.va if isinstance(x, TensorArg) else x for x in self._args[: kernel.tensors]]
-        rest = self._args[kernel.tensors :]
-        self._ops, self._places = kernel.ops_from(pointers, rest, maker.site.ids, maker.site.counts)
-        elsewhere = False  # whether messages have come to HBM or SRAM
+        further = self._args[kernel.tensors :]
+        self._ops, self._places = kernel.ops_from(pointers, further, maker.site.ids, maker.site.counts)
+        elsewhere = False  # whether messages have arrived in HBM or SRAM
         for op in self._ops:
             self._op = op
-            does, line, to, _, what, shape, dtype, nbytes, _, _, drops = op
+            does, line, to, _, label, shape, dtype, nbytes, _, _, drops = op
             try:
                 if does in _RECEIVES:
-                    request: Any = Receive(what, nbytes, line) if does == "await" else self._post(op)
+                    request: Any = Receive(label, nbytes, line) if does == "await" else self._post(op)
                     slot = yield request
                     elsewhere |= slot.space != "tcm"
                     values[to] = Allocation(slot.array_of(nbytes, shape, dtype), slot)
@@ -97,9 +97,9 @@ class ScheduleRun:
                         maker.enter(request, (), values[to])
                 else:
                     if elsewhere:
-                        yield from self._bring_in(op)
+                        yield from self._stage_in(op)
                     if to < 0:
-                        yield self._give_out(op)
+                        yield self._output(op)
                     else:
                         while (block := maker.result((does,), shape, dtype, nbytes)) is None:
                             yield AwaitSpace(nbytes, line)
@@ -115,20 +115,20 @@ class ScheduleRun:
 
     def _post(self, op: Op) -> Command:
         serial, after = self._maker.order(())
-        return Command(RECEIVE, op.what, serial, op.line, after, (op.nbytes,))
+        return Command(RECEIVE, op.label, serial, op.line, after, (op.nbytes,))
 
-    def _bring_in(self, op: Op) -> Generator[KernelRequest, Any, None]:
-        """Have messages that lie in HBM or SRAM read into scratch."""
+    def _stage_in(self, op: Op) -> Generator[KernelRequest, Any, None]:
+        """Have messages in HBM or SRAM read into scratch."""
         maker, values = self._maker, self._values
         for value in op.reads:
             message = values[value].array
             if message.space != "tcm":
                 while (block := maker.result((op.does,), message.shape, message.dtype, message.nbytes)) is None:
                     yield AwaitSpace(message.nbytes, op.line)
-                yield maker.bring_in(values[value], block, op.line)
+                yield maker.stage_in(values[value], block, op.line)
 
-    def _give_out(self, op: Op) -> Command:
-        """Store, or send, a value."""
+    def _output(self, op: Op) -> Command:
+        """Store or send a value."""
         source = self._values[op.reads[0]]
         serial, after = self._maker.order((source,))
         if op.does == "store":
@@ -136,12 +136,12 @@ class ScheduleRun:
             target = MemoryRef(self._places[op.at], array.shape, array.dtype)
             command = Command(STORE, "store", serial, op.line, after, (array,), target)
         else:
-            command = Command(SEND, op.what, serial, op.line, after, (source.array,))
+            command = Command(SEND, op.label, serial, op.line, after, (source.array,))
         self._maker.enter(command, (source,))
         return command
 
     def _make(self, op: Op, block: Block) -> Command:
-        """Load, or compute, a value into ``block``."""
+        """Load or compute a value into ``block``."""
         values = self._values
         reads: tuple[Allocation, ...] = ()
         if op.does == "load":
@@ -164,4 +164,4 @@ class ScheduleRun:
 
 
 def _resume_ended(_: object = None) -> None:
-    """Answer a schedule that has been closed."""
+    """Return None: a closed schedule has no requests."""

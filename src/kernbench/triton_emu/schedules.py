@@ -1,4 +1,4 @@
-"""Kernels that are schedules: the steps of a PE, and their numbers, made once for each run."""
+"""Scheduled kernels: the steps of a PE, and their commands, computed once for each run."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from kernbench.messages.steps import ChunkSource, Step
 
 
 class Op(NamedTuple):
-    """One command of a schedule: step number ``line`` of it, or a part of that.
+    """One command of a schedule: step number ``line``, or a part of the step.
 
-    ``to``: the number of the value that it makes, ``reads``: of those it uses, ``drops``: of those nobody uses after.
-    ``what``: the direction, the operator, or the tensor; ``at``: which of the PE's accesses a load or a store is;
-    ``number``: a third operand.
+    ``to`` is the number of the produced value, ``reads`` those of the operands, and ``drops`` those of values without
+    further use. ``label`` is the direction, the operator, or the tensor. ``at`` is the index of a load or store in the
+    PE's accesses. ``number`` is a further scalar operand.
     """
 
     does: str
     line: int
     to: int
     reads: tuple[int, ...]
-    what: Any
+    label: Any
     shape: tuple[int, ...]
     dtype: DType
     nbytes: int
@@ -38,12 +38,15 @@ class Op(NamedTuple):
 
 
 Over: TypeAlias = Literal["ranks", "cubes", "sips"]
-"""Who has data where no table says so: every PE; PE 0 of every cube; PE 0 of cube 0"""
+"""The PEs that have data without a table of shards: every PE; PE 0 of every cube; PE 0 of cube 0"""
 _PLACE = ("rank", "cube", "pe")
 
 
 class ShardPart(NamedTuple):
-    """The share of a PE in the tensors: ``n_elem`` elements at ``bases``, in bytes; blocks are ``stride`` apart."""
+    """The share of a PE in the tensors: ``n_elem`` elements at byte offsets ``bases``.
+
+    Blocks are ``stride`` elements apart.
+    """
 
     bases: tuple[int, ...]
     n_elem: int
@@ -51,7 +54,7 @@ class ShardPart(NamedTuple):
 
 
 class PlayerId(NamedTuple):
-    """The player of a schedule: the rank, the PE, and the number ``local`` of that PE in its SIP."""
+    """The place of a PE in a schedule: rank, cube and PE, and the number ``local`` of that PE in its SIP."""
 
     rank: int
     cube: int
@@ -63,12 +66,12 @@ _ANYWHERE = PlayerId(0, 0, 0, 0)
 
 
 class ScheduledKernel:
-    """``schedule(*, rank, world_size, n_elem, …)`` as ``kernel(*pointers, *args, tl)`` of so many ``tensors``.
+    """``schedule(*, rank, world_size, n_elem, …)`` as a ``kernel(*pointers, *args, tl)`` of ``tensors`` tensors.
 
-    The schedule is given those of its parameters that ``args`` knew, all of it when it takes ``**config``, and ``cube``
-    and ``pe`` if it asks for them. A launch has it played without Python in between; called with a ``tl``, it does the
-    same call by call. ``keys``: what its configuration may say.
-    ``alike``: the steps depend on what the schedule is given, but not on the rank, and are made once for all.
+    The schedule receives the values of ``args`` for its parameters, or all of them if it has ``**config``. It receives
+    ``cube`` and ``pe`` if it has these parameters. A launch plays the schedule without Python in between; a call with a
+    ``tl`` plays it call by call. ``keys`` are the keys of its configuration. ``alike`` says that the steps do not
+    depend on the rank, so that they are computed once for all ranks.
     """
 
     def __init__(
@@ -82,64 +85,70 @@ class ScheduledKernel:
         self._over = over
         self._alike = alike
         parameters = inspect.signature(schedule).parameters.values()
-        self._takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters)
-        self._wanted = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
-        own = {each.name: each.default for each in parameters if each.name in self._wanted and each.name not in _PLACE}
-        known = {"n_elem": 0, "world_size": 1, "dtype": "f32", "ranks_are_sips": over != "ranks", "shards": None}
-        self._defaults = known | {
-            name: default for name, default in own.items() if default is not inspect.Parameter.empty
+        self._takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        self._wanted = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        configurable = {
+            parameter.name: parameter.default
+            for parameter in parameters
+            if parameter.name in self._wanted and parameter.name not in _PLACE
         }
-        self._names = tuple(dict.fromkeys([*known, *own]))
-        self.keys = tuple(own)
+        built_in = {"n_elem": 0, "world_size": 1, "dtype": "f32", "ranks_are_sips": over != "ranks", "shards": None}
+        self._defaults = built_in | {
+            name: default for name, default in configurable.items() if default is not inspect.Parameter.empty
+        }
+        self._names = tuple(dict.fromkeys([*built_in, *configurable]))
+        self.keys = tuple(configurable)
 
     def args(self, *, n_elem: int, world_size: int, **config: Any) -> tuple[Any, ...]:
-        """Return the arguments of the kernel behind its pointers; of f32 unless ``config`` has a ``dtype``.
+        """Return the arguments of the kernel after its pointers; ``dtype`` defaults to f32.
 
-        InputError for what the schedule refuses or lacks.
+        Raises InputError for missing arguments and for those that the schedule rejects.
         """
-        given = self._defaults | config | {"n_elem": n_elem, "world_size": world_size}
-        missing = [name for name in self._names if name not in given]
+        arguments = self._defaults | config | {"n_elem": n_elem, "world_size": world_size}
+        missing = [name for name in self._names if name not in arguments]
         if missing:
-            raise InputError(f"the schedule {self.schedule.__qualname__} has to be given {', '.join(missing)}")
-        given["dtype"] = element_type(given["dtype"]).name
-        values = {name: given.pop(name) for name in self._names}
-        rest = given if self._takes_all else {}
-        # What is wrong with the configuration is to come out here.
+            raise InputError(f"the schedule {self.schedule.__qualname__} needs {', '.join(missing)}")
+        arguments["dtype"] = element_type(arguments["dtype"]).name
+        values = {name: arguments.pop(name) for name in self._names}
+        further = arguments if self._takes_all else {}
+        # A first run of the schedule raises the errors of the configuration here.
         self.steps(
-            values | rest, PlayerId(config.get("sip_rank", 0), 0, 0, 0), ShardPart((0,) * self.tensors, n_elem, n_elem)
+            values | further,
+            PlayerId(config.get("sip_rank", 0), 0, 0, 0),
+            ShardPart((0,) * self.tensors, n_elem, n_elem),
         )
-        return (*values.values(), tuple(rest), *rest.values())
+        return (*values.values(), tuple(further), *further.values())
 
     def kernel_args(self, *, n_elem: int, world_size: int, dtype: object = "f16", **config: Any) -> tuple[Any, ...]:
-        """``args`` for programs that launch a shipped kernel by hand: of f16 unless they say otherwise."""
+        """Return ``args`` for programs that launch a shipped kernel themselves; ``dtype`` defaults to f16."""
         return self.args(n_elem=n_elem, world_size=world_size, dtype=dtype, **config)
 
     def steps(self, values: Mapping[str, Any], place: PlayerId, share: ShardPart) -> Sequence[Step]:
         """Return the steps of a PE for its ``share``."""
-        given = dict(values) | {"n_elem": share.n_elem, "stride": share.stride}
-        given |= {"rank": place.rank, "cube": place.cube, "pe": place.pe}
+        arguments = dict(values) | {"n_elem": share.n_elem, "stride": share.stride}
+        arguments |= {"rank": place.rank, "cube": place.cube, "pe": place.pe}
         if self._takes_all:
-            return self.schedule(**given)
-        return self.schedule(**{name: given[name] for name in self._wanted if name in given})
+            return self.schedule(**arguments)
+        return self.schedule(**{name: arguments[name] for name in self._wanted if name in arguments})
 
     def bind_args(self, args: Sequence[Any]) -> dict[str, Any]:
-        """Return the ``args`` of a launch, by name."""
-        own = len(self._names)
-        names = (*self._names, *args[own])  # then those that only this launch has
-        return dict(zip(names, (*args[:own], *args[own + 1 :]), strict=True))
+        """Return the ``args`` of a launch by name."""
+        n_names = len(self._names)
+        names = (*self._names, *args[n_names])  # then the further names of this launch
+        return dict(zip(names, (*args[:n_names], *args[n_names + 1 :]), strict=True))
 
     def place(self, values: Mapping[str, Any], ids: tuple[int, int, int], counts: tuple[int, int, int]) -> PlayerId:
-        """Return the player that PE ``ids`` (PE, cube, SIP) is among ``counts``."""
+        """Return the place of PE ``ids`` (PE, cube, SIP) among ``counts`` participants."""
         pe, cube, sip = ids
         local = cube * counts[0] + pe
         rank = sip if values["ranks_are_sips"] else sip * counts[0] * counts[1] + local
         return PlayerId(rank, cube, pe, local)
 
     def shares(self, values: Mapping[str, Any], place: PlayerId) -> Iterator[ShardPart]:
-        """Yield the shares of a PE: its lines of ``shards``, else as ``Over`` says.
+        """Yield the shares of a PE: its lines of ``shards``, or the default of ``Over``.
 
-        A line has cube, PE, offset in bytes and elements; with two tensors also the offset in the second, and the
-        bytes from block to block.
+        A line has cube, PE, offset in bytes and number of elements. With two tensors it also has the offset in the
+        second tensor, and the bytes from block to block.
         """
         table, n_elem = values["shards"], values["n_elem"]
         item = element_type(values["dtype"]).itemsize
@@ -149,8 +158,8 @@ class ScheduledKernel:
             if line[:2] == (place.cube, place.pe):
                 yield ShardPart((line[2], *line[4:5]), line[3], line[5] // item if self.tensors > 1 else line[3])
         if table is None:
-            mine = {"ranks": place.local, "cubes": place.cube if place.pe == 0 else None}
-            number = mine.get(self._over, None if place.cube or place.pe else 0)
+            numbers = {"ranks": place.local, "cubes": place.cube if place.pe == 0 else None}
+            number = numbers.get(self._over, None if place.cube or place.pe else 0)
             if number is not None:
                 yield ShardPart((number * n_elem * item,) * self.tensors, n_elem, n_elem)
 
@@ -161,64 +170,69 @@ class ScheduledKernel:
     def ops_from(
         self, pointers: Sequence[Any], args: Sequence[Any], ids: tuple[int, int, int], counts: tuple[int, int, int]
     ) -> tuple[list[Op], list[Any]]:
-        """Return all commands of a PE, and where in the tensors at ``pointers`` they access: None where nowhere."""
+        """Return all commands of a PE and the addresses of their accesses.
+
+        The addresses are relative to ``pointers``; None stands for accesses without a pointer.
+        """
         values = self.bind_args(args)
         place = self.place(values, ids, counts)
         shares = tuple(self.shares(values, place))
         if not shares:
             return [], []
         origin = shares[0].bases
-        shares = tuple([each._replace(bases=tuple(map(sub, each.bases, origin))) for each in shares])
+        shares = tuple([share._replace(bases=tuple(map(sub, share.bases, origin))) for share in shares])
         try:
-            found, accesses = _ops_at(self, tuple(args), _ANYWHERE if self._alike else place, shares)
+            ops, accesses = _ops_at(self, tuple(args), _ANYWHERE if self._alike else place, shares)
         except InputError as error:
             raise InputError(f"rank {place.rank}, {error}") from None
         starts = [at if at is None else at + base for at, base in zip(pointers, origin, strict=True)]
-        return found, [None if (start := starts[tensor]) is None else start + offset for tensor, offset in accesses]
+        return ops, [None if (start := starts[tensor]) is None else start + offset for tensor, offset in accesses]
 
     def __call__(self, *args: Any, tl: Any) -> None:
         """Play the schedule call by call."""
-        pointers, rest = args[: self.tensors], args[self.tensors :]
+        pointers, further = args[: self.tensors], args[self.tensors :]
         ids = tl.program_id(0), tl.program_id(1), tl.program_id(2)
         counts = tl.num_programs(0), tl.num_programs(1), tl.num_programs(2)
-        ops, places = self.ops_from(pointers, rest, ids, counts)
-        held: dict[int, Any] = {}
+        ops, places = self.ops_from(pointers, further, ids, counts)
+        values: dict[int, Any] = {}
         for op in ops:
-            _play(op, places, held, tl)
+            _play(op, places, values, tl)
             for value in op.drops:
-                del held[value]
+                del values[value]
 
 
-def _play(op: Op, places: Sequence[Any], held: dict[int, Any], tl: Any) -> None:
+def _play(op: Op, places: Sequence[Any], values: dict[int, Any], tl: Any) -> None:
     match op.does:
         case "load":
-            held[op.to] = tl.load(places[op.at], op.shape, op.dtype)
+            values[op.to] = tl.load(places[op.at], op.shape, op.dtype)
         case "store":
-            tl.store(places[op.at], held[op.reads[0]])
+            tl.store(places[op.at], values[op.reads[0]])
         case "send":
-            tl.send(op.what, held[op.reads[0]])
+            tl.send(op.label, values[op.reads[0]])
         case "receive":
-            held[op.to] = tl.recv_async(op.what, op.shape, op.dtype)
+            values[op.to] = tl.recv_async(op.label, op.shape, op.dtype)
         case "await":
-            held[op.to] = tl.recv(op.what, op.shape, op.dtype)
+            values[op.to] = tl.recv(op.label, op.shape, op.dtype)
         case "zeros":
-            held[op.to] = tl.zeros(op.shape, op.dtype)
+            values[op.to] = tl.zeros(op.shape, op.dtype)
         case "cast":
-            held[op.to] = tl.cast(held[op.reads[0]], op.dtype)
+            values[op.to] = tl.cast(values[op.reads[0]], op.dtype)
         case "copy":
-            held[op.to] = tl.copy(held[op.reads[0]])
+            values[op.to] = tl.copy(values[op.reads[0]])
         case "div":
-            held[op.to] = held[op.reads[0]] / op.number
+            values[op.to] = values[op.reads[0]] / op.number
         case name:
-            held[op.to] = tl.elementwise(name, *(held[i] for i in op.reads))
+            values[op.to] = tl.elementwise(name, *(values[i] for i in op.reads))
 
 
 @lru_cache(maxsize=8)
 def _ops_at(
     kernel: ScheduledKernel, args: tuple[Any, ...], place: PlayerId, shares: tuple[ShardPart, ...]
 ) -> tuple[list[Op], list[tuple[int, int]]]:
-    """Return the commands at ``place`` for ``shares``, and their accesses: in which tensor, and how far behind
-    where the first share begins in it."""
+    """Return the commands at ``place`` for ``shares``, and their accesses.
+
+    An access is (tensor, bytes from the beginning of the first share).
+    """
     values = kernel.bind_args(args)
     item = element_type(values["dtype"]).itemsize
     alike: list[_Alike] = []
@@ -232,7 +246,7 @@ def _ops_at(
 
 
 class _Alike:
-    """``steps``, equal to others that differ only in where their chunks begin: these make the same commands."""
+    """``steps`` that compare equal to others with the same commands: only the beginnings of their chunks may differ."""
 
     __slots__ = ("_key", "steps")
 
@@ -249,29 +263,29 @@ class _Alike:
 
 @lru_cache(maxsize=8)
 def _ops_of(shares: tuple[_Alike, ...], dtype: str) -> list[Op]:
-    """Return the commands for the steps of ``shares``. PEs whose steps are alike share them."""
-    found = _Ops(element_type(dtype))
-    for each in shares:
-        found.add(each.steps)
-    return found.finish()
+    """Return the commands for the steps of ``shares``, shared by PEs with alike steps."""
+    ops = _Ops(element_type(dtype))
+    for share in shares:
+        ops.add(share.steps)
+    return ops.finish()
 
 
 _OPERATORS = {"sum": "add", "avg": "add", "max": "maximum", "min": "minimum"}
 
 
 class _Ops:
-    """Gathers the commands of steps: every array that a step writes is a value of its own, by number."""
+    """Collector of the commands of steps; each array that a step writes is a new value with a number."""
 
     def __init__(self, dtype: DType) -> None:
         self._dtype = dtype
-        self._ops: list[tuple[Any, ...]] = []  # what an Op has, but for its drops
-        self._last: list[int] = []  # by value: the command that uses it last, or makes it
+        self._ops: list[tuple[Any, ...]] = []  # the fields of an Op without drops
+        self._last: list[int] = []  # by value: the last command that uses or produces it
         self._counts: list[int] = []
         self._named: dict[Hashable, int] = {}
         self._accesses = 0
 
     def add(self, steps: Sequence[Step]) -> None:
-        """Behind all others, those of ``steps``."""
+        """Append the commands of ``steps``."""
         self._named = {}
         for line, step in enumerate(steps, 1):
             does, chunk = step.does, step.chunk
@@ -300,31 +314,31 @@ class _Ops:
                 raise InputError(f"step {line} ({describe(step)}): {error}") from None
 
     def finish(self) -> list[Op]:
-        """Return all commands, each with the values that nobody uses after it."""
+        """Return all commands, each with the values that have no further use."""
         drops: list[list[int]] = [[] for _ in self._ops]
         for value, at in enumerate(self._last):
             drops[at].append(value)
-        return [tuple.__new__(Op, (*op, tuple(gone))) for op, gone in zip(self._ops, drops, strict=True)]
+        return [tuple.__new__(Op, (*op, tuple(dropped))) for op, dropped in zip(self._ops, drops, strict=True)]
 
     def _value(self, source: ChunkSource) -> int:
-        found = self._named.get(source)
-        if found is None:
-            what = f"no message of {source} has been received" if isinstance(source, str) else f"buffer {source} is"
-            raise InputError(what if isinstance(source, str) else f"{what} used before it is written")
-        return found
+        value = self._named.get(source)
+        if value is None:
+            problem = f"no message of {source} has been received" if isinstance(source, str) else f"buffer {source} is"
+            raise InputError(problem if isinstance(source, str) else f"{problem} used before it is written")
+        return value
 
     def _store(self, source: ChunkSource, count: int) -> int:
         value = self._value(source)
         if self._counts[value] != count:
-            raise InputError(f"the chunk has {count} elements, what is stored {self._counts[value]}")
+            raise InputError(f"the chunk has {count} elements, the stored value {self._counts[value]}")
         return value
 
-    def _take(self, does: str, line: int, value: int, what: Any, at: int = 0) -> None:
-        """Add a command that takes ``value``, which is of the kernel's type, and makes nothing."""
+    def _take(self, does: str, line: int, value: int, label: Any, at: int = 0) -> None:
+        """Append a command that uses ``value`` in the kernel's type and produces nothing."""
         count = self._counts[value]
         self._last[value] = len(self._ops)
         nbytes = count * self._dtype.itemsize
-        self._ops.append((does, line, -1, (value,), what, (count,), self._dtype, nbytes, at, None))
+        self._ops.append((does, line, -1, (value,), label, (count,), self._dtype, nbytes, at, None))
 
     def _reduce(self, step: Step, line: int) -> int:
         a, b = self._value(step.what), self._value(step.other)
@@ -333,17 +347,17 @@ class _Ops:
         return self._make(_OPERATORS[step.op], line, (a, b), self._counts[a])
 
     def _scale(self, value: int, contributions: int, line: int) -> int:
-        """Divide by the number of contributions, in a wider type that can hold that number."""
+        """Divide by the number of contributions, in a wider type that can represent that number."""
         if contributions == 1:
             return value
-        own, wide = self._dtype, F32 if self._dtype.is_float else I32
-        value = self._cast(value, own, wide, line)
+        narrow, wide = self._dtype, F32 if self._dtype.is_float else I32
+        value = self._cast(value, narrow, wide, line)
         number = float(contributions) if wide is F32 else contributions
         value = self._make("div", line, (value,), self._counts[value], number=number, dtype=wide)
-        return self._cast(value, wide, own, line)
+        return self._cast(value, wide, narrow, line)
 
-    def _cast(self, value: int, own: DType, to: DType, line: int) -> int:
-        return value if own is to else self._make("cast", line, (value,), self._counts[value], dtype=to)
+    def _cast(self, value: int, source: DType, target: DType, line: int) -> int:
+        return value if source is target else self._make("cast", line, (value,), self._counts[value], dtype=target)
 
     def _make(
         self,
@@ -351,7 +365,7 @@ class _Ops:
         line: int,
         reads: tuple[int, ...],
         count: int,
-        what: Any = None,
+        label: Any = None,
         at: int = 0,
         number: float | None = None,
         dtype: DType | None = None,
@@ -362,12 +376,12 @@ class _Ops:
         for value in reads:
             self._last[value] = here
         kind = dtype or self._dtype
-        self._ops.append((does, line, to, reads, what, (count,), kind, count * kind.itemsize, at, number))
+        self._ops.append((does, line, to, reads, label, (count,), kind, count * kind.itemsize, at, number))
         return to
 
 
 def describe(step: Step) -> str:
-    """Describe a step in words, such as ``send E``."""
+    """Return the text of a step, such as ``send E``."""
     return f"{step.does} {step.to}" if isinstance(step.to, str) else step.does
 
 
@@ -376,11 +390,11 @@ _MOVES = ("load", "store", "send", "receive", "await", "copy")
 
 
 def text_of_step(op: Op) -> str:
-    """Describe the step of a command, such as ``send E, 64 f16``; ``op``: the first one of the step."""
+    """Return the text of a step, such as ``send E, 64 f16``, from its first command ``op``."""
     return f"{_say(op)}, {op.shape[0]} {op.dtype}"
 
 
 def _say(op: Op) -> str:
     if op.does in _MOVES:
-        return f"{op.does} {op.what}" if isinstance(op.what, str) else op.does
+        return f"{op.does} {op.label}" if isinstance(op.label, str) else op.does
     return _WORDS.get(op.does, f"reduce ({op.does})")

@@ -1,4 +1,4 @@
-"""Places of a kernel: the PE it runs on, and the line of the user's source that made a call."""
+"""Places of a kernel: its PE, and the line of the user's source that made a call."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from kernbench.triton_emu.tile_plans import BlockLimits
 
 @value(kw_only=True)
 class KernelSite:
-    """The PE that runs a kernel, how many PEs, cubes and SIPs take part, and which kernel it is.
+    """The PE that runs a kernel, the numbers of participating PEs, cubes and SIPs, and the kernel.
 
-    ``file`` is the kernel's source file (``program_file(kernel)``); ``dot_dtypes`` are the operand types that
-    the machine's GEMM unit has a rate for; ``tcm``: the physical addresses of its own TCM, None: any will do.
-    ``blocks``: of products that go by blocks, None: no bounds.
+    ``file`` is the source file of the kernel (``program_file(kernel)``). ``dot_dtypes`` are the operand types that the
+    machine's GEMM unit has a rate for. ``tcm`` is the physical addresses of the PE's TCM; None allows any address.
+    ``blocks`` are the limits of products by blocks; None means no limits.
     """
 
     sip: int
@@ -43,12 +43,12 @@ class KernelSite:
 
     @property
     def ids(self) -> tuple[int, int, int]:
-        """PE in its cube, cube in its SIP, SIP: the axes of ``program_id``."""
+        """The PE in its cube, the cube in its SIP, and the SIP: the axes of ``program_id``."""
         return self.pe, self.cube, self.sip
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """The numbers of PEs, cubes and SIPs that take part: the axes of ``num_programs``."""
+        """The numbers of participating PEs, cubes and SIPs: the axes of ``num_programs``."""
         return self.num_pes, self.num_cubes, self.num_sips
 
     def __str__(self) -> str:
@@ -56,12 +56,12 @@ class KernelSite:
 
 
 PROGRAM_FILE: ContextVar[str | None] = ContextVar("kernbench_program_file", default=None)
-"""In a kernel of a front end: the source file of the user's program. A kernel has a context of its own."""
+"""The source file of the user's program in a kernel of a front end; each kernel has its own context."""
 
 
 @value
 class Source:
-    """A place in a source file; line 0 when there is none."""
+    """A place in a source file; line 0 means no line."""
 
     file: str
     line: int
@@ -74,12 +74,12 @@ def _here() -> str:
     return os.path.dirname(_here.__code__.co_filename) + os.sep
 
 
-# As the interpreter spells it in frames, which is not always how __file__ does.
+# The spelling of frames, which can differ from __file__.
 _PACKAGE = _here()
 
 
 def kernel_source(function: Callable[..., object]) -> Source:
-    """Return the place in the source of ``function``, beneath decorators and partial application."""
+    """Return the place in the source of ``function``, without decorators and partial application."""
     function = inspect.unwrap(function)
     while isinstance(function, partial):
         function = inspect.unwrap(function.func)
@@ -93,12 +93,12 @@ def kernel_source(function: Callable[..., object]) -> Source:
 
 
 def program_file(kernel: KernelRef) -> str:
-    """Return the source file whose lines are those of ``kernel``."""
+    """Return the source file that the lines of ``kernel`` refer to."""
     return kernel.file or kernel_source(kernel.function).file
 
 
 def call_line(file: str, frame: FrameType | None) -> int:
-    """Return the line of ``file``, the kernel's, that led to ``frame``; else of whatever called into this package."""
+    """Return the line of the kernel's ``file`` that led to ``frame``, or else of the last call into this package."""
     while frame is not None and frame.f_code.co_filename != file:
         frame = frame.f_back
     frame = frame or _user_frame()
@@ -106,12 +106,12 @@ def call_line(file: str, frame: FrameType | None) -> int:
 
 
 def kernel_error(message: str) -> KernelError:
-    """Make a KernelError that begins with the file and line of the kernel's call into this package."""
+    """Return a KernelError that begins with the file and line of the kernel's call into this package."""
     return KernelError(f"{call_place()}: {message}")
 
 
 def call_place() -> Source:
-    """File and line of the innermost call into this package; of a front end, of the program that it runs."""
+    """Return the place of the innermost call into this package; for a front end, of the program that it runs."""
     frame = _user_frame()
     file = PROGRAM_FILE.get()
     inner = None if file is None else frame
@@ -122,15 +122,15 @@ def call_place() -> Source:
 
 
 def traceback_of_kernel(trace: TracebackType | None, file: str | None = None) -> TracebackType | None:
-    """``trace`` from the kernel's own first frame to its last: what this package adds at both ends is cut off.
+    """Return ``trace`` without the frames of this package before and after the kernel's frames.
 
-    ``file``: that of the program that a front end runs: from its first frame to its last, if it has one.
+    With ``file``, the program of a front end, the result runs from the first to the last frame of that file, if any.
     """
     if file is not None:
-        own = [each for each in _links(trace) if each.tb_frame.f_code.co_filename == file]
-        if own:
-            own[-1].tb_next = None
-            return own[0]
+        links = [link for link in _links(trace) if link.tb_frame.f_code.co_filename == file]
+        if links:
+            links[-1].tb_next = None
+            return links[0]
     while trace is not None and _is_ours(trace.tb_frame):
         trace = trace.tb_next
     last = trace
@@ -148,7 +148,7 @@ def _links(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _user_frame() -> FrameType | None:
-    # The caller's: a frame that holds itself would live until the garbage collector finds it.
+    # The frame of the caller: a frame that refers to itself would live until the next garbage collection.
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
@@ -160,7 +160,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 class ProgramText:
-    """The program of ``launch``. ``schedule``: its name, if it is one; ``file``: where it is written."""
+    """The program of ``launch``: ``file`` is its source, ``schedule`` its name if it is a schedule."""
 
     def __init__(self, launch: KernelLaunchMsg) -> None:
         function = launch.kernel.function
@@ -172,22 +172,22 @@ class ProgramText:
         self._steps: dict[PeCoord, Mapping[int, Op]] = {}
 
     def says(self, line: int, pes: Iterable[PeCoord]) -> str:
-        """Return the source of a line; of a schedule, the step of that number on each of ``pes``."""
+        """Return the source of a line, or for a schedule the text of that step on each of ``pes``."""
         if self.schedule is None:
             return linecache.getline(self.file, line).strip()
         return " | ".join(dict.fromkeys(text_of_step(op) for pe in pes if (op := self._steps_of(pe).get(line))))
 
     def step(self, line: int, pe: PeCoord) -> str:
-        """Name a step of a schedule, as errors do."""
+        """Return the text of a step of a schedule for errors."""
         says = self.says(line, (pe,))
         return f"step {line} ({says})" if says else f"step {line}"
 
     def _steps_of(self, pe: PeCoord) -> Mapping[int, Op]:
-        found = self._steps.get(pe)
-        if found is None:
+        steps = self._steps.get(pe)
+        if steps is None:
             kernel, launch = self._launch.kernel.function, self._launch
             assert isinstance(kernel, ScheduledKernel)
             args = (*launch.args, *dict(launch.kwargs).values())[kernel.tensors :]
             ops = kernel.ops(args, pe[::-1], launch.counts)
-            found = self._steps[pe] = {op.line: op for op in reversed(ops)}  # the first of each step
-        return found
+            steps = self._steps[pe] = {op.line: op for op in reversed(ops)}  # the first of each step
+        return steps

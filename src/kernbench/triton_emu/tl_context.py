@@ -1,7 +1,7 @@
-"""``tl``: the language that kernels are written in.
+"""``tl``: the language in which kernels are written.
 
-Calls that move arrays between memory and TCM, use queues, change memory atomically and multiply matrices; the calls of
-the MATH engine are in ``math_calls``, composites in ``composites``.
+This module has the calls that move arrays between memory and TCM, use queues, update memory atomically and multiply
+matrices. ``math_calls`` has the calls of the MATH engine, ``composites`` the composites.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ from kernbench.triton_emu.math_calls import MathCalls
 from kernbench.triton_emu.source import call_place, kernel_error
 
 Runs: TypeAlias = Sequence[Sequence[int | None]]
-"""A scatter-gather list: (address, bytes) of each run; address None: of elements that are masked off."""
+"""A scatter-gather list: (address, bytes) of each contiguous run; address None marks masked elements."""
 
 
 class MemoryCalls(Issuer):
-    """Load and store."""
+    """Load and store: DMA between memory and TCM."""
 
     __slots__ = ()
 
@@ -78,12 +78,21 @@ class MemoryCalls(Issuer):
         valid: Ints | None = None,
         other: Number = 0,
     ) -> Handle:
-        """Read ``shape`` elements by DMA from virtual address ``ptr``, or from a scatter-gather list.
+        """Read an array by DMA into TCM and return its handle, without waiting for the data.
 
-        ``strides``: bytes per axis, row-major without. ``valid``: per axis, how many elements are there; the rest is
-        ``other``. A single number does for one axis. A list says where the elements lie, row by row: (address, bytes)
-        of each contiguous run, address None for elements that are ``other``.
-        KernelError for arguments that do not fit, AllocationError when scratch is full.
+        Commands that use the handle wait for the data.
+
+        - ``ptr``: a virtual address in bytes, or a scatter-gather list: (address, bytes) of each contiguous run, in
+          row-major order of the elements. A run with address None is filled with ``other``.
+        - ``shape``: elements per axis, each at least 1; an int means one axis.
+        - ``dtype``: the element type or its name.
+        - ``strides``: bytes from one element to the next per axis, at least 0; row-major by default.
+        - ``valid``: number of elements per axis that are in memory, at most ``shape``; all by default. Elements outside
+          have the value ``other``.
+        - ``other``: a number that ``dtype`` can represent.
+
+        A list excludes ``strides`` and ``valid``. Raises KernelError for invalid arguments and AllocationError if
+        scratch is full and no command in flight will free memory.
         """
         line = self._line()
         if isinstance(ptr, tuple | list):
@@ -101,19 +110,20 @@ class MemoryCalls(Issuer):
         self, line: int, runs: Runs, extent: Shape, item: DType, no_box: tuple[object, object], other: Number
     ) -> Handle:
         check_no_box(*no_box)
-        found, fill = run_list(runs, extent, item), number_as(other, item)
+        byte_runs, fill = run_list(runs, extent, item), number_as(other, item)
         result = self._result("load", extent, item, line)
         serial, after = self._maker.order(())
-        source = MemoryRef(NOWHERE, extent, item, other=fill, runs=found)
+        source = MemoryRef(NOWHERE, extent, item, other=fill, runs=byte_runs)
         command = Command(LOAD, "load", serial, line, after, (source,), result.array)
         self._issue(command, (), result)
         return result
 
     def store(self, ptr: int | Runs, handle: Handle, strides: Ints | None = None, valid: Ints | None = None) -> None:
-        """Write ``handle`` by DMA to virtual address ``ptr``, or by a scatter-gather list; all as in ``load``.
+        """Write ``handle`` by DMA to virtual address ``ptr``, or by a scatter-gather list, without waiting for the end.
 
-        Elements outside ``valid``, and those whose address is None, are not written. Where runs overlap, the last one
-        stays. KernelError for arguments that do not fit.
+        Arguments are as for ``load``. Elements outside ``valid``, and runs with address None, are not written. If runs
+        overlap, the last run wins. Raises KernelError for invalid arguments, and for a stride of 0 along an axis of
+        several elements.
         """
         line = self._line()
         if isinstance(ptr, tuple | list):
@@ -130,9 +140,9 @@ class MemoryCalls(Issuer):
 
     def _scatter(self, line: int, runs: Runs, source: Handle, no_box: tuple[object, object]) -> None:
         check_no_box(*no_box)
-        found = run_list(runs, source.shape, source.dtype)
+        byte_runs = run_list(runs, source.shape, source.dtype)
         serial, after = self._maker.order((source,))
-        target = MemoryRef(NOWHERE, source.shape, source.dtype, runs=found)
+        target = MemoryRef(NOWHERE, source.shape, source.dtype, runs=byte_runs)
         command = Command(STORE, "store", serial, line, after, (source.array,), target)
         self._issue(command, (source,))
 
@@ -141,7 +151,7 @@ _SPACES = ("tcm", "hbm", "sram")
 
 
 class QueueCalls(MemoryCalls):
-    """Send and receive."""
+    """Send and receive: messages between PEs."""
 
     __slots__ = ()
 
@@ -157,12 +167,14 @@ class QueueCalls(MemoryCalls):
         space: str = "hbm",
         window: int | None = None,
     ) -> None:
-        """Send ``src`` by queue ``dir``; goes on once the receiver has a slot for it.
+        """Send ``src`` to queue ``dir``; block until the receiver has a free slot.
 
-        ``window``, of old kernels, has no effect, and a warning says so.
-        Instead of ``src``: ``src_addr`` in ``space`` (``hbm``: a virtual address; ``tcm``, ``sram``: a physical one)
-        with ``shape`` and ``dtype``, or with ``nbytes``. What lies in memory is read by the DMA first.
-        IpcqInvalidDirection for a queue that the PE does not have, KernelError for what is larger than a slot.
+        ``src`` is a handle, or a ref, which the DMA reads first. ``src_addr`` replaces it: an address in ``space``
+        (``hbm``: virtual; ``tcm``, ``sram``: physical) with ``shape`` and ``dtype``, or with ``nbytes`` bytes.
+        ``window`` is an argument of old kernels: it has no effect, and a warning says so.
+
+        Raises IpcqInvalidDirection for a queue that the PE does not have, and KernelError for a message larger than a
+        slot.
         """
         line = self._line()
         direction = dir if type(dir) is str else _direction(dir)
@@ -176,7 +188,7 @@ class QueueCalls(MemoryCalls):
         serial, after = maker.order((source,))
         command = Command(SEND, direction, serial, line, after, (source.array,))
         maker.enter(command, (source,))
-        hand_over = self._runner.hand_over  # ``_line`` has seen that the kernel runs
+        hand_over = self._runner.hand_over  # ``_line`` has checked that the kernel runs
         hand_over(command)
 
     def _source(
@@ -190,7 +202,7 @@ class QueueCalls(MemoryCalls):
     ) -> Handle:
         """Return the handle that ``send`` sends."""
         if (src is None) is (src_addr is None):
-            raise kernel_error("send takes a handle, a ref, or src_addr= with shape= and dtype=, and one of them only")
+            raise kernel_error("send takes exactly one of a handle, a ref, or src_addr= with shape= and dtype=")
         if src_addr is not None:
             return self._own(self._at_address(src_addr, _space(space), *_extent(nbytes, shape, dtype)))
         if isinstance(src, Ref):
@@ -205,16 +217,23 @@ class QueueCalls(MemoryCalls):
         dst_addr: int | None = None,
         dst_space: str | None = None,
     ) -> Handle:
-        """Wait for the next message of queue ``dir`` (None: of whichever has one, in turn); it has to be that large.
+        """Wait for the next message of queue ``dir`` and return its handle.
 
-        The handle is the slot itself, until it is dropped. With ``dst_space`` or ``dst_addr`` it is a copy: in
-        scratch, at the TCM address, or in memory (``hbm``: a virtual address; ``sram``: a physical one).
+        ``dir`` None takes a message of any queue, round-robin. ``shape`` (elements per axis) and ``dtype`` are required
+        and must have the size of the message in bytes.
+
+        The handle is the queue's slot, which is freed when the handle is dropped. With ``dst_space`` or ``dst_addr``
+        the result is a copy, and the slot is freed after the copy. ``dst_space="tcm"`` copies to scratch, or to the TCM
+        address ``dst_addr``. ``"hbm"`` copies to the virtual address and ``"sram"`` to the physical address
+        ``dst_addr``.
+
+        Raises IpcqInvalidDirection for a queue that the PE does not have, and KernelError for another size.
         """
         line = self._line()
         extent, item = _message(shape, dtype)
         direction = dir if dir is None or type(dir) is str else _direction(dir)
         nbytes = prod(extent) * item.itemsize
-        hand_over = self._runner.hand_over  # ``_line`` has seen that the kernel runs
+        hand_over = self._runner.hand_over  # ``_line`` has checked that the kernel runs
         slot: Any = hand_over(Receive(direction, nbytes, line))
         handle = self._in_slot(slot, nbytes, extent, item)
         if dst_addr is None and dst_space is None:
@@ -222,13 +241,17 @@ class QueueCalls(MemoryCalls):
         return self._copy(handle, _space(dst_space or "tcm"), dst_addr, line)
 
     def recv_async(self, dir: str, shape: Ints, dtype: object) -> Handle:  # noqa: A002 - the language's name
-        """Return a handle of the next message of ``dir``, which may not have come: commands that use it wait for it."""
+        """Return a handle of the next message of queue ``dir`` without waiting for the message.
+
+        Commands that use the handle wait for the message, as does ``wait``. ``shape`` and ``dtype`` are as for
+        ``recv``.
+        """
         line = self._line()
         direction, (extent, item) = _direction(dir), _message(shape, dtype)
         nbytes = prod(extent) * item.itemsize
         serial, after = self._maker.order(())
         command = Command(RECEIVE, direction, serial, line, after, (nbytes,))
-        hand_over = self._runner.hand_over  # ``_line`` has seen that the kernel runs
+        hand_over = self._runner.hand_over  # ``_line`` has checked that the kernel runs
         slot: Any = hand_over(command)
         handle = self._in_slot(slot, nbytes, extent, item)
         if slot.pending:
@@ -236,7 +259,7 @@ class QueueCalls(MemoryCalls):
         return handle
 
     def wait(self, handle: Handle) -> Handle:
-        """Wait until the command that makes ``handle`` is done; returns it."""
+        """Wait until the command that produces ``handle`` is complete, and return ``handle``."""
         line = self._line()
         self._check_owner(handle)
         if handle.producer in self._maker.under_way:
@@ -249,18 +272,18 @@ class QueueCalls(MemoryCalls):
         return Handle(self, slot.array_of(nbytes, shape, item), slot)
 
     def _at_address(self, address: object, space: str, shape: Shape, item: DType) -> Handle:
-        """Return a handle of the bytes at an address that the kernel names."""
+        """Return a handle of the bytes at an address from the kernel."""
         nbytes = prod(shape) * item.itemsize
-        here = Operand(space, self._maker.coord, pointer(address), nbytes, shape, item, by_address=True)
-        own = self._site.tcm
-        if space == "tcm" and own is not None and not own.start <= here.address <= own.stop - here.nbytes:
+        target = Operand(space, self._maker.coord, pointer(address), nbytes, shape, item, by_address=True)
+        tcm = self._site.tcm
+        if space == "tcm" and tcm is not None and not tcm.start <= target.address <= tcm.stop - target.nbytes:
             raise kernel_error(
-                f"{here.address:#x} is not in the TCM of this PE: give the addr of a handle of this kernel"
+                f"{target.address:#x} is not in the TCM of this PE: give the addr of a handle of this kernel"
             )
-        return Handle(self, here, UnmanagedPlace(), physical=space != "hbm")
+        return Handle(self, target, UnmanagedPlace(), physical=space != "hbm")
 
     def _copy(self, message: Handle, space: str, address: int | None, line: int) -> Handle:
-        """Copy ``message``, whose slot is given back once that is done."""
+        """Copy ``message``; its slot is freed after the copy."""
         if address is None and space != "tcm":
             raise kernel_error(f"recv to dst_space={space!r} needs dst_addr")
         moved = message.space != "tcm"
@@ -301,7 +324,7 @@ def _message(shape: Ints | None, dtype: object) -> tuple[Shape, DType]:
 
 
 def _extent(nbytes: int | None, shape: Ints | None, dtype: object) -> tuple[Shape, DType]:
-    """Shape and type of what is sent from an address; bytes when only their number is given."""
+    """Return the shape and type of data at an address; ``nbytes`` alone means bytes (i8)."""
     if shape is not None and dtype is not None:
         extent, item = as_shape(shape), element_type(dtype)
         if nbytes is not None and nbytes != prod(extent) * item.itemsize:
@@ -319,10 +342,10 @@ _TYPES = (I32, F32, F16, BF16, I64, U32, U64)
 
 
 class How(TypedDict, total=False):
-    """``strides`` and ``valid`` as in ``store``.
+    """Options of the atomic calls; ``strides`` and ``valid`` are as for ``store``.
 
-    ``fetch``: the call gives a handle of what was there before. ``release``: not before all earlier commands of the
-    kernel are done, so that whoever finds what the atomic leaves finds what they left.
+    ``fetch`` returns a handle of the previous values. ``release`` starts the atomic after all earlier commands of the
+    kernel are complete, so that a reader of its result also sees their results.
     """
 
     strides: Ints | None
@@ -332,47 +355,53 @@ class How(TypedDict, total=False):
 
 
 class AtomicCalls(Issuer):
-    """The memory combines its elements with those of a handle, and nobody can come between.
+    """Atomic updates: the memory combines its elements with those of a handle, indivisibly.
 
-    ``ptr`` is an address or a scatter-gather list; an element that the list has twice is changed twice. Without
-    ``fetch`` they give None. KernelError for arguments that do not fit and for types that memories do not change.
+    ``ptr`` is a virtual address or a scatter-gather list. An element that the list contains twice is updated twice. The
+    calls return None, or with ``fetch`` a handle of the previous values. They take i32, i64, u32, u64, f16, bf16 and
+    f32; the bit operators take integers only. Raises KernelError for other types and for invalid arguments.
     """
 
     __slots__ = ()
 
     def atomic_add(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """Add ``value``."""
+        """Add ``value`` to memory."""
         return self._atomic("atomic_add", ptr, value, None, **how)
 
     def atomic_max(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """Change memory to the larger of both."""
+        """Replace memory by the maximum of memory and ``value``."""
         return self._atomic("atomic_max", ptr, value, None, **how)
 
     def atomic_min(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """Change memory to the smaller of both."""
+        """Replace memory by the minimum of memory and ``value``."""
         return self._atomic("atomic_min", ptr, value, None, **how)
 
     def atomic_and(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """Change memory to the bits that both have."""
+        """Replace memory by the bitwise AND of memory and ``value``; integers only."""
         return self._atomic("atomic_and", ptr, value, None, **how)
 
     def atomic_or(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """Change memory to the bits that one of them has."""
+        """Replace memory by the bitwise OR of memory and ``value``; integers only."""
         return self._atomic("atomic_or", ptr, value, None, **how)
 
     def atomic_xor(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """Change memory to the bits in which they differ."""
+        """Replace memory by the bitwise XOR of memory and ``value``; integers only."""
         return self._atomic("atomic_xor", ptr, value, None, **how)
 
     def atomic_xchg(self, ptr: int | Runs, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """``value`` itself."""
+        """Replace memory by ``value``."""
         return self._atomic("atomic_xchg", ptr, value, None, **how)
 
     def atomic_cas(self, ptr: int | Runs, compared: Handle, value: Handle, **how: Unpack[How]) -> Handle | None:
-        """``value`` where the memory holds ``compared``, of the same shape and type; elsewhere nothing changes."""
+        """Replace memory by ``value`` where memory equals ``compared``; other elements stay.
+
+        ``compared`` and ``value`` have one shape and type. Raises KernelError if they differ.
+        """
         a, b = self._own(compared), self._own(value)
         if a.shape != b.shape or a.dtype is not b.dtype:
-            raise kernel_error(f"atomic_cas of {a.shape} {a.dtype} and {b.shape} {b.dtype}: both have to be alike")
+            raise kernel_error(
+                f"atomic_cas of {a.shape} {a.dtype} and {b.shape} {b.dtype}: both must have one shape and type"
+            )
         return self._atomic("atomic_cas", ptr, value, compared, **how)
 
     def _atomic(
@@ -390,7 +419,7 @@ class AtomicCalls(Issuer):
         line = self._line(3)
         shape, item = self._own(value).shape, value.dtype
         if item not in _TYPES:
-            raise kernel_error(f"{name} of {item}: memories change {', '.join(map(str, _TYPES))}; use tl.cast")
+            raise kernel_error(f"{name} of {item}: atomics take {', '.join(map(str, _TYPES))}; use tl.cast")
         check_has_bits(ATOMICS[name], item)
         va, steps, inside = NOWHERE, None, None
         runs = run_list(ptr, shape, item) if isinstance(ptr, tuple | list) else ()
@@ -426,10 +455,11 @@ class DotCalls(Issuer):
         trans_a: bool = False,
         trans_b: bool = False,
     ) -> Handle:
-        """``op(a) @ op(b) + acc`` as a new handle: (m, k) by (k, n), where op swaps the axes if asked.
+        """Return ``op(a) @ op(b) + acc`` as a new handle.
 
-        Its type is ``out_dtype``, else that of ``acc``, else that of the operands (i8: i32). ``acc`` has the shape and
-        type of the result. KernelError for shapes and types that do not fit.
+        ``op(a)`` is (m, k) and ``op(b)`` is (k, n); ``trans_a`` and ``trans_b`` make op swap the axes. The result is
+        (m, n) of type ``out_dtype``; the default is the type of ``acc``, or that of the operands (i32 for i8). ``acc``
+        has the shape and type of the result. Raises KernelError for shapes and types that do not fit.
         """
         line = self._line()
         item = factor_type("dot", self._own(a).dtype, self._own(b).dtype, self._site.dot_dtypes)
@@ -453,7 +483,7 @@ def _result_type(item: DType, acc: Handle | None, out_dtype: object) -> DType:
     else:
         out = OPERATORS["dot"].result_dtype(item, item) if acc is None else acc.dtype
     if out.is_float != item.is_float:
-        raise kernel_error(f"a dot of {item} does not make {out}: tl.cast turns integers and floats into each other")
+        raise kernel_error(f"a dot of {item} does not make {out}: tl.cast converts between integers and floats")
     return out
 
 
@@ -463,58 +493,58 @@ _AXES = "axis 0 counts PEs, axis 1 cubes, axis 2 SIPs"
 class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
     """The ``tl`` of a kernel: one for each run of a kernel on a PE.
 
-    Commands go to the PE in program order and overlap there; a command waits for those that make its operands.
-    Everything that the language forbids is a KernelError, which begins with the file and line of the kernel's call.
+    Commands go to the PE in program order and overlap there. A command waits for the commands that produce its
+    operands. Invalid calls raise KernelError, whose message begins with the file and line of the kernel's call.
     """
 
     __slots__ = ()
 
     def program_id(self, axis: int) -> int:
-        """Return the place of this kernel: axis 0 the PE in its cube, axis 1 the cube in its SIP, axis 2 the SIP."""
+        """Return the index of this kernel: axis 0 the PE in its cube, axis 1 the cube in its SIP, axis 2 the SIP."""
         self._runner.check()
         return self._site.ids[_program_axis(axis)]
 
     def num_programs(self, axis: int) -> int:
-        """Return how many take part: axis 0 PEs of a cube, axis 1 cubes of a SIP, axis 2 SIPs."""
+        """Return the number of participants: axis 0 PEs of a cube, axis 1 cubes of a SIP, axis 2 SIPs."""
         self._runner.check()
         return self._site.counts[_program_axis(axis)]
 
     def cdiv(self, a: int, b: int) -> int:
-        """``a / b`` rounded up, for whole numbers, ``b`` at least 1."""
-        number, parts = _whole(a), _whole(b)
-        if parts < 1:
+        """Return ``a / b`` rounded up, for integers with ``b`` at least 1."""
+        dividend, divisor = _whole(a), _whole(b)
+        if divisor < 1:
             raise kernel_error(f"cdiv divides by {b}: it must be at least 1")
-        return -(-number // parts)
+        return -(-dividend // divisor)
 
     def arange(self, start: int, end: int | None = None, step: int = 1) -> range:
-        """Return the numbers from ``start`` (0 if only one number is given) to before ``end``: a Python range."""
+        """Return a Python range from ``start`` up to, but not including, ``end``; one number alone is ``end``."""
         first, last = (0, start) if end is None else (start, end)
         if _whole(step) == 0:
             raise kernel_error("arange with step 0")
         return range(_whole(first), _whole(last), _whole(step))
 
     def itemsize(self, dtype: object) -> int:
-        """Return the bytes of an element, for pointers and strides."""
+        """Return the bytes of an element of ``dtype``, for pointers and strides."""
         return element_type(dtype).itemsize
 
     def value(self, handle: Handle) -> np.ndarray[Any, Any]:
-        """Return the numbers of ``handle``: the kernel waits for them. For addresses, bounds, conditions.
+        """Wait for ``handle`` and return its values as an array, for addresses, bounds and conditions.
 
-        NoDataError in a run that keeps no data.
+        Raises NoDataError in a run without data.
         """
         line = self._line()
         x = self._own(handle)
         if x.producer in self._maker.under_way:
             self._request(AwaitCommand(x.producer, line))
         try:
-            found = self._request(ReadValue(x.array, line))
+            numbers = self._request(ReadValue(x.array, line))
         except NoDataError as refusal:
             raise NoDataError(f"{call_place()}: {refusal}") from None
-        assert isinstance(found, np.ndarray), "what a ReadValue is answered"
-        return found
+        assert isinstance(numbers, np.ndarray), "the answer to a ReadValue"
+        return numbers
 
     def device_print(self, *args: object) -> None:
-        """Print a line with time and PE; handles show their values once phase 2 knows them."""
+        """Print a line with time and PE; phase 2 fills in the values of handles."""
         line = self._line()
         reads = tuple([self._own(x) for x in args if isinstance(x, Handle)])
         serial, after = self._maker.order(reads)
@@ -522,19 +552,22 @@ class TLContext(QueueCalls, AtomicCalls, DotCalls, MathCalls, CompositeCalls):
         self._issue(Command(PRINT, "print", serial, line, after, parts), reads)
 
     def barrier(self) -> None:
-        """Wait until every PE of this launch in this cube has come to its barrier."""
+        """Wait until every PE of this launch in this cube has reached its barrier."""
         self._runner.request(Meet(self._line()))
 
     def fence(self) -> None:
-        """Wait until what this kernel has stored, also by atomics and composites, is in memory, where others see it."""
+        """Wait until all writes of this kernel are in memory and visible to others.
+
+        Stores, atomics and composites count as writes.
+        """
         self._runner.request(Fence(self._line()))
 
 
 def _program_axis(axis: int) -> int:
-    found = _whole(axis)
-    if found not in (0, 1, 2):
+    number = _whole(axis)
+    if number not in (0, 1, 2):
         raise kernel_error(f"there is no axis {axis}: {_AXES}")
-    return found
+    return number
 
 
 def _whole(value: object) -> int:

@@ -1,8 +1,8 @@
-"""Collective algorithms: one module each, with ``kernel`` and ``kernel_args``; the rest is declared in ``ccl.yaml``.
+"""Collective algorithms: a module for each, with ``kernel`` and ``kernel_args``; ``ccl.yaml`` declares their settings.
 
-``kernel(t_ptr, *args, tl)`` works in place. ``kernel_args(*, n_elem, world_size, **config)`` makes its ``args`` from
-the size of the data and the configuration; what it does not know it ignores.
+``kernel(t_ptr, *args, tl)`` works in place. ``kernel_args(*, n_elem, world_size, **config)`` computes ``args`` from
+the size of the data and the configuration; it ignores keys that it does not need.
 
-In the closed forms of their times S is the bytes of a rank, n the ranks, B the lesser bandwidth of a link and MATH, and
-alpha the time of a message from its send to the use of what came, without its bytes.
+The closed forms of their times use four symbols. S is the bytes of a rank and n the number of ranks. B is the lesser
+bandwidth of a link and MATH. alpha is the time of a message from its send to the use of its data, without its bytes.
 """

@@ -1,7 +1,7 @@
 """All-gather over SIPs: every rank ends with the shards of all, in slots by rank.
 
-Steps: each shard goes once round the ring, every rank writes it to its slot and passes it on: n-1 steps. Nothing is
-computed. Time: (n-1) S/B + (n-1) alpha for shards of S bytes.
+Steps: each shard travels once round the ring. Every rank writes the shard to its slot and passes it on: n-1 steps.
+Nothing is computed. Time: (n-1) S/B + (n-1) alpha for shards of S bytes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ def schedule(
     ring, slot_of, relay = sips.ring, sips.slots(), Relay(sips.ring)
     for segment in messages.segments(n_elem, ring.size):
         pieces = messages.pieces(segment)
-        mine = messages.load_ahead(pieces)
-        for turn, place in enumerate(ring.backwards(ring.place)):
+        local_loads = messages.load_ahead(pieces)
+        for hop, place in enumerate(ring.backwards(ring.place)):
             at = slot_of[place] * stride
-            for i, piece in enumerate(pieces, turn * len(pieces)):
-                if turn:
+            for i, piece in enumerate(pieces, hop * len(pieces)):
+                if hop:
                     relay.keep(i, piece.size)
                 else:
-                    relay.steps += next(mine)[1]
+                    relay.steps += next(local_loads)[1]
                 relay.steps.append(store(i, Chunk(at + piece.offset, piece.size, 1)))
-                if turn < ring.size - 1:
+                if hop < ring.size - 1:
                     relay.push((i,))
         relay.flush()
     return relay.steps

@@ -1,7 +1,8 @@
 """All-to-all over SIPs: block d of rank r ends as block r of rank d.
 
-Steps: every rank sends its blocks round the ring, the next rank's first; of what comes from a rank the first block is
-its own, and the rest goes on: n-1 steps, the first of n-1 blocks, the last of one. Nothing is computed.
+Steps: every rank sends its blocks round the ring, the next rank's block first. A rank stores the first block that comes
+from each other rank and passes the remaining ones on. The n-1 steps move n-1 blocks, n-2 blocks, and so on down to one.
+Nothing is computed.
 Time: n(n-1)/2 S/B + (n-1) alpha for blocks of S bytes.
 """
 
@@ -36,7 +37,7 @@ def _exchange(pieces: list[Chunk], sips: SipRing, stride: int) -> list[Step]:
         relay.steps += [load(distance * n + i, chunk) for i, chunk in enumerate(block(ring.place + distance, 0))]
     relay.steps += [store(i, chunk) for i, chunk in enumerate(block(ring.place, 1))]
     relay.push(range(n, ring.size * n))
-    passing = ring.size * n  # the buffer of what goes on next
+    passing = ring.size * n  # the buffer of the next block that is passed on
     for distance in range(1, ring.size):
         for chunk in block(ring.place - distance, 1):
             slot = relay.take(chunk.size)

@@ -1,7 +1,7 @@
-"""Barrier over SIPs: no rank goes on before all have come.
+"""Barrier over SIPs: no rank continues before all ranks have arrived.
 
-Steps: n-1 rounds, in each of which every rank sends a token to the next and waits for that of the one before: after
-round k it knows that the k ranks before it have come. Time: (n-1) alpha.
+Steps: n-1 rounds. In each round every rank sends a token to the next rank and waits for the token of the previous one.
+After round k, the k previous ranks have arrived. Time: (n-1) alpha.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kernbench.triton_emu.schedules import ScheduledKernel
 
 
 def schedule(*, rank: int, world_size: int, **config: Any) -> list[Step]:
-    """Wait for all ranks; no tensor is looked at."""
+    """Return the steps that wait for all ranks; no tensor is read."""
     ring = over_sips(rank, world_size, **config).ring
     one_round = [send(ring.next, 0), await_message(ring.prev, 1)]
     return [zero(0, 1), *one_round * (ring.size - 1)]

@@ -1,7 +1,7 @@
 """Broadcast from one rank to all others, over SIPs, every PE with the same PE of the others.
 
-Steps: the root sends its shard, piece by piece, to the next SIP of the ring, each passes it on as it came, and the last
-one before the root keeps it only: n-1 steps. Nothing is computed. Time: S/B + (n-1) alpha.
+Steps: the root sends its shard piece by piece to the next SIP of the ring. Each SIP passes the pieces on from their
+slots; the last SIP before the root only stores them: n-1 steps. Nothing is computed. Time: S/B + (n-1) alpha.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """All-reduce over every PE by levels: PEs of a cube, cubes of a SIP, SIPs; and back in reverse.
 
-Steps: the PEs of a cube pass their sums towards PE 0 from both sides of their ring, ceil((P-1)/2) rounds; PE 0 of the
-cubes towards cube 0 likewise; the SIPs up a binary tree. The result goes back the same ways. Each PE's data are a
-contribution of their own; ``avg`` divides by the number of PEs.
+Steps: the P PEs of a cube pass their sums towards PE 0 from both sides of their ring in ceil((P-1)/2) rounds. The PEs 0
+of the C cubes pass theirs towards cube 0 likewise, and the SIPs up a binary tree. The result returns by the same paths.
+Each PE contributes its data; ``avg`` divides by the number of PEs.
 
-Rounding: sums are made once, on the way up: all PEs end with the same bits.
-Time: (c+2) S/B + 2 (ceil((P-1)/2) + ceil((C-1)/2) + floor(log2 n)) alpha, c the children of the PE that has most: it
-takes in its own data, theirs and the result by one link.
+Rounding: each sum is computed once, on the way up, so all PEs end with the same bits.
+Time: (c+2) S/B + 2 (ceil((P-1)/2) + ceil((C-1)/2) + floor(log2 n)) alpha. The PE
+with most children has c of them: its data, theirs and the result enter it by one link.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def schedule(
     chunk_size: int | None = None,
     **config: Any,
 ) -> list[Step]:
-    """Reduce the ``n_elem`` elements of each PE. Ranks are SIPs when there are ``num_sips`` and nobody says else."""
+    """Return the steps that reduce the ``n_elem`` elements of each PE.
+
+    Ranks are SIPs if the world has ``num_sips`` ranks, unless ``ranks_are_sips`` is False.
+    """
     messages = messages_of(reduce_op, chunk_size, **config)
     if ranks_are_sips and num_sips in (None, world_size):
         pes, cubes, sips, sip = pes_per_cube, cubes_per_sip, world_size, rank
@@ -48,7 +51,7 @@ def schedule(
 
 
 def _branch(pe: tuple[int, int], cube: tuple[int, int], sip: tuple[int, int]) -> Branch:
-    """Return the queues of a PE at each level, from its number there and the number of places."""
+    """Return the queues of a PE at each level, from its number and the number of places at that level."""
     parent, children = _both_sides(*pe, "E", "W")
     if parent is None:
         parent, more = _both_sides(*cube, "S", "N")
@@ -60,8 +63,8 @@ def _branch(pe: tuple[int, int], cube: tuple[int, int], sip: tuple[int, int]) ->
 
 
 def _both_sides(at: int, n: int, forth: str, back: str) -> tuple[str | None, tuple[str, ...]]:
-    """Parent and children of place ``at`` in a ring that is reduced to place 0 from both sides."""
-    middle = n // 2  # ceil((n - 1) / 2): so many go back, the rest forth
+    """Return the parent and the children of place ``at`` in a ring that is reduced to place 0 from both sides."""
+    middle = n // 2  # ceil((n - 1) / 2) places send back, the others forth
     if at == 0:
         return None, (forth,) * (n > 1) + (back,) * (n > 2)
     if at <= middle:

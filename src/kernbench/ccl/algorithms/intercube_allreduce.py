@@ -1,22 +1,34 @@
 """All-reduce of one row per cube, over the cubes of a SIP and over SIPs: every cube ends with the sum of all rows.
 
-Steps, on PE 0 of every cube: rows of cubes reduce from west to east, the last column from north to south; the last cube
-sends the sum to the root cube, if that is another one, along the last row and up a column; the root cubes of all SIPs
-all-reduce, by reduce-scatter and all-gather along the rings or lines of their links (rows, then columns, and of many
-messages half the other way about; both ways round a torus); and everything goes back the same ways. Cubes bring in
-first what the SIPs need first.
+Steps, on PE 0 of every cube:
 
-Rounding: sums are made once, and copied: all cubes of all SIPs end with the same bits.
-Time: 6 S/B + 2(w+h-2) alpha for w x h cubes (in the last column three times S passes a PE's link, each way), and
-2(n-1)/n S/B for n SIPs, B that of the links between them, with 2(n-1) alpha for a ring of them and 2(w+h-2) alpha for w
-columns and h rows; of many messages a grid has half as many bytes on each link, and a torus half of that.
+1. Rows of cubes reduce from west to east, the last column from north to south.
+2. The last cube sends the sum to the root cube, if that is another cube, along the last row and up a column.
+3. The root cubes of all SIPs all-reduce, by reduce-scatter and all-gather along the rings or lines of their links. The
+   order is rows, then columns; half of many messages use columns first. A torus uses both directions.
+4. The result returns by the same paths.
+
+Cubes load first the data that the SIPs need first.
+
+Rounding: each sum is computed once and copied, so all cubes of all SIPs end with the same bits.
+Time: 6 S/B + 2(w+h-2) alpha for w x h cubes: in the last column 3 S pass a PE's link in each direction. The n SIPs add
+2(n-1)/n S/B, with B of the links between SIPs. They also add 2(n-1) alpha as a ring, or 2(w+h-2) alpha as w columns and
+h rows. With many messages a grid has half as many bytes on each link, and a torus half of that.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from kernbench.ccl.grids import SipGrid, all_reduce_by, half_a_hop, order_of_results, order_of_use, sip_grid, timetable
+from kernbench.ccl.grids import (
+    SipGrid,
+    all_reduce_by,
+    grid_schedule,
+    half_a_hop,
+    order_of_results,
+    order_of_use,
+    sip_grid,
+)
 from kernbench.ccl.pieces import Messages, messages_of
 from kernbench.ccl.rings import check_ranks
 from kernbench.ccl.trees import Branch, reduce_pieces, spread
@@ -42,9 +54,10 @@ def schedule(
     chunk_size: int | None = None,
     **config: Any,
 ) -> list[Step]:
-    """Reduce the row of ``n_elem`` elements of each cube. ``root_cube``: where SIPs meet, else the last one.
+    """Return the steps that reduce the row of ``n_elem`` elements of each cube.
 
-    InputError for a root cube that does not exist, and where ranks are no SIPs.
+    ``root_cube`` exchanges with other SIPs; it defaults to the last cube. Raises InputError for a root cube that does
+    not exist, and if ranks are not SIPs.
     """
     check_ranks(world_size, ranks_are_sips=ranks_are_sips)
     last = cube_w * cube_h - 1
@@ -58,7 +71,7 @@ def schedule(
 
 
 class _Cubes(NamedTuple):
-    """The mesh of cubes, and where in it this PE is."""
+    """The mesh of cubes, with the root cube and the cube of this PE."""
 
     grid: Grid
     root: int
@@ -66,7 +79,7 @@ class _Cubes(NamedTuple):
 
     @property
     def branch(self) -> Branch:
-        """Rows to the east, the last column to the south."""
+        """The queues of a tree: rows to the east, the last column to the south."""
         x, y = self.grid.xy(self.here)
         last_column = x == self.grid.w - 1
         children = ("W",) * (x > 0) + ("N",) * (last_column and y > 0)
@@ -75,15 +88,15 @@ class _Cubes(NamedTuple):
 
     @property
     def way(self) -> list[int]:
-        """The cubes from the last one to the root: along the last row, then up a column."""
+        """The cubes from the last cube to the root: along the last row, then up a column."""
         x, y = self.grid.xy(self.root)
         along = [self.grid.index(i, self.grid.h - 1) for i in range(self.grid.w - 1, x - 1, -1)]
         return along + [self.grid.index(x, j) for j in range(self.grid.h - 2, y - 1, -1)]
 
 
 def _all_reduce(pieces: list[Chunk], cubes: _Cubes, sips: SipGrid, sip: int, messages: Messages) -> list[Step]:
-    n, way, table = len(pieces), cubes.way, timetable(sips.axes(sip), len(pieces))
-    # Pieces come to the root as it needs them, and leave it as it is done with them.
+    n, way, table = len(pieces), cubes.way, grid_schedule(sips.axes(sip), len(pieces))
+    # Pieces reach the root in the order of its use, and leave it in the order of completion.
     going, coming = order_of_use(table, n, half_a_hop(messages)), order_of_results(table, n)
     at_root = cubes.here == cubes.root
     steps = reduce_pieces(cubes.branch, going, pieces, messages)
@@ -95,7 +108,7 @@ def _all_reduce(pieces: list[Chunk], cubes: _Cubes, sips: SipGrid, sip: int, mes
 
 
 def _move(order: list[int], pieces: list[Chunk], way: list[int], cubes: _Cubes) -> list[Step]:
-    """Move ``pieces`` from the first cube of ``way`` to the last, where they are in buffers again."""
+    """Return the steps that move ``pieces`` from the first cube of ``way`` to buffers of the last cube."""
     if len(way) == 1 or cubes.here not in way:
         return []
     at = way.index(cubes.here)

@@ -2,8 +2,8 @@
 
 Steps: 2(w-1) along the row (E, W), then 2(h-1) along the column (S, N), each a reduce-scatter and an all-gather.
 
-Rounding: a row ends with the same bits, and columns then reduce the same numbers in the same order: all ranks are equal
-to the bit.
+Rounding: a row ends with the same bits, and columns then reduce the same numbers in the same order. All ranks end with
+the same bits.
 Time: (2(w-1)/w + 2(h-1)/h) S/B + 2(w+h-2) alpha.
 """
 
@@ -30,7 +30,7 @@ def schedule(
     chunk_size: int | None = None,
     **config: Any,
 ) -> list[Step]:
-    """Reduce the ``n_elem`` elements of each rank; the grid is that of ``rank_grid``."""
+    """Return the steps that reduce the ``n_elem`` elements of each rank; ``rank_grid`` gives the grid."""
     grid = rank_grid(world_size, kernel_w=kernel_w, kernel_h=kernel_h, **config)
     messages = messages_of(reduce_op, chunk_size, **config)
     y, x = divmod(rank, grid.w)
@@ -40,7 +40,10 @@ def schedule(
 
 
 def _all_reduce(segment: Chunk, row: RingPlace, column: RingPlace, messages: Messages) -> list[Step]:
-    """Return the steps of both rings: a part of the row ring is h parts in a row, one of the column ring every h-th."""
+    """Return the steps of both rings.
+
+    A part of the row ring is h consecutive parts, a part of the column ring every h-th part.
+    """
     w, h = row.size, column.size
     by_part = [messages.pieces(part) for part in split_evenly(segment, w * h)]
     parts, pieces = number_pieces(by_part), list(chain(*by_part))
@@ -49,8 +52,8 @@ def _all_reduce(segment: Chunk, row: RingPlace, column: RingPlace, messages: Mes
     steps = [load(i, pieces[i]) for place in row.backwards(row.place) for i in by_row[place]]
     phases = [phase for phase in ((row, by_row), (column, by_column)) if phase[0].size > 1]
     for ring, lines in phases:
-        turns = [lines[place] for place in ring.backwards(ring.place)]
-        steps += all_reduce_round(ring, turns, pieces, messages, w * h if ring is phases[-1][0] else 1)
+        ring_parts = [lines[place] for place in ring.backwards(ring.place)]
+        steps += all_reduce_round(ring, ring_parts, pieces, messages, w * h if ring is phases[-1][0] else 1)
     return steps + [store(i, piece) for i, piece in enumerate(pieces)]
 
 

@@ -1,7 +1,7 @@
 """Reduce to one rank, over SIPs, every PE with the same PE of the others.
 
-Steps: the SIP behind the root sends its shard round the ring, each adds its own and passes the sum on, and the root
-keeps the result: n-1 steps. The other ranks' data stay as they are.
+Steps: the SIP after the root sends its shard round the ring. Each SIP adds its shard and passes the sum on, and the
+root stores the result: n-1 steps. The data of the other ranks do not change.
 
 Rounding: one sum, in the order of the ring. Time: S/B + (n-1) alpha.
 """
@@ -26,7 +26,7 @@ def schedule(
     chunk_size: int | None = None,
     **config: Any,
 ) -> list[Step]:
-    """Overwrite the ``n_elem`` elements of ``root`` with the reduction of those of all ranks."""
+    """Return the steps that overwrite the ``n_elem`` elements of ``root`` with the reduction over all ranks."""
     sips, messages = over_sips(rank, world_size, **config), messages_of(reduce_op, chunk_size, **config)
     pieces = messages.pieces(Chunk(0, n_elem))
     ring, distance = sips.ring, sips.after(check_rank("root", root, world_size))

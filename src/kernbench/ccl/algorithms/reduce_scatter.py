@@ -1,6 +1,6 @@
 """Reduce-scatter over SIPs: rank r ends with the reduction of all ranks' blocks r.
 
-Steps: sums of a block go round the ring and end at its rank, every rank adding its own: n-1 steps.
+Steps: the sum of a block travels round the ring and ends at its rank; every rank adds its block: n-1 steps.
 
 Rounding: each block is one sum, in the order of the ring. Time: (n-1) S/B + (n-1) alpha for blocks of S bytes.
 """
@@ -26,21 +26,24 @@ def schedule(
     chunk_size: int | None = None,
     **config: Any,
 ) -> list[Step]:
-    """Fill this PE's output with the reduction of all ranks' blocks of this rank; blocks are ``stride`` apart."""
+    """Return the steps that fill this PE's output with the reduction of this rank's block of all ranks.
+
+    Blocks are ``stride`` elements apart.
+    """
     sips, messages = over_sips(rank, world_size, **config), messages_of(reduce_op, chunk_size, **config)
     ring, slot_of, relay = sips.ring, sips.slots(), Relay(sips.ring)
     for segment in messages.segments(n_elem, ring.size):
-        own = messages.pieces(segment)
+        out_pieces = messages.pieces(segment)
         blocks = [
-            [Chunk(slot_of[place] * stride + piece.offset, piece.size) for piece in own]
-            for place in ring.backwards(ring.place - 1)  # the last one is this rank's own
+            [Chunk(slot_of[place] * stride + piece.offset, piece.size) for piece in out_pieces]
+            for place in ring.backwards(ring.place - 1)  # the last block is the block of this rank
         ]
-        turns, pieces = number_pieces(blocks), list(chain(*blocks))
+        parts, pieces = number_pieces(blocks), list(chain(*blocks))
         relay.steps += [load(i, piece) for i, piece in enumerate(pieces)]
         if ring.size > 1:
-            reduce_round(relay, turns, pieces, messages, ring.size)
+            reduce_round(relay, parts, pieces, messages, ring.size)
             relay.flush()
-        relay.steps += [store(i, piece._replace(tensor=1)) for i, piece in zip(turns[-1], own, strict=True)]
+        relay.steps += [store(i, piece._replace(tensor=1)) for i, piece in zip(parts[-1], out_pieces, strict=True)]
     return relay.steps
 
 

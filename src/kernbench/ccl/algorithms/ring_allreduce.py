@@ -1,11 +1,11 @@
 """All-reduce by passing every rank's tile once round the ring.
 
-Steps: n-1 for each piece of the tile. A rank passes on what comes as it came, from the slot it lies in, and adds it.
-Of each rank half as many pieces are on their way at once as a queue has slots, since in a ring of full queues nothing
-could move: a piece that has been everywhere makes room for the next.
+Steps: n-1 for each piece of the tile. A rank passes each message on unchanged from its slot, and adds it. Each rank has
+half as many pieces in flight as a queue has slots, because in a ring of full queues nothing could move. A piece that
+has visited all ranks frees space for the next piece.
 
-Rounding: every rank adds in its own order, so that for more than two ranks the ranks may differ in the last bits.
-Time: (n-1) (S/B + alpha); more when so few slots leave gaps on the links.
+Rounding: each rank adds in a different order, so more than two ranks may differ in the last bits.
+Time: (n-1) (S/B + alpha); more if few slots leave gaps on the links.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ def schedule(
     chunk_size: int | None = None,
     **config: Any,
 ) -> list[Step]:
-    """Reduce the ``n_elem`` elements of each rank; with more than two slots several pieces go round at once."""
+    """Return the steps that reduce the ``n_elem`` elements of each rank.
+
+    With more than two slots several pieces travel at once.
+    """
     messages = messages_of(reduce_op, chunk_size, **config)
-    # Half of the slots on their way and half of them free moves most; a power of two divides most tensors evenly.
+    # Half of the slots in flight and half of them free moves most; a power of two divides most tensors evenly.
     lanes = 1 << max(0, (messages.n_slots // 2).bit_length() - 1)
     steps: list[Step] = []
     for segment in messages.segments(n_elem) if world_size > 1 else ():
@@ -41,10 +44,10 @@ def schedule(
 
 
 def _pass_round(pieces: list[Chunk], world_size: int, lanes: int, messages: Messages) -> list[Step]:
-    """Reduce ``pieces`` in ``lanes``, in each of which one after the other goes round."""
+    """Return the steps that reduce ``pieces`` in ``lanes``; the pieces of a lane travel round one after the other."""
     steps = [send("E", i) for i in range(lanes)]
     spare = len(pieces)
-    passing: ChunkSource = "W" if messages.n_slots > 1 else spare  # an only slot has to be free before anybody can send
+    passing: ChunkSource = "W" if messages.n_slots > 1 else spare  # a single slot has to be free before a rank can send
     for i, hop in _arrivals(len(pieces), lanes, world_size - 1):
         steps.append(await_message("W", pieces[i].size))
         if passing != "W":
@@ -60,12 +63,12 @@ def _pass_round(pieces: list[Chunk], world_size: int, lanes: int, messages: Mess
 
 
 def _arrivals(pieces: int, lanes: int, hops: int) -> Iterator[tuple[int, int]]:
-    """Yield each piece that arrives and the hops behind it, in the order in which every rank sends them."""
-    for turn in range(-(-pieces // lanes) * hops):
+    """Yield each arriving piece and the number of its hops, in the order in which every rank sends."""
+    for arrival in range(-(-pieces // lanes) * hops):
         for lane in range(lanes):
-            piece = lane + turn // hops * lanes
+            piece = lane + arrival // hops * lanes
             if piece < pieces:
-                yield piece, turn % hops + 1
+                yield piece, arrival % hops + 1
 
 
 kernel = ScheduledKernel(schedule, alike=True)

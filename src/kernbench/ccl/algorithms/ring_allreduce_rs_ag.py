@@ -1,7 +1,8 @@
 """All-reduce by reduce-scatter and all-gather round the ring: the bandwidth-optimal one.
 
-Steps: 2(n-1) of a n-th of the data each. In the first n-1 every rank adds its part to what comes and passes it on, and
-ends with one part reduced; in the others the reduced parts go round. The steps follow each other piece by piece.
+Steps: 2(n-1), each with an n-th of the data. In the first n-1 steps every rank adds its part to the incoming sum and
+passes it on, and ends with one part reduced. In the others the reduced parts travel round the ring. Pieces of
+consecutive steps overlap.
 
 Rounding: a part is reduced on one rank and copied, so all ranks end with the same bits.
 Time: 2(n-1)/n S/B + 2(n-1) alpha.
@@ -20,7 +21,7 @@ from kernbench.triton_emu.schedules import ScheduledKernel
 def schedule(
     *, rank: int, world_size: int, n_elem: int, reduce_op: str = "sum", chunk_size: int | None = None, **config: Any
 ) -> list[Step]:
-    """Reduce the ``n_elem`` elements of each rank."""
+    """Return the steps that reduce the ``n_elem`` elements of each rank."""
     messages, ring = messages_of(reduce_op, chunk_size, **config), RingPlace("E", "W", rank, world_size)
     return [step for segment in messages.segments(n_elem) for step in all_reduce_segment(segment, ring, messages)]
 

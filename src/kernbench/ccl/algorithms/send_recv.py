@@ -24,10 +24,13 @@ def schedule(
     chunk_size: int | None = None,
     **config: Any,
 ) -> list[Step]:
-    """Overwrite the ``n_elem`` elements of ``dst`` with those of ``src``; the other ranks do nothing."""
+    """Return the steps that overwrite the ``n_elem`` elements of ``dst`` with those of ``src``.
+
+    Other ranks have no steps.
+    """
     check_ranks(world_size, ranks_are_sips=ranks_are_sips)
-    for name, each in (("src", src), ("dst", dst)):
-        check_rank(name, each, world_size)
+    for name, endpoint in (("src", src), ("dst", dst)):
+        check_rank(name, endpoint, world_size)
     messages = messages_of("sum", chunk_size, **config)
     pieces = messages.pieces(Chunk(0, n_elem))
     steps: list[Step] = []

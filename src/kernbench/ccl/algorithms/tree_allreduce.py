@@ -1,10 +1,12 @@
 """All-reduce over a binary tree: reduce up, broadcast down.
 
-Steps: ranks add what their children send (left, then right) and send it to their parent; the root's result comes back
-down. Piece follows piece, up and down at once, so that a large tensor takes little longer than its bytes.
+Steps: ranks add the data of their children (left, then right) and send the sum to their parent. The root's result
+returns down the tree. Pieces follow each other up and down at once, so the time of a large tensor is close to the time
+of its bytes.
 
-Rounding: sums are made once, on the way up: all ranks end with the same bits.
-Time: 4 S/B + 2 floor(log2 n) alpha: a rank with two children takes in its own data, theirs and the result by one link.
+Rounding: each sum is computed once, on the way up, so all ranks end with the same bits.
+Time: 4 S/B + 2 floor(log2 n) alpha. The data of a rank with two children, those of the children and the result enter it
+by one link.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def schedule(
     chunk_size: int | None = None,
     **config: Any,
 ) -> list[Step]:
-    """Reduce the ``n_elem`` elements of each rank."""
+    """Return the steps that reduce the ``n_elem`` elements of each rank."""
     messages = messages_of(reduce_op, chunk_size, **config)
     machine = (1, 1) if ranks_are_sips else (pes_per_cube, cubes_per_sip)
     lead = hops_to_root(rank, *machine).lead(messages)
