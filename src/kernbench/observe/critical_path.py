@@ -103,24 +103,24 @@ class _WaitingLine(NamedTuple):
 class PathFinder:
     """Finds critical paths in what was ``seen`` of a run with the requests ``handles``."""
 
-    seen: Seen
+    snapshot: Seen
     handles: Sequence[RequestHandle]
     _ends: list[tuple[int, Row]] = field(default_factory=list)  # of requests
     _run: PathChain | None = None  # the walk through the whole run: most requests are parts of it
 
     def __post_init__(self) -> None:
-        log = self.seen.machine.log
+        log = self.snapshot.machine.log
         self._ends = sorted((log.rows[row + END], row) for row in log.requests.values() if log.rows[row + END] >= 0)
 
     def of_request(self, handle: RequestHandle) -> CriticalPath:
         """The path from the submission of a finished request to its completion; its steps add up to that time."""
-        row, times = self.seen.machine.log.requests[handle.request_id], (handle.submitted_ps, handle.ended_ps)
-        found = None if self._run is None else self._run.within(row, *times, handle.request_id)
-        if found is None:
+        row, times = self.snapshot.machine.log.requests[handle.request_id], (handle.submitted_ps, handle.ended_ps)
+        path = None if self._run is None else self._run.within(row, *times, handle.request_id)
+        if path is None:
             chain = self._begin_chain(*times)
             self._walk(chain, row)
-            found = chain.finish(*times, handle.request_id)
-        return found
+            path = chain.finish(*times, handle.request_id)
+        return path
 
     def of_stopped(self, handle: RequestHandle, end_ps: int) -> CriticalPath:
         """The path of a request that had not completed at ``end_ps``: from the last thing of its that had ended."""
@@ -145,10 +145,10 @@ class PathFinder:
         return chain.finish(begin_ps, end_ps)
 
     def _begin_chain(self, begin_ps: int, end_ps: int, *, through_kernels: bool = False) -> PathChain:
-        return PathChain(begin_ps, end_ps, self.seen.rows_of_launches, through_kernels=through_kernels)
+        return PathChain(begin_ps, end_ps, self.snapshot.rows_of_launches, through_kernels=through_kernels)
 
     def _end(self, row: Row) -> int:
-        return self.seen.machine.log.rows[row + END]
+        return self.snapshot.machine.log.rows[row + END]
 
     def _last_request(self, when: int) -> Row | None:
         at = bisect_left(self._ends, (when + 1, 0))
@@ -156,11 +156,11 @@ class PathFinder:
 
     def _under_way(self, when: int) -> bool:
         """Tell whether a request had been submitted and had not ended."""
-        return any(each.submitted_ps <= when < each.ended_ps for each in self.handles)
+        return any(handle.submitted_ps <= when < handle.ended_ps for handle in self.handles)
 
     def _last_row(self, when: int, before: Row | None = None, request_id: int | None = None) -> Row | None:
         """Find the row that ended last by then: of all, of those opened ``before``, or of a request."""
-        columns = self.seen.columns
+        columns = self.snapshot.columns
         ends = columns.end[: None if before is None else before // WIDTH]
         fits = (ends >= 0) & (ends <= when)
         closed = np.flatnonzero(fits if request_id is None else fits & (columns.launch == request_id))
@@ -168,7 +168,7 @@ class PathFinder:
 
     def _walk(self, chain: PathChain, row: Row) -> None:
         """From the end of a row to the begin of the chain."""
-        walk = _Walk(self.seen, chain)
+        walk = _Walk(self.snapshot, chain)
         while row >= 0:
             first = walk.walk(PathPlace(row))
             if chain.at_ps <= chain.floor_ps:
@@ -183,26 +183,26 @@ class PathFinder:
             chain.back_to(self._end(row), PathPart.WAIT if gave_up else PathPart.HOST_WAIT)
 
 
-def steps_of(seen: Seen, row: Row, begin_ps: int) -> tuple[PathStep, ...]:
+def steps_of(snapshot: Seen, row: Row, begin_ps: int) -> tuple[PathStep, ...]:
     """Return what the time of a closed row was spent on, from ``begin_ps``, when it was open, to its end."""
-    rows = seen.machine.log.rows
+    rows = snapshot.machine.log.rows
     end_ps, launch_id = rows[row + END], rows[row + LAUNCH]
-    chain = PathChain(begin_ps, end_ps, seen.rows_of_launches, launch_id)
+    chain = PathChain(begin_ps, end_ps, snapshot.rows_of_launches, launch_id)
     if begin_ps < end_ps:
-        _Walk(seen, chain).walk_inside(PathPlace(row))
+        _Walk(snapshot, chain).walk_inside(PathPlace(row))
     return chain.finish(begin_ps, end_ps, launch_id).steps
 
 
 class _Walk:
     """Walks ``chain`` backwards through what was ``seen``."""
 
-    def __init__(self, seen: Seen, chain: PathChain) -> None:
-        self._seen = seen
-        self._machine = seen.machine
-        self._table = seen.machine.log
-        self._rows = seen.machine.log.rows
+    def __init__(self, snapshot: Seen, chain: PathChain) -> None:
+        self._snapshot = snapshot
+        self._machine = snapshot.machine
+        self._table = snapshot.machine.log
+        self._rows = snapshot.machine.log.rows
         self._chain = chain
-        self._dma = InsideDma(seen, chain)
+        self._dma = InsideDma(snapshot, chain)
 
     def walk(self, place: PathPlace) -> Row:
         """Go on until the chain's begin, or until nothing was waited for: the first row on the way."""
@@ -234,7 +234,7 @@ class _Walk:
         """Go to the begin of a row, or to the end of the one that held it up."""
         row, kind = place.number, self._rows[place.number + KIND]
         if kind == Kind.IPCQ_COPY:  # from a message in its slot back to where it left its sender
-            sent = self._seen.send_of.get(row)
+            sent = self._snapshot.send_of.get(row)
             return self._to_cause(row) if sent is None else self._to_begin(self._dma.walk(sent))
         if kind == Kind.CONTROL:
             part = _CONTROL.get(self._text(row), PathPart.DOWN)
@@ -278,7 +278,7 @@ class _Walk:
                 chain.back_to(rows[cause + START], part, self._pe(cause), rows[cause + LINE])
                 place = PathPlace(cause, "start")
             case By.START:
-                last = self._seen.last_order(cause)
+                last = self._snapshot.last_order(cause)
                 chain.back_to(rows[last + END], PathPart.COMMON_START)
                 place = PathPlace(last)
             case By.MEMORY | By.MEMORY_RANGE | By.MEMORY_END:
@@ -294,7 +294,7 @@ class _Walk:
 
     def _to_message(self, row: Row, message: Row) -> PathPlace:
         """From the end of a wait for a message to where it is in its slot, and is decoded."""
-        waiting = self._note_hop(row, message, "message", self._text(self._seen.send_of.get(message, message)))
+        waiting = self._note_hop(row, message, "message", self._text(self._snapshot.send_of.get(message, message)))
         overhead_ps = 0
         if waiting.pe is not None:
             overhead_ps = self._machine.component(pe_part(*waiting.pe, "pe_ipcq")).overhead_ps
@@ -316,8 +316,8 @@ class _Walk:
         else:
             waiting = self._note_hop(row, giver, "slot", self._text(credit))
         chain.back_to(rows[credit + END], PathPart.POLL, waiting.pe, waiting.line)
-        there = self._pe(credit), self._pe(giver) if giver >= 0 else None
-        chain.back_to(rows[credit + START], PathPart.CREDIT, waiting.pe, waiting.line, self._way(*there))
+        ends = self._pe(credit), self._pe(giver) if giver >= 0 else None
+        chain.back_to(rows[credit + START], PathPart.CREDIT, waiting.pe, waiting.line, self._way(*ends))
         return PathPlace(credit, "start")
 
     def _way(self, a: PeCoord | None, b: PeCoord | None) -> Route | None:
@@ -330,23 +330,23 @@ class _Walk:
         """Find who waited until ``row`` began: its command since its issue, or the program since its last issue."""
         rows, pe = self._rows, self._pe(row)
         itself, line = rows[row + KIND] in (Kind.ISSUE, Kind.CONTROL, Kind.FENCE), rows[row + LINE]
-        issue = NONE if pe is None else self._seen.issue_before(pe, row, None if itself else line)
+        issue = NONE if pe is None else self._snapshot.issue_before(pe, row, None if itself else line)
         since = min(rows[issue + END], self._chain.at_ps) if issue >= 0 else self._chain.at_ps
         return _WaitingLine(pe, rows[issue + LINE] if itself and issue >= 0 else line, since)
 
     def _note_hop(
-        self, row: Row, cause: Row, what: WaitedFor, direction: str = "", waiting: _WaitingLine | None = None
+        self, row: Row, cause: Row, waited_for: WaitedFor, direction: str = "", waiting: _WaitingLine | None = None
     ) -> _WaitingLine:
         """The path leaves a kernel for another, or one of its lines for an earlier one; who waited there."""
         rows, waiting = self._rows, waiting or self._waiting(row)
-        there = self._pe(cause) if cause >= 0 else None
-        if waiting.pe is not None and there is not None:
+        cause_pe = self._pe(cause) if cause >= 0 else None
+        if waiting.pe is not None and cause_pe is not None:
             hop = PathHop(
                 waiting=KernelPlace(pe=waiting.pe, launch_id=rows[row + LAUNCH], line=waiting.line),
                 cause=KernelPlace(
-                    pe=there, launch_id=rows[cause + LAUNCH], line=0 if what == "slot" else rows[cause + LINE]
+                    pe=cause_pe, launch_id=rows[cause + LAUNCH], line=0 if waited_for == "slot" else rows[cause + LINE]
                 ),
-                waited_for=what,
+                waited_for=waited_for,
                 direction=direction,
                 start_ps=waiting.since_ps,
                 end_ps=self._chain.at_ps,
@@ -355,7 +355,7 @@ class _Walk:
         return waiting
 
     def _pe(self, row: Row) -> PeCoord | None:
-        return self._seen.pes[self._rows[row + PART]]
+        return self._snapshot.pes[self._rows[row + PART]]
 
     def is_report(self, row: Row) -> bool:
         """Tell whether a row is the answer of a part to an order."""

@@ -167,8 +167,8 @@ class CriticalPath:
         Its time is half-open. What ends later (or at -1: never) is no work of its time either: how much of it was done
         by then is not known.
         """
-        found: NDArray[np.bool_] = (self.start_ps <= starts) & (starts < self.end_ps)
-        return found & (ends >= 0) & (ends <= self.end_ps)
+        begun: NDArray[np.bool_] = (self.start_ps <= starts) & (starts < self.end_ps)
+        return begun & (ends >= 0) & (ends <= self.end_ps)
 
     @property
     def parts(self) -> tuple[Spent, ...]:
@@ -190,10 +190,10 @@ class CriticalPath:
 
 def sum_by_part(steps: Iterable[PathStep]) -> tuple[Spent, ...]:
     """Time by part, without parts that took none."""
-    found = dict.fromkeys(PathPart, 0)
+    ps_by_part = dict.fromkeys(PathPart, 0)
     for step in steps:
-        found[step.part] += step.ps
-    return tuple(Spent(part, ps) for part, ps in found.items() if ps)
+        ps_by_part[step.part] += step.ps
+    return tuple(Spent(part, ps) for part, ps in ps_by_part.items() if ps)
 
 
 class PathPlace(NamedTuple):
@@ -257,17 +257,17 @@ class PathChain:
     def within(self, row: int, start_ps: int, end_ps: int, launch_id: int) -> CriticalPath | None:
         """The path of a request that this one has passed, by its row; None where that goes, or may go, another way."""
         n_steps, n_hops = self.passed.get(row, (len(self.steps), 0))
-        own: list[PathStep] = []
+        steps: list[PathStep] = []
         for step in self.steps[n_steps:]:
             if step.end_ps <= start_ps:
                 break
-            own.append(step if step.start_ps >= start_ps else replace(step, start_ps=start_ps))
-        if not own or own[0].end_ps != end_ps or own[-1].start_ps != start_ps:
+            steps.append(step if step.start_ps >= start_ps else replace(step, start_ps=start_ps))
+        if not steps or steps[0].end_ps != end_ps or steps[-1].start_ps != start_ps:
             return None
-        if any(n_steps <= each <= n_steps + len(own) for each in self.entered):
+        if any(n_steps <= n_entered <= n_steps + len(steps) for n_entered in self.entered):
             return None
         hops = [hop for hop in self.hops[n_hops:] if hop.end_ps > start_ps]
-        return CriticalPath(start_ps, end_ps, tuple(reversed(own)), tuple(reversed(hops)), launch_id)
+        return CriticalPath(start_ps, end_ps, tuple(reversed(steps)), tuple(reversed(hops)), launch_id)
 
     def back_to(self, when: int, part: PathPart, pe: PeCoord | None = None, line: int = 0, via: Via = None) -> None:
         """Spend the time from ``when`` to where the path has come on ``part``; no step when that is none."""

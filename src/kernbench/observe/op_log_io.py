@@ -142,11 +142,11 @@ def _read_jsonl(path: Path) -> Iterator[OpRow]:
 
 def _read_parquet(path: Path) -> Iterator[OpRow]:
     with path.open("rb") as raw, pq.ParquetFile(raw) as file:
-        found = file.schema_arrow
+        file_schema = file.schema_arrow
         for column in SCHEMA:
-            if column.name in _LATER and column.name not in found.names:
+            if column.name in _LATER and column.name not in file_schema.names:
                 continue
-            kind = found.field(column.name).type if found.names.count(column.name) == 1 else "not there"
+            kind = file_schema.field(column.name).type if file_schema.names.count(column.name) == 1 else "not there"
             if kind != column.type:
                 raise InputError(f"{path}: no op-log: column {column.name} is {one_line(kind)}, must be {column.type}")
         for batch in file.iter_batches():
@@ -158,10 +158,10 @@ _READERS: dict[str, Callable[[Path], Iterator[OpRow]]] = {".jsonl": _read_jsonl,
 
 
 def _format(path: str | Path, formats: dict[str, Any]) -> Any:
-    found = formats.get(Path(path).suffix)
-    if found is None:
+    function = formats.get(Path(path).suffix)
+    if function is None:
         raise InputError(f"{path}: an op-log is written as one of {', '.join(formats)}")
-    return found
+    return function
 
 
 def check_path(path: str | Path) -> Path:
@@ -172,8 +172,8 @@ def check_path(path: str | Path) -> Path:
 
 def _tables(records: Iterable[OpRecord]) -> Iterator[pa.Table]:
     """Yield the rows of records as tables, some thousands in each."""
-    rest = iter(records)
-    while group := [_row(record) for record in islice(rest, _ROWS_PER_GROUP)]:
+    remaining = iter(records)
+    while group := [_row(record) for record in islice(remaining, _ROWS_PER_GROUP)]:
         yield pa.Table.from_pylist(group, SCHEMA)
 
 

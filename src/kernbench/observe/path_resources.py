@@ -97,33 +97,33 @@ class ResourceShare:
 def sum_resources(shares: Iterable[PathShare]) -> tuple[ResourceShare, ...]:
     """Return the time on each resource, the longest first."""
     spent: dict[tuple[str, ...], list[int]] = {}
-    for each in shares:
-        if each.resources:
-            times = spent.setdefault(each.resources, [0, 0])
-            times[0] += each.ps
-            times[1] += each.ps if each.part in _QUEUES else 0
-    made = (ResourceShare(names, *times) for names, times in spent.items())
-    return tuple(sorted(made, key=lambda each: -each.ps))
+    for share in shares:
+        if share.resources:
+            times = spent.setdefault(share.resources, [0, 0])
+            times[0] += share.ps
+            times[1] += share.ps if share.part in _QUEUES else 0
+    totals = (ResourceShare(names, *times) for names, times in spent.items())
+    return tuple(sorted(totals, key=lambda total: -total.ps))
 
 
 def sum_causes(shares: Iterable[PathShare]) -> tuple[ResourceShare, ...]:
     """Return the time on each resource, and on each part of the path that no resource has, the longest first."""
-    given = tuple(shares)
-    others = (ResourceShare((str(each.part),), each.ps, 0) for each in given if not each.resources)
-    return tuple(sorted((*sum_resources(given), *others), key=lambda each: -each.ps))
+    all_shares = tuple(shares)
+    causes = (ResourceShare((str(share.part),), share.ps, 0) for share in all_shares if not share.resources)
+    return tuple(sorted((*sum_resources(all_shares), *causes), key=lambda total: -total.ps))
 
 
-def divide_ties(found: Iterable[ResourceShare]) -> tuple[ResourceShare, ...]:
+def divide_ties(totals: Iterable[ResourceShare]) -> tuple[ResourceShare, ...]:
     """Return the same time with one resource each: those that tie have equal parts of it."""
     spent: dict[str, list[int]] = {}
-    for each in found:
-        n = len(each.resources)
-        for at, name in enumerate(each.resources):
+    for total in totals:
+        n = len(total.resources)
+        for at, name in enumerate(total.resources):
             times = spent.setdefault(name, [0, 0])
-            for column, ps in enumerate((each.ps, each.queued_ps)):
+            for column, ps in enumerate((total.ps, total.queued_ps)):
                 times[column] += ps * (at + 1) // n - ps * at // n
-    made = (ResourceShare((name,), *times) for name, times in spent.items())
-    return tuple(sorted(made, key=lambda each: -each.ps))
+    divided = (ResourceShare((name,), *times) for name, times in spent.items())
+    return tuple(sorted(divided, key=lambda part: -part.ps))
 
 
 def join_words(words: Sequence[str]) -> str:
@@ -162,17 +162,17 @@ class PathDivider:
             for resources, ps in self._divide(part, via, head_ps, tail_ps):
                 spent[part, resources] = spent.get((part, resources), 0) + ps
         parts = list(PathPart)
-        ordered = sorted(spent.items(), key=lambda each: parts.index(each[0][0]))
+        ordered = sorted(spent.items(), key=lambda item: parts.index(item[0][0]))
         return tuple(PathShare(part, resources, ps) for (part, resources), ps in ordered if ps)
 
     def resource_of(self, link: Link) -> str:
         """Return the name of the resource that a link of a wired machine is one of."""
-        found = self._links.get(link)
-        if found is None:
+        resource = self._links.get(link)
+        if resource is None:
             graph = self._graph
             edge, leaves = graph.edge(link.src, link.dst), graph.node(link.src)
-            found = self._links[link] = of.resource_of_link(edge, leaves, link.bw_gbs)
-        return found
+            resource = self._links[link] = of.resource_of_link(edge, leaves, link.bw_gbs)
+        return resource
 
     def pace_of(self, route: Route) -> float:
         """Return the bytes that go by on a way in a ns, if there are many."""
@@ -218,23 +218,23 @@ class PathDivider:
 
     def _way(self, route: Route) -> _WayParts:
         """Return what a way is made of. Where several of its links are as slow, none of them gains alone."""
-        found = self._ways.get(route)
-        if found is None:
+        way_parts = self._ways.get(route)
+        if way_parts is None:
             spaces = map(self.pace_of_space, route.links[:-1])
             limits = [limit for limit in spaces if limit is not None]
             limits += [PaceLimit(self.resource_of(link), link.bw_gbs) for link in route.links]
             gbs = min(limit.gbs for limit in limits)
             slowest = sorted({limit.resource for limit in limits if limit.gbs <= TIE * gbs})
-            found = self._ways[route] = _WayParts(self._find_overheads(route), tuple(slowest), gbs)
-        return found
+            way_parts = self._ways[route] = _WayParts(self._find_overheads(route), tuple(slowest), gbs)
+        return way_parts
 
     def _find_overheads(self, route: Route) -> list[tuple[str, int]]:
         """Return what the overhead of a way is made of: that of its links."""
-        found = dict[str, int]()
+        overheads = dict[str, int]()
         for link in route.links:
-            for resource, each in self._overheads_of(link):
-                found[resource] = found.get(resource, 0) + each
-        return [(resource, each) for resource, each in found.items() if each > 0]
+            for resource, ps in self._overheads_of(link):
+                overheads[resource] = overheads.get(resource, 0) + ps
+        return [(resource, ps) for resource, ps in overheads.items() if ps > 0]
 
     def _overheads_of(self, link: Link) -> tuple[tuple[str, int], ...]:
         """Return what the overhead of a link is made of: entering the part at its end, its own, its wire."""
@@ -247,26 +247,26 @@ class PathDivider:
         return (entering, entered_ps), (self.resource_of(link), own_ps), (of.WIRES, wire_ps)
 
 
-def _divide_overhead(made: Sequence[tuple[str, int]], ps: int) -> Iterator[tuple[str, int]]:
+def _divide_overhead(overheads: Sequence[tuple[str, int]], ps: int) -> Iterator[tuple[str, int]]:
     """Divide time on an empty way as the way is made of overheads, exactly."""
-    whole, done, given = sum(each for _, each in made), 0, 0
-    for resource, each in made:
-        done += each
-        share = ps * done // whole - given
-        given += share
+    total_ps, done_ps, divided_ps = sum(overhead_ps for _, overhead_ps in overheads), 0, 0
+    for resource, overhead_ps in overheads:
+        done_ps += overhead_ps
+        share = ps * done_ps // total_ps - divided_ps
+        divided_ps += share
         yield resource, share
-    if not whole:
+    if not total_ps:
         yield of.WIRES, ps
 
 
 def _sum_steps(steps: Iterable[PathStep]) -> dict[tuple[PathPart, Via], tuple[int, int]]:
     """Add up steps through the same; of a way the time up to that of an empty one, and beyond it."""
-    found: dict[tuple[PathPart, Via], tuple[int, int]] = {}
+    sums: dict[tuple[PathPart, Via], tuple[int, int]] = {}
     for step in steps:
         ps, key = step.ps, (step.part, step.via)
         head_ps = ps
         if isinstance(step.via, Route):
             head_ps = 0 if step.part is PathPart.NETWORK_QUEUE else min(ps, step.via.total_overhead_ps)
-        heads, tails = found.get(key, (0, 0))
-        found[key] = heads + head_ps, tails + ps - head_ps
-    return found
+        heads, tails = sums.get(key, (0, 0))
+        sums[key] = heads + head_ps, tails + ps - head_ps
+    return sums

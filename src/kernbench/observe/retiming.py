@@ -59,7 +59,7 @@ class _Need(NamedTuple):
 class Retiming:
     """The rows of launch ``launch_id``, timed anew where each of ``resources`` is ``FASTER``."""
 
-    seen: Seen
+    snapshot: Seen
     launch_id: int
     resources: Sequence[str]
     _rows: Sequence[int] = field(init=False)
@@ -75,13 +75,13 @@ class Retiming:
     _handled: dict[tuple[int, int, int], list[Row]] = field(default_factory=dict)  # by receiver, meaning and launch
 
     def __post_init__(self) -> None:
-        self._rows = self.seen.machine.log.rows
+        self._rows = self.snapshot.machine.log.rows
         self._places = {name: place for place, name in enumerate(self.resources)}
 
     def gains_ps(self) -> dict[str, int]:
         """Return by how many ps the launch ends earlier, for each resource that is faster alone."""
-        request = self.seen.machine.log.requests[self.launch_id]
-        columns, end = self.seen.columns, self._rows[request + END]
+        request = self.snapshot.machine.log.requests[self.launch_id]
+        columns, end = self.snapshot.columns, self._rows[request + END]
         self._begin_ps = self._rows[request + START]
         meanwhile = np.flatnonzero((columns.end > self._begin_ps) & (columns.end <= end))
         for first in (meanwhile * WIDTH).tolist():
@@ -99,7 +99,7 @@ class Retiming:
 
     def _handled_before(self, row: Row) -> Row:
         """Return the message that the CPU was busy with when message ``row`` came, in this time; NONE: with none."""
-        before = self.seen.handled_before.get(row, NONE) if self._rows[row + KIND] == Kind.CONTROL else NONE
+        before = self.snapshot.handled_before.get(row, NONE) if self._rows[row + KIND] == Kind.CONTROL else NONE
         return before if before >= 0 and self._rows[before + END] > self._begin_ps else NONE
 
     def _time(self, row: Row, handled: Row) -> None:
@@ -129,9 +129,9 @@ class Retiming:
             if parent >= 0 and rows[row + TILE] >= 0:
                 self._stages[parent, rows[row + TILE]] = row
         if kind == Kind.CONTROL:
-            number = self.seen.control_of.get(row)
+            number = self.snapshot.control_of.get(row)
             if number is not None:
-                key = int(self.seen.transfers.dst[number]), rows[row + WHAT], rows[row + LAUNCH]
+                key = int(self.snapshot.transfers.dst[number]), rows[row + WHAT], rows[row + LAUNCH]
                 self._handled.setdefault(key, []).append(row)
 
     def _needs(self, row: Row, start: int) -> list[_Need]:
@@ -139,18 +139,18 @@ class Retiming:
         rows, cause, by = self._rows, self._rows[row + CAUSE], self._rows[row + BY]
         needs = []
         if by == By.START:
-            cause = self.seen.last_order(cause)
+            cause = self.snapshot.last_order(cause)
         if cause >= 0:
             # Memory lets a row begin before its cause ends, by as much as bytes are on their way: the lag is negative.
             has_ended = rows[cause + END] >= 0 and (rows[cause + END] <= start or by in _BY_ACCESS)
             from_start = by in _FROM_START or not has_ended
             needs.append(_Need(cause, start - rows[cause + (START if from_start else END)], from_start))
-        others = [self._before.get((rows[row + PART], rows[row + KIND]), NONE)] if rows[row + LAST] < 0 else []
+        earlier = [self._before.get((rows[row + PART], rows[row + KIND]), NONE)] if rows[row + LAST] < 0 else []
         if rows[row + TILE] >= 0:
-            others.append(self._stages.get((rows[row + PARENT], rows[row + TILE]), NONE))
+            earlier.append(self._stages.get((rows[row + PARENT], rows[row + TILE]), NONE))
         if by == By.ORDER and cause >= 0:
-            others += self._handled.get((rows[row + PART], rows[cause + WHAT], rows[row + LAUNCH]), [])
-        needs += [_Need(other, 0) for other in others if other >= 0 and other != cause and rows[other + END] <= start]
+            earlier += self._handled.get((rows[row + PART], rows[cause + WHAT], rows[row + LAUNCH]), [])
+        needs += [_Need(other, 0) for other in earlier if other >= 0 and other != cause and rows[other + END] <= start]
         return needs
 
     def _end_of(self, row: Row) -> Times:
@@ -174,7 +174,7 @@ class Retiming:
         if kind in _IN_ORDER and time_ps and kind in self._engines:
             return self._engines[kind] * time_ps
         left = np.full(len(self.resources), float(time_ps))
-        for share in self.seen.divider.share(steps_of(self.seen, row, begin_ps)):
+        for share in self.snapshot.divider.share(steps_of(self.snapshot, row, begin_ps)):
             if len(share.resources) == 1 and share.resources[0] in self._places:
                 left[self._places[share.resources[0]]] -= share.ps * (1 - 1 / FASTER)
         if kind in _IN_ORDER and time_ps:

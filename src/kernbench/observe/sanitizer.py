@@ -191,43 +191,49 @@ class Sanitizer(Observer):
         engine.replay()
         # Kernels that are under way may still receive what lies in their queues.
         busy = {pe for launch in engine.launches_under_way for pe in launch.targets}
-        found = dict(self._noted)
+        noted = dict(self._noted)
         ends = self._queues.source_ends()
         for misuse in self._queues.misuses(self._log, ends):
             finding = self._misuse(misuse)
-            _note(found, ("slot", finding.kernel, finding.line, finding.side.action), finding)
+            _note(noted, ("slot", finding.kernel, finding.line, finding.side.action), finding)
         for message in self._queues.list_unreceived(busy):
             finding = self._describe_left(message)
-            _note(found, ("message", finding.kernel, finding.line), finding)
+            _note(noted, ("message", finding.kernel, finding.line), finding)
         fences = self._fence_ends()
         for race in find_races(self._log, self._host_reads(), self._pe_of, ends, fences, in_order=self._in_order):
             finding = self._race(race)
             assert finding.other is not None
             sides = sorted((s.kernel, s.line, s.action, s.writes) for s in (finding.side, finding.other))
-            _note(found, ("race", finding.tensor, *sides), finding)
-        return tuple(sorted(found.values(), key=lambda f: (f.t_start_ns, f.kind, f.kernel, f.line)))
+            _note(noted, ("race", finding.tensor, *sides), finding)
+        return tuple(sorted(noted.values(), key=lambda f: (f.t_start_ns, f.kind, f.kernel, f.line)))
 
     def _race(self, race: Race) -> Finding:
         later, earlier = self._of_access(race.later), self._of_access(race.earlier)
-        rest = f"that {earlier} {_does(earlier)} at the same time: {_span(later)} and {_span(earlier)}"
-        return self._of_two("race", later, earlier, race, (race.later.operand.space, race.later.start_ps), rest)
+        ending = f"that {earlier} {_does(earlier)} at the same time: {_span(later)} and {_span(earlier)}"
+        return self._of_two("race", later, earlier, race, (race.later.operand.space, race.later.start_ps), ending)
 
     def _of_two(
-        self, kind: FindingKind, later: Party, earlier: Party, what: Race | Inverted, where: tuple[str, int], rest: str
+        self,
+        kind: FindingKind,
+        later: Party,
+        earlier: Party,
+        overlap: Race | Inverted,
+        where: tuple[str, int],
+        ending: str,
     ) -> Finding:
         """A finding about bytes that two accesses meet at; ``where``: their space, and when the later one began."""
         space, when = where
-        tensor = self._tensors.name_at(what.address, when)
-        bytes_of = f"{format_size(what.nbytes)} of {_place(tensor, space, what.address)}"
-        message = f"{later} {_does(later)} {bytes_of} {rest}"
-        return Finding(kind, message, later, space, tensor, what.address, what.nbytes, earlier)
+        tensor = self._tensors.name_at(overlap.address, when)
+        bytes_of = f"{format_size(overlap.nbytes)} of {_place(tensor, space, overlap.address)}"
+        message = f"{later} {_does(later)} {bytes_of} {ending}"
+        return Finding(kind, message, later, space, tensor, overlap.address, overlap.nbytes, earlier)
 
     def _misuse(self, misuse: Misuse) -> Finding:
         side, message, other = self._of_access(misuse.access), misuse.message, misuse.other
         space = misuse.access.operand.space
-        slot = next(each for each in (message, other) if each is not None)
-        what = f"{side} reads {format_size(misuse.nbytes)} of a slot of queue {slot.queue} of {pe_name(slot.peer)}"
-        text = f"{what} ({space} at {misuse.address:#x}) from {_span(side)}"
+        slot = next(queued for queued in (message, other) if queued is not None)
+        read = f"{side} reads {format_size(misuse.nbytes)} of a slot of queue {slot.queue} of {pe_name(slot.peer)}"
+        text = f"{read} ({space} at {misuse.address:#x}) from {_span(side)}"
         if message is not None:
             text += f", which was given back at {ps_to_ns(message.released_ps):.3f} ns (message {message.sequence})"
         if other is not None:
@@ -249,8 +255,8 @@ class Sanitizer(Observer):
     def _of_access(self, access: OperandUse) -> Party:
         """The side of a record, or of the composite that a tile belongs to, at the time of the access."""
         record = access.record
-        whole = self._log[record.parent] if record.parent >= 0 else record
-        side = self._side(whole, writes=access.writes)
+        command = self._log[record.parent] if record.parent >= 0 else record
+        side = self._side(command, writes=access.writes)
         return replace(side, t_start_ns=ps_to_ns(access.start_ps), t_end_ns=ps_to_ns(access.end_ps))
 
     def _side(self, record: OpRecord, *, writes: bool) -> Party:
@@ -288,8 +294,8 @@ class Sanitizer(Observer):
         replayed."""
         log, rows = self._rows, self._rows.rows
         for row in range(0, len(rows), WIDTH):
-            what = log.whats[rows[row + WHAT]] if rows[row + KIND] == Kind.MEMORY_READ else None
-            if isinstance(what, Recorded) and isinstance(what.command, MemoryReadMsg) and rows[row + END] >= 0:
+            recorded = log.whats[rows[row + WHAT]] if rows[row + KIND] == Kind.MEMORY_READ else None
+            if isinstance(recorded, Recorded) and isinstance(recorded.command, MemoryReadMsg) and rows[row + END] >= 0:
                 yield OpRecord(
                     seq=-1 - row,
                     component=log.parts[rows[row + PART]],
@@ -297,41 +303,41 @@ class Sanitizer(Observer):
                     t_start_ps=rows[row + START],
                     t_read_ps=rows[row + START],
                     t_end_ps=rows[row + END],
-                    name=what.command.name,
-                    inputs=(self._contents.bytes_at(what.command.pa, what.command.nbytes),),
+                    name=recorded.command.name,
+                    inputs=(self._contents.bytes_at(recorded.command.pa, recorded.command.nbytes),),
                 )
 
     def _fence_ends(self) -> dict[PeCoord, list[int]]:
         """Collect the times when fences that are over ended, by PE."""
         log, rows = self._rows, self._rows.rows
-        found: dict[PeCoord, list[int]] = {}
+        ends: dict[PeCoord, list[int]] = {}
         for row in range(0, len(rows), WIDTH):
             if rows[row + KIND] == Kind.FENCE and rows[row + END] >= 0:
                 pe = self._pe_of(log.parts[rows[row + PART]])
                 assert pe is not None
-                found.setdefault(pe, []).append(rows[row + END])
-        return found
+                ends.setdefault(pe, []).append(rows[row + END])
+        return ends
 
     def _note_inversion(self, event: Inverted) -> None:
         later, earlier = (
             self._party(
-                _ACTIONS[each.command.op],
+                _ACTIONS[access.command.op],
                 event.kernel,
                 event.launch_id,
-                each.command.line,
+                access.command.line,
                 event.pe,
-                (each.start_ps, each.end_ps),
-                writes=each.writes,
+                (access.start_ps, access.end_ps),
+                writes=access.writes,
             )
-            for each in (event.later, event.earlier)
+            for access in (event.later, event.earlier)
         )
         space = self._space_of(event.address)
-        rest = (
+        ending = (
             f"at {later.t_end_ns:.3f} ns, before {earlier}, which comes first in the program, {_does(earlier)} them at "
             f"{earlier.t_start_ns:.3f} ns: put {'tl.fence() or ' if earlier.writes else ''}tl.barrier() between them, "
             "or set pe.dma.ordering to program"
         )
-        finding = self._of_two("inversion", later, earlier, event, (space, event.later.start_ps), rest)
+        finding = self._of_two("inversion", later, earlier, event, (space, event.later.start_ps), ending)
         _note(self._noted, ("inversion", event.kernel, later.line, earlier.line), finding)
 
     def _scratch_waited(self, event: ScratchWaited) -> None:
@@ -367,10 +373,10 @@ def _host_side(read: HostRead) -> Party:
     )
 
 
-def _note(found: dict[Key, Finding], key: Key, finding: Finding) -> None:
+def _note(findings: dict[Key, Finding], key: Key, finding: Finding) -> None:
     """Keep the first of a kind; count the others."""
-    first = found.get(key)
-    found[key] = finding if first is None else replace(first, count=first.count + 1)
+    first = findings.get(key)
+    findings[key] = finding if first is None else replace(first, count=first.count + 1)
 
 
 def _does(side: Party) -> str:
@@ -413,14 +419,14 @@ class TensorNames:
         if isinstance(msg, MmuMapMsg):
             self._mapped.append(_Mapped(msg.sip, msg.mapping, time_ps))
         elif isinstance(msg, MmuUnmapMsg):
-            for each in self._mapped:
-                if each.sip == msg.sip and each.mapping.va_base == msg.va_base and each.until_ps == NEVER:
-                    each.until_ps = time_ps
+            for mapped in self._mapped:
+                if mapped.sip == msg.sip and mapped.mapping.va_base == msg.va_base and mapped.until_ps == NEVER:
+                    mapped.until_ps = time_ps
 
     def name_at(self, pa: int, time_ps: int) -> str:
         """The tensor that has the byte at ``pa`` at a time, or nearest to it; empty when none ever had."""
-        here = [each for each in self._mapped if each.holds(pa)]
-        return min(here, key=lambda each: each.away(time_ps)).mapping.name if here else ""
+        here = [mapped for mapped in self._mapped if mapped.holds(pa)]
+        return min(here, key=lambda mapped: mapped.away(time_ps)).mapping.name if here else ""
 
 
 @value
@@ -459,30 +465,30 @@ class QueueWatch:
 
         Its record goes on until the message has arrived.
         """
-        log, found = self.machine.log, {}
+        log, ends = self.machine.log, {}
         for send in range(0, len(log.rows), WIDTH):
             if log.rows[send + KIND] == Kind.SEND:
                 message, end = self._log.messages[log.rows[send + PARENT]], log.rows[send + END]
-                found[pe_part(*message.pe, "pe_ipcq"), message.sent_ps, message.pa] = NEVER if end < 0 else end
-        return found
+                ends[pe_part(*message.pe, "pe_ipcq"), message.sent_ps, message.pa] = NEVER if end < 0 else end
+        return ends
 
     def list_unreceived(self, busy: Collection[PeCoord]) -> Iterator[QueueMessage]:
         """Messages that lie in queues though no kernel is ``busy`` on their PE to receive them."""
-        for each in self._log.messages.values():
-            if each.arrived_ps < NEVER and each.taken_ps == NEVER and each.peer not in busy:
-                yield each
+        for message in self._log.messages.values():
+            if message.arrived_ps < NEVER and message.taken_ps == NEVER and message.peer not in busy:
+                yield message
 
     def misuses(self, records: Iterable[OpRecord], source_ends: dict[tuple[str, int, int], int]) -> Iterator[Misuse]:
         """The reads of slots that are not the kernel's at that time."""
         slots: dict[int, list[QueueMessage]] = {}
-        for each in self._log.messages.values():
-            if each.arrived_ps < NEVER:
-                slots.setdefault(each.pa, []).append(each)
+        for message in self._log.messages.values():
+            if message.arrived_ps < NEVER:
+                slots.setdefault(message.pa, []).append(message)
         if not slots:
             return
         index: ExtentIndex[int] = ExtentIndex()
         for pa, messages in slots.items():
-            index.add(pa, pa + max(each.nbytes for each in messages), pa)
+            index.add(pa, pa + max(message.nbytes for message in messages), pa)
         for record in records:
             for access in accesses_of(record, source_ends):
                 if not access.writes:
@@ -493,22 +499,22 @@ class QueueWatch:
     ) -> Iterator[Misuse]:
         met = {pa for low, high in bounds(access.operand) for pa in index.find(low, high)}
         for pa in sorted(met):
-            found = self._judge(access, slots[pa])
-            if found is not None:
-                yield found
+            misuse = self._judge(access, slots[pa])
+            if misuse is not None:
+                yield misuse
 
     def _judge(self, access: OperandUse, messages: list[QueueMessage]) -> Misuse | None:
         """Judge a read of a slot that has had ``messages``; None when nothing is wrong."""
         removed = self._removed.get(messages[0].peer, NEVER)
-        messages = [each for each in messages if not each.arrived_ps <= removed <= access.start_ps]
-        if any(each.taken_ps <= access.start_ps and access.end_ps <= each.released_ps for each in messages):
+        messages = [message for message in messages if not message.arrived_ps <= removed <= access.start_ps]
+        if any(message.taken_ps <= access.start_ps and access.end_ps <= message.released_ps for message in messages):
             return None
-        had = [each for each in messages if each.taken_ps <= access.start_ps]
-        others = [each for each in messages if each not in had and each.arrived_ps <= access.end_ps]
-        touched = [(each.pa, each.pa + each.nbytes) for each in (*had, *others)]
+        received = [message for message in messages if message.taken_ps <= access.start_ps]
+        later = [message for message in messages if message not in received and message.arrived_ps <= access.end_ps]
+        touched = [(message.pa, message.pa + message.nbytes) for message in (*received, *later)]
         reads = bounds(access.operand)
         common = [(max(a, low), min(b, high)) for a, b in touched for low, high in reads if a < high and low < b]
         if not common:
             return None
         low, high = min(a for a, _ in common), max(b for _, b in common)
-        return Misuse(access, low, high - low, had[-1] if had else None, others[-1] if others else None)
+        return Misuse(access, low, high - low, received[-1] if received else None, later[-1] if later else None)

@@ -111,8 +111,8 @@ def accesses_of(record: OpRecord, source_ends: SourceEnds) -> list[OperandUse]:
     if record.kind == "ipcq_copy" and record.output is not None:
         until = source_ends.get((record.component, record.t_start_ps, record.output.address), until)
     read = record.inputs[1:] if record.kind == "atomic" else record.inputs  # what that changes is its output
-    found = [OperandUse(record, x, False, record.t_start_ps, until) for x in read if isinstance(x, Operand)]
-    return [*found, OperandUse(record, record.output, True, *times)] if record.output is not None else found
+    uses = [OperandUse(record, x, False, record.t_start_ps, until) for x in read if isinstance(x, Operand)]
+    return [*uses, OperandUse(record, record.output, True, *times)] if record.output is not None else uses
 
 
 def _fence_ps(access: OperandUse, fences: Sequence[int]) -> int:
@@ -191,11 +191,11 @@ def _are_apart(a: OpRecord, b: OpRecord) -> bool:
 
 def _tiles_of(log: list[OpRecord]) -> dict[int, list[OpRecord]]:
     """The records of tiles by composite."""
-    found: dict[int, list[OpRecord]] = {}
+    tiles: dict[int, list[OpRecord]] = {}
     for record in log:
         if record.parent >= 0 and record.t_end_ps >= 0 and record.kind in ("dma_read", "dma_write", "fetch"):
-            found.setdefault(record.parent, []).append(record)
-    return found
+            tiles.setdefault(record.parent, []).append(record)
+    return tiles
 
 
 def _of_tiles(access: OperandUse, tiles: dict[int, list[OpRecord]]) -> list[OperandUse]:

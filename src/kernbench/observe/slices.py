@@ -43,30 +43,30 @@ class SliceTime:
         return self.hits / self.bursts if self.bursts else 0.0
 
 
-def slice_times(seen: Seen, path: CriticalPath) -> tuple[SliceTime, ...]:
+def slice_times(snapshot: Seen, path: CriticalPath) -> tuple[SliceTime, ...]:
     """The slices that did something in the time of a path, the busiest first; none where they have no banks.
 
     Turns count that the path ``encloses``.
     """
-    hbm = seen.machine.spec.cube.hbm
-    banks, turns = hbm.banks, seen.turns
+    hbm = snapshot.machine.spec.cube.hbm
+    banks, turns = hbm.banks, snapshot.turns
     if banks is None:
         return ()
     worked = path.encloses(turns.start, turns.end) & ((turns.bursts > 0) | (turns.taken > 0))
-    found = [
+    times = [
         _slice_time(
-            seen.columns.parts[memory],
+            snapshot.columns.parts[memory],
             turns,
             np.flatnonzero(worked & (turns.memory == memory)),
             hbm,
             path.ps,
         )
-        for memory in distinct(turns.memory[worked], len(seen.columns.parts))
+        for memory in distinct(turns.memory[worked], len(snapshot.columns.parts))
     ]
-    return tuple(sorted(found, key=lambda each: -each.busy_ps))
+    return tuple(sorted(times, key=lambda time: -time.busy_ps))
 
 
-def _slice_time(where: str, turns: TurnColumns, mine: Column, hbm: HbmSpec, interval_ps: int) -> SliceTime:
+def _slice_time(where: str, turns: TurnColumns, numbers: Column, hbm: HbmSpec, interval_ps: int) -> SliceTime:
     """Return what turns within an interval took. While one waited for its row others may have used the bus: ``opened``
     is the most that it lost.
 
@@ -76,18 +76,18 @@ def _slice_time(where: str, turns: TurnColumns, mine: Column, hbm: HbmSpec, inte
     banks, buses = hbm.banks, hbm.num_pcs
     assert banks is not None, "turns of banks are of slices that have some"
     share = banks.refresh_share if hbm.refresh_mode == "spread" else 0.0
-    bursts, hits, taken, opened, turned = (
-        int(column[mine].sum()) for column in (turns.bursts, turns.hits, turns.taken, turns.opened, turns.turned)
+    bursts, hits, occupancy, opened, turned = (
+        int(column[numbers].sum()) for column in (turns.bursts, turns.hits, turns.taken, turns.opened, turns.turned)
     )
     data = bursts * banks.ccd_s_ns * PS_PER_NS
     work = data / (1 - share)
-    lost = max(0.0, taken - work - turned)
-    outages = _outages_ps(banks, turns.start[mine], turns.end[mine]) if hbm.refresh_mode == "all-bank" else 0
+    lost = max(0.0, occupancy - work - turned)
+    outages = _outages_ps(banks, turns.start[numbers], turns.end[numbers]) if hbm.refresh_mode == "all-bank" else 0
     rows, refresh = min(opened, lost), work - data + turned * share + buses * outages
-    given = work + turned + lost + buses * outages
+    granted = work + turned + lost + buses * outages
 
     def per_bus(ps: float) -> int:
-        return round(ps / buses) if given < interval_ps * buses else int(ps * interval_ps / given)
+        return round(ps / buses) if granted < interval_ps * buses else int(ps * interval_ps / granted)
 
     return SliceTime(
         where=where,

@@ -110,12 +110,12 @@ class QueueTraffic:
     @property
     def messages(self) -> int:
         """By all its queues."""
-        return sum(each.messages for each in self.sent)
+        return sum(use.messages for use in self.sent)
 
     @property
     def nbytes(self) -> int:
         """By all its queues."""
-        return sum(each.nbytes for each in self.sent)
+        return sum(use.nbytes for use in self.sent)
 
 
 @value
@@ -137,8 +137,8 @@ def merge_spans(spans: Times) -> tuple[Times, Times]:
     spans = spans[np.argsort(spans[:, 0], kind="stable")]
     since, until = spans[:, 0], np.maximum.accumulate(spans[:, 1])
     since[1:] = np.maximum(since[1:], until[:-1])  # what an earlier one covers is counted there
-    there = since < until
-    return since[there], until[there]
+    nonempty = since < until
+    return since[nonempty], until[nonempty]
 
 
 def unions_ps(groups: Times, starts: Times, ends: Times) -> dict[int, int]:
@@ -165,7 +165,9 @@ def engine_usage(works: Works, start_ns: float, end_ns: float) -> tuple[EngineUs
     columns, rows = works.columns, works.rows
     lies_within = (begin <= columns.start[rows]) & (columns.end[rows] >= 0) & (columns.end[rows] <= end)
     of_engines = ((name, rows[lies_within & works.done_by(name)]) for name in PE_ENGINES)
-    return tuple(_usage(name, columns, own, end - begin) for name, own in of_engines if len(own))
+    return tuple(
+        _usage(name, columns, engine_rows, end - begin) for name, engine_rows in of_engines if len(engine_rows)
+    )
 
 
 def _usage(engine: str, columns: Columns, rows: Times, duration: int) -> EngineUsage:
@@ -188,23 +190,23 @@ def engine_shares(works: Works, parts: Collection[str], begin: int, end: int) ->
     columns, rows = works.columns, works.rows
     numbers = [number for number, part in enumerate(columns.parts) if part in parts]
     began = (begin <= columns.start[rows]) & (columns.start[rows] <= end) & (columns.end[rows] >= 0)
-    mine = began & np.isin(columns.part[rows], numbers)
+    selected = began & np.isin(columns.part[rows], numbers)
     steps: list[tuple[int, str, int]] = []
     for engine in PE_ENGINES:
-        own = rows[mine & works.done_by(engine)]
-        steps += [(start, engine, 1) for start in columns.start[own].tolist()]
-        steps += [(min(each, end), engine, -1) for each in columns.end[own].tolist()]
+        engine_rows = rows[selected & works.done_by(engine)]
+        steps += [(start, engine, 1) for start in columns.start[engine_rows].tolist()]
+        steps += [(min(stop, end), engine, -1) for stop in columns.end[engine_rows].tolist()]
     spent: dict[str, int] = {}
     active = dict.fromkeys(PE_ENGINES, 0)
     reached = begin
     for when, engine, change in sorted([*steps, (end, "", 0)]):
-        state = " + ".join(each for each, count in active.items() if count) or NO_ENGINE
+        state = " + ".join(name for name, count in active.items() if count) or NO_ENGINE
         spent[state] = spent.get(state, 0) + when - reached
         reached = when
         if engine:
             active[engine] += change
     longest_first = sorted(spent.items(), key=lambda item: -item[1])
-    return tuple(TimeShare(what, ps_to_ns(ps)) for what, ps in longest_first if ps)
+    return tuple(TimeShare(engines, ps_to_ns(ps)) for engines, ps in longest_first if ps)
 
 
 def link_traffic(machine: Machine) -> tuple[LinkTraffic, ...]:
@@ -258,22 +260,22 @@ def traffic(machine: Machine, links: Sequence[LinkTraffic]) -> Traffic:
 
 def memory_traffic(machine: Machine, links: Iterable[LinkTraffic]) -> tuple[MemoryTraffic, ...]:
     """Sum the traffic of memories by ``links``, those with most bytes first."""
-    nodes, found = machine.graph.nodes, dict[str, list[LinkTraffic]]()
+    nodes, by_memory = machine.graph.nodes, dict[str, list[LinkTraffic]]()
     for link in links:
         for end in (link.src, link.dst):
             if nodes[end].kind in _MEMORIES or nodes[end].window is not None:
-                found.setdefault(end, []).append(link)
+                by_memory.setdefault(end, []).append(link)
     rows = (
         MemoryTraffic(
             memory,
             nodes[memory].kind,
-            sum(link.nbytes for link in own if link.dst == memory),
-            sum(link.nbytes for link in own if link.src == memory),
-            max(link.utilisation for link in own),
+            sum(link.nbytes for link in attached if link.dst == memory),
+            sum(link.nbytes for link in attached if link.src == memory),
+            max(link.utilisation for link in attached),
         )
-        for memory, own in found.items()
+        for memory, attached in by_memory.items()
     )
-    return tuple(sorted(rows, key=lambda each: -each.bytes_in - each.bytes_out)[:BUSIEST_MEMORIES])
+    return tuple(sorted(rows, key=lambda row: -row.bytes_in - row.bytes_out)[:BUSIEST_MEMORIES])
 
 
 def machine_use(machine: Machine, works: Works, links: Iterable[LinkTraffic]) -> MachineUse:
@@ -285,7 +287,7 @@ def machine_use(machine: Machine, works: Works, links: Iterable[LinkTraffic]) ->
     nodes = [graph.node(name) for name in dict.fromkeys([*ends, *worked])]
     sips = sorted({node.sip for node in nodes if node.sip is not None})
     cubes = {node.cube_coord for node in nodes if node.cube is not None}
-    products = {str(what.element) for what in machine.log.whats if isinstance(what, TileAmounts) and what.macs}
+    products = {str(work.element) for work in machine.log.whats if isinstance(work, TileAmounts) and work.macs}
     within = f"sip{sips[0]}" if len(sips) == 1 else ""
     return MachineUse(
         sips=len(sips),
@@ -305,7 +307,7 @@ def queue_traffic(machine: Machine, works: Works) -> tuple[QueueTraffic, ...]:
     columns = works.columns
     sent = works.rows[works.done_by(ENGINE_OF["ipcq_copy"]) & (columns.end[works.rows] >= 0)]
     busy = unions_ps(columns.part[sent], columns.start[sent], columns.end[sent])
-    found = (
+    rows = (
         QueueTraffic(
             part.coord,
             tuple(QueueUse(direction, use.messages, use.nbytes) for direction, use in part.traffic.items()),
@@ -313,4 +315,4 @@ def queue_traffic(machine: Machine, works: Works) -> tuple[QueueTraffic, ...]:
         )
         for part in parts
     )
-    return tuple(sorted(found, key=lambda each: each.pe))
+    return tuple(sorted(rows, key=lambda row: row.pe))

@@ -72,7 +72,7 @@ class _Maker:
     slots: dict[Row, TrackSpan | None] = field(default_factory=dict)
 
     @property
-    def seen(self) -> Seen:
+    def snapshot(self) -> Seen:
         """The run as seen by its log."""
         return self.log.seen
 
@@ -87,29 +87,29 @@ class _Maker:
             self.requests[handle.request_id] = self._request(handle)
             for report in _kernels(handle):
                 self.kernels[handle.request_id, pe_part(*report.pe, "pe_cpu")] = self._kernel(handle, report)
-        for work in self.seen.each_work():
+        for work in self.snapshot.each_work():
             self.names[work.row] = _name(work)
             self.works[work.row] = self._work(work)
         self._memories()
         self._links()
-        for asked, turns in self.served.items():
-            self._connect_access(asked, turns)
+        for number, turns in self.served.items():
+            self._connect_access(number, turns)
         for message in self.log.queues.messages.values():
             self.slots[message.row] = self._slot(message)
             self._connect_message(message)
         for wait in self.log.queues.waits:
             self._connect_wait(wait, self._wait(wait))
-        for row in self.seen.fences:
+        for row in self.snapshot.fences:
             self._fence(row)
         self._control()
         return self.trace
 
     def _track(self, place: TrackGroup, row: str, order: int, kinds: tuple[str, ...], *nodes: str) -> Track | None:
         """The track, made when it is first used; None when it is filtered out."""
-        found = self.tracks.get((place, row))
-        if found is None:
-            found = self.tracks[place, row] = Track(place, row, order, self.keep.keeps(kinds, nodes))
-        return found if found.kept else None
+        track = self.tracks.get((place, row))
+        if track is None:
+            track = self.tracks[place, row] = Track(place, row, order, self.keep.keeps(kinds, nodes))
+        return track if track.shown else None
 
     def _span(self, track: Track | None, span: TrackSpan) -> TrackSpan | None:
         if track is None:
@@ -120,9 +120,9 @@ class _Maker:
         return span
 
     def _request(self, handle: RequestHandle) -> TrackSpan | None:
-        what = type(handle.msg).__name__.removesuffix("Msg")
+        kind = type(handle.msg).__name__.removesuffix("Msg")
         track = self._track(TrackGroup("host"), "requests", 0, (HOST,), "host")
-        name = f"{what} {handle.msg.title}".strip()
+        name = f"{kind} {handle.msg.title}".strip()
         facts = (("request", handle.request_id),)
         return self._span(track, TrackSpan(name, handle.submitted_ps, handle.ended_ps, facts))
 
@@ -157,9 +157,9 @@ class _Maker:
         """A kernel waits for a queue."""
         node = pe_part(*wait.pe, "pe_cpu")
         track = self._track(self._place(node), WAITS_ROW, _ORDER[WAITS_ROW], (PES, CPU, WAITS), node)
-        what = "slot" if wait.kind == "send" else "message"
+        subject = "slot" if wait.kind == "send" else "message"
         facts = (("line", wait.line), ("kernel", wait.kernel), ("launch", wait.launch_id))
-        return self._span(track, TrackSpan(f"{what} of {wait.direction}", wait.start_ps, wait.end_ps, facts))
+        return self._span(track, TrackSpan(f"{subject} of {wait.direction}", wait.start_ps, wait.end_ps, facts))
 
     def _fence(self, row: Row) -> None:
         """A kernel waits for what it has written."""
@@ -174,21 +174,21 @@ class _Maker:
 
     def _memories(self) -> None:
         """One span for each turn."""
-        place, seen = TrackGroup("memories", 1), self.seen
-        for asked, memory, start, end in zip(*(column.tolist() for column in seen.turns[:4]), strict=True):
-            node = seen.columns.parts[memory]
-            way = "read" if seen.transfers.what[asked] == Carries.REQUEST else "write"
+        place, snapshot = TrackGroup("memories", 1), self.snapshot
+        for number, memory, start, end in zip(*(column.tolist() for column in snapshot.turns[:4]), strict=True):
+            node = snapshot.columns.parts[memory]
+            way = "read" if snapshot.transfers.what[number] == Carries.REQUEST else "write"
             tcm = self.graph.node(node).kind == "pe_dma"  # behind the DMA that answers for it, with two ports
             track = self._track(place, f"{node} TCM {way}" if tcm else node, 0, (MEMORY,), node)
-            name = f"{way} {self.names.get(seen.row_of(asked), '')}".rstrip()
+            name = f"{way} {self.names.get(snapshot.row_of(number), '')}".rstrip()
             span = self._span(track, TrackSpan(name, start, end))
             if span is not None:
-                self.served.setdefault(asked, []).append(span)
+                self.served.setdefault(number, []).append(span)
 
     def _links(self) -> None:
         edges, place = self.graph.edges, TrackGroup("links", 2)
         for transfer, link, start, end, nbytes in zip(
-            *(column.tolist() for column in self.seen.tables.carried()), strict=True
+            *(column.tolist() for column in self.snapshot.tables.carried()), strict=True
         ):
             edge = edges[link]
             track = self._track(place, f"{edge.src} → {edge.dst}", link, (LINKS,), edge.src, edge.dst)
@@ -196,16 +196,16 @@ class _Maker:
 
     def _connect_access(self, number: int, turns: list[TrackSpan]) -> None:
         """From a work to the memory, and back."""
-        work, first, last = self.works.get(self.seen.row_of(number)), turns[0], turns[-1]
+        work, first, last = self.works.get(self.snapshot.row_of(number)), turns[0], turns[-1]
         if work is None:
             return
-        asked, answer = self.seen.tables.transfer(number), self.seen.answer(number)
-        leaves = max(work.start_ps, asked.start)
-        reading = asked.what == Carries.REQUEST
+        transfer, answer = self.snapshot.tables.transfer(number), self.snapshot.answer(number)
+        leaves = max(work.start_ps, transfer.start)
+        reading = transfer.what == Carries.REQUEST
         self._add("request" if reading else "data", work, leaves, first, max(leaves, first.start_ps))
         if answer is not None and answer.end >= 0 and reading:
             self._add("data", first, first.start_ps, work, answer.end)
-        elif answer is not None and answer.end >= 0 and asked.what == Carries.WRITE:
+        elif answer is not None and answer.end >= 0 and transfer.what == Carries.WRITE:
             self._add("acknowledgement", last, last.end_ps, work, answer.end)
 
     def _connect_message(self, message: QueueMessage) -> None:
@@ -213,18 +213,18 @@ class _Maker:
         slot, sent = self.slots.get(message.row), self.works.get(message.row)
         if slot is None:
             return
-        asked = self._find_send(message)
-        if asked is not None:
-            doorbell, turns = self.seen.answer(asked), self.served.get(asked)
+        number = self._find_send(message)
+        if number is not None:
+            doorbell, turns = self.snapshot.answer(number), self.served.get(number)
             if sent is not None:
-                self._add("message", sent, self.seen.tables.transfer(asked).start, slot, message.arrived_ps)
+                self._add("message", sent, self.snapshot.tables.transfer(number).start, slot, message.arrived_ps)
             if doorbell is not None and turns:
                 self._add("doorbell", turns[-1], doorbell.start, slot, message.arrived_ps)
 
     def _find_send(self, message: QueueMessage) -> int | None:
         """The transfer of a message; None before it is on its way."""
-        send = self.seen.send_of.get(message.row)
-        return None if send is None else next(iter(self.seen.asked_by.get(send, ())), None)
+        send = self.snapshot.send_of.get(message.row)
+        return None if send is None else next(iter(self.snapshot.asked_by.get(send, ())), None)
 
     def _connect_wait(self, wait: QueueWaited, span: TrackSpan | None) -> None:
         """From what a wait ended by: the send of the message, or the slot that was given back."""
@@ -233,9 +233,9 @@ class _Maker:
         if wait.kind == "recv":
             for message in self.log.queues.arrivals.get((wait.pe, wait.end_ps), ()):
                 sent = self.works.get(message.row) if message.queue == wait.direction else None
-                asked = self._find_send(message)
-                if sent is not None and asked is not None:
-                    self._add("message", sent, self.seen.tables.transfer(asked).start, span, wait.end_ps)
+                number = self._find_send(message)
+                if sent is not None and number is not None:
+                    self._add("message", sent, self.snapshot.tables.transfer(number).start, span, wait.end_ps)
             return
         credit = self.log.queues.credit_before((wait.pe, wait.direction), wait.start_ps, wait.end_ps)
         freed = None if credit is None else self.log.queues.released.get((credit.pe, credit.direction, credit.time_ps))
@@ -248,9 +248,9 @@ class _Maker:
         one was caused by it."""
         log = self.log.machine.log
         handled: dict[Row, TrackSpan | None] = {}
-        ended = [row for row in self.seen.control_of if log.rows[row + END] >= 0]
+        ended = [row for row in self.snapshot.control_of if log.rows[row + END] >= 0]
         for row in sorted(ended, key=lambda row: log.rows[row + END]):
-            transfer = self.seen.tables.transfer(self.seen.control_of[row])
+            transfer = self.snapshot.tables.transfer(self.snapshot.control_of[row])
             name, request, end = str(log.whats[log.rows[row + WHAT]]), log.rows[row + LAUNCH], log.rows[row + END]
             src, dst = log.parts[transfer.src], log.parts[transfer.dst]
             cpu = self.log.machine.component(dst)
@@ -288,7 +288,7 @@ class _Maker:
 def process_of(place: tuple[int | None, ...]) -> str:
     """Return the process of a SIP, of a cube or of a PE: ``SIP 0, cube 1, PE 2``."""
     named = zip(("SIP", "cube", "PE"), place, strict=True)
-    return ", ".join(f"{what} {number}" for what, number in named if number is not None)
+    return ", ".join(f"{label} {number}" for label, number in named if number is not None)
 
 
 def _about(message: QueueMessage, direction: str, peer: PeCoord) -> tuple[Fact, ...]:

@@ -38,7 +38,7 @@ class TraceFilter:
 
     def may_keep(self, kind: str) -> bool:
         """Tell whether tracks of this kind can be kept: if not, there is no need to observe what they show."""
-        wanted = not self.wanted or any(fnmatchcase(kind, each) or each not in KINDS for each in self.wanted)
+        wanted = not self.wanted or any(fnmatchcase(kind, glob) or glob not in KINDS for glob in self.wanted)
         return wanted and not _match(self.unwanted, (kind,), ())
 
 
@@ -51,14 +51,14 @@ def parse_filter(text: str, nodes: Iterable[str]) -> TraceFilter:
 
     A glob stands for kinds of track and for nodes of the machine. InputError for one that is empty or matches neither.
     """
-    known = (*KINDS, *nodes)
+    names = (*KINDS, *nodes)
     terms = [term.strip() for term in text.split(",")]
     for term in terms:
         glob = term.removeprefix("!")
-        if not any(fnmatchcase(name, glob) for name in known):
-            what = f"{glob!r} matches no part of the machine" if glob else "an empty glob"
+        if not any(fnmatchcase(name, glob) for name in names):
+            problem = f"{glob!r} matches no part of the machine" if glob else "an empty glob"
             raise InputError(
-                f"--trace-filter {text!r}: {what}; write names of parts (sip0.cube0.*) or kinds of track: "
+                f"--trace-filter {text!r}: {problem}; write names of parts (sip0.cube0.*) or kinds of track: "
                 f"{', '.join(KINDS)}; !glob leaves out"
             )
     return TraceFilter(

@@ -46,7 +46,7 @@ def trace_events(trace: Trace) -> Iterator[TraceEvent]:
     for number, flow in enumerate(trace.flows):
         leaves, arrives = _ends(flow, number, numbers)
         timed += [(flow.leaves_ps, 2, leaves), (flow.arrives_ps, 3, arrives)]
-    timed.sort(key=lambda each: each[:2])
+    timed.sort(key=lambda entry: entry[:2])
     yield from (event for _, _, event in timed)
 
 
@@ -81,8 +81,8 @@ class _TrackNumbers:
         return self.pids[span.track.place], self.tids[span.track, span.lane]
 
 
-def _name(what: str, pid: int, tid: int, **args: str | int) -> TraceEvent:
-    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
+def _name(metadata: str, pid: int, tid: int, **args: str | int) -> TraceEvent:
+    return {"ph": "M", "name": metadata, "pid": pid, "tid": tid, "args": args}
 
 
 def _complete(span: TrackSpan, numbers: _TrackNumbers) -> TraceEvent:
@@ -97,8 +97,8 @@ def _complete(span: TrackSpan, numbers: _TrackNumbers) -> TraceEvent:
         "ts": _microseconds(span.start_ps),
         "dur": (span.end_ps - span.start_ps) / PS_PER_US,
     }
-    given = {word: value for word, value in span.facts if value != ""}
-    return event | ({"args": given} if given else {})
+    facts = {word: value for word, value in span.facts if value != ""}
+    return event | ({"args": facts} if facts else {})
 
 
 def _ends(flow: MessageArrow, number: int, numbers: _TrackNumbers) -> tuple[TraceEvent, TraceEvent]:

@@ -38,7 +38,7 @@ class TraceLog(Observer):
     watch_queues: bool = True
     machine: Machine = field(init=False)
     queues: QueueLog = field(init=False)
-    _seen: Seen | None = None
+    _snapshot: Seen | None = None
 
     def begin(self, machine: Machine) -> None:
         """Observe ``machine``."""
@@ -52,9 +52,9 @@ class TraceLog(Observer):
     def seen(self) -> Seen:
         """Everything seen by now."""
         state = len(self.machine.log.rows), self.machine.clock.n_events
-        if self._seen is None or self._seen.state != state:
-            self._seen = Seen(self.machine, state)
-        return self._seen
+        if self._snapshot is None or self._snapshot.state != state:
+            self._snapshot = Seen(self.machine, state)
+        return self._snapshot
 
 
 class _Departures(NamedTuple):
@@ -132,11 +132,11 @@ class Seen:
         log = self.machine.log
         part = log.part(pe_part(*pe, "pe_cpu"))
         low, high = np.searchsorted(self._issuers, (part, part + 1))
-        given = self._issues[low:high]
-        at = int(np.searchsorted(given, row // WIDTH)) - 1
-        while line is not None and at >= 0 and log.rows[int(given[at]) * WIDTH + LINE] != line:
+        issues = self._issues[low:high]
+        at = int(np.searchsorted(issues, row // WIDTH)) - 1
+        while line is not None and at >= 0 and log.rows[int(issues[at]) * WIDTH + LINE] != line:
             at -= 1
-        return int(given[at]) * WIDTH if at >= 0 else NONE
+        return int(issues[at]) * WIDTH if at >= 0 else NONE
 
     def last_order(self, row: Row) -> Row:
         """Find the order that the last PE of a SIP had, of those that ``row`` brought there; else itself."""
@@ -151,7 +151,7 @@ class Seen:
     def links_of_routes(self) -> tuple[Column, Column, NDArray[np.bool_]]:
         """The links of all routes, one after another: number of the route, index of the link, is it last."""
         links = [[link.index for link in route.links] for route in self.routes]
-        numbers = np.repeat(np.arange(len(links)), [len(each) for each in links])
+        numbers = np.repeat(np.arange(len(links)), [len(on_route) for on_route in links])
         return numbers, np.array([*chain(*links)], np.int64), np.diff(numbers, append=-1) != 0
 
     @cached_property
@@ -163,8 +163,8 @@ class Seen:
         paces = np.ones(resources.shape)
         for index in dict.fromkeys(self.links_of_routes[1].tolist()):
             link = self.link(index)
-            own = PaceLimit(self.divider.resource_of(link), link.bw_gbs)
-            for at, limit in enumerate((own, self.divider.pace_of_space(link))):
+            link_limit = PaceLimit(self.divider.resource_of(link), link.bw_gbs)
+            for at, limit in enumerate((link_limit, self.divider.pace_of_space(link))):
                 if limit is not None:
                     resources[index, at] = names.setdefault(limit.resource, len(names))
                     paces[index, at] = limit.gbs
@@ -201,10 +201,10 @@ class Seen:
         loads = self._loads.get(link.index)
         if loads is None:
             ways, transfers = self._ways_by(link), self.transfers
-            mine = np.flatnonzero((ways[transfers.route, 0] >= 0) & (transfers.end >= 0))
-            left_ps = transfers.end[mine] - ways[transfers.route[mine], 1]
+            numbers = np.flatnonzero((ways[transfers.route, 0] >= 0) & (transfers.end >= 0))
+            left_ps = transfers.end[numbers] - ways[transfers.route[numbers], 1]
             order = np.argsort(left_ps)
-            loads = left_ps[order], np.concatenate(([0], np.cumsum(transfers.nbytes[mine][order])))
+            loads = left_ps[order], np.concatenate(([0], np.cumsum(transfers.nbytes[numbers][order])))
             self._loads[link.index] = loads
         first, last = np.searchsorted(loads[0], (since_ps, until_ps), "right")
         return int(loads[1][last] - loads[1][first])
@@ -226,15 +226,19 @@ class Seen:
         """Return the transfers that have come to a link by the link ``entered``, or first of all, as they left it."""
         ways, transfers = self._ways_by(link), self.transfers
         come_by_it = (ways[:, 0] >= 0) & (ways[:, 2] == entered)
-        mine = np.flatnonzero(come_by_it[transfers.route] & (transfers.end >= 0))
-        mine = mine[np.argsort(transfers.end[mine] - ways[transfers.route[mine], 1], kind="stable")]
-        left_ps = transfers.end[mine] - ways[transfers.route[mine], 1]
-        waited = transfers.end[mine] - self._find_earliest_ends(mine) >= link.serialise_ps(link.figures.packet_bytes)
-        waited &= transfers.held_by[mine] == held_by_link(link.index)
-        found_empty = transfers.start[mine] + ways[transfers.route[mine], 0] >= np.concatenate(([NONE], left_ps[:-1]))
-        places = np.arange(len(mine))
+        numbers = np.flatnonzero(come_by_it[transfers.route] & (transfers.end >= 0))
+        numbers = numbers[np.argsort(transfers.end[numbers] - ways[transfers.route[numbers], 1], kind="stable")]
+        left_ps = transfers.end[numbers] - ways[transfers.route[numbers], 1]
+        waited = transfers.end[numbers] - self._find_earliest_ends(numbers) >= link.serialise_ps(
+            link.figures.packet_bytes
+        )
+        waited &= transfers.held_by[numbers] == held_by_link(link.index)
+        found_empty = transfers.start[numbers] + ways[transfers.route[numbers], 0] >= np.concatenate(
+            ([NONE], left_ps[:-1])
+        )
+        places = np.arange(len(numbers))
         free = np.maximum.accumulate(np.where(waited, np.where(found_empty, places, 0), places + 1))
-        return _Departures(mine, left_ps, np.concatenate(([0], free)))
+        return _Departures(numbers, left_ps, np.concatenate(([0], free)))
 
     def _find_earliest_ends(self, numbers: Column) -> Column:
         """Return when transfers would have ended if no link had held them: alone, or as memories supplied them."""
@@ -277,16 +281,16 @@ class Seen:
         busy = (cpus[1:] == cpus[:-1]) & (ends[:-1] > came[1:]) & (ends[1:] >= 0)
         return dict(zip((rows[1:][busy] * WIDTH).tolist(), (rows[:-1][busy] * WIDTH).tolist(), strict=True))
 
-    def row_of(self, asked: int) -> Row:
+    def row_of(self, transfer: int) -> Row:
         """The record that a transfer is a part of; NONE: of none."""
-        of = int(self.transfers.of[asked])
+        of = int(self.transfers.of[transfer])
         if of >= 0 and self.columns.kind[of] == Kind.SEND:
             of = int(self.columns.parent[of])
         return of * WIDTH if of >= 0 else NONE
 
-    def answer(self, asked: int) -> TransferFields[int] | None:
+    def answer(self, transfer: int) -> TransferFields[int] | None:
         """Find the answer to a transfer, by now."""
-        number = int(self.answers[asked])
+        number = int(self.answers[transfer])
         return None if number < 0 else self.tables.transfer(number)
 
     def each_work(self) -> Iterator[EngineWork]:
@@ -296,6 +300,6 @@ class Seen:
 
 def _last_of(whose: Column, count: int) -> Column:
     """For each of ``count`` rows the last one of those that name it in ``whose``; NONE: there is none."""
-    found: Column = np.full(count + 1, NONE)
-    found[whose] = np.arange(len(whose))  # those that name nobody are the last place's
-    return found[:-1]
+    last: Column = np.full(count + 1, NONE)
+    last[whose] = np.arange(len(whose))  # those that name nobody are the last place's
+    return last[:-1]

@@ -27,7 +27,7 @@ class Track:
     place: TrackGroup
     row: str
     order: int
-    kept: bool
+    shown: bool
 
 
 @state(eq=False)
@@ -62,13 +62,13 @@ class Trace:
 
     def tracks(self) -> list[tuple[Track, list[TrackSpan]]]:
         """Every track with its spans in the order of their starts; tracks by place, then from top to bottom."""
-        found: dict[Track, list[TrackSpan]] = {}
+        by_track: dict[Track, list[TrackSpan]] = {}
         for span in self.spans:
             if span.track is not None:
-                found.setdefault(span.track, []).append(span)
-        for spans in found.values():
+                by_track.setdefault(span.track, []).append(span)
+        for spans in by_track.values():
             spans.sort(key=lambda span: (span.start_ps, span.end_ps))
-        return sorted(found.items(), key=lambda item: _order(item[0]))
+        return sorted(by_track.items(), key=lambda item: _order(item[0]))
 
     def assign_lanes(self) -> None:
         """Give spans of one track that overlap different lanes, as few as it takes."""

@@ -92,11 +92,11 @@ class QueueLog:
 
     def credit_before(self, end: QueueKey, since_ps: int, until_ps: int) -> SlotReleased | None:
         """The release whose credit ended a wait: the first to be there after ``since_ps``, by ``until_ps``."""
-        given = self.credits.get(end, [])
-        at = bisect_right(given, since_ps, key=_credit_ps)
-        if at == len(given) or _credit_ps(given[at]) > until_ps:
-            at = bisect_left(given, since_ps, key=_credit_ps)
-        return given[at] if at < len(given) and _credit_ps(given[at]) <= until_ps else None
+        releases = self.credits.get(end, [])
+        at = bisect_right(releases, since_ps, key=_credit_ps)
+        if at == len(releases) or _credit_ps(releases[at]) > until_ps:
+            at = bisect_left(releases, since_ps, key=_credit_ps)
+        return releases[at] if at < len(releases) and _credit_ps(releases[at]) <= until_ps else None
 
     def _event(self, event: QueueEvent) -> None:
         key = (event.pe, event.direction, event.sequence)
@@ -122,10 +122,10 @@ class QueueLog:
         end = (message.peer, message.queue)
         epoch, head = self._heads.get(end, (0, 0))
         head = head if epoch == message.epoch else 0
-        while (found := self._here.get((*end, head))) is not None and found.epoch == message.epoch:
+        while (arrived := self._here.get((*end, head))) is not None and arrived.epoch == message.epoch:
             if (*end, head) in self._posted:
                 self._posted.remove((*end, head))
-                found.taken_ps, message.posted = now, True
+                arrived.taken_ps, message.posted = now, True
             head += 1
         self._heads[end] = message.epoch, head
 

@@ -105,9 +105,9 @@ class Verdict:
                 return f"bound by {self.resources[0]} at {self.where}: {busy}{following}"
             case VerdictKind.TIE:
                 on_path = f"on {self.share:.0%} of the critical path"
-                each = f"each {f'{self.tile_ns:g} ns a tile' if self.tile_ns else busy}" if self.where else on_path
+                detail = f"each {f'{self.tile_ns:g} ns a tile' if self.tile_ns else busy}" if self.where else on_path
                 alone = "neither gains" if len(self.resources) == 2 else "none gains"
-                return f"bound by a tie: {join_words(self.resources)}, {each}; alone {alone}{following}"
+                return f"bound by a tie: {join_words(self.resources)}, {detail}; alone {alone}{following}"
             case VerdictKind.LATENCY:
                 share = 0.0 if self.next is None else max(self.next.share, 0.01)
                 most = f"no resource is busy more than {share:.0%}" if share else "no resource is busy"
@@ -120,7 +120,7 @@ class Verdict:
 
 
 def judge(
-    found: Roofline,
+    roofline: Roofline,
     shares: Sequence[PathShare],
     gains_ps: Callable[[], Mapping[str, int]],
     waits: Iterable[str] = (),
@@ -131,21 +131,21 @@ def judge(
     others held the launch up. A resource is the latency only if it gains at least half of what the best one does,
     as ``gains_ps`` estimates.
     """
-    time_ps, said = found.measured_ps, tuple(waits)
+    time_ps, said = roofline.measured_ps, tuple(waits)
     if not time_ps:
         return Verdict(kind=VerdictKind.NOTHING, time_ps=0)
     spent = sum_resources(shares)
-    for bound in found.bounds:
-        group = found.tied_with(bound.resource)
-        on_path = sum(each.ps for each in spent if not set(group).isdisjoint(each.resources))
+    for bound in roofline.bounds:
+        group = roofline.tied_with(bound.resource)
+        on_path = sum(share.ps for share in spent if not set(group).isdisjoint(share.resources))
         if bound.ps >= BINDS * time_ps and on_path >= ON_PATH * bound.ps:
-            return _bind(found, bound, said)
+            return _bind(roofline, bound, said)
     longest = next(iter(sum_causes(shares)), None)
     if longest is None:
         return Verdict(kind=VerdictKind.NOTHING, time_ps=time_ps, waits=said)
-    if len(found.tied_with(longest.resource)) > 1:
-        return _bind(found, next(each for each in found.bounds if each.resource == longest.resource), said)
-    busiest = found.bounds[0] if found.bounds else None
+    if len(roofline.tied_with(longest.resource)) > 1:
+        return _bind(roofline, next(bound for bound in roofline.bounds if bound.resource == longest.resource), said)
+    busiest = roofline.bounds[0] if roofline.bounds else None
     kind = VerdictKind.LATENCY if len(longest.resources) == 1 else VerdictKind.TIE
     if kind is VerdictKind.LATENCY:
         gained = gains_ps()
@@ -162,16 +162,16 @@ def judge(
     )
 
 
-def _bind(found: Roofline, bound: Bound, waits: tuple[str, ...]) -> Verdict:
-    group = found.tied_with(bound.resource)
-    other = next((each for each in found.bounds if each.resource not in group), None)
+def _bind(roofline: Roofline, bound: Bound, waits: tuple[str, ...]) -> Verdict:
+    group = roofline.tied_with(bound.resource)
+    other = next((candidate for candidate in roofline.bounds if candidate.resource not in group), None)
     return Verdict(
         kind=VerdictKind.TIE if len(group) > 1 else VerdictKind.BOUND,
-        time_ps=found.measured_ps,
+        time_ps=roofline.measured_ps,
         resources=group,
-        share=bound.ps / found.measured_ps,
+        share=bound.ps / roofline.measured_ps,
         where=bound.where,
-        next=None if other is None else Busy(other.resource, other.ps / found.measured_ps),
+        next=None if other is None else Busy(other.resource, other.ps / roofline.measured_ps),
         tile_ns=ps_to_ns(bound.tile_ps),
         waits=waits,
     )
@@ -213,15 +213,15 @@ class RunVerdict:
         if not self.spent:
             return "nothing"
         most = self.spent[0]
-        why = [each.resource.removeprefix(BOUND_BY) for each in most.why[:1]]
+        why = [reason.resource.removeprefix(BOUND_BY) for reason in most.why[:1]]
         return ": ".join(why if why and most.what == KERNELS else (most.what, *why))
 
     @property
     def sentence(self) -> str:
         """The verdict in words."""
-        first, *rest = (str(each) for each in self.spent) if self.spent else ("",)
-        whole = first.replace("%", f"% of {time_text(self.time_ps)}", 1)
-        return ", ".join((whole, *rest)) or "nothing was computed or moved"
+        first, *further = (str(spending) for spending in self.spent) if self.spent else ("",)
+        opening = first.replace("%", f"% of {time_text(self.time_ps)}", 1)
+        return ", ".join((opening, *further)) or "nothing was computed or moved"
 
 
 def judge_run(
@@ -238,14 +238,16 @@ def judge_run(
     """
     spent: dict[str, list[PathStep]] = {}
     for step, rank in _divide_steps(path, names):
-        what = _purpose(step, names, copies) if rank is None else f"waits for rank {rank}"
-        spent.setdefault(what, []).append(step)
-    found = []
-    for what, steps in spent.items():
-        why = _by_verdict(steps, names, verdicts) if what == KERNELS else _by_resource(steps, divider)
+        purpose = _purpose(step, names, copies) if rank is None else f"waits for rank {rank}"
+        spent.setdefault(purpose, []).append(step)
+    spendings = []
+    for purpose, steps in spent.items():
+        why = _by_verdict(steps, names, verdicts) if purpose == KERNELS else _by_resource(steps, divider)
         shares = tuple(Busy(name, ps / path.ps) for name, ps in why if is_told(ps / path.ps))
-        found.append(Spending(what, sum(step.ps for step in steps) / path.ps, shares))
-    ordered = sorted((each for each in found if is_told(each.share)), key=lambda each: -each.share)
+        spendings.append(Spending(purpose, sum(step.ps for step in steps) / path.ps, shares))
+    ordered = sorted(
+        (spending for spending in spendings if is_told(spending.share)), key=lambda spending: -spending.share
+    )
     return RunVerdict(time_ps=path.ps, spent=tuple(ordered))
 
 
@@ -253,19 +255,19 @@ def _by_verdict(
     steps: Iterable[PathStep], names: Mapping[int, str], verdicts: Mapping[str, Verdict]
 ) -> list[tuple[str, int]]:
     """Return the time of kernels by what binds them, the longest first."""
-    found: dict[str, int] = {}
+    ps_by_phrase: dict[str, int] = {}
     for step in steps:
         verdict = verdicts.get(names[step.request_id])
         if verdict is not None:
-            found[verdict.phrase] = found.get(verdict.phrase, 0) + step.ps
-    return sorted(found.items(), key=lambda each: -each[1])
+            ps_by_phrase[verdict.phrase] = ps_by_phrase.get(verdict.phrase, 0) + step.ps
+    return sorted(ps_by_phrase.items(), key=lambda item: -item[1])
 
 
 def _by_resource(steps: Sequence[PathStep], divider: PathDivider) -> list[tuple[str, int]]:
     """Return the resource that has at least half of the time of some steps, with that time."""
     most = sum_resources(divider.share(steps))[:1]
-    whole = sum(step.ps for step in steps)
-    return [(each.resource, each.ps) for each in most if 2 * each.ps >= whole]
+    total_ps = sum(step.ps for step in steps)
+    return [(share.resource, share.ps) for share in most if 2 * share.ps >= total_ps]
 
 
 def say_waits(path: CriticalPath, names: Mapping[int, str]) -> Iterator[str]:
@@ -277,9 +279,9 @@ def say_waits(path: CriticalPath, names: Mapping[int, str]) -> Iterator[str]:
     for hop in path.hops:
         if hop.waited_for == "slot":
             waited["slots of queues"] = waited.get("slots of queues", 0) + hop.ps
-    for what, ps in waited.items():
+    for subject, ps in waited.items():
         if ps >= MENTIONED * path.ps:
-            yield f"{min(1.0, ps / path.ps):.0%} of the time waits for {what}"
+            yield f"{min(1.0, ps / path.ps):.0%} of the time waits for {subject}"
 
 
 def _purpose(step: PathStep, names: Mapping[int, str], copies: Collection[int]) -> str:

@@ -92,8 +92,8 @@ class Works:
 
     def done_by(self, engine: str) -> NDArray[np.bool_]:
         """Of each work, whether it was an engine of this name that did it."""
-        found: NDArray[np.bool_] = self.engine == ENGINES.index(engine)
-        return found
+        done: NDArray[np.bool_] = self.engine == ENGINES.index(engine)
+        return done
 
     def of_launch(self, launch_id: int) -> Times:
         """Find the works of a launch, by their places here, in order."""
@@ -102,20 +102,20 @@ class Works:
 
     def blocks_of(self, launch_id: int) -> dict[int, tuple[str, ...]]:
         """Find the blocks, as m×k×n, by which the products of a launch went, by the lines of its kernel."""
-        found: dict[int, dict[str, None]] = {}
-        mine = self.of_launch(launch_id)
-        for at in mine[self.done_by(PLAN)[mine]].tolist():
+        sizes_by_line: dict[int, dict[str, None]] = {}
+        numbers = self.of_launch(launch_id)
+        for at in numbers[self.done_by(PLAN)[numbers]].tolist():
             _, by_blocks, sizes = name_of(self.log.whats[self.about[at]]).partition(BY_BLOCKS)
             if by_blocks:
-                found.setdefault(int(self.columns.line[self.rows[at]]), {})[sizes] = None
-        return {line: tuple(each) for line, each in found.items()}
+                sizes_by_line.setdefault(int(self.columns.line[self.rows[at]]), {})[sizes] = None
+        return {line: tuple(blocks) for line, blocks in sizes_by_line.items()}
 
     def each(self, pes: list[PeCoord | None]) -> Iterator[EngineWork]:
         """One after another; ``pes``: whose each part of the log is."""
         log, rows = self.log, self.log.rows
         for number, engine in zip(self.rows.tolist(), self.engine.tolist(), strict=True):
-            part, kind, what, launch, line, tile, _, start, _, _, end = rows[number * WIDTH : number * WIDTH + 11]
-            pe, name = pes[part], name_of(log.whats[what])
+            part, kind, work, launch, line, tile, _, start, _, _, end = rows[number * WIDTH : number * WIDTH + 11]
+            pe, name = pes[part], name_of(log.whats[work])
             assert pe is not None
             if ENGINES[engine] == PLAN:
                 name = "dot" if name == "dot" else f"gemm {name}" if kind == Kind.GEMM else f"{name} composite"
@@ -138,7 +138,7 @@ class Works:
 
 def distinct(numbers: Times, count: int) -> list[int]:
     """Return which of the numbers below ``count`` are there, in order."""
-    there = np.zeros(count, np.bool_)
-    there[numbers] = True
-    found: list[int] = np.flatnonzero(there).tolist()
-    return found
+    present = np.zeros(count, np.bool_)
+    present[numbers] = True
+    in_order: list[int] = np.flatnonzero(present).tolist()
+    return in_order

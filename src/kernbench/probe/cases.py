@@ -143,8 +143,8 @@ class Site:
         return min(among, key=lambda at: (-self._round_trip_ns(pe, at), at))
 
     def _round_trip_ns(self, pe: PeCoord | None, at: HbmSlice) -> float:
-        graph, there, back = self.graph, (_initiator(pe), at.node), (at.node, _initiator(pe))
-        return round(sum(graph.head_ns(self._planner.route(*ends)) for ends in (there, back)), 6)
+        graph, forth, back = self.graph, (_initiator(pe), at.node), (at.node, _initiator(pe))
+        return round(sum(graph.head_ns(self._planner.route(*ends)) for ends in (forth, back)), 6)
 
     def _hbm_flow(self, pe: PeCoord | None, at: HbmSlice, reading: bool, share: MemoryShare) -> ProbeFlow:
         hbm = self.spec.cube.hbm
@@ -199,10 +199,10 @@ def _host_local(reading: bool) -> Callable[[Site], PlacedFlows]:
 def _host_far(reading: bool) -> Callable[[Site], PlacedFlows]:
     def place(site: Site) -> PlacedFlows:
         near = _host_near(site).cube
-        others = [cube for cube in range(site.spec.cubes_per_sip) if cube != near]
-        if not others:
+        other_cubes = [cube for cube in range(site.spec.cubes_per_sip) if cube != near]
+        if not other_cubes:
             return Absent("a SIP has one cube only, so none is far")
-        return (site.host_flow(site.farthest(None, site.slices(0, others)), reading=reading),)
+        return (site.host_flow(site.farthest(None, site.slices(0, other_cubes)), reading=reading),)
 
     return place
 
@@ -212,11 +212,11 @@ def _pe_local(site: Site) -> PlacedFlows:
 
 
 def _pe_same_cube(site: Site) -> PlacedFlows:
-    own = site.local_slice(FIRST_PE)
-    others = [at for at in site.slices(0, [0]) if at != own]
-    if not others:
+    local = site.local_slice(FIRST_PE)
+    other_slices = [at for at in site.slices(0, [0]) if at != local]
+    if not other_slices:
         return Absent("a cube has one HBM slice only")
-    return (site.pe_read(FIRST_PE, site.farthest(FIRST_PE, others)),)
+    return (site.pe_read(FIRST_PE, site.farthest(FIRST_PE, other_slices)),)
 
 
 def _pe_adjacent_cube(site: Site) -> PlacedFlows:
@@ -229,10 +229,10 @@ def _pe_adjacent_cube(site: Site) -> PlacedFlows:
 
 
 def _pe_far_cube(site: Site) -> PlacedFlows:
-    others = range(1, site.spec.cubes_per_sip)
-    if not others:
+    other_cubes = range(1, site.spec.cubes_per_sip)
+    if not other_cubes:
         return Absent("a SIP has one cube only, so none is far")
-    return (site.pe_read(FIRST_PE, site.farthest(FIRST_PE, site.slices(0, others))),)
+    return (site.pe_read(FIRST_PE, site.farthest(FIRST_PE, site.slices(0, other_cubes))),)
 
 
 def _pe_cross_sip(site: Site) -> PlacedFlows:
@@ -258,9 +258,9 @@ def _pe_all_local(site: Site) -> PlacedFlows:
     pes = site.spec.pes_per_cube
     if pes == 1:
         return Absent("a cube has one PE only: this is pe-local-hbm")
-    own = [site.local_slice((0, 0, pe)) for pe in range(pes)]
-    shares = [MemoryShare(own[:pe].count(own[pe]), own.count(own[pe])) for pe in range(pes)]
-    return tuple(site.pe_read((0, 0, pe), own[pe], shares[pe]) for pe in range(pes))
+    local = [site.local_slice((0, 0, pe)) for pe in range(pes)]
+    shares = [MemoryShare(local[:pe].count(local[pe]), local.count(local[pe])) for pe in range(pes)]
+    return tuple(site.pe_read((0, 0, pe), local[pe], shares[pe]) for pe in range(pes))
 
 
 CASES: tuple[ProbeCase, ...] = (
@@ -302,7 +302,7 @@ def _of_sram(memory: str, window: AddressWindow) -> ProbeCase:
 
 def find_case(name: str, cases: Iterable[ProbeCase] = CASES) -> ProbeCase:
     """Return the case called ``name``. UnknownNameError lists all, and ``memory``, which is no traffic of a machine."""
-    known = {case.name: case for case in cases}
-    if name not in known:
-        raise UnknownNameError("probe case", name, (*known, MEMORY))
-    return known[name]
+    by_name = {case.name: case for case in cases}
+    if name not in by_name:
+        raise UnknownNameError("probe case", name, (*by_name, MEMORY))
+    return by_name[name]

@@ -53,8 +53,8 @@ class Breakdown:
     @property
     def total_ps(self) -> int:
         """All parts together."""
-        known = self.overhead_ps + self.wire_ps + self.memory_ps + self.drain_ps
-        return known + self.queue_ps + self.difference_ps
+        form_ps = self.overhead_ps + self.wire_ps + self.memory_ps + self.drain_ps
+        return form_ps + self.queue_ps + self.difference_ps
 
     def with_measured(self, latency_ps: int, *, alone: bool = False) -> Breakdown:
         """Return these parts with what a measured latency has beyond them, as waiting for others.
@@ -62,10 +62,10 @@ class Breakdown:
         A transaction that was ``alone`` waited for nobody, and none waits less than not at all: what is left then is a
         difference. The parts of the closed form stay as they are.
         """
-        rest = latency_ps - self.total_ps
-        if rest > 0 and not alone:
-            return replace(self, queue_ps=self.queue_ps + rest)
-        return replace(self, difference_ps=self.difference_ps + rest)
+        excess_ps = latency_ps - self.total_ps
+        if excess_ps > 0 and not alone:
+            return replace(self, queue_ps=self.queue_ps + excess_ps)
+        return replace(self, difference_ps=self.difference_ps + excess_ps)
 
 
 @value
@@ -105,15 +105,15 @@ def memory_times_ps(machine: Machine, flow: ProbeFlow, nbytes: int, since_ps: in
 def compute_closed_form(machine: Machine, flow: ProbeFlow, nbytes: int) -> Breakdown:
     """Work out one transaction of ``nbytes`` alone on the machine, its first."""
     packet, header = machine.network.packet_bytes, machine.header_bytes
-    there, back = measure_way(machine, flow.initiator, flow.memory), measure_way(machine, flow.memory, flow.initiator)
-    data, answer = (back, there) if flow.reading else (there, back)
+    forth, back = measure_way(machine, flow.initiator, flow.memory), measure_way(machine, flow.memory, flow.initiator)
+    data, answer = (back, forth) if flow.reading else (forth, back)
     drain, header_drain = data.drain_ps(nbytes, packet), answer.drain_ps(header, packet)
     set_up = set_up_ps(machine, flow)
-    comes = set_up + there.overhead_ps + there.wire_ps + (header_drain if flow.reading else 0)
+    comes = set_up + forth.overhead_ps + forth.wire_ps + (header_drain if flow.reading else 0)
     access, channels = memory_times_ps(machine, flow, nbytes, comes)
     return Breakdown(
-        overhead_ps=set_up + there.overhead_ps + back.overhead_ps,
-        wire_ps=there.wire_ps + back.wire_ps,
+        overhead_ps=set_up + forth.overhead_ps + back.overhead_ps,
+        wire_ps=forth.wire_ps + back.wire_ps,
         memory_ps=access + max(0, channels - drain),
         drain_ps=drain + header_drain,
     )
@@ -137,7 +137,7 @@ def fair_rates_gbs(machine: Machine, flows: Iterable[ProbeFlow]) -> tuple[float,
 def _capacities(machine: Machine, flow: ProbeFlow) -> dict[tuple[str, str], float]:
     """Return the links that the data takes, and the memory, with their bandwidths."""
     links = machine.route(*flow.data_ends).links
-    found = {(link.src, link.dst): link.bw_gbs for link in links}
+    bandwidths = {(link.src, link.dst): link.bw_gbs for link in links}
     in_hbm = isinstance(machine.graph.node(flow.memory).attrs, HbmCtrlAttrs)
-    found[flow.memory, ""] = machine.spec.cube.slice_bw_gbs if in_hbm else machine.graph.sram_bw_gbs(flow.memory)
-    return found
+    bandwidths[flow.memory, ""] = machine.spec.cube.slice_bw_gbs if in_hbm else machine.graph.sram_bw_gbs(flow.memory)
+    return bandwidths

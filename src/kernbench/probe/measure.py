@@ -122,14 +122,14 @@ def run_streams(engine: GraphEngine, flows: Sequence[ProbeFlow], plan: StreamPla
 def _host_stream(engine: GraphEngine, flow: ProbeFlow, plan: StreamPlan) -> Span:
     """Run transactions of the host: a new one when the oldest has ended."""
     start_ps = ns_to_ps(engine.now)
-    under_way: deque[RequestHandle] = deque()
+    in_flight: deque[RequestHandle] = deque()
     for number in range(plan.transactions):
-        if len(under_way) == plan.outstanding:
-            engine.wait(under_way.popleft())
-        under_way.append(engine.submit(transaction(flow, plan.nbytes, number)))
-    for handle in under_way:
+        if len(in_flight) == plan.outstanding:
+            engine.wait(in_flight.popleft())
+        in_flight.append(engine.submit(transaction(flow, plan.nbytes, number)))
+    for handle in in_flight:
         engine.wait(handle)
-    return Span(start_ps, max(handle.ended_ps for handle in under_way))
+    return Span(start_ps, max(handle.ended_ps for handle in in_flight))
 
 
 def _span(handle: RequestHandle) -> Span:
@@ -189,7 +189,7 @@ def _measure_streams(topology: Topology, flows: Sequence[ProbeFlow]) -> tuple[Su
     engine = GraphEngine(topology, enable_data=False)
     spans = run_streams(engine, flows, plan)
     duration = max(span.end_ps for span in spans) - min(span.start_ps for span in spans)
-    found = Sustained(
+    sustained = Sustained(
         nbytes=plan.nbytes,
         transactions=plan.transactions,
         outstanding=plan.outstanding,
@@ -198,7 +198,7 @@ def _measure_streams(topology: Topology, flows: Sequence[ProbeFlow]) -> tuple[Su
         bottleneck_gbs=sum(fair_rates_gbs(engine.machine, flows)),
         busiest=_busiest(engine),
     )
-    return found, spans
+    return sustained, spans
 
 
 def _busiest(engine: GraphEngine) -> tuple[LinkLoad, ...]:

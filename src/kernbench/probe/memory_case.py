@@ -66,19 +66,19 @@ def accesses(pattern: str, room: int, bank_off: int, seed: int) -> Iterator[Acce
 
     There are none where not even one has room.
     """
-    name, *rest = pattern.split("_")
+    name, *options = pattern.split("_")
     if name == "random":
-        return _random(_bytes(rest[0]), room, _parse_writes(rest[1:]), random.Random(seed))
+        return _random(_bytes(options[0]), room, _parse_writes(options[1:]), random.Random(seed))
     if name == "stride":
-        return _stride(_bytes(rest[0]), _bytes(rest[1]), room, _parse_writes(rest[2:]), random.Random(seed))
+        return _stride(_bytes(options[0]), _bytes(options[1]), room, _parse_writes(options[2:]), random.Random(seed))
     if name == "streams":
-        writers = int(rest[3].removesuffix("write")) if rest[3:] else 0
-        return _streams(int(rest[0]), _bytes(rest[1]), _bytes(rest[2]), room, writers)
+        writers = int(options[3].removesuffix("write")) if options[3:] else 0
+        return _streams(int(options[0]), _bytes(options[1]), _bytes(options[2]), room, writers)
     if name == "one":
-        return _sequential(_bytes(rest[1]), room, write=False)
-    if rest[:1] == ["copy"]:
-        return _copy(_bytes(rest[1]), room, bank_off if rest[-1] == "bankoff" else 0)
-    return _sequential(SMALL, room, write=rest == ["write"])
+        return _sequential(_bytes(options[1]), room, write=False)
+    if options[:1] == ["copy"]:
+        return _copy(_bytes(options[1]), room, bank_off if options[-1] == "bankoff" else 0)
+    return _sequential(SMALL, room, write=options == ["write"])
 
 
 def half_of_banks(banks: HbmTiming, num_pcs: int, mapping: AddressMapping) -> int:
@@ -96,9 +96,9 @@ def _bytes(text: str) -> int:
     return int(text[:-1])
 
 
-def _parse_writes(rest: Sequence[str]) -> float:
+def _parse_writes(options: Sequence[str]) -> float:
     """The part of the accesses that write: percent of reads and of writes, two digits each, or none."""
-    return int(rest[0][2:]) / 100 if rest else 0.0
+    return int(options[0][2:]) / 100 if options else 0.0
 
 
 def _sequential(size: int, room: int, *, write: bool) -> Iterator[AccessStep]:
@@ -170,13 +170,13 @@ class PatternRow:
     pattern: str
     requesters: int
     gbs: float
-    found: SliceFigures
+    figures: SliceFigures
     reference: SliceFigures | None
 
     @property
     def error(self) -> float | None:
         """Points of peak beside the reference."""
-        return None if self.reference is None else self.found.efficiency_pct - self.reference.efficiency_pct
+        return None if self.reference is None else self.figures.efficiency_pct - self.reference.efficiency_pct
 
 
 @value
@@ -204,13 +204,13 @@ class Latency:
     pattern: str
     gbs: float
     load_pct: float
-    found: LatencyFigures
+    figures: LatencyFigures
     reference: LatencyFigures | None = None
 
     @property
     def error_pct(self) -> float | None:
         """Percent of the reference's mean, beside it."""
-        return None if self.reference is None else 100 * (self.found.mean_ns / self.reference.mean_ns - 1)
+        return None if self.reference is None else 100 * (self.figures.mean_ns / self.reference.mean_ns - 1)
 
 
 @value
@@ -323,11 +323,11 @@ def slices_of(hbm: HbmSpec) -> tuple[SliceUnderTest, ...]:
     ]
     if hbm.banks is None:
         compared = [
-            each.model_copy(update={"timing": "hbm3", "num_pcs": 2, "refresh": "all-bank"}) for each in compared
+            spec.model_copy(update={"timing": "hbm3", "num_pcs": 2, "refresh": "all-bank"}) for spec in compared
         ]
-        return tuple(_slice_of(each, HBM3) for each in compared)
-    found = [hbm, *compared] if hbm.interleaves else [hbm]
-    return tuple(_slice_of(each, hbm.banks) for each in found)
+        return tuple(_slice_of(spec, HBM3) for spec in compared)
+    specs = [hbm, *compared] if hbm.interleaves else [hbm]
+    return tuple(_slice_of(spec, hbm.banks) for spec in specs)
 
 
 def _slice_of(hbm: HbmSpec, banks: HbmTiming) -> SliceUnderTest:
@@ -363,14 +363,14 @@ def probe_slice(slice_: SliceUnderTest, patterns: Sequence[str] = PATTERNS, burs
     ]
     compared = [
         Latency(
-            known.pattern,
-            known.gbs,
-            100 * known.gbs / most_gbs[known.pattern],
-            _figures(slice_, _open_load(slice_, known.pattern, known.gbs, LATENCY_BURSTS)),
-            known.figures,
+            stored.pattern,
+            stored.gbs,
+            100 * stored.gbs / most_gbs[stored.pattern],
+            _figures(slice_, _open_load(slice_, stored.pattern, stored.gbs, LATENCY_BURSTS)),
+            stored.figures,
         )
-        for known in _reference().latencies
-        if known.mapping == slice_.mapping and known.pattern in most_gbs and slice_.is_compared
+        for stored in _reference().latencies
+        if stored.mapping == slice_.mapping and stored.pattern in most_gbs and slice_.is_compared
     ]
     return SliceReport(
         timing=slice_.timing,
@@ -424,10 +424,10 @@ def saturate(slice_: SliceUnderTest, pattern: str, requesters: int, bursts: int)
     clock.advance()
     done, of_time = memory.done, memory.clock
     gbs = memory.moved_bursts * slice_.banks.burst_bytes / ps_to_ns(of_time.into(memory.end_ps)) * of_time.used
-    found = SliceFigures(100 * gbs / slice_.peak_gbs, 100 * (done[0] - done[1]) / done[0])
+    figures = SliceFigures(100 * gbs / slice_.peak_gbs, 100 * (done[0] - done[1]) / done[0])
     is_known = requesters == 1 and slice_.is_compared
     return PatternRow(
-        pattern, requesters, gbs, found, _reference().rows.get((slice_.mapping, pattern)) if is_known else None
+        pattern, requesters, gbs, figures, _reference().rows.get((slice_.mapping, pattern)) if is_known else None
     )
 
 
@@ -443,22 +443,26 @@ def _open_load(slice_: SliceUnderTest, pattern: str, gbs: float, bursts: int, si
     """Serve accesses of one requester that come at random times, and in their order."""
     clock, rng = Clock(), random.Random(0)
     arbiter = SliceArbiter(slice_.make(), clock)
-    asked: list[_Served] = []
+    requests: list[_Served] = []
     when, left = since_ns, bursts * slice_.banks.burst_bytes
     for access, write in slice_.steps(pattern):
         when += rng.expovariate(gbs / access.nbytes)
-        asked.append(_Served(0, access, write, ns_to_ps(when)))
-        clock.call_at(asked[-1].asked_ps, arbiter.submit, asked[-1])
+        requests.append(_Served(0, access, write, ns_to_ps(when)))
+        clock.call_at(requests[-1].asked_ps, arbiter.submit, requests[-1])
         left -= access.nbytes
         if left <= 0:
             break
     clock.advance()
-    return asked
+    return requests
 
 
-def _figures(slice_: SliceUnderTest, asked: Sequence[_Served]) -> LatencyFigures:
-    found = sorted(ps_to_ns(each.ended_ps - each.asked_ps) + slice_.banks.cl_ns for each in asked)
-    return LatencyFigures(sum(found) / len(found), found[len(found) // 2], found[len(found) * 99 // 100])
+def _figures(slice_: SliceUnderTest, requests: Sequence[_Served]) -> LatencyFigures:
+    latencies_ns = sorted(ps_to_ns(request.ended_ps - request.asked_ps) + slice_.banks.cl_ns for request in requests)
+    return LatencyFigures(
+        sum(latencies_ns) / len(latencies_ns),
+        latencies_ns[len(latencies_ns) // 2],
+        latencies_ns[len(latencies_ns) * 99 // 100],
+    )
 
 
 @value

@@ -64,9 +64,9 @@ def copy_from_host(torch: RuntimeContext[Any]) -> Iterator[str]:
     """Copy both ways to all PEs, and let the device fill tensors."""
     values = np.arange(4 * 300, dtype=np.float32).reshape(4, 300)
     x = torch.tensor(values, dp=EVERYWHERE, name="x")
-    ones = torch.full((4, 700), 1.0, dp=EVERYWHERE)
+    filled = torch.full((4, 700), 1.0, dp=EVERYWHERE)
     yield from _find_difference("bytes that were copied to HBM and back", x.numpy(), values)
-    yield from _find_difference("bytes that the device has filled", ones.numpy(), np.ones((4, 700)))
+    yield from _find_difference("bytes that the device has filled", filled.numpy(), np.ones((4, 700)))
 
 
 def multiply(x_ptr: int, w_ptr: int, streamed_ptr: int, staged_ptr: int, n: int, *, tl: Any) -> None:
@@ -100,20 +100,20 @@ def run_kernels(torch: RuntimeContext[Any], n: int = 40) -> Iterator[str]:
 
 def run_collective(torch: RuntimeContext[Any]) -> Iterator[str]:
     """Run an all-reduce between all SIPs, through queues."""
-    n_sips, shape, found = torch.topology.num_sips, (torch.topology.cubes_per_sip, 700), {}
+    n_sips, shape, results = torch.topology.num_sips, (torch.topology.cubes_per_sip, 700), {}
 
     def rank_program(rank: int) -> None:
         torch.ahbm.set_device(rank)
         torch.distributed.init_process_group("ahbm")
         x = torch.full(shape, rank + 1, dtype="f32", dp=DPPolicy("row_wise", "replicate", num_pes=1))
         torch.distributed.all_reduce(x)
-        found[rank] = x.numpy()
+        results[rank] = x.numpy()
         torch.distributed.destroy_process_group()
 
     torch.multiprocessing.spawn(rank_program, nprocs=n_sips)
     total = shape[0] * n_sips * (n_sips + 1) / 2
     for rank in range(n_sips):
-        yield from _find_difference(f"an all-reduce on rank {rank}", found[rank], np.full(shape, total))
+        yield from _find_difference(f"an all-reduce on rank {rank}", results[rank], np.full(shape, total))
 
 
 def access_raw(torch: RuntimeContext[Any]) -> Iterator[str]:
@@ -176,12 +176,12 @@ def make_fill(torch: RuntimeContext[Any]) -> HostMsg:
     return MemoryWriteMsg(pa=pa, nbytes=5_000, pattern=b"x")
 
 
-def _find_difference(what: str, found: Any, expected: Any) -> Iterator[str]:
-    wrong = np.flatnonzero(np.ravel(np.asarray(found) != expected))
+def _find_difference(label: str, actual: Any, expected: Any) -> Iterator[str]:
+    wrong = np.flatnonzero(np.ravel(np.asarray(actual) != expected))
     if wrong.size:
         at = int(wrong[0])
-        values = np.ravel(found)[at], np.ravel(expected)[at]
-        yield f"{what}: {wrong.size:,} elements are wrong, the first at {at}: {values[0]:g} instead of {values[1]:g}"
+        values = np.ravel(actual)[at], np.ravel(expected)[at]
+        yield f"{label}: {wrong.size:,} elements are wrong, the first at {at}: {values[0]:g} instead of {values[1]:g}"
 
 
 LIMITS = Limits(wall_s=120)
@@ -240,8 +240,8 @@ class Subject:
     def machine(self, *sets: str) -> Topology:
         """Make the small machine with the part; ``sets``: keys of its own section, and values."""
         places = [f"{section}.components.{self.kind}" for section, kinds in _SECTIONS.items() if self.kind in kinds]
-        own = [f"{place}.{each}" for place in places for each in (f"impl={self.impl}", *sets)]
-        return resolve_topology("default", [*SMALL_MACHINE, *(own or self._extra(sets))])
+        settings = [f"{place}.{setting}" for place in places for setting in (f"impl={self.impl}", *sets)]
+        return resolve_topology("default", [*SMALL_MACHINE, *(settings or self._extra(sets))])
 
     def includes(self, node: Node) -> bool:
         """Return True for a place of the part: at an extra place its kind is its own."""
@@ -253,7 +253,7 @@ class Subject:
         if self.kind not in _BY_SWITCH:
             return self.machine()
         places = [f"{section}.components.{self.kind}" for section, kinds in _SECTIONS.items() if self.kind in kinds]
-        by_switch = [*SMALL_MACHINE, "system.sips.topology=switch", *(f"{each}.impl={self.impl}" for each in places)]
+        by_switch = [*SMALL_MACHINE, "system.sips.topology=switch", *(f"{place}.impl={self.impl}" for place in places)]
         return resolve_topology("default", by_switch)
 
     def _extra(self, sets: Sequence[str]) -> list[str]:
@@ -262,7 +262,7 @@ class Subject:
         neighbour = "sram" if place == EXTRA[0] else "pe_dma"
         keys = [f"kind={kind}", f"impl={self.impl}", f"links=[{{to: {neighbour}, bw_gbs: 64}}]"]
         keys += ["bytes=1MiB"] if issubclass(REGISTRY.lookup(self.impl), Memory) else []
-        return [f"{place}.checked.{each}" for each in (*keys, *sets)]
+        return [f"{place}.checked.{setting}" for setting in (*keys, *sets)]
 
 
 def check_part(name: str, kinds: Sequence[str] = ()) -> Iterator[PartCheck]:
@@ -277,14 +277,14 @@ def check_part(name: str, kinds: Sequence[str] = ()) -> Iterator[PartCheck]:
 
 
 def _kinds(cls: type[Part], name: str, wanted: Sequence[str]) -> Sequence[str]:
-    known = REGISTRY.kinds_of(cls)
-    allowed = (*(known or KINDS), *EXTRA)
+    declared = REGISTRY.kinds_of(cls)
+    allowed = (*(declared or KINDS), *EXTRA)
     for kind in wanted:
         if kind not in allowed:
             raise UnknownNameError(f"kind of {name}", kind, allowed)
-    if not wanted and not known:
+    if not wanted and not declared:
         raise InputError(f"{name} does not say which kind of part it is: give --kind, one of {', '.join(allowed)}")
-    return wanted or known
+    return wanted or declared
 
 
 def _checks(subject: Subject) -> Iterator[PartCheck]:
@@ -300,9 +300,9 @@ def _problem(check: Callable[[Subject], Iterator[str]], subject: Subject) -> str
     try:
         return next(check(subject), None)
     except Exception as error:
-        what = "" if isinstance(error, KernbenchError) else f"{type(error).__name__}: "
+        prefix = "" if isinstance(error, KernbenchError) else f"{type(error).__name__}: "
         text = error.verdict if isinstance(error, SimulationDeadlock) else text_of(error)
-        return f"{what}{text}".replace("\n", "; ")
+        return f"{prefix}{text}".replace("\n", "; ")
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -341,9 +341,9 @@ def conserves_bytes(subject: Subject) -> Iterator[str]:
         yield f"{network.undelivered} transfers were not delivered"
     sent, arrived, passed = Counter[str](), Counter[str](), set[str]()
     for transfer in trial.transfers:
-        *others, last = transfer.route.links
+        *earlier, last = transfer.route.links
         sent[last.dst] += transfer.nbytes
-        passed.update(link.dst for link in others)
+        passed.update(link.dst for link in earlier)
     for link in link_traffic(trial.engine.machine):
         arrived[link.dst] += link.nbytes
     for node, nbytes in sent.items():
@@ -353,11 +353,11 @@ def conserves_bytes(subject: Subject) -> Iterator[str]:
 
 def keeps_time(subject: Subject) -> Iterator[str]:
     """Check that nothing ends before it begins, and that all that has begun ends."""
-    found = subject.trial.engine.machine.log.columns()
-    for number in np.flatnonzero((found.end < found.start) | (found.start < 0)):
-        begin, end = int(found.start[number]), int(found.end[number])
+    columns = subject.trial.engine.machine.log.columns()
+    for number in np.flatnonzero((columns.end < columns.start) | (columns.start < 0)):
+        begin, end = int(columns.start[number]), int(columns.end[number])
         until = f"ended at {end} ps" if end >= 0 else "has not ended"
-        yield f"what {found.parts[found.part[number]]} began at {begin} ps {until}"
+        yield f"what {columns.parts[columns.part[number]]} began at {begin} ps {until}"
 
 
 def is_deterministic(subject: Subject) -> Iterator[str]:
@@ -445,7 +445,7 @@ def paces(subject: Subject) -> Iterator[str]:
     for nbytes, ps in took.items():
         least_ps, most_ps = series.least_ps(nbytes), series.most_ps(nbytes) + way_ps
         if not least_ps <= ps <= most_ps:
-            bounds = " to ".join(f"{ps_to_ns(each):,.12g}" for each in (least_ps, most_ps))
+            bounds = " to ".join(f"{ps_to_ns(bound_ps):,.12g}" for bound_ps in (least_ps, most_ps))
             yield (
                 f"{format_size(nbytes)} through {series.count} in series took {ps_to_ns(ps):,.12g} ns, beside the way "
                 f"{_show_gbs(nbytes, ps - way_ps)}; it says {series.rate_text}, which is {bounds} ns"
@@ -466,9 +466,9 @@ class SeriesOfParts:
     def __init__(self, subject: Subject) -> None:
         machine, self._route = _series(subject)
         parts = zip(self._route.offsets, (machine.component(link.src) for link in self._route.links), strict=True)
-        mine = [each for each in parts if subject.includes(each[1].node)]
-        self.count = len(mine)
-        self.pacing = [(offset, part) for offset, part in mine if part.says_rate]
+        of_kind = [pair for pair in parts if subject.includes(pair[1].node)]
+        self.count = len(of_kind)
+        self.pacing = [(offset, part) for offset, part in of_kind if part.says_rate]
 
     @property
     def rate_text(self) -> str:
@@ -476,8 +476,8 @@ class SeriesOfParts:
         said = [part.rate_at(0) for _, part in self.pacing]
         if not said:
             return "no rate"
-        constant = all(each.until_ps == NEVER for each in said)
-        return f"{min(each.gbs for each in said):g} GB/s" if constant else "a rate that changes"
+        constant = all(rate.until_ps == NEVER for rate in said)
+        return f"{min(rate.gbs for rate in said):g} GB/s" if constant else "a rate that changes"
 
     def least_ps(self, nbytes: int) -> int:
         """Return the least time of a stream: each part lets all of it pass at its rate, but for a burst."""
@@ -495,7 +495,7 @@ class SeriesOfParts:
 
     def _slowest_at(self, now_ps: int) -> RateStretch:
         said = [part.rate_at(now_ps) for _, part in self.pacing]
-        return RateStretch(min(each.gbs for each in said), min(each.until_ps for each in said))
+        return RateStretch(min(rate.gbs for rate in said), min(rate.until_ps for rate in said))
 
 
 def _series(subject: Subject) -> tuple[Machine, Route]:
@@ -505,8 +505,8 @@ def _series(subject: Subject) -> tuple[Machine, Route]:
     last = [node.id for node in machine.graph.nodes.values() if node.kind == "hbm_ctrl"][-1]
     if "hold_packet_ns" in called_at(subject.kind):
         return machine, machine.route(first, last)
-    mine = next(node.id for node in machine.graph.nodes.values() if subject.includes(node))
-    return machine, machine.route(mine, last if mine != last else first)
+    source = next(node.id for node in machine.graph.nodes.values() if subject.includes(node))
+    return machine, machine.route(source, last if source != last else first)
 
 
 def _stream_ps(subject: Subject, nbytes: int) -> int:

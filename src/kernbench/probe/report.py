@@ -197,11 +197,11 @@ def _leg(machine: Machine, transfer: Transfer, leg: Literal["request", "response
 
 def _memory_step(flow: ProbeFlow, request: Transfer, response: Transfer, begin: int) -> TraceRow:
     """Return the row of the memory between the request and the answer; for a write, the rest of committing it."""
-    what = "access until the first byte" if flow.reading else "rest of the write, and access"
+    step = "access until the first byte" if flow.reading else "rest of the write, and access"
     return TraceRow(
         leg="memory",
         node=flow.memory,
-        what=what,
+        what=step,
         link_gbs=None,
         head_ps=request.delivered_ps - begin,
         tail_ps=response.injected_ps - begin,
