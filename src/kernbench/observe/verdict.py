@@ -1,10 +1,11 @@
-"""Say what binds a launch or a run, in one sentence: a resource, latency, or resources that tie.
+"""Name the bottleneck of a launch or a run in one sentence: a resource, latency, or resources that tie.
 
-A resource binds if the work given to it takes at least half of the time at its rate. Else the time is latency: that of
-the resource, or of the cause, which has most of the critical path, if making it faster gains much; else of no single
-kind. Where stages of a pipeline take as long as each
-other, neither gains alone. Of a whole run it says where the time went: kernels, by what binds them, copies, waits for
-other ranks.
+A resource is the bottleneck if its work takes at least half of the time at its rate. Otherwise the time is latency. The
+verdict then names the resource or cause with the largest share of the critical path, if making it faster gains much. If
+not, it names no single kind.
+
+Pipeline stages that take equally long tie: neither gains alone. The verdict on a run divides its time: kernels by their
+bottleneck, copies, waits for other ranks.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from kernbench.observe.path_resources import PathDivider, PathShare, join_words,
 from kernbench.observe.roofline import Bound, Roofline
 
 BINDS = 0.5
-"""The share of the time from which a bound is what binds"""
+"""The share of the time from which a bound is the bottleneck"""
 BOUND_BY = "bound by "
 NO_SINGLE_KIND = "no single kind"
 NAMED = 0.5
-"""The share of the largest gain from which a resource is named as what the latency is"""
+"""The share of the largest gain from which a resource is named as the latency"""
 ON_PATH = 0.5
-"""The share of a bound that the path has to have of its resource"""
+"""The share of a bound that the critical path must spend on its resource"""
 MENTIONED = 0.25
-"""The share of a launch's time from which its waits for others are told of"""
+"""The share of a launch's time from which its waits for others are reported"""
 KERNELS, COPIES, SETUP, HOST = "kernels", "copies", "maps and queues", "host program"
 
 
@@ -57,10 +58,12 @@ class Busy:
 class Verdict:
     """The verdict on a time of ``time_ps``.
 
-    ``resources``: the one that is bound by, those that tie, or the one with most of the critical path; ``share``: its
-    share of the time, of its work or of the path; ``where``: its busiest instance. ``next``: the resource that is
-    busiest beside those; ``tile_ns``: what each of a tie takes a tile, 0 where there are none; ``waits``: what the path
-    waited for, in words, if that is much of it.
+    - ``resources``: the bottleneck, the resources that tie, or the resource with most of the critical path
+    - ``share``: its share of the time, by its work or by the path
+    - ``where``: its busiest instance
+    - ``next``: the busiest of the other resources
+    - ``tile_ns``: the time per tile of each resource of a tie, 0 without tiles
+    - ``waits``: the longer waits of the path, in words
     """
 
     kind: VerdictKind
@@ -125,13 +128,13 @@ def judge(
     gains_ps: Callable[[], Mapping[str, int]],
     waits: Iterable[str] = (),
 ) -> Verdict:
-    """Return the verdict on a launch, or on anything that has a path, from its bounds and the shares of its path.
+    """Return the verdict on a launch, or on any path, from its roofline and the shares of its path.
 
-    A bound binds if its resource, with those that tie with it, also has much of the path: else its work was done while
-    others held the launch up. A resource is the latency only if it gains at least half of what the best one does,
-    as ``gains_ps`` estimates.
+    A bound is the bottleneck only if its resource, with those that tie, also has much of the path. Otherwise its work
+    was done while other resources were on the critical path. A resource is named as the latency only if its gain, as
+    ``gains_ps`` estimates it, is at least half of the largest gain.
     """
-    time_ps, said = roofline.measured_ps, tuple(waits)
+    time_ps, wait_texts = roofline.measured_ps, tuple(waits)
     if not time_ps:
         return Verdict(kind=VerdictKind.NOTHING, time_ps=0)
     spent = sum_resources(shares)
@@ -139,17 +142,19 @@ def judge(
         group = roofline.tied_with(bound.resource)
         on_path = sum(share.ps for share in spent if not set(group).isdisjoint(share.resources))
         if bound.ps >= BINDS * time_ps and on_path >= ON_PATH * bound.ps:
-            return _bind(roofline, bound, said)
+            return _bind(roofline, bound, wait_texts)
     longest = next(iter(sum_causes(shares)), None)
     if longest is None:
-        return Verdict(kind=VerdictKind.NOTHING, time_ps=time_ps, waits=said)
+        return Verdict(kind=VerdictKind.NOTHING, time_ps=time_ps, waits=wait_texts)
     if len(roofline.tied_with(longest.resource)) > 1:
-        return _bind(roofline, next(bound for bound in roofline.bounds if bound.resource == longest.resource), said)
+        return _bind(
+            roofline, next(bound for bound in roofline.bounds if bound.resource == longest.resource), wait_texts
+        )
     busiest = roofline.bounds[0] if roofline.bounds else None
     kind = VerdictKind.LATENCY if len(longest.resources) == 1 else VerdictKind.TIE
     if kind is VerdictKind.LATENCY:
         gained = gains_ps()
-        own_ps = gained.get(longest.resource)  # None: a cause that no resource has
+        own_ps = gained.get(longest.resource)  # None: a cause without a resource
         if own_ps is not None and own_ps < NAMED * max(gained.values()):
             kind = VerdictKind.SPREAD
     return Verdict(
@@ -158,7 +163,7 @@ def judge(
         resources=longest.resources,
         share=longest.ps / time_ps,
         next=None if busiest is None else Busy(busiest.resource, busiest.ps / time_ps),
-        waits=said,
+        waits=wait_texts,
     )
 
 
@@ -178,7 +183,7 @@ def _bind(roofline: Roofline, bound: Bound, waits: tuple[str, ...]) -> Verdict:
 
 
 def time_text(ps: int) -> str:
-    """Return a time as a reader says it: ``107.1 µs``."""
+    """Return a time in words: ``107.1 µs``."""
     for unit, size in (("s", 10**12), ("ms", 10**9), ("µs", 10**6)):
         if ps >= size:
             return f"{ps / size:.4g} {unit}"
@@ -187,14 +192,14 @@ def time_text(ps: int) -> str:
 
 @value
 class Spending:
-    """A share of a run's critical path, and ``why``: its verdicts, or the resource that has most of it."""
+    """A share of a run's critical path, with its reasons ``why``: verdicts on its kernels, or its main resource."""
 
     what: str
     share: float
     why: tuple[Busy, ...] = ()
 
     def __str__(self) -> str:
-        """Say it; a verdict that all of it has needs no share of its own."""
+        """Return the share in words; one verdict on all kernels needs no share of its own."""
         alone = self.what == KERNELS and len(self.why) == 1
         shown = self.why[0].resource if alone else ", ".join(map(str, self.why))
         return f"{self.what} {self.share:.0%}" + (f" ({shown})" if shown else "")
@@ -209,7 +214,7 @@ class RunVerdict:
 
     @property
     def label(self) -> str:
-        """The largest share in a few words, for a table: the verdict on kernels, or the resource of anything else."""
+        """The largest share in a few words, for a table: the verdict on kernels, or the main resource of other time."""
         if not self.spent:
             return "nothing"
         most = self.spent[0]
@@ -233,8 +238,8 @@ def judge_run(
 ) -> RunVerdict:
     """Return the verdict on a run.
 
-    ``names``: those of launches, by request; ``verdicts``: that on the launches of each name; ``copies``: the requests
-    that copy or fill memory.
+    ``names`` are the names of launches by request, ``verdicts`` the verdicts by name. ``copies`` are the requests that
+    copy or fill memory.
     """
     spent: dict[str, list[PathStep]] = {}
     for step, rank in _divide_steps(path, names):
@@ -254,7 +259,7 @@ def judge_run(
 def _by_verdict(
     steps: Iterable[PathStep], names: Mapping[int, str], verdicts: Mapping[str, Verdict]
 ) -> list[tuple[str, int]]:
-    """Return the time of kernels by what binds them, the longest first."""
+    """Return the time of kernels by verdict, the longest first."""
     ps_by_phrase: dict[str, int] = {}
     for step in steps:
         verdict = verdicts.get(names[step.request_id])
@@ -264,14 +269,14 @@ def _by_verdict(
 
 
 def _by_resource(steps: Sequence[PathStep], divider: PathDivider) -> list[tuple[str, int]]:
-    """Return the resource that has at least half of the time of some steps, with that time."""
+    """Return the resource with at least half of the time of ``steps``, and that time; else nothing."""
     most = sum_resources(divider.share(steps))[:1]
     total_ps = sum(step.ps for step in steps)
     return [(share.resource, share.ps) for share in most if 2 * share.ps >= total_ps]
 
 
 def say_waits(path: CriticalPath, names: Mapping[int, str]) -> Iterator[str]:
-    """Yield what a launch's path waited for, in words, where that is much of it: other ranks, slots of queues."""
+    """Yield in words the longer waits of a launch's path: for other ranks, for slots of queues."""
     waited: dict[str, int] = {}
     for step, rank in _divide_steps(path, names):
         if rank is not None:
@@ -293,10 +298,10 @@ def _purpose(step: PathStep, names: Mapping[int, str], copies: Collection[int]) 
 
 
 def _divide_steps(path: CriticalPath, names: Mapping[int, str]) -> Iterator[tuple[PathStep, int | None]]:
-    """Yield the steps of a path in order, and the rank that a kernel of another rank waited for meanwhile.
+    """Yield the steps of a path in order, each with the rank that a kernel of another rank waited for meanwhile.
 
-    It waits for that rank as long as the rank does something else than its own kernel of that name. Steps in which such
-    a wait begins or ends are cut there.
+    The wait lasts while that rank does something other than its own kernel of the same name. Steps are cut where a wait
+    begins or ends.
     """
     hops = sorted((hop for hop in path.hops if _between_ranks(hop)), key=lambda hop: hop.start_ps)
     at = 0
@@ -320,5 +325,5 @@ def _between_ranks(hop: PathHop) -> bool:
 
 
 def _is_other(step: PathStep, hop: PathHop, names: Mapping[int, str]) -> bool:
-    """Tell whether a step is no part of the kernel that the waiting one exchanges messages with."""
+    """Return True unless a step belongs to the kernel that the waiting kernel exchanges messages with."""
     return step.part is PathPart.EARLIER_KERNEL or names.get(step.request_id) != names.get(hop.waiting.launch_id)

@@ -1,4 +1,4 @@
-"""The picture of the case ``memory``: parts of peak beside the reference, and latency over load."""
+"""Picture of the case ``memory``: share of peak beside the reference, and latency over load."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REFERENCE: dict[str, Any] = {"color": "#c9772b", "markersize": 14, "markeredgewi
 
 
 def draw(reports: Sequence[SliceReport], form: str) -> bytes:
-    """Draw the picture as a file of ``form`` (png, svg, pdf); one run after another gives the same bytes."""
+    """Return the picture as a file of type ``form`` (png, svg, pdf); equal reports give equal bytes."""
     with rc_context({"svg.hashsalt": "kernbench", "font.size": 9}):
         figure = Figure(figsize=(WIDTH, HEIGHT * len(reports)), layout="constrained")
         for (left, right), report in zip(
