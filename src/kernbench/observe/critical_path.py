@@ -128,7 +128,7 @@ class PathFinder:
     def of_stopped(self, handle: RequestHandle, end_ps: int) -> CriticalPath:
         """Return the path of a request that had not completed at ``end_ps``.
 
-        The path starts from the row of the request that ended last.
+        The walk starts at the row of the request that ended last.
         """
         chain = self._begin_chain(handle.submitted_ps, end_ps)
         last = self._last_row(end_ps, request_id=handle.request_id)
@@ -140,7 +140,7 @@ class PathFinder:
     def of_run(self, begin_ps: int, end_ps: int) -> CriticalPath:
         """Return the path of a run between two times, also of a run that failed or was stopped.
 
-        The path starts from the request, or else the row, that ended last before ``end_ps``.
+        The walk starts at the request, or else the row, that ended last before ``end_ps``.
         """
         self._run = chain = self._begin_chain(begin_ps, end_ps, through_kernels=True)
         last = self._last_request(end_ps)

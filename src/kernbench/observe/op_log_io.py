@@ -117,7 +117,7 @@ def read_op_log(path: str | Path) -> list[OpRecord]:
         raise InputError(f"{path}: cannot be read as Parquet: {one_line(error)}") from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else error
-        raise InputError(f"{path}: row {len(records) + 1} is none of an op-log: {one_line(why)}") from error
+        raise InputError(f"{path}: row {len(records) + 1} is no row of an op-log: {one_line(why)}") from error
     return records
 
 
@@ -160,7 +160,7 @@ _READERS: dict[str, Callable[[Path], Iterator[OpRow]]] = {".jsonl": _read_jsonl,
 def _format(path: str | Path, formats: dict[str, Any]) -> Any:
     function = formats.get(Path(path).suffix)
     if function is None:
-        raise InputError(f"{path}: an op-log is written as one of {', '.join(formats)}")
+        raise InputError(f"{path}: the suffix of an op-log is one of {', '.join(formats)}")
     return function
 
 

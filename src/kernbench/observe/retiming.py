@@ -45,7 +45,7 @@ from kernbench.observe.trace_log import Seen
 FASTER = 1.1
 """The speed-up of a resource, the same as in advice"""
 Times: TypeAlias = NDArray[np.float64]
-"""A time in ps for each resource, valid if that resource is faster"""
+"""A time in ps per resource, for the case that this resource is faster"""
 _IN_ORDER = frozenset((Kind.GEMM, Kind.MATH, Kind.FETCH, Kind.STORE, Kind.ISSUE, Kind.TILE_ISSUE, Kind.LAUNCH))
 """Kinds of rows that a component executes one after the other"""
 _FROM_START = frozenset((By.SETUP, By.QUEUE))
@@ -77,9 +77,8 @@ class Retiming:
     _before: dict[tuple[int, int], Row] = field(default_factory=dict)  # by component and kind, the previous row
     _stages: dict[tuple[Row, int], Row] = field(default_factory=dict)  # by parent and tile, the previous stage
     _waiting: dict[Row, list[Row]] = field(default_factory=dict)  # messages, by the message handled before them
-    _handled: dict[tuple[int, int, int], list[Row]] = field(
-        default_factory=dict
-    )  # by receiver, type of message and launch
+    # By receiver, type of message and launch:
+    _handled: dict[tuple[int, int, int], list[Row]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._rows = self.snapshot.machine.log.rows
@@ -105,12 +104,15 @@ class Retiming:
         return dict(zip(self.resources, np.rint(gained).astype(int).tolist(), strict=True))
 
     def _handled_before(self, row: Row) -> Row:
-        """Return the message that delayed message ``row`` at its CPU during the launch, NONE without such a message."""
+        """Return the message that delayed message ``row`` at its CPU during the launch, NONE if none did."""
         before = self.snapshot.handled_before.get(row, NONE) if self._rows[row + KIND] == Kind.CONTROL else NONE
         return before if before >= 0 and self._rows[before + END] > self._begin_ps else NONE
 
     def _time(self, row: Row, handled: Row) -> None:
-        """Compute new times of a row, for a message after ``handled``; the rows that it waits for have theirs."""
+        """Compute the new times of a row.
+
+        The rows that it waits for have theirs. ``handled`` is the message that the CPU of a message handles first.
+        """
         rows = self._rows
         kind, start, part = rows[row + KIND], rows[row + START], rows[row + PART]
         begin = np.full(len(self.resources), -np.inf)

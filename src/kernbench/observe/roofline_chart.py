@@ -1,7 +1,7 @@
 """Rooflines of launches as a chart: achieved rate over arithmetic intensity, under the roofs of the machine.
 
-Work and bytes are those of the busiest instances, as in ``Roofline``. The distance of a launch below a roof is
-therefore the ratio of its time to the bound of that roof.
+Work and bytes are those of the busiest instances, as in ``Roofline``. The ratio of a roof to a launch's rate therefore
+equals the ratio of the launch's time to the bound of that roof.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class Sanitizer(Observer):
         return None if node.pe is None else node.pe_coord
 
     def findings(self, engine: GraphEngine) -> tuple[Finding, ...]:
-        """Return the faults of everything that has ended in ``engine``, by time, one for each place in the kernels."""
+        """Return the faults of all work that has ended in ``engine``, one per place in the kernels, sorted by time."""
         engine.replay()
         # Kernels in flight may still receive the messages in their queues.
         busy = {pe for launch in engine.launches_under_way for pe in launch.targets}

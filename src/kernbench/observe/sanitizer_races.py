@@ -113,9 +113,8 @@ def accesses_of(record: OpRecord, source_ends: SourceEnds) -> list[OperandUse]:
     until = record.t_end_ps
     if record.kind == "ipcq_copy" and record.output is not None:
         until = source_ends.get((record.component, record.t_start_ps, record.output.address), until)
-    read = (
-        record.inputs[1:] if record.kind == "atomic" else record.inputs
-    )  # an atomic's first input is the bytes that it changes: its output
+    # The first input of an atomic is the bytes that it changes, which are its output.
+    read = record.inputs[1:] if record.kind == "atomic" else record.inputs
     uses = [OperandUse(record, x, False, record.t_start_ps, until) for x in read if isinstance(x, Operand)]
     return [*uses, OperandUse(record, record.output, True, *times)] if record.output is not None else uses
 

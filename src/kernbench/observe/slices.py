@@ -79,20 +79,20 @@ def _slice_time(where: str, turns: TurnColumns, numbers: Column, hbm: HbmSpec, i
     may therefore exceed the interval slightly. It is then scaled down to the interval, each cause alike.
     """
     banks, buses = hbm.banks, hbm.num_pcs
-    assert banks is not None, "turns of banks are of slices that have some"
+    assert banks is not None, "only slices with banks have grants of banks"
     share = banks.refresh_share if hbm.refresh_mode == "spread" else 0.0
-    bursts, hits, occupancy, opened, turned = (
+    bursts, hits, occupancy, opened, turnaround = (
         int(column[numbers].sum()) for column in (turns.bursts, turns.hits, turns.taken, turns.opened, turns.turned)
     )
     data = bursts * banks.ccd_s_ns * PS_PER_NS
     work = data / (1 - share)
-    lost = max(0.0, occupancy - work - turned)
+    lost = max(0.0, occupancy - work - turnaround)
     outages = _outages_ps(banks, turns.start[numbers], turns.end[numbers]) if hbm.refresh_mode == "all-bank" else 0
-    rows, refresh = min(opened, lost), work - data + turned * share + buses * outages
-    granted = work + turned + lost + buses * outages
+    rows, refresh = min(opened, lost), work - data + turnaround * share + buses * outages
+    total = work + turnaround + lost + buses * outages
 
     def per_bus(ps: float) -> int:
-        return round(ps / buses) if granted < interval_ps * buses else int(ps * interval_ps / granted)
+        return round(ps / buses) if total < interval_ps * buses else int(ps * interval_ps / total)
 
     return SliceTime(
         where=where,
@@ -100,7 +100,7 @@ def _slice_time(where: str, turns: TurnColumns, numbers: Column, hbm: HbmSpec, i
         hits=hits,
         data_ps=per_bus(data),
         rows_ps=per_bus(rows),
-        turnarounds_ps=per_bus(turned * (1 - share)),
+        turnarounds_ps=per_bus(turnaround * (1 - share)),
         refresh_ps=per_bus(refresh),
         groups_ps=per_bus(lost - rows),
     )

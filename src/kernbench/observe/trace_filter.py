@@ -26,7 +26,7 @@ KINDS = (HOST, CONTROL, PES, CPU, WAITS, *ENGINE_KINDS.values(), MEMORY, LINKS)
 
 @value
 class TraceFilter:
-    """Globs: a track must match one of ``wanted``, unless that is empty, and none of ``unwanted``."""
+    """Globs on tracks: a track matches one of ``wanted``, unless that is empty, and none of ``unwanted``."""
 
     wanted: tuple[str, ...] = ()
     unwanted: tuple[str, ...] = ()

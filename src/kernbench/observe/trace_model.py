@@ -55,7 +55,7 @@ class MessageArrow:
 
 @state
 class Trace:
-    """A timeline."""
+    """A timeline: spans on tracks, and arrows between them."""
 
     spans: list[TrackSpan] = field(default_factory=list)
     flows: list[MessageArrow] = field(default_factory=list)

@@ -130,9 +130,9 @@ def judge(
 ) -> Verdict:
     """Return the verdict on a launch, or on any path, from its roofline and the shares of its path.
 
-    A bound is the bottleneck only if its resource, with those that tie, also has much of the path. Otherwise its work
-    was done while other resources were on the critical path. A resource is named as the latency only if its gain, as
-    ``gains_ps`` estimates it, is at least half of the largest gain.
+    A bound is the bottleneck only if the critical path spends at least half of it on its resource, or on those that
+    tie. Otherwise its work was done while other resources were on the critical path. A resource is named as the latency
+    only if its gain, estimated by ``gains_ps``, is at least half of the largest gain.
     """
     time_ps, wait_texts = roofline.measured_ps, tuple(waits)
     if not time_ps:

@@ -74,7 +74,7 @@ class Breakdown:
 
 @value
 class WayCost:
-    """The route from a node to another: the time of a packet's head, and the bandwidth of the narrowest link."""
+    """The route from one node to another: the time of a packet's head, and the bandwidth of the narrowest link."""
 
     overhead_ps: int
     wire_ps: int
@@ -102,7 +102,7 @@ def memory_times_ps(machine: Machine, flow: ProbeFlow, nbytes: int, since_ps: in
         alone = idle_memory(machine, node).serve(Access(flow.pa, nbytes), not flow.reading, 0, nbytes, since_ps)
         access_ps = ns_to_ps(machine.spec.cube.hbm.access_ns(attrs))
         return access_ps + alone.first_ps - since_ps, alone.last_ps - alone.first_ps
-    assert isinstance(attrs, SramAttrs), "flows are to HBM and SRAMs"
+    assert isinstance(attrs, SramAttrs), "the memory of a flow is HBM or SRAM"
     return attrs.access_ps, transfer_ps(nbytes, machine.graph.sram_bw_gbs(flow.memory))
 
 

@@ -95,7 +95,7 @@ def run_kernels(torch: RuntimeContext[Any], n: int = 40) -> Iterator[str]:
     rows = np.arange(4 * n, dtype=np.float32).reshape(4, n)
     shared = torch.tensor(rows, dp=EVERYWHERE)
     torch.launch("double", double, shared, n)
-    yield from _find_difference("what all PEs have doubled", shared.numpy(), rows * 2)
+    yield from _find_difference("rows that all PEs have doubled", shared.numpy(), rows * 2)
 
 
 def run_collective(torch: RuntimeContext[Any]) -> Iterator[str]:
@@ -157,7 +157,7 @@ def use_extra_memories(torch: RuntimeContext[Any], n: int = 500) -> Iterator[str
         values = np.arange(n, dtype=np.float32)
         x = torch.tensor(values)
         torch.launch("through", copy_through, x, torch.map_memory(node.id), n)
-        yield from _find_difference(f"what went through {node.id}", x.numpy(), values + 1)
+        yield from _find_difference(f"values copied through {node.id}", x.numpy(), values + 1)
     handles = []
     for node in memories:
         pa, nbytes = torch.engine.addresses_of(node.id)
@@ -322,13 +322,13 @@ def has_typed_attributes(subject: Subject) -> Iterator[str]:
         subject.machine("attrs.no_such_key=1")
     except ConfigError:
         return
-    yield "its Attrs takes keys that it does not know: derive it from the Attrs of its kind, without extra='allow'"
+    yield "its Attrs accepts unknown keys: derive it from the Attrs of its kind, without extra='allow'"
 
 
 def answers_all(subject: Subject) -> Iterator[str]:
     """Check that every request has ended successfully, and that no component waits."""
     engine = subject.trial.engine
-    yield from (f"{handle} is not over" for handle in engine.handles if not handle.done)
+    yield from (f"{handle} has not ended" for handle in engine.handles if not handle.done)
     for part in engine.machine.components:
         yield from (f"{part.node.id} still waits: {line}" for line in part.blocked())
 
@@ -357,14 +357,14 @@ def keeps_time(subject: Subject) -> Iterator[str]:
     for number in np.flatnonzero((columns.end < columns.start) | (columns.start < 0)):
         begin, end = int(columns.start[number]), int(columns.end[number])
         until = f"ended at {end} ps" if end >= 0 else "has not ended"
-        yield f"what {columns.parts[columns.part[number]]} began at {begin} ps {until}"
+        yield f"work that {columns.parts[columns.part[number]]} began at {begin} ps {until}"
 
 
 def is_deterministic(subject: Subject) -> Iterator[str]:
     """Check that two runs are the same."""
     first, second = (trial.engine.machine.log.columns() for trial in (subject.trial, Trial(subject.machine())))
     if first.parts != second.parts or first.start.size != second.start.size:
-        yield f"{second.start.size:,} things happen in a second run, {first.start.size:,} in the first"
+        yield f"a second run has {second.start.size:,} log rows, the first {first.start.size:,}"
         return
     for at in np.flatnonzero((first.start != second.start) | (first.end != second.end)):
         part, was = first.parts[first.part[at]], f"{first.start[at]} to {first.end[at]} ps"
