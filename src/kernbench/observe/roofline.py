@@ -236,7 +236,7 @@ class _Gatherer:
         numbers = np.arange(len(works.rows)) if launch_id is None else works.of_launch(launch_id)
         rows = works.rows[numbers]
         start, end = works.columns.start[rows], works.columns.end[rows]
-        self._mine: Times = numbers[path.encloses(start, end)]
+        self._enclosed: Times = numbers[path.encloses(start, end)]
         self._gemm = self._of_engine("GEMM")
         self._products = self._amounts(self._gemm, lambda work: work.macs if isinstance(work, TileAmounts) else 0)
 
@@ -317,7 +317,7 @@ class _Gatherer:
         return prod(self._machine.spec.pe.gemm.tile_sizes)
 
     def _of_engine(self, name: str) -> Times:
-        works: Times = self._mine[self._works.done_by(name)[self._mine]]
+        works: Times = self._enclosed[self._works.done_by(name)[self._enclosed]]
         return works
 
     def _amounts(self, works: Times, amount_of: Callable[[object], int]) -> Times:

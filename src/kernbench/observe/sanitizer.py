@@ -241,8 +241,8 @@ class Sanitizer(Observer):
         if message is not None:
             text += f", which was released at {ps_to_ns(message.released_ps):.3f} ns (message {message.sequence})"
         if other is not None:
-            arrived = f"message {other.sequence} arrived at {ps_to_ns(other.arrived_ps):.3f} ns"
-            text += f"; {arrived}, and its kernel had not received it by then"
+            arrived = f"which arrived at {ps_to_ns(other.arrived_ps):.3f} ns"
+            text += f"; message {other.sequence}, {arrived}, had not been received yet"
         return Finding("slot", text, side, space, "", misuse.address, misuse.nbytes)
 
     def _describe_unreceived(self, message: QueueMessage) -> Finding:

@@ -364,7 +364,7 @@ def is_deterministic(subject: Subject) -> Iterator[str]:
     """Check that two runs are the same."""
     first, second = (trial.engine.machine.log.columns() for trial in (subject.trial, Trial(subject.machine())))
     if first.parts != second.parts or first.start.size != second.start.size:
-        yield f"a second run has {second.start.size:,} log rows, the first {first.start.size:,}"
+        yield f"{second.start.size:,} log rows in a second run, {first.start.size:,} in the first"
         return
     for at in np.flatnonzero((first.start != second.start) | (first.end != second.end)):
         part, was = first.parts[first.part[at]], f"{first.start[at]} to {first.end[at]} ps"
