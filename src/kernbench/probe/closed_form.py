@@ -1,7 +1,7 @@
 """Closed forms of an uncontended transaction, by component.
 
-- Read: way there, header over the bottleneck, access, way back, max(M, S over the bottleneck)
-- Write: way there, max(M, S over the bottleneck), access, way back, header over the bottleneck
+- Read: route there, header over the bottleneck, access, route back, max(M, S over the bottleneck)
+- Write: route there, max(M, S over the bottleneck), access, route back, header over the bottleneck
 
 S is the data, M the memory's time for it. The forms hold for the first transaction at a memory. They are exact unless
 the transaction meets a refresh of all banks.
