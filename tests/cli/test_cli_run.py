@@ -336,7 +336,7 @@ def test_a_trace_as_a_file(kernbench: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--op-log", "log.csv"), "log.csv: an op-log is written as one of .jsonl, .parquet"),
+        (("--op-log", "log.csv"), "log.csv: the suffix of an op-log is one of .jsonl, .parquet"),
         (("--op-log", "no/such/log.jsonl"), "no/such/log.jsonl: cannot be written there"),
         (("--trace", "no/such/t.json"), "no/such/t.json: cannot be written there"),
         (("--trace", "."), ".: is a folder"),

@@ -200,8 +200,8 @@ def test_a_slot_that_is_read_after_it_was_given_back(engine: GraphEngine, n_slot
     assert {each.kind for each in findings(engine)} == ({"slot", "race"} if n_slots == 1 else {"slot"})
     assert (finding.space, finding.nbytes, finding.pe) == ("tcm", 64, B)
     assert "of a slot of queue W of sip0.cube0.pe1" in str(finding)
-    assert "which was given back at" in str(finding)
-    assert ("came message 1, which its kernel had not received" in str(finding)) == (n_slots == 1)
+    assert "which was released at" in str(finding)
+    assert ("had not been received yet" in str(finding)) == (n_slots == 1)
 
 
 def test_a_slot_that_is_overwritten_while_it_is_read(engine: GraphEngine) -> None:

@@ -294,12 +294,12 @@ LOG = "log.jsonl"
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"{}\n", "row 1 is none of an op-log: no 'seq'"),
-        (b"[1]\n", r"row 1 is none of an op-log: found \[1\], must be a mapping"),
-        (b"nothing\n", "row 1 is none of an op-log: Expecting value"),
-        (b"\xff\n", "row 1 is none of an op-log: not UTF-8"),
-        (b"[" * 100_000 + b"\n", "row 1 is none of an op-log: nested too deeply"),
-        (b'{"seq": NaN}\n', "row 1 is none of an op-log: found NaN"),
+        (b"{}\n", "row 1 is no row of an op-log: no 'seq'"),
+        (b"[1]\n", r"row 1 is no row of an op-log: found \[1\], must be a mapping"),
+        (b"nothing\n", "row 1 is no row of an op-log: Expecting value"),
+        (b"\xff\n", "row 1 is no row of an op-log: not UTF-8"),
+        (b"[" * 100_000 + b"\n", "row 1 is no row of an op-log: nested too deeply"),
+        (b'{"seq": NaN}\n', "row 1 is no row of an op-log: found NaN"),
         (None, "cannot be read: Is a directory"),
     ],
 )
@@ -318,7 +318,7 @@ def test_an_op_log_whose_columns_are_of_another_kind(tmp_path: Path) -> None:
         for value in (10.5, True, "x", [1.5], {"a": 1}, [{}], ["x"]):
             (tmp_path / LOG).write_text(json.dumps(good | {name: value}) + "\n")
             said = complaint_of(lambda: read_op_log(tmp_path / LOG))
-            assert said is None or f"{LOG}: row 1 is none of an op-log: " in said, (name, value)
+            assert said is None or f"{LOG}: row 1 is no row of an op-log: " in said, (name, value)
 
 
 def test_an_op_log_as_parquet(tmp_path: Path) -> None:

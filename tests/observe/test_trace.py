@@ -291,7 +291,7 @@ def test_the_file(tmp_path: Path) -> None:
 
 
 def test_lanes_are_as_few_as_it_takes() -> None:
-    track = Track(TrackGroup("p"), "row", 0, kept=True)
+    track = Track(TrackGroup("p"), "row", 0, shown=True)
     trace = Trace(
         [TrackSpan("s", start, end, track=track) for start, end in ((0, 9), (1, 5), (5, 7), (9, 12), (6, 8), (9, 9))]
     )
@@ -300,7 +300,7 @@ def test_lanes_are_as_few_as_it_takes() -> None:
 
 
 def test_times_keep_picoseconds_and_never_fall_below_their_ns() -> None:
-    track = Track(TrackGroup("p"), "row", 0, kept=True)
+    track = Track(TrackGroup("p"), "row", 0, shown=True)
     times = [1, 999, 1_003_000, 4_035_000, 123_456_789_012, 10**15 + 1]
     trace = Trace([TrackSpan("s", ps, ps + 1, track=track) for ps in times])
     shown = [e["ts"] for e in trace_events(trace) if e["ph"] == "X"]

@@ -58,7 +58,7 @@ def test_it_is_kept(mine: ModuleType, cls: type, kind: str) -> None:
 @pytest.mark.parametrize(
     ("cls", "check", "said"),
     [
-        (AnyKey, "typed attributes", "its Attrs takes keys that it does not know"),
+        (AnyKey, "typed attributes", "its Attrs accepts unknown keys"),
         (Silent, "answers all requests", "sip0.cube0.checked: has not answered"),
         (type("Unsaid", (Memory,), {}), "answers all requests", "Unsaid has no serve(access)"),
         (type("Unsaid", (ThinkingPart,), {}), "is wired", "Unsaid has no run()"),

@@ -71,7 +71,7 @@ def test_the_packaged_mapping_is_close_to_the_reference(rows):
 
 
 def test_row_hits_are_close_to_the_reference(rows):
-    off = [abs(row.found.row_hit_pct - row.reference.row_hit_pct) for row in rows]
+    off = [abs(row.figures.row_hit_pct - row.reference.row_hit_pct) for row in rows]
     assert sum(off) / 50 <= 3
     assert max(off) <= 13
 
@@ -83,7 +83,7 @@ def test_latency_under_open_load_is_close_to_the_reference(channels):
     off = [abs(each.error_pct) for each in report.compared]
     assert sum(off) / 5 <= 15
     assert max(off) <= 25
-    assert all(0.75 < each.found.p99_ns / each.reference.p99_ns < 1.25 for each in report.compared)
+    assert all(0.75 < each.figures.p99_ns / each.reference.p99_ns < 1.25 for each in report.compared)
     told = io.StringIO()
     print_memory(Console(file=told, width=200), compiled(*CHANNEL), [report])
     assert "Latency in ns beside the reference" in told.getvalue()
@@ -120,13 +120,13 @@ def test_a_stream_loses_what_refresh_takes(mode, least, most):
     each, *_ = slices_of(compiled("cube.hbm.num_pcs=2", f"cube.hbm.refresh={mode}").spec.cube.hbm)
     assert each.refresh == mode
     for bursts in (BURSTS, 8 * BURSTS):
-        assert least <= saturate(each, "seq", 1, bursts).found.efficiency_pct <= most
+        assert least <= saturate(each, "seq", 1, bursts).figures.efficiency_pct <= most
 
 
 @pytest.mark.parametrize("pattern", ["seq", "random_64B", "random_1KB"])
 @pytest.mark.parametrize("requesters", REQUESTERS[1:])
 def test_more_requesters_get_no_more_than_the_peak(channels, pattern, requesters):
-    found = saturate(channels[0], pattern, requesters, BURSTS).found
+    found = saturate(channels[0], pattern, requesters, BURSTS).figures
     assert 0 < found.efficiency_pct <= 100
 
 

@@ -32,7 +32,7 @@ def share_of_peak(timing: TimingName, mapping: str, refresh: Refresh, pattern: s
     )
     slice_ = slices_of(hbm)[0]
     share = slice_.banks.refresh_share if refresh == "spread" else 0.0
-    return saturate(slice_, pattern, requesters, BURSTS).found.efficiency_pct / 100 / (1 - share)
+    return saturate(slice_, pattern, requesters, BURSTS).figures.efficiency_pct / 100 / (1 - share)
 
 
 @pytest.mark.parametrize("timing", PRESETS)

@@ -31,7 +31,7 @@ def error_of(row: Row) -> float:
     timing, mapping, refresh, pattern, percent = row
     keys = {"slices": 8, "bytes_per_slice": 6 << 30, "num_pcs": 2, "quantum_bytes": 2048}
     hbm = HbmSpec.model_validate(keys | {"timing": timing, "mapping": mapping, "refresh": refresh})
-    return saturate(slices_of(hbm)[0], pattern, 1, 4000).found.efficiency_pct - percent
+    return saturate(slices_of(hbm)[0], pattern, 1, 4000).figures.efficiency_pct - percent
 
 
 @pytest.mark.parametrize("case", WRITES_OF_A_GROUP, ids=" ".join)

@@ -106,7 +106,7 @@ class Remembers(MCpu):
 
 WRONG = [
     (Deaf, "noc_router", "is wired", "nothing calls receive of mine.Part at this place"),
-    (AnyKey, "m_cpu", "typed attributes", "its Attrs takes keys that it does not know"),
+    (AnyKey, "m_cpu", "typed attributes", "its Attrs accepts unknown keys"),
     (NoAttrs, "m_cpu", "is wired", "Attrs must be a subclass of MCpuAttrs"),
     (Silent, "m_cpu", "answers all requests", "m_cpu: has not answered the CubeOrder of request 0"),
     (SaysDone, "m_cpu", "conserves bytes", "elements are wrong, the first at"),

@@ -228,7 +228,7 @@ def _patterns(report: SliceReport) -> Table:
             known = ("", "", "")
             if reference is not None:
                 known = (f"{reference.efficiency_pct:.1f}", f"{row.error:+.1f}", f"{reference.row_hit_pct:.1f}")
-            found = row.found
+            found = row.figures
             made.add_row(
                 row.pattern,
                 f"{row.gbs:.1f}",
@@ -244,7 +244,7 @@ def _requesters(report: SliceReport) -> Table:
     counts = sorted({row.requesters for row in report.rows})
     made = table("Requesters at once: % of peak in all", text("pattern"), *(number(str(n)) for n in counts))
     for pattern in dict.fromkeys(row.pattern for row in report.rows if row.requesters > 1):
-        found = {row.requesters: row.found.efficiency_pct for row in report.rows if row.pattern == pattern}
+        found = {row.requesters: row.figures.efficiency_pct for row in report.rows if row.pattern == pattern}
         made.add_row(pattern, *(f"{found[n]:.1f}" if n in found else "" for n in counts))
     return made
 
@@ -257,7 +257,7 @@ def _latencies_by_load(report: SliceReport) -> Table:
         *(number(f"{load:g} %") for load in loads),
     )
     for pattern in dict.fromkeys(each.pattern for each in report.latencies):
-        found = {each.load_pct: each.found.mean_ns for each in report.latencies if each.pattern == pattern}
+        found = {each.load_pct: each.figures.mean_ns for each in report.latencies if each.pattern == pattern}
         made.add_row(pattern, *(f"{found[load]:.1f}" for load in loads))
     return made
 
@@ -269,7 +269,7 @@ def _references(report: SliceReport) -> Table:
         *(number(name) for name in ("GB/s", "mean", "reference", "%", "p50", "reference", "p99", "reference")),
     )
     for each in report.compared:
-        found, known = each.found, each.reference
+        found, known = each.figures, each.reference
         if known is not None:
             made.add_row(
                 each.pattern,

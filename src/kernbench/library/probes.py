@@ -301,8 +301,8 @@ def _row(report: SliceReport, row: PatternRow) -> dict[str, Any]:
         "pattern": row.pattern,
         "requesters": row.requesters,
         "gbs": row.gbs,
-        "efficiency_pct": row.found.efficiency_pct,
-        "row_hit_pct": row.found.row_hit_pct,
+        "efficiency_pct": row.figures.efficiency_pct,
+        "row_hit_pct": row.figures.row_hit_pct,
         "reference": None
         if reference is None
         else {"efficiency_pct": reference.efficiency_pct, "row_hit_pct": reference.row_hit_pct},
@@ -314,7 +314,7 @@ def _latency(each: Latency) -> dict[str, Any]:
         "pattern": each.pattern,
         "load_gbs": each.gbs,
         "load_pct": each.load_pct,
-        **_latency_figures(each.found),
+        **_latency_figures(each.figures),
         "reference": None if each.reference is None else _latency_figures(each.reference),
     }
 

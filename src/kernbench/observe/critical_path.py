@@ -1,8 +1,8 @@
-"""Follow the time of a run: the critical path of each request, and of all of them together, read from causes.
+"""Find the critical path of a request, and of a whole run, in the causes that the log records.
 
-The log says of every row after which other one it began. A path goes from the end of a row to its begin, then to its
-cause, and so on. What a row's own time was spent on is its kind; transfers and memories, where they were observed,
-refine the inside of a DMA's or a message's.
+The log states for every row the row that caused it. A path goes from the end of a row to its begin, and from there to
+its cause, until the begin of the run. The kind of a row says what its time was spent on. Recorded transfers and memory
+accesses divide the time of a DMA or of a message further.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ OWN_PART: Mapping[Kind, PathPart] = MappingProxyType(
         Kind.FENCE: PathPart.ISSUE,
     }
 )
-"""What a row of each kind does first, before what moves its bytes"""
+"""The part of a path that a row of each kind begins with, before its bytes move"""
 _OF_NO_PE = frozenset((PathPart.HOST_TRANSFER, PathPart.RAW))
 _CONTROL = {"Report": PathPart.UP, "BarrierArrival": PathPart.BARRIER, "BarrierRelease": PathPart.BARRIER}
 _MOVES = HOST_COPIES | {Kind.DMA_READ, Kind.DMA_WRITE, Kind.ATOMIC, Kind.SEND}
@@ -92,7 +92,7 @@ _NOWHERE = PathPlace(NONE)
 
 
 class _WaitingLine(NamedTuple):
-    """A line that waited on a PE, and since when."""
+    """A line of a kernel that waited on a PE since ``since_ps``."""
 
     pe: PeCoord | None
     line: int
@@ -101,29 +101,35 @@ class _WaitingLine(NamedTuple):
 
 @state
 class PathFinder:
-    """Finds critical paths in what was ``seen`` of a run with the requests ``handles``."""
+    """Finds critical paths in a ``snapshot`` of a run with the requests ``handles``."""
 
-    seen: Seen
+    snapshot: Seen
     handles: Sequence[RequestHandle]
-    _ends: list[tuple[int, Row]] = field(default_factory=list)  # of requests
-    _run: PathChain | None = None  # the walk through the whole run: most requests are parts of it
+    _ends: list[tuple[int, Row]] = field(default_factory=list)  # ends of requests in ps, with their rows
+    _run: PathChain | None = None  # the path of the whole run: it contains the paths of most requests
 
     def __post_init__(self) -> None:
-        log = self.seen.machine.log
+        log = self.snapshot.machine.log
         self._ends = sorted((log.rows[row + END], row) for row in log.requests.values() if log.rows[row + END] >= 0)
 
     def of_request(self, handle: RequestHandle) -> CriticalPath:
-        """The path from the submission of a finished request to its completion; its steps add up to that time."""
-        row, times = self.seen.machine.log.requests[handle.request_id], (handle.submitted_ps, handle.ended_ps)
-        found = None if self._run is None else self._run.within(row, *times, handle.request_id)
-        if found is None:
+        """Return the path of a finished request, from its submission to its completion.
+
+        The steps add up to that time exactly.
+        """
+        row, times = self.snapshot.machine.log.requests[handle.request_id], (handle.submitted_ps, handle.ended_ps)
+        path = None if self._run is None else self._run.within(row, *times, handle.request_id)
+        if path is None:
             chain = self._begin_chain(*times)
             self._walk(chain, row)
-            found = chain.finish(*times, handle.request_id)
-        return found
+            path = chain.finish(*times, handle.request_id)
+        return path
 
     def of_stopped(self, handle: RequestHandle, end_ps: int) -> CriticalPath:
-        """The path of a request that had not completed at ``end_ps``: from the last thing of its that had ended."""
+        """Return the path of a request that had not completed at ``end_ps``.
+
+        The walk starts at the row of the request that ended last.
+        """
         chain = self._begin_chain(handle.submitted_ps, end_ps)
         last = self._last_row(end_ps, request_id=handle.request_id)
         if last is not None:
@@ -132,10 +138,13 @@ class PathFinder:
         return chain.finish(handle.submitted_ps, end_ps, handle.request_id)
 
     def of_run(self, begin_ps: int, end_ps: int) -> CriticalPath:
-        """The path between two times, from the last thing that had ended then; also of a run that failed or stopped."""
+        """Return the path of a run between two times, also of a run that failed or was stopped.
+
+        The walk starts at the request, or else the row, that ended last before ``end_ps``.
+        """
         self._run = chain = self._begin_chain(begin_ps, end_ps, through_kernels=True)
         last = self._last_request(end_ps)
-        if last is None or (self._end(last) < end_ps and self._under_way(end_ps)):
+        if last is None or (self._end(last) < end_ps and self._has_request_in_flight(end_ps)):
             last = self._last_row(end_ps)
             chain.back_to(end_ps if last is None else self._end(last), PathPart.WAIT)
         if last is not None:
@@ -145,67 +154,73 @@ class PathFinder:
         return chain.finish(begin_ps, end_ps)
 
     def _begin_chain(self, begin_ps: int, end_ps: int, *, through_kernels: bool = False) -> PathChain:
-        return PathChain(begin_ps, end_ps, self.seen.rows_of_launches, through_kernels=through_kernels)
+        return PathChain(begin_ps, end_ps, self.snapshot.rows_of_launches, through_kernels=through_kernels)
 
     def _end(self, row: Row) -> int:
-        return self.seen.machine.log.rows[row + END]
+        return self.snapshot.machine.log.rows[row + END]
 
     def _last_request(self, when: int) -> Row | None:
         at = bisect_left(self._ends, (when + 1, 0))
         return self._ends[at - 1][1] if at else None
 
-    def _under_way(self, when: int) -> bool:
-        """Tell whether a request had been submitted and had not ended."""
-        return any(each.submitted_ps <= when < each.ended_ps for each in self.handles)
+    def _has_request_in_flight(self, when: int) -> bool:
+        """Return True if a request was submitted by ``when`` and ended later."""
+        return any(handle.submitted_ps <= when < handle.ended_ps for handle in self.handles)
 
     def _last_row(self, when: int, before: Row | None = None, request_id: int | None = None) -> Row | None:
-        """Find the row that ended last by then: of all, of those opened ``before``, or of a request."""
-        columns = self.seen.columns
+        """Find the row that ended last by ``when``.
+
+        ``before`` limits the search to rows opened before that row, ``request_id`` to the rows of a request.
+        """
+        columns = self.snapshot.columns
         ends = columns.end[: None if before is None else before // WIDTH]
         fits = (ends >= 0) & (ends <= when)
         closed = np.flatnonzero(fits if request_id is None else fits & (columns.launch == request_id))
         return int(closed[np.lexsort((closed, ends[closed]))[-1]]) * WIDTH if closed.size else None
 
     def _walk(self, chain: PathChain, row: Row) -> None:
-        """From the end of a row to the begin of the chain."""
-        walk = _Walk(self.seen, chain)
+        """Walk from the end of a row to the begin of the chain."""
+        walk = _Walk(self.snapshot, chain)
         while row >= 0:
             first = walk.walk(PathPlace(row))
             if chain.at_ps <= chain.floor_ps:
                 return
-            # What the host did of its own accord: after whatever had ended before. Where it gave up a kernel, that
-            # had waited since something ended on the machine.
-            gave_up = walk.is_report(first)
-            before = self._last_row(chain.at_ps, first) if gave_up else self._last_request(chain.at_ps - 1)
+            # The host acted without a cause in the log: continue with the request that ended before. If the host
+            # abandoned a kernel, the kernel had waited since the row that ended last on the machine.
+            abandoned = walk.is_report(first)
+            before = self._last_row(chain.at_ps, first) if abandoned else self._last_request(chain.at_ps - 1)
             if before is None:
                 return
             row = before
-            chain.back_to(self._end(row), PathPart.WAIT if gave_up else PathPart.HOST_WAIT)
+            chain.back_to(self._end(row), PathPart.WAIT if abandoned else PathPart.HOST_WAIT)
 
 
-def steps_of(seen: Seen, row: Row, begin_ps: int) -> tuple[PathStep, ...]:
-    """Return what the time of a closed row was spent on, from ``begin_ps``, when it was open, to its end."""
-    rows = seen.machine.log.rows
+def steps_of(snapshot: Seen, row: Row, begin_ps: int) -> tuple[PathStep, ...]:
+    """Return the steps of a closed row, in order, from ``begin_ps`` to the end of the row.
+
+    The row must be open at ``begin_ps``.
+    """
+    rows = snapshot.machine.log.rows
     end_ps, launch_id = rows[row + END], rows[row + LAUNCH]
-    chain = PathChain(begin_ps, end_ps, seen.rows_of_launches, launch_id)
+    chain = PathChain(begin_ps, end_ps, snapshot.rows_of_launches, launch_id)
     if begin_ps < end_ps:
-        _Walk(seen, chain).walk_inside(PathPlace(row))
+        _Walk(snapshot, chain).walk_inside(PathPlace(row))
     return chain.finish(begin_ps, end_ps, launch_id).steps
 
 
 class _Walk:
-    """Walks ``chain`` backwards through what was ``seen``."""
+    """Walks ``chain`` backwards through a ``snapshot``."""
 
-    def __init__(self, seen: Seen, chain: PathChain) -> None:
-        self._seen = seen
-        self._machine = seen.machine
-        self._table = seen.machine.log
-        self._rows = seen.machine.log.rows
+    def __init__(self, snapshot: Seen, chain: PathChain) -> None:
+        self._snapshot = snapshot
+        self._machine = snapshot.machine
+        self._table = snapshot.machine.log
+        self._rows = snapshot.machine.log.rows
         self._chain = chain
-        self._dma = InsideDma(seen, chain)
+        self._dma = InsideDma(snapshot, chain)
 
     def walk(self, place: PathPlace) -> Row:
-        """Go on until the chain's begin, or until nothing was waited for: the first row on the way."""
+        """Walk to the begin of the chain, or to a row without a cause; return the earliest row reached."""
         chain, following = self._chain, place
         while following.number >= 0 and chain.at_ps > chain.floor_ps:
             place = following
@@ -216,7 +231,7 @@ class _Walk:
         return place.number
 
     def _pass(self, place: PathPlace) -> PathPlace:
-        """Go through a row, to its cause or to what ended it; _NOWHERE where nothing was waited for."""
+        """Pass a row: return its cause or the row that ended it, _NOWHERE if it has neither."""
         row, rows = place.number, self._rows
         if place.at != "start":
             last = rows[row + LAST]
@@ -228,13 +243,13 @@ class _Walk:
             return self.walk_inside(place)
         return self._to_cause(row)
 
-    # What rows take their own time for.
+    # The time inside a row.
 
     def walk_inside(self, place: PathPlace) -> PathPlace:
-        """Go to the begin of a row, or to the end of the one that held it up."""
+        """Walk to the begin of a row, or to the end of the row that delayed it."""
         row, kind = place.number, self._rows[place.number + KIND]
-        if kind == Kind.IPCQ_COPY:  # from a message in its slot back to where it left its sender
-            sent = self._seen.send_of.get(row)
+        if kind == Kind.IPCQ_COPY:  # from the slot of a message back to the departure from its sender
+            sent = self._snapshot.send_of.get(row)
             return self._to_cause(row) if sent is None else self._to_begin(self._dma.walk(sent))
         if kind == Kind.CONTROL:
             part = _CONTROL.get(self._text(row), PathPart.DOWN)
@@ -250,7 +265,7 @@ class _Walk:
         return self._to_begin(row)
 
     def _to_begin(self, row: Row) -> PathPlace:
-        """Go to the begin of a row, of which the path is in what it does first: of what moves bytes, the set-up."""
+        """Walk to the begin of a row over the part that it begins with: for rows that move bytes, the DMA set-up."""
         part, pe = OWN_PART[Kind(self._rows[row + KIND])], self._pe(row)
         if part is PathPart.RAW and pe is None:
             part = PathPart.FILL
@@ -259,7 +274,7 @@ class _Walk:
         self._chain.back_to(self._rows[row + START], part, pe, self._rows[row + LINE] if pe is not None else 0)
         return PathPlace(row, "start")
 
-    # What rows began after.
+    # The causes of rows.
 
     def _to_cause(self, row: Row) -> PathPlace:
         rows, chain = self._rows, self._chain
@@ -278,7 +293,7 @@ class _Walk:
                 chain.back_to(rows[cause + START], part, self._pe(cause), rows[cause + LINE])
                 place = PathPlace(cause, "start")
             case By.START:
-                last = self._seen.last_order(cause)
+                last = self._snapshot.last_order(cause)
                 chain.back_to(rows[last + END], PathPart.COMMON_START)
                 place = PathPlace(last)
             case By.MEMORY | By.MEMORY_RANGE | By.MEMORY_END:
@@ -293,8 +308,8 @@ class _Walk:
         return place
 
     def _to_message(self, row: Row, message: Row) -> PathPlace:
-        """From the end of a wait for a message to where it is in its slot, and is decoded."""
-        waiting = self._note_hop(row, message, "message", self._text(self._seen.send_of.get(message, message)))
+        """Walk from the end of a wait for a message to its arrival in the slot, over the time to decode the message."""
+        waiting = self._note_hop(row, message, "message", self._text(self._snapshot.send_of.get(message, message)))
         overhead_ps = 0
         if waiting.pe is not None:
             overhead_ps = self._machine.component(pe_part(*waiting.pe, "pe_ipcq")).overhead_ps
@@ -302,51 +317,54 @@ class _Walk:
         return PathPlace(message)
 
     def _to_write(self, fence: Row, write: Row) -> PathPlace:
-        """From the end of a fence to where what it waited for last was in memory."""
+        """Walk from the end of a fence to when the last write that the fence waited for was in memory."""
         rows = self._rows
         waiting = _WaitingLine(self._pe(fence), rows[fence + LINE], rows[fence + READ])
         self._note_hop(fence, write, "fence", waiting=waiting)
         return PathPlace(write, "accessed" if rows[write + KIND] in (Kind.DMA_WRITE, Kind.ATOMIC) else "end")
 
     def _to_credit(self, row: Row, credit: Row) -> PathPlace:
-        """From the end of a wait for a slot to where it was given back."""
+        """Walk from the end of a wait for a slot to when the receiver released the slot."""
         rows, chain, giver = self._rows, self._chain, self._rows[credit + CAUSE]
-        if rows[row + KIND] == Kind.CONTROL:  # a kernel is over when its credits are back: nobody waited for a slot
+        if rows[row + KIND] == Kind.CONTROL:  # a kernel ends when its credits are back: no kernel waited for a slot
             waiting = self._waiting(row)._replace(line=0)
         else:
             waiting = self._note_hop(row, giver, "slot", self._text(credit))
         chain.back_to(rows[credit + END], PathPart.POLL, waiting.pe, waiting.line)
-        there = self._pe(credit), self._pe(giver) if giver >= 0 else None
-        chain.back_to(rows[credit + START], PathPart.CREDIT, waiting.pe, waiting.line, self._way(*there))
+        ends = self._pe(credit), self._pe(giver) if giver >= 0 else None
+        chain.back_to(rows[credit + START], PathPart.CREDIT, waiting.pe, waiting.line, self._way(*ends))
         return PathPlace(credit, "start")
 
     def _way(self, a: PeCoord | None, b: PeCoord | None) -> Route | None:
-        """Return the way between two PEs; None where it is not known which they are."""
+        """Return the route between two PEs, None unless both are known and differ."""
         if a is None or b is None or a == b:
             return None
         return self._machine.route(pe_part(*a, "pe_dma"), pe_part(*b, "pe_dma"))
 
     def _waiting(self, row: Row) -> _WaitingLine:
-        """Find who waited until ``row`` began: its command since its issue, or the program since its last issue."""
+        """Find the line that waited until ``row`` began, and since when.
+
+        A command waits since its issue, the program since its previous issue.
+        """
         rows, pe = self._rows, self._pe(row)
         itself, line = rows[row + KIND] in (Kind.ISSUE, Kind.CONTROL, Kind.FENCE), rows[row + LINE]
-        issue = NONE if pe is None else self._seen.issue_before(pe, row, None if itself else line)
+        issue = NONE if pe is None else self._snapshot.issue_before(pe, row, None if itself else line)
         since = min(rows[issue + END], self._chain.at_ps) if issue >= 0 else self._chain.at_ps
         return _WaitingLine(pe, rows[issue + LINE] if itself and issue >= 0 else line, since)
 
     def _note_hop(
-        self, row: Row, cause: Row, what: WaitedFor, direction: str = "", waiting: _WaitingLine | None = None
+        self, row: Row, cause: Row, waited_for: WaitedFor, direction: str = "", waiting: _WaitingLine | None = None
     ) -> _WaitingLine:
-        """The path leaves a kernel for another, or one of its lines for an earlier one; who waited there."""
+        """Record that the path enters another kernel, or an earlier line of the kernel; return the waiting line."""
         rows, waiting = self._rows, waiting or self._waiting(row)
-        there = self._pe(cause) if cause >= 0 else None
-        if waiting.pe is not None and there is not None:
+        cause_pe = self._pe(cause) if cause >= 0 else None
+        if waiting.pe is not None and cause_pe is not None:
             hop = PathHop(
                 waiting=KernelPlace(pe=waiting.pe, launch_id=rows[row + LAUNCH], line=waiting.line),
                 cause=KernelPlace(
-                    pe=there, launch_id=rows[cause + LAUNCH], line=0 if what == "slot" else rows[cause + LINE]
+                    pe=cause_pe, launch_id=rows[cause + LAUNCH], line=0 if waited_for == "slot" else rows[cause + LINE]
                 ),
-                waited_for=what,
+                waited_for=waited_for,
                 direction=direction,
                 start_ps=waiting.since_ps,
                 end_ps=self._chain.at_ps,
@@ -355,10 +373,10 @@ class _Walk:
         return waiting
 
     def _pe(self, row: Row) -> PeCoord | None:
-        return self._seen.pes[self._rows[row + PART]]
+        return self._snapshot.pes[self._rows[row + PART]]
 
     def is_report(self, row: Row) -> bool:
-        """Tell whether a row is the answer of a part to an order."""
+        """Return True if a row is the report of a component on an order."""
         return self._rows[row + KIND] == Kind.CONTROL and self._text(row) == Report.__name__
 
     def _text(self, row: Row) -> str:

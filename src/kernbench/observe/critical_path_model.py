@@ -1,4 +1,4 @@
-"""A critical path: contiguous steps from the begin of something to its end, each with what it was spent on."""
+"""Model of a critical path: contiguous steps from begin to end, each with the part that its time was spent on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernbench.transport import Link, Route
 
 
 class PathPart(StrEnum):
-    """The kinds of time on a path, in the order of a request's way."""
+    """The kinds of time on a path, in the order in which a request passes them."""
 
     HOST_TRANSFER = "host transfer"
     HOST_WAIT = "host program"
@@ -58,15 +58,15 @@ class PathPart(StrEnum):
 
 
 Via: TypeAlias = Route | tuple[Link, ...] | str | None
-"""The way of a transfer; the links of one that packets waited for; the name of a part of the machine; None: nothing"""
+"""What a step passes: the route of a transfer, the links that packets waited for, a component's name, or None"""
 
 
 @value
 class PathStep:
-    """From ``start_ps`` to ``end_ps`` the path goes through ``part``: for a line of the kernel on a PE, or neither.
+    """Time on a path from ``start_ps`` to ``end_ps``, spent on ``part``.
 
-    ``launch_id`` is that of the kernel, on a PE; ``request_id`` that of the request that the time is part of, -1 where
-    that is a copy; ``via`` is what the path went through.
+    ``pe``, ``line`` and ``launch_id`` name the PE, the line of the kernel and the launch, if the time belongs to one.
+    ``request_id`` is the request that the time belongs to, -1 for copies. ``via`` is what the path passes.
     """
 
     part: PathPart
@@ -80,13 +80,13 @@ class PathStep:
 
     @property
     def ps(self) -> int:
-        """The length of the piece."""
+        """The length of the step in ps."""
         return self.end_ps - self.start_ps
 
 
 @value(kw_only=True)
 class KernelPlace:
-    """A line of the kernel of a launch on a PE; 0: no line of it."""
+    """A line of the kernel of a launch on a PE; line 0 is no line."""
 
     pe: PeCoord
     launch_id: int
@@ -94,18 +94,26 @@ class KernelPlace:
 
 
 WaitedFor: TypeAlias = Literal["message", "slot", "memory order", "memory order by range", "fence", "memory", "link"]
-"""A message of a queue, a slot of one; an earlier access to the same bytes, or to a range that encloses them; at a
-fence, what was written before; a slice of HBM that was working on an access of another; a link that carried it"""
+"""The reason for a wait:
+
+- ``message``, ``slot``: a message of a queue, or a free slot in the queue
+- ``memory order``: an earlier access to the same bytes
+- ``memory order by range``: an earlier access to a range that encloses the bytes
+- ``fence``: an earlier write of the kernel
+- ``memory``: an HBM slice that served an access of another PE
+- ``link``: a link that carried a transfer of another PE
+"""
 
 
 @value(kw_only=True)
 class PathHop:
-    """``waiting``, on the path, waited from ``start_ps`` to ``end_ps`` for what ``waited_for`` says.
+    """A wait on the path: ``waiting`` waited for ``cause`` from ``start_ps`` to ``end_ps``.
 
-    For a message of its queue ``direction``, which ``cause`` sent, or a slot there, which ``cause`` held: then the path
-    goes from one kernel to another. Or for an access of ``cause``, another line of the same kernel, to the same bytes.
-    Or at a fence for what ``cause``, likewise, wrote. Or for the memory, or link, ``direction``, which worked for
-    ``cause``, another PE, among others.
+    - ``message``: ``cause`` sent the message that ``waiting`` received by queue ``direction``.
+    - ``slot``: ``cause`` occupied the slot of queue ``direction``. Here, too, the path enters another kernel.
+    - ``memory order``: ``cause`` is another line of the same kernel, which accessed the same bytes.
+    - ``fence``: ``cause`` is another line of the same kernel, which wrote.
+    - ``memory``, ``link``: the component ``direction`` served other PEs, among them ``cause``.
     """
 
     waiting: KernelPlace
@@ -117,13 +125,13 @@ class PathHop:
 
     @property
     def ps(self) -> int:
-        """The length of the wait."""
+        """The length of the wait in ps."""
         return self.end_ps - self.start_ps
 
 
 @value
 class Spent:
-    """Time on one part."""
+    """Time spent on a part of a path."""
 
     part: PathPart
     ps: int
@@ -131,7 +139,7 @@ class Spent:
 
 @value
 class LineTime:
-    """The time of a line of a kernel on a path, in all and by part."""
+    """The time of a line of a kernel on a path, as a sum and by part."""
 
     line: int
     ps: int
@@ -139,7 +147,7 @@ class LineTime:
 
     @property
     def ns(self) -> float:
-        """In ns."""
+        """The time in ns."""
         return ps_to_ns(self.ps)
 
 
@@ -147,7 +155,8 @@ class LineTime:
 class CriticalPath:
     """The steps from ``start_ps`` to ``end_ps``, in the order of time and without a gap.
 
-    ``hops``: where it goes from one kernel to another, by queues. ``launch_id``: of the launch it is the path of.
+    ``hops`` are the waits at which the path goes from one kernel or line to another. ``launch_id`` is the launch that
+    the path belongs to.
     """
 
     start_ps: int
@@ -158,26 +167,26 @@ class CriticalPath:
 
     @property
     def ps(self) -> int:
-        """All of it: the sum of the steps."""
+        """The length of the path in ps, which is the sum of its steps."""
         return self.end_ps - self.start_ps
 
     def encloses(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of some works, in ps, are wholly of its time: what starts as it ends comes after it.
+        """Return a mask of the intervals, in ps, that the path contains completely.
 
-        Its time is half-open. What ends later (or at -1: never) is no work of its time either: how much of it was done
-        by then is not known.
+        The time of a path is half-open: an interval that starts at its end is outside. An interval that ends later, or
+        never (-1), is outside too, since the work done by the end of the path is unknown.
         """
-        found: NDArray[np.bool_] = (self.start_ps <= starts) & (starts < self.end_ps)
-        return found & (ends >= 0) & (ends <= self.end_ps)
+        begun: NDArray[np.bool_] = (self.start_ps <= starts) & (starts < self.end_ps)
+        return begun & (ends >= 0) & (ends <= self.end_ps)
 
     @property
     def parts(self) -> tuple[Spent, ...]:
-        """Time by part, in the order of a request's way; adds up to ``ps``."""
+        """Time by part, in the order in which a request passes them; the sum is ``ps``."""
         return sum_by_part(self.steps)
 
     @property
     def lines(self) -> tuple[LineTime, ...]:
-        """Time by line of its launch's kernel, in the order of lines; what belongs to no line is left out."""
+        """Time by line of the launch's kernel, in the order of lines, without time that belongs to no line."""
         by_line: dict[int, list[PathStep]] = {}
         for step in self.steps:
             if step.line and step.launch_id == self.launch_id:
@@ -189,34 +198,37 @@ class CriticalPath:
 
 
 def sum_by_part(steps: Iterable[PathStep]) -> tuple[Spent, ...]:
-    """Time by part, without parts that took none."""
-    found = dict.fromkeys(PathPart, 0)
+    """Return the time by part, without parts of no time."""
+    ps_by_part = dict.fromkeys(PathPart, 0)
     for step in steps:
-        found[step.part] += step.ps
-    return tuple(Spent(part, ps) for part, ps in found.items() if ps)
+        ps_by_part[step.part] += step.ps
+    return tuple(Spent(part, ps) for part, ps in ps_by_part.items() if ps)
 
 
 class PathPlace(NamedTuple):
-    """A place that a path comes to: a row at its end, at its begin, or where it had read or written its last byte; or
-    a transfer, by its number, at its end."""
+    """A point that a path reaches: row or transfer ``number`` at a moment ``at``.
+
+    The moment is the begin or the end of a row, the access of the row's last byte, or the end of a transfer.
+    """
 
     number: int
     at: Literal["end", "start", "accessed", "transfer"] = "end"
 
 
 MOST_STEPS = 4
-"""The places that a walk may come to, for each row of the launches that it enters"""
+"""The places that a walk may visit, for each row of the launches that it enters"""
 
 
 @state
 class PathChain:
-    """A path that is being walked backwards: it has come to ``at_ps`` and does not go beyond ``floor_ps``.
+    """A path under construction, walked backwards: it has reached ``at_ps`` and ends at ``floor_ps``.
 
-    What it passes on a PE belongs to the launch ``launch_id``. ``through_kernels``: it goes on through a kernel that
-    the PE was busy with before; that of one launch only says for how long. ``passed``: how many steps and hops there
-    were when it came to the end of a request; ``entered``: how many steps when it went into an earlier kernel.
-    ``rows_of``: the number of rows of each launch; ``n_places``: how many places of rows it has come to, and
-    ``most_places``, how many it may.
+    - ``launch_id``: the launch that steps on a PE belong to
+    - ``through_kernels``: the path continues inside an earlier kernel of the PE; otherwise one step covers that kernel
+    - ``passed``: the number of steps and hops before the end of each request, by row
+    - ``entered``: the number of steps before each entry into an earlier kernel
+    - ``rows_of``: the number of rows of each launch
+    - ``n_places``, ``most_places``: the places of rows visited, and their limit
     """
 
     floor_ps: int
@@ -231,14 +243,14 @@ class PathChain:
     n_places: int = 0
     most_places: int = 0
     _instant_ps: int = -1
-    _places: set[PathPlace] = field(default_factory=set)  # those of this instant
+    _places: set[PathPlace] = field(default_factory=set)  # visited at this instant
     _launches: set[int] = field(default_factory=set)
 
     def come_to(self, place: PathPlace) -> bool:
-        """Return True if the walk may go on at ``place``; else it ends, and what is left of its time is not traced.
+        """Return True if the walk may continue at ``place``; otherwise mark the remaining time as not traced.
 
-        It may where time went back since the last place, or where this one is new at the instant. So a walk ends; that
-        it comes to at most ``MOST_STEPS`` places of rows for each row of the launches that it enters is checked, too.
+        The walk may continue if time has decreased since the last place, or if ``place`` is new at this instant. A
+        limit of ``MOST_STEPS`` places for each row of the entered launches also guarantees that the walk ends.
         """
         if self._instant_ps != self.at_ps:
             self._instant_ps = self.at_ps
@@ -255,22 +267,25 @@ class PathChain:
         return True
 
     def within(self, row: int, start_ps: int, end_ps: int, launch_id: int) -> CriticalPath | None:
-        """The path of a request that this one has passed, by its row; None where that goes, or may go, another way."""
+        """Return the path of a request as a part of this path, by the row of the request.
+
+        Return None if the path of the request differs, or may differ, from this path.
+        """
         n_steps, n_hops = self.passed.get(row, (len(self.steps), 0))
-        own: list[PathStep] = []
+        steps: list[PathStep] = []
         for step in self.steps[n_steps:]:
             if step.end_ps <= start_ps:
                 break
-            own.append(step if step.start_ps >= start_ps else replace(step, start_ps=start_ps))
-        if not own or own[0].end_ps != end_ps or own[-1].start_ps != start_ps:
+            steps.append(step if step.start_ps >= start_ps else replace(step, start_ps=start_ps))
+        if not steps or steps[0].end_ps != end_ps or steps[-1].start_ps != start_ps:
             return None
-        if any(n_steps <= each <= n_steps + len(own) for each in self.entered):
+        if any(n_steps <= n_entered <= n_steps + len(steps) for n_entered in self.entered):
             return None
         hops = [hop for hop in self.hops[n_hops:] if hop.end_ps > start_ps]
-        return CriticalPath(start_ps, end_ps, tuple(reversed(own)), tuple(reversed(hops)), launch_id)
+        return CriticalPath(start_ps, end_ps, tuple(reversed(steps)), tuple(reversed(hops)), launch_id)
 
     def back_to(self, when: int, part: PathPart, pe: PeCoord | None = None, line: int = 0, via: Via = None) -> None:
-        """Spend the time from ``when`` to where the path has come on ``part``; no step when that is none."""
+        """Add a step on ``part`` from ``when`` to the point reached, unless the step is empty."""
         when = max(when, self.floor_ps)
         if when < self.at_ps:
             launch_id = -1 if pe is None else self.launch_id
@@ -278,6 +293,6 @@ class PathChain:
             self.at_ps = when
 
     def finish(self, start_ps: int, end_ps: int, launch_id: int = -1) -> CriticalPath:
-        """The path, whose sum is exact by construction: what is missing at its begin is waiting."""
+        """Return the path, whose steps add up exactly: time missing at its begin counts as waiting."""
         self.back_to(start_ps, PathPart.WAIT)
         return CriticalPath(start_ps, end_ps, tuple(reversed(self.steps)), tuple(reversed(self.hops)), launch_id)

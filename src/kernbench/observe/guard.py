@@ -1,4 +1,4 @@
-"""The guard around what explains, draws or reports a run: a fault there never costs the run."""
+"""Guard around explanations, pictures and reports of a run: a fault there never costs the run."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from kernbench.common.errors import ExplanationError, InputError, LimitReached, 
 from kernbench.common.program_line import program_line
 
 STRICT = "KERNBENCH_STRICT"
-"""The variable of the environment with which faults pass the guard, as they do in the tests of kernbench"""
+"""The environment variable that lets faults pass the guard, as in the tests of kernbench"""
 _PASS = (InputError, LimitReached, ExplanationError, MemoryError, OSError)
 
 
 @contextmanager
 def guarded(subject: str) -> Iterator[None]:
-    """Raise ExplanationError for a fault inside: it says that ``subject`` failed, with the fault and its line.
+    """Raise ExplanationError for a fault inside the block: ``subject`` failed, with the fault and its line.
 
-    What the user asked for wrongly, limits, full memory, files that cannot be written and errors raised in the user's
-    own code pass as they are; so does Ctrl-C.
+    Errors of the user pass unchanged: wrong input, errors raised in the user's code, Ctrl-C. So do limits, lack of
+    memory and files that cannot be written.
     """
     try:
         yield

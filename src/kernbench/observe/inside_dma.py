@@ -1,8 +1,8 @@
-"""The inside of a DMA's, or a message's, row on a critical path: from its last byte to where it left, by what held it.
+"""Divide the row of a DMA or of a message on a critical path, from its last byte back to its departure.
 
-A transfer takes its time alone, the rest it was held: by the turn of a memory that supplied it, then the path goes on
-there, or by a link. Turns go by their causes. Where the memory, or the link, was busy when an access came, the path
-goes on with the one that had come before it.
+The time of a transfer is its uncontended time plus its delay. A link delays it, or the memory that supplied it. If a
+memory did, the path continues in the memory and follows the causes of its grants (``turn``). If the memory or the link
+was busy when an access arrived, the path continues with the access that arrived before.
 """
 
 from __future__ import annotations
@@ -40,98 +40,99 @@ _NETWORKS: Mapping[int, PathPart] = MappingProxyType(
         Carries.DOORBELL: PathPart.DOORBELL,
     }
 )
-"""The part of a path that a transfer's way is, of those between a PE, or the host, and a memory"""
+"""The part of a path for a transfer between a memory and a PE or the host"""
 
 
 class InsideDma:
-    """Walks ``chain`` backwards through the transfers and turns that were ``seen``."""
+    """Walks ``chain`` backwards through the transfers and memory grants of a ``snapshot``."""
 
-    def __init__(self, seen: Seen, chain: PathChain) -> None:
-        self._seen = seen
+    def __init__(self, snapshot: Seen, chain: PathChain) -> None:
+        self._snapshot = snapshot
         self._chain = chain
-        self._tables = seen.tables
+        self._tables = snapshot.tables
         self._row: Row = NONE
         self._pe: PeCoord | None = None
         self._line = 0
         self._host = False
 
     def walk(self, row: Row, *, accessed: bool = False) -> Row:
-        """From the end of ``row``, or from where memories had ``accessed`` all of it, to where it left; return it.
+        """Walk from the end of ``row`` to its departure; return the row reached.
 
-        It goes by what was answered, or done, last. Where the path goes on with the access of another row, which had
-        come to a memory or a link before, it is the row of that one which is returned.
+        ``accessed`` starts from the moment when memories had accessed all bytes of the row. Of several transfers, the
+        walk follows the one answered, or accessed, last. Return another row if the walk continues with the access of
+        that row, which had arrived earlier at a memory or a link.
         """
         self._enter(row)
-        asked = self._seen.asked_by.get(row, [])
+        numbers = self._snapshot.asked_by.get(row, [])
         if accessed:
-            asked = [each for each in asked if 0 <= self._done_ps(each) <= self._chain.at_ps]
-        if asked:
-            self._follow(self._access(max(asked, key=self._done_ps if accessed else self._answered_ps)))
+            numbers = [number for number in numbers if 0 <= self._done_ps(number) <= self._chain.at_ps]
+        if numbers:
+            self._follow(self._access(max(numbers, key=self._done_ps if accessed else self._answered_ps)))
         return self._row
 
     def _enter(self, row: Row) -> None:
-        """Go on with a row; the way of a message is a part of its sending.
+        """Continue with a row; for a message, with its send.
 
-        The networks of what the host copies are a part of their own.
+        The networks that host copies pass are a part of their own.
         """
-        rows = self._seen.machine.log.rows
-        row = self._seen.send_of.get(row, row)
+        rows = self._snapshot.machine.log.rows
+        row = self._snapshot.send_of.get(row, row)
         self._row, self._host = row, rows[row + KIND] in HOST_COPIES
-        self._pe = None if self._host else self._seen.pes[rows[row + PART]]
+        self._pe = None if self._host else self._snapshot.pes[rows[row + PART]]
         self._line = 0 if self._host else rows[row + LINE]
         self._chain.launch_id = rows[row + LAUNCH]
 
     def walk_control(self, row: Row, part: PathPart, pe: PeCoord | None, line: int) -> Row:
-        """From the end of the work of a CPU on a message of the control path to where the message left.
+        """Walk from the end of a CPU's work on a control message to the departure of the message; return NONE.
 
-        Where the CPU was busy with another one when it came, only to where that was done; return its row, else NONE.
+        If the CPU was busy with another message on arrival, walk only to the end of that work and return its row.
         """
-        number = self._seen.control_of.get(row)
+        number = self._snapshot.control_of.get(row)
         if number is None:
             return NONE
         self._pe, self._line, self._host = pe, line, False
         sent = self._tables.transfer(number)
-        name = self._seen.columns.parts[sent.dst]
-        cpu = self._seen.machine.component(name)
+        name = self._snapshot.columns.parts[sent.dst]
+        cpu = self._snapshot.machine.component(name)
         if cpu.handles_serially:
             self._to(max(sent.end, self._chain.at_ps - cpu.overhead_ps), PathPart.CONTROL_CPU, name)
-            before = self._seen.handled_before.get(row, NONE)
+            before = self._snapshot.handled_before.get(row, NONE)
             if before >= 0:
-                self._to(self._seen.machine.log.rows[before + END], PathPart.CONTROL_QUEUE, name)
+                self._to(self._snapshot.machine.log.rows[before + END], PathPart.CONTROL_QUEUE, name)
                 return before
         self._to(sent.end, PathPart.CONTROL_QUEUE, name)
         self._split(sent, part)
         return NONE
 
-    def _answered_ps(self, asked: int) -> int:
-        answer = self._seen.answer(asked)
+    def _answered_ps(self, number: int) -> int:
+        answer = self._snapshot.answer(number)
         return NONE if answer is None else answer.end
 
     def _done_ps(self, number: int) -> int:
-        """Find the time when the memory had read, or written, what a transfer asked for; NONE: it has not."""
-        asked = self._tables.transfer(number)
-        if asked.what == Carries.REQUEST:
-            return asked.end + self._access_ps(asked)
-        answer = self._seen.answer(number)
+        """Return the time when the memory had accessed all bytes of a transfer, NONE before."""
+        transfer = self._tables.transfer(number)
+        if transfer.what == Carries.REQUEST:
+            return transfer.end + self._access_ps(transfer)
+        answer = self._snapshot.answer(number)
         return NONE if answer is None else answer.start
 
-    def _access_ps(self, asked: TransferFields[int]) -> int:
-        """Return the latency of a transfer's memory: before the first byte, or until a write is visible."""
-        machine = self._seen.machine
-        attrs = machine.graph.node(self._seen.columns.parts[asked.dst]).attrs
+    def _access_ps(self, transfer: TransferFields[int]) -> int:
+        """Return the latency of a transfer's memory: before the first byte of a read, or until a write is visible."""
+        machine = self._snapshot.machine
+        attrs = machine.graph.node(self._snapshot.columns.parts[transfer.dst]).attrs
         if isinstance(attrs, HbmCtrlAttrs):
             return ns_to_ps(machine.spec.cube.hbm.access_ns(attrs))
         return attrs.access_ps if isinstance(attrs, SramAttrs) else 0
 
     def _access(self, number: int) -> int:
-        """From the end of an access, or of what happened in its memory; return the transfer to go on with."""
-        answer = self._seen.answer(number)
+        """Walk from the end of an access, or of its service in memory; return the next transfer."""
+        answer = self._snapshot.answer(number)
         if answer is not None and answer.start < self._chain.at_ps:
-            return int(self._seen.answers[number])
+            return int(self._snapshot.answers[number])
         return self._in_memory(number)
 
     def _follow(self, number: int) -> None:
-        """From the end of a transfer to where the first of those that were in its way, or their requests, left."""
+        """Walk from the end of a transfer to the departure of the earliest transfer, or request, that delayed it."""
         while number >= 0 and self._chain.come_to(PathPlace(number, "transfer")):
             transfer = self._tables.transfer(number)
             if transfer.what == Carries.REPLY:
@@ -143,24 +144,24 @@ class InsideDma:
             number = ahead
 
     def _in_memory(self, number: int) -> int:
-        """From the end of what happened in a memory to when a transfer came there; return the one to go on with."""
-        asked, turn = self._tables.transfer(number), self._tables.last_turn(number)
-        access_ps, memory = self._access_ps(asked), self._seen.columns.parts[asked.dst]
-        reads = asked.what == Carries.REQUEST
+        """Walk from the end of the service in a memory to the arrival of a transfer; return the next transfer."""
+        transfer, turn = self._tables.transfer(number), self._tables.last_turn(number)
+        access_ps, memory = self._access_ps(transfer), self._snapshot.columns.parts[transfer.dst]
+        reads = transfer.what == Carries.REQUEST
         if not reads:
-            self._to(max(asked.end, self._chain.at_ps - access_ps), PathPart.ACCESS, memory)
-        if reads or (turn >= 0 and self._chain.at_ps > asked.end):  # a memory that is slower than the way of a write
-            since_ps = asked.end + access_ps if reads else self._head_ps(number, asked)
+            self._to(max(transfer.end, self._chain.at_ps - access_ps), PathPart.ACCESS, memory)
+        if reads or (turn >= 0 and self._chain.at_ps > transfer.end):  # the memory is slower than the route of a write
+            since_ps = transfer.end + access_ps if reads else self._head_ps(number, transfer)
             number = self._follow_served(number, turn, since_ps)
-            asked = self._tables.transfer(number)
-        if asked.what == Carries.REQUEST:
-            self._to(asked.end, PathPart.ACCESS, memory)
+            transfer = self._tables.transfer(number)
+        if transfer.what == Carries.REQUEST:
+            self._to(transfer.end, PathPart.ACCESS, memory)
         return number
 
     def _reply(self, reply: TransferFields[int]) -> int:
-        """Back to its begin, by its own way; where the memory is the slower, to when that had supplied it.
+        """Walk to the begin of a reply, or to when its memory had supplied it if the memory was the slower.
 
-        Return the transfer that had been in its way, if there was one to go on with.
+        Return the transfer that delayed it and that the walk continues with, else NONE.
         """
         ahead = self._go_ahead(reply, PathPart.RESPONSE)
         if ahead < 0:
@@ -170,7 +171,7 @@ class InsideDma:
         turn, route = self._tables.last_turn(reply.cause), self._route(reply)
         overhead_ps, alone_ps = route.total_overhead_ps, reply.start + reply.zero_load
         supplied_ps = self._tables.turn(turn).end if turn >= 0 else reply.start
-        if reply.held_by < 0:  # nobody or a link: not what lies beyond both
+        if reply.held_by < 0:  # a link delayed it, or nothing did: exclude the time that both cover
             self._to(self._chain.at_ps - overhead_ps, PathPart.RESPONSE, route)
             self._queue(reply, max(supplied_ps, alone_ps - overhead_ps))
         slower = reply.held_by >= 0 or supplied_ps + overhead_ps > alone_ps
@@ -178,12 +179,12 @@ class InsideDma:
         return NONE
 
     def _follow_served(self, number: int, turn: int, since_ps: int) -> int:
-        """Back through a memory's turns to ``since_ps``, when access ``number`` came.
+        """Walk through the grants of a memory back to ``since_ps``, when access ``number`` arrived.
 
-        Return the access to go on with: where the memory was busy then, the one that had found it idle.
+        Return the access to continue with: if the memory was busy on arrival, the access that had found it idle.
         """
         tables, floor_ps, other, first = self._tables, self._chain.floor_ps, NONE, None
-        memory = None if turn < 0 else self._seen.columns.parts[tables.turn(turn).memory]
+        memory = None if turn < 0 else self._snapshot.columns.parts[tables.turn(turn).memory]
         while turn >= 0 and (first is None or first.start > floor_ps):
             first = tables.turn(turn)
             if tables.row_of(first.of) == self._row:
@@ -203,44 +204,45 @@ class InsideDma:
         return first.of
 
     def _behind(self, turn: int, when: int, memory: str | None) -> None:
-        """Back to ``when`` over time in which the memory worked on others, last on ``turn``."""
-        chain, seen = self._chain, self._seen
+        """Walk to ``when`` over time in which the memory served others, ``turn`` last."""
+        chain, snapshot = self._chain, self._snapshot
         when = max(when, chain.floor_ps)
-        if turn >= 0 and when < chain.at_ps and seen.names_turns and memory is not None:
+        if turn >= 0 and when < chain.at_ps and snapshot.names_turns and memory is not None:
             self._note_hop(self._tables.row_of(self._tables.turn(turn).of), "memory", memory, when)
         self._to(when, PathPart.MEMORY_QUEUE, memory)
 
-    def _note_hop(self, row: Row, what: WaitedFor, where: str, since_ps: int) -> None:
-        """Note who waited from ``since_ps`` to where the path is, if it was for a ``row`` of another PE."""
-        rows, chain = self._seen.machine.log.rows, self._chain
-        pe = self._seen.pes[rows[row + PART]] if row >= 0 else None
+    def _note_hop(self, row: Row, waited_for: WaitedFor, where: str, since_ps: int) -> None:
+        """Record that this PE waited from ``since_ps`` to the point reached, if ``row`` belongs to another PE."""
+        rows, chain = self._snapshot.machine.log.rows, self._chain
+        pe = self._snapshot.pes[rows[row + PART]] if row >= 0 else None
         if pe is None or self._pe is None or pe == self._pe:
             return
         hop = PathHop(
             waiting=KernelPlace(pe=self._pe, launch_id=chain.launch_id, line=self._line),
             cause=KernelPlace(pe=pe, launch_id=rows[row + LAUNCH], line=rows[row + LINE]),
-            waited_for=what,
+            waited_for=waited_for,
             direction=where,
             start_ps=since_ps,
             end_ps=chain.at_ps,
         )
         chain.hops.append(hop)
 
-    def _head_ps(self, number: int, asked: TransferFields[int]) -> int:
-        """Find the time of a write's first byte; where its memory was busy then, as if the others had not waited."""
-        first = self._tables.turn(int(self._seen.first_turn[number]))
+    def _head_ps(self, number: int, transfer: TransferFields[int]) -> int:
+        """Return the arrival of a write's first byte; if its memory was busy then, as if others had not waited."""
+        first = self._tables.turn(int(self._snapshot.first_turn[number]))
         if first.by == By.LINK:
             return first.start
-        return asked.end - asked.zero_load + self._route(asked).total_overhead_ps
+        return transfer.end - transfer.zero_load + self._route(transfer).total_overhead_ps
 
     def _route(self, transfer: TransferFields[int]) -> Route:
-        return self._seen.routes[transfer.route]
+        return self._snapshot.routes[transfer.route]
 
     def _queue(self, transfer: TransferFields[int], since_ps: int) -> None:
-        """Back to ``since_ps`` over time in which a transfer waited for links: behind others, each at its own pace.
+        """Walk to ``since_ps`` over time in which a transfer waited for links behind others, each at its own rate.
 
-        One that a memory supplied waited for that memory. Where nobody is known to have been ahead, or transfers whose
-        packets took turns were behind one another, it waited for space, which comes back at the pace of the way.
+        A transfer that a memory supplied waited for that memory. If no transfer is recorded ahead, or if interleaved
+        transfers waited for each other, the transfer waited for buffer space. The space returns at the rate of the
+        route.
         """
         tables, chain = self._tables, self._chain
         ahead, passed = transfer, set[int]()
@@ -251,16 +253,16 @@ class InsideDma:
             passed.add(ahead.behind)
             ahead = tables.transfer(ahead.behind)
             if ahead.held_by >= 0:
-                memory = self._seen.columns.parts[tables.turn(ahead.held_by).memory]
+                memory = self._snapshot.columns.parts[tables.turn(ahead.held_by).memory]
                 self._to(since_ps, PathPart.MEMORY_QUEUE, memory)
                 return
             route = self._route(ahead)
-            took_ps = transfer_ps(ahead.nbytes, self._seen.divider.pace_of(route))
-            self._to(max(since_ps, chain.at_ps - took_ps), PathPart.NETWORK_QUEUE, route)
+            occupancy_ps = transfer_ps(ahead.nbytes, self._snapshot.divider.pace_of(route))
+            self._to(max(since_ps, chain.at_ps - occupancy_ps), PathPart.NETWORK_QUEUE, route)
         self._to(since_ps, PathPart.NETWORK_QUEUE, self._route(ahead))
 
     def _pass(self, transfer: TransferFields[int], part: PathPart) -> int:
-        """Back through a transfer, to its begin or to the one that had been in its way; return that one, or NONE."""
+        """Walk to the begin of a transfer, or to the transfer that delayed it; return that transfer, or NONE."""
         ahead = self._go_ahead(transfer, part)
         if ahead < 0:
             ahead = self._go_to_backlog(transfer, part)
@@ -269,22 +271,22 @@ class InsideDma:
         return ahead
 
     def _split(self, transfer: TransferFields[int], part: PathPart) -> None:
-        """Split a transfer up to where the path is. Waiting is what it took more than alone."""
+        """Split a transfer, up to the point reached, into its uncontended time and waiting."""
         self._to(self._alone_since_ps(transfer), part, self._route(transfer))
         self._queue(transfer, transfer.start)
 
     def _alone_since_ps(self, transfer: TransferFields[int]) -> int:
-        """Find when a transfer would have left if nobody had been in its way."""
-        known = transfer.end - self._chain.at_ps
-        return max(transfer.start, self._chain.at_ps - max(0, transfer.zero_load - known))
+        """Return the departure of a transfer if its route had been uncontended."""
+        walked_ps = transfer.end - self._chain.at_ps
+        return max(transfer.start, self._chain.at_ps - max(0, transfer.zero_load - walked_ps))
 
     def _go_ahead(self, transfer: TransferFields[int], part: PathPart) -> int:
-        """Back to where a link came free of the transfer that had come there before; return that one, or NONE."""
+        """Walk to when a link was free of the transfer that arrived there earlier; return that transfer, or NONE."""
         index, route, since_ps = link_of(transfer.held_by), self._route(transfer), self._alone_since_ps(transfer)
         if index < 0 or transfer.behind < 0 or since_ps <= transfer.start:
             return NONE
         ahead, row = self._tables.transfer(transfer.behind), self._tables.row_of(transfer.behind)
-        link, way = self._seen.link(index), self._route(ahead)
+        link, way = self._snapshot.link(index), self._route(ahead)
         if ahead.what not in _NETWORKS or row < 0 or link not in route.links or link not in way.links:
             return NONE
         offset_ps = route.offsets[route.links.index(link)]
@@ -299,17 +301,17 @@ class InsideDma:
         return transfer.behind
 
     def _go_to_backlog(self, transfer: TransferFields[int], part: PathPart) -> int:
-        """Back over time in which others waited for the same link, to the first that did; return that one, or NONE.
+        """Walk over the backlog of a link to the first transfer that waited; return that transfer, or NONE.
 
-        Whatever brings bytes to a link where others wait could come later, too: it is the link that takes the time.
+        While transfers wait for a link, a later arrival of their bytes would cost nothing: the link is the bottleneck.
         """
         index, route, chain = link_of(transfer.held_by), self._route(transfer), self._chain
-        link = self._seen.link(index) if index >= 0 else None
+        link = self._snapshot.link(index) if index >= 0 else None
         if link is None or link not in route.links:
             return NONE
         hop = route.links.index(link)
         left_ps = min(chain.at_ps, transfer.end - (route.total_overhead_ps - route.offsets[hop]))
-        first = self._seen.first_of_backlog(route, hop, left_ps)
+        first = self._snapshot.first_of_backlog(route, hop, left_ps)
         if first < 0:
             return NONE
         ahead, row = self._tables.transfer(first), self._tables.row_of(first)
@@ -319,7 +321,7 @@ class InsideDma:
             return NONE
         self._to(left_ps, part, route)
         self._note_hop(row, "link", f"{link.src} → {link.dst}", since_ps)
-        self._to(since_ps, PathPart.NETWORK_QUEUE, self._seen.busiest_links(route, since_ps, left_ps))
+        self._to(since_ps, PathPart.NETWORK_QUEUE, self._snapshot.busiest_links(route, since_ps, left_ps))
         self._enter(row)
         return first
 
@@ -330,7 +332,7 @@ class InsideDma:
 
 
 def _parts(turn: TurnFields[int]) -> Iterator[tuple[PathPart, int]]:
-    """Yield the parts of a turn, the last first, and when each began."""
+    """Yield the parts of a memory grant and the begin of each, the last first."""
     begin = turn.start + turn.turning + turn.rows
     yield PathPart.SERVICE, begin + turn.refresh
     yield PathPart.REFRESH, begin

@@ -1,4 +1,4 @@
-"""The op-log as a file: JSON Lines or Parquet, the same rows in both. Written beside its place, then moved there."""
+"""Files of the op-log: JSON Lines or Parquet, with the same rows. A file is written to a temporary name, then moved."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ SCHEMA = pa.schema(
         ("order", pa.string()),
     ]
 )
-"""Columns of a row. Host arrays are described (``data``), not kept; a pattern is in hexadecimal."""
+"""Columns of a row. Host arrays are described in ``data``, not stored; a pattern is in hexadecimal."""
 
 _columns_of = attrgetter(*SCHEMA.names)
-# The columns that are no lists and no structures.
+# The columns of plain values, without lists and structures.
 _PLAIN: dict[str, type] = {
     field.name: str if field.type == pa.string() else int for field in SCHEMA if not pa.types.is_nested(field.type)
 }
 _LATER: OpRow = {"order": ""}
-"""Columns that older files lack, and what their rows then have there."""
+"""Columns that older files lack, with their values there"""
 _LATER_PARAMS: OpRow = {"old": None}
 _ROWS_PER_GROUP = 50_000
 
@@ -90,20 +90,20 @@ _ROWS_PER_GROUP = 50_000
 def write_op_log(records: Iterable[OpRecord], path: str | Path) -> None:
     """Write ``records`` to ``path``: Parquet for ``.parquet``, JSON Lines for ``.jsonl``.
 
-    Equal logs give identical files. InputError for another suffix.
+    Equal logs give identical files. Raises InputError for another suffix.
     """
     _format(path, _WRITERS)(records, Path(path))
 
 
 def op_log_table(records: Iterable[OpRecord]) -> pa.Table:
-    """Return ``records`` as an Arrow table of ``SCHEMA``, with the rows of the files."""
+    """Return ``records`` as an Arrow table of ``SCHEMA``, with the same rows as the files."""
     return pa.concat_tables([pa.Table.from_pylist([], SCHEMA), *_tables(records)])
 
 
 def read_op_log(path: str | Path) -> list[OpRecord]:
-    """The records of a file that ``write_op_log`` wrote, without host arrays.
+    """Return the records of a file that ``write_op_log`` wrote, without host arrays.
 
-    InputError for another suffix, and for a file that holds something else.
+    Raises InputError for another suffix, for a file that cannot be read, and for a file that is no op-log.
     """
     records: list[OpRecord] = []
     try:
@@ -117,12 +117,12 @@ def read_op_log(path: str | Path) -> list[OpRecord]:
         raise InputError(f"{path}: cannot be read as Parquet: {one_line(error)}") from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else error
-        raise InputError(f"{path}: row {len(records) + 1} is none of an op-log: {one_line(why)}") from error
+        raise InputError(f"{path}: row {len(records) + 1} is no row of an op-log: {one_line(why)}") from error
     return records
 
 
 def write_jsonl(records: Iterable[OpRecord], path: Path) -> None:
-    """Write one JSON object a line."""
+    """Write one JSON object per line."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(_line(_row(r)) for r in records)
 
@@ -142,11 +142,11 @@ def _read_jsonl(path: Path) -> Iterator[OpRow]:
 
 def _read_parquet(path: Path) -> Iterator[OpRow]:
     with path.open("rb") as raw, pq.ParquetFile(raw) as file:
-        found = file.schema_arrow
+        file_schema = file.schema_arrow
         for column in SCHEMA:
-            if column.name in _LATER and column.name not in found.names:
+            if column.name in _LATER and column.name not in file_schema.names:
                 continue
-            kind = found.field(column.name).type if found.names.count(column.name) == 1 else "not there"
+            kind = file_schema.field(column.name).type if file_schema.names.count(column.name) == 1 else "not there"
             if kind != column.type:
                 raise InputError(f"{path}: no op-log: column {column.name} is {one_line(kind)}, must be {column.type}")
         for batch in file.iter_batches():
@@ -158,22 +158,25 @@ _READERS: dict[str, Callable[[Path], Iterator[OpRow]]] = {".jsonl": _read_jsonl,
 
 
 def _format(path: str | Path, formats: dict[str, Any]) -> Any:
-    found = formats.get(Path(path).suffix)
-    if found is None:
-        raise InputError(f"{path}: an op-log is written as one of {', '.join(formats)}")
-    return found
+    function = formats.get(Path(path).suffix)
+    if function is None:
+        raise InputError(f"{path}: the suffix of an op-log is one of {', '.join(formats)}")
+    return function
 
 
 def check_path(path: str | Path) -> Path:
-    """``path`` if an op-log can be written there. InputError for another suffix, or a folder that does not exist."""
+    """Return ``path`` if an op-log can be written there.
+
+    Raises InputError for another suffix, or a folder that does not exist.
+    """
     _format(path, _WRITERS)
     return writable(path)
 
 
 def _tables(records: Iterable[OpRecord]) -> Iterator[pa.Table]:
-    """Yield the rows of records as tables, some thousands in each."""
-    rest = iter(records)
-    while group := [_row(record) for record in islice(rest, _ROWS_PER_GROUP)]:
+    """Yield the rows of records as tables of at most ``_ROWS_PER_GROUP`` rows."""
+    remaining = iter(records)
+    while group := [_row(record) for record in islice(remaining, _ROWS_PER_GROUP)]:
         yield pa.Table.from_pylist(group, SCHEMA)
 
 
@@ -185,7 +188,7 @@ def _line(row: OpRow) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinities: they are written as texts, which ``float`` reads back."""
+    """Replace infinities and NaN, which JSON lacks, by texts that ``float`` reads back."""
     if isinstance(value, dict):
         return {k: _finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -204,7 +207,10 @@ def _row(record: OpRecord) -> OpRow:
 
 
 def _data_row(record: OpRecord) -> OpRow | None:
-    """The array of a record. A replay takes that of a host write, which was what its output is: bytes."""
+    """Describe the array of a record.
+
+    The replay removes the array of a host write; the output then describes it.
+    """
     out = record.output
     if record.data is not None:
         return {"shape": record.data.shape, "dtype": record.data.dtype.name}

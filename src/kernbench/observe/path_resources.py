@@ -1,9 +1,12 @@
 """Divide the time of a critical path among the resources of the machine.
 
-Time on an engine, a CPU or a memory is its own. The time of a transfer is, up to that of an empty way, the overhead of
-the parts that it enters and of the wires, each as far as the way has of it; what is beyond that went by at the pace of
-the slowest links. A link whose far end is long away goes no faster than the space there comes back: then it is that
-overhead which sets the pace. Time in a queue counts for what was waited for, and is told apart.
+The time of an engine, a CPU or a memory belongs to that resource. The time of a transfer has two parts:
+
+- Up to the time of an uncontended route, it is divided like the overheads of that route: components entered and wires.
+- The time beyond belongs to the slowest links of the route, which set its rate.
+
+A link with a distant far end is no faster than the return of buffer space there. The overhead of the far end then sets
+the rate. Time in a queue belongs to the resource waited for, and is reported separately.
 """
 
 from __future__ import annotations
@@ -40,14 +43,16 @@ _OF_BANKS: Mapping[PathPart, str] = MappingProxyType(
     {PathPart.TURNAROUND: of.HBM_TURNS, PathPart.ROWS: of.HBM_ROWS, PathPart.REFRESH: of.HBM_REFRESH}
 )
 TIE = 1.03
-"""Links of a way that are so much faster than its slowest are as slow"""
+"""Links of a route count as equally slow up to this factor of the bandwidth of its slowest link"""
 _QUEUES = frozenset((PathPart.MEMORY_QUEUE, PathPart.NETWORK_QUEUE, PathPart.CONTROL_QUEUE))
 
 
 @value
 class PathShare:
-    """The time that a path spent in one of its parts on ``resources``: one, or those that were as slow, of which none
-    gains alone; none where no key changes it."""
+    """The time that a path spent in one of its parts on ``resources``.
+
+    Several resources tie: none of them gains alone. There is none if no key of the configuration changes the time.
+    """
 
     part: PathPart
     resources: tuple[str, ...]
@@ -60,7 +65,7 @@ class PathShare:
 
     @property
     def says(self) -> str:
-        """The part in words, with the resource where a part goes through several."""
+        """The part in words, with the resource if a part uses several."""
         return f"{self.part}: {self.resource}" if self.part in _SPLIT and self.resource else str(self.part)
 
 
@@ -82,7 +87,10 @@ _SPLIT = frozenset(
 
 @value
 class ResourceShare:
-    """The time of a path on ``resources``, one or those that tie, and of that in their queues."""
+    """The time of a path on ``resources``, and the share ``queued_ps`` of it in their queues.
+
+    Several resources tie: none of them gains alone.
+    """
 
     resources: tuple[str, ...]
     ps: int
@@ -97,33 +105,33 @@ class ResourceShare:
 def sum_resources(shares: Iterable[PathShare]) -> tuple[ResourceShare, ...]:
     """Return the time on each resource, the longest first."""
     spent: dict[tuple[str, ...], list[int]] = {}
-    for each in shares:
-        if each.resources:
-            times = spent.setdefault(each.resources, [0, 0])
-            times[0] += each.ps
-            times[1] += each.ps if each.part in _QUEUES else 0
-    made = (ResourceShare(names, *times) for names, times in spent.items())
-    return tuple(sorted(made, key=lambda each: -each.ps))
+    for share in shares:
+        if share.resources:
+            times = spent.setdefault(share.resources, [0, 0])
+            times[0] += share.ps
+            times[1] += share.ps if share.part in _QUEUES else 0
+    totals = (ResourceShare(names, *times) for names, times in spent.items())
+    return tuple(sorted(totals, key=lambda total: -total.ps))
 
 
 def sum_causes(shares: Iterable[PathShare]) -> tuple[ResourceShare, ...]:
-    """Return the time on each resource, and on each part of the path that no resource has, the longest first."""
-    given = tuple(shares)
-    others = (ResourceShare((str(each.part),), each.ps, 0) for each in given if not each.resources)
-    return tuple(sorted((*sum_resources(given), *others), key=lambda each: -each.ps))
+    """Return the time on each resource, and on each part of the path without a resource, the longest first."""
+    all_shares = tuple(shares)
+    causes = (ResourceShare((str(share.part),), share.ps, 0) for share in all_shares if not share.resources)
+    return tuple(sorted((*sum_resources(all_shares), *causes), key=lambda total: -total.ps))
 
 
-def divide_ties(found: Iterable[ResourceShare]) -> tuple[ResourceShare, ...]:
-    """Return the same time with one resource each: those that tie have equal parts of it."""
+def divide_ties(totals: Iterable[ResourceShare]) -> tuple[ResourceShare, ...]:
+    """Return the same time with one resource each: tied resources get equal parts."""
     spent: dict[str, list[int]] = {}
-    for each in found:
-        n = len(each.resources)
-        for at, name in enumerate(each.resources):
+    for total in totals:
+        n = len(total.resources)
+        for at, name in enumerate(total.resources):
             times = spent.setdefault(name, [0, 0])
-            for column, ps in enumerate((each.ps, each.queued_ps)):
+            for column, ps in enumerate((total.ps, total.queued_ps)):
                 times[column] += ps * (at + 1) // n - ps * at // n
-    made = (ResourceShare((name,), *times) for name, times in spent.items())
-    return tuple(sorted(made, key=lambda each: -each.ps))
+    divided = (ResourceShare((name,), *times) for name, times in spent.items())
+    return tuple(sorted(divided, key=lambda part: -part.ps))
 
 
 def join_words(words: Sequence[str]) -> str:
@@ -132,14 +140,14 @@ def join_words(words: Sequence[str]) -> str:
 
 
 class PaceLimit(NamedTuple):
-    """Bytes a ns, and the resource that they depend on."""
+    """A rate in bytes per ns (GB/s), and the resource that limits it."""
 
     resource: str
     gbs: float
 
 
 class _WayParts(NamedTuple):
-    """The overheads that a way is made of, by resource; the resources that set its pace, ``gbs``."""
+    """The overheads of a route by resource, and the resources that set its rate ``gbs``."""
 
     overheads: list[tuple[str, int]]
     slowest: tuple[str, ...]
@@ -147,7 +155,7 @@ class _WayParts(NamedTuple):
 
 
 class PathDivider:
-    """Divides the time of steps by resource. What links and ways are made of is worked out once."""
+    """Divides the time of steps by resource. The components of links and routes are cached."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -156,39 +164,40 @@ class PathDivider:
         self._ways: dict[Route, _WayParts] = {}
 
     def share(self, steps: Iterable[PathStep]) -> tuple[PathShare, ...]:
-        """Return the time of steps by part and resource, in the order of parts; it adds up to theirs."""
+        """Return the time of steps by part and resource, in the order of parts; the sum is that of the steps."""
         spent: dict[tuple[PathPart, tuple[str, ...]], int] = {}
         for (part, via), (head_ps, tail_ps) in _sum_steps(steps).items():
             for resources, ps in self._divide(part, via, head_ps, tail_ps):
                 spent[part, resources] = spent.get((part, resources), 0) + ps
         parts = list(PathPart)
-        ordered = sorted(spent.items(), key=lambda each: parts.index(each[0][0]))
+        ordered = sorted(spent.items(), key=lambda item: parts.index(item[0][0]))
         return tuple(PathShare(part, resources, ps) for (part, resources), ps in ordered if ps)
 
     def resource_of(self, link: Link) -> str:
-        """Return the name of the resource that a link of a wired machine is one of."""
-        found = self._links.get(link)
-        if found is None:
+        """Return the name of the resource that a link belongs to."""
+        resource = self._links.get(link)
+        if resource is None:
             graph = self._graph
             edge, leaves = graph.edge(link.src, link.dst), graph.node(link.src)
-            found = self._links[link] = of.resource_of_link(edge, leaves, link.bw_gbs)
-        return found
+            resource = self._links[link] = of.resource_of_link(edge, leaves, link.bw_gbs)
+        return resource
 
     def pace_of(self, route: Route) -> float:
-        """Return the bytes that go by on a way in a ns, if there are many."""
+        """Return the sustained rate of a route in bytes per ns."""
         return self._way(route).gbs
 
     def slowest_links(self, route: Route) -> tuple[Link, ...]:
-        """Return the links of a way that are as slow as its slowest; none where space in a FIFO comes back slower."""
+        """Return the links of a route that are as slow as its slowest; none if the return of buffer space is slower."""
         slowest_gbs = min(link.bw_gbs for link in route.links)
         if slowest_gbs > TIE * self.pace_of(route):
             return ()
         return tuple(link for link in route.links if link.bw_gbs <= TIE * slowest_gbs)
 
     def pace_of_space(self, link: Link) -> PaceLimit | None:
-        """Return how fast space comes back in the FIFO behind a link; None where the link is slower.
+        """Return the rate at which space returns in the FIFO behind a link, None if the link is slower.
 
-        A packet has its space from its grant until it has left there. What has it for longest is the resource.
+        A packet occupies its space from its grant until it has left. The component that occupies the space longest is
+        the limiting resource.
         """
         if link not in self._spaces:
             size = link.figures.packet_bytes
@@ -217,27 +226,27 @@ class PathDivider:
                 yield (_OWN[part],) if part in _OWN else (), head_ps
 
     def _way(self, route: Route) -> _WayParts:
-        """Return what a way is made of. Where several of its links are as slow, none of them gains alone."""
-        found = self._ways.get(route)
-        if found is None:
+        """Return the overheads of a route and its slowest resources. Equally slow links tie: none gains alone."""
+        way_parts = self._ways.get(route)
+        if way_parts is None:
             spaces = map(self.pace_of_space, route.links[:-1])
             limits = [limit for limit in spaces if limit is not None]
             limits += [PaceLimit(self.resource_of(link), link.bw_gbs) for link in route.links]
             gbs = min(limit.gbs for limit in limits)
             slowest = sorted({limit.resource for limit in limits if limit.gbs <= TIE * gbs})
-            found = self._ways[route] = _WayParts(self._find_overheads(route), tuple(slowest), gbs)
-        return found
+            way_parts = self._ways[route] = _WayParts(self._find_overheads(route), tuple(slowest), gbs)
+        return way_parts
 
     def _find_overheads(self, route: Route) -> list[tuple[str, int]]:
-        """Return what the overhead of a way is made of: that of its links."""
-        found = dict[str, int]()
+        """Return the overheads of a route by resource, summed over its links."""
+        overheads = dict[str, int]()
         for link in route.links:
-            for resource, each in self._overheads_of(link):
-                found[resource] = found.get(resource, 0) + each
-        return [(resource, each) for resource, each in found.items() if each > 0]
+            for resource, ps in self._overheads_of(link):
+                overheads[resource] = overheads.get(resource, 0) + ps
+        return [(resource, ps) for resource, ps in overheads.items() if ps > 0]
 
     def _overheads_of(self, link: Link) -> tuple[tuple[str, int], ...]:
-        """Return what the overhead of a link is made of: entering the part at its end, its own, its wire."""
+        """Return the overheads of a link: of the component at its end, of the link, and of its wire."""
         graph = self._graph
         edge = graph.edge(link.src, link.dst)
         wire_ps = ns_to_ps(graph.spec.wire_ns(edge.length_mm))
@@ -247,26 +256,26 @@ class PathDivider:
         return (entering, entered_ps), (self.resource_of(link), own_ps), (of.WIRES, wire_ps)
 
 
-def _divide_overhead(made: Sequence[tuple[str, int]], ps: int) -> Iterator[tuple[str, int]]:
-    """Divide time on an empty way as the way is made of overheads, exactly."""
-    whole, done, given = sum(each for _, each in made), 0, 0
-    for resource, each in made:
-        done += each
-        share = ps * done // whole - given
-        given += share
+def _divide_overhead(overheads: Sequence[tuple[str, int]], ps: int) -> Iterator[tuple[str, int]]:
+    """Divide ``ps`` in proportion to ``overheads``, exactly."""
+    total_ps, done_ps, divided_ps = sum(overhead_ps for _, overhead_ps in overheads), 0, 0
+    for resource, overhead_ps in overheads:
+        done_ps += overhead_ps
+        share = ps * done_ps // total_ps - divided_ps
+        divided_ps += share
         yield resource, share
-    if not whole:
+    if not total_ps:
         yield of.WIRES, ps
 
 
 def _sum_steps(steps: Iterable[PathStep]) -> dict[tuple[PathPart, Via], tuple[int, int]]:
-    """Add up steps through the same; of a way the time up to that of an empty one, and beyond it."""
-    found: dict[tuple[PathPart, Via], tuple[int, int]] = {}
+    """Sum steps of the same part and ``via``: up to the uncontended time of a route, and beyond it."""
+    sums: dict[tuple[PathPart, Via], tuple[int, int]] = {}
     for step in steps:
         ps, key = step.ps, (step.part, step.via)
         head_ps = ps
         if isinstance(step.via, Route):
             head_ps = 0 if step.part is PathPart.NETWORK_QUEUE else min(ps, step.via.total_overhead_ps)
-        heads, tails = found.get(key, (0, 0))
-        found[key] = heads + head_ps, tails + ps - head_ps
-    return found
+        heads, tails = sums.get(key, (0, 0))
+        sums[key] = heads + head_ps, tails + ps - head_ps
+    return sums

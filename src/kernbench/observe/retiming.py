@@ -1,9 +1,14 @@
-"""Estimate what faster resources give: a launch once more along its recorded causes, with joins taken anew.
+"""Estimate the gain of faster resources: repeat a launch along its recorded causes, with new times.
 
-Each row takes its own time, less what a resource has of it. It begins as long after its cause as it did, and no sooner
-than the end of what else it has to wait for: the row before it on its engine, the stage before it of its tile, and for
-a report those of all other PEs. So the gain ends where another row comes last. What is not recorded, such as packets
-that take another order, is not seen.
+Each row takes its recorded time, less the saving on the faster resource. It keeps its delay after its cause. It begins
+no earlier than the end of the other rows that it waits for:
+
+- the previous row on its engine
+- the previous stage of its tile
+- for a report, the reports of all other PEs
+
+The gain therefore ends where another row becomes the last. Effects that the log lacks are ignored, for example another
+order of packets.
 """
 
 from __future__ import annotations
@@ -38,17 +43,17 @@ from kernbench.observe.critical_path import steps_of
 from kernbench.observe.trace_log import Seen
 
 FASTER = 1.1
-"""The resources are as much faster as in advice"""
+"""The speed-up of a resource, the same as in advice"""
 Times: TypeAlias = NDArray[np.float64]
-"""A time in ps for each resource: where that one is faster"""
+"""A time in ps per resource, for the case that this resource is faster"""
 _IN_ORDER = frozenset((Kind.GEMM, Kind.MATH, Kind.FETCH, Kind.STORE, Kind.ISSUE, Kind.TILE_ISSUE, Kind.LAUNCH))
-"""Kinds of which a part does one after the other"""
+"""Kinds of rows that a component executes one after the other"""
 _FROM_START = frozenset((By.SETUP, By.QUEUE))
 _BY_ACCESS = frozenset((By.MEMORY, By.MEMORY_RANGE))
 
 
 class _Need(NamedTuple):
-    """What a row waits for: ``lag_ps`` after the end of another row, or after its begin."""
+    """A condition for the begin of a row: ``lag_ps`` after the end, or the begin, of another row."""
 
     row: Row
     lag_ps: int
@@ -57,31 +62,32 @@ class _Need(NamedTuple):
 
 @state
 class Retiming:
-    """The rows of launch ``launch_id``, timed anew where each of ``resources`` is ``FASTER``."""
+    """The rows of launch ``launch_id``, with new times for each of ``resources`` made ``FASTER`` alone."""
 
-    seen: Seen
+    snapshot: Seen
     launch_id: int
     resources: Sequence[str]
     _rows: Sequence[int] = field(init=False)
     _places: Mapping[str, int] = field(init=False)
     _begin_ps: int = 0
-    _engines: dict[int, Times] = field(default_factory=dict)  # by kind: what is left of a ps of an engine's time
+    _engines: dict[int, Times] = field(default_factory=dict)  # by kind: new time per ps of the engine
     _starts: dict[Row, Times] = field(default_factory=dict)
     _ends: dict[Row, Times] = field(default_factory=dict)
-    _parts_end: dict[Row, Times] = field(default_factory=dict)  # of a whole: the last end of its parts
-    _before: dict[tuple[int, int], Row] = field(default_factory=dict)  # by part and kind, the row before
-    _stages: dict[tuple[Row, int], Row] = field(default_factory=dict)  # by whole and tile, the stage before
-    _waiting: dict[Row, list[Row]] = field(default_factory=dict)  # messages, by the one that is handled before
-    _handled: dict[tuple[int, int, int], list[Row]] = field(default_factory=dict)  # by receiver, meaning and launch
+    _parts_end: dict[Row, Times] = field(default_factory=dict)  # by parent: the last end of its children
+    _before: dict[tuple[int, int], Row] = field(default_factory=dict)  # by component and kind, the previous row
+    _stages: dict[tuple[Row, int], Row] = field(default_factory=dict)  # by parent and tile, the previous stage
+    _waiting: dict[Row, list[Row]] = field(default_factory=dict)  # messages, by the message handled before them
+    # By receiver, type of message and launch:
+    _handled: dict[tuple[int, int, int], list[Row]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._rows = self.seen.machine.log.rows
+        self._rows = self.snapshot.machine.log.rows
         self._places = {name: place for place, name in enumerate(self.resources)}
 
     def gains_ps(self) -> dict[str, int]:
-        """Return by how many ps the launch ends earlier, for each resource that is faster alone."""
-        request = self.seen.machine.log.requests[self.launch_id]
-        columns, end = self.seen.columns, self._rows[request + END]
+        """Return how many ps earlier the launch ends, for each resource made faster alone."""
+        request = self.snapshot.machine.log.requests[self.launch_id]
+        columns, end = self.snapshot.columns, self._rows[request + END]
         self._begin_ps = self._rows[request + START]
         meanwhile = np.flatnonzero((columns.end > self._begin_ps) & (columns.end <= end))
         for first in (meanwhile * WIDTH).tolist():
@@ -98,12 +104,15 @@ class Retiming:
         return dict(zip(self.resources, np.rint(gained).astype(int).tolist(), strict=True))
 
     def _handled_before(self, row: Row) -> Row:
-        """Return the message that the CPU was busy with when message ``row`` came, in this time; NONE: with none."""
-        before = self.seen.handled_before.get(row, NONE) if self._rows[row + KIND] == Kind.CONTROL else NONE
+        """Return the message that delayed message ``row`` at its CPU during the launch, NONE if none did."""
+        before = self.snapshot.handled_before.get(row, NONE) if self._rows[row + KIND] == Kind.CONTROL else NONE
         return before if before >= 0 and self._rows[before + END] > self._begin_ps else NONE
 
     def _time(self, row: Row, handled: Row) -> None:
-        """Time a row anew, and a message after ``handled``; all that it waits for has been."""
+        """Compute the new times of a row.
+
+        The rows that it waits for have theirs. ``handled`` is the message that the CPU of a message handles first.
+        """
         rows = self._rows
         kind, start, part = rows[row + KIND], rows[row + START], rows[row + PART]
         begin = np.full(len(self.resources), -np.inf)
@@ -129,32 +138,32 @@ class Retiming:
             if parent >= 0 and rows[row + TILE] >= 0:
                 self._stages[parent, rows[row + TILE]] = row
         if kind == Kind.CONTROL:
-            number = self.seen.control_of.get(row)
+            number = self.snapshot.control_of.get(row)
             if number is not None:
-                key = int(self.seen.transfers.dst[number]), rows[row + WHAT], rows[row + LAUNCH]
+                key = int(self.snapshot.transfers.dst[number]), rows[row + WHAT], rows[row + LAUNCH]
                 self._handled.setdefault(key, []).append(row)
 
     def _needs(self, row: Row, start: int) -> list[_Need]:
-        """Return what a row waits for: its cause, and what else is known."""
+        """Return the conditions for the begin of a row: its cause, and the other recorded rows that it waits for."""
         rows, cause, by = self._rows, self._rows[row + CAUSE], self._rows[row + BY]
         needs = []
         if by == By.START:
-            cause = self.seen.last_order(cause)
+            cause = self.snapshot.last_order(cause)
         if cause >= 0:
-            # Memory lets a row begin before its cause ends, by as much as bytes are on their way: the lag is negative.
+            # A row may begin before its cause ends, while bytes from memory are in flight: the lag is then negative.
             has_ended = rows[cause + END] >= 0 and (rows[cause + END] <= start or by in _BY_ACCESS)
             from_start = by in _FROM_START or not has_ended
             needs.append(_Need(cause, start - rows[cause + (START if from_start else END)], from_start))
-        others = [self._before.get((rows[row + PART], rows[row + KIND]), NONE)] if rows[row + LAST] < 0 else []
+        earlier = [self._before.get((rows[row + PART], rows[row + KIND]), NONE)] if rows[row + LAST] < 0 else []
         if rows[row + TILE] >= 0:
-            others.append(self._stages.get((rows[row + PARENT], rows[row + TILE]), NONE))
+            earlier.append(self._stages.get((rows[row + PARENT], rows[row + TILE]), NONE))
         if by == By.ORDER and cause >= 0:
-            others += self._handled.get((rows[row + PART], rows[cause + WHAT], rows[row + LAUNCH]), [])
-        needs += [_Need(other, 0) for other in others if other >= 0 and other != cause and rows[other + END] <= start]
+            earlier += self._handled.get((rows[row + PART], rows[cause + WHAT], rows[row + LAUNCH]), [])
+        needs += [_Need(other, 0) for other in earlier if other >= 0 and other != cause and rows[other + END] <= start]
         return needs
 
     def _end_of(self, row: Row) -> Times:
-        """Return the ends of a row; a whole ends with the last of its parts."""
+        """Return the new ends of a row; a parent ends with the last of its children."""
         end = self._ends.get(row)
         if end is not None:
             return end
@@ -166,15 +175,15 @@ class Retiming:
         return end if parts_end is None else np.maximum(end, parts_end)
 
     def _spend(self, row: Row, begin_ps: int) -> Times:
-        """Return how long a row takes from ``begin_ps`` on.
+        """Return the new duration of a row from ``begin_ps``.
 
-        All that an engine takes is its own; tied resources give nothing alone.
+        The complete time of an engine belongs to that engine. Tied resources gain nothing alone.
         """
         kind, time_ps = self._rows[row + KIND], self._rows[row + END] - begin_ps
         if kind in _IN_ORDER and time_ps and kind in self._engines:
             return self._engines[kind] * time_ps
         left = np.full(len(self.resources), float(time_ps))
-        for share in self.seen.divider.share(steps_of(self.seen, row, begin_ps)):
+        for share in self.snapshot.divider.share(steps_of(self.snapshot, row, begin_ps)):
             if len(share.resources) == 1 and share.resources[0] in self._places:
                 left[self._places[share.resources[0]]] -= share.ps * (1 - 1 / FASTER)
         if kind in _IN_ORDER and time_ps:

@@ -1,9 +1,9 @@
-"""Bound a run by each resource: the work given to it over its rate, and what the time beyond the largest was spent on.
+"""Bound a run by each resource: its work divided by its rate; and divide the time beyond the largest bound.
 
 Rates and times come from the topology, amounts of work from commands and transfers. A bound is that of the busiest
-instance of a resource: a PE's matrix unit, the set-up of its descriptors, an HBM slice, a CPU, a link. The time beyond
-it is, part by part of the critical path, the time in which that instance had nothing to do, and what it was busy for
-longer than its rate says.
+instance of a resource, for example a PE's matrix unit, an HBM slice, a CPU or a link. The time beyond the bound has two
+parts. The first is the idle time of that instance, by part of the critical path. The second is the busy time beyond the
+bound.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from kernbench.transport import Link
 
 Interval = tuple[int, int]
 TIE = 0.03
-"""Bounds that differ by less tie"""
+"""Bounds that differ by less than this share tie"""
 OVERLAP = 0.75
-"""If they are at once for so much of the time of the longer"""
+"""The share of the longer bound for which tied resources must be busy at the same time"""
 BUSY = "ps busy"
-"""The unit of what says no rate: its time is measured, and no bound"""
+"""The unit of a resource without a rate: its measured busy time, which is no bound on the work"""
 
 
 @value
 class Bound:
-    """The least time that ``resource`` needs: ``amount`` units at ``rate`` units a ns, of its busiest instance.
+    """The least time that ``resource`` needs: ``amount`` units at ``rate`` units per ns, for its busiest instance.
 
-    ``startup_ps`` comes on top: the times that its operations take to start. ``tile_ps``: what a tile of it took, most
-    often not one of the edges; 0 where it works on no tiles.
+    ``startup_ps`` is the total start-up time of its operations, added on top. ``tile_ps`` is its median time for a
+    tile, 0 for a resource that does not work on tiles.
     """
 
     resource: str
@@ -73,8 +73,11 @@ class Bound:
 
 @value
 class Difference:
-    """Time beyond the bound: the binding resource was idle while the critical path went through ``what``, or, for
-    ``what`` that is no part of a path, busy for longer than its rate says."""
+    """Time beyond the bound, by cause ``what``.
+
+    The cause is a part of the critical path during which the limiting resource was idle. Otherwise the cause is a text:
+    the resource was busy for longer than its rate predicts.
+    """
 
     what: str
     ps: int
@@ -82,9 +85,12 @@ class Difference:
 
 @value
 class Roofline:
-    """Bounds, the largest first, and what lies between it and the measured time; ``useful``: the part of the MACs that
-    are of the matrices, not of the edges of tiles. ``ties``: groups of resources that took as long as each other, at
-    the same time."""
+    """The bounds of a measured time, the largest first.
+
+    - ``differences``: the time between the largest bound and the measured time
+    - ``useful``: the share of the MACs on matrix elements, not on the padding of edge tiles
+    - ``ties``: groups of resources that took equally long, at the same time
+    """
 
     measured_ps: int
     bounds: tuple[Bound, ...]
@@ -93,12 +99,12 @@ class Roofline:
     ties: tuple[tuple[str, ...], ...] = ()
 
     def tied_with(self, resource: str) -> tuple[str, ...]:
-        """Return the resources that tie, with this one among them; itself alone where none does."""
+        """Return the group of resources that tie with ``resource``; without a tie, ``resource`` alone."""
         return next((group for group in self.ties if resource in group), (resource,))
 
     @property
     def binding(self) -> Bound | None:
-        """The bound that binds; None when nothing was done."""
+        """The largest bound; None if nothing was done."""
         return self.bounds[0] if self.bounds else None
 
     @property
@@ -110,32 +116,34 @@ class Roofline:
 
 @value
 class Load:
-    """The work given to one instance of a resource; ``busy`` finds when it was busy, in any order; ``pe``: whose it is,
-    None where it is of no PE."""
+    """The work of one instance of a resource.
+
+    ``busy`` returns the intervals in which it was busy, in any order. ``pe`` is its PE, None outside PEs.
+    """
 
     bound: Bound
     busy: Callable[[], Iterable[Interval]]
     pe: PeCoord | None = None
 
     def takes_as_long(self, other: Load) -> bool:
-        """Return True if two take the same time, or stages the same time a tile.
+        """Return True if both take the same time, or, as stages, the same time per tile.
 
-        Those of different PEs do not: they do not hand work to each other.
+        Loads of different PEs never do, since PEs do not pass work to each other.
         """
         if self.pe is not None and other.pe is not None and self.pe != other.pe:
             return False
-        one, two = self.bound.tile_ps, other.bound.tile_ps
-        if not one or not two:
-            one, two = self.bound.ps, other.bound.ps
-        return min(one, two) >= (1 - TIE) * max(one, two)
+        first_ps, second_ps = self.bound.tile_ps, other.bound.tile_ps
+        if not first_ps or not second_ps:
+            first_ps, second_ps = self.bound.ps, other.bound.ps
+        return min(first_ps, second_ps) >= (1 - TIE) * max(first_ps, second_ps)
 
 
-def roofline(seen: Seen, path: CriticalPath, slices: Sequence[SliceTime], launch_id: int | None = None) -> Roofline:
-    """Return the roofline of what ``path`` goes through: of one launch, or of everything in its time.
+def roofline(snapshot: Seen, path: CriticalPath, slices: Sequence[SliceTime], launch_id: int | None = None) -> Roofline:
+    """Return the roofline of ``path``: of one launch, or of all work in its time.
 
-    ``slices``: what slices with banks did in its time.
+    ``slices`` is the work of slices with banks in that time.
     """
-    gathered = _Gatherer(seen, path, slices, launch_id)
+    gathered = _Gatherer(snapshot, path, slices, launch_id)
     busiest = sorted(_busiest(gathered.loads()), key=lambda load: -load.bound.ps)
     return Roofline(
         path.ps,
@@ -147,13 +155,13 @@ def roofline(seen: Seen, path: CriticalPath, slices: Sequence[SliceTime], launch
 
 
 def _find_ties(path: CriticalPath, busiest: Sequence[Load]) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of resources that take as long as each other, and at the same time; none if none do.
+    """Return the groups of resources that take equally long, and at the same time.
 
-    What takes as long before or after another does not tie with it: each of them gains alone. What is busy for less
-    than half of the time can tie only as a stage of the tiles of a PE.
+    Resources busy one after the other do not tie: each of them gains alone. A resource busy for less than half of the
+    time ties only as a stage of the tiles of a PE.
     """
     left = [load for load in busiest if 2 * load.bound.ps >= path.ps or load.bound.tile_ps]
-    found = []
+    groups = []
     while left:
         first, *left = left
         as_long = [load for load in left if load.takes_as_long(first)]
@@ -162,30 +170,32 @@ def _find_ties(path: CriticalPath, busiest: Sequence[Load]) -> tuple[tuple[str, 
         ]
         left = [load for load in left if load not in tied]
         if tied:
-            found.append((first.bound.resource, *(load.bound.resource for load in tied)))
-    return tuple(found)
+            groups.append((first.bound.resource, *(load.bound.resource for load in tied)))
+    return tuple(groups)
 
 
-def _overlap_ps(path: CriticalPath, one: Load, other: Load) -> int:
+def _overlap_ps(path: CriticalPath, load: Load, other: Load) -> int:
     """Return the time in which both were busy."""
     lengths = [
         int((until - since).sum())
-        for since, until in (_merge(busy, path) for busy in (one.busy(), other.busy(), chain(one.busy(), other.busy())))
+        for since, until in (
+            _merge(busy, path) for busy in (load.busy(), other.busy(), chain(load.busy(), other.busy()))
+        )
     ]
     return lengths[0] + lengths[1] - lengths[2]
 
 
 def _busiest(loads: Iterable[Load]) -> list[Load]:
-    found: dict[str, Load] = {}
+    by_resource: dict[str, Load] = {}
     for load in loads:
-        best = found.get(load.bound.resource)
+        best = by_resource.get(load.bound.resource)
         if load.bound.ps and (best is None or load.bound.ps > best.bound.ps):
-            found[load.bound.resource] = load
-    return list(found.values())
+            by_resource[load.bound.resource] = load
+    return list(by_resource.values())
 
 
 def _differences(path: CriticalPath, load: Load) -> tuple[Difference, ...]:
-    """They add up to the time of the path less the bound."""
+    """Return the differences, which add up to the time of the path less the bound."""
     since, until = _merge(load.busy(), path)
     done = np.concatenate(([0], np.cumsum(until - since)))
 
@@ -201,12 +211,12 @@ def _differences(path: CriticalPath, load: Load) -> tuple[Difference, ...]:
     for step, ps in zip(path.steps, waited.tolist(), strict=True):
         idle[step.part] += ps
     longer = int(done[-1]) - load.bound.ps
-    found = [Difference(f"{load.bound.resource}: slower than its rate", longer)] if longer else []
-    return (*found, *(Difference(part, ps) for part, ps in idle.items() if ps))
+    differences = [Difference(f"{load.bound.resource}: slower than its rate", longer)] if longer else []
+    return (*differences, *(Difference(part, ps) for part, ps in idle.items() if ps))
 
 
 def _merge(intervals: Iterable[Interval], path: CriticalPath) -> tuple[Times, Times]:
-    """Merge intervals as far as they lie within a path."""
+    """Merge intervals, clipped to a path."""
     return merge_spans(np.array([*intervals], np.int64).reshape(-1, 2).clip(path.start_ps, path.end_ps))
 
 
@@ -214,37 +224,36 @@ _DESCRIPTORS = (Kind.DMA_READ, Kind.DMA_WRITE, Kind.ATOMIC)
 
 
 class _Gatherer:
-    """Finds the loads of what a path ``encloses``, which are never more than there is time for; with a ``launch_id``
-    only what that launch did."""
+    """Finds the loads within a path, so that none exceeds its time; with ``launch_id``, only those of a launch."""
 
-    def __init__(self, seen: Seen, path: CriticalPath, slices: Sequence[SliceTime], launch_id: int | None) -> None:
+    def __init__(self, snapshot: Seen, path: CriticalPath, slices: Sequence[SliceTime], launch_id: int | None) -> None:
         self._slices = slices
-        self._seen = seen
-        self._machine = seen.machine
+        self._snapshot = snapshot
+        self._machine = snapshot.machine
         self._path = path
         self._launch_id = launch_id
-        works = self._works = self._seen.works
-        mine = np.arange(len(works.rows)) if launch_id is None else works.of_launch(launch_id)
-        rows = works.rows[mine]
+        works = self._works = self._snapshot.works
+        numbers = np.arange(len(works.rows)) if launch_id is None else works.of_launch(launch_id)
+        rows = works.rows[numbers]
         start, end = works.columns.start[rows], works.columns.end[rows]
-        self._mine: Times = mine[path.encloses(start, end)]
+        self._enclosed: Times = numbers[path.encloses(start, end)]
         self._gemm = self._of_engine("GEMM")
-        self._products = self._amounts(self._gemm, lambda what: what.macs if isinstance(what, TileAmounts) else 0)
+        self._products = self._amounts(self._gemm, lambda work: work.macs if isinstance(work, TileAmounts) else 0)
 
     def loads(self) -> Iterator[Load]:
-        """The loads of engines, of what is set up and issued, of CPUs, memories and links; of most the busiest only."""
+        """Yield the loads of engines, set-up, issue, CPUs, memories and links, mostly only the busiest instance."""
         pe = self._machine.spec.pe
         yield from self._compute()
         for name, resource, rate, bytes_of in (
             ("fetch", of.FETCH, pe.tcm.read_bw_gbs, _bytes_fetched),
             ("store", of.STORE, pe.tcm.write_bw_gbs, _bytes_stored),
         ):
-            mine = self._of_engine(name)
-            yield from self._busiest(mine, self._amounts(mine, bytes_of), resource, "bytes", rate)
-        mine = self._of_engine("MATH")
+            works = self._of_engine(name)
+            yield from self._busiest(works, self._amounts(works, bytes_of), resource, "bytes", rate)
+        works = self._of_engine("MATH")
         startup_ps = ns_to_ps(pe.math.startup_ns)
         yield from self._busiest(
-            mine, self._amounts(mine, _bytes_computed), of.MATH, "bytes", pe.math.bytes_per_ns, startup_ps
+            works, self._amounts(works, _bytes_computed), of.MATH, "bytes", pe.math.bytes_per_ns, startup_ps
         )
         parts = pe.components
         for resource, unit, ns, kinds in (
@@ -261,46 +270,46 @@ class _Gatherer:
         yield from self._links()
 
     def _services(self, resource: str, unit: str, each_ps: int, kinds: Iterable[Kind]) -> Iterator[Load]:
-        """The part that began most rows of some kinds, each of which takes it ``each_ps`` from its begin on."""
-        columns = self._seen.columns
-        mine = np.flatnonzero(np.isin(columns.kind, [*kinds]))
+        """Yield the load of the component that began most rows of some kinds, each of duration ``each_ps``."""
+        columns = self._snapshot.columns
+        rows = np.flatnonzero(np.isin(columns.kind, [*kinds]))
         if self._launch_id is not None:
-            mine = mine[columns.launch[mine] == self._launch_id]
-        start = columns.start[mine]
-        mine = mine[self._path.encloses(start, start + each_ps)]
-        yield from self._most_often(columns.part[mine], columns.start[mine], resource, unit, each_ps)
+            rows = rows[columns.launch[rows] == self._launch_id]
+        start = columns.start[rows]
+        rows = rows[self._path.encloses(start, start + each_ps)]
+        yield from self._most_often(columns.part[rows], columns.start[rows], resource, unit, each_ps)
 
     def _control(self) -> Iterator[Load]:
-        """The CPU of the control path that handled most messages, each of which takes its overhead."""
-        seen, columns = self._seen, self._seen.columns
-        sent = np.flatnonzero(seen.transfers.what == Carries.CONTROL)
-        rows = seen.transfers.of[sent]
-        there = self._path.encloses(columns.start[rows], columns.end[rows])
+        """Yield the load of each serial CPU of the control path, which spends its overhead on each message."""
+        snapshot, columns = self._snapshot, self._snapshot.columns
+        sent = np.flatnonzero(snapshot.transfers.what == Carries.CONTROL)
+        rows = snapshot.transfers.of[sent]
+        enclosed = self._path.encloses(columns.start[rows], columns.end[rows])
         if self._launch_id is not None:
-            there &= columns.launch[rows] == self._launch_id
-        cpus, ends = seen.transfers.dst[sent][there], columns.end[rows][there]
+            enclosed &= columns.launch[rows] == self._launch_id
+        cpus, ends = snapshot.transfers.dst[sent][enclosed], columns.end[rows][enclosed]
         for part in dict.fromkeys(cpus.tolist()):
             cpu = self._machine.component(columns.parts[part])
             if cpu.handles_serially:
-                mine, each_ps = cpus == part, cpu.overhead_ps
-                yield from self._most_often(cpus[mine], ends[mine] - each_ps, of.CONTROL, "messages", each_ps)
+                on_cpu, each_ps = cpus == part, cpu.overhead_ps
+                yield from self._most_often(cpus[on_cpu], ends[on_cpu] - each_ps, of.CONTROL, "messages", each_ps)
 
     def _most_often(self, parts: Times, starts: Times, resource: str, unit: str, each_ps: int) -> Iterator[Load]:
-        """The part that most often begins what takes it ``each_ps``."""
+        """Yield the load of the component that most often begins an operation of duration ``each_ps``."""
         if not len(parts) or not each_ps:
             return
-        found, counts = np.unique(parts, return_counts=True)
+        numbers, counts = np.unique(parts, return_counts=True)
         most = int(np.argmax(counts))
-        own = starts[parts == found[most]]
+        begins = starts[parts == numbers[most]]
 
         def busy() -> Iterable[Interval]:
-            return zip(own.tolist(), (own + each_ps).tolist(), strict=True)
+            return zip(begins.tolist(), (begins + each_ps).tolist(), strict=True)
 
-        where = self._seen.columns.parts[int(found[most])]
+        where = self._snapshot.columns.parts[int(numbers[most])]
         yield Load(Bound(resource, where, int(counts[most]), unit, 1000 / each_ps), busy, self._pe_of(where))
 
     def useful(self) -> float:
-        """The part of the MACs of whole tiles that are of the matrices."""
+        """Return the share of the MACs of complete tiles that are on matrix elements."""
         return int(self._products.sum()) / (len(self._gemm) * self._tile_macs) if len(self._gemm) else 1.0
 
     @property
@@ -308,11 +317,11 @@ class _Gatherer:
         return prod(self._machine.spec.pe.gemm.tile_sizes)
 
     def _of_engine(self, name: str) -> Times:
-        found: Times = self._mine[self._works.done_by(name)[self._mine]]
-        return found
+        works: Times = self._enclosed[self._works.done_by(name)[self._enclosed]]
+        return works
 
     def _amounts(self, works: Times, amount_of: Callable[[object], int]) -> Times:
-        """Return the amount of each of some works."""
+        """Return the amount of work of each of ``works``."""
         whats, about = self._machine.log.whats, self._works.about[works]
         amount: Times = np.zeros(len(whats), np.int64)
         for at in distinct(about, len(whats)):
@@ -322,7 +331,7 @@ class _Gatherer:
     def _busiest(
         self, works: Times, amounts: Times, resource: str, unit: str, rate: float, startup_ps: int = 0
     ) -> Iterator[Load]:
-        """The part that had most to do of ``works``, if any had; of equals, the one that comes first."""
+        """Yield the load of the component with the largest amount of ``works``, the first of equals."""
         if not len(works):
             return
         columns, rows = self._works.columns, self._works.rows[works]
@@ -330,15 +339,15 @@ class _Gatherer:
         total = np.zeros(len(columns.parts), np.int64)
         np.add.at(total, parts, amounts)
         best = int(parts[np.argmax(total[parts])])
-        own = rows[parts == best]
+        best_rows = rows[parts == best]
 
         def busy() -> Iterable[Interval]:
-            return zip(columns.start[own].tolist(), columns.end[own].tolist(), strict=True)
+            return zip(columns.start[best_rows].tolist(), columns.end[best_rows].tolist(), strict=True)
 
-        where, tiles = columns.parts[best], own[columns.tile[own] >= 0]
+        where, tiles = columns.parts[best], best_rows[columns.tile[best_rows] >= 0]
         times = np.sort(columns.end[tiles] - columns.start[tiles])
         tile_ps = int(times[len(tiles) // 2]) if len(tiles) else 0
-        bound = Bound(resource, where, int(total[best]), unit, rate, len(own) * startup_ps, tile_ps)
+        bound = Bound(resource, where, int(total[best]), unit, rate, len(best_rows) * startup_ps, tile_ps)
         yield Load(bound, busy, self._pe_of(where))
 
     def _pe_of(self, part: str) -> PeCoord | None:
@@ -346,7 +355,7 @@ class _Gatherer:
         return None if node.pe is None else node.pe_coord
 
     def _compute(self) -> Iterator[Load]:
-        """MACs of whole tiles over the rate of their type; a PE that uses several types is counted by each."""
+        """Yield the MACs of complete tiles, by rate: each type of operands counts separately."""
         gemm, whats = self._machine.spec.pe.gemm, self._machine.log.whats
         about = self._works.about[self._gemm]
         by_rate: dict[float, list[int]] = {}
@@ -356,25 +365,28 @@ class _Gatherer:
             assert tile.element is not None
             by_rate.setdefault(gemm.rate(tile.element), []).append(at)
         for rate, tiles in by_rate.items():
-            mine = self._gemm[np.isin(about, tiles)]
-            yield from self._busiest(mine, np.full(len(mine), self._tile_macs), of.GEMM, "MACs", rate)
+            works = self._gemm[np.isin(about, tiles)]
+            yield from self._busiest(works, np.full(len(works), self._tile_macs), of.GEMM, "MACs", rate)
 
     def _memories(self) -> Iterator[Load]:
-        """Bytes of the accesses of the launch, or of all, by memory; without writes that a slice may have kept back."""
-        seen, machine = self._seen, self._machine
-        transfers, cube = seen.transfers, machine.spec.cube
+        """Yield the load of each memory: the bytes accessed by the launch, or by all.
+
+        Writes that a slice may still hold in its write queue do not count.
+        """
+        snapshot, machine = self._snapshot, self._machine
+        transfers, cube = snapshot.transfers, machine.spec.cube
         pace = slice_pace(cube)
-        answers = seen.answers[seen.asks]
+        answers = snapshot.answers[snapshot.asks]
         answered = np.where(answers >= 0, transfers.end[answers], NONE)
-        asks = seen.asks[self._path.encloses(transfers.start[seen.asks], answered)]
+        asks = snapshot.asks[self._path.encloses(transfers.start[snapshot.asks], answered)]
         if self._launch_id is not None:
             row = transfers.of[asks]
-            asks = asks[(row >= 0) & (seen.columns.launch[row] == self._launch_id)]
+            asks = asks[(row >= 0) & (snapshot.columns.launch[row] == self._launch_id)]
         reading = transfers.what[asks] == Carries.REQUEST
-        nbytes = transfers.nbytes[np.where(reading, seen.answers[asks], asks)]
-        served = np.isin(seen.turns.of, asks)
+        nbytes = transfers.nbytes[np.where(reading, snapshot.answers[asks], asks)]
+        served = np.isin(snapshot.turns.of, asks)
         for part in dict.fromkeys(transfers.dst[asks].tolist()):
-            node = seen.columns.parts[part]
+            node = snapshot.columns.parts[part]
             resource, memory = of.resource_of_memory(machine.graph.node(node)), machine.part(node, Memory)
             here, busy = transfers.dst[asks] == part, partial(self._turns, part, served)
             written, read = int(nbytes[here & ~reading].sum()), int(nbytes[here & reading].sum())
@@ -390,8 +402,8 @@ class _Gatherer:
                 yield Load(Bound(resource, node, int((until - since).sum()), BUSY, 1000.0), busy)
 
     def _banks(self) -> Iterator[Load]:
-        """The slices that were longest busy with rows, with turns of direction and with refresh."""
-        turns = self._seen.turns
+        """Yield the loads of the slices that were busy longest with row misses, with turnarounds and with refresh."""
+        turns = self._snapshot.turns
         for resource, ps_of in (
             (of.HBM_ROWS, attrgetter("rows_ps")),
             (of.HBM_TURNS, attrgetter("turnarounds_ps")),
@@ -404,43 +416,48 @@ class _Gatherer:
                 yield Load(Bound(resource, most.where, ps_of(most), BUSY, 1000.0), busy)
 
     def _turns(self, memory: int, served: NDArray[np.bool_]) -> Iterator[Interval]:
-        """Yield the intervals in which a memory worked on what it ``served``."""
-        turns = self._seen.turns
-        mine = served & (turns.memory == memory)
-        return zip(turns.start[mine].tolist(), turns.end[mine].tolist(), strict=True)
+        """Yield the intervals in which a memory worked on the grants of the mask ``served``."""
+        turns = self._snapshot.turns
+        chosen = served & (turns.memory == memory)
+        return zip(turns.start[chosen].tolist(), turns.end[chosen].tolist(), strict=True)
 
     def _links(self) -> Iterator[Load]:
-        """The busiest links, and FIFOs behind links, by the bytes of all transfers, headers included."""
-        seen, transfers = self._seen, self._seen.transfers
+        """Yield the loads of the busiest links, and of the busiest FIFOs behind links.
+
+        All transfers count, with their headers.
+        """
+        snapshot, transfers = self._snapshot, self._snapshot.transfers
         sent = np.flatnonzero(self._path.encloses(transfers.start, transfers.end))
-        by_route = np.zeros(len(seen.routes), np.int64)
+        by_route = np.zeros(len(snapshot.routes), np.int64)
         np.add.at(by_route, transfers.route[sent], transfers.nbytes[sent])
-        on_routes, links, last = seen.links_of_routes
+        on_routes, links, last = snapshot.links_of_routes
         carried = by_route[on_routes]
         amounts, passed = np.zeros((2, len(self._machine.graph.edges)), np.int64)
         np.add.at(amounts, links, carried)
-        np.add.at(passed, links[~last], carried[~last])  # where it ends, a transfer needs no space
-        names, resources, paces = seen.limits_of_links
+        np.add.at(passed, links[~last], carried[~last])  # a transfer needs no buffer space at its destination
+        names, resources, paces = snapshot.limits_of_links
         used = list(dict.fromkeys(links[carried > 0].tolist()))
         limited_by, gbs_of = resources[used].ravel(), paces[used].ravel()
         amount_of = np.column_stack((amounts[used], passed[used])).ravel()
         longest = amount_of / gbs_of
         for at in dict.fromkeys(limited_by[limited_by >= 0].tolist()):
-            own = np.flatnonzero(limited_by == at)
-            most = own[np.argmax(longest[own])]
-            resource, link = names[at], seen.link(used[most // 2])
+            limited = np.flatnonzero(limited_by == at)
+            most = limited[np.argmax(longest[limited])]
+            resource, link = names[at], snapshot.link(used[most // 2])
             amount, gbs = int(amount_of[most]), float(gbs_of[most])
             bound = Bound(resource, f"{link.src} → {link.dst}", amount, "bytes", gbs)
-            busy = partial(self._in_turn, link, gbs, sent)
+            busy = partial(self._in_sequence, link, gbs, sent)
             yield Load(bound, busy, self._pe_of(link.src) or self._pe_of(link.dst))
 
-    def _in_turn(self, link: Link, gbs: float, sent: Column) -> Iterator[Interval]:
-        """Yield the time of a link if transfers use it whole, at a rate, and in turn: sharing it changes none of its
-        idle time."""
-        free_at, transfers = 0, self._seen.transfers
+    def _in_sequence(self, link: Link, gbs: float, sent: Column) -> Iterator[Interval]:
+        """Yield the busy intervals of a link if transfers used it completely, at a rate and one after the other.
+
+        Sharing the link among transfers changes none of its idle time.
+        """
+        free_at, transfers = 0, self._snapshot.transfers
         begins = {
             at: route.offsets[route.links.index(link)]
-            for at, route in enumerate(self._seen.routes)
+            for at, route in enumerate(self._snapshot.routes)
             if link in route.links
         }
         for when, nbytes in sorted(
@@ -458,21 +475,21 @@ class _Gatherer:
             yield start, free_at
 
 
-def _bytes_fetched(what: object) -> int:
-    return what.fetch_bytes if isinstance(what, TileAmounts) else 0
+def _bytes_fetched(work: object) -> int:
+    return work.fetch_bytes if isinstance(work, TileAmounts) else 0
 
 
-def _bytes_stored(what: object) -> int:
-    return what.store_bytes if isinstance(what, TileAmounts) else 0
+def _bytes_stored(work: object) -> int:
+    return work.store_bytes if isinstance(work, TileAmounts) else 0
 
 
-def _bytes_computed(what: object) -> int:
-    match what:
+def _bytes_computed(work: object) -> int:
+    match work:
         case TileAmounts():
-            return what.math_bytes
+            return work.math_bytes
         case Command(op=Opcode.MATH):
-            return what.widest_bytes
+            return work.widest_bytes
         case MathSize():
-            return what.nbytes
+            return work.nbytes
         case _:
             return 0

@@ -1,7 +1,7 @@
-"""Rooflines of launches as a chart: arithmetic intensity against the rate achieved, under the roofs of the machine.
+"""Rooflines of launches as a chart: achieved rate over arithmetic intensity, under the roofs of the machine.
 
-Work and bytes are those of the busiest instances, as in ``Roofline``: a launch lies as far below a roof as its time is
-beyond that roof's bound.
+Work and bytes are those of the busiest instances, as in ``Roofline``. The ratio of a roof to a launch's rate therefore
+equals the ratio of the launch's time to the bound of that roof.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from kernbench.topology.graph import Graph
 from kernbench.topology.hbm_refresh import slice_pace
 
 ENGINES = {of.GEMM: "matrix unit", of.MATH: "MATH"}
-"""Resources that do arithmetic, each with a chart of its own, and what the chart calls them"""
+"""Arithmetic resources, each with a chart, and their names in the chart"""
 
 MARGIN = 2.0
-"""What is shown beyond the outermost point or corner, as a factor"""
+"""The factor by which the axes extend beyond the outermost point or corner"""
 LEAST_HEIGHT = 0.02
-"""Of the highest roof, what is shown below it at least"""
+"""The lower end of the rates shown, at most this share of the highest roof"""
 
 
 @value
 class Roof:
-    """A rate that no launch exceeds: units of work a ns of an engine, or bytes a ns of a memory."""
+    """A rate that no launch exceeds: units of work per ns of an engine, or bytes per ns of a memory."""
 
     resource: str
     name: str
@@ -35,9 +35,9 @@ class Roof:
 
 @value
 class ChartPoint:
-    """A launch beside a memory that it used; ``intensity``: work a byte, ``rate``: work a ns.
+    """A launch and a memory that it used: ``intensity`` in work per byte, ``rate`` in work per ns.
 
-    ``roof``: the lower of the roofs of the engine and of the memory over it, and ``most``: its rate there.
+    ``roof`` is the lower of the engine's roof and the memory's roof at this intensity, and ``most`` its rate there.
     """
 
     launch: str
@@ -51,7 +51,7 @@ class ChartPoint:
 
 @value
 class RooflineChart:
-    """The launches that used an engine; ``unit`` is that of its work."""
+    """The launches that used an engine; ``unit`` is the unit of its work."""
 
     engine: str
     unit: str
@@ -61,7 +61,7 @@ class RooflineChart:
 
     @property
     def limits(self) -> tuple[float, float, float, float]:
-        """The least and the largest intensity and rate to show: all points, and where the roofs meet."""
+        """The least and the largest intensity and rate to show, including all points and the corners of the roofs."""
         flat = [roof.rate for roof in self.engine_roofs]
         corners = [rate / roof.rate for rate in flat for roof in self.memory_roofs]
         across = [*corners, *(point.intensity for point in self.points)]
@@ -70,7 +70,10 @@ class RooflineChart:
 
 
 def roofline_charts(graph: Graph, launches: Sequence[tuple[str, int, Roofline]]) -> tuple[RooflineChart, ...]:
-    """Return a chart for each engine that any of ``launches`` (name, request, roofline) used; for none, empty ones."""
+    """Return a chart for each engine that one of ``launches`` (name, request, roofline) used.
+
+    Return one empty chart if the launches used no engine.
+    """
     charts = [_chart(graph, resource, launches) for resource in ENGINES]
     return tuple(chart for chart in charts if chart.points) or tuple(charts[:1])
 
@@ -100,7 +103,10 @@ def _point(name: str, request_id: int, roofline: Roofline, work: Bound, moved: B
 
 
 def _engine_roofs(graph: Graph, resource: str, used: set[float]) -> tuple[Roof, ...]:
-    """Return the rates that launches ``used``, or all: those of the matrix unit differ by the type of operands."""
+    """Return the roofs of the rates that launches ``used``, or all roofs if they used none.
+
+    The matrix unit has a roof for each rate, which depends on the type of the operands.
+    """
     pe = graph.spec.pe
     if resource == of.MATH:
         return (Roof(resource, "MATH", pe.math.bytes_per_ns),)
@@ -115,7 +121,7 @@ def _engine_roofs(graph: Graph, resource: str, used: set[float]) -> tuple[Roof, 
 
 
 def _memory_roofs(graph: Graph) -> tuple[Roof, ...]:
-    """Return the rates of an HBM slice, of the fastest SRAM and of a PE's TCM."""
+    """Return the roofs of an HBM slice, of the fastest SRAM and of a PE's TCM."""
     srams = [graph.sram_bw_gbs(node.id) for node in graph.nodes.values() if isinstance(node.attrs, SramAttrs)]
     return (
         Roof(of.HBM, "HBM slice", slice_pace(graph.spec.cube).gbs),

@@ -1,5 +1,4 @@
-"""Find faults of a run that gave numbers: bytes that nobody wrote, copies that differ, races, misuse of
-queues, waits."""
+"""Find faults of a run that returned results: unwritten bytes, copies that differ, races, misuse of queues, waits."""
 
 from __future__ import annotations
 
@@ -36,10 +35,10 @@ FindingKind: TypeAlias = Literal["unwritten", "copies", "race", "inversion", "sl
 
 @value(kw_only=True)
 class Party:
-    """One party: ``action`` (``load``, ``store``, ``composite`` …) of a kernel's line on a PE; times in ns.
+    """One side of a finding: ``action`` (``load``, ``store``, ``composite`` …) of a kernel's line on a PE; times in ns.
 
-    The host has no kernel (empty) and no PE (None); its line is that of ``file``, 0 (and empty) when nobody knows.
-    ``place``: the line, or of a schedule the step, in words; ``writes``: whether it writes the bytes of the finding.
+    The host has an empty ``kernel``, no PE, and a ``line`` of ``file``: 0 and empty if unknown. ``place`` is the line
+    in words, or the step of a schedule. ``writes`` says whether the side writes the bytes of the finding.
     """
 
     action: str
@@ -60,17 +59,19 @@ class Party:
 
 @value
 class Finding:
-    """Something wrong, told at its first occurrence; ``count`` says how often it happened on these lines.
+    """A fault, described at its first occurrence; ``count`` is the number of occurrences on these lines.
 
-    ``unwritten``: ``nbytes`` that ``side`` reads, the first at ``address``, were never written. ``copies``: of
-    ``nbytes`` that ``side``, the host, reads or compares, other copies than the first hold something else, the first
-    of these at ``address``. ``race``: ``side`` and
-    ``other``, which began before, touch ``nbytes`` at once and one of them writes. ``inversion``: ``side`` and
-    ``other``, which comes before it in the program, touch ``nbytes``, one of them writes, and ``side`` was first.
-    ``slot``: ``side`` reads ``nbytes``
-    of a queue's slot that is not its kernel's then. ``message``: what ``side`` sent was never received. ``scratch``:
-    the kernel had to wait for ``nbytes`` of scratch (``address`` 0). ``tensor`` is empty for bytes of none; ``owners``:
-    of elements that the host reads, the PE that holds the first, or those whose copies are unlike the first.
+    - ``unwritten``: ``side`` reads ``nbytes`` that were never written, the first at ``address``.
+    - ``copies``: ``side``, the host, reads or compares copies that differ in ``nbytes``, the first at ``address``.
+    - ``race``: ``side`` and ``other``, which began earlier, access ``nbytes`` at the same time, and one of them writes.
+    - ``inversion``: ``side`` accesses ``nbytes`` before ``other``, which precedes it in the program; one of them
+      writes.
+    - ``slot``: ``side`` reads ``nbytes`` of a queue's slot that its kernel does not own at that time.
+    - ``message``: the message that ``side`` sent was never received.
+    - ``scratch``: the kernel waited for ``nbytes`` of scratch; ``address`` is 0.
+
+    ``tensor`` is empty for bytes outside tensors. ``owners`` belongs to elements that the host reads: the PE with the
+    first unwritten element, or the PEs whose copies differ from the first copy.
     """
 
     kind: FindingKind
@@ -86,7 +87,7 @@ class Finding:
 
     @property
     def kernel(self) -> str:
-        """The kernel it happened in; empty: the host."""
+        """The kernel of the first occurrence, empty for the host."""
         return self.side.kernel
 
     @property
@@ -96,17 +97,17 @@ class Finding:
 
     @property
     def pe(self) -> PeCoord | None:
-        """The PE it happened on first."""
+        """The PE of the first occurrence."""
         return self.side.pe
 
     @property
     def t_start_ns(self) -> float:
-        """The time when the command of ``side`` began."""
+        """The begin of the command of ``side`` in ns."""
         return self.side.t_start_ns
 
     @property
     def t_end_ns(self) -> float:
-        """The time when the command of ``side`` ended."""
+        """The end of the command of ``side`` in ns."""
         return self.side.t_end_ns
 
     def __str__(self) -> str:
@@ -117,7 +118,7 @@ Key: TypeAlias = tuple[object, ...]
 
 
 class Sanitizer(Observer):
-    """Watches a machine by its hooks and its op-log: one of the ``observers`` of an engine."""
+    """Watches a machine through its hooks and its op-log; one of the ``observers`` of an engine."""
 
     needs_data = True
 
@@ -136,13 +137,13 @@ class Sanitizer(Observer):
         hooks.inverted.subscribe(self._note_inversion)
 
     def submitted(self, msg: HostMsg, time_ps: int) -> None:
-        """The host has submitted ``msg``: mappings give tensors their names."""
+        """Handle ``msg``, which the host submitted: mappings give tensors their names."""
         self._tensors.submitted(msg, time_ps)
         self._queues.submitted(msg, time_ps)
 
     def unwritten(self, record: OpRecord | None, space: str, address: int, nbytes: int) -> None:
-        """The replay of ``record`` read ``nbytes`` that nobody wrote, the first at ``address``."""
-        if record is None:  # the host looks at memory by itself: nothing of the run reads
+        """Record that the replay of ``record`` read ``nbytes`` that were never written, the first at ``address``."""
+        if record is None:  # the host inspects memory outside the run
             return
         side = self._side(record, writes=False)
         tensor = self._tensors.name_at(address, record.t_read_ps)
@@ -151,7 +152,7 @@ class Sanitizer(Observer):
         _note(self._noted, ("unwritten", side.kernel, side.line, side.action), finding)
 
     def read_unwritten(self, read: HostRead, elements: SomeElements) -> None:
-        """The host has read or compared elements that nobody wrote."""
+        """Record that the host read or compared elements that were never written."""
         holder = f"{pe_name(elements.pe)}, {elements.pa:#x} in {self._space_of(elements.pa)}"
         message = (
             f"{_host_side(read)} reads {elements.count:,} of {elements.total:,} elements of tensor {read.tensor!r} "
@@ -160,7 +161,7 @@ class Sanitizer(Observer):
         self._note_read("unwritten", read, elements, message, (elements.pe,))
 
     def read_unlike(self, read: HostRead, elements: SomeElements, copies: UnlikeCopies) -> None:
-        """The host has read or compared elements whose copies differ."""
+        """Record that the host read or compared elements whose copies differ."""
         unwritten = "" if copies.written else ", which nobody wrote"
         holder = f"{pe_name(elements.pe)} ({elements.pa:#x} in {self._space_of(elements.pa)}) holds {copies.held:.9g}"
         message = (
@@ -187,55 +188,64 @@ class Sanitizer(Observer):
         return None if node.pe is None else node.pe_coord
 
     def findings(self, engine: GraphEngine) -> tuple[Finding, ...]:
-        """All that is wrong with what has ended in ``engine`` by now, once for each place in the kernels, by time."""
+        """Return the faults of all work that has ended in ``engine``, one per place in the kernels, sorted by time."""
         engine.replay()
-        # Kernels that are under way may still receive what lies in their queues.
+        # Kernels in flight may still receive the messages in their queues.
         busy = {pe for launch in engine.launches_under_way for pe in launch.targets}
-        found = dict(self._noted)
+        noted = dict(self._noted)
         ends = self._queues.source_ends()
         for misuse in self._queues.misuses(self._log, ends):
             finding = self._misuse(misuse)
-            _note(found, ("slot", finding.kernel, finding.line, finding.side.action), finding)
+            _note(noted, ("slot", finding.kernel, finding.line, finding.side.action), finding)
         for message in self._queues.list_unreceived(busy):
-            finding = self._describe_left(message)
-            _note(found, ("message", finding.kernel, finding.line), finding)
+            finding = self._describe_unreceived(message)
+            _note(noted, ("message", finding.kernel, finding.line), finding)
         fences = self._fence_ends()
         for race in find_races(self._log, self._host_reads(), self._pe_of, ends, fences, in_order=self._in_order):
             finding = self._race(race)
             assert finding.other is not None
             sides = sorted((s.kernel, s.line, s.action, s.writes) for s in (finding.side, finding.other))
-            _note(found, ("race", finding.tensor, *sides), finding)
-        return tuple(sorted(found.values(), key=lambda f: (f.t_start_ns, f.kind, f.kernel, f.line)))
+            _note(noted, ("race", finding.tensor, *sides), finding)
+        return tuple(sorted(noted.values(), key=lambda f: (f.t_start_ns, f.kind, f.kernel, f.line)))
 
     def _race(self, race: Race) -> Finding:
         later, earlier = self._of_access(race.later), self._of_access(race.earlier)
-        rest = f"that {earlier} {_does(earlier)} at the same time: {_span(later)} and {_span(earlier)}"
-        return self._of_two("race", later, earlier, race, (race.later.operand.space, race.later.start_ps), rest)
+        ending = f"that {earlier} {_does(earlier)} at the same time: {_span(later)} and {_span(earlier)}"
+        return self._of_two("race", later, earlier, race, (race.later.operand.space, race.later.start_ps), ending)
 
     def _of_two(
-        self, kind: FindingKind, later: Party, earlier: Party, what: Race | Inverted, where: tuple[str, int], rest: str
+        self,
+        kind: FindingKind,
+        later: Party,
+        earlier: Party,
+        overlap: Race | Inverted,
+        where: tuple[str, int],
+        ending: str,
     ) -> Finding:
-        """A finding about bytes that two accesses meet at; ``where``: their space, and when the later one began."""
+        """Return a finding about bytes that two accesses share.
+
+        ``where`` is the space of the bytes, and the begin of the later access in ps.
+        """
         space, when = where
-        tensor = self._tensors.name_at(what.address, when)
-        bytes_of = f"{format_size(what.nbytes)} of {_place(tensor, space, what.address)}"
-        message = f"{later} {_does(later)} {bytes_of} {rest}"
-        return Finding(kind, message, later, space, tensor, what.address, what.nbytes, earlier)
+        tensor = self._tensors.name_at(overlap.address, when)
+        bytes_of = f"{format_size(overlap.nbytes)} of {_place(tensor, space, overlap.address)}"
+        message = f"{later} {_does(later)} {bytes_of} {ending}"
+        return Finding(kind, message, later, space, tensor, overlap.address, overlap.nbytes, earlier)
 
     def _misuse(self, misuse: Misuse) -> Finding:
         side, message, other = self._of_access(misuse.access), misuse.message, misuse.other
         space = misuse.access.operand.space
-        slot = next(each for each in (message, other) if each is not None)
-        what = f"{side} reads {format_size(misuse.nbytes)} of a slot of queue {slot.queue} of {pe_name(slot.peer)}"
-        text = f"{what} ({space} at {misuse.address:#x}) from {_span(side)}"
+        slot = next(queued for queued in (message, other) if queued is not None)
+        read = f"{side} reads {format_size(misuse.nbytes)} of a slot of queue {slot.queue} of {pe_name(slot.peer)}"
+        text = f"{read} ({space} at {misuse.address:#x}) from {_span(side)}"
         if message is not None:
-            text += f", which was given back at {ps_to_ns(message.released_ps):.3f} ns (message {message.sequence})"
+            text += f", which was released at {ps_to_ns(message.released_ps):.3f} ns (message {message.sequence})"
         if other is not None:
-            arrived = f"at {ps_to_ns(other.arrived_ps):.3f} ns came message {other.sequence}"
-            text += f"; {arrived}, which its kernel had not received then"
+            arrived = f"which arrived at {ps_to_ns(other.arrived_ps):.3f} ns"
+            text += f"; message {other.sequence}, {arrived}, had not been received yet"
         return Finding("slot", text, side, space, "", misuse.address, misuse.nbytes)
 
-    def _describe_left(self, message: QueueMessage) -> Finding:
+    def _describe_unreceived(self, message: QueueMessage) -> Finding:
         launch_id, times = self._rows.rows[message.row + LAUNCH], (message.sent_ps, message.arrived_ps)
         action = f"send {message.direction}"
         side = self._party(action, message.kernel, launch_id, message.line, message.pe, times, writes=True)
@@ -247,10 +257,10 @@ class Sanitizer(Observer):
         return Finding("message", text, side, self._space_of(message.pa), "", message.pa, message.nbytes)
 
     def _of_access(self, access: OperandUse) -> Party:
-        """The side of a record, or of the composite that a tile belongs to, at the time of the access."""
+        """Return the party of a record, or of the composite that a tile belongs to, at the time of the access."""
         record = access.record
-        whole = self._log[record.parent] if record.parent >= 0 else record
-        side = self._side(whole, writes=access.writes)
+        command = self._log[record.parent] if record.parent >= 0 else record
+        side = self._side(command, writes=access.writes)
         return replace(side, t_start_ns=ps_to_ns(access.start_ps), t_end_ns=ps_to_ns(access.end_ps))
 
     def _side(self, record: OpRecord, *, writes: bool) -> Party:
@@ -270,7 +280,7 @@ class Sanitizer(Observer):
         *,
         writes: bool,
     ) -> Party:
-        """The party that a line of the kernel of a launch is on a PE."""
+        """Return the party for a line of a launch's kernel on a PE."""
         start_ns, end_ns = map(ps_to_ns, times_ps)
         return Party(
             action=action,
@@ -284,12 +294,14 @@ class Sanitizer(Observer):
         )
 
     def _host_reads(self) -> Iterator[OpRecord]:
-        """Reads of the host that are over, with what they read: in the op-log they have none, since nothing of them is
-        replayed."""
+        """Yield the finished reads of the host, with their operands.
+
+        The op-log has no operands of these reads, since the replay skips them.
+        """
         log, rows = self._rows, self._rows.rows
         for row in range(0, len(rows), WIDTH):
-            what = log.whats[rows[row + WHAT]] if rows[row + KIND] == Kind.MEMORY_READ else None
-            if isinstance(what, Recorded) and isinstance(what.command, MemoryReadMsg) and rows[row + END] >= 0:
+            recorded = log.whats[rows[row + WHAT]] if rows[row + KIND] == Kind.MEMORY_READ else None
+            if isinstance(recorded, Recorded) and isinstance(recorded.command, MemoryReadMsg) and rows[row + END] >= 0:
                 yield OpRecord(
                     seq=-1 - row,
                     component=log.parts[rows[row + PART]],
@@ -297,48 +309,48 @@ class Sanitizer(Observer):
                     t_start_ps=rows[row + START],
                     t_read_ps=rows[row + START],
                     t_end_ps=rows[row + END],
-                    name=what.command.name,
-                    inputs=(self._contents.bytes_at(what.command.pa, what.command.nbytes),),
+                    name=recorded.command.name,
+                    inputs=(self._contents.bytes_at(recorded.command.pa, recorded.command.nbytes),),
                 )
 
     def _fence_ends(self) -> dict[PeCoord, list[int]]:
-        """Collect the times when fences that are over ended, by PE."""
+        """Collect the end times of finished fences, by PE."""
         log, rows = self._rows, self._rows.rows
-        found: dict[PeCoord, list[int]] = {}
+        ends: dict[PeCoord, list[int]] = {}
         for row in range(0, len(rows), WIDTH):
             if rows[row + KIND] == Kind.FENCE and rows[row + END] >= 0:
                 pe = self._pe_of(log.parts[rows[row + PART]])
                 assert pe is not None
-                found.setdefault(pe, []).append(rows[row + END])
-        return found
+                ends.setdefault(pe, []).append(rows[row + END])
+        return ends
 
     def _note_inversion(self, event: Inverted) -> None:
         later, earlier = (
             self._party(
-                _ACTIONS[each.command.op],
+                _ACTIONS[access.command.op],
                 event.kernel,
                 event.launch_id,
-                each.command.line,
+                access.command.line,
                 event.pe,
-                (each.start_ps, each.end_ps),
-                writes=each.writes,
+                (access.start_ps, access.end_ps),
+                writes=access.writes,
             )
-            for each in (event.later, event.earlier)
+            for access in (event.later, event.earlier)
         )
         space = self._space_of(event.address)
-        rest = (
+        ending = (
             f"at {later.t_end_ns:.3f} ns, before {earlier}, which comes first in the program, {_does(earlier)} them at "
             f"{earlier.t_start_ns:.3f} ns: put {'tl.fence() or ' if earlier.writes else ''}tl.barrier() between them, "
             "or set pe.dma.ordering to program"
         )
-        finding = self._of_two("inversion", later, earlier, event, (space, event.later.start_ps), rest)
+        finding = self._of_two("inversion", later, earlier, event, (space, event.later.start_ps), ending)
         _note(self._noted, ("inversion", event.kernel, later.line, earlier.line), finding)
 
     def _scratch_waited(self, event: ScratchWaited) -> None:
         times = event.start_ps, event.end_ps
         side = self._party("allocation", event.kernel, event.launch_id, event.line, event.pe, times, writes=False)
         waited = format_ns(side.t_end_ns - side.t_start_ns)
-        message = f"{side} waits {waited} for {format_size(event.nbytes)} of scratch that commands under way hold"
+        message = f"{side} waits {waited} for {format_size(event.nbytes)} of scratch that commands in flight hold"
         finding = Finding("scratch", message, side, "tcm", "", 0, event.nbytes)
         _note(self._noted, ("scratch", event.kernel, event.line), finding)
 
@@ -367,10 +379,10 @@ def _host_side(read: HostRead) -> Party:
     )
 
 
-def _note(found: dict[Key, Finding], key: Key, finding: Finding) -> None:
-    """Keep the first of a kind; count the others."""
-    first = found.get(key)
-    found[key] = finding if first is None else replace(first, count=first.count + 1)
+def _note(findings: dict[Key, Finding], key: Key, finding: Finding) -> None:
+    """Add a finding, or count it if ``key`` already has one."""
+    first = findings.get(key)
+    findings[key] = finding if first is None else replace(first, count=first.count + 1)
 
 
 def _does(side: Party) -> str:
@@ -387,7 +399,7 @@ def _place(tensor: str, space: str, address: int) -> str:
 
 @state
 class _Mapped:
-    """A tensor as one SIP knows it, from when to when."""
+    """A tensor in the address space of one SIP, with the time of its mapping."""
 
     sip: int
     mapping: TensorMapping
@@ -398,36 +410,37 @@ class _Mapped:
         return any(shard.pa <= pa < shard.pa + shard.nbytes for shard in self.mapping.shards)
 
     def away(self, time_ps: int) -> int:
-        """Return the distance in time from when it is mapped: a host may fill a tensor before it maps it."""
+        """Return the distance of a time from the mapping, in ps: a host may fill a tensor before it maps it."""
         return max(self.from_ps - time_ps, time_ps - self.until_ps, 0)
 
 
 class TensorNames:
-    """Names of tensors by address and time; it is shown every request of the host."""
+    """Names of tensors by address and time, from the requests of the host."""
 
     def __init__(self) -> None:
         self._mapped: list[_Mapped] = []
 
     def submitted(self, msg: HostMsg, time_ps: int) -> None:
-        """The host has submitted ``msg``."""
+        """Handle ``msg``, which the host submitted."""
         if isinstance(msg, MmuMapMsg):
             self._mapped.append(_Mapped(msg.sip, msg.mapping, time_ps))
         elif isinstance(msg, MmuUnmapMsg):
-            for each in self._mapped:
-                if each.sip == msg.sip and each.mapping.va_base == msg.va_base and each.until_ps == NEVER:
-                    each.until_ps = time_ps
+            for mapped in self._mapped:
+                if mapped.sip == msg.sip and mapped.mapping.va_base == msg.va_base and mapped.until_ps == NEVER:
+                    mapped.until_ps = time_ps
 
     def name_at(self, pa: int, time_ps: int) -> str:
-        """The tensor that has the byte at ``pa`` at a time, or nearest to it; empty when none ever had."""
-        here = [each for each in self._mapped if each.holds(pa)]
-        return min(here, key=lambda each: each.away(time_ps)).mapping.name if here else ""
+        """Return the tensor that contains ``pa`` at a time, or nearest to it; empty if no tensor ever did."""
+        here = [mapped for mapped in self._mapped if mapped.holds(pa)]
+        return min(here, key=lambda mapped: mapped.away(time_ps)).mapping.name if here else ""
 
 
 @value
 class Misuse:
-    """``access`` reads ``nbytes`` of a slot, the first at ``address``, when that is not its kernel's.
+    """A read of ``nbytes`` of a slot, the first at ``address``, by a kernel that does not own the slot at that time.
 
-    ``message`` is what the kernel had there before, if anything; ``other`` is what lies there now or later.
+    ``message`` is the last message that the kernel received in the slot, if any. ``other`` is a message that arrived
+    there and that the kernel had not received.
     """
 
     access: OperandUse
@@ -450,39 +463,39 @@ class QueueWatch:
         self._log.watch()
 
     def submitted(self, msg: HostMsg, time_ps: int) -> None:
-        """The host has submitted ``msg``: where queues are removed, their slots become ordinary memory."""
+        """Handle ``msg``, which the host submitted: the slots of removed queues become ordinary memory."""
         if isinstance(msg, IpcqRemoveMsg):
             self._removed[msg.pe] = time_ps
 
     def source_ends(self) -> dict[tuple[str, int, int], int]:
-        """Until when a send reads what it sends, by component, start and address of the slot: its last byte is there.
+        """Return the times when sends finish reading their source, by component, start and address of the slot.
 
-        Its record goes on until the message has arrived.
+        A send has read its source when the last byte is in the slot. Its record lasts until the message has arrived.
         """
-        log, found = self.machine.log, {}
+        log, ends = self.machine.log, {}
         for send in range(0, len(log.rows), WIDTH):
             if log.rows[send + KIND] == Kind.SEND:
                 message, end = self._log.messages[log.rows[send + PARENT]], log.rows[send + END]
-                found[pe_part(*message.pe, "pe_ipcq"), message.sent_ps, message.pa] = NEVER if end < 0 else end
-        return found
+                ends[pe_part(*message.pe, "pe_ipcq"), message.sent_ps, message.pa] = NEVER if end < 0 else end
+        return ends
 
     def list_unreceived(self, busy: Collection[PeCoord]) -> Iterator[QueueMessage]:
-        """Messages that lie in queues though no kernel is ``busy`` on their PE to receive them."""
-        for each in self._log.messages.values():
-            if each.arrived_ps < NEVER and each.taken_ps == NEVER and each.peer not in busy:
-                yield each
+        """Yield messages that remain in queues although no kernel is ``busy`` on their PE to receive them."""
+        for message in self._log.messages.values():
+            if message.arrived_ps < NEVER and message.taken_ps == NEVER and message.peer not in busy:
+                yield message
 
     def misuses(self, records: Iterable[OpRecord], source_ends: dict[tuple[str, int, int], int]) -> Iterator[Misuse]:
-        """The reads of slots that are not the kernel's at that time."""
+        """Yield the reads of slots that the reading kernel does not own at that time."""
         slots: dict[int, list[QueueMessage]] = {}
-        for each in self._log.messages.values():
-            if each.arrived_ps < NEVER:
-                slots.setdefault(each.pa, []).append(each)
+        for message in self._log.messages.values():
+            if message.arrived_ps < NEVER:
+                slots.setdefault(message.pa, []).append(message)
         if not slots:
             return
         index: ExtentIndex[int] = ExtentIndex()
         for pa, messages in slots.items():
-            index.add(pa, pa + max(each.nbytes for each in messages), pa)
+            index.add(pa, pa + max(message.nbytes for message in messages), pa)
         for record in records:
             for access in accesses_of(record, source_ends):
                 if not access.writes:
@@ -493,22 +506,22 @@ class QueueWatch:
     ) -> Iterator[Misuse]:
         met = {pa for low, high in bounds(access.operand) for pa in index.find(low, high)}
         for pa in sorted(met):
-            found = self._judge(access, slots[pa])
-            if found is not None:
-                yield found
+            misuse = self._judge(access, slots[pa])
+            if misuse is not None:
+                yield misuse
 
     def _judge(self, access: OperandUse, messages: list[QueueMessage]) -> Misuse | None:
-        """Judge a read of a slot that has had ``messages``; None when nothing is wrong."""
+        """Judge a read of a slot that has had ``messages``; return None if it is correct."""
         removed = self._removed.get(messages[0].peer, NEVER)
-        messages = [each for each in messages if not each.arrived_ps <= removed <= access.start_ps]
-        if any(each.taken_ps <= access.start_ps and access.end_ps <= each.released_ps for each in messages):
+        messages = [message for message in messages if not message.arrived_ps <= removed <= access.start_ps]
+        if any(message.taken_ps <= access.start_ps and access.end_ps <= message.released_ps for message in messages):
             return None
-        had = [each for each in messages if each.taken_ps <= access.start_ps]
-        others = [each for each in messages if each not in had and each.arrived_ps <= access.end_ps]
-        touched = [(each.pa, each.pa + each.nbytes) for each in (*had, *others)]
+        received = [message for message in messages if message.taken_ps <= access.start_ps]
+        later = [message for message in messages if message not in received and message.arrived_ps <= access.end_ps]
+        touched = [(message.pa, message.pa + message.nbytes) for message in (*received, *later)]
         reads = bounds(access.operand)
         common = [(max(a, low), min(b, high)) for a, b in touched for low, high in reads if a < high and low < b]
         if not common:
             return None
         low, high = min(a for a, _ in common), max(b for _, b in common)
-        return Misuse(access, low, high - low, had[-1] if had else None, others[-1] if others else None)
+        return Misuse(access, low, high - low, received[-1] if received else None, later[-1] if later else None)

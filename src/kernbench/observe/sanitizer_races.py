@@ -1,8 +1,8 @@
-"""Pairs of accesses that touch the same bytes at the same time, with nothing to order them.
+"""Find pairs of accesses to the same bytes at the same time that nothing orders.
 
-One access is ordered after another when it started after the other had ended: its acknowledgement was back, a fence of
-its kernel had found it in memory, or its data had arrived. So two race when their times overlap, their bytes overlap,
-and one of them writes.
+An access is ordered after another if it started after the other had ended. An access ends when its acknowledgement is
+back, when its data has arrived, or when a fence of its kernel has found it in memory. Two accesses race if their times
+and their bytes overlap and one of them writes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from kernbench.numerics.composites import TilePart, parts_of
 from kernbench.numerics.intervals import ByteRuns, ExtentIndex, bounds
 
 PeOf: TypeAlias = Callable[[str], PeCoord | None]
-"""Which PE a component is a part of."""
+"""A function from a component to its PE, None outside PEs"""
 SourceEnds: TypeAlias = Mapping[tuple[str, int, int], int]
-"""Until when a message of a queue is read from its source, by component, start and address of the slot."""
+"""The times when messages of queues have been read from their source, by component, start and address of the slot"""
 FenceEnds: TypeAlias = Mapping[PeCoord, Sequence[int]]
-"""When the fences of each PE's kernels ended, in that order"""
+"""The end times of the fences of each PE's kernels, in order"""
 
 
 @state(eq=False)
 class OperandUse:
-    """One operand of ``record`` while the command takes; ``part``: which of a composite's operands it is, whole."""
+    """The use of one operand of ``record`` for the duration of the command.
+
+    ``part`` is the complete operand of a composite, None for other commands.
+    """
 
     record: OpRecord
     operand: Operand
@@ -40,11 +43,11 @@ class OperandUse:
     runs: ByteRuns | None = None
 
     def shared(self, other: OperandUse) -> tuple[int, int]:
-        """The first address of the bytes that both touch, and how many there are."""
+        """Return the first address of the bytes that both touch, and their number."""
         return self.touched().common(other.touched())
 
     def touched(self) -> ByteRuns:
-        """The bytes that it touches, made when they are first asked for."""
+        """Return the touched bytes, computed at the first call."""
         if self.runs is None:
             self.runs = ByteRuns.of(self.operand)
         return self.runs
@@ -52,7 +55,7 @@ class OperandUse:
 
 @value
 class Race:
-    """``later`` began before ``earlier`` had ended; both touch ``nbytes`` bytes, the first at ``address``."""
+    """A race: ``later`` began before ``earlier`` had ended; both touch ``nbytes``, the first at ``address``."""
 
     earlier: OperandUse
     later: OperandUse
@@ -69,10 +72,10 @@ def find_races(
     *,
     in_order: bool = False,
 ) -> Iterator[Race]:
-    """The races among finished ``records`` of an op-log; of two composites, the first pair of tiles.
+    """Yield the races among finished ``records`` of an op-log; of two composites, the first pair of tiles.
 
-    A PE's own accesses to its own TCM are left out: it gives scratch back when nobody uses it any more. So are, when
-    PEs keep the order of their programs (``in_order``), all pairs of one PE.
+    A PE's accesses to its own TCM do not count: the PE releases scratch only after its last use. Nor do pairs of
+    accesses of one PE if PEs preserve the order of their programs (``in_order``).
     """
     log = list(records)
     ends, fences = source_ends or {}, fence_ends or {}
@@ -98,7 +101,7 @@ def find_races(
 
 
 def accesses_of(record: OpRecord, source_ends: SourceEnds) -> list[OperandUse]:
-    """List the bytes that a finished command touches; records of tiles come with their composite."""
+    """Return the operands that a finished command touches; tiles are part of their composite."""
     if record.t_end_ps < 0 or record.parent >= 0 or not (record.inputs or record.output):
         return []
     times = record.t_start_ps, record.t_end_ps
@@ -110,13 +113,14 @@ def accesses_of(record: OpRecord, source_ends: SourceEnds) -> list[OperandUse]:
     until = record.t_end_ps
     if record.kind == "ipcq_copy" and record.output is not None:
         until = source_ends.get((record.component, record.t_start_ps, record.output.address), until)
-    read = record.inputs[1:] if record.kind == "atomic" else record.inputs  # what that changes is its output
-    found = [OperandUse(record, x, False, record.t_start_ps, until) for x in read if isinstance(x, Operand)]
-    return [*found, OperandUse(record, record.output, True, *times)] if record.output is not None else found
+    # The first input of an atomic is the bytes that it changes, which are its output.
+    read = record.inputs[1:] if record.kind == "atomic" else record.inputs
+    uses = [OperandUse(record, x, False, record.t_start_ps, until) for x in read if isinstance(x, Operand)]
+    return [*uses, OperandUse(record, record.output, True, *times)] if record.output is not None else uses
 
 
 def _fence_ps(access: OperandUse, fences: Sequence[int]) -> int:
-    """Find the time when a write is known to be there: the next fence after it began has waited for it."""
+    """Return when a write is known to be in memory: the first fence that ended after its begin has waited for it."""
     at = bisect_right(fences, access.start_ps)
     return access.end_ps if at == len(fences) else min(access.end_ps, fences[at])
 
@@ -127,7 +131,7 @@ def _same_pe(race: Race, pe_of: PeOf) -> bool:
 
 
 def _select_watched(accesses: list[OperandUse], pe_of: PeOf) -> list[OperandUse]:
-    """Select the accesses that another part of the machine may disturb."""
+    """Select the accesses that another component may disturb."""
     foreign = {
         a.operand.owner for a in accesses if a.operand.space == "tcm" and a.operand.owner != pe_of(a.record.component)
     }
@@ -135,7 +139,7 @@ def _select_watched(accesses: list[OperandUse], pe_of: PeOf) -> list[OperandUse]
 
 
 def _meetings(accesses: list[OperandUse]) -> Iterator[Race]:
-    """A sweep through time: each access meets those that are under way when it starts."""
+    """Sweep through time: pair each access with those in flight at its start."""
     sweep = _AddressSweep()
     for access in sorted(accesses, key=lambda a: (a.start_ps, a.record.seq)):
         sweep.end_until(access.start_ps)
@@ -149,7 +153,7 @@ def _meetings(accesses: list[OperandUse]) -> Iterator[Race]:
 
 
 class _AddressSweep:
-    """The accesses under way, by the addresses they touch."""
+    """The accesses in flight, by address."""
 
     def __init__(self) -> None:
         self._all: dict[str, ExtentIndex[OperandUse]] = {}
@@ -158,7 +162,7 @@ class _AddressSweep:
         self._begun = 0
 
     def near(self, access: OperandUse) -> list[OperandUse]:
-        """Find the accesses that may race with it and whose ranges meet its own, in the order of their start."""
+        """Return the accesses that may race with ``access`` and whose ranges overlap, in the order of their start."""
         index = (self._all if access.writes else self._writes).get(access.operand.space)
         if index is None:
             return []
@@ -185,21 +189,24 @@ class _AddressSweep:
 
 
 def _are_apart(a: OpRecord, b: OpRecord) -> bool:
-    """Tell whether both are tiles of one composite, or atomics: a memory does one of these after the other."""
+    """Return True for two tiles of one composite, and for two atomics, which a memory executes one after the other."""
     return (a.parent >= 0 and a.parent == b.parent) or a.kind == b.kind == "atomic"
 
 
 def _tiles_of(log: list[OpRecord]) -> dict[int, list[OpRecord]]:
-    """The records of tiles by composite."""
-    found: dict[int, list[OpRecord]] = {}
+    """Return the records of tiles by composite."""
+    tiles: dict[int, list[OpRecord]] = {}
     for record in log:
         if record.parent >= 0 and record.t_end_ps >= 0 and record.kind in ("dma_read", "dma_write", "fetch"):
-            found.setdefault(record.parent, []).append(record)
-    return found
+            tiles.setdefault(record.parent, []).append(record)
+    return tiles
 
 
 def _of_tiles(access: OperandUse, tiles: dict[int, list[OpRecord]]) -> list[OperandUse]:
-    """The access tile by tile: when each tile moves its window. An operand in TCM is read when tiles are fetched."""
+    """Divide an access into tiles, each at the time when it moves its window.
+
+    An operand in TCM is read when tiles are fetched.
+    """
     part, sizes = access.part, access.record.params.tile_sizes
     if part is None or sizes is None:
         return [access]

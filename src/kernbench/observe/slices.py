@@ -1,4 +1,4 @@
-"""Divide the time of slices of HBM with banks: data, rows, turns of direction, refresh."""
+"""Divide the busy time of HBM slices with banks: data, row misses, turnarounds, refresh."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ from kernbench.topology.hbm_spec import HbmSpec, HbmTiming
 
 @value(kw_only=True)
 class SliceTime:
-    """The work of a slice: bursts, of which ``hits`` found their row open, and how long its buses took, each, for what.
+    """The work of a slice: ``bursts``, of which ``hits`` found their row open, and the busy time of its buses by cause.
 
-    ``rows_ps``: nothing was on the bus, as a row was not open yet. ``turnarounds_ps``: between reads and writes.
-    ``refresh_ps``: outages that came in a turn, or what data and turnarounds took longer if refresh is spread.
-    ``groups_ps``: bursts of one bank group came one after another. The rest of the time the buses had nothing to do.
+    Times are averages per bus, in ps. The buses were idle in the remaining time.
+
+    - ``data_ps``: bursts
+    - ``rows_ps``: the bus was empty, since a row was not open yet
+    - ``turnarounds_ps``: turnarounds between reads and writes
+    - ``refresh_ps``: outages during grants, or the slow-down of data and turnarounds if refresh is spread
+    - ``groups_ps``: gaps between consecutive bursts of one bank group
     """
 
     where: str
@@ -34,60 +38,61 @@ class SliceTime:
 
     @property
     def busy_ps(self) -> int:
-        """All of it."""
+        """The sum of all causes."""
         return self.data_ps + self.rows_ps + self.turnarounds_ps + self.refresh_ps + self.groups_ps
 
     @property
     def hit_share(self) -> float:
-        """The part of the bursts that found their row open."""
+        """The share of the bursts that found their row open."""
         return self.hits / self.bursts if self.bursts else 0.0
 
 
-def slice_times(seen: Seen, path: CriticalPath) -> tuple[SliceTime, ...]:
-    """The slices that did something in the time of a path, the busiest first; none where they have no banks.
+def slice_times(snapshot: Seen, path: CriticalPath) -> tuple[SliceTime, ...]:
+    """Return the slices that were busy in the time of a path, the busiest first; none for slices without banks.
 
-    Turns count that the path ``encloses``.
+    Only grants inside the path count, see ``CriticalPath.encloses``.
     """
-    hbm = seen.machine.spec.cube.hbm
-    banks, turns = hbm.banks, seen.turns
+    hbm = snapshot.machine.spec.cube.hbm
+    banks, turns = hbm.banks, snapshot.turns
     if banks is None:
         return ()
     worked = path.encloses(turns.start, turns.end) & ((turns.bursts > 0) | (turns.taken > 0))
-    found = [
+    times = [
         _slice_time(
-            seen.columns.parts[memory],
+            snapshot.columns.parts[memory],
             turns,
             np.flatnonzero(worked & (turns.memory == memory)),
             hbm,
             path.ps,
         )
-        for memory in distinct(turns.memory[worked], len(seen.columns.parts))
+        for memory in distinct(turns.memory[worked], len(snapshot.columns.parts))
     ]
-    return tuple(sorted(found, key=lambda each: -each.busy_ps))
+    return tuple(sorted(times, key=lambda time: -time.busy_ps))
 
 
-def _slice_time(where: str, turns: TurnColumns, mine: Column, hbm: HbmSpec, interval_ps: int) -> SliceTime:
-    """Return what turns within an interval took. While one waited for its row others may have used the bus: ``opened``
-    is the most that it lost.
+def _slice_time(where: str, turns: TurnColumns, numbers: Column, hbm: HbmSpec, interval_ps: int) -> SliceTime:
+    """Return the busy time of a slice by cause, from its grants within an interval.
 
-    Writes are drained after the turns that brought them, and in idle time before others. So buses may have been given
-    a little more than the interval has; no more than all of it was spent there, on each part alike.
+    While a grant waited for its row, others may have used the bus: ``opened`` is the largest possible loss.
+
+    Writes are drained after the grants that delivered them, in idle time before other grants. The sum over the buses
+    may therefore exceed the interval slightly. It is then scaled down to the interval, each cause alike.
     """
     banks, buses = hbm.banks, hbm.num_pcs
-    assert banks is not None, "turns of banks are of slices that have some"
+    assert banks is not None, "only slices with banks have grants of banks"
     share = banks.refresh_share if hbm.refresh_mode == "spread" else 0.0
-    bursts, hits, taken, opened, turned = (
-        int(column[mine].sum()) for column in (turns.bursts, turns.hits, turns.taken, turns.opened, turns.turned)
+    bursts, hits, occupancy, opened, turnaround = (
+        int(column[numbers].sum()) for column in (turns.bursts, turns.hits, turns.taken, turns.opened, turns.turned)
     )
     data = bursts * banks.ccd_s_ns * PS_PER_NS
     work = data / (1 - share)
-    lost = max(0.0, taken - work - turned)
-    outages = _outages_ps(banks, turns.start[mine], turns.end[mine]) if hbm.refresh_mode == "all-bank" else 0
-    rows, refresh = min(opened, lost), work - data + turned * share + buses * outages
-    given = work + turned + lost + buses * outages
+    lost = max(0.0, occupancy - work - turnaround)
+    outages = _outages_ps(banks, turns.start[numbers], turns.end[numbers]) if hbm.refresh_mode == "all-bank" else 0
+    rows, refresh = min(opened, lost), work - data + turnaround * share + buses * outages
+    total = work + turnaround + lost + buses * outages
 
     def per_bus(ps: float) -> int:
-        return round(ps / buses) if given < interval_ps * buses else int(ps * interval_ps / given)
+        return round(ps / buses) if total < interval_ps * buses else int(ps * interval_ps / total)
 
     return SliceTime(
         where=where,
@@ -95,14 +100,14 @@ def _slice_time(where: str, turns: TurnColumns, mine: Column, hbm: HbmSpec, inte
         hits=hits,
         data_ps=per_bus(data),
         rows_ps=per_bus(rows),
-        turnarounds_ps=per_bus(turned * (1 - share)),
+        turnarounds_ps=per_bus(turnaround * (1 - share)),
         refresh_ps=per_bus(refresh),
         groups_ps=per_bus(lost - rows),
     )
 
 
 def _outages_ps(banks: HbmTiming, starts: Column, ends: Column) -> int:
-    """Return the time of the refreshes that began in any of some turns."""
+    """Return the time of the refreshes that began during any of the grants."""
     clock = refresh_clock(banks)
     first, last = -(-starts // clock.period_ps), (ends - 1) // clock.period_ps
     met = {number for begin, end in zip(first.tolist(), last.tolist(), strict=True) for number in range(begin, end + 1)}

@@ -1,4 +1,4 @@
-"""Measure how busy a run kept engines and links. Read off the log and the links afterwards."""
+"""Measure the utilisation of engines, links, memories and queues in a run, from its log and its links."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _MEMORIES = ("hbm_ctrl", "sram")
 
 @value
 class EngineUsage:
-    """One kind of engine over all PEs that used it. ``busy_ns``: union of the works' intervals, summed over PEs.
+    """One type of engine over all PEs that used it.
 
-    ``occupancy``: busy time over the time of those PEs in the window. ``window_ns``: from first start to last end.
+    ``busy_ns`` is the union of the works' intervals, summed over PEs. ``occupancy`` is the busy time over the time of
+    those PEs in the window. ``window_ns`` is the time from the first start to the last end.
     """
 
     engine: str
@@ -40,7 +41,7 @@ class EngineUsage:
 
 @value
 class LinkTraffic:
-    """The traffic of a link. ``utilisation``: serialising time over the time of the run."""
+    """The traffic of a link; ``utilisation`` is its serialising time over the time of the run."""
 
     src: str
     dst: str
@@ -53,7 +54,7 @@ class LinkTraffic:
 
 @value(kw_only=True)
 class Traffic:
-    """Bytes on links, headers included: into and out of all HBM slices, from and to the host; the busiest links."""
+    """Bytes on links, headers included: into and out of all HBM slices, to and from the host, and the busiest links."""
 
     hbm_in: int
     hbm_out: int
@@ -65,10 +66,10 @@ class Traffic:
 
 @value(kw_only=True)
 class MachineUse:
-    """The parts of its machine that a run used: what worked, or sent or received bytes.
+    """The components of a machine that a run used: those that worked, or sent or received bytes.
 
-    ``within``: the cube that all of it lies in but for what stands in none, or else the SIP; empty where they are more.
-    ``parts``: kinds of parts, classes of links, types of products, by the names that the machine's file has for them.
+    ``within`` is the only cube used, else the only SIP, else empty; components outside cubes do not count. ``parts``
+    are types of components, classes of links and types of products, by their names in the machine's file.
     """
 
     sips: int
@@ -81,7 +82,7 @@ class MachineUse:
 
 @value
 class MemoryTraffic:
-    """The bytes that links brought to a memory and took from it, headers included; ``utilisation``: of its busiest."""
+    """The bytes that links moved to and from a memory, headers included, and the utilisation of its busiest link."""
 
     memory: str
     kind: str
@@ -92,7 +93,7 @@ class MemoryTraffic:
 
 @value
 class QueueUse:
-    """The messages that a queue of a PE has sent."""
+    """The messages that a queue of a PE sent."""
 
     direction: str
     messages: int
@@ -101,7 +102,7 @@ class QueueUse:
 
 @value
 class QueueTraffic:
-    """The messages that the queues of a PE have sent. ``busy_ns``: some message of it was on its way to its slot."""
+    """The messages that the queues of a PE sent; ``busy_ns`` is the time in which a message was in flight."""
 
     pe: PeCoord
     sent: tuple[QueueUse, ...]
@@ -109,46 +110,46 @@ class QueueTraffic:
 
     @property
     def messages(self) -> int:
-        """By all its queues."""
-        return sum(each.messages for each in self.sent)
+        """The number of messages of all queues of the PE."""
+        return sum(use.messages for use in self.sent)
 
     @property
     def nbytes(self) -> int:
-        """By all its queues."""
-        return sum(each.nbytes for each in self.sent)
+        """The bytes of all queues of the PE."""
+        return sum(use.nbytes for use in self.sent)
 
 
 @value
 class TimeShare:
-    """A part of a PE's kernel time, by the engines that were busy: one, several at once (``A + B``), or none."""
+    """A share of a PE's kernel time, by the busy engines: one, several at once (``A + B``), or none."""
 
     what: str
     ns: float
 
 
 def union_ps(intervals: Iterable[tuple[int, int]]) -> int:
-    """Length of the union of (start, end) intervals."""
+    """Return the length of the union of (start, end) intervals."""
     since, until = merge_spans(np.array([*intervals], np.int64).reshape(-1, 2))
     return int((until - since).sum())
 
 
 def merge_spans(spans: Times) -> tuple[Times, Times]:
-    """Merge (start, end) rows, piece by piece in order: where each piece begins and ends, without what others cover."""
+    """Merge (start, end) rows into pieces, in order, without overlap; return the begins and the ends of the pieces."""
     spans = spans[np.argsort(spans[:, 0], kind="stable")]
     since, until = spans[:, 0], np.maximum.accumulate(spans[:, 1])
-    since[1:] = np.maximum(since[1:], until[:-1])  # what an earlier one covers is counted there
-    there = since < until
-    return since[there], until[there]
+    since[1:] = np.maximum(since[1:], until[:-1])  # the overlap counts for the earlier piece
+    nonempty = since < until
+    return since[nonempty], until[nonempty]
 
 
 def unions_ps(groups: Times, starts: Times, ends: Times) -> dict[int, int]:
-    """Length of the union of the intervals of each group."""
+    """Return the length of the union of the intervals of each group."""
     if not len(groups):
         return {}
     order = np.lexsort((starts, groups))
     groups, starts, ends = groups[order], starts[order], ends[order]
     first = np.flatnonzero(np.diff(groups, prepend=groups[0] - 1))
-    # One after another on one axis, so that what lies before a group covers nothing of it.
+    # Shift the groups one after another on one axis, so that no group overlaps another.
     shift = np.repeat(np.arange(len(first)) * (ends.max() - starts.min() + 1), np.diff(first, append=len(groups)))
     since, until = starts + shift, np.maximum.accumulate(ends + shift)
     since[1:] = np.maximum(since[1:], until[:-1])
@@ -157,15 +158,17 @@ def unions_ps(groups: Times, starts: Times, ends: Times) -> dict[int, int]:
 
 
 def engine_usage(works: Works, start_ns: float, end_ns: float) -> tuple[EngineUsage, ...]:
-    """Usage of every kind of engine by the works that lie between two times.
+    """Return the usage of each type of engine by the works between two times, in ns.
 
-    A command that is done by tiles counts by these: the work of the whole command includes their waiting.
+    A command executed in tiles counts by its tiles, since the work of the complete command includes waiting.
     """
     begin, end = ns_to_ps(start_ns), ns_to_ps(end_ns)
     columns, rows = works.columns, works.rows
-    lies_within = (begin <= columns.start[rows]) & (columns.end[rows] >= 0) & (columns.end[rows] <= end)
-    of_engines = ((name, rows[lies_within & works.done_by(name)]) for name in PE_ENGINES)
-    return tuple(_usage(name, columns, own, end - begin) for name, own in of_engines if len(own))
+    inside = (begin <= columns.start[rows]) & (columns.end[rows] >= 0) & (columns.end[rows] <= end)
+    of_engines = ((name, rows[inside & works.done_by(name)]) for name in PE_ENGINES)
+    return tuple(
+        _usage(name, columns, engine_rows, end - begin) for name, engine_rows in of_engines if len(engine_rows)
+    )
 
 
 def _usage(engine: str, columns: Columns, rows: Times, duration: int) -> EngineUsage:
@@ -183,32 +186,34 @@ def _usage(engine: str, columns: Columns, rows: Times, duration: int) -> EngineU
 
 
 def engine_shares(works: Works, parts: Collection[str], begin: int, end: int) -> tuple[TimeShare, ...]:
-    """The time from ``begin`` to ``end`` ps by which engines of a PE, its ``parts``, were busy with what they began
-    then, longest first; adds up to all of it."""
+    """Return the time of a PE from ``begin`` to ``end``, in ps, by the engines that were busy, the longest first.
+
+    ``parts`` are the components of the PE. Works that began in the interval count. The shares add up to the interval.
+    """
     columns, rows = works.columns, works.rows
     numbers = [number for number, part in enumerate(columns.parts) if part in parts]
     began = (begin <= columns.start[rows]) & (columns.start[rows] <= end) & (columns.end[rows] >= 0)
-    mine = began & np.isin(columns.part[rows], numbers)
+    selected = began & np.isin(columns.part[rows], numbers)
     steps: list[tuple[int, str, int]] = []
     for engine in PE_ENGINES:
-        own = rows[mine & works.done_by(engine)]
-        steps += [(start, engine, 1) for start in columns.start[own].tolist()]
-        steps += [(min(each, end), engine, -1) for each in columns.end[own].tolist()]
+        engine_rows = rows[selected & works.done_by(engine)]
+        steps += [(start, engine, 1) for start in columns.start[engine_rows].tolist()]
+        steps += [(min(stop, end), engine, -1) for stop in columns.end[engine_rows].tolist()]
     spent: dict[str, int] = {}
     active = dict.fromkeys(PE_ENGINES, 0)
     reached = begin
     for when, engine, change in sorted([*steps, (end, "", 0)]):
-        state = " + ".join(each for each, count in active.items() if count) or NO_ENGINE
+        state = " + ".join(name for name, count in active.items() if count) or NO_ENGINE
         spent[state] = spent.get(state, 0) + when - reached
         reached = when
         if engine:
             active[engine] += change
     longest_first = sorted(spent.items(), key=lambda item: -item[1])
-    return tuple(TimeShare(what, ps_to_ns(ps)) for what, ps in longest_first if ps)
+    return tuple(TimeShare(engines, ps_to_ns(ps)) for engines, ps in longest_first if ps)
 
 
 def link_traffic(machine: Machine) -> tuple[LinkTraffic, ...]:
-    """Every link that carried something, in the order of the machine's links; utilisation since time 0."""
+    """Return each link that carried bytes, in the order of the machine's links; utilisation is since time 0."""
     now = machine.clock.time
     used = sorted((link for link in machine.network.links.values() if link.nbytes), key=lambda link: link.index)
     return tuple(
@@ -234,7 +239,7 @@ class Translation:
 
 
 def translation(machine: Machine) -> Translation | None:
-    """Sum the work of the TLBs; None on a machine without them."""
+    """Sum the look-ups of the TLBs; None on a machine without TLBs."""
     if not machine.spec.pe.mmu.tlb_entries:
         return None
     tlbs = [part.tlb for part in machine.components if isinstance(part, PeMmuPart) and part.tlb is not None]
@@ -257,27 +262,27 @@ def traffic(machine: Machine, links: Sequence[LinkTraffic]) -> Traffic:
 
 
 def memory_traffic(machine: Machine, links: Iterable[LinkTraffic]) -> tuple[MemoryTraffic, ...]:
-    """Sum the traffic of memories by ``links``, those with most bytes first."""
-    nodes, found = machine.graph.nodes, dict[str, list[LinkTraffic]]()
+    """Sum the traffic of memories over ``links``, the memories with most bytes first."""
+    nodes, by_memory = machine.graph.nodes, dict[str, list[LinkTraffic]]()
     for link in links:
         for end in (link.src, link.dst):
             if nodes[end].kind in _MEMORIES or nodes[end].window is not None:
-                found.setdefault(end, []).append(link)
+                by_memory.setdefault(end, []).append(link)
     rows = (
         MemoryTraffic(
             memory,
             nodes[memory].kind,
-            sum(link.nbytes for link in own if link.dst == memory),
-            sum(link.nbytes for link in own if link.src == memory),
-            max(link.utilisation for link in own),
+            sum(link.nbytes for link in attached if link.dst == memory),
+            sum(link.nbytes for link in attached if link.src == memory),
+            max(link.utilisation for link in attached),
         )
-        for memory, own in found.items()
+        for memory, attached in by_memory.items()
     )
-    return tuple(sorted(rows, key=lambda each: -each.bytes_in - each.bytes_out)[:BUSIEST_MEMORIES])
+    return tuple(sorted(rows, key=lambda row: -row.bytes_in - row.bytes_out)[:BUSIEST_MEMORIES])
 
 
 def machine_use(machine: Machine, works: Works, links: Iterable[LinkTraffic]) -> MachineUse:
-    """Return what was used by ``links`` that carried something, and by what the log has of parts."""
+    """Return the components used by ``links`` that carried bytes, and by the rows of the log."""
     graph, columns = machine.graph, works.columns
     carried = [graph.edge(link.src, link.dst) for link in links]
     ends = (name for edge in carried for name in (edge.src, edge.dst))
@@ -285,7 +290,7 @@ def machine_use(machine: Machine, works: Works, links: Iterable[LinkTraffic]) ->
     nodes = [graph.node(name) for name in dict.fromkeys([*ends, *worked])]
     sips = sorted({node.sip for node in nodes if node.sip is not None})
     cubes = {node.cube_coord for node in nodes if node.cube is not None}
-    products = {str(what.element) for what in machine.log.whats if isinstance(what, TileAmounts) and what.macs}
+    products = {str(work.element) for work in machine.log.whats if isinstance(work, TileAmounts) and work.macs}
     within = f"sip{sips[0]}" if len(sips) == 1 else ""
     return MachineUse(
         sips=len(sips),
@@ -298,14 +303,14 @@ def machine_use(machine: Machine, works: Works, links: Iterable[LinkTraffic]) ->
 
 
 def queue_traffic(machine: Machine, works: Works) -> tuple[QueueTraffic, ...]:
-    """Sum the messages that the queues of every PE have sent since time 0, by PE; empty when none did."""
+    """Sum the messages that the queues of each PE sent since time 0, by PE; empty if there were none."""
     parts = [part for part in machine.components if isinstance(part, QueuePart) and part.traffic]
     if not parts:
         return ()
     columns = works.columns
     sent = works.rows[works.done_by(ENGINE_OF["ipcq_copy"]) & (columns.end[works.rows] >= 0)]
     busy = unions_ps(columns.part[sent], columns.start[sent], columns.end[sent])
-    found = (
+    rows = (
         QueueTraffic(
             part.coord,
             tuple(QueueUse(direction, use.messages, use.nbytes) for direction, use in part.traffic.items()),
@@ -313,4 +318,4 @@ def queue_traffic(machine: Machine, works: Works) -> tuple[QueueTraffic, ...]:
         )
         for part in parts
     )
-    return tuple(sorted(found, key=lambda each: each.pe))
+    return tuple(sorted(rows, key=lambda row: row.pe))

@@ -1,4 +1,4 @@
-"""A run as a timeline: tracks with spans on them, and arrows from where a message leaves to where it arrives."""
+"""Timeline of a run: tracks with spans, and arrows from the departure of each message to its arrival."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from kernbench.observe.works import EngineWork
 from kernbench.topology.graph import Graph
 
 IPCQ = "ipcq"
-# The rows of a PE, from top to bottom: its kernels and its engines.
+# The tracks of a PE, from top to bottom: its kernels and its engines.
 PE_ROWS = ("cpu", "scheduler", "DMA in", "fetch", "GEMM", "MATH", "store", "DMA out", IPCQ, "other")
-# Rows below one of these.
+# Tracks below one of these.
 WAITS_ROW, SLOTS_ROW = "cpu waits", "ipcq slots"
 _ORDER = {name: 2 * at for at, name in enumerate(PE_ROWS)}
 _ORDER |= {WAITS_ROW: _ORDER["cpu"] + 1, SLOTS_ROW: _ORDER[IPCQ] + 1}
@@ -45,19 +45,19 @@ _ORDER |= {WAITS_ROW: _ORDER["cpu"] + 1, SLOTS_ROW: _ORDER[IPCQ] + 1}
 
 @patient_collector()
 def make_trace(log: TraceLog, handles: Sequence[RequestHandle], keep: TraceFilter) -> Trace:
-    """Make a trace of what ``log`` has seen of a run with the requests ``handles``, on the tracks that ``keep`` leaves.
+    """Return the trace of a run with the requests ``handles``, as ``log`` observed it.
 
-    What was still under way at the end is shown up to then.
+    ``keep`` selects the tracks. Spans in flight at the end of the log extend to that end.
     """
     return _Maker(log, keep).make(handles)
 
 
 @state
 class _Maker:
-    """Makes spans track by track, and the arrows whose two ends are shown.
+    """Builds spans track by track, and the arrows whose two ends are shown.
 
-    Spans are None where they are not. ``kernels`` go by request and CPU, ``works`` and ``slots`` by row, those in which
-    memories ``served`` what was asked of them by transfer.
+    A span on a hidden track is None. ``kernels`` are stored by request and CPU, ``works`` and ``slots`` by row.
+    ``served`` holds the spans in which memories served a transfer, by its number.
     """
 
     log: TraceLog
@@ -72,44 +72,44 @@ class _Maker:
     slots: dict[Row, TrackSpan | None] = field(default_factory=dict)
 
     @property
-    def seen(self) -> Seen:
-        """The run as seen by its log."""
+    def snapshot(self) -> Seen:
+        """The observed run."""
         return self.log.seen
 
     @property
     def graph(self) -> Graph:
-        """The machine's parts."""
+        """The components of the machine."""
         return self.log.machine.graph
 
     def make(self, handles: Sequence[RequestHandle]) -> Trace:
-        """Everything."""
+        """Build all spans and arrows."""
         for handle in handles:
             self.requests[handle.request_id] = self._request(handle)
             for report in _kernels(handle):
                 self.kernels[handle.request_id, pe_part(*report.pe, "pe_cpu")] = self._kernel(handle, report)
-        for work in self.seen.each_work():
+        for work in self.snapshot.each_work():
             self.names[work.row] = _name(work)
             self.works[work.row] = self._work(work)
         self._memories()
         self._links()
-        for asked, turns in self.served.items():
-            self._connect_access(asked, turns)
+        for number, turns in self.served.items():
+            self._connect_access(number, turns)
         for message in self.log.queues.messages.values():
             self.slots[message.row] = self._slot(message)
             self._connect_message(message)
         for wait in self.log.queues.waits:
             self._connect_wait(wait, self._wait(wait))
-        for row in self.seen.fences:
+        for row in self.snapshot.fences:
             self._fence(row)
         self._control()
         return self.trace
 
     def _track(self, place: TrackGroup, row: str, order: int, kinds: tuple[str, ...], *nodes: str) -> Track | None:
-        """The track, made when it is first used; None when it is filtered out."""
-        found = self.tracks.get((place, row))
-        if found is None:
-            found = self.tracks[place, row] = Track(place, row, order, self.keep.keeps(kinds, nodes))
-        return found if found.kept else None
+        """Return a track, created at its first use; None if the filter hides it."""
+        track = self.tracks.get((place, row))
+        if track is None:
+            track = self.tracks[place, row] = Track(place, row, order, self.keep.keeps(kinds, nodes))
+        return track if track.shown else None
 
     def _span(self, track: Track | None, span: TrackSpan) -> TrackSpan | None:
         if track is None:
@@ -120,9 +120,9 @@ class _Maker:
         return span
 
     def _request(self, handle: RequestHandle) -> TrackSpan | None:
-        what = type(handle.msg).__name__.removesuffix("Msg")
+        kind = type(handle.msg).__name__.removesuffix("Msg")
         track = self._track(TrackGroup("host"), "requests", 0, (HOST,), "host")
-        name = f"{what} {handle.msg.title}".strip()
+        name = f"{kind} {handle.msg.title}".strip()
         facts = (("request", handle.request_id),)
         return self._span(track, TrackSpan(name, handle.submitted_ps, handle.ended_ps, facts))
 
@@ -144,7 +144,7 @@ class _Maker:
         return self._span(track, TrackSpan(name, work.start_ps, work.end_ps, (*about, *facts)))
 
     def _slot(self, message: QueueMessage) -> TrackSpan | None:
-        """A message in its slot, from its arrival until the kernel has done with it."""
+        """Add a message in its slot, from its arrival until the kernel releases the slot."""
         if message.arrived_ps == NEVER:
             return None
         node = pe_part(*message.peer, "pe_ipcq")
@@ -154,15 +154,15 @@ class _Maker:
         return self._span(track, TrackSpan(name, message.arrived_ps, message.released_ps, facts))
 
     def _wait(self, wait: QueueWaited) -> TrackSpan | None:
-        """A kernel waits for a queue."""
+        """Add the wait of a kernel for a queue."""
         node = pe_part(*wait.pe, "pe_cpu")
         track = self._track(self._place(node), WAITS_ROW, _ORDER[WAITS_ROW], (PES, CPU, WAITS), node)
-        what = "slot" if wait.kind == "send" else "message"
+        subject = "slot" if wait.kind == "send" else "message"
         facts = (("line", wait.line), ("kernel", wait.kernel), ("launch", wait.launch_id))
-        return self._span(track, TrackSpan(f"{what} of {wait.direction}", wait.start_ps, wait.end_ps, facts))
+        return self._span(track, TrackSpan(f"{subject} of {wait.direction}", wait.start_ps, wait.end_ps, facts))
 
     def _fence(self, row: Row) -> None:
-        """A kernel waits for what it has written."""
+        """Add the wait of a kernel for its writes."""
         log = self.log.machine.log
         begin, end = log.rows[row + READ], log.rows[row + END]
         if end == begin:
@@ -173,69 +173,69 @@ class _Maker:
         self._span(track, TrackSpan("fence", begin, NEVER if end < 0 else end, facts))
 
     def _memories(self) -> None:
-        """One span for each turn."""
-        place, seen = TrackGroup("memories", 1), self.seen
-        for asked, memory, start, end in zip(*(column.tolist() for column in seen.turns[:4]), strict=True):
-            node = seen.columns.parts[memory]
-            way = "read" if seen.transfers.what[asked] == Carries.REQUEST else "write"
-            tcm = self.graph.node(node).kind == "pe_dma"  # behind the DMA that answers for it, with two ports
+        """Add a span for each grant of a memory."""
+        place, snapshot = TrackGroup("memories", 1), self.snapshot
+        for number, memory, start, end in zip(*(column.tolist() for column in snapshot.turns[:4]), strict=True):
+            node = snapshot.columns.parts[memory]
+            way = "read" if snapshot.transfers.what[number] == Carries.REQUEST else "write"
+            tcm = self.graph.node(node).kind == "pe_dma"  # the DMA answers for its TCM, which has two ports
             track = self._track(place, f"{node} TCM {way}" if tcm else node, 0, (MEMORY,), node)
-            name = f"{way} {self.names.get(seen.row_of(asked), '')}".rstrip()
+            name = f"{way} {self.names.get(snapshot.row_of(number), '')}".rstrip()
             span = self._span(track, TrackSpan(name, start, end))
             if span is not None:
-                self.served.setdefault(asked, []).append(span)
+                self.served.setdefault(number, []).append(span)
 
     def _links(self) -> None:
         edges, place = self.graph.edges, TrackGroup("links", 2)
         for transfer, link, start, end, nbytes in zip(
-            *(column.tolist() for column in self.seen.tables.carried()), strict=True
+            *(column.tolist() for column in self.snapshot.tables.carried()), strict=True
         ):
             edge = edges[link]
             track = self._track(place, f"{edge.src} → {edge.dst}", link, (LINKS,), edge.src, edge.dst)
             self._span(track, TrackSpan(f"{nbytes} B", start, end, (("transfer", transfer),)))
 
     def _connect_access(self, number: int, turns: list[TrackSpan]) -> None:
-        """From a work to the memory, and back."""
-        work, first, last = self.works.get(self.seen.row_of(number)), turns[0], turns[-1]
+        """Add the arrows from a work to the memory, and back."""
+        work, first, last = self.works.get(self.snapshot.row_of(number)), turns[0], turns[-1]
         if work is None:
             return
-        asked, answer = self.seen.tables.transfer(number), self.seen.answer(number)
-        leaves = max(work.start_ps, asked.start)
-        reading = asked.what == Carries.REQUEST
+        transfer, answer = self.snapshot.tables.transfer(number), self.snapshot.answer(number)
+        leaves = max(work.start_ps, transfer.start)
+        reading = transfer.what == Carries.REQUEST
         self._add("request" if reading else "data", work, leaves, first, max(leaves, first.start_ps))
         if answer is not None and answer.end >= 0 and reading:
             self._add("data", first, first.start_ps, work, answer.end)
-        elif answer is not None and answer.end >= 0 and asked.what == Carries.WRITE:
+        elif answer is not None and answer.end >= 0 and transfer.what == Carries.WRITE:
             self._add("acknowledgement", last, last.end_ps, work, answer.end)
 
     def _connect_message(self, message: QueueMessage) -> None:
-        """From the send to the slot; a memory beside the receiver rings its doorbell."""
+        """Add the arrow from a send to its slot, and that of the doorbell which a memory beside the receiver sends."""
         slot, sent = self.slots.get(message.row), self.works.get(message.row)
         if slot is None:
             return
-        asked = self._find_send(message)
-        if asked is not None:
-            doorbell, turns = self.seen.answer(asked), self.served.get(asked)
+        number = self._find_send(message)
+        if number is not None:
+            doorbell, turns = self.snapshot.answer(number), self.served.get(number)
             if sent is not None:
-                self._add("message", sent, self.seen.tables.transfer(asked).start, slot, message.arrived_ps)
+                self._add("message", sent, self.snapshot.tables.transfer(number).start, slot, message.arrived_ps)
             if doorbell is not None and turns:
                 self._add("doorbell", turns[-1], doorbell.start, slot, message.arrived_ps)
 
     def _find_send(self, message: QueueMessage) -> int | None:
-        """The transfer of a message; None before it is on its way."""
-        send = self.seen.send_of.get(message.row)
-        return None if send is None else next(iter(self.seen.asked_by.get(send, ())), None)
+        """Return the number of the transfer of a message, None before it departs."""
+        send = self.snapshot.send_of.get(message.row)
+        return None if send is None else next(iter(self.snapshot.asked_by.get(send, ())), None)
 
     def _connect_wait(self, wait: QueueWaited, span: TrackSpan | None) -> None:
-        """From what a wait ended by: the send of the message, or the slot that was given back."""
+        """Add the arrow that ends a wait: from the send of the message, or from the slot that was released."""
         if span is None:
             return
         if wait.kind == "recv":
             for message in self.log.queues.arrivals.get((wait.pe, wait.end_ps), ()):
                 sent = self.works.get(message.row) if message.queue == wait.direction else None
-                asked = self._find_send(message)
-                if sent is not None and asked is not None:
-                    self._add("message", sent, self.seen.tables.transfer(asked).start, span, wait.end_ps)
+                number = self._find_send(message)
+                if sent is not None and number is not None:
+                    self._add("message", sent, self.snapshot.tables.transfer(number).start, span, wait.end_ps)
             return
         credit = self.log.queues.credit_before((wait.pe, wait.direction), wait.start_ps, wait.end_ps)
         freed = None if credit is None else self.log.queues.released.get((credit.pe, credit.direction, credit.time_ps))
@@ -244,18 +244,20 @@ class _Maker:
             self._add("credit", slot, credit.time_ps, span, credit.credited_ps)
 
     def _control(self) -> None:
-        """Messages of the control path while CPUs work on them, each with its arrow: what a CPU sends at the end of
-        one was caused by it."""
+        """Add the spans of CPUs on messages of the control path, each with its arrow.
+
+        The message that a CPU sends at the end of a span has that span as its cause.
+        """
         log = self.log.machine.log
         handled: dict[Row, TrackSpan | None] = {}
-        ended = [row for row in self.seen.control_of if log.rows[row + END] >= 0]
+        ended = [row for row in self.snapshot.control_of if log.rows[row + END] >= 0]
         for row in sorted(ended, key=lambda row: log.rows[row + END]):
-            transfer = self.seen.tables.transfer(self.seen.control_of[row])
+            transfer = self.snapshot.tables.transfer(self.snapshot.control_of[row])
             name, request, end = str(log.whats[log.rows[row + WHAT]]), log.rows[row + LAUNCH], log.rows[row + END]
             src, dst = log.parts[transfer.src], log.parts[transfer.dst]
             cpu = self.log.machine.component(dst)
             begun = end - cpu.overhead_ps if cpu.handles_serially else transfer.end
-            if begun < end:  # a CPU that takes no time for messages has no row
+            if begun < end:  # a CPU without overhead has no span
                 track = self._track(self._place(dst), self.graph.node(dst).kind, 0, (CONTROL,), dst)
                 handled[row] = self._span(track, TrackSpan(name, begun, end))
             if src == HOST_PART:
@@ -274,7 +276,7 @@ class _Maker:
             self._add(name, sender, transfer.start, receiver, arrives)
 
     def _add(self, name: str, src: TrackSpan, leaves: int, dst: TrackSpan, arrives: int) -> None:
-        """A flow; both ends are drawn within their spans."""
+        """Add an arrow, with both ends moved into their spans."""
         self.trace.flows.append(MessageArrow(name, src, _within(src, leaves), dst, _within(dst, arrives)))
 
     def _place(self, node_id: str) -> TrackGroup:
@@ -286,13 +288,13 @@ class _Maker:
 
 
 def process_of(place: tuple[int | None, ...]) -> str:
-    """Return the process of a SIP, of a cube or of a PE: ``SIP 0, cube 1, PE 2``."""
+    """Return the process name of a SIP, of a cube or of a PE: ``SIP 0, cube 1, PE 2``."""
     named = zip(("SIP", "cube", "PE"), place, strict=True)
-    return ", ".join(f"{what} {number}" for what, number in named if number is not None)
+    return ", ".join(f"{label} {number}" for label, number in named if number is not None)
 
 
 def _about(message: QueueMessage, direction: str, peer: PeCoord) -> tuple[Fact, ...]:
-    """List the facts of a message, seen from one of its ends."""
+    """Return the facts of a message, as one of its ends sees them."""
     return (
         ("direction", direction),
         ("sequence", message.sequence),
@@ -303,16 +305,16 @@ def _about(message: QueueMessage, direction: str, peer: PeCoord) -> tuple[Fact, 
 
 
 def _name(work: EngineWork) -> str:
-    """Name a work, and its tile."""
+    """Return the name of a work, with its tile."""
     return work.name if work.tile is None else f"{work.name} {','.join(map(str, work.tile))}"
 
 
 def _kernels(handle: RequestHandle) -> Iterator[PeReport]:
-    """The PEs that ran a kernel for a request."""
+    """Return the reports of the PEs that ran a kernel for a request."""
     reports: Iterable[PeReport] = handle.outcome.reports if handle.outcome is not None else ()
     return (report for report in reports if 0 < report.end_ps < NEVER)
 
 
 def _within(span: TrackSpan, when: int) -> int:
-    """``when``, or a moment within ``span``. Readers keep whole ns, and a span is over at its end."""
+    """Return ``when``, moved into ``span``. Viewers round to whole ns, and a span excludes its end."""
     return max(span.start_ps, min(when, span.end_ps - PS_PER_NS))

@@ -1,4 +1,4 @@
-"""Choose the tracks a trace keeps: globs on the nodes and kinds of tracks."""
+"""Select the tracks of a trace by globs on nodes and on kinds of tracks."""
 
 from __future__ import annotations
 
@@ -19,46 +19,47 @@ ENGINE_KINDS = {
     "other": "other",
     "scheduler": "scheduler",
 }
-"""The kind of track that an engine of a PE has."""
+"""The kind of track of each engine of a PE"""
 HOST, CONTROL, CPU, WAITS, MEMORY, LINKS, PES = "host", "control", "cpu", "waits", "memory", "links", "pes"
 KINDS = (HOST, CONTROL, PES, CPU, WAITS, *ENGINE_KINDS.values(), MEMORY, LINKS)
 
 
 @value
 class TraceFilter:
-    """Globs, of which a track has to match one of ``wanted`` (if there are any) and none of ``unwanted``."""
+    """Globs on tracks: a track matches one of ``wanted``, unless that is empty, and none of ``unwanted``."""
 
     wanted: tuple[str, ...] = ()
     unwanted: tuple[str, ...] = ()
 
     def keeps(self, kinds: tuple[str, ...], nodes: tuple[str, ...]) -> bool:
-        """Tell whether a track of these kinds, about these nodes, is kept."""
+        """Return True if a track of these kinds, about these nodes, is selected."""
         wanted = not self.wanted or _match(self.wanted, kinds, nodes)
         return wanted and not _match(self.unwanted, kinds, nodes)
 
     def may_keep(self, kind: str) -> bool:
-        """Tell whether tracks of this kind can be kept: if not, there is no need to observe what they show."""
-        wanted = not self.wanted or any(fnmatchcase(kind, each) or each not in KINDS for each in self.wanted)
+        """Return True if tracks of this kind can be selected; otherwise the run need not observe their events."""
+        wanted = not self.wanted or any(fnmatchcase(kind, glob) or glob not in KINDS for glob in self.wanted)
         return wanted and not _match(self.unwanted, (kind,), ())
 
 
 EVERYTHING = TraceFilter()
-"""Keeps all tracks."""
+"""A filter that selects all tracks"""
 
 
 def parse_filter(text: str, nodes: Iterable[str]) -> TraceFilter:
-    """The filter that ``text`` says: globs with commas between, ``!`` before what is left out.
+    """Return the filter for ``text``: globs separated by commas, with ``!`` before a glob to exclude.
 
-    A glob stands for kinds of track and for nodes of the machine. InputError for one that is empty or matches neither.
+    A glob matches kinds of track and nodes of the machine. Raises InputError for an empty glob, and for one without a
+    match.
     """
-    known = (*KINDS, *nodes)
+    names = (*KINDS, *nodes)
     terms = [term.strip() for term in text.split(",")]
     for term in terms:
         glob = term.removeprefix("!")
-        if not any(fnmatchcase(name, glob) for name in known):
-            what = f"{glob!r} matches no part of the machine" if glob else "an empty glob"
+        if not any(fnmatchcase(name, glob) for name in names):
+            problem = f"{glob!r} matches no part of the machine" if glob else "an empty glob"
             raise InputError(
-                f"--trace-filter {text!r}: {what}; write names of parts (sip0.cube0.*) or kinds of track: "
+                f"--trace-filter {text!r}: {problem}; write names of parts (sip0.cube0.*) or kinds of track: "
                 f"{', '.join(KINDS)}; !glob leaves out"
             )
     return TraceFilter(
@@ -68,5 +69,8 @@ def parse_filter(text: str, nodes: Iterable[str]) -> TraceFilter:
 
 
 def _match(globs: Iterable[str], kinds: tuple[str, ...], nodes: tuple[str, ...]) -> bool:
-    """Tell whether a glob matches a kind or a node; the name of a kind means that (``host`` is a part as well)."""
+    """Return True if a glob matches a kind or a node.
+
+    The name of a kind matches that kind only, for example ``host``, which is also a node.
+    """
     return any(fnmatchcase(name, glob) for glob in globs for name in (kinds if glob in KINDS else (*kinds, *nodes)))

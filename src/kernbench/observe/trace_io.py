@@ -1,7 +1,7 @@
-"""A timeline as a file of trace events, as chrome://tracing and ui.perfetto.dev read them.
+"""File of trace events, the format that chrome://tracing and ui.perfetto.dev read.
 
-One event a line. Times are microseconds with the decimals of picoseconds. Places are processes, lanes of tracks are
-threads, spans are complete events, messages are flow events that bind to the spans around them.
+Each line is one event. Times are in microseconds, with the decimals of picoseconds. Groups of tracks are processes,
+lanes of tracks are threads, spans are complete events. Messages are flow events, which bind to the spans around them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from kernbench.common.values import state
 from kernbench.observe.trace_model import MessageArrow, Trace, Track, TrackGroup, TrackSpan
 
 TraceEvent: TypeAlias = dict[str, Any]
-"""A trace event, as JSON has it."""
+"""A trace event, as in JSON"""
 PS_PER_US = 1_000_000
 
 
 def write_trace(trace: Trace, path: str | Path) -> int:
-    """Write ``trace`` as JSON, all of it or nothing; returns the number of events. Equal traces give equal files."""
+    """Write ``trace`` as JSON, completely or not at all; return the number of events.
+
+    Equal traces give equal files.
+    """
     count = 0
     with replacing(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         file.write('{"displayTimeUnit":"ns","traceEvents":[\n')
@@ -35,7 +38,7 @@ def write_trace(trace: Trace, path: str | Path) -> int:
 
 
 def trace_events(trace: Trace) -> Iterator[TraceEvent]:
-    """The events of ``trace``: names first, then spans and flows in the order of time."""
+    """Yield the events of ``trace``: names first, then spans and flows in the order of time."""
     trace.assign_lanes()
     numbers = _TrackNumbers()
     timed: list[tuple[int, int, TraceEvent]] = []
@@ -46,22 +49,22 @@ def trace_events(trace: Trace) -> Iterator[TraceEvent]:
     for number, flow in enumerate(trace.flows):
         leaves, arrives = _ends(flow, number, numbers)
         timed += [(flow.leaves_ps, 2, leaves), (flow.arrives_ps, 3, arrives)]
-    timed.sort(key=lambda each: each[:2])
+    timed.sort(key=lambda entry: entry[:2])
     yield from (event for _, _, event in timed)
 
 
 @state
 class _TrackNumbers:
-    """The process of each place and the thread of each lane, in one count.
+    """The number of each group's process and of each lane's thread, from one counter.
 
-    Readers take the number of a process for that of its first thread too, so no thread may have it.
+    Viewers also use the number of a process for its first thread, so no thread may have that number.
     """
 
     pids: dict[TrackGroup, int] = field(default_factory=dict)
     tids: dict[tuple[Track, int], int] = field(default_factory=dict)
 
     def of_track(self, track: Track, lanes: int) -> Iterator[TraceEvent]:
-        """Number a track's lanes; the events that name them."""
+        """Number the lanes of a track; yield the events that name them."""
         pid = self.pids.get(track.place)
         if pid is None:
             pid = self.pids[track.place] = self._next()
@@ -76,13 +79,13 @@ class _TrackNumbers:
         return len(self.pids) + len(self.tids) + 1
 
     def of(self, span: TrackSpan) -> tuple[int, int]:
-        """Process and thread of a span."""
+        """Return the process and the thread of a span."""
         assert span.track is not None
         return self.pids[span.track.place], self.tids[span.track, span.lane]
 
 
-def _name(what: str, pid: int, tid: int, **args: str | int) -> TraceEvent:
-    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
+def _name(metadata: str, pid: int, tid: int, **args: str | int) -> TraceEvent:
+    return {"ph": "M", "name": metadata, "pid": pid, "tid": tid, "args": args}
 
 
 def _complete(span: TrackSpan, numbers: _TrackNumbers) -> TraceEvent:
@@ -97,8 +100,8 @@ def _complete(span: TrackSpan, numbers: _TrackNumbers) -> TraceEvent:
         "ts": _microseconds(span.start_ps),
         "dur": (span.end_ps - span.start_ps) / PS_PER_US,
     }
-    given = {word: value for word, value in span.facts if value != ""}
-    return event | ({"args": given} if given else {})
+    facts = {word: value for word, value in span.facts if value != ""}
+    return event | ({"args": facts} if facts else {})
 
 
 def _ends(flow: MessageArrow, number: int, numbers: _TrackNumbers) -> tuple[TraceEvent, TraceEvent]:
@@ -107,11 +110,11 @@ def _ends(flow: MessageArrow, number: int, numbers: _TrackNumbers) -> tuple[Trac
     for phase, span, when in (("s", flow.src, flow.leaves_ps), ("f", flow.dst, flow.arrives_ps)):
         pid, tid = numbers.of(span)
         ends.append({"ph": phase, **common, "pid": pid, "tid": tid, "ts": _microseconds(when)})
-    ends[1]["bp"] = "e"  # bind to the span around it, not to the next one
+    ends[1]["bp"] = "e"  # bind to the enclosing span, not to the next span
     return ends[0], ends[1]
 
 
 def _microseconds(ps: int) -> float:
-    """µs. Readers keep whole ns and cut off: where the nearest float falls just short of one, take the next."""
+    """Convert to µs. Viewers truncate to whole ns: if the nearest float is just below, return the next float."""
     us = ps / PS_PER_US
     return us if int(us * 1000) >= ps // 1000 else math.nextafter(us, math.inf)

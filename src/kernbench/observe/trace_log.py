@@ -1,4 +1,4 @@
-"""Read the log of a run and the tables of what was observed, together at one time."""
+"""Snapshot of a run: the log and the tables of observed transfers and memory grants at one time."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from kernbench.observe.works import EngineWork, Works
 from kernbench.transport import Link, Route
 
 BUSY = 0.9
-"""Links of a way that carry so much of what its busiest does are as busy"""
+"""Links of a route count as equally busy from this share of the bytes of its busiest link"""
 ASKS = (Carries.REQUEST, Carries.WRITE, Carries.MESSAGE)
-"""Transfers that a memory serves; of those that answer them they are the cause."""
+"""Transfers that a memory serves; each is the cause of the transfer that answers it"""
 
 
 @state
 class TraceLog(Observer):
-    """Has a machine write down its transfers and the turns of its memories, and, if asked, what links carry."""
+    """Makes a machine record its transfers and memory grants, and, with ``links``, the traffic on each link."""
 
     links: bool = False
     watch_queues: bool = True
     machine: Machine = field(init=False)
     queues: QueueLog = field(init=False)
-    _seen: Seen | None = None
+    _snapshot: Seen | None = None
 
     def begin(self, machine: Machine) -> None:
         """Observe ``machine``."""
@@ -50,17 +50,17 @@ class TraceLog(Observer):
 
     @property
     def seen(self) -> Seen:
-        """Everything seen by now."""
+        """A snapshot of the run as of now."""
         state = len(self.machine.log.rows), self.machine.clock.n_events
-        if self._seen is None or self._seen.state != state:
-            self._seen = Seen(self.machine, state)
-        return self._seen
+        if self._snapshot is None or self._snapshot.state != state:
+            self._snapshot = Seen(self.machine, state)
+        return self._snapshot
 
 
 class _Departures(NamedTuple):
-    """The transfers over a link: their numbers, in the order in which they left it, and when.
+    """The transfers over a link: their numbers, in the order in which they left it, and the times.
 
-    ``free`` has, for each count of these, how many of them had left up to the last one that had not waited.
+    ``free`` has an entry for each count of departures: the number of departures up to the last one that had not waited.
     """
 
     numbers: Column
@@ -69,11 +69,14 @@ class _Departures(NamedTuple):
 
 
 class Seen:
-    """The rows of a machine's log and of what was observed, as they are at one time (``state``).
+    """The rows of a machine's log and of the observed tables, at one time (``state``).
 
-    ``answers`` has the answer of each transfer, ``first_turn`` and ``last_turn`` those in which a memory served it;
-    ``asked_by`` what each row of the log has asked of memories; ``send_of`` the row of a message on its way;
-    ``fences`` are the rows of fences. ``names_turns``: whose turns were in the way of others is told.
+    - ``answers``: the answer of each transfer
+    - ``first_turn``, ``last_turn``: the first and the last grant in which a memory served each transfer
+    - ``asked_by``: the transfers to memories of each row of the log
+    - ``send_of``: the row that sends each message
+    - ``fences``: the rows of fences
+    - ``names_turns``: True if the grants record the access that delayed another
     """
 
     def __init__(self, machine: Machine, state: tuple[int, int]) -> None:
@@ -89,15 +92,15 @@ class Seen:
         self.turns: TurnColumns = self.tables.turns()
         self.pes = [self._pe(name) for name in self.columns.parts]
         self._departures: dict[tuple[int, int, str], _Departures] = {}
-        self._loads: dict[int, tuple[Column, Column]] = {}  # of a link: when transfers left it, and the bytes by then
-        self._take_transfers()
-        self._take_rows()
+        self._loads: dict[int, tuple[Column, Column]] = {}  # by link: when transfers left it, and the bytes so far
+        self._index_transfers()
+        self._index_rows()
 
     def _pe(self, part: str) -> PeCoord | None:
         node = self.machine.graph.node(part)
         return None if node.sip is None or node.cube is None or node.pe is None else (node.sip, node.cube, node.pe)
 
-    def _take_transfers(self) -> None:
+    def _index_transfers(self) -> None:
         transfers, turns = self.transfers, self.turns
         self.asks: Column = np.flatnonzero(np.isin(transfers.what, ASKS))
         self.answers = _last_of(transfers.cause, len(transfers.of))
@@ -108,15 +111,15 @@ class Seen:
         for number, of in zip(self.asks.tolist(), transfers.of[self.asks].tolist(), strict=True):
             self.asked_by.setdefault(of * WIDTH, []).append(number)
 
-    def _take_rows(self) -> None:
-        """Take in what CPUs issued, when orders were at the last PE of a SIP, and messages on their way."""
+    def _index_rows(self) -> None:
+        """Index the commands that CPUs issued, the arrivals of orders at the last PE of a SIP, and sends."""
         columns = self.columns
         fences = columns.kind == Kind.FENCE
         self.fences: list[Row] = (np.flatnonzero(fences) * WIDTH).tolist()
         issues = np.flatnonzero((columns.kind == Kind.ISSUE) | fences)
         self._issues = issues[np.argsort(columns.part[issues], kind="stable")]
         self._issuers = columns.part[self._issues]
-        self._ordered: dict[Row, Row] = {}  # by the row that brought it to a SIP, the order that its last PE had
+        self._ordered: dict[Row, Row] = {}  # by the order to a SIP, the order to its last PE
         orders = (columns.what == self.machine.log.intern(PeOrder.__name__)) & (columns.kind == Kind.CONTROL)
         for n in np.flatnonzero(orders).tolist():
             first = int(columns.cause[columns.cause[n]]) * WIDTH
@@ -128,18 +131,21 @@ class Seen:
         )
 
     def issue_before(self, pe: PeCoord, row: Row, line: int | None = None) -> Row:
-        """Find the last issue of a PE's CPU before ``row`` was opened, for ``line`` if one is given; NONE: nothing."""
+        """Return the last issue of a PE's CPU before ``row`` was opened, NONE without one.
+
+        ``line`` restricts the search to a line of the kernel.
+        """
         log = self.machine.log
         part = log.part(pe_part(*pe, "pe_cpu"))
         low, high = np.searchsorted(self._issuers, (part, part + 1))
-        given = self._issues[low:high]
-        at = int(np.searchsorted(given, row // WIDTH)) - 1
-        while line is not None and at >= 0 and log.rows[int(given[at]) * WIDTH + LINE] != line:
+        issues = self._issues[low:high]
+        at = int(np.searchsorted(issues, row // WIDTH)) - 1
+        while line is not None and at >= 0 and log.rows[int(issues[at]) * WIDTH + LINE] != line:
             at -= 1
-        return int(given[at]) * WIDTH if at >= 0 else NONE
+        return int(issues[at]) * WIDTH if at >= 0 else NONE
 
     def last_order(self, row: Row) -> Row:
-        """Find the order that the last PE of a SIP had, of those that ``row`` brought there; else itself."""
+        """Return the last order to a PE among those that the order ``row`` to a SIP caused, else ``row``."""
         return self._ordered.get(row, row)
 
     @property
@@ -149,32 +155,35 @@ class Seen:
 
     @cached_property
     def links_of_routes(self) -> tuple[Column, Column, NDArray[np.bool_]]:
-        """The links of all routes, one after another: number of the route, index of the link, is it last."""
+        """The links of all routes in sequence: number of the route, index of the link, and True if the link is last."""
         links = [[link.index for link in route.links] for route in self.routes]
-        numbers = np.repeat(np.arange(len(links)), [len(each) for each in links])
+        numbers = np.repeat(np.arange(len(links)), [len(on_route) for on_route in links])
         return numbers, np.array([*chain(*links)], np.int64), np.diff(numbers, append=-1) != 0
 
     @cached_property
     def limits_of_links(self) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.float64]]:
-        """Return the limits of links, by index: names of resources; of each link the places there, and the GB/s, of
-        itself and of the space behind it, -1 where there is no such limit."""
+        """The limits of links: the names of resources, and two arrays of shape (links, 2).
+
+        The first array has indices of resources, the second rates in GB/s. The columns are the limits by the link and
+        by the buffer space behind it. An index of -1 means no limit.
+        """
         names: dict[str, int] = {}
         resources = np.full((len(self.machine.graph.edges), 2), NONE)
         paces = np.ones(resources.shape)
         for index in dict.fromkeys(self.links_of_routes[1].tolist()):
             link = self.link(index)
-            own = PaceLimit(self.divider.resource_of(link), link.bw_gbs)
-            for at, limit in enumerate((own, self.divider.pace_of_space(link))):
+            link_limit = PaceLimit(self.divider.resource_of(link), link.bw_gbs)
+            for at, limit in enumerate((link_limit, self.divider.pace_of_space(link))):
                 if limit is not None:
                     resources[index, at] = names.setdefault(limit.resource, len(names))
                     paces[index, at] = limit.gbs
         return tuple(names), resources, paces
 
     def first_of_backlog(self, route: Route, hop: int, left_ps: int) -> int:
-        """Find the transfer with which packets began to wait for a link, of those that left it up to ``left_ps``.
+        """Return the transfer at which packets began to wait for a link, among those that left it by ``left_ps``.
 
-        The link is number ``hop`` of ``route``, and they waited behind the same link before it. Before that transfer
-        the last one had left without a wait. NONE where the last one has.
+        The link is number ``hop`` of ``route``; only transfers that arrived by the same previous link count. The
+        transfer before the result left without a wait. Return NONE if the last transfer did, too.
         """
         entered = NONE if hop == 0 else route.links[hop - 1].index
         key = route.links[hop].index, entered, route.links[hop].src if hop == 0 else ""
@@ -186,9 +195,9 @@ class Seen:
         return int(departures.numbers[free]) if free < last else NONE
 
     def busiest_links(self, route: Route, since_ps: int, until_ps: int) -> Route | tuple[Link, ...]:
-        """Return the links of a way that are its slowest, and of these those that carried most between two times.
+        """Return the slowest links of a route that carried most bytes between two times.
 
-        The way itself where it is no link that sets its pace.
+        Return the route if no link sets its rate.
         """
         links = self.divider.slowest_links(route)
         carried = [self._carried_by(link, since_ps, until_ps) for link in links]
@@ -197,22 +206,22 @@ class Seen:
         )
 
     def _carried_by(self, link: Link, since_ps: int, until_ps: int) -> int:
-        """Return the bytes that have left a link between two times: of transfers whose last byte did."""
+        """Return the bytes of the transfers whose last byte left a link between two times."""
         loads = self._loads.get(link.index)
         if loads is None:
             ways, transfers = self._ways_by(link), self.transfers
-            mine = np.flatnonzero((ways[transfers.route, 0] >= 0) & (transfers.end >= 0))
-            left_ps = transfers.end[mine] - ways[transfers.route[mine], 1]
+            numbers = np.flatnonzero((ways[transfers.route, 0] >= 0) & (transfers.end >= 0))
+            left_ps = transfers.end[numbers] - ways[transfers.route[numbers], 1]
             order = np.argsort(left_ps)
-            loads = left_ps[order], np.concatenate(([0], np.cumsum(transfers.nbytes[mine][order])))
+            loads = left_ps[order], np.concatenate(([0], np.cumsum(transfers.nbytes[numbers][order])))
             self._loads[link.index] = loads
         first, last = np.searchsorted(loads[0], (since_ps, until_ps), "right")
         return int(loads[1][last] - loads[1][first])
 
     def _ways_by(self, link: Link) -> Column:
-        """Return for each route by a link the ps that a head takes to it, and from there on, and the link before it.
+        """Return three columns per route for a link: ps from the source to it, ps from it to the end, previous link.
 
-        NONE: the route does not go by it; it is the first link.
+        A route that does not use the link has NONE; so has the previous link of a first link.
         """
         ways: Column = np.full((len(self.routes), 3), NONE)
         for number, route in enumerate(self.routes):
@@ -223,21 +232,25 @@ class Seen:
         return ways
 
     def _find_departures(self, link: Link, entered: int) -> _Departures:
-        """Return the transfers that have come to a link by the link ``entered``, or first of all, as they left it."""
+        """Return the transfers that reached a link by the link ``entered``, or started there, in order of departure."""
         ways, transfers = self._ways_by(link), self.transfers
         come_by_it = (ways[:, 0] >= 0) & (ways[:, 2] == entered)
-        mine = np.flatnonzero(come_by_it[transfers.route] & (transfers.end >= 0))
-        mine = mine[np.argsort(transfers.end[mine] - ways[transfers.route[mine], 1], kind="stable")]
-        left_ps = transfers.end[mine] - ways[transfers.route[mine], 1]
-        waited = transfers.end[mine] - self._find_earliest_ends(mine) >= link.serialise_ps(link.figures.packet_bytes)
-        waited &= transfers.held_by[mine] == held_by_link(link.index)
-        found_empty = transfers.start[mine] + ways[transfers.route[mine], 0] >= np.concatenate(([NONE], left_ps[:-1]))
-        places = np.arange(len(mine))
+        numbers = np.flatnonzero(come_by_it[transfers.route] & (transfers.end >= 0))
+        numbers = numbers[np.argsort(transfers.end[numbers] - ways[transfers.route[numbers], 1], kind="stable")]
+        left_ps = transfers.end[numbers] - ways[transfers.route[numbers], 1]
+        waited = transfers.end[numbers] - self._find_earliest_ends(numbers) >= link.serialise_ps(
+            link.figures.packet_bytes
+        )
+        waited &= transfers.held_by[numbers] == held_by_link(link.index)
+        found_empty = transfers.start[numbers] + ways[transfers.route[numbers], 0] >= np.concatenate(
+            ([NONE], left_ps[:-1])
+        )
+        places = np.arange(len(numbers))
         free = np.maximum.accumulate(np.where(waited, np.where(found_empty, places, 0), places + 1))
-        return _Departures(mine, left_ps, np.concatenate(([0], free)))
+        return _Departures(numbers, left_ps, np.concatenate(([0], free)))
 
     def _find_earliest_ends(self, numbers: Column) -> Column:
-        """Return when transfers would have ended if no link had held them: alone, or as memories supplied them."""
+        """Return the ends of transfers without delays by links: uncontended, or as memories supplied them."""
         transfers, turns = self.transfers, self.turns
         alone: Column = transfers.start[numbers] + transfers.zero_load[numbers]
         replies = np.flatnonzero((transfers.what[numbers] == Carries.REPLY) & (transfers.cause[numbers] >= 0))
@@ -249,13 +262,13 @@ class Seen:
         return alone
 
     def link(self, index: int) -> Link:
-        """Return the link of an index."""
+        """Return the link with an index."""
         edge = self.machine.graph.edges[index]
         return self.machine.network.links[edge.src, edge.dst]
 
     @cached_property
     def rows_of_launches(self) -> Mapping[int, int]:
-        """The number of rows of each launch; NONE: rows of no launch."""
+        """The number of rows of each launch; NONE is the key of rows outside launches."""
         launches, counts = np.unique(self.columns.launch, return_counts=True)
         return dict(zip(launches.tolist(), counts.tolist(), strict=True))
 
@@ -267,7 +280,10 @@ class Seen:
 
     @cached_property
     def handled_before(self) -> Mapping[Row, Row]:
-        """The message that a CPU of the control path was busy with, or had yet to take, when the next one came."""
+        """The message that delayed the next message at a CPU of the control path.
+
+        On arrival of the next message, it was in service or still in the queue.
+        """
         transfers = self.transfers
         sent = np.flatnonzero(transfers.what == Carries.CONTROL)
         rows, came, cpus = transfers.of[sent], transfers.end[sent], transfers.dst[sent]
@@ -277,25 +293,25 @@ class Seen:
         busy = (cpus[1:] == cpus[:-1]) & (ends[:-1] > came[1:]) & (ends[1:] >= 0)
         return dict(zip((rows[1:][busy] * WIDTH).tolist(), (rows[:-1][busy] * WIDTH).tolist(), strict=True))
 
-    def row_of(self, asked: int) -> Row:
-        """The record that a transfer is a part of; NONE: of none."""
-        of = int(self.transfers.of[asked])
+    def row_of(self, transfer: int) -> Row:
+        """Return the row that a transfer belongs to, NONE without one."""
+        of = int(self.transfers.of[transfer])
         if of >= 0 and self.columns.kind[of] == Kind.SEND:
             of = int(self.columns.parent[of])
         return of * WIDTH if of >= 0 else NONE
 
-    def answer(self, asked: int) -> TransferFields[int] | None:
-        """Find the answer to a transfer, by now."""
-        number = int(self.answers[asked])
+    def answer(self, transfer: int) -> TransferFields[int] | None:
+        """Return the answer to a transfer, None before it departs."""
+        number = int(self.answers[transfer])
         return None if number < 0 else self.tables.transfer(number)
 
     def each_work(self) -> Iterator[EngineWork]:
-        """Yield the works of engines, one after another."""
+        """Yield the works of engines."""
         return self.works.each(self.pes)
 
 
 def _last_of(whose: Column, count: int) -> Column:
-    """For each of ``count`` rows the last one of those that name it in ``whose``; NONE: there is none."""
-    found: Column = np.full(count + 1, NONE)
-    found[whose] = np.arange(len(whose))  # those that name nobody are the last place's
-    return found[:-1]
+    """Return, for each of ``count`` rows, the last index at which ``whose`` names it, else NONE."""
+    last: Column = np.full(count + 1, NONE)
+    last[whose] = np.arange(len(whose))  # the extra last entry collects NONE
+    return last[:-1]

@@ -1,4 +1,4 @@
-"""The parts of a timeline: places, tracks, spans, flows."""
+"""Model of a timeline: groups of tracks, tracks, spans, and arrows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 from kernbench.common.values import state, value
 
 Fact: TypeAlias = tuple[str, str | int]
-"""What a span says beside its name: a word and its value."""
+"""A property of a span beside its name: a word and its value"""
 
 
 @value(order=True)
@@ -22,17 +22,17 @@ class TrackGroup:
 
 @value
 class Track:
-    """A row of a place; ``order`` counts rows from the top, ``kept`` is False when a filter takes it out."""
+    """A track of a group; ``order`` counts tracks from the top, ``shown`` is False if a filter hides it."""
 
     place: TrackGroup
     row: str
     order: int
-    kept: bool
+    shown: bool
 
 
 @state(eq=False)
 class TrackSpan:
-    """Something that lasts, on ``track``. ``lane`` counts the lanes of a track where several spans overlap."""
+    """An interval on ``track``; ``lane`` is its lane on a track with overlapping spans."""
 
     name: str
     start_ps: int
@@ -44,7 +44,7 @@ class TrackSpan:
 
 @value
 class MessageArrow:
-    """A message: it leaves within the span ``src`` at ``leaves_ps`` and arrives in ``dst`` at ``arrives_ps``."""
+    """A message that leaves within the span ``src`` at ``leaves_ps`` and arrives in ``dst`` at ``arrives_ps``."""
 
     name: str
     src: TrackSpan
@@ -55,23 +55,23 @@ class MessageArrow:
 
 @state
 class Trace:
-    """A timeline."""
+    """A timeline: spans on tracks, and arrows between them."""
 
     spans: list[TrackSpan] = field(default_factory=list)
     flows: list[MessageArrow] = field(default_factory=list)
 
     def tracks(self) -> list[tuple[Track, list[TrackSpan]]]:
-        """Every track with its spans in the order of their starts; tracks by place, then from top to bottom."""
-        found: dict[Track, list[TrackSpan]] = {}
+        """Return each track with its spans in the order of their starts; tracks by group, then from top to bottom."""
+        by_track: dict[Track, list[TrackSpan]] = {}
         for span in self.spans:
             if span.track is not None:
-                found.setdefault(span.track, []).append(span)
-        for spans in found.values():
+                by_track.setdefault(span.track, []).append(span)
+        for spans in by_track.values():
             spans.sort(key=lambda span: (span.start_ps, span.end_ps))
-        return sorted(found.items(), key=lambda item: _order(item[0]))
+        return sorted(by_track.items(), key=lambda item: _order(item[0]))
 
     def assign_lanes(self) -> None:
-        """Give spans of one track that overlap different lanes, as few as it takes."""
+        """Assign overlapping spans of a track to different lanes, to the fewest possible."""
         for _, spans in self.tracks():
             ends: list[int] = []
             for span in spans:

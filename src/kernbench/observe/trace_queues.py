@@ -1,4 +1,4 @@
-"""Observe queues in a run, as far as hooks tell: messages, waits of kernels, and the credits that end them."""
+"""Record of the queues in a run, from hooks: messages, waits of kernels, and the credits that end waits."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ from kernbench.engine.machine import Machine
 from kernbench.messages.requests import PeCoord
 
 MessageKey = tuple[PeCoord, str, int]
-"""The PE that receives it, its queue there, the number in that queue"""
+"""The PE that receives a message, its queue there, and the number in that queue"""
 QueueKey = tuple[PeCoord, str]
 
 
 @state(eq=False)
 class QueueMessage:
-    """A message, with its ``row`` in the log: number ``sequence`` of queue ``direction`` of ``pe``.
+    """A message with its ``row`` in the log: number ``sequence`` of queue ``direction`` of ``pe``.
 
-    It goes to the slot at ``pa``. ``queue``: the queue of ``peer`` that it arrives in, at ``arrived_ps``;
-    ``taken_ps``: its kernel has it; ``released_ps``: its slot is free; NEVER: not by now. ``posted``: when it came, a
-    receive ended that had been posted. ``epoch`` counts how often the queue has begun anew.
+    - ``pa``: the address of its slot
+    - ``queue``: the queue of ``peer`` that it arrives in, at ``arrived_ps``
+    - ``taken_ps``: the time when its kernel receives it
+    - ``released_ps``: the time when its slot is free
+    - ``posted``: its arrival ended a receive that had been posted
+    - ``epoch``: the number of times that the queue has restarted
+
+    Times are NEVER until the event occurs.
     """
 
     row: Row
@@ -46,9 +51,9 @@ class QueueMessage:
 
 @state
 class QueueLog:
-    """Once it shall ``watch``, it subscribes to the hooks of queues.
+    """A log of queue events: ``watch`` subscribes to the hooks of queues.
 
-    ``messages`` go by row, ``arrivals`` by receiving PE and time, ``credits`` by the queue end that sends,
+    ``messages`` are stored by row, ``arrivals`` by receiving PE and time, ``credits`` by the sending end of the queue,
     ``released`` by queue end and time.
     """
 
@@ -64,7 +69,7 @@ class QueueLog:
     _here: dict[MessageKey, QueueMessage] = field(default_factory=dict)
 
     def watch(self) -> None:
-        """Subscribe."""
+        """Subscribe to the hooks of queues."""
         self.machine.hooks.queue.subscribe(self._event)
         self.machine.hooks.queue_waited.subscribe(self.waits.append)
         self.machine.hooks.slot_released.subscribe(self._note_release)
@@ -72,7 +77,7 @@ class QueueLog:
     def _note_sent(self, event: QueueEvent) -> None:
         log, end = self.machine.log, (event.pe, event.direction)
         epoch, sent = self._epochs.get(end, (0, set()))
-        if event.sequence in sent:  # it was installed again, or emptied
+        if event.sequence in sent:  # the queue was installed again, or emptied
             epoch, sent = epoch + 1, set()
         sent.add(event.sequence)
         self._epochs[end] = epoch, sent
@@ -91,12 +96,12 @@ class QueueLog:
         )
 
     def credit_before(self, end: QueueKey, since_ps: int, until_ps: int) -> SlotReleased | None:
-        """The release whose credit ended a wait: the first to be there after ``since_ps``, by ``until_ps``."""
-        given = self.credits.get(end, [])
-        at = bisect_right(given, since_ps, key=_credit_ps)
-        if at == len(given) or _credit_ps(given[at]) > until_ps:
-            at = bisect_left(given, since_ps, key=_credit_ps)
-        return given[at] if at < len(given) and _credit_ps(given[at]) <= until_ps else None
+        """Return the release whose credit ended a wait: the first credit after ``since_ps`` and by ``until_ps``."""
+        releases = self.credits.get(end, [])
+        at = bisect_right(releases, since_ps, key=_credit_ps)
+        if at == len(releases) or _credit_ps(releases[at]) > until_ps:
+            at = bisect_left(releases, since_ps, key=_credit_ps)
+        return releases[at] if at < len(releases) and _credit_ps(releases[at]) <= until_ps else None
 
     def _event(self, event: QueueEvent) -> None:
         key = (event.pe, event.direction, event.sequence)
@@ -118,14 +123,17 @@ class QueueLog:
         self._move_head(message, now)
 
     def _move_head(self, message: QueueMessage, now: int) -> None:
-        """Messages are there in order: one that comes early waits for those before it, and with it its receive."""
+        """Advance the head of a queue over messages that are available in order, and end their posted receives.
+
+        A message that arrives early waits for the messages before it, and so does its receive.
+        """
         end = (message.peer, message.queue)
         epoch, head = self._heads.get(end, (0, 0))
         head = head if epoch == message.epoch else 0
-        while (found := self._here.get((*end, head))) is not None and found.epoch == message.epoch:
+        while (arrived := self._here.get((*end, head))) is not None and arrived.epoch == message.epoch:
             if (*end, head) in self._posted:
                 self._posted.remove((*end, head))
-                found.taken_ps, message.posted = now, True
+                arrived.taken_ps, message.posted = now, True
             head += 1
         self._heads[end] = message.epoch, head
 

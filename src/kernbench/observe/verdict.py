@@ -1,10 +1,11 @@
-"""Say what binds a launch or a run, in one sentence: a resource, latency, or resources that tie.
+"""Name the bottleneck of a launch or a run in one sentence: a resource, latency, or resources that tie.
 
-A resource binds if the work given to it takes at least half of the time at its rate. Else the time is latency: that of
-the resource, or of the cause, which has most of the critical path, if making it faster gains much; else of no single
-kind. Where stages of a pipeline take as long as each
-other, neither gains alone. Of a whole run it says where the time went: kernels, by what binds them, copies, waits for
-other ranks.
+A resource is the bottleneck if its work takes at least half of the time at its rate. Otherwise the time is latency. The
+verdict then names the resource or cause with the largest share of the critical path, if making it faster gains much. If
+not, it names no single kind.
+
+Pipeline stages that take equally long tie: neither gains alone. The verdict on a run divides its time: kernels by their
+bottleneck, copies, waits for other ranks.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from kernbench.observe.path_resources import PathDivider, PathShare, join_words,
 from kernbench.observe.roofline import Bound, Roofline
 
 BINDS = 0.5
-"""The share of the time from which a bound is what binds"""
+"""The share of the time from which a bound is the bottleneck"""
 BOUND_BY = "bound by "
 NO_SINGLE_KIND = "no single kind"
 NAMED = 0.5
-"""The share of the largest gain from which a resource is named as what the latency is"""
+"""The share of the largest gain from which a resource is named as the latency"""
 ON_PATH = 0.5
-"""The share of a bound that the path has to have of its resource"""
+"""The share of a bound that the critical path must spend on its resource"""
 MENTIONED = 0.25
-"""The share of a launch's time from which its waits for others are told of"""
+"""The share of a launch's time from which its waits for others are reported"""
 KERNELS, COPIES, SETUP, HOST = "kernels", "copies", "maps and queues", "host program"
 
 
@@ -57,10 +58,12 @@ class Busy:
 class Verdict:
     """The verdict on a time of ``time_ps``.
 
-    ``resources``: the one that is bound by, those that tie, or the one with most of the critical path; ``share``: its
-    share of the time, of its work or of the path; ``where``: its busiest instance. ``next``: the resource that is
-    busiest beside those; ``tile_ns``: what each of a tie takes a tile, 0 where there are none; ``waits``: what the path
-    waited for, in words, if that is much of it.
+    - ``resources``: the bottleneck, the resources that tie, or the resource with most of the critical path
+    - ``share``: its share of the time, by its work or by the path
+    - ``where``: its busiest instance
+    - ``next``: the busiest of the other resources
+    - ``tile_ns``: the time per tile of each resource of a tie, 0 without tiles
+    - ``waits``: the longer waits of the path, in words
     """
 
     kind: VerdictKind
@@ -105,9 +108,9 @@ class Verdict:
                 return f"bound by {self.resources[0]} at {self.where}: {busy}{following}"
             case VerdictKind.TIE:
                 on_path = f"on {self.share:.0%} of the critical path"
-                each = f"each {f'{self.tile_ns:g} ns a tile' if self.tile_ns else busy}" if self.where else on_path
+                detail = f"each {f'{self.tile_ns:g} ns a tile' if self.tile_ns else busy}" if self.where else on_path
                 alone = "neither gains" if len(self.resources) == 2 else "none gains"
-                return f"bound by a tie: {join_words(self.resources)}, {each}; alone {alone}{following}"
+                return f"bound by a tie: {join_words(self.resources)}, {detail}; alone {alone}{following}"
             case VerdictKind.LATENCY:
                 share = 0.0 if self.next is None else max(self.next.share, 0.01)
                 most = f"no resource is busy more than {share:.0%}" if share else "no resource is busy"
@@ -120,36 +123,38 @@ class Verdict:
 
 
 def judge(
-    found: Roofline,
+    roofline: Roofline,
     shares: Sequence[PathShare],
     gains_ps: Callable[[], Mapping[str, int]],
     waits: Iterable[str] = (),
 ) -> Verdict:
-    """Return the verdict on a launch, or on anything that has a path, from its bounds and the shares of its path.
+    """Return the verdict on a launch, or on any path, from its roofline and the shares of its path.
 
-    A bound binds if its resource, with those that tie with it, also has much of the path: else its work was done while
-    others held the launch up. A resource is the latency only if it gains at least half of what the best one does,
-    as ``gains_ps`` estimates.
+    A bound is the bottleneck only if the critical path spends at least half of it on its resource, or on those that
+    tie. Otherwise its work was done while other resources were on the critical path. A resource is named as the latency
+    only if its gain, estimated by ``gains_ps``, is at least half of the largest gain.
     """
-    time_ps, said = found.measured_ps, tuple(waits)
+    time_ps, wait_texts = roofline.measured_ps, tuple(waits)
     if not time_ps:
         return Verdict(kind=VerdictKind.NOTHING, time_ps=0)
     spent = sum_resources(shares)
-    for bound in found.bounds:
-        group = found.tied_with(bound.resource)
-        on_path = sum(each.ps for each in spent if not set(group).isdisjoint(each.resources))
+    for bound in roofline.bounds:
+        group = roofline.tied_with(bound.resource)
+        on_path = sum(share.ps for share in spent if not set(group).isdisjoint(share.resources))
         if bound.ps >= BINDS * time_ps and on_path >= ON_PATH * bound.ps:
-            return _bind(found, bound, said)
+            return _bind(roofline, bound, wait_texts)
     longest = next(iter(sum_causes(shares)), None)
     if longest is None:
-        return Verdict(kind=VerdictKind.NOTHING, time_ps=time_ps, waits=said)
-    if len(found.tied_with(longest.resource)) > 1:
-        return _bind(found, next(each for each in found.bounds if each.resource == longest.resource), said)
-    busiest = found.bounds[0] if found.bounds else None
+        return Verdict(kind=VerdictKind.NOTHING, time_ps=time_ps, waits=wait_texts)
+    if len(roofline.tied_with(longest.resource)) > 1:
+        return _bind(
+            roofline, next(bound for bound in roofline.bounds if bound.resource == longest.resource), wait_texts
+        )
+    busiest = roofline.bounds[0] if roofline.bounds else None
     kind = VerdictKind.LATENCY if len(longest.resources) == 1 else VerdictKind.TIE
     if kind is VerdictKind.LATENCY:
         gained = gains_ps()
-        own_ps = gained.get(longest.resource)  # None: a cause that no resource has
+        own_ps = gained.get(longest.resource)  # None: a cause without a resource
         if own_ps is not None and own_ps < NAMED * max(gained.values()):
             kind = VerdictKind.SPREAD
     return Verdict(
@@ -158,27 +163,27 @@ def judge(
         resources=longest.resources,
         share=longest.ps / time_ps,
         next=None if busiest is None else Busy(busiest.resource, busiest.ps / time_ps),
-        waits=said,
+        waits=wait_texts,
     )
 
 
-def _bind(found: Roofline, bound: Bound, waits: tuple[str, ...]) -> Verdict:
-    group = found.tied_with(bound.resource)
-    other = next((each for each in found.bounds if each.resource not in group), None)
+def _bind(roofline: Roofline, bound: Bound, waits: tuple[str, ...]) -> Verdict:
+    group = roofline.tied_with(bound.resource)
+    other = next((candidate for candidate in roofline.bounds if candidate.resource not in group), None)
     return Verdict(
         kind=VerdictKind.TIE if len(group) > 1 else VerdictKind.BOUND,
-        time_ps=found.measured_ps,
+        time_ps=roofline.measured_ps,
         resources=group,
-        share=bound.ps / found.measured_ps,
+        share=bound.ps / roofline.measured_ps,
         where=bound.where,
-        next=None if other is None else Busy(other.resource, other.ps / found.measured_ps),
+        next=None if other is None else Busy(other.resource, other.ps / roofline.measured_ps),
         tile_ns=ps_to_ns(bound.tile_ps),
         waits=waits,
     )
 
 
 def time_text(ps: int) -> str:
-    """Return a time as a reader says it: ``107.1 µs``."""
+    """Return a time in words: ``107.1 µs``."""
     for unit, size in (("s", 10**12), ("ms", 10**9), ("µs", 10**6)):
         if ps >= size:
             return f"{ps / size:.4g} {unit}"
@@ -187,14 +192,14 @@ def time_text(ps: int) -> str:
 
 @value
 class Spending:
-    """A share of a run's critical path, and ``why``: its verdicts, or the resource that has most of it."""
+    """A share of a run's critical path, with its reasons ``why``: verdicts on its kernels, or its main resource."""
 
     what: str
     share: float
     why: tuple[Busy, ...] = ()
 
     def __str__(self) -> str:
-        """Say it; a verdict that all of it has needs no share of its own."""
+        """Return the share in words; one verdict on all kernels needs no share of its own."""
         alone = self.what == KERNELS and len(self.why) == 1
         shown = self.why[0].resource if alone else ", ".join(map(str, self.why))
         return f"{self.what} {self.share:.0%}" + (f" ({shown})" if shown else "")
@@ -209,19 +214,19 @@ class RunVerdict:
 
     @property
     def label(self) -> str:
-        """The largest share in a few words, for a table: the verdict on kernels, or the resource of anything else."""
+        """The largest share in a few words, for a table: the verdict on kernels, or the main resource of other time."""
         if not self.spent:
             return "nothing"
         most = self.spent[0]
-        why = [each.resource.removeprefix(BOUND_BY) for each in most.why[:1]]
+        why = [reason.resource.removeprefix(BOUND_BY) for reason in most.why[:1]]
         return ": ".join(why if why and most.what == KERNELS else (most.what, *why))
 
     @property
     def sentence(self) -> str:
         """The verdict in words."""
-        first, *rest = (str(each) for each in self.spent) if self.spent else ("",)
-        whole = first.replace("%", f"% of {time_text(self.time_ps)}", 1)
-        return ", ".join((whole, *rest)) or "nothing was computed or moved"
+        first, *further = (str(spending) for spending in self.spent) if self.spent else ("",)
+        opening = first.replace("%", f"% of {time_text(self.time_ps)}", 1)
+        return ", ".join((opening, *further)) or "nothing was computed or moved"
 
 
 def judge_run(
@@ -233,43 +238,45 @@ def judge_run(
 ) -> RunVerdict:
     """Return the verdict on a run.
 
-    ``names``: those of launches, by request; ``verdicts``: that on the launches of each name; ``copies``: the requests
-    that copy or fill memory.
+    ``names`` are the names of launches by request, ``verdicts`` the verdicts by name. ``copies`` are the requests that
+    copy or fill memory.
     """
     spent: dict[str, list[PathStep]] = {}
     for step, rank in _divide_steps(path, names):
-        what = _purpose(step, names, copies) if rank is None else f"waits for rank {rank}"
-        spent.setdefault(what, []).append(step)
-    found = []
-    for what, steps in spent.items():
-        why = _by_verdict(steps, names, verdicts) if what == KERNELS else _by_resource(steps, divider)
+        purpose = _purpose(step, names, copies) if rank is None else f"waits for rank {rank}"
+        spent.setdefault(purpose, []).append(step)
+    spendings = []
+    for purpose, steps in spent.items():
+        why = _by_verdict(steps, names, verdicts) if purpose == KERNELS else _by_resource(steps, divider)
         shares = tuple(Busy(name, ps / path.ps) for name, ps in why if is_reported(ps / path.ps))
-        found.append(Spending(what, sum(step.ps for step in steps) / path.ps, shares))
-    ordered = sorted((each for each in found if is_reported(each.share)), key=lambda each: -each.share)
+        spendings.append(Spending(purpose, sum(step.ps for step in steps) / path.ps, shares))
+    ordered = sorted(
+        (spending for spending in spendings if is_reported(spending.share)), key=lambda spending: -spending.share
+    )
     return RunVerdict(time_ps=path.ps, spent=tuple(ordered))
 
 
 def _by_verdict(
     steps: Iterable[PathStep], names: Mapping[int, str], verdicts: Mapping[str, Verdict]
 ) -> list[tuple[str, int]]:
-    """Return the time of kernels by what binds them, the longest first."""
-    found: dict[str, int] = {}
+    """Return the time of kernels by verdict, the longest first."""
+    ps_by_phrase: dict[str, int] = {}
     for step in steps:
         verdict = verdicts.get(names[step.request_id])
         if verdict is not None:
-            found[verdict.phrase] = found.get(verdict.phrase, 0) + step.ps
-    return sorted(found.items(), key=lambda each: -each[1])
+            ps_by_phrase[verdict.phrase] = ps_by_phrase.get(verdict.phrase, 0) + step.ps
+    return sorted(ps_by_phrase.items(), key=lambda item: -item[1])
 
 
 def _by_resource(steps: Sequence[PathStep], divider: PathDivider) -> list[tuple[str, int]]:
-    """Return the resource that has at least half of the time of some steps, with that time."""
+    """Return the resource with at least half of the time of ``steps``, and that time; else nothing."""
     most = sum_resources(divider.share(steps))[:1]
-    whole = sum(step.ps for step in steps)
-    return [(each.resource, each.ps) for each in most if 2 * each.ps >= whole]
+    total_ps = sum(step.ps for step in steps)
+    return [(share.resource, share.ps) for share in most if 2 * share.ps >= total_ps]
 
 
 def say_waits(path: CriticalPath, names: Mapping[int, str]) -> Iterator[str]:
-    """Yield what a launch's path waited for, in words, where that is much of it: other ranks, slots of queues."""
+    """Yield in words the longer waits of a launch's path: for other ranks, for slots of queues."""
     waited: dict[str, int] = {}
     for step, rank in _divide_steps(path, names):
         if rank is not None:
@@ -277,9 +284,9 @@ def say_waits(path: CriticalPath, names: Mapping[int, str]) -> Iterator[str]:
     for hop in path.hops:
         if hop.waited_for == "slot":
             waited["slots of queues"] = waited.get("slots of queues", 0) + hop.ps
-    for what, ps in waited.items():
+    for subject, ps in waited.items():
         if ps >= MENTIONED * path.ps:
-            yield f"{min(1.0, ps / path.ps):.0%} of the time waits for {what}"
+            yield f"{min(1.0, ps / path.ps):.0%} of the time waits for {subject}"
 
 
 def _purpose(step: PathStep, names: Mapping[int, str], copies: Collection[int]) -> str:
@@ -291,10 +298,10 @@ def _purpose(step: PathStep, names: Mapping[int, str], copies: Collection[int]) 
 
 
 def _divide_steps(path: CriticalPath, names: Mapping[int, str]) -> Iterator[tuple[PathStep, int | None]]:
-    """Yield the steps of a path in order, and the rank that a kernel of another rank waited for meanwhile.
+    """Yield the steps of a path in order, each with the rank that a kernel of another rank waited for meanwhile.
 
-    It waits for that rank as long as the rank does something else than its own kernel of that name. Steps in which such
-    a wait begins or ends are cut there.
+    The wait lasts while that rank does something other than its own kernel of the same name. Steps are cut where a wait
+    begins or ends.
     """
     hops = sorted((hop for hop in path.hops if _between_ranks(hop)), key=lambda hop: hop.start_ps)
     at = 0
@@ -318,5 +325,5 @@ def _between_ranks(hop: PathHop) -> bool:
 
 
 def _is_other(step: PathStep, hop: PathHop, names: Mapping[int, str]) -> bool:
-    """Tell whether a step is no part of the kernel that the waiting one exchanges messages with."""
+    """Return True unless a step belongs to the kernel that the waiting kernel exchanges messages with."""
     return step.part is PathPart.EARLIER_KERNEL or names.get(step.request_id) != names.get(hop.waiting.launch_id)

@@ -1,4 +1,4 @@
-"""Read the works of the engines of PEs from the rows of the log, many at a time."""
+"""Works of the engines of PEs, read from the rows of the log in bulk."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ENGINE_OF: dict[op_log.Kind, str] = {
     "ipcq_copy": "ipcq",
     "atomic": "DMA out",
 }
-"""Which engine of a PE a record occupies, in the order of the pipeline."""
+"""The engine of a PE that a record occupies, in the order of the pipeline"""
 Times: TypeAlias = NDArray[np.int64]
 PLAN = "scheduler"
-"""The engine of a dot or a composite as a whole: its tiles are works of their own."""
+"""The engine of a complete dot or composite; its tiles are separate works"""
 PE_ENGINES = tuple(dict.fromkeys(ENGINE_OF.values()))
-"""Each once, in the order of the pipeline."""
+"""Each engine, in the order of the pipeline"""
 ENGINES = (*PE_ENGINES, PLAN)
 _STAGES = (Kind.FETCH, Kind.GEMM, Kind.MATH, Kind.STORE)
 _ENGINE_OF_KIND = np.array([ENGINES.index(ENGINE_OF[kind.label]) for kind in Kind if kind.label in ENGINE_OF])
@@ -39,9 +39,9 @@ _ENGINE_OF_KIND = np.array([ENGINES.index(ENGINE_OF[kind.label]) for kind in Kin
 
 @value
 class EngineWork:
-    """A work of an engine of a PE from ``start_ps`` to ``end_ps`` (NEVER while it is under way): a row of the log.
+    """A work of an engine of a PE from ``start_ps`` to ``end_ps`` (NEVER while in flight): a row of the log.
 
-    A stage or a transfer of a ``tile`` is a part of a whole, which has the engine ``PLAN``.
+    A stage or a transfer of a ``tile`` is a part of a work on the engine ``PLAN``.
     """
 
     row: Row
@@ -58,8 +58,10 @@ class EngineWork:
 
 
 class Works:
-    """All works of a log by now, a column each: numbers of their ``rows``, their ``engine`` as a place in ``ENGINES``,
-    and the number of what says how much work it is (``about``).
+    """The works of a log as columns.
+
+    ``rows`` are numbers of rows, ``engine`` indices into ``ENGINES``. ``about`` are the numbers of the objects that
+    describe the amount of work.
     """
 
     def __init__(self, log: Log, columns: Columns) -> None:
@@ -76,7 +78,7 @@ class Works:
         self._by_launch = np.argsort(self.launch, kind="stable")
 
     def _find_tiles(self) -> None:
-        """Look up the amounts of work of stages on tiles, in the rows of the tiles' issues."""
+        """Look up the amounts of work of tile stages in the rows of the tiles' issues."""
         columns = self.columns
         issued = np.flatnonzero(columns.kind == Kind.TILE_ISSUE)
         stages = np.isin(columns.kind[self.rows], _STAGES) & (columns.tile[self.rows] >= 0)
@@ -86,36 +88,36 @@ class Works:
         self.about[staged] = columns.what[issued[order[np.searchsorted(keys, wanted, sorter=order)]]]
 
     def _tile_keys(self, rows: Times) -> Times:
-        """Return numbers that tell tiles apart, whose composites have the same indices."""
+        """Return a key per tile that differs between composites with equal tile indices."""
         keys: Times = self.columns.parent[rows] * (len(self.log.tiles) + 1) + self.columns.tile[rows]
         return keys
 
     def done_by(self, engine: str) -> NDArray[np.bool_]:
-        """Of each work, whether it was an engine of this name that did it."""
-        found: NDArray[np.bool_] = self.engine == ENGINES.index(engine)
-        return found
+        """Return a mask of the works of an engine."""
+        done: NDArray[np.bool_] = self.engine == ENGINES.index(engine)
+        return done
 
     def of_launch(self, launch_id: int) -> Times:
-        """Find the works of a launch, by their places here, in order."""
+        """Return the indices of a launch's works, in order."""
         low, high = np.searchsorted(self.launch, (launch_id, launch_id + 1), sorter=self._by_launch)
         return self._by_launch[low:high]
 
     def blocks_of(self, launch_id: int) -> dict[int, tuple[str, ...]]:
-        """Find the blocks, as m×k×n, by which the products of a launch went, by the lines of its kernel."""
-        found: dict[int, dict[str, None]] = {}
-        mine = self.of_launch(launch_id)
-        for at in mine[self.done_by(PLAN)[mine]].tolist():
+        """Return the blocks of a launch's products, as m×k×n, by line of its kernel."""
+        sizes_by_line: dict[int, dict[str, None]] = {}
+        numbers = self.of_launch(launch_id)
+        for at in numbers[self.done_by(PLAN)[numbers]].tolist():
             _, by_blocks, sizes = name_of(self.log.whats[self.about[at]]).partition(BY_BLOCKS)
             if by_blocks:
-                found.setdefault(int(self.columns.line[self.rows[at]]), {})[sizes] = None
-        return {line: tuple(each) for line, each in found.items()}
+                sizes_by_line.setdefault(int(self.columns.line[self.rows[at]]), {})[sizes] = None
+        return {line: tuple(blocks) for line, blocks in sizes_by_line.items()}
 
     def each(self, pes: list[PeCoord | None]) -> Iterator[EngineWork]:
-        """One after another; ``pes``: whose each part of the log is."""
+        """Yield the works; ``pes`` has the PE of each component of the log."""
         log, rows = self.log, self.log.rows
         for number, engine in zip(self.rows.tolist(), self.engine.tolist(), strict=True):
-            part, kind, what, launch, line, tile, _, start, _, _, end = rows[number * WIDTH : number * WIDTH + 11]
-            pe, name = pes[part], name_of(log.whats[what])
+            part, kind, work, launch, line, tile, _, start, _, _, end = rows[number * WIDTH : number * WIDTH + 11]
+            pe, name = pes[part], name_of(log.whats[work])
             assert pe is not None
             if ENGINES[engine] == PLAN:
                 name = "dot" if name == "dot" else f"gemm {name}" if kind == Kind.GEMM else f"{name} composite"
@@ -137,8 +139,8 @@ class Works:
 
 
 def distinct(numbers: Times, count: int) -> list[int]:
-    """Return which of the numbers below ``count`` are there, in order."""
-    there = np.zeros(count, np.bool_)
-    there[numbers] = True
-    found: list[int] = np.flatnonzero(there).tolist()
-    return found
+    """Return the numbers that occur, in order; all are below ``count``."""
+    present = np.zeros(count, np.bool_)
+    present[numbers] = True
+    in_order: list[int] = np.flatnonzero(present).tolist()
+    return in_order

@@ -1,6 +1,6 @@
-"""The probe cases: the traffic of each one, on any machine that can have it.
+"""Probe cases: the traffic of each case, on any machine that has its components.
 
-A site is the machine as the cases see it: flows between its parts, and which memory is near and which is far.
+A site is a machine as the cases see it: it makes flows between components, and finds near and far memories.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from kernbench.topology.graph import Graph
 
 @value(kw_only=True)
 class ProbeFlow:
-    """Traffic between ``initiator`` and ``memory`` (node ids), at physical address ``pa`` (encoded).
+    """Traffic between ``initiator`` and ``memory`` (node ids), at the encoded physical address ``pa``.
 
-    ``pe`` is the PE whose DMA it is, None when it is the host; ``room_bytes`` is what the flow has of the memory.
+    ``pe`` is the PE of the DMA, None for the host. ``room_bytes`` is the size of the memory that the flow may use.
     """
 
     initiator: str
@@ -43,7 +43,7 @@ class ProbeFlow:
 
 @value(kw_only=True)
 class StreamPlan:
-    """``transactions`` of ``nbytes`` for every flow, at most ``outstanding`` of them under way at once."""
+    """A stream per flow: ``transactions`` of ``nbytes``, at most ``outstanding`` of them in flight."""
 
     nbytes: int
     transactions: int
@@ -51,7 +51,7 @@ class StreamPlan:
 
 
 def transaction(flow: ProbeFlow, nbytes: int, number: int = 0) -> HostMsg:
-    """Make transaction ``number`` of a flow: successive ones lie side by side as far as the flow has room."""
+    """Return transaction ``number`` of a flow; successive transactions are adjacent until the flow's memory ends."""
     pa = flow.pa + number % (flow.room_bytes // nbytes) * nbytes
     if flow.pe is not None:
         return PeDmaMsg(pe=flow.pe, pa=pa, nbytes=nbytes, op="read" if flow.reading else "write")
@@ -59,7 +59,7 @@ def transaction(flow: ProbeFlow, nbytes: int, number: int = 0) -> HostMsg:
 
 
 def dma_stream(flow: ProbeFlow, pe: PeCoord, plan: StreamPlan) -> PeDmaMsg:
-    """Make a whole stream of a PE's DMA as one request."""
+    """Return the complete stream of a PE's DMA as one request."""
     fits = plan.transactions * plan.nbytes <= flow.room_bytes
     return PeDmaMsg(
         pe=pe,
@@ -82,13 +82,13 @@ class HbmSlice:
 
     @property
     def node(self) -> str:
-        """Its node id."""
+        """The node id of the slice."""
         return hbm_id(self.sip, self.cube, self.index)
 
 
 @value
 class MemoryShare:
-    """One of ``count`` equal parts of a memory, so that flows on it have addresses of their own."""
+    """One of ``count`` equal shares of a memory, so that flows use separate addresses."""
 
     number: int = 0
     count: int = 1
@@ -98,7 +98,7 @@ WHOLE = MemoryShare()
 
 
 class Site:
-    """Makes the flows of one machine."""
+    """A machine as the probe cases see it: makes flows, and finds near and far slices."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -107,22 +107,22 @@ class Site:
         self._format = AddressFormat(graph.spec.address.format)
 
     def host_flow(self, at: HbmSlice, *, reading: bool) -> ProbeFlow:
-        """Make the flow of the host, which reads or writes a slice."""
+        """Return the flow of the host, which reads or writes a slice."""
         return self._hbm_flow(None, at, reading, WHOLE)
 
     def pe_read(self, pe: PeCoord, at: HbmSlice, share: MemoryShare = WHOLE) -> ProbeFlow:
-        """Make the flow of a PE that reads a slice."""
+        """Return the flow of a PE that reads a slice."""
         return self._hbm_flow(pe, at, True, share)
 
     def pe_read_sram(self, pe: PeCoord) -> ProbeFlow:
-        """Make the flow of a PE that reads the SRAM of its cube."""
+        """Return the flow of a PE that reads the SRAM of its cube."""
         sip, cube, _ = pe
         pa = PhysAddr.cube_sram_addr(0, sip, cube, 0, self._format)
         room = self.spec.cube.sram.bytes
         return self._flow(pe, cube_part(sip, cube, "sram"), pa, room, True)
 
     def pe_read_extra(self, pe: PeCoord, memory: str) -> ProbeFlow:
-        """Make the flow of a PE that reads an extra memory, by its node id."""
+        """Return the flow of a PE that reads an extra memory, given by its node id."""
         pa, room = AddressMap(self.spec).range_of(self.graph.node(memory))
         return ProbeFlow(initiator=_initiator(pe), memory=memory, pa=pa, room_bytes=room, reading=True, pe=pe)
 
@@ -135,20 +135,20 @@ class Site:
         return [HbmSlice(sip, cube, index) for cube in cubes for index in range(self.spec.cube.hbm.slices)]
 
     def nearest(self, pe: PeCoord | None, among: Iterable[HbmSlice]) -> HbmSlice:
-        """Return the slice with the shortest way there and back on an empty machine; of equals, the first."""
+        """Return the slice with the shortest round trip on an empty machine, the first of equals."""
         return min(among, key=lambda at: (self._round_trip_ns(pe, at), at))
 
     def farthest(self, pe: PeCoord | None, among: Iterable[HbmSlice]) -> HbmSlice:
-        """Return the slice with the longest way there and back on an empty machine; of equals, the first."""
+        """Return the slice with the longest round trip on an empty machine, the first of equals."""
         return min(among, key=lambda at: (-self._round_trip_ns(pe, at), at))
 
     def _round_trip_ns(self, pe: PeCoord | None, at: HbmSlice) -> float:
-        graph, there, back = self.graph, (_initiator(pe), at.node), (at.node, _initiator(pe))
-        return round(sum(graph.head_ns(self._planner.route(*ends)) for ends in (there, back)), 6)
+        graph, forth, back = self.graph, (_initiator(pe), at.node), (at.node, _initiator(pe))
+        return round(sum(graph.head_ns(self._planner.route(*ends)) for ends in (forth, back)), 6)
 
     def _hbm_flow(self, pe: PeCoord | None, at: HbmSlice, reading: bool, share: MemoryShare) -> ProbeFlow:
         hbm = self.spec.cube.hbm
-        # Whole bursts on all channels, so that no share begins in the middle of one.
+        # Round to complete bursts on all channels, so that no share begins inside a burst.
         group = hbm.round_bytes
         room = hbm.bytes_per_slice // share.count
         room -= room % group if room > group else 0
@@ -171,7 +171,7 @@ FIRST_PE = (0, 0, 0)
 
 @value
 class Absent:
-    """The reason why a machine cannot have a case."""
+    """The reason why a machine lacks a case."""
 
     why: str
 
@@ -181,7 +181,7 @@ PlacedFlows: TypeAlias = tuple[ProbeFlow, ...] | Absent
 
 @value
 class ProbeCase:
-    """Traffic with a name. ``place`` gives its flows, one for each initiator, on a machine that can have them."""
+    """A named case. ``place`` returns its flows on a machine, one per initiator, or the reason for its absence."""
 
     name: str
     description: str
@@ -199,10 +199,10 @@ def _host_local(reading: bool) -> Callable[[Site], PlacedFlows]:
 def _host_far(reading: bool) -> Callable[[Site], PlacedFlows]:
     def place(site: Site) -> PlacedFlows:
         near = _host_near(site).cube
-        others = [cube for cube in range(site.spec.cubes_per_sip) if cube != near]
-        if not others:
+        other_cubes = [cube for cube in range(site.spec.cubes_per_sip) if cube != near]
+        if not other_cubes:
             return Absent("a SIP has one cube only, so none is far")
-        return (site.host_flow(site.farthest(None, site.slices(0, others)), reading=reading),)
+        return (site.host_flow(site.farthest(None, site.slices(0, other_cubes)), reading=reading),)
 
     return place
 
@@ -212,11 +212,11 @@ def _pe_local(site: Site) -> PlacedFlows:
 
 
 def _pe_same_cube(site: Site) -> PlacedFlows:
-    own = site.local_slice(FIRST_PE)
-    others = [at for at in site.slices(0, [0]) if at != own]
-    if not others:
+    local = site.local_slice(FIRST_PE)
+    other_slices = [at for at in site.slices(0, [0]) if at != local]
+    if not other_slices:
         return Absent("a cube has one HBM slice only")
-    return (site.pe_read(FIRST_PE, site.farthest(FIRST_PE, others)),)
+    return (site.pe_read(FIRST_PE, site.farthest(FIRST_PE, other_slices)),)
 
 
 def _pe_adjacent_cube(site: Site) -> PlacedFlows:
@@ -229,10 +229,10 @@ def _pe_adjacent_cube(site: Site) -> PlacedFlows:
 
 
 def _pe_far_cube(site: Site) -> PlacedFlows:
-    others = range(1, site.spec.cubes_per_sip)
-    if not others:
+    other_cubes = range(1, site.spec.cubes_per_sip)
+    if not other_cubes:
         return Absent("a SIP has one cube only, so none is far")
-    return (site.pe_read(FIRST_PE, site.farthest(FIRST_PE, site.slices(0, others))),)
+    return (site.pe_read(FIRST_PE, site.farthest(FIRST_PE, site.slices(0, other_cubes))),)
 
 
 def _pe_cross_sip(site: Site) -> PlacedFlows:
@@ -249,7 +249,7 @@ def _pe_sram(site: Site) -> PlacedFlows:
 def _pe_hotspot(site: Site) -> PlacedFlows:
     pes = site.spec.pes_per_cube
     if pes == 1:
-        return Absent("a cube has one PE only, so nobody competes")
+        return Absent("a cube has one PE only, so no PE competes")
     at = site.local_slice(FIRST_PE)
     return tuple(site.pe_read((0, 0, pe), at, MemoryShare(pe, pes)) for pe in range(pes))
 
@@ -258,9 +258,9 @@ def _pe_all_local(site: Site) -> PlacedFlows:
     pes = site.spec.pes_per_cube
     if pes == 1:
         return Absent("a cube has one PE only: this is pe-local-hbm")
-    own = [site.local_slice((0, 0, pe)) for pe in range(pes)]
-    shares = [MemoryShare(own[:pe].count(own[pe]), own.count(own[pe])) for pe in range(pes)]
-    return tuple(site.pe_read((0, 0, pe), own[pe], shares[pe]) for pe in range(pes))
+    local = [site.local_slice((0, 0, pe)) for pe in range(pes)]
+    shares = [MemoryShare(local[:pe].count(local[pe]), local.count(local[pe])) for pe in range(pes)]
+    return tuple(site.pe_read((0, 0, pe), local[pe], shares[pe]) for pe in range(pes))
 
 
 CASES: tuple[ProbeCase, ...] = (
@@ -280,7 +280,7 @@ CASES: tuple[ProbeCase, ...] = (
 
 
 def cases_of(graph: Graph) -> tuple[ProbeCase, ...]:
-    """Return the cases of a machine: those of every machine, and one for each further SRAM that the first PE has."""
+    """Return the cases of a machine: the common cases, and a case for each extra SRAM of the first PE."""
     sip, cube, pe = FIRST_PE
     further = (
         node
@@ -301,8 +301,11 @@ def _of_sram(memory: str, window: AddressWindow) -> ProbeCase:
 
 
 def find_case(name: str, cases: Iterable[ProbeCase] = CASES) -> ProbeCase:
-    """Return the case called ``name``. UnknownNameError lists all, and ``memory``, which is no traffic of a machine."""
-    known = {case.name: case for case in cases}
-    if name not in known:
-        raise UnknownNameError("probe case", name, (*known, MEMORY))
-    return known[name]
+    """Return the case called ``name``.
+
+    Raises UnknownNameError with the names of all cases, and ``memory``, which needs no machine.
+    """
+    by_name = {case.name: case for case in cases}
+    if name not in by_name:
+        raise UnknownNameError("probe case", name, (*by_name, MEMORY))
+    return by_name[name]

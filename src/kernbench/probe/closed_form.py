@@ -1,9 +1,10 @@
-"""The closed forms of a transaction alone on the machine, part by part.
+"""Closed forms of an uncontended transaction, by component.
 
-Read: way there, header over the bottleneck, access, way back, max(M, S over the bottleneck). Write: way there,
-max(M, S over the bottleneck), access, way back, header over the bottleneck. M is the memory's own time for the access.
+- Read: route there, header over the bottleneck, access, route back, max(M, S over the bottleneck)
+- Write: route there, max(M, S over the bottleneck), access, route back, header over the bottleneck
 
-The forms are those of the first transaction at a memory, and are exact where no refresh of all banks is met.
+S is the data, M the memory's time for it. The forms hold for the first transaction at a memory. They are exact unless
+the transaction meets a refresh of all banks.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from kernbench.topology.hbm_spec import HbmCtrlAttrs
 
 @value(kw_only=True)
 class Breakdown:
-    """The parts of a latency in ps, which add up exactly.
+    """The components of a latency in ps, with an exact sum.
 
-    ``overhead``: nodes and DMA set-up; ``wire``: distance; ``memory``: access, and channel time that the drain does
-    not hide; ``drain``: the data and the header over their bottlenecks; ``queue``: waiting for others; ``difference``:
-    what a measurement has beyond the closed form, or, if negative, lacks of it, and none of these explains.
+    - ``overhead``: nodes and DMA set-up
+    - ``wire``: distance
+    - ``memory``: access latency, and channel time that the drain does not hide
+    - ``drain``: the data and the header over their bottlenecks
+    - ``queue``: waiting for other transactions
+    - ``difference``: the measured latency less all of the above, which may be negative
     """
 
     overhead_ps: int
@@ -40,7 +44,7 @@ class Breakdown:
 
     @property
     def parts_ns(self) -> tuple[tuple[str, float], ...]:
-        """The parts by name, in ns, in the order in which reports show them."""
+        """The components by name, in ns, in the order of reports."""
         return (
             ("overhead_ns", ps_to_ns(self.overhead_ps)),
             ("wire_ns", ps_to_ns(self.wire_ps)),
@@ -52,38 +56,38 @@ class Breakdown:
 
     @property
     def total_ps(self) -> int:
-        """All parts together."""
-        known = self.overhead_ps + self.wire_ps + self.memory_ps + self.drain_ps
-        return known + self.queue_ps + self.difference_ps
+        """The sum of all components in ps."""
+        form_ps = self.overhead_ps + self.wire_ps + self.memory_ps + self.drain_ps
+        return form_ps + self.queue_ps + self.difference_ps
 
     def with_measured(self, latency_ps: int, *, alone: bool = False) -> Breakdown:
-        """Return these parts with what a measured latency has beyond them, as waiting for others.
+        """Return a breakdown of a measured latency: its excess over this breakdown counts as waiting for others.
 
-        A transaction that was ``alone`` waited for nobody, and none waits less than not at all: what is left then is a
-        difference. The parts of the closed form stay as they are.
+        The excess counts as a difference if the transaction was ``alone``, or if the excess is negative. The components
+        of the closed form do not change.
         """
-        rest = latency_ps - self.total_ps
-        if rest > 0 and not alone:
-            return replace(self, queue_ps=self.queue_ps + rest)
-        return replace(self, difference_ps=self.difference_ps + rest)
+        excess_ps = latency_ps - self.total_ps
+        if excess_ps > 0 and not alone:
+            return replace(self, queue_ps=self.queue_ps + excess_ps)
+        return replace(self, difference_ps=self.difference_ps + excess_ps)
 
 
 @value
 class WayCost:
-    """One direction between two parts: the time of its head, and the bandwidth of its narrowest link."""
+    """The route from one node to another: the time of a packet's head, and the bandwidth of the narrowest link."""
 
     overhead_ps: int
     wire_ps: int
     bottleneck_gbs: float
 
     def drain_ps(self, nbytes: int, packet_bytes: int) -> int:
-        """Return the time of ``nbytes`` over the narrowest link, rounded per packet as links do."""
+        """Return the time in ps of ``nbytes`` over the narrowest link, rounded per packet as links do."""
         full, last = divmod(nbytes - 1, packet_bytes)
         return full * transfer_ps(packet_bytes, self.bottleneck_gbs) + transfer_ps(last + 1, self.bottleneck_gbs)
 
 
 def measure_way(machine: Machine, src: str, dst: str) -> WayCost:
-    """Measure the way between two parts of a machine."""
+    """Return the cost of the route between two nodes of a machine."""
     route = machine.route(src, dst)
     edges = [machine.graph.edge(link.src, link.dst) for link in route.links]
     wire_ps = sum(ns_to_ps(machine.spec.wire_ns(edge.length_mm)) for edge in edges)
@@ -91,43 +95,43 @@ def measure_way(machine: Machine, src: str, dst: str) -> WayCost:
 
 
 def memory_times_ps(machine: Machine, flow: ProbeFlow, nbytes: int, since_ps: int) -> tuple[int, int]:
-    """Return the times in ps of an access from ``since_ps`` on to a flow's memory, otherwise idle: access, and M."""
+    """Return the access latency and M, in ps, of an access at ``since_ps`` to a flow's memory, otherwise idle."""
     node = machine.graph.node(flow.memory)
     attrs = node.attrs
     if isinstance(attrs, HbmCtrlAttrs):
         alone = idle_memory(machine, node).serve(Access(flow.pa, nbytes), not flow.reading, 0, nbytes, since_ps)
         access_ps = ns_to_ps(machine.spec.cube.hbm.access_ns(attrs))
         return access_ps + alone.first_ps - since_ps, alone.last_ps - alone.first_ps
-    assert isinstance(attrs, SramAttrs), "flows are to HBM and SRAMs"
+    assert isinstance(attrs, SramAttrs), "the memory of a flow is HBM or SRAM"
     return attrs.access_ps, transfer_ps(nbytes, machine.graph.sram_bw_gbs(flow.memory))
 
 
 def compute_closed_form(machine: Machine, flow: ProbeFlow, nbytes: int) -> Breakdown:
-    """Work out one transaction of ``nbytes`` alone on the machine, its first."""
+    """Return the breakdown of one transaction of ``nbytes``, the first on the machine and uncontended."""
     packet, header = machine.network.packet_bytes, machine.header_bytes
-    there, back = measure_way(machine, flow.initiator, flow.memory), measure_way(machine, flow.memory, flow.initiator)
-    data, answer = (back, there) if flow.reading else (there, back)
+    forth, back = measure_way(machine, flow.initiator, flow.memory), measure_way(machine, flow.memory, flow.initiator)
+    data, answer = (back, forth) if flow.reading else (forth, back)
     drain, header_drain = data.drain_ps(nbytes, packet), answer.drain_ps(header, packet)
     set_up = set_up_ps(machine, flow)
-    comes = set_up + there.overhead_ps + there.wire_ps + (header_drain if flow.reading else 0)
+    comes = set_up + forth.overhead_ps + forth.wire_ps + (header_drain if flow.reading else 0)
     access, channels = memory_times_ps(machine, flow, nbytes, comes)
     return Breakdown(
-        overhead_ps=set_up + there.overhead_ps + back.overhead_ps,
-        wire_ps=there.wire_ps + back.wire_ps,
+        overhead_ps=set_up + forth.overhead_ps + back.overhead_ps,
+        wire_ps=forth.wire_ps + back.wire_ps,
         memory_ps=access + max(0, channels - drain),
         drain_ps=drain + header_drain,
     )
 
 
 def set_up_ps(machine: Machine, flow: ProbeFlow) -> int:
-    """Return the time that the DMA of a PE takes for a descriptor; the host's is ready."""
+    """Return the DMA set-up time of a descriptor in ps, 0 for the host."""
     return 0 if flow.pe is None else machine.spec.pe.dma.setup_ps
 
 
 def fair_rates_gbs(machine: Machine, flows: Iterable[ProbeFlow]) -> tuple[float, ...]:
-    """Return the rates of flows at once: the share of each in the narrowest link or memory on its data's way.
+    """Return the rates of simultaneous flows in GB/s: the share of each in its narrowest link or memory.
 
-    Flows that share something get equal parts of it.
+    Flows share a link or a memory equally.
     """
     used = [_capacities(machine, flow) for flow in flows]
     sharers = Counter(part for parts in used for part in parts)
@@ -135,9 +139,9 @@ def fair_rates_gbs(machine: Machine, flows: Iterable[ProbeFlow]) -> tuple[float,
 
 
 def _capacities(machine: Machine, flow: ProbeFlow) -> dict[tuple[str, str], float]:
-    """Return the links that the data takes, and the memory, with their bandwidths."""
+    """Return the bandwidths of the links on the route of the data, and of the memory."""
     links = machine.route(*flow.data_ends).links
-    found = {(link.src, link.dst): link.bw_gbs for link in links}
+    bandwidths = {(link.src, link.dst): link.bw_gbs for link in links}
     in_hbm = isinstance(machine.graph.node(flow.memory).attrs, HbmCtrlAttrs)
-    found[flow.memory, ""] = machine.spec.cube.slice_bw_gbs if in_hbm else machine.graph.sram_bw_gbs(flow.memory)
-    return found
+    bandwidths[flow.memory, ""] = machine.spec.cube.slice_bw_gbs if in_hbm else machine.graph.sram_bw_gbs(flow.memory)
+    return bandwidths

@@ -1,4 +1,4 @@
-"""The measurement of probe cases: each on an engine of its own, so that none depends on another."""
+"""Measurement of probe cases: each on an engine of its own, so that no case influences another."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kernbench.topology.elaborate import elaborate
 
 DEFAULT_BYTES = 4096
 SWEEP_BYTES = tuple(4096 << step for step in range(9))
-# Large enough that descriptors and headers do not count, small enough that many are under way.
+# Large enough to amortise descriptors and headers, small enough for many transactions in flight.
 STREAM_BYTES = 4096
-# A stream lasts this many latencies, so that filling and emptying the pipeline is a small part of it.
+# The length of a stream in latencies: filling and emptying the pipeline takes a small share of it.
 STREAM_LATENCIES = 40
 BUSIEST_LINKS = 5
 
@@ -36,14 +36,14 @@ class Span:
 
     @property
     def ps(self) -> int:
-        """The length of the span."""
+        """The length of the span in ps."""
         return self.end_ps - self.start_ps
 
 
 def spread_refresh(topology: Topology) -> Topology:
-    """Return a machine with ``refresh: spread`` in place of all-bank; it is what cases are measured on.
+    """Return the topology with ``refresh: spread`` in place of all-bank refresh, as cases are measured.
 
-    With outages a transaction takes longer by what it meets of them, and its closed form is no longer exact.
+    Outages would lengthen transactions, and closed forms would no longer be exact.
     """
     spec = topology.spec
     if spec.cube.hbm.refresh_mode != "all-bank":
@@ -71,9 +71,9 @@ def probe_case(
     details: bool = False,
     site: Site | None = None,
 ) -> ProbeReport | NotHere:
-    """Measure a case with transactions of ``nbytes``; with ``details`` also the sweep over sizes and the hops.
+    """Measure a case with transactions of ``nbytes``; ``details`` adds the sweep over sizes and the hops.
 
-    The machine is as ``spread_refresh`` has it. InputError for a size that its memory has no room for.
+    The topology is that of ``spread_refresh``. Raises InputError for a size that its memory cannot hold.
     """
     topology = spread_refresh(topology)
     flows = case.place(site or Site(topology.topology_obj))
@@ -102,7 +102,7 @@ def probe_case(
 
 
 def run_once(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> tuple[Span, ...]:
-    """Run one transaction of every flow, all at once."""
+    """Run one transaction per flow, all at once; return their spans."""
     handles = [engine.submit(transaction(flow, nbytes)) for flow in flows]
     for handle in handles:
         engine.wait(handle)
@@ -110,7 +110,10 @@ def run_once(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> tu
 
 
 def run_streams(engine: GraphEngine, flows: Sequence[ProbeFlow], plan: StreamPlan) -> tuple[Span, ...]:
-    """Run a stream of every flow, all at once; the host's flows, which have no descriptor queue, one after another."""
+    """Run a stream per flow, all at once, and return their spans.
+
+    Flows of the host run one after another, since the host has no descriptor queue.
+    """
     queued = {at: engine.submit(dma_stream(flow, flow.pe, plan)) for at, flow in enumerate(flows) if flow.pe}
     spans = {at: _host_stream(engine, flow, plan) for at, flow in enumerate(flows) if flow.pe is None}
     for at, handle in queued.items():
@@ -120,16 +123,16 @@ def run_streams(engine: GraphEngine, flows: Sequence[ProbeFlow], plan: StreamPla
 
 
 def _host_stream(engine: GraphEngine, flow: ProbeFlow, plan: StreamPlan) -> Span:
-    """Run transactions of the host: a new one when the oldest has ended."""
+    """Run transactions of the host; a new one starts when the oldest has ended."""
     start_ps = ns_to_ps(engine.now)
-    under_way: deque[RequestHandle] = deque()
+    in_flight: deque[RequestHandle] = deque()
     for number in range(plan.transactions):
-        if len(under_way) == plan.outstanding:
-            engine.wait(under_way.popleft())
-        under_way.append(engine.submit(transaction(flow, plan.nbytes, number)))
-    for handle in under_way:
+        if len(in_flight) == plan.outstanding:
+            engine.wait(in_flight.popleft())
+        in_flight.append(engine.submit(transaction(flow, plan.nbytes, number)))
+    for handle in in_flight:
         engine.wait(handle)
-    return Span(start_ps, max(handle.ended_ps for handle in under_way))
+    return Span(start_ps, max(handle.ended_ps for handle in in_flight))
 
 
 def _span(handle: RequestHandle) -> Span:
@@ -162,7 +165,7 @@ def _sweep_step(topology: Topology, flows: Sequence[ProbeFlow], nbytes: int) -> 
 
 
 def _trace(topology: Topology, flow: ProbeFlow, nbytes: int) -> tuple[TraceRow, ...]:
-    """Return the hops of one transaction alone."""
+    """Return the hops of one uncontended transaction."""
     engine = GraphEngine(topology, enable_data=False, trace_hops=True)
     handle = engine.submit(transaction(flow, nbytes))
     engine.wait(handle)
@@ -170,9 +173,9 @@ def _trace(topology: Topology, flow: ProbeFlow, nbytes: int) -> tuple[TraceRow, 
 
 
 def stream_plan(engine: GraphEngine, flows: Sequence[ProbeFlow], nbytes: int) -> StreamPlan:
-    """Plan enough transactions under way to cover the round trip of each at its rate, and enough of them to last.
+    """Return a plan with enough transactions in flight to cover the round trip at the rate of the flows.
 
-    The round trip is that of transactions sent at once, which is what the flows meet in each other's company.
+    The round trip is that of simultaneous transactions, with the contention among the flows.
     """
     latency_ns = max(span.ps for span in run_once(engine, flows, nbytes)) / 1000
     rate = max(fair_rates_gbs(engine.machine, flows))
@@ -189,7 +192,7 @@ def _measure_streams(topology: Topology, flows: Sequence[ProbeFlow]) -> tuple[Su
     engine = GraphEngine(topology, enable_data=False)
     spans = run_streams(engine, flows, plan)
     duration = max(span.end_ps for span in spans) - min(span.start_ps for span in spans)
-    found = Sustained(
+    sustained = Sustained(
         nbytes=plan.nbytes,
         transactions=plan.transactions,
         outstanding=plan.outstanding,
@@ -198,7 +201,7 @@ def _measure_streams(topology: Topology, flows: Sequence[ProbeFlow]) -> tuple[Su
         bottleneck_gbs=sum(fair_rates_gbs(engine.machine, flows)),
         busiest=_busiest(engine),
     )
-    return found, spans
+    return sustained, spans
 
 
 def _busiest(engine: GraphEngine) -> tuple[LinkLoad, ...]:

@@ -1,10 +1,10 @@
-"""The case ``memory``: patterns of accesses to one slice with banks, alone, without a machine around it.
+"""The case ``memory``: access patterns on one slice with banks, without a machine around it.
 
-A source always has a next access, or sends accesses at random times (Poisson) at a rate. The results are, by pattern,
-the part of the peak bandwidth, the row hits, and the latency over load. Beside them stand the figures of a
-cycle-accurate simulator of DRAM, for the patterns and rates that it has run.
+A source either always has a next access, or sends accesses at random times (Poisson) at a rate. The results per pattern
+are the share of peak bandwidth, the row hits, and the latency over load. They are shown beside the figures of a
+cycle-accurate DRAM simulator, for the patterns and rates that it ran.
 
-Latency is from the arrival of an access to its last byte at the controller: on a bus, and CL.
+Latency is the time from the arrival of an access to its last byte at the controller: on a bus, plus CL.
 """
 
 from __future__ import annotations
@@ -45,11 +45,17 @@ PATTERNS = (
     *(f"seq_copy_{size}_alt{off}" for size in ("64B", "1KB", "4KB") for off in ("", "_bankoff")),
     *("streams_3_256B_16MB", "streams_4_1KB_16781568B_2write", "one_group_256B"),
 )
-"""``seq`` and ``seq_write``: sequential reads, writes. ``random_SIZE``: accesses of SIZE at random places.
-``stride_STEP_SIZE``: accesses of SIZE, STEP apart. Of these, ``_5050`` and ``_6733`` are percent of reads and writes.
-``seq_copy_SIZE_alt``: reads of SIZE in turn with writes of as many bytes far away; with ``_bankoff`` half of all banks
-further. ``streams_N_SIZE_GAP``: N sequential ones that begin GAP apart, SIZE of each in turn; with ``_Kwrite`` the last
-K of them write. ``one_group_SIZE``: sequential, but only accesses whose first burst lies in group 1.
+"""The patterns of accesses:
+
+- ``seq``, ``seq_write``: sequential reads, sequential writes
+- ``random_SIZE``: accesses of SIZE at random addresses
+- ``stride_STEP_SIZE``: accesses of SIZE, STEP apart
+- ``_5050``, ``_6733`` after these: the percentages of reads and of writes
+- ``seq_copy_SIZE_alt``: a read of SIZE, then a write of SIZE far away, alternately; ``_bankoff`` moves the writes by
+  half of all banks
+- ``streams_N_SIZE_GAP``: N sequential streams that begin GAP apart, round-robin with SIZE of each; ``_Kwrite`` makes
+  the last K streams write
+- ``one_group_SIZE``: sequential, but only the accesses whose first burst is in bank group 1
 """
 SMALL = 64
 """Bytes of an access of a sequential pattern"""
@@ -58,31 +64,31 @@ GROUP = 1
 """The bank group of ``one_group_SIZE``"""
 
 AccessStep = tuple[Access, bool]
-"""An access, and whether it writes"""
+"""An access, and True for a write"""
 
 
 def accesses(pattern: str, room: int, bank_off: int, seed: int) -> Iterator[AccessStep]:
-    """Return the accesses of a pattern in ``room`` bytes of memory, without end; of ``one_group_SIZE`` in any group.
+    """Return an endless iterator over the accesses of a pattern in ``room`` bytes of memory.
 
-    There are none where not even one has room.
+    The iterator is empty if no access fits. That of ``one_group_SIZE`` includes the accesses in all groups.
     """
-    name, *rest = pattern.split("_")
+    name, *options = pattern.split("_")
     if name == "random":
-        return _random(_bytes(rest[0]), room, _parse_writes(rest[1:]), random.Random(seed))
+        return _random(_bytes(options[0]), room, _parse_writes(options[1:]), random.Random(seed))
     if name == "stride":
-        return _stride(_bytes(rest[0]), _bytes(rest[1]), room, _parse_writes(rest[2:]), random.Random(seed))
+        return _stride(_bytes(options[0]), _bytes(options[1]), room, _parse_writes(options[2:]), random.Random(seed))
     if name == "streams":
-        writers = int(rest[3].removesuffix("write")) if rest[3:] else 0
-        return _streams(int(rest[0]), _bytes(rest[1]), _bytes(rest[2]), room, writers)
+        writers = int(options[3].removesuffix("write")) if options[3:] else 0
+        return _streams(int(options[0]), _bytes(options[1]), _bytes(options[2]), room, writers)
     if name == "one":
-        return _sequential(_bytes(rest[1]), room, write=False)
-    if rest[:1] == ["copy"]:
-        return _copy(_bytes(rest[1]), room, bank_off if rest[-1] == "bankoff" else 0)
-    return _sequential(SMALL, room, write=rest == ["write"])
+        return _sequential(_bytes(options[1]), room, write=False)
+    if options[:1] == ["copy"]:
+        return _copy(_bytes(options[1]), room, bank_off if options[-1] == "bankoff" else 0)
+    return _sequential(SMALL, room, write=options == ["write"])
 
 
 def half_of_banks(banks: HbmTiming, num_pcs: int, mapping: AddressMapping) -> int:
-    """Return the bytes after which half of the banks have been passed."""
+    """Return the number of consecutive bytes that pass half of the banks."""
     sizes = {"pc": num_pcs, "stack": banks.stacks, "group": banks.groups, "bank": banks.banks, "column": banks.columns}
     names = [entry.field for entry in mapping]
     last = max(names.index(name) for name in ("pc", "stack", "group", "bank"))
@@ -96,9 +102,9 @@ def _bytes(text: str) -> int:
     return int(text[:-1])
 
 
-def _parse_writes(rest: Sequence[str]) -> float:
-    """The part of the accesses that write: percent of reads and of writes, two digits each, or none."""
-    return int(rest[0][2:]) / 100 if rest else 0.0
+def _parse_writes(options: Sequence[str]) -> float:
+    """Return the share of writes from the digits for reads and writes, two each; 0 without digits."""
+    return int(options[0][2:]) / 100 if options else 0.0
 
 
 def _sequential(size: int, room: int, *, write: bool) -> Iterator[AccessStep]:
@@ -141,23 +147,23 @@ NAME = "memory"
 DESCRIPTION = "patterns of accesses to one HBM slice, beside a cycle-accurate simulator's figures"
 BURSTS = 8000
 PERIODS = 2
-"""An open load lasts at least so many periods of refresh, if all banks are refreshed at once."""
+"""The least length of an open load, in periods of all-bank refresh"""
 REQUESTERS = (1, 2, 4, 8)
 SHARED = ("seq", "random_64B", "random_1KB")
-"""Patterns of which several requesters run one each, and whose latency is measured over load"""
+"""Patterns run by several requesters at once, and measured for latency over load"""
 LOADS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 LATENCY_BURSTS = 16_384
-"""Bursts of an open load that is compared: as many as the reference has"""
+"""Bursts of an open load that is compared, the same number as in the reference"""
 ROOM = 512 << 20
-"""Bytes of a slice that patterns go through"""
+"""Bytes of a slice that patterns use"""
 COMPARED = ("MOP4CLXOR", "RoBaRaCoCh")
-"""Mappings that the reference has figures for, beside ``interleave``"""
+"""Mappings with figures in the reference, beside ``interleave``"""
 REFERENCE = "memory_reference.json"
 
 
 @value
 class SliceFigures:
-    """Percent of peak, and percent of bursts whose row was open."""
+    """Percent of peak bandwidth, and percent of bursts whose row was open."""
 
     efficiency_pct: float
     row_hit_pct: float
@@ -165,23 +171,23 @@ class SliceFigures:
 
 @value
 class PatternRow:
-    """The figures of a pattern; ``reference``: those of the cycle-accurate simulator, if it has them."""
+    """The figures of a pattern; ``reference`` has those of the cycle-accurate simulator, if it ran the pattern."""
 
     pattern: str
     requesters: int
     gbs: float
-    found: SliceFigures
+    figures: SliceFigures
     reference: SliceFigures | None
 
     @property
     def error(self) -> float | None:
-        """Points of peak beside the reference."""
-        return None if self.reference is None else self.found.efficiency_pct - self.reference.efficiency_pct
+        """The difference from the reference in points of peak."""
+        return None if self.reference is None else self.figures.efficiency_pct - self.reference.efficiency_pct
 
 
 @value
 class AbsentPattern:
-    """A pattern that a slice cannot have from so many requesters, and why."""
+    """A pattern that a slice cannot run with ``requesters`` requesters, and the reason."""
 
     pattern: str
     requesters: int
@@ -190,7 +196,7 @@ class AbsentPattern:
 
 @value
 class LatencyFigures:
-    """Of the latencies of all accesses: the mean, that which half of them have at most, and 99 of 100."""
+    """Mean, median and 99th percentile of the latencies of all accesses."""
 
     mean_ns: float
     p50_ns: float
@@ -199,25 +205,29 @@ class LatencyFigures:
 
 @value
 class Latency:
-    """The latencies of a pattern at ``gbs``, percent of what it got at saturation; of the reference, if it has them."""
+    """The latencies of a pattern at ``gbs``.
+
+    ``load_pct`` is the load in percent of the rate at saturation. ``reference`` has the latencies of the simulator, if
+    it ran this load.
+    """
 
     pattern: str
     gbs: float
     load_pct: float
-    found: LatencyFigures
+    figures: LatencyFigures
     reference: LatencyFigures | None = None
 
     @property
     def error_pct(self) -> float | None:
-        """Percent of the reference's mean, beside it."""
-        return None if self.reference is None else 100 * (self.found.mean_ns / self.reference.mean_ns - 1)
+        """The difference of the mean from the reference, in percent of the reference."""
+        return None if self.reference is None else 100 * (self.figures.mean_ns / self.reference.mean_ns - 1)
 
 
 @value
 class SliceReport:
-    """A slice and its figures. ``compared``: latencies at the loads that the reference has figures for.
+    """A slice and its figures.
 
-    ``absent``: the patterns that have no rows.
+    ``compared`` has the latencies at the loads of the reference, ``absent`` the patterns without rows.
     """
 
     timing: str
@@ -233,18 +243,18 @@ class SliceReport:
 
     @property
     def memory(self) -> str:
-        """The timing, with a mark where it is assumed."""
+        """The name of the timing, marked if it is assumed."""
         return mark_assumed(self.timing, assumed=self.assumed)
 
     @property
     def errors(self) -> tuple[float, ...]:
-        """Points beside the reference, of all that have one."""
+        """The absolute differences from the reference in points of peak, of the rows with a reference."""
         return tuple(abs(row.error) for row in self.rows if row.error is not None)
 
 
 @value
 class SliceUnderTest:
-    """A slice to be probed, by the names of its timing and mapping."""
+    """A slice to be probed, with the names of its timing and mapping."""
 
     timing: str
     assumed: bool
@@ -259,33 +269,33 @@ class SliceUnderTest:
 
     @property
     def memory(self) -> str:
-        """The timing, with a mark where it is assumed."""
+        """The name of the timing, marked if it is assumed."""
         return mark_assumed(self.timing, assumed=self.assumed)
 
     def make(self) -> BankedMemory:
-        """Make such a slice, idle."""
+        """Return such a slice, idle."""
         return BankedMemory(Histories(self.banks, self.num_pcs, self.fields, self.queue, self.refresh), self.quantum)
 
     @property
     def is_compared(self) -> bool:
-        """True when the simulator's figures are of such a slice."""
+        """True if the figures of the simulator belong to such a slice."""
         if self.mapping == "interleave" and self.fields != interleave(8, xor=True):
             return False
         return self.banks == PRESETS[_reference().memory].timing and self.num_pcs == 2 and self.queue == 64
 
     @property
     def peak_gbs(self) -> float:
-        """All buses together."""
+        """The bandwidth of all buses together."""
         return self.num_pcs * self.banks.pc_gbs
 
     def steps(self, pattern: str, requester: int = 0) -> Iterator[AccessStep]:
-        """Yield the accesses of a requester, each with a part of the memory and random numbers of its own.
+        """Yield the accesses of a requester, which has its own share of the memory and its own random numbers.
 
-        There are none where a part has no room for one, or where none lies in the group of ``one_group_SIZE``.
+        Yield nothing if no access fits in the share, or if no access is in the group of ``one_group_SIZE``.
         """
         room = self.room if not requester else self.room // max(REQUESTERS)
         off = half_of_banks(self.banks, self.num_pcs, self.fields)
-        # Each begins an eighth of the banks further: none follows another from bank to bank.
+        # Requesters begin an eighth of the banks apart, so that none follows another from bank to bank.
         start = requester * (room + off // 4)
         layout = Layout(self.banks, self.num_pcs, self.fields) if pattern.startswith(ONE_GROUP) else None
         n_passed_over = 0
@@ -296,11 +306,11 @@ class SliceUnderTest:
                 yield Access(pa, access.row_bytes), write
             else:
                 n_passed_over += 1
-                if n_passed_over > room // access.row_bytes:  # more than a round of the pattern, which goes on alike
+                if n_passed_over > room // access.row_bytes:  # more than a period of the pattern
                     return
 
     def why_absent(self, pattern: str, requesters: int = 1) -> str:
-        """Say why ``requesters`` cannot have a pattern; empty if they can."""
+        """Return the reason why ``requesters`` cannot run a pattern, empty if they can."""
         if all(next(self.steps(pattern, requester), None) for requester in range(requesters)):
             return ""
         if pattern.startswith(ONE_GROUP) and next(accesses(pattern, self.room, 0, 0), None):
@@ -309,25 +319,26 @@ class SliceUnderTest:
         return f"it has no room in {format_size(self.room)} of memory{among}"
 
     def _group_of(self, layout: Layout, pa: int) -> int:
-        """Return the bank group of a byte."""
+        """Return the bank group of an address."""
         return layout.bank_of(pa) // self.banks.banks % self.banks.groups
 
 
 def slices_of(hbm: HbmSpec) -> tuple[SliceUnderTest, ...]:
-    """Return the slice of a machine, and with the reference's mappings too, unless it has a mapping of its choice.
+    """Return the slice of a machine, followed by slices with the mappings of the reference.
 
-    Under ``timing: ideal``, which has no banks: HBM3's channel with those mappings, refreshed as the reference is.
+    A machine with a mapping of its choice has its slice only. A machine with ``timing: ideal`` has no banks: the slices
+    then have HBM3's channel, the mappings of the reference and its refresh.
     """
     compared = [
         hbm.model_copy(update={"mapping": name, "burst_bytes": None, "channel_hash": None}) for name in COMPARED
     ]
     if hbm.banks is None:
         compared = [
-            each.model_copy(update={"timing": "hbm3", "num_pcs": 2, "refresh": "all-bank"}) for each in compared
+            spec.model_copy(update={"timing": "hbm3", "num_pcs": 2, "refresh": "all-bank"}) for spec in compared
         ]
-        return tuple(_slice_of(each, HBM3) for each in compared)
-    found = [hbm, *compared] if hbm.interleaves else [hbm]
-    return tuple(_slice_of(each, hbm.banks) for each in found)
+        return tuple(_slice_of(spec, HBM3) for spec in compared)
+    specs = [hbm, *compared] if hbm.interleaves else [hbm]
+    return tuple(_slice_of(spec, hbm.banks) for spec in specs)
 
 
 def _slice_of(hbm: HbmSpec, banks: HbmTiming) -> SliceUnderTest:
@@ -347,7 +358,10 @@ def _slice_of(hbm: HbmSpec, banks: HbmTiming) -> SliceUnderTest:
 
 
 def probe_slice(slice_: SliceUnderTest, patterns: Sequence[str] = PATTERNS, bursts: int = BURSTS) -> SliceReport:
-    """Probe all patterns that the slice can have with one requester, some with more, and those over load."""
+    """Probe the patterns with one requester, some of them with more requesters, and some over load.
+
+    Patterns that the slice cannot run are listed as absent.
+    """
     runs = [(pattern, 1) for pattern in patterns]
     runs += [(pattern, requesters) for requesters in REQUESTERS[1:] for pattern in patterns if pattern in SHARED]
     reasons = {run: slice_.why_absent(*run) for run in runs}
@@ -363,14 +377,14 @@ def probe_slice(slice_: SliceUnderTest, patterns: Sequence[str] = PATTERNS, burs
     ]
     compared = [
         Latency(
-            known.pattern,
-            known.gbs,
-            100 * known.gbs / most_gbs[known.pattern],
-            _figures(slice_, _open_load(slice_, known.pattern, known.gbs, LATENCY_BURSTS)),
-            known.figures,
+            stored.pattern,
+            stored.gbs,
+            100 * stored.gbs / most_gbs[stored.pattern],
+            _figures(slice_, _open_load(slice_, stored.pattern, stored.gbs, LATENCY_BURSTS)),
+            stored.figures,
         )
-        for known in _reference().latencies
-        if known.mapping == slice_.mapping and known.pattern in most_gbs and slice_.is_compared
+        for stored in _reference().latencies
+        if stored.mapping == slice_.mapping and stored.pattern in most_gbs and slice_.is_compared
     ]
     return SliceReport(
         timing=slice_.timing,
@@ -387,7 +401,7 @@ def probe_slice(slice_: SliceUnderTest, patterns: Sequence[str] = PATTERNS, burs
 
 
 class _Served(Request):
-    """An access that remembers when it came and ended."""
+    """An access that records the times of its arrival and its end."""
 
     __slots__ = ("asked_ps", "ended_ps")
 
@@ -400,14 +414,14 @@ class _Served(Request):
         self.ended_ps = grant.last_ps
 
     def cut(self, end: int) -> None:
-        """Do nothing: a later part tells when the access ends."""
+        """Do nothing: a later part of the access sets its end."""
 
 
 def saturate(slice_: SliceUnderTest, pattern: str, requesters: int, bursts: int) -> PatternRow:
-    """Measure a pattern with requesters that always have a next access, of ``bursts`` in all.
+    """Measure a pattern with requesters that always have a next access, for ``bursts`` in total.
 
-    These may be over before a refresh: the time is that of the banks, and refresh takes its share as in a long run.
-    InputError where the slice cannot have the pattern.
+    The measurement may end before a refresh. The time is therefore that of the banks, and refresh takes its long-term
+    share. Raises InputError if the slice cannot run the pattern.
     """
     why = slice_.why_absent(pattern, requesters)
     if why:
@@ -424,46 +438,53 @@ def saturate(slice_: SliceUnderTest, pattern: str, requesters: int, bursts: int)
     clock.advance()
     done, of_time = memory.done, memory.clock
     gbs = memory.moved_bursts * slice_.banks.burst_bytes / ps_to_ns(of_time.into(memory.end_ps)) * of_time.used
-    found = SliceFigures(100 * gbs / slice_.peak_gbs, 100 * (done[0] - done[1]) / done[0])
+    figures = SliceFigures(100 * gbs / slice_.peak_gbs, 100 * (done[0] - done[1]) / done[0])
     is_known = requesters == 1 and slice_.is_compared
     return PatternRow(
-        pattern, requesters, gbs, found, _reference().rows.get((slice_.mapping, pattern)) if is_known else None
+        pattern, requesters, gbs, figures, _reference().rows.get((slice_.mapping, pattern)) if is_known else None
     )
 
 
 def latency(slice_: SliceUnderTest, pattern: str, gbs: float, bursts: int) -> LatencyFigures:
-    """Measure the latencies when a requester asks at random times, for ``gbs`` in the mean and ``bursts`` or more."""
+    """Measure the latencies of a requester that sends accesses at random times, at a mean rate of ``gbs``.
+
+    The load has ``bursts`` bursts or more.
+    """
     period_ns = slice_.banks.refi_ns if slice_.refresh == "all-bank" else 0.0
     periods = round(PERIODS * period_ns * gbs / slice_.banks.burst_bytes)
-    # From half a period on: so much of the time is lost as in a long run.
+    # Begin after half a refresh period: the outages then take their long-term share of the time.
     return _figures(slice_, _open_load(slice_, pattern, gbs, max(bursts, periods), period_ns / 2))
 
 
 def _open_load(slice_: SliceUnderTest, pattern: str, gbs: float, bursts: int, since_ns: float = 0.0) -> list[_Served]:
-    """Serve accesses of one requester that come at random times, and in their order."""
+    """Serve the accesses of one requester, which arrive at random times, in order."""
     clock, rng = Clock(), random.Random(0)
     arbiter = SliceArbiter(slice_.make(), clock)
-    asked: list[_Served] = []
+    requests: list[_Served] = []
     when, left = since_ns, bursts * slice_.banks.burst_bytes
     for access, write in slice_.steps(pattern):
         when += rng.expovariate(gbs / access.nbytes)
-        asked.append(_Served(0, access, write, ns_to_ps(when)))
-        clock.call_at(asked[-1].asked_ps, arbiter.submit, asked[-1])
+        requests.append(_Served(0, access, write, ns_to_ps(when)))
+        clock.call_at(requests[-1].asked_ps, arbiter.submit, requests[-1])
         left -= access.nbytes
         if left <= 0:
             break
     clock.advance()
-    return asked
+    return requests
 
 
-def _figures(slice_: SliceUnderTest, asked: Sequence[_Served]) -> LatencyFigures:
-    found = sorted(ps_to_ns(each.ended_ps - each.asked_ps) + slice_.banks.cl_ns for each in asked)
-    return LatencyFigures(sum(found) / len(found), found[len(found) // 2], found[len(found) * 99 // 100])
+def _figures(slice_: SliceUnderTest, requests: Sequence[_Served]) -> LatencyFigures:
+    latencies_ns = sorted(ps_to_ns(request.ended_ps - request.asked_ps) + slice_.banks.cl_ns for request in requests)
+    return LatencyFigures(
+        sum(latencies_ns) / len(latencies_ns),
+        latencies_ns[len(latencies_ns) // 2],
+        latencies_ns[len(latencies_ns) * 99 // 100],
+    )
 
 
 @value
-class _KnownLatency:
-    """The simulator's latencies of a pattern at ``gbs``."""
+class _ReferenceLatency:
+    """The latencies of a pattern at ``gbs`` in the simulator."""
 
     mapping: str
     pattern: str
@@ -473,11 +494,11 @@ class _KnownLatency:
 
 @value
 class _Reference:
-    """The simulator's figures, which are of one channel of a certain timing: by mapping and pattern; latencies."""
+    """The figures of the simulator for one channel of the timing ``memory``: rows by mapping and pattern; latencies."""
 
     memory: str
     rows: Mapping[tuple[str, str], SliceFigures]
-    latencies: tuple[_KnownLatency, ...]
+    latencies: tuple[_ReferenceLatency, ...]
 
 
 @cache
@@ -488,7 +509,7 @@ def _reference() -> _Reference:
         for row in data["rows"]
     }
     latencies = tuple(
-        _KnownLatency(
+        _ReferenceLatency(
             row["mapping"],
             row["pattern"],
             row["load_gbs"],

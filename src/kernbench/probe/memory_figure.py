@@ -1,4 +1,4 @@
-"""The picture of the case ``memory``: parts of peak beside the reference, and latency over load."""
+"""Picture of the case ``memory``: share of peak beside the reference, and latency over load."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REFERENCE: dict[str, Any] = {"color": "#c9772b", "markersize": 14, "markeredgewi
 
 
 def draw(reports: Sequence[SliceReport], form: str) -> bytes:
-    """Draw the picture as a file of ``form`` (png, svg, pdf); one run after another gives the same bytes."""
+    """Return the picture as a file of type ``form`` (png, svg, pdf); equal reports give equal bytes."""
     with rc_context({"svg.hashsalt": "kernbench", "font.size": 9}):
         figure = Figure(figsize=(WIDTH, HEIGHT * len(reports)), layout="constrained")
         for (left, right), report in zip(
@@ -35,10 +35,10 @@ def draw(reports: Sequence[SliceReport], form: str) -> bytes:
 def _draw_patterns(axes: Axes, report: SliceReport) -> None:
     rows = [row for row in report.rows if row.requesters == 1]
     places = range(len(rows))
-    axes.bar(places, [row.found.efficiency_pct for row in rows], 0.6, color=FOUND, label="model")
-    known = [(at, row.reference.efficiency_pct) for at, row in enumerate(rows) if row.reference is not None]
-    if known:
-        at, values = zip(*known, strict=True)
+    axes.bar(places, [row.figures.efficiency_pct for row in rows], 0.6, color=FOUND, label="model")
+    references = [(at, row.reference.efficiency_pct) for at, row in enumerate(rows) if row.reference is not None]
+    if references:
+        at, values = zip(*references, strict=True)
         axes.plot(at, values, "_", **REFERENCE, label="cycle-accurate reference")
     axes.set_xticks(list(places), [row.pattern for row in rows], rotation=60, ha="right")
     axes.set_ylim(0, 100)
@@ -48,14 +48,18 @@ def _draw_patterns(axes: Axes, report: SliceReport) -> None:
 
 
 def _draw_latencies(axes: Axes, report: SliceReport) -> None:
-    every = (*report.latencies, *report.compared)
-    for pattern in dict.fromkeys(each.pattern for each in every):
-        found = sorted((each.load_pct, each.found.mean_ns) for each in every if each.pattern == pattern)
-        (line,) = axes.plot(*zip(*found, strict=True), "o-", markersize=4, label=pattern)
-        for each in report.compared:
-            if each.pattern == pattern and each.reference is not None:
-                axes.plot(each.load_pct, each.found.p99_ns, "^", markersize=5, color=line.get_color())
-                axes.plot([each.load_pct] * 2, [each.reference.mean_ns, each.reference.p99_ns], "_", **REFERENCE)
+    latencies = (*report.latencies, *report.compared)
+    for pattern in dict.fromkeys(latency.pattern for latency in latencies):
+        points = sorted(
+            (latency.load_pct, latency.figures.mean_ns) for latency in latencies if latency.pattern == pattern
+        )
+        (line,) = axes.plot(*zip(*points, strict=True), "o-", markersize=4, label=pattern)
+        for latency in report.compared:
+            if latency.pattern == pattern and latency.reference is not None:
+                axes.plot(latency.load_pct, latency.figures.p99_ns, "^", markersize=5, color=line.get_color())
+                axes.plot(
+                    [latency.load_pct] * 2, [latency.reference.mean_ns, latency.reference.p99_ns], "_", **REFERENCE
+                )
     if report.compared:
         axes.plot([], [], "^", color="0.4", label="99 of 100 are faster")
         axes.plot([], [], "_", **REFERENCE, label="cycle-accurate reference")
@@ -63,5 +67,5 @@ def _draw_latencies(axes: Axes, report: SliceReport) -> None:
     axes.set_ylabel("latency, ns (mean, but where marked)")
     axes.set_xlim(0, 100)
     axes.set_ylim(bottom=0)
-    if every:
+    if latencies:
         axes.legend(frameon=False, ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))

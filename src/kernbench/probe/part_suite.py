@@ -1,6 +1,6 @@
-"""The checks that every implementation of a part has to pass, made by traffic on a small machine that has the part.
+"""Checks that every implementation of a component must pass, by traffic on a small machine with the component.
 
-First the small machine and the programs that use every kind of part of it, then the checks.
+The file begins with the small machine and the programs that use each of its component types; the checks follow.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ SMALL_MACHINE = (
     "cube.hbm.slices=2",
     "cube.hbm.refresh=spread",
 )
-"""The default machine with SIPs of two cubes of two PEs, where the same takes the same time whenever it begins"""
+"""The default machine with SIPs of two cubes of two PEs; latencies do not depend on the time of the start"""
 EVERYWHERE = DPPolicy("row_wise", "row_wise")
 
 
 def run_all_programs(torch: RuntimeContext[Any]) -> Iterator[str]:
-    """Run all programs, one after another; yield what is wrong with their results."""
+    """Run all programs, one after another; yield the errors in their results."""
     for program in (copy_from_host, run_kernels, run_collective, access_raw, use_extra_memories):
         yield from program(torch)
 
 
 def copy_from_host(torch: RuntimeContext[Any]) -> Iterator[str]:
-    """Copy both ways to all PEs, and let the device fill tensors."""
+    """Copy in both directions to all PEs, and let the device fill tensors."""
     values = np.arange(4 * 300, dtype=np.float32).reshape(4, 300)
     x = torch.tensor(values, dp=EVERYWHERE, name="x")
-    ones = torch.full((4, 700), 1.0, dp=EVERYWHERE)
+    filled = torch.full((4, 700), 1.0, dp=EVERYWHERE)
     yield from _find_difference("bytes that were copied to HBM and back", x.numpy(), values)
-    yield from _find_difference("bytes that the device has filled", ones.numpy(), np.ones((4, 700)))
+    yield from _find_difference("bytes that the device has filled", filled.numpy(), np.ones((4, 700)))
 
 
 def multiply(x_ptr: int, w_ptr: int, streamed_ptr: int, staged_ptr: int, n: int, *, tl: Any) -> None:
-    """Multiply matrices of several tiles by streaming; do the same in TCM, with math on the product."""
+    """Multiply matrices of several tiles, once streamed and once in TCM with MATH on the product."""
     tl.composite("gemm", tl.ref(x_ptr, (n, n), "f32"), tl.ref(w_ptr, (n, n), "f32"), streamed_ptr, out_dtype="f32")
     a, b = tl.load(x_ptr, (n, n), "f32"), tl.load(w_ptr, (n, n), "f32")
     tl.barrier()
@@ -85,7 +85,7 @@ def double(x_ptr: int, n: int, *, tl: Any) -> None:
 
 
 def run_kernels(torch: RuntimeContext[Any], n: int = 40) -> Iterator[str]:
-    """Run a product on one PE, and a kernel on all of a SIP."""
+    """Run a product on one PE, and a kernel on all PEs of a SIP."""
     values = (np.arange(n * n) % 5).astype(np.float32).reshape(n, n)
     x, w = torch.tensor(values), torch.tensor(values)
     streamed, staged = torch.empty(n, n, dtype="f32"), torch.empty(n, n, dtype="f32")
@@ -95,29 +95,29 @@ def run_kernels(torch: RuntimeContext[Any], n: int = 40) -> Iterator[str]:
     rows = np.arange(4 * n, dtype=np.float32).reshape(4, n)
     shared = torch.tensor(rows, dp=EVERYWHERE)
     torch.launch("double", double, shared, n)
-    yield from _find_difference("what all PEs have doubled", shared.numpy(), rows * 2)
+    yield from _find_difference("rows that all PEs have doubled", shared.numpy(), rows * 2)
 
 
 def run_collective(torch: RuntimeContext[Any]) -> Iterator[str]:
     """Run an all-reduce between all SIPs, through queues."""
-    n_sips, shape, found = torch.topology.num_sips, (torch.topology.cubes_per_sip, 700), {}
+    n_sips, shape, results = torch.topology.num_sips, (torch.topology.cubes_per_sip, 700), {}
 
     def rank_program(rank: int) -> None:
         torch.ahbm.set_device(rank)
         torch.distributed.init_process_group("ahbm")
         x = torch.full(shape, rank + 1, dtype="f32", dp=DPPolicy("row_wise", "replicate", num_pes=1))
         torch.distributed.all_reduce(x)
-        found[rank] = x.numpy()
+        results[rank] = x.numpy()
         torch.distributed.destroy_process_group()
 
     torch.multiprocessing.spawn(rank_program, nprocs=n_sips)
     total = shape[0] * n_sips * (n_sips + 1) / 2
     for rank in range(n_sips):
-        yield from _find_difference(f"an all-reduce on rank {rank}", found[rank], np.full(shape, total))
+        yield from _find_difference(f"an all-reduce on rank {rank}", results[rank], np.full(shape, total))
 
 
 def access_raw(torch: RuntimeContext[Any]) -> Iterator[str]:
-    """Read and write HBM, SRAM and the TCM of another PE from PEs and the host, all at once: only times come of it."""
+    """Read and write HBM, SRAM and the TCM of another PE from PEs and the host, all at once, without results."""
     for handle in [torch.submit(message) for message in _accesses(torch)]:
         torch.wait(handle)
     yield from ()
@@ -145,7 +145,7 @@ def _accesses(torch: RuntimeContext[Any]) -> Iterator[HostMsg]:
 
 
 def copy_through(x_ptr: int, ptr: int, n: int, *, tl: Any) -> None:
-    """Copy there and back by another memory, and add one."""
+    """Copy there and back through another memory, and add one."""
     tl.store(ptr, tl.load(x_ptr, (n,), "f32"))
     tl.store(x_ptr, tl.load(ptr, (n,), "f32") + 1)
 
@@ -157,7 +157,7 @@ def use_extra_memories(torch: RuntimeContext[Any], n: int = 500) -> Iterator[str
         values = np.arange(n, dtype=np.float32)
         x = torch.tensor(values)
         torch.launch("through", copy_through, x, torch.map_memory(node.id), n)
-        yield from _find_difference(f"what went through {node.id}", x.numpy(), values + 1)
+        yield from _find_difference(f"values copied through {node.id}", x.numpy(), values + 1)
     handles = []
     for node in memories:
         pa, nbytes = torch.engine.addresses_of(node.id)
@@ -170,32 +170,32 @@ def use_extra_memories(torch: RuntimeContext[Any], n: int = 500) -> Iterator[str
 
 
 def make_fill(torch: RuntimeContext[Any]) -> HostMsg:
-    """Make a request to the M_CPU of the first cube to fill some of its HBM."""
+    """Return a request to the M_CPU of the first cube to fill a range of its HBM."""
     spec, fmt = torch.topology, AddressFormat(torch.topology.address.format)
     pa = PhysAddr.pe_hbm_addr(0, 0, 0, 0, 0, spec.cube.hbm.bytes_per_slice, fmt).encode()
     return MemoryWriteMsg(pa=pa, nbytes=5_000, pattern=b"x")
 
 
-def _find_difference(what: str, found: Any, expected: Any) -> Iterator[str]:
-    wrong = np.flatnonzero(np.ravel(np.asarray(found) != expected))
+def _find_difference(label: str, actual: Any, expected: Any) -> Iterator[str]:
+    wrong = np.flatnonzero(np.ravel(np.asarray(actual) != expected))
     if wrong.size:
         at = int(wrong[0])
-        values = np.ravel(found)[at], np.ravel(expected)[at]
-        yield f"{what}: {wrong.size:,} elements are wrong, the first at {at}: {values[0]:g} instead of {values[1]:g}"
+        values = np.ravel(actual)[at], np.ravel(expected)[at]
+        yield f"{label}: {wrong.size:,} elements are wrong, the first at {at}: {values[0]:g} instead of {values[1]:g}"
 
 
 LIMITS = Limits(wall_s=120)
-"""For parts that never come to rest: the traffic takes less than a second"""
+"""Limits for components that never stop; the traffic takes less than a second"""
 EXTRA = ("cube.extra", "pe.extra")
-"""The places of parts that are of no builtin kind"""
+"""The places of components of no builtin type"""
 _SECTIONS = {"system": SYSTEM_KINDS, "sip": SIP_KINDS, "cube": (*CUBE_KINDS, "ucie"), "pe": PE_KINDS}
 
 
 @value
 class PartCheck:
-    """A check of a part at a place of one kind.
+    """A check of a component at a place of one type.
 
-    ``problem``: why it does not hold, or None; ``note``: what was measured.
+    ``problem`` describes the failure, None for a pass. ``note`` is a measurement.
     """
 
     kind: str
@@ -205,12 +205,12 @@ class PartCheck:
 
     @property
     def ok(self) -> bool:
-        """True when the check holds."""
+        """True if the check passes."""
         return self.problem is None
 
 
 class Trial:
-    """A machine on which all programs have run; ``wrong``: the errors in their results."""
+    """A machine on which all programs have run; ``wrong`` has the errors in their results."""
 
     def __init__(self, topology: Topology) -> None:
         self.engine = GraphEngine(topology, trace_hops=True, limits=LIMITS)
@@ -220,12 +220,12 @@ class Trial:
 
     @property
     def transfers(self) -> Iterable[Transfer]:
-        """All that were sent."""
+        """The transfers sent."""
         return self.engine.machine.network.traced
 
 
 class Subject:
-    """A part to be checked, by its name in the YAML file, at its places of one kind."""
+    """A component to be checked, by its name in the YAML file, at its places of one type."""
 
     def __init__(self, impl: str, kind: str) -> None:
         self.impl = impl
@@ -238,38 +238,38 @@ class Subject:
         return Trial(self.machine())
 
     def machine(self, *sets: str) -> Topology:
-        """Make the small machine with the part; ``sets``: keys of its own section, and values."""
+        """Return the small machine with the component; ``sets`` are settings in its own section."""
         places = [f"{section}.components.{self.kind}" for section, kinds in _SECTIONS.items() if self.kind in kinds]
-        own = [f"{place}.{each}" for place in places for each in (f"impl={self.impl}", *sets)]
-        return resolve_topology("default", [*SMALL_MACHINE, *(own or self._extra(sets))])
+        settings = [f"{place}.{setting}" for place in places for setting in (f"impl={self.impl}", *sets)]
+        return resolve_topology("default", [*SMALL_MACHINE, *(settings or self._extra(sets))])
 
     def includes(self, node: Node) -> bool:
-        """Return True for a place of the part: at an extra place its kind is its own."""
+        """Return True if ``node`` is a place of the component; at an extra place, the component chooses its type."""
         at_kind = node.is_extra if self.kind in EXTRA else node.kind == self.kind
         return node.impl == self.impl and at_kind
 
     def series_machine(self) -> Topology:
-        """Make the machine on which a stream goes from SIP to SIP."""
+        """Return the machine on which a stream passes from SIP to SIP."""
         if self.kind not in _BY_SWITCH:
             return self.machine()
         places = [f"{section}.components.{self.kind}" for section, kinds in _SECTIONS.items() if self.kind in kinds]
-        by_switch = [*SMALL_MACHINE, "system.sips.topology=switch", *(f"{each}.impl={self.impl}" for each in places)]
+        by_switch = [*SMALL_MACHINE, "system.sips.topology=switch", *(f"{place}.impl={self.impl}" for place in places)]
         return resolve_topology("default", by_switch)
 
     def _extra(self, sets: Sequence[str]) -> list[str]:
-        """Do the same for a part of no builtin kind: give it a link, and addresses if it is a memory."""
+        """Return the settings of a component of no builtin type: a link, and addresses for a memory."""
         place, kind = (self.kind, "checked") if self.kind in EXTRA else (EXTRA[0], self.kind)
         neighbour = "sram" if place == EXTRA[0] else "pe_dma"
         keys = [f"kind={kind}", f"impl={self.impl}", f"links=[{{to: {neighbour}, bw_gbs: 64}}]"]
         keys += ["bytes=1MiB"] if issubclass(REGISTRY.lookup(self.impl), Memory) else []
-        return [f"{place}.checked.{each}" for each in (*keys, *sets)]
+        return [f"{place}.checked.{setting}" for setting in (*keys, *sets)]
 
 
 def check_part(name: str, kinds: Sequence[str] = ()) -> Iterator[PartCheck]:
-    """Make all checks of a part at every kind of place that it is for: ``kinds``, else those it tells.
+    """Yield all checks of a component at each of its types of place: ``kinds``, else those that it declares.
 
-    ``name``: one that is registered, ``my_pkg.parts:Part`` or ``file.py:Part``. InputError for one that is no part, and
-    for kinds that are none.
+    ``name`` is a registered name, ``my_pkg.parts:Part`` or ``file.py:Part``. Raises InputError if it is no component or
+    declares no type, and for a type that it cannot have.
     """
     impl = name if ".py:" in name else name.replace(":", ".")
     for kind in _kinds(REGISTRY.lookup(impl), name, kinds):
@@ -277,18 +277,18 @@ def check_part(name: str, kinds: Sequence[str] = ()) -> Iterator[PartCheck]:
 
 
 def _kinds(cls: type[Part], name: str, wanted: Sequence[str]) -> Sequence[str]:
-    known = REGISTRY.kinds_of(cls)
-    allowed = (*(known or KINDS), *EXTRA)
+    declared = REGISTRY.kinds_of(cls)
+    allowed = (*(declared or KINDS), *EXTRA)
     for kind in wanted:
         if kind not in allowed:
             raise UnknownNameError(f"kind of {name}", kind, allowed)
-    if not wanted and not known:
+    if not wanted and not declared:
         raise InputError(f"{name} does not say which kind of part it is: give --kind, one of {', '.join(allowed)}")
-    return wanted or known
+    return wanted or declared
 
 
 def _checks(subject: Subject) -> Iterator[PartCheck]:
-    """Make one check after another; after the first that fails the others would only repeat it."""
+    """Yield the checks in order, up to the first failure, which the following checks would only repeat."""
     for name, check in CHECKS.items():
         problem = _problem(check, subject)
         yield PartCheck(subject.kind, name, problem, subject.notes.get(name))
@@ -300,16 +300,16 @@ def _problem(check: Callable[[Subject], Iterator[str]], subject: Subject) -> str
     try:
         return next(check(subject), None)
     except Exception as error:
-        what = "" if isinstance(error, KernbenchError) else f"{type(error).__name__}: "
+        prefix = "" if isinstance(error, KernbenchError) else f"{type(error).__name__}: "
         text = error.verdict if isinstance(error, SimulationDeadlock) else text_of(error)
-        return f"{what}{text}".replace("\n", "; ")
+        return f"{prefix}{text}".replace("\n", "; ")
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
 def is_wired(subject: Subject) -> Iterator[str]:
-    """Check that the machine can be made, and every part of the kind in it."""
+    """Check that the machine can be built, with a component at each place of the type."""
     engine = GraphEngine(subject.machine())
     for node in engine.machine.graph.nodes.values():
         if node.impl == subject.impl and not isinstance(engine.component(node.id), Component):
@@ -317,33 +317,33 @@ def is_wired(subject: Subject) -> Iterator[str]:
 
 
 def has_typed_attributes(subject: Subject) -> Iterator[str]:
-    """Check that a key is refused which the class does not know."""
+    """Check that the class rejects an unknown key."""
     try:
         subject.machine("attrs.no_such_key=1")
     except ConfigError:
         return
-    yield "its Attrs takes keys that it does not know: derive it from the Attrs of its kind, without extra='allow'"
+    yield "its Attrs accepts unknown keys: derive it from the Attrs of its kind, without extra='allow'"
 
 
 def answers_all(subject: Subject) -> Iterator[str]:
-    """Check that every request is over, well, and that nothing waits any more."""
+    """Check that every request has ended successfully, and that no component waits."""
     engine = subject.trial.engine
-    yield from (f"{handle} is not over" for handle in engine.handles if not handle.done)
+    yield from (f"{handle} has not ended" for handle in engine.handles if not handle.done)
     for part in engine.machine.components:
         yield from (f"{part.node.id} still waits: {line}" for line in part.blocked())
 
 
 def conserves_bytes(subject: Subject) -> Iterator[str]:
-    """Check that all bytes arrive once and unchanged: at their destination, and in the tensors that are read back."""
+    """Check that all bytes arrive once and unchanged, at their destination and in the tensors read back."""
     trial, network = subject.trial, subject.trial.engine.machine.network
     yield from trial.wrong
     if network.undelivered:
         yield f"{network.undelivered} transfers were not delivered"
     sent, arrived, passed = Counter[str](), Counter[str](), set[str]()
     for transfer in trial.transfers:
-        *others, last = transfer.route.links
+        *earlier, last = transfer.route.links
         sent[last.dst] += transfer.nbytes
-        passed.update(link.dst for link in others)
+        passed.update(link.dst for link in earlier)
     for link in link_traffic(trial.engine.machine):
         arrived[link.dst] += link.nbytes
     for node, nbytes in sent.items():
@@ -352,19 +352,19 @@ def conserves_bytes(subject: Subject) -> Iterator[str]:
 
 
 def keeps_time(subject: Subject) -> Iterator[str]:
-    """Check that nothing ends before it begins, and that all that has begun ends."""
-    found = subject.trial.engine.machine.log.columns()
-    for number in np.flatnonzero((found.end < found.start) | (found.start < 0)):
-        begin, end = int(found.start[number]), int(found.end[number])
+    """Check that nothing ends before it begins, and that everything that begins ends."""
+    columns = subject.trial.engine.machine.log.columns()
+    for number in np.flatnonzero((columns.end < columns.start) | (columns.start < 0)):
+        begin, end = int(columns.start[number]), int(columns.end[number])
         until = f"ended at {end} ps" if end >= 0 else "has not ended"
-        yield f"what {found.parts[found.part[number]]} began at {begin} ps {until}"
+        yield f"work that {columns.parts[columns.part[number]]} began at {begin} ps {until}"
 
 
 def is_deterministic(subject: Subject) -> Iterator[str]:
     """Check that two runs are the same."""
     first, second = (trial.engine.machine.log.columns() for trial in (subject.trial, Trial(subject.machine())))
     if first.parts != second.parts or first.start.size != second.start.size:
-        yield f"{second.start.size:,} things happen in a second run, {first.start.size:,} in the first"
+        yield f"{second.start.size:,} log rows in a second run, {first.start.size:,} in the first"
         return
     for at in np.flatnonzero((first.start != second.start) | (first.end != second.end)):
         part, was = first.parts[first.part[at]], f"{first.start[at]} to {first.end[at]} ps"
@@ -372,7 +372,7 @@ def is_deterministic(subject: Subject) -> Iterator[str]:
 
 
 def resets(subject: Subject) -> Iterator[str]:
-    """Check that programs take as long after a failed kernel and an abandoned one as on a new machine."""
+    """Check that programs take as long after a failed and an abandoned kernel as on a new machine."""
     disturbed, fresh = (GraphEngine(subject.machine(), limits=LIMITS) for _ in range(2))
     for program in (fail_launch, abandon_launch):
         with suppress(_PlannedError), RuntimeContext[Any](disturbed) as torch:
@@ -381,14 +381,14 @@ def resets(subject: Subject) -> Iterator[str]:
     disturbed.run_until(disturbed.now + 50)
     disturbed.abandon([last])
     begin_ns = ceil(disturbed.now / 10_000) * 10_000
-    took = []
+    times = []
     for engine in (disturbed, fresh):
         engine.run_until(begin_ns)
         with RuntimeContext[Any](engine) as torch:
             yield from run_all_programs(torch)
-        took.append(round(engine.now - begin_ns, 3))
-    if took[0] != took[1]:
-        yield f"programs take {took[0]} ns after a launch was given up, {took[1]} ns on a new machine: state is left"
+        times.append(round(engine.now - begin_ns, 3))
+    if times[0] != times[1]:
+        yield f"programs take {times[0]} ns after an abandoned launch, {times[1]} ns on a new machine: state is left"
 
 
 class _PlannedError(Exception):
@@ -406,7 +406,7 @@ def fail_launch(torch: RuntimeContext[Any]) -> None:
 
 
 def abandon_launch(torch: RuntimeContext[Any]) -> None:
-    """Launch a kernel that goes on, and end the program."""
+    """Launch an endless kernel, and end the program."""
 
     def kernel(ptr: int, *, tl: Any) -> None:
         while True:
@@ -418,34 +418,34 @@ def abandon_launch(torch: RuntimeContext[Any]) -> None:
 
 
 STREAMS = (64, 4 << 10, 1 << 20)
-"""Bytes of the streams that go through parts in series"""
+"""Bytes of the streams through components in series"""
 BURST_BYTES = 16 << 10
-"""What a part may let pass at once after a pause, whatever its rate"""
+"""Bytes that a component may pass at once after a pause, at any rate"""
 TOLERANCE = 1.05
 _BY_SWITCH = ("switch", "pcie_ep")
-"""Kinds that lie in series on the way from SIP to SIP where that is the host's switch"""
+"""Types in series between two SIPs if the host's switch connects the SIPs"""
 PACES = "paces as it says"
 
 
 def paces(subject: Subject) -> Iterator[str]:
-    """Check that streams through parts of the kind, two or more in series, run at the slowest rate that these say.
+    """Check that streams through two or more components in series run at the slowest rate that these declare.
 
-    What one byte takes is the way. Each part may keep a packet back for as long as it takes at its rate, and may let
-    ``BURST_BYTES`` pass at once. Parts that say no rate are measured only.
+    The time of one byte is the latency of the route. Each component may delay a packet by its time at the declared
+    rate, and may pass ``BURST_BYTES`` at once. Components without a declared rate are only measured.
     """
     if "rate_gbs" not in called_at(subject.kind):
         return
     way_ps = _stream_ps(subject, 1)
-    took = {nbytes: _stream_ps(subject, nbytes) for nbytes in STREAMS}
+    durations_ps = {nbytes: _stream_ps(subject, nbytes) for nbytes in STREAMS}
     series = SeriesOfParts(subject)
-    rates = ", ".join(f"{format_size(nbytes)} {_show_gbs(nbytes, ps - way_ps)}" for nbytes, ps in took.items())
+    rates = ", ".join(f"{format_size(nbytes)} {_show_gbs(nbytes, ps - way_ps)}" for nbytes, ps in durations_ps.items())
     subject.notes[PACES] = f"{series.count} in series: {rates}; it says {series.rate_text}"
     if not series.pacing:
         return
-    for nbytes, ps in took.items():
+    for nbytes, ps in durations_ps.items():
         least_ps, most_ps = series.least_ps(nbytes), series.most_ps(nbytes) + way_ps
         if not least_ps <= ps <= most_ps:
-            bounds = " to ".join(f"{ps_to_ns(each):,.12g}" for each in (least_ps, most_ps))
+            bounds = " to ".join(f"{ps_to_ns(bound_ps):,.12g}" for bound_ps in (least_ps, most_ps))
             yield (
                 f"{format_size(nbytes)} through {series.count} in series took {ps_to_ns(ps):,.12g} ns, beside the way "
                 f"{_show_gbs(nbytes, ps - way_ps)}; it says {series.rate_text}, which is {bounds} ns"
@@ -453,34 +453,35 @@ def paces(subject: Subject) -> Iterator[str]:
 
 
 def _show_gbs(nbytes: int, ps: int) -> str:
-    """Show the rate of all but the first of ``nbytes``, which took ``ps`` more than that one."""
+    """Return the rate in words of all but the first of ``nbytes``, which took ``ps`` longer than the first byte."""
     return f"{(nbytes - 1) * PS_PER_NS / ps:.3g} GB/s" if ps > 0 else "at once"
 
 
 class SeriesOfParts:
-    """The parts of the kind on the way of a stream, on a machine of their own.
+    """The components of a type on the route of a stream, on a machine of their own.
 
-    ``count``: all of them; ``pacing``: those that say a rate, with the times in ps when a head is there.
+    ``count`` is the number of these components. ``pacing`` has those that declare a rate, with the arrival of the
+    stream's head at each in ps.
     """
 
     def __init__(self, subject: Subject) -> None:
         machine, self._route = _series(subject)
         parts = zip(self._route.offsets, (machine.component(link.src) for link in self._route.links), strict=True)
-        mine = [each for each in parts if subject.includes(each[1].node)]
-        self.count = len(mine)
-        self.pacing = [(offset, part) for offset, part in mine if part.says_rate]
+        of_kind = [pair for pair in parts if subject.includes(pair[1].node)]
+        self.count = len(of_kind)
+        self.pacing = [(offset, part) for offset, part in of_kind if part.says_rate]
 
     @property
     def rate_text(self) -> str:
-        """Return the rates that the parts state, in words."""
-        said = [part.rate_at(0) for _, part in self.pacing]
-        if not said:
+        """The rates that the components declare, in words."""
+        rates = [part.rate_at(0) for _, part in self.pacing]
+        if not rates:
             return "no rate"
-        constant = all(each.until_ps == NEVER for each in said)
-        return f"{min(each.gbs for each in said):g} GB/s" if constant else "a rate that changes"
+        constant = all(rate.until_ps == NEVER for rate in rates)
+        return f"{min(rate.gbs for rate in rates):g} GB/s" if constant else "a rate that changes"
 
     def least_ps(self, nbytes: int) -> int:
-        """Return the least time of a stream: each part lets all of it pass at its rate, but for a burst."""
+        """Return the least time of a stream in ps: each component passes all but a burst at its rate."""
         route, paced = self._route, max(1, round((nbytes - BURST_BYTES) / TOLERANCE))
         return max(
             VaryingRate(part.rate_at).end_ps(paced, offset, route.bottleneck_gbs) + route.total_overhead_ps - offset
@@ -488,29 +489,35 @@ class SeriesOfParts:
         )
 
     def most_ps(self, nbytes: int) -> int:
-        """Return the most time beside the way: the slowest part of each moment lets it pass, and a packet a part."""
+        """Return the most time of a stream in ps, beside the latency of the route.
+
+        At each moment the slowest component sets the rate; each component may add a packet.
+        """
         more = self.count * min(nbytes, self._route.packet_bytes)
         end = VaryingRate(self._slowest_at).end_ps(nbytes + more, 0, self._route.bottleneck_gbs)
         return round(end * TOLERANCE) + PS_PER_NS
 
     def _slowest_at(self, now_ps: int) -> RateStretch:
-        said = [part.rate_at(now_ps) for _, part in self.pacing]
-        return RateStretch(min(each.gbs for each in said), min(each.until_ps for each in said))
+        rates = [part.rate_at(now_ps) for _, part in self.pacing]
+        return RateStretch(min(rate.gbs for rate in rates), min(rate.until_ps for rate in rates))
 
 
 def _series(subject: Subject) -> tuple[Machine, Route]:
-    """Make a machine, and find a way in it with parts of the kind in series: from one, if nothing passes them."""
+    """Return a machine and a route through components of the type in series.
+
+    The route starts at such a component if packets do not pass through components of the type.
+    """
     machine = GraphEngine(subject.series_machine(), enable_data=False, limits=LIMITS).machine
     first = next(node.id for node in machine.graph.nodes.values() if node.kind == "pe_dma")
     last = [node.id for node in machine.graph.nodes.values() if node.kind == "hbm_ctrl"][-1]
     if "hold_packet_ns" in called_at(subject.kind):
         return machine, machine.route(first, last)
-    mine = next(node.id for node in machine.graph.nodes.values() if subject.includes(node))
-    return machine, machine.route(mine, last if mine != last else first)
+    source = next(node.id for node in machine.graph.nodes.values() if subject.includes(node))
+    return machine, machine.route(source, last if source != last else first)
 
 
 def _stream_ps(subject: Subject, nbytes: int) -> int:
-    """Send ``nbytes`` through parts of the kind, on a new machine; return how long they took."""
+    """Return the time in ps that ``nbytes`` take through components of the type, on a new machine."""
     machine, route = _series(subject)
     delivered: list[Transfer] = []
     machine.network.post(machine.network.port(route.links[0].src), route, nbytes, delivered.append, "a stream")
@@ -521,7 +528,7 @@ def _stream_ps(subject: Subject, nbytes: int) -> int:
 
 
 LIMIT_NS = 1e9
-"""A stream that takes longer has stopped"""
+"""The limit of a stream in simulated ns; a longer stream has stopped"""
 
 CHECKS: dict[str, Callable[[Subject], Iterator[str]]] = {
     "is wired": is_wired,

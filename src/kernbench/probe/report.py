@@ -1,4 +1,4 @@
-"""The results of probing a case, and the course of one transaction. Times are whole ps, so that sums are exact."""
+"""Results of a probe case, and the hops of one transaction. Times are integers in ps, so that sums are exact."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from kernbench.transport import Transfer
 
 @value(kw_only=True)
 class Transaction:
-    """One transaction of ``nbytes``: measured, its parts, and the closed form for it alone.
+    """One transaction of ``nbytes``: its measured latency, the components, and the uncontended closed form.
 
-    ``bottleneck_gbs``: the narrowest link of the data's way, or what the memory sustains if that is less.
+    ``bottleneck_gbs`` is the bandwidth of the narrowest link on the data's route, or of the memory if that is less.
     """
 
     nbytes: int
@@ -31,12 +31,12 @@ class Transaction:
 
     @property
     def latency_ns(self) -> float:
-        """From the request to its completion."""
+        """The time from the request to its completion in ns."""
         return ps_to_ns(self.latency_ps)
 
     @property
     def closed_form_ns(self) -> float:
-        """The time that it takes alone."""
+        """The uncontended latency in ns."""
         return ps_to_ns(self.closed_form_ps)
 
     @property
@@ -52,9 +52,9 @@ class Transaction:
 
 @value(kw_only=True)
 class TraceRow:
-    """The times at which the first and the last byte of a transaction came to ``node``, counted from the request.
+    """The arrival of the first and the last byte of a transaction at ``node``, in ps since the request.
 
-    ``link_gbs`` is the link it came by, None at the start of a leg and at the memory's own step.
+    ``link_gbs`` is the bandwidth of the link to the node, None at the start of a leg and for the memory's step.
     """
 
     leg: Literal["request", "memory", "response"]
@@ -67,7 +67,7 @@ class TraceRow:
 
 @value(kw_only=True)
 class LinkLoad:
-    """A link in a stream: bytes it carried, and its serialising time over the time of the stream."""
+    """A link in a stream: its bytes, and its serialising time over the time of the stream."""
 
     src: str
     dst: str
@@ -78,9 +78,9 @@ class LinkLoad:
 
 @value(kw_only=True)
 class Sustained:
-    """Streams of all flows at once: ``transactions`` of ``nbytes`` for each, ``outstanding`` under way.
+    """Simultaneous streams of all flows: ``transactions`` of ``nbytes`` each, ``outstanding`` in flight.
 
-    ``bottleneck_gbs``: what the flows could have together; ``busiest``: the links that were busiest.
+    ``bottleneck_gbs`` is the sum of the fair rates of the flows. ``busiest`` are the busiest links.
     """
 
     nbytes: int
@@ -93,7 +93,7 @@ class Sustained:
 
     @property
     def effective_gbs(self) -> float:
-        """All bytes over the time from the first request to the last completion."""
+        """The bytes of all flows over the time from the first request to the last completion."""
         return self.nbytes * self.transactions * self.flows / ps_to_ns(self.duration_ps)
 
     @property
@@ -104,9 +104,9 @@ class Sustained:
 
 @value(kw_only=True)
 class Crowd:
-    """Several initiators at once: the latency of one transaction each, and the rate of each one's stream.
+    """Several simultaneous initiators: the latency of one transaction each, and the rate of each stream.
 
-    ``latencies_ps`` and ``rates_gbs`` are by initiator, in the order of ``initiators``.
+    ``latencies_ps`` and ``rates_gbs`` are in the order of ``initiators``.
     """
 
     initiators: tuple[str, ...]
@@ -115,22 +115,22 @@ class Crowd:
 
     @property
     def min_ns(self) -> float:
-        """The shortest latency."""
+        """The shortest latency in ns."""
         return ps_to_ns(min(self.latencies_ps))
 
     @property
     def mean_ns(self) -> float:
-        """The mean latency."""
+        """The mean latency in ns."""
         return ps_to_ns(sum(self.latencies_ps)) / len(self.latencies_ps)
 
     @property
     def max_ns(self) -> float:
-        """The longest latency."""
+        """The longest latency in ns."""
         return ps_to_ns(max(self.latencies_ps))
 
     @property
     def fairness(self) -> float:
-        """Jain's index of the rates: 1 when all are equal, 1/n when one has everything."""
+        """Jain's index of the rates: 1 if all are equal, 1/n if one initiator has the complete bandwidth."""
         squares = sum(rate * rate for rate in self.rates_gbs)
         return sum(self.rates_gbs) ** 2 / (len(self.rates_gbs) * squares)
 
@@ -139,9 +139,11 @@ class Crowd:
 class ProbeReport:
     """A case on a machine.
 
-    ``initiator`` and ``memory`` are node ids, ``pe`` is the initiator's PE (None: the host).
-    ``single``: one transaction of the size asked for; with several initiators, the slowest of those sent at once.
-    ``sweep`` and ``trace`` are empty unless details were asked for; ``crowd`` is None with one initiator.
+    - ``initiator``, ``memory``: node ids
+    - ``pe``: the PE of the initiator, None for the host
+    - ``single``: one transaction of the requested size; with several initiators, the slowest of their simultaneous ones
+    - ``sweep``, ``trace``: empty unless details were requested
+    - ``crowd``: None with one initiator
     """
 
     case: str
@@ -159,7 +161,7 @@ class ProbeReport:
 
 @value(kw_only=True)
 class NotHere:
-    """A case that the machine cannot have, and why."""
+    """A case that the machine lacks, and the reason."""
 
     case: str
     description: str
@@ -167,7 +169,7 @@ class NotHere:
 
 
 def trace_rows(engine: GraphEngine, flow: ProbeFlow, handle: RequestHandle) -> tuple[TraceRow, ...]:
-    """Return the rows of a transaction that ended on an engine which traces hops."""
+    """Return the rows of a transaction that ended on an engine with ``trace_hops``."""
     _, trace = engine.get_completion(handle)
     request, response = trace.transfers
     begin = handle.submitted_ps
@@ -196,12 +198,12 @@ def _leg(machine: Machine, transfer: Transfer, leg: Literal["request", "response
 
 
 def _memory_step(flow: ProbeFlow, request: Transfer, response: Transfer, begin: int) -> TraceRow:
-    """Return the row of the memory between the request and the answer; for a write, the rest of committing it."""
-    what = "access until the first byte" if flow.reading else "rest of the write, and access"
+    """Return the row of the memory, between request and answer; for a write, the remaining time of the commit."""
+    step = "access until the first byte" if flow.reading else "rest of the write, and access"
     return TraceRow(
         leg="memory",
         node=flow.memory,
-        what=what,
+        what=step,
         link_gbs=None,
         head_ps=request.delivered_ps - begin,
         tail_ps=response.injected_ps - begin,
