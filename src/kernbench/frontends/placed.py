@@ -1,4 +1,4 @@
-"""What the front ends share: the interface of tensors of host libraries, and the PEs that store them."""
+"""Tensors of host libraries on the machine: their common interface, and the PEs that store them."""
 
 from __future__ import annotations
 

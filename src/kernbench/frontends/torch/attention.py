@@ -124,7 +124,7 @@ class Attention:
         return min(_QUERIES, max(16, self.queries))
 
     def run_part(self, parts: KeyParts, addresses: Sequence[int], tl: Any) -> None:
-        """Compute this program's parts of the keys of heads, for all their queries; ``merge`` combines the parts."""
+        """Compute all queries of a head against this program's part of its keys; ``merge`` combines the parts."""
         mixed_at, total_at, top_at, q, k, v, *bias = addresses
         first, mine = share(self.batch * self.heads * parts.count, tl)
         for which in range(first, first + mine):

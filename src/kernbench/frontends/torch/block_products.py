@@ -189,8 +189,8 @@ class Product:
 class CubeGrid:
     """A division of a product over cubes, rows by columns of the result; ``within`` divides it over each cube's PEs.
 
-    ``brings_a``, ``brings_b``: each cube stages the rows of A, or the columns of B, that it needs in its own memory, as
-    other cubes store them.
+    ``brings_a``, ``brings_b``: other cubes store rows of A, or columns of B, that a cube needs. Each cube then stages
+    these operands in its own memory.
     """
 
     rows: int
@@ -255,24 +255,24 @@ class SharedProduct:
         a, b = left.at(a, i, 0), right.at(b, 0, j)
         here = buffer + cube * self._elements * item
         if cubes.brings_a:
-            a, left = self._bring(left, a, here, (rows, k), tl)
+            a, left = self._stage(left, a, here, (rows, k), tl)
             here += rows * k * item
         if cubes.brings_b:
-            b, right = self._bring(right, b, here, (k, columns), tl)
+            b, right = self._stage(right, b, here, (k, columns), tl)
         tl.barrier()
         mine = replace(whole, m=rows, n=columns, grid=cubes.within, a=left, b=right)
         added = [] if whole.addend is None else [whole.addend.at(addend[0], i, j)]
         mine.compute(tl.program_id(0), (whole.out.at(out, i, j), a, b, *added), tl)
 
-    def _bring(self, lies: Matrices, at: int, to: int, shape: tuple[int, int], tl: Any) -> tuple[int, Matrices]:
+    def _stage(self, source: Matrices, at: int, to: int, shape: tuple[int, int], tl: Any) -> tuple[int, Matrices]:
         """Stage a matrix in this cube's memory, some pieces by each PE; return its address and layout there.
 
         Cubes begin with different pieces; otherwise all would read from one cube at a time.
         """
-        turned = lies.row < lies.column
-        lines, width = shape[::-1] if turned else shape
-        item = lies.dtype.itemsize
-        strides, tight = lies.strides[::-1] if turned else lies.strides, (width * item, item)
+        transposed = source.row < source.column
+        lines, width = shape[::-1] if transposed else shape
+        item = source.dtype.itemsize
+        strides, tight = source.strides[::-1] if transposed else source.strides, (width * item, item)
         most = _PIECE_BYTES // item
         pieces = [
             (line, column, (count, elements))
@@ -281,6 +281,6 @@ class SharedProduct:
         ][tl.program_id(0) :: tl.num_programs(0)]
         first = len(pieces) * tl.program_id(1) // tl.num_programs(1)
         for line, column, extents in pieces[first:] + pieces[:first]:
-            loaded = tl.load(at + line * strides[0] + column * strides[1], extents, lies.dtype, strides=strides)
+            loaded = tl.load(at + line * strides[0] + column * strides[1], extents, source.dtype, strides=strides)
             tl.store(to + line * tight[0] + column * tight[1], loaded, tight)
-        return to, Matrices(0, 1, width, lies.dtype) if turned else Matrices(0, width, 1, lies.dtype)
+        return to, Matrices(0, 1, width, source.dtype) if transposed else Matrices(0, width, 1, source.dtype)

@@ -50,7 +50,7 @@ class Strided:
         tl.store(address + self.at(corner), values, strides=self._steps())
 
     @property
-    def is_turned(self) -> bool:
+    def is_transposed(self) -> bool:
         """Return whether elements are contiguous along another axis than the last, which does not repeat."""
         return self.strides[-1] > 1 and 1 in self.strides
 
@@ -74,12 +74,11 @@ def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[Sh
     return tuple(n for n, _ in merged), [tuple(steps[i] for _, steps in merged) for i in range(len(strides))]
 
 
-def own_boxes(shape: Shape, tl: Any, *, turned: bool = False) -> Iterator[tuple[Shape, Shape]]:
-    """Yield corners and extents of this program's boxes of an array: its share of the first axis, or of the longest
-    one.
+def own_boxes(shape: Shape, tl: Any, *, transposed: bool = False) -> Iterator[tuple[Shape, Shape]]:
+    """Yield the corners and extents of this program's boxes: its share of the first axis, or of the longest one.
 
-    The first axis is split if it has an index for each program. ``turned``: an operand is contiguous along another axis
-    than the last. Boxes are then cut along the last axis, too, so that they extend further along the contiguous axis.
+    The first axis is split if it has an index for each program. ``transposed``: an operand is contiguous along another
+    axis than the last. Boxes are then cut along the last axis, too, to extend further along the contiguous one.
     """
     programs = tl.num_programs(0) * tl.num_programs(1)
     axis = 0 if shape[0] >= programs else max(range(len(shape)), key=lambda i: shape[i])
@@ -88,7 +87,7 @@ def own_boxes(shape: Shape, tl: Any, *, turned: bool = False) -> Iterator[tuple[
         return
     own = (*shape[:axis], mine, *shape[axis + 1 :])
     block = min(max(prod(own) // _BLOCKS, _SMALLEST), most_elements(tl))
-    edge = max(1, block // _SIDE_BY_SIDE) if turned else own[-1]
+    edge = max(1, block // _SIDE_BY_SIDE) if transposed else own[-1]
     for behind, width in blocks(own[-1], edge):
         for corner, box in boxes((*own[:-1], width), block):
             begin = [*corner[:-1], corner[-1] + behind]

@@ -184,7 +184,9 @@ def _refusing(name: str) -> Callable[..., Any]:
     """Return a replacement, which refuses, of a ``torch.cuda`` function that the machine does not support."""
 
     def refuse(*_: object, **__: object) -> Any:
-        raise InputError(f"torch.cuda.{name}: not of this machine; in torch.cuda {there_are(name, tuple(_answers()))}")
+        raise InputError(
+            f"torch.cuda.{name}: this machine does not have it; in torch.cuda {there_are(name, tuple(_answers()))}"
+        )
 
     return refuse
 

@@ -224,7 +224,7 @@ class Event:
     def elapsed_time(self, end_event: Event) -> float:
         """Return the simulated milliseconds from this event to another. Raises InputError if one is not recorded."""
         if self._at_ns is None or end_event._at_ns is None:
-            raise InputError("elapsed_time: both events have to be recorded before")
+            raise InputError("elapsed_time: both events have to be recorded first")
         return (end_event._at_ns - self._at_ns) * 1e-6
 
     def wait(self, stream: object = None) -> None:

@@ -33,7 +33,7 @@ class Generator(torch.Generator):
         self._seen = _Host.get_state(self.host)
         # Host states that belong to reported states, for as long as these live. The latest ones are also stored by seed
         # and offset, for copies of the reported states.
-        self._told: Any = WeakTensorKeyDictionary()
+        self._reported: Any = WeakTensorKeyDictionary()
         self._last: dict[tuple[int, int], TorchTensor] = {}
 
     @property
@@ -68,14 +68,14 @@ class Generator(torch.Generator):
             return drawn
         if not torch.equal(drawn, self._seen):
             self._begin_at(self._offset + 4)
-        told = _as_bytes(self.initial_seed(), self._offset)
-        numbers = _numbers_of(told)
-        self._told[told] = numbers, drawn
+        state = _as_bytes(self.initial_seed(), self._offset)
+        numbers = _numbers_of(state)
+        self._reported[state] = numbers, drawn
         self._last.pop(numbers, None)
         if len(self._last) == _LAST:
             del self._last[next(iter(self._last))]
         self._last[numbers] = drawn
-        return told
+        return state
 
     def set_state(self, new_state: TorchTensor) -> Any:
         """Restore a reported state or its copy. From any other state, take the offset, and the seed if it differs."""
@@ -87,7 +87,7 @@ class Generator(torch.Generator):
                 f"{_BYTES} bytes, a seed and an offset"
             )
         numbers = seed, offset = _numbers_of(new_state)
-        before, drawn = self._told.get(new_state, (numbers, self._last.get(numbers)))
+        before, drawn = self._reported.get(new_state, (numbers, self._last.get(numbers)))
         if drawn is not None and before == numbers:
             _Host.set_state(self.host, drawn)
         elif seed != _numbers_of(_as_bytes(self.initial_seed(), 0))[0]:

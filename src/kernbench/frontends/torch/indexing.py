@@ -1,8 +1,8 @@
 """PyTorch operators with indices: the DMA gathers and scatters the selected elements.
 
-A program loads its share of the indices and waits for them; then it knows the addresses. A run without data uses the
-indices that it knows: integer tensors of at most 1 MiB that the host wrote, or that follow from such tensors. Unknown
-indices count as 0, 1, 2, …
+A program loads its share of the indices and waits for them; then it knows the addresses. A run without data uses known
+indices: integer tensors of at most 1 MiB that the host wrote or that follow from such tensors. Unknown indices count as
+0, 1, 2, …
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _values_of(
 
 
 def _known(x: AhbmTensor) -> Callable[[int, int, int], Any] | None:
-    """Return a function for the numbers of a contiguous index tensor without data; None if they are to be read."""
+    """Return a function that gives a contiguous tensor's indices in a run without data; None if they are loaded."""
     if current().has_data:
         return None
     elements = known_tensor(x)

@@ -32,7 +32,7 @@ def refuse_graph(name: str) -> None:
     """Raise InputError if the gradient of a backward that is one kernel is requested."""
     if torch.is_grad_enabled():
         raise InputError(
-            f"backward of {name}: its own gradient (create_graph=True) is not there; compute it by other operators"
+            f"backward of {name}: there is no second derivative (create_graph=True); use other operators instead"
         )
 
 

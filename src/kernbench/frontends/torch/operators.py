@@ -176,8 +176,9 @@ _NOT_ASKED: frozenset[WayKind] = frozenset(["view", "memory", "host", "refused"]
 class OperatorWay:
     """The way in which an operator is carried out.
 
-    ``kind``: by a kernel, by an elementwise rule (``pointwise``), by one launch for lists, as a view, as uninitialised
-    memory, by PyTorch's decomposition (``parts``), by the out-of-place form, on the host, or refused.
+    Kinds on the machine are a kernel, an elementwise rule (``pointwise``), one launch for a list, a view, and
+    uninitialised memory. The other kinds are PyTorch's decomposition (``parts``), another form of the operator, the
+    host, and a refusal.
     """
 
     kind: WayKind

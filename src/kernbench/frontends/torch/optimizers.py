@@ -140,7 +140,7 @@ def _fused_adam(decoupled: bool) -> Callable[..., None]:
         )
         shared = [x if isinstance(x, AhbmTensor) else None for x in (rate, grad_scale, found_inf)]
         groups = [params, grads, exp_avgs, exp_avg_sqs, *([max_exp_avg_sqs] if amsgrad else [])]
-        lies = [_lie_alike(tensors) for tensors in zip(*groups, strict=True)]
+        lies = [_common_layout(tensors) for tensors in zip(*groups, strict=True)]
         width, count = len(groups), len(params)
 
         def program(*addresses: int, tl: Any) -> None:
@@ -192,7 +192,7 @@ def _fused_sgd(
     if grad_scale is not None or found_inf is not None or isinstance(rate, AhbmTensor):
         return NotImplemented
     groups = [params, grads, *([buffers] if momentum else [])]
-    lies = [_lie_alike(tensors) for tensors in zip(*groups, strict=True)]
+    lies = [_common_layout(tensors) for tensors in zip(*groups, strict=True)]
     width = len(groups)
 
     def program(*addresses: int, tl: Any) -> None:
@@ -217,7 +217,7 @@ def _fused_sgd(
     return None
 
 
-def _lie_alike(tensors: Sequence[AhbmTensor]) -> tuple[tuple[int, ...], list[Strided]]:
+def _common_layout(tensors: Sequence[AhbmTensor]) -> tuple[tuple[int, ...], list[Strided]]:
     """Return the merged axes of tensors of one shape, and the layout of each tensor along these axes."""
     shape, strides = collapse(tensors[0].shape, [each.stride() for each in tensors])
     return shape, [Strided(steps, dtype_of(x)) for steps, x in zip(strides, tensors, strict=True)]
@@ -261,7 +261,7 @@ def _foreach_norm(tensors: Sequence[AhbmTensor], ord: float = 2, dtype: Any = No
 
 def _unscale(grads: Sequence[AhbmTensor], found_inf: AhbmTensor, inv_scale: AhbmTensor) -> None:
     """Scale gradients, and set ``found_inf`` if any element is not finite, in one launch."""
-    lies = [_lie_alike([x]) for x in grads]
+    lies = [_common_layout([x]) for x in grads]
 
     def program(*addresses: int, tl: Any) -> None:
         found_at, scale_at = addresses[-2:]

@@ -164,8 +164,8 @@ def _find_rank(
 ) -> tuple[Any, Any]:
     """Return the element of a rank along an axis, counted from 0, and its index.
 
-    ``nan``: NaN sorts last (``last``), or is the result if there is any (``wins``), or is excluded, and the rank is
-    that of the median of the other elements (``left out``).
+    ``nan``: with ``last``, NaN sorts last. With ``wins``, NaN is the result if there is any. With ``left out``, NaN is
+    excluded, and the rank is that of the median of the other elements.
     """
     seen, at = _along_last(x, dim)
     n, sip = seen.shape[-1], x.storage.tensor.sip

@@ -30,9 +30,9 @@ ComputeIn = Literal["result", "f32", "operands"]
 class Rule:
     """The computation of an operator on an element.
 
-    ``compute_in`` is the dtype to compute in: that of the result (``result``), for a single operation; f32 rounded
-    once, for several operations; or the common dtype of the operands (``operands``), for comparisons. ``conditions``
-    are the positions of tensors that are not cast.
+    ``compute_in`` names the dtype to compute in. ``result``, the dtype of the result, suits a single operation.
+    ``f32``, rounded once, suits several operations. ``operands``, the common dtype of the operands, suits comparisons.
+    ``conditions`` are the positions of tensors that are not cast.
     """
 
     body: Body
@@ -52,8 +52,8 @@ class Task:
 
     def run(self, out: int, inputs: Sequence[int], tl: Any) -> None:
         """Compute this program's share; ``out`` and ``inputs`` are addresses."""
-        turned = any(each.is_turned for each in (self.out, *self.inputs))
-        for corner, box in own_boxes(self.shape, tl, turned=turned):
+        transposed = any(each.is_transposed for each in (self.out, *self.inputs))
+        for corner, box in own_boxes(self.shape, tl, transposed=transposed):
             loaded = [each.load(at, corner, box, tl) for each, at in zip(self.inputs, inputs, strict=True)]
             found = self.body(tl, *[tl.cast(x, to) for x, to in zip(loaded, self.compute, strict=True)])
             self.out.store(out, corner, tl.broadcast(tl.cast(found, self.out.dtype), box), tl)

@@ -105,7 +105,7 @@ class ThinProduct:
         panels = self._panels((0, self.k), share(self.n, tl), tl)
         ahead = [self._load(b, panel, tl) for panel in panels[:_AHEAD]]
         if tl.num_programs(1) > 1:
-            a = self._hand_round(a, buffer, tl)
+            a = self._all_gather(a, buffer, tl)
         self._multiply(panels, ahead, (out, a, b, *addend), tl)
 
     def run_by_rows(self, addresses: Sequence[int], tl: Any) -> None:
@@ -169,7 +169,7 @@ class ThinProduct:
     def _row_panels(self, rows: tuple[int, int], columns: tuple[int, int], parts: int) -> Iterator[Panel]:
         """Yield panels of contiguous rows, each with rows from ``parts`` memories.
 
-        All PEs of a cube read the same rows, so this spreads their requests over all memories at any time.
+        All PEs of a cube read the same rows. Such panels spread their requests over all memories of the cube.
         """
         (row, k), (column, n) = rows, columns
         width = min(n, self.widest)
@@ -190,8 +190,8 @@ class ThinProduct:
         """True if the columns of B are contiguous, as in weights; a panel is then loaded transposed."""
         return self.b.row < self.b.column
 
-    def _hand_round(self, a: int, buffer: int, tl: Any) -> Any:
-        """All-gather A in the cube's memory: store this PE's piece, wait for the others, return the address of A."""
+    def _all_gather(self, a: int, buffer: int, tl: Any) -> Any:
+        """Store this PE's piece of A in the cube's memory, wait for the other PEs, and return the address of A."""
         item = self.a_dtype.itemsize
         first, count = part(self.m * self.k, tl.num_programs(0), tl.program_id(0))
         here = buffer + tl.program_id(1) * self.m * self.k * item
@@ -247,8 +247,8 @@ def multiply(
     """
     if a.dtype is not b.dtype or a.shape[2] != b.shape[1] or a.shape[0] != b.shape[0]:
         raise InputError(
-            f"{program_place()}: {name} of {tuple(a.shape)} {a.dtype} and {tuple(b.shape)} {b.dtype}: factors have one "
-            f"type, and as many columns as rows"
+            f"{program_place()}: {name} of {tuple(a.shape)} {a.dtype} and {tuple(b.shape)} {b.dtype}: factors need one "
+            f"type, and the first needs as many columns as the second has rows"
         )
     batch, m, k = a.shape
     n = b.shape[2]

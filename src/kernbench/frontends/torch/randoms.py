@@ -101,7 +101,7 @@ def _randint_out(*bounds_and_size: Any, out: Any, generator: Any = None) -> Any:
 def _check(operator: Any, *args: Any) -> None:
     """Let PyTorch's CPU refuse these operands, sizes and values, with its own messages and in no simulated time.
 
-    It draws from a separate generator. A run without data checks values of one.
+    It draws from a separate generator. A run without data checks ones in place of values.
     """
 
     def on_host(x: Any) -> Any:

@@ -47,7 +47,7 @@ def _run_without_elements(operator: Any, args: Any, kwargs: Any) -> Any:
     def fake(x: AhbmTensor) -> Any:
         if x.requires_grad:
             raise InputError(
-                f"flex_attention: score_mod takes a tensor of shape {tuple(x.shape)} from outside, whose gradient "
+                f"flex_attention: score_mod captures a tensor of shape {tuple(x.shape)}, whose gradient "
                 "would be left out; detach it, or write the attention out"
             )
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.on_machine)
@@ -143,7 +143,7 @@ class AhbmTensor(Placed, torch.Tensor):
         if id(self) in memo:
             return memo[id(self)]
         if not self.is_leaf:
-            raise RuntimeError("deepcopy of a tensor that is a result: only those that the program made can be copied")
+            raise RuntimeError("deepcopy of the result of an operator: only leaf tensors can be copied")
         with torch.no_grad():
             made: Any = self.detach().clone()
         is_parameter = isinstance(self, torch.nn.Parameter)
@@ -209,8 +209,8 @@ _NOTHING = slice(0)
 class _Stretch:
     """The range of a storage that a tensor with elements covers; their dtypes may differ in width.
 
-    ``begin`` and ``end`` bound the range, in elements of the storage. In elements of the tensor, ``before`` is the
-    offset of its first element from ``begin``, and ``extent`` is the length from there to behind its last.
+    ``begin`` and ``end`` bound the range, in elements of the storage. The other fields are in elements of the
+    tensor: ``before`` is the offset of its first element from ``begin``, ``extent`` the length to behind its last.
     """
 
     begin: int

@@ -246,7 +246,7 @@ class Builder(interpreter.InterpreterBuilder):
             return super().create_umulhi(lhs, rhs)
         out = lhs.dtype.scalar
         if out is not tl.uint32:
-            raise refused(f"tl.umulhi of data of type {out}: MATH computes it of uint32, in 64 bits")
+            raise refused(f"tl.umulhi of data of type {out}: MATH computes it of uint32 only, in 64 bits")
         return upper_product([lhs, rhs], out, _common(lhs.data.shape, rhs.data.shape))
 
     def create_extern_elementwise(
@@ -376,7 +376,9 @@ class Builder(interpreter.InterpreterBuilder):
     def create_gather(self, src: Value, indices: Value, axis: int) -> Value:
         """Gather elements along ``axis``."""
         if isinstance(src, PointerHandle):
-            raise refused("tl.gather of pointers: they are no numbers here; gather what they are moved on by")
+            raise refused(
+                "tl.gather of pointers: a pointer is no number here; gather offsets and add them to a pointer"
+            )
         if not is_symbolic(src, indices):
             return super().create_gather(src, indices, axis)
         return _symbolic(take(src, indices, axis % src.data.ndim), indices.data.shape, src.dtype)
@@ -416,11 +418,11 @@ class Builder(interpreter.InterpreterBuilder):
 
     def create_atomic_poll(self, *_: object) -> NoReturn:
         """Refuse ``tl.atomic_poll``."""
-        raise refused("tl.atomic_poll: no engine of the PE waits at an address; take a loop over tl.atomic_cas")
+        raise refused("tl.atomic_poll: no engine of the PE waits at an address; use a loop over tl.atomic_cas")
 
     def create_dot_scaled(self, *_: object) -> NoReturn:
         """Refuse ``tl.dot_scaled``."""
-        raise refused("tl.dot_scaled: the matrix unit has no scales for parts of its factors")
+        raise refused("tl.dot_scaled: the matrix unit does not scale blocks of its factors")
 
     def __getattr__(self, name: str) -> Any:
         """Refuse methods that only a compiler's builder has."""
@@ -438,7 +440,7 @@ class Builder(interpreter.InterpreterBuilder):
     def create_assume(self, condition: Value) -> None:
         """Ignore the condition, which only a compiler uses. Refuse one that is known to be false."""
         if not is_symbolic(condition) and not condition.data.all():
-            raise refused("tl.assume of what does not hold")
+            raise refused("tl.assume of a condition that is false")
 
     def create_barrier(self) -> None:
         """Do nothing: a program is one stream of instructions, whose memory accesses are in order."""

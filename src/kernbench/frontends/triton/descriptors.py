@@ -101,9 +101,9 @@ def in_bytes(steps: Array, itemsize: int) -> Array:
 def describe(pointers: Array, mask: Array | None, itemsize: int, *, writing: bool) -> ElementDescriptor | None:
     """Return the descriptor of the elements at ``pointers`` where ``mask`` holds (None: all), or None if none is left.
 
-    ``pointers`` are integers, in bytes; ``mask`` broadcasts to their shape. If all elements of a load have the same
-    address along an axis, that axis has length 1 in the descriptor: the element is read once and repeated. A store
-    never gets a box that covers a byte twice. It gets a list in the order of the elements, so the last write wins.
+    ``pointers`` are integers, in bytes; ``mask`` broadcasts to their shape. An axis of a load along which all
+    elements have the same address gets length 1: the element is read once and repeated. A store never gets a box that
+    covers a byte twice. It gets a list in the order of the elements, so the last write wins.
     """
     at = pointers.view(np.int64) if pointers.dtype == np.uint64 else pointers.astype(np.int64)
     if mask is not None:

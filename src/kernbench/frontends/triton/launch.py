@@ -116,7 +116,7 @@ def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[
     tensors = tuple(dict.fromkeys(each.tensor for each in arguments.pointers.values() if each.tensor is not None))
     _check_placement(name, arguments, context.topology)
     if not arguments.pointers:
-        raise InputError(f"kernel {name!r}: no argument is a tensor, and it runs on the PEs that own its tensors")
+        raise InputError(f"kernel {name!r}: no argument is a tensor, and a kernel runs on the PEs that own its tensors")
     pes = _find_pes(context, bound, arguments, tensors)
     shares = {pe: programs_of(context.frontends.triton.order, prod(extents), i, len(pes)) for i, pe in enumerate(pes)}
     pace = LaunchPace(name, extents, context.engine)
@@ -147,7 +147,7 @@ def _check_placement(name: str, arguments: Arguments, spec: TopologySpec) -> Non
         )
     if len({each.sip for each in arguments.pointers.values()}) > 1:
         where = ", ".join(f"{key} on sip{each.sip}" for key, each in arguments.pointers.items())
-        raise InputError(f"kernel {name!r}: its tensors lie on several SIPs ({where}); launch once on each, by spawn")
+        raise InputError(f"kernel {name!r}: its tensors are on several SIPs ({where}); launch once on each, by spawn")
 
 
 def _program(
@@ -250,7 +250,7 @@ def _value(name: str, key: str, value: Any) -> object:
     if isinstance(value, Addressed):
         return _null(name, key, value)
     raise InputError(
-        f"kernel {name!r}: {key} is a {type(value).__name__}; a kernel takes tensors of the machine, numbers, texts, "
+        f"kernel {name!r}: {key} is a {type(value).__name__}; a kernel takes tensors of the machine, numbers, strings, "
         f"types, tuples and None"
     )
 

@@ -28,7 +28,7 @@ CallOperand: TypeAlias = Any
 
 _TlTensor: Any = tl.core.tensor
 _LIMIT = 4096  # signatures of a function: ever new plain numbers must not fill the memory
-_KEPT, _SMALL = 64, 1024  # cached results of a signature, and their maximum number of elements
+_MOST_CACHED, _SMALL = 64, 1024  # cached results of a signature, and their maximum number of elements
 _PLAIN = frozenset((int, bool, str, NoneType, EllipsisType))
 _ALL = slice(None)
 _ONE = (1,)
@@ -55,20 +55,20 @@ class _Recording:
     constants: tuple[Any, ...]
     requests: tuple[tuple[Callable[..., Any], Callable[[list[Any]], Iterable[Any]]], ...]
     result: tuple[int | None, dict[str, Any]] | None
-    _kept: dict[tuple[int | bytes, ...], tuple[list[CallOperand], Any]] = field(default_factory=dict)
+    _cached: dict[tuple[int | bytes, ...], tuple[list[CallOperand], Any]] = field(default_factory=dict)
 
     def replay(self, operands: list[CallOperand]) -> Any:
         """Return the result of the same requests for other operands."""
-        key = tuple(map(_told_by, operands))
-        found = self._kept.pop(key, None)
+        key = tuple(map(_key_of, operands))
+        found = self._cached.pop(key, None)
         if found is not None:
-            self._kept[key] = found  # now the last to be evicted
+            self._cached[key] = found  # now the last to be evicted
             return found[1]
         made = self._ask(operands)
         if operands and self.result is not None and _is_small(made.handle) and all(map(_is_known, operands)):
-            if len(self._kept) == _KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[key] = operands, made  # with the operands: while they live, no other object has their ids
+            if len(self._cached) == _MOST_CACHED:
+                del self._cached[next(iter(self._cached))]
+            self._cached[key] = operands, made  # with the operands: while they live, no other object has their ids
         return made
 
     def _ask(self, operands: list[CallOperand]) -> Any:
@@ -160,7 +160,7 @@ def _picking(places: list[int]) -> Callable[[list[Any]], Iterable[Any]]:
     return itemgetter(slice(first, first + len(places)))
 
 
-def _told_by(operand: CallOperand) -> int | bytes:
+def _key_of(operand: CallOperand) -> int | bytes:
     """Return the cache key of an operand: its number if it is one integer, else its id."""
     if type(operand) is TensorHandle:
         data = operand.data

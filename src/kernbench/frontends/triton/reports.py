@@ -124,7 +124,7 @@ def _measure_all(
                 finished.append(f"  {values}: {'n/a' if names else figure}")
     except BaseException:
         if finished:
-            print(f"{bench.plot_name} ({bench.ylabel}), as far as it came:", *finished, sep="\n")
+            print(f"{bench.plot_name} ({bench.ylabel}), incomplete:", *finished, sep="\n")
         raise
     return figures, {i: frozenset().union(*each) for i, each in enumerate(seen) if each and all(each)}
 

@@ -85,7 +85,7 @@ def recall(tuner: Any, tuning_key: Any, configs: Sequence[Config], search: Calla
     else:
         tuner.configs_timings = dict(zip(configs, times, strict=True))
         tuner.cache[tuning_key] = min(configs, key=tuner.configs_timings.__getitem__)
-    _print_table(tuner, tuning_key, configs, "searched" if times is None else f"remembered in {path}")
+    _print_table(tuner, tuning_key, configs, "searched" if times is None else f"cached in {path}")
     return times is not None
 
 
@@ -137,7 +137,7 @@ def _write(path: Path, times: Sequence[float]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"ms": [None if math.isinf(each) else each for each in times]}))
     except OSError as error:
-        print(f"autotune: what was found is not remembered: {error}; {FOLDER} names another folder")
+        print(f"autotune: the result is not cached: {error}; set {FOLDER} to another folder")
 
 
 def _searches() -> bool:

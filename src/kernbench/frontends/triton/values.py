@@ -150,7 +150,7 @@ class Symbolic:
         raise refused("an operation on data that the machine does not have")
 
     def __iter__(self) -> NoReturn:
-        raise refused("an operation that goes through data one by one, which the machine does not have")
+        raise refused("iteration over the elements of data, which the machine does not have")
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
