@@ -55,7 +55,7 @@ def install(guard: AhbmGuard) -> None:
             # One thread, as always; leaving inference mode would allow several again.
             with see_as_program(), torch.autograd.set_multithreading_enabled(False):
                 found = run_backward(*args, **kwargs)
-        except SystemError as error:  # the engine raises it when the exception is missing
+        except SystemError as error:  # from the engine, as the guard has taken the exception
             failed = error
         guard.raise_taken()
         if failed is not None:

@@ -17,7 +17,7 @@ from kernbench.topology.spec import TopologySpec
 _PIECE_BYTES = 64 << 10
 """Bytes that a PE moves at a time while its cube stages an operand in its memory."""
 _ROW_BYTES = 256
-"""Minimum cost of a row piece in bytes: shorter pieces take as long."""
+"""Minimum cost of a piece of a row, in bytes: a shorter piece takes as long."""
 
 
 @value

@@ -181,7 +181,7 @@ LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
 )
 
 
-# more ranks
+# several ranks
 
 
 def _check_size(n_ranks: int) -> None:

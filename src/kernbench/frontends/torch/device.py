@@ -153,7 +153,7 @@ def ipc_collect() -> None:
     """Do nothing: there is one process."""
 
 
-# streams and events: launches of a program are in one order
+# Streams and events: launches of a program run in one order.
 
 
 class Stream:

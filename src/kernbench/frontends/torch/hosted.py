@@ -65,7 +65,7 @@ def _note(name: str) -> None:
 
 
 def on_host(operator: TorchOperator, args: Any, kwargs: Any, *, in_order: bool = False) -> Any:
-    """Copy an operator's operands to the host, compute there, and copy the results back; list it as unmodelled.
+    """Copy an operator's operands to the host, compute there, and copy the results back. Note it as unmodelled.
 
     ``in_order``: the operator writes to elements that share memory, so operands keep their layout and dtypes. Raises
     InputError for an operator that writes operands that its schema does not declare as written.

@@ -107,7 +107,7 @@ def _move(module: Any, fn: Any, recurse: bool = True) -> Any:
 
 def install() -> None:
     """Make modules move by swapping their parameters, and lazy tensors store their target device."""
-    torch.__future__.set_swap_module_params_on_conversion(True)  # parameters that are tied stay so
+    torch.__future__.set_swap_module_params_on_conversion(True)  # tied parameters stay tied
     torch.utils.swap_tensors = _swap
     for kind, requires in ((_LAZY.UninitializedParameter, True), (_LAZY.UninitializedBuffer, False)):
         kind.__new__ = _make_lazily(kind.__new__, requires)

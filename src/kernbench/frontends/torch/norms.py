@@ -172,7 +172,7 @@ def renorm(x: Any, p: float, dim: int, maxnorm: float) -> Any:
     PyTorch's own gradient computes f32 tensors in f64 unless the device is CUDA. Here all is in f32, except that the
     scale is rounded to the dtype of ``x``, as in PyTorch.
     """
-    aten.renorm.default(without_elements(x), p, dim, maxnorm)  # refuses what PyTorch refuses
+    aten.renorm.default(without_elements(x), p, dim, maxnorm)  # raises PyTorch's errors for the arguments
     others = [axis for axis in range(x.dim()) if axis != dim % x.dim()]
     wide = x.to(torch.float32)
     norms = torch.linalg.vector_norm(wide, p, others, keepdim=True)

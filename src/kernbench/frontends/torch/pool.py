@@ -45,7 +45,7 @@ class Holder:
 
 
 class _Collector:
-    """A flag for Python's garbage collector at work: when it drops storages must not change what a program does."""
+    """State of Python's garbage collector: the moments of its collections must not change the simulated time."""
 
     def __init__(self) -> None:
         self.works = False

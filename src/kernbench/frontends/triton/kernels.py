@@ -162,4 +162,4 @@ def install() -> None:
     transformer.visit_Call, transformer.visit_Assert = _visit_call, _visit_assert
     for name, function in ((_LOOP, _loop), (_OPERAND, _Operand), (_NOT, _not)):
         setattr(interpreter, name, function)
-    tl.dtype.value = property(lambda ty: ty)  # compiled functions of constants get a constexpr of it
+    tl.dtype.value = property(lambda ty: ty)  # compiled code passes a constexpr of the dtype, which has ``value``

@@ -27,7 +27,7 @@ CallOperand: TypeAlias = Any
 """A handle of the builder; for an operator, also the plain number beside the tensor."""
 
 _TlTensor: Any = tl.core.tensor
-_LIMIT = 4096  # signatures of a function: ever new plain numbers must not fill the memory
+_LIMIT = 4096  # signatures of a function; calls with ever new numbers must not fill the memory
 _MOST_CACHED, _SMALL = 64, 1024  # cached results of a signature, and their maximum number of elements
 _PLAIN = frozenset((int, bool, str, NoneType, EllipsisType))
 _ALL = slice(None)
@@ -153,7 +153,7 @@ def _is_asked_again(name: str, made: object) -> bool:
 
 
 def _picking(places: list[int]) -> Callable[[list[Any]], Iterable[Any]]:
-    """Return a function that picks the elements of a list at ``places``, in C: as many as there are places."""
+    """Return a function, implemented in C, that picks the elements of a list at ``places``."""
     if len(places) > 1:
         return itemgetter(*places)
     first = places[0] if places else 0

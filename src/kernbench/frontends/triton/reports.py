@@ -32,7 +32,7 @@ def _measurements(context: RuntimeContext[Any]) -> Measurements:
 
 def do_bench(
     fn: Callable[[], object],
-    warmup: float = 0,  # noqa: ARG001 - what repeats need, as rep and grad_to_none
+    warmup: float = 0,  # noqa: ARG001 - for repeats, as are rep and grad_to_none
     rep: float = 0,  # noqa: ARG001
     grad_to_none: object = None,  # noqa: ARG001
     quantiles: Sequence[float] | None = None,

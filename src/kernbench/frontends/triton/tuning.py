@@ -39,7 +39,7 @@ class Chosen:
 
 
 def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run the tuned kernel, choosing anew in each simulation; a search asks `recall` first. Replaces ``run``."""
+    """Run the tuned kernel; each simulation chooses its configuration. Replaces ``Autotuner.run``."""
     local = context_of(tuner.base_fn.__name__).rank_local
     chosen = local.get(Chosen)
     if chosen is None:
