@@ -85,7 +85,7 @@ def test_a_search_takes_the_configuration_of_the_shortest_launch(
     again = run("matmul", settings=FrontendSettings(triton=TritonSettings(autotune="search")))
     assert len([each for each in again.traces if each.phase == "launch"]) == 1
     printed = capsys.readouterr().out
-    assert f"remembered in {tmp_path}" in printed
+    assert f"cached in {tmp_path}" in printed
     assert taken in printed
     (found,) = (tmp_path / "autotune").iterdir()
     found.write_text("{")

@@ -376,7 +376,7 @@ def refusing(x_ptr, out_ptr, WHICH: tl.constexpr):
 
 REFUSED = {
     "double": "values of fp64",
-    "assume": "tl.assume of what does not hold",
+    "assume": "tl.assume of a condition that is false",
 }
 
 

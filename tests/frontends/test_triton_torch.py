@@ -140,7 +140,7 @@ def test_a_report_that_is_stopped_shows_what_it_has_measured(capsys: pytest.Capt
     report = triton.testing.Benchmark(**names, plot_name="sums", ylabel="GB/s", args={"scale": 2})
     with pytest.raises(RunStopped):
         triton.testing.perf_report(report)(measure).run(print_data=True)
-    assert capsys.readouterr().out == "sums (GB/s), as far as it came:\n  n=1, provider=ours: 2.5\n"
+    assert capsys.readouterr().out == "sums (GB/s), incomplete:\n  n=1, provider=ours: 2.5\n"
 
 
 def test_a_column_of_operators_of_the_host_is_not_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Programs that were written for another machine, as they are."""
+"""Front ends: run PyTorch and Triton programs on the simulated machine, unchanged."""

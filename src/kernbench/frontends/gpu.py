@@ -1,4 +1,4 @@
-"""The figures that programs ask of a GPU: here SIPs are the devices, and PEs their multiprocessors."""
+"""GPU figures that programs query: SIPs are the devices, and PEs are their multiprocessors."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from kernbench.runtime_api.context import RuntimeContext
 DEVICE = "ahbm"
 WARP_SIZE = 32
 THREADS = 1024
-"""Of a program, as programs that count them are told: a PE runs one program at a time."""
+"""Threads of a program, for programs that query the figure: a PE runs one program at a time."""
 REGISTERS = 65536
-"""Of a PE, as programs that count how many blocks fit are told: a kernel that was warmed up takes all of them."""
+"""Registers of a PE, for programs that compute their occupancy: a warmed-up kernel uses all of them."""
 CLOCK_KHZ = 1_000_000
 MEMORY_BUS_BITS = 8192
 
 
 @value
 class DeviceProperties:
-    """``torch.cuda.get_device_properties``: a SIP, in the fields of PyTorch's object of that name."""
+    """The result of ``torch.cuda.get_device_properties`` for a SIP, with PyTorch's field names."""
 
     name: str
     major: int
@@ -44,27 +44,27 @@ class DeviceProperties:
 
     @property
     def shared_memory_per_block_optin(self) -> int:
-        """All TCM of a PE: nobody has to ask for more."""
+        """Return the bytes of TCM of a PE: a kernel may use all of it without opting in."""
         return self.shared_memory_per_block
 
     @property
     def shared_memory_per_multiprocessor(self) -> int:
-        """All TCM of a PE."""
+        """Return the bytes of TCM of a PE."""
         return self.shared_memory_per_block
 
     @property
     def gcnArchName(self) -> str:  # noqa: N802 - PyTorch's name
-        """The device's name, as of a GPU that is none of AMD's."""
+        """Return the name of the device, as PyTorch does for a GPU that is not AMD's."""
         return self.name
 
     @property
     def uuid(self) -> UUID:
-        """A number of the SIP."""
+        """Return a UUID that is unique to the SIP."""
         return UUID(int=self.pci_bus_id)
 
 
 def device_properties(context: RuntimeContext[Any], sip: int) -> DeviceProperties:
-    """Return the figures of a SIP; its multiprocessors are the PEs that a tensor of PyTorch spreads over."""
+    """Return the properties of a SIP. Its multiprocessors are the PEs that PyTorch tensors are sharded over."""
     spec, frontends = context.topology, context.frontends
     major, minor = frontends.triton.capability_numbers
     return DeviceProperties(

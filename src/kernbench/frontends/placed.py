@@ -1,4 +1,4 @@
-"""The part of each other's tensors that front ends know."""
+"""Tensors of host libraries on the machine: their common interface, and the PEs that store them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from kernbench.runtime_api.tensor import Tensor
 
 
 class Placed:
-    """A tensor of a host library whose elements lie on the machine; kernels take it as an argument."""
+    """A tensor of a host library whose elements are stored on the machine. Kernels accept it as an argument."""
 
     def place(self) -> tuple[Tensor, int]:
-        """The tensor of the machine that holds them, and bytes from its beginning to the first element."""
+        """Return the machine's tensor that stores the elements, and the offset of the first element in bytes."""
         raise NotImplementedError
 
 
 def whole_grid(context: RuntimeContext[Any]) -> tuple[int, int]:
-    """Return over how many cubes of a SIP tensors of host libraries spread, and over how many PEs of each.
+    """Return the number of cubes, and of PEs in each, that host-library tensors are sharded over on a SIP.
 
-    InputError when the settings ask for more than there are.
+    Raises InputError if the settings ask for more than the machine has.
     """
     settings, spec = context.frontends.torch, context.topology
     pes = spec.pes_per_cube if settings.pes is None else settings.pes
@@ -32,6 +32,6 @@ def whole_grid(context: RuntimeContext[Any]) -> tuple[int, int]:
 
 
 def pes_of_tensors(context: RuntimeContext[Any], sip: int) -> tuple[PeCoord, ...]:
-    """Return the PEs of a SIP that tensors of host libraries spread over: all of them reach every tensor there."""
+    """Return the PEs of a SIP that host-library tensors are sharded over. Each of them reaches every such tensor."""
     cubes, pes = whole_grid(context)
     return tuple([(sip, cube, pe) for cube in range(cubes) for pe in range(pes)])

@@ -1,4 +1,4 @@
-"""Kernels that ship with the package, by the names that launches may give."""
+"""Kernels of the package, by the names that a launch accepts."""
 
 from collections.abc import Callable
 from types import MappingProxyType
@@ -44,7 +44,7 @@ BUILTIN_KERNELS: MappingProxyType[str, Callable[..., None]] = MappingProxyType(
 
 
 def builtin_kernel(name: str) -> Callable[..., None]:
-    """Return the kernel called ``name``, with or without ``builtin.``; UnknownNameError lists the names."""
+    """Return the kernel called ``name``, with or without ``builtin.``. Raises UnknownNameError with all names."""
     found = BUILTIN_KERNELS.get(name) or BUILTIN_KERNELS.get(f"builtin.{name}")
     if found is None:
         raise UnknownNameError("kernel", name, tuple(BUILTIN_KERNELS))

@@ -1,4 +1,4 @@
-"""Attention in the flash style: softmax(Q Kᵀ scale) V with a running maximum and sum over blocks of keys."""
+"""Flash attention: softmax(Q Kᵀ scale) V with a running maximum and sum over blocks of keys."""
 
 from typing import Any, NamedTuple
 
@@ -28,25 +28,25 @@ class Heads(NamedTuple):
         return self.ptr + (head * head_elements + row * row_elements) * item, (row_elements * item, item)
 
     def load(self, head: int, row: int, rows: int, tl: Any) -> Any:
-        """Load some rows of a head."""
+        """Load ``rows`` rows of a head, from ``row`` on."""
         at, strides = self.place(head, row, tl)
         return tl.load(at, (rows, self.d), self.dtype, strides=strides)
 
     def store(self, head: int, row: int, values: Any, tl: Any) -> None:
-        """Store some rows of a head, rounded to its type."""
+        """Store rows of a head, from ``row`` on, rounded to the tensor's dtype."""
         at, strides = self.place(head, row, tl)
         tl.store(at, tl.cast(values, self.dtype), strides=strides)
 
 
 class Scores(NamedTuple):
-    """The rule of scores. ``offset``: query i sees keys 0 to i + offset; None: all of them."""
+    """Scale and mask of the scores. ``offset``: query i attends to keys 0 to i + offset, to all keys if None."""
 
     scale: float
     offset: int | None
     block_k: int
 
     def keys_seen(self, last_query: int, keys: int) -> int:
-        """Return the number of keys that the queries up to ``last_query`` see."""
+        """Return how many keys the queries up to ``last_query`` attend to."""
         return keys if self.offset is None else max(0, min(keys, last_query + self.offset + 1))
 
 
@@ -70,12 +70,14 @@ def attention(
     *,
     tl: Any,
 ) -> None:
-    """Compute ``o = softmax(q kᵀ scale) v`` for each head: q and o (lq, d), k and v (lk, d); sums in f32.
+    """Compute ``o = softmax(q kᵀ scale) v`` for each head: q and o (lq, d), k and v (lk, d). Sums are in f32.
 
-    ``heads``: those of q and o, split over programs by cube, then PE; one for each program when not given.
-    ``kv_heads``: those of k and v, each for as many heads in a row (``heads``). ``causal``: query i sees keys 0 to
-    i + ``causal_offset`` (lk - lq: the last query sees all); a query that sees none gets 0. ``scale``: 1 / sqrt(d).
-    ``layout``: ``hld``, head by head, or ``lhd``, the heads of a position side by side.
+    ``heads`` counts the heads of q and o, split over programs by cube, then PE. The default is one head a program.
+    ``kv_heads`` counts the heads of k and v (default ``heads``): consecutive query heads share one. ``causal``: query i
+    attends to keys 0 to i + ``causal_offset``. The default offset, lk - lq, lets the last query attend to all keys. A
+    query that attends to no key gets 0. ``scale`` defaults to 1 / sqrt(d). ``layout`` is ``hld`` (each head contiguous)
+    or ``lhd`` (the heads of a position side by side). Raises ValueError for another layout, or if ``kv_heads`` does not
+    divide ``heads``.
     """
     n_heads: int = tl.num_programs(0) * tl.num_programs(1) if heads is None else heads
     n_kv: int = n_heads if kv_heads is None else kv_heads
@@ -95,7 +97,7 @@ def attention(
 
 
 def _attend(query: Any, row: int, k: Heads, v: Heads, head: int, scores: Scores, tl: Any) -> Any:
-    """Return the result, in f32, for a block of queries from ``row`` on, each of which sees the first key."""
+    """Return the result, in f32, for the block of queries from ``row`` on. Each query attends to the first key."""
     largest: Any = None
     total: Any = None
     mixed: Any = None
@@ -114,7 +116,7 @@ def _attend(query: Any, row: int, k: Heads, v: Heads, head: int, scores: Scores,
 
 
 def _scores(query: Any, row: int, key_block: Any, key: int, scores: Scores, tl: Any) -> Any:
-    """Multiply a block of queries by keys from ``key`` on, scaled; -inf where a query must not look."""
+    """Multiply a block of queries by the keys from ``key`` on and scale; masked scores are -inf."""
     score = tl.dot(query, key_block, out_dtype="f32", trans_b=True) * scores.scale
     rows, keys = score.shape
     if scores.offset is None or key + keys - 1 <= row + scores.offset:

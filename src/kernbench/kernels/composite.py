@@ -1,4 +1,4 @@
-"""Matrix products given to the tile scheduler whole, with an epilogue on each output tile."""
+"""Matrix products as composite commands of the tile scheduler, with an epilogue on each output tile."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,15 +7,16 @@ from kernbench.kernels.shares import blocks
 
 BLOCKED = "blocked"
 STAGED = {"ref_ref": (False, False), "load_ref": (True, False), "load_load": (True, True), BLOCKED: (False, False)}
-"""Whether A is staged with ``tl.load``, and B, by variant; what is not is streamed, or read by panels of blocks."""
+"""Whether ``tl.load`` stages A, and B, by variant. Other operands are streamed, or read by panels (``blocked``)."""
 VARIANTS = tuple(STAGED)
 
 
 class Matmul(NamedTuple):
-    """A product (m, k) by (k, n) by composites: its types, what is staged, and what follows on each output tile.
+    """A product (m, k) by (k, n) as composites: its dtypes, its staged operands and its epilogue.
 
-    A staged operand takes ``stage_bytes`` at most: A by rows, B by columns. ``epilogue`` are names of steps, in order,
-    joined by commas or in a sequence; ``bias`` (n,) and ``add`` (m, n) point to memory.
+    A staged operand occupies at most ``stage_bytes``: A in blocks of rows, B in blocks of columns. ``epilogue`` names
+    the steps in order, joined by commas or as a sequence. ``bias_ptr`` (n,) and ``add_ptr`` (m, n) are addresses in
+    memory.
     """
 
     m: int
@@ -32,7 +33,7 @@ class Matmul(NamedTuple):
 
 
 def matmul(a_ptr: int, b_ptr: int, c_ptr: int, product: Matmul, tl: Any) -> None:
-    """Compute C = epilogue(A B), all row-major: one composite for each block of staged operands, or one for all."""
+    """Compute C = epilogue(A B), all row-major, with one composite for each block of staged operands, else only one."""
     m, k, n, dtype, variant = product[:5]
     stage_a, stage_b = _parse_variant(variant)
     item = tl.itemsize(dtype)
@@ -56,7 +57,7 @@ def matmul(a_ptr: int, b_ptr: int, c_ptr: int, product: Matmul, tl: Any) -> None
 
 
 def product_dtype(factor: Any, out_dtype: Any) -> Any:
-    """Return the type of a product of ``factor``: ``out_dtype``, else its own, or i32 for integers."""
+    """Return the dtype of a product: ``out_dtype``, else that of ``factor``, but i32 for integers."""
     return out_dtype or (factor.dtype if factor.dtype.is_float else "i32")
 
 
@@ -72,7 +73,7 @@ def _make_operand(staged: bool, ptr: int, shape: tuple[int, int], dtype: Any, ro
 
 
 def _make_steps(product: Matmul, at: tuple[int, int], shape: tuple[int, int], tl: Any) -> list[tuple[Any, ...]]:
-    """Make the epilogue for the block of the result at ``at``."""
+    """Return the steps of the epilogue for the block of the result at ``at``."""
     names = product.epilogue
     names = [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else names
     return [(name, *_make_arguments(name, product, at, shape, tl)) for name in names]
@@ -81,7 +82,7 @@ def _make_steps(product: Matmul, at: tuple[int, int], shape: tuple[int, int], tl
 def _make_arguments(
     name: str, product: Matmul, at: tuple[int, int], shape: tuple[int, int], tl: Any
 ) -> tuple[Any, ...]:
-    """Make the arguments of the step ``name``."""
+    """Return the arguments of the epilogue step ``name``."""
     (i, j), item, n = at, tl.itemsize(product.dtype), product.n
     if name == "bias":
         return (tl.ref(_require_ptr(name, product.bias_ptr) + j * item, shape[1], product.dtype),)

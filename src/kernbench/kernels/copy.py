@@ -1,4 +1,4 @@
-"""Copies by address arithmetic: a kernel sees a sharded tensor as bytes from its virtual address on."""
+"""Copies by address arithmetic: a kernel sees a sharded tensor as contiguous bytes at its virtual address."""
 
 from math import prod
 from typing import Any
@@ -7,9 +7,9 @@ from kernbench.kernels.shares import blocks, share
 
 
 def offset_copy(src_ptr: int, dst_ptr: int, n: int, stride: int, dtype: Any, block: int = 65536, *, tl: Any) -> None:
-    """Copy ``n`` elements in program p from ``src_ptr + p * stride`` bytes to ``dst_ptr + p * stride``.
+    """Copy ``n`` elements in program p from ``src_ptr + p * stride`` to ``dst_ptr + p * stride``, stride in bytes.
 
-    Programs count by cube, then PE. At most ``block`` elements move at a time.
+    Programs are numbered by cube, then PE. At most ``block`` elements move at a time.
     """
     program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     base, item = program * stride, tl.itemsize(dtype)
@@ -31,9 +31,10 @@ def strided_copy(
     *,
     tl: Any,
 ) -> None:
-    """Copy an array of ``shape`` from one place to another; strides and offsets in bytes.
+    """Copy an array of ``shape`` between two strided layouts; strides and offsets are in bytes.
 
-    The first axis is split over programs; at most ``block`` elements move at a time, and at least one of that axis.
+    The first axis is split over programs. At most ``block`` elements move at a time, but at least one index of that
+    axis.
     """
     first, mine = share(shape[0], tl)
     for at, count in blocks(mine, max(1, block // prod(shape[1:])), first):
@@ -43,10 +44,10 @@ def strided_copy(
 
 
 def shards_to_rows(src_ptr: int, dst_ptr: int, shards: tuple[int, ...], row_bytes: int, dtype: Any, *, tl: Any) -> None:
-    """Copy each program's own shards of a matrix to their places in one that is row-major.
+    """Copy each program's own shards of a matrix to their windows in a row-major matrix.
 
-    ``shards``: six numbers for each, (cube, PE, offset_bytes, rows, columns, offset_bytes in the result), whose rows
-    have ``row_bytes``.
+    ``shards`` has six numbers for each shard: (cube, PE, source offset, rows, columns, target offset), offsets in
+    bytes. ``row_bytes`` is the row stride of the target.
     """
     here, item = (tl.program_id(1), tl.program_id(0)), tl.itemsize(dtype)
     for at in range(0, len(shards), 6):

@@ -1,7 +1,7 @@
 """Elementwise operators on arrays of ``n`` elements, in blocks that fit in scratch.
 
-The elements are split over programs by cube, then PE; with ``split=False`` every program computes all of them, which
-is what replicated tensors need.
+The elements are split over programs by cube, then PE. With ``split=False``, which replicated tensors need, every
+program computes all of them.
 """
 
 from collections.abc import Callable
@@ -23,9 +23,9 @@ def elementwise(
     *,
     tl: Any,
 ) -> None:
-    """Compute ``out = op(x)``, ``op(x, y)`` or ``op(x, y, z)``, by the name of an elementwise operator.
+    """Compute ``out = op(x)``, ``op(x, y)`` or ``op(x, y, z)`` for the elementwise operator named ``op``.
 
-    Pointers that the operator does not take are None. A comparison makes i8, everything else ``dtype``.
+    Pass None for pointers that the operator does not take. A comparison yields i8, every other operator ``dtype``.
     """
     pointers = [ptr for ptr in (x_ptr, y_ptr, z_ptr) if ptr is not None]
     _map_blocks(lambda *xs: tl.elementwise(op, *xs), pointers, out_ptr, n, dtype, block, split, tl)
@@ -48,7 +48,7 @@ def mul(
 def silu_mul(
     gate_ptr: int, up_ptr: int, out_ptr: int, n: int, dtype: Any, block: int = 65536, split: bool = True, *, tl: Any
 ) -> None:
-    """Compute ``out = silu(gate) * up``, the gate of a gated MLP, in f32; round it once."""
+    """Compute ``out = silu(gate) * up``, as in a gated MLP, in f32, rounded once."""
 
     def apply_gate(gate: Any, up: Any) -> Any:
         return tl.cast(tl.silu(tl.cast(gate, "f32")) * tl.cast(up, "f32"), dtype)
@@ -70,7 +70,7 @@ def elementwise_composite(
     *,
     tl: Any,
 ) -> None:
-    """Do ``elementwise`` on matrices as one composite that streams operands and result; programs split the rows.
+    """Compute ``elementwise`` on matrices as one composite that streams operands and result. Programs split the rows.
 
     The result has ``out_dtype``, else ``dtype``.
     """
@@ -86,7 +86,7 @@ def elementwise_composite(
 def _map_blocks(
     function: Callable[..., Any], pointers: Any, out_ptr: int, n: int, dtype: Any, block: int, split: bool, tl: Any
 ) -> None:
-    """Apply ``function`` to a block of each array, block by block."""
+    """Apply ``function`` to corresponding blocks of the arrays, block by block."""
     first, mine = share(n, tl, split)
     item = tl.itemsize(dtype)
     for at, count in blocks(mine, block, first):

@@ -1,6 +1,6 @@
-"""Rows of a table, by number: from numbers that the host knows, and from numbers that only the machine has.
+"""Embedding lookups: with row numbers that the host knows, or that only the machine's memory holds.
 
-The table may be a part of a larger one: a number that it does not have makes a row of zeros.
+The table may be a shard of a larger one: the row of a number outside the shard is zeros.
 """
 
 from typing import Any
@@ -8,15 +8,15 @@ from typing import Any
 from kernbench.kernels.shares import blocks, share
 
 NOT_HERE = -1
-"""In place of a row's number: a row of zeros."""
+"""Row number that stands for a row of zeros."""
 
 
 def embedding_rows(
     w_ptr: int, y_ptr: int, rows: tuple[int, ...], columns: int, dtype: Any, block: int = 65536, *, tl: Any
 ) -> None:
-    """Copy ``y[i] = w[rows[i]]``, or zeros where that is ``NOT_HERE``; w and y row-major, ``columns`` wide.
+    """Copy ``y[i] = w[rows[i]]``, or zeros for ``NOT_HERE``. w and y are row-major, ``columns`` wide.
 
-    The rows of y are split over programs; at most ``block`` elements are copied at a time.
+    The rows of y are split over programs. At most ``block`` elements are copied at a time.
     """
     first, mine = share(len(rows), tl)
     item = tl.itemsize(dtype)
@@ -41,10 +41,10 @@ def embedding_one_hot(
     *,
     tl: Any,
 ) -> None:
-    """Compute ``y[i] = w[ids[i] - first_id]``, zeros where w has no such row; ids (m,) of i32, w (rows, columns).
+    """Compute ``y[i] = w[ids[i] - first_id]``, or zeros where w has no such row; ids (m,) of i32, w (rows, columns).
 
-    A kernel cannot address memory by what is in memory, so that it multiplies w, which has to be finite, by a one-hot
-    matrix. Columns are split over programs.
+    A kernel cannot use loaded numbers as addresses. It multiplies w by a one-hot matrix instead, so w must be finite.
+    Columns are split over programs.
     """
     column, mine = share(columns, tl)
     if not mine:

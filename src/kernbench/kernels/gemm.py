@@ -1,8 +1,8 @@
-"""Matrix products of row-major matrices: by blocks that a kernel loads, and by composites of the tile scheduler.
+"""Matrix products of row-major matrices: in blocks that a kernel loads, or as composites of the tile scheduler.
 
-Sizes need not divide. ``dtype`` is the type of the factors. The product has ``out_dtype``, else what ``tl.dot`` gives
-(``dtype``; i32 for i8). Blocks: sums of floats over several blocks of K are kept in ``acc_dtype``, else in the
-product's type; sums of integers, in dot's.
+Block sizes need not divide the shapes. ``dtype`` is that of the factors. The product has ``out_dtype``, else the
+dtype of ``tl.dot`` (``dtype``; i32 for i8). Floats that are summed over several blocks of K are accumulated in
+``acc_dtype``, else in the product's dtype. Integers are accumulated in the dtype of ``tl.dot``.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from kernbench.kernels.shares import blocks, share
 
 
 class BlockedKernel(NamedTuple):
-    """A product (m, k) by (k, n): its types and the sizes of its blocks."""
+    """A product (m, k) by (k, n): its dtypes and block sizes."""
 
     m: int
     k: int
@@ -42,7 +42,7 @@ def gemm_simple(
     *,
     tl: Any,
 ) -> None:
-    """Compute C = A B, where A is (m, k) and B is (k, n): every program computes all of it."""
+    """Compute C = A B, A (m, k), B (k, n): every program computes the full result."""
     product = BlockedKernel(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
     multiply(a_ptr, (b_ptr,), (c_ptr,), product, 0, tl)
 
@@ -63,7 +63,7 @@ def gemm_columns(
     *,
     tl: Any,
 ) -> None:
-    """Compute this program's columns of C = A B, where B and C are split by columns over cubes, then PEs."""
+    """Compute this program's columns of C = A B. B and C are split by columns over cubes, then PEs."""
     product = BlockedKernel(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
     multiply_columns(a_ptr, (b_ptr,), (c_ptr,), product, tl)
 
@@ -78,9 +78,9 @@ def multiply_columns(a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], p
 def multiply(
     a_ptr: int, b_ptrs: Sequence[int], c_ptrs: Sequence[int], product: BlockedKernel, first_column: int, tl: Any
 ) -> None:
-    """Multiply A by each B, which are (k, n); a block of A is read once for all of them.
+    """Multiply A by each B, which are (k, n). A block of A is read once for all of them.
 
-    A column shard is stored as a matrix of its own, behind those before it: ``first_column`` columns in each C.
+    Each column shard is stored as a separate matrix, behind the ``first_column`` columns before it in each C.
     """
     m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype = product
     item = tl.itemsize(dtype)
@@ -94,7 +94,7 @@ def multiply(
                     sums = (acc_dtype or out_dtype) if a.dtype.is_float else None
                     totals[at] = tl.dot(a, b, totals[at], out_dtype=sums)
             for c_ptr, total in zip(c_ptrs, totals, strict=True):
-                # Integer products keep the wider type of their sums; float ones go back to that of the factors.
+                # Integer products keep the wider dtype of their sums; float products return to the factors' dtype.
                 done = tl.cast(total, out_dtype or (dtype if total.dtype.is_float else total.dtype))
                 wide = tl.itemsize(done.dtype)
                 tl.store(c_ptr + (first_column * m + i * n + j) * wide, done, strides=(n * wide, wide))
@@ -118,12 +118,12 @@ def gemm_composite(
     *,
     tl: Any,
 ) -> None:
-    """Compute C = epilogue(A B) by the tile scheduler, A (m, k), B (k, n): every program computes all of it.
+    """Compute C = epilogue(A B) by the tile scheduler, A (m, k), B (k, n): every program computes the full result.
 
-    ``variant``: ``blocked`` reads panels of both operands for blocks of the result, as suits the machine; ``ref_ref``
-    streams both tile by tile, ``load_ref`` loads A first, ``load_load`` both; a loaded one goes in blocks of
-    ``stage_bytes`` at most. ``epilogue_ops``: names of steps in order, ``"bias,gelu"`` or a sequence;
-    ``bias`` (n,) and ``add`` (m, n) have type ``dtype``.
+    ``variant``: ``blocked`` reads panels of both operands for blocks of the result that suit the machine. ``ref_ref``
+    streams both operands tile by tile, ``load_ref`` loads A first, ``load_load`` loads both. A loaded operand goes in
+    blocks of at most ``stage_bytes``. ``epilogue_ops`` names the steps in order, as ``"bias,gelu"`` or as a sequence.
+    ``bias_ptr`` (n,) and ``add_ptr`` (m, n) point to elements of ``dtype``.
     """
     product = Matmul(m, k, n, dtype, variant, epilogue_ops, bias_ptr, add_ptr, scale, out_dtype, stage_bytes)
     matmul(a_ptr, b_ptr, c_ptr, product, tl)

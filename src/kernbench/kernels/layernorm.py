@@ -1,7 +1,7 @@
 """Normalisation of the rows of a matrix: layernorm, rmsnorm and softmax.
 
-In f32. Rows are split over programs (``split=False``: every program takes all). At most ``block`` elements are worked
-on at a time; rows that are longer are read once for each pass.
+All are computed in f32. Rows are split over programs (``split=False``: every program computes all). At most ``block``
+elements are processed at a time; longer rows are read once in each pass.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any
 
 from kernbench.kernels.shares import RowBlock, RowMajorMatrix, row_blocks
 
-# The lowest f32: a piece of minus infinities then adds 0 to the sum of its row, where -inf - -inf would be no number.
+# The lowest f32, in place of -inf: -inf - -inf is NaN, while a piece of minus infinities adds 0 to its row's sum.
 LOWEST = -3.4028234663852886e38
 
 
@@ -27,7 +27,7 @@ def layernorm(
     *,
     tl: Any,
 ) -> None:
-    """Compute ``y = (x - mean) / sqrt(variance + eps) * weight + bias`` by rows; weight, bias (columns,), or None."""
+    """Compute ``y = (x - mean) / sqrt(variance + eps) * weight + bias`` by rows; weight, bias (columns,) or None."""
     x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
     weight, bias = (_vector(ptr, columns, dtype, block, tl) for ptr in (weight_ptr, bias_ptr))
     for row, rows_of_x in row_blocks(x, rows, block, split, tl):
@@ -51,7 +51,7 @@ def rmsnorm(
     *,
     tl: Any,
 ) -> None:
-    """Compute ``y = x / sqrt(mean(x * x) + eps) * weight`` for each row; weight (columns,), or None."""
+    """Compute ``y = x / sqrt(mean(x * x) + eps) * weight`` for each row; weight (columns,) or None."""
     x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
     weight = _vector(weight_ptr, columns, dtype, block, tl)
     for row, rows_of_x in row_blocks(x, rows, block, split, tl):
@@ -100,8 +100,8 @@ def softmax(
 ) -> None:
     """Compute ``y = softmax(x)`` along each row, numerically stable, in f32.
 
-    Rows are split over programs (``split=False``: every program takes all). At most ``block`` elements are worked on at
-    a time; rows that are longer are read twice, with a running maximum and sum.
+    Rows are split over programs (``split=False``: every program computes all). At most ``block`` elements are processed
+    at a time. Longer rows are read twice, with a running maximum and sum.
     """
     x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
     for row, block_of_rows in row_blocks(x, rows, block, split, tl):

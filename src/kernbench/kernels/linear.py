@@ -1,4 +1,4 @@
-"""Linear layers: one on weights that are spread by columns, its bias, and the feed-forward part of a transformer."""
+"""Linear layers: a product with sharded weights, its bias, and the feed-forward part of a transformer."""
 
 from typing import Any
 
@@ -21,11 +21,12 @@ def linear(
     *,
     tl: Any,
 ) -> None:
-    """Compute ``y = x W + bias``: x (m, k), y (m, n) row-major in virtual addresses, wherever rows lie; bias (n,).
+    """Compute ``y = x W + bias``: x (m, k), y (m, n) row-major in virtual addresses, with any placement; bias (n,).
 
-    W (k, n) lies on the first ``weight_grid`` = (cubes, PEs of each); the other programs have nothing to do. Along an
-    axis of the grid W is split by columns where ``by_column`` says 1, and then each program computes its columns; where
-    it says 0 there are copies, and rows of x are split instead. x is staged, ``stage_bytes`` at a time; W in panels.
+    W (k, n) is stored on the first ``weight_grid`` = (cubes, PEs per cube); the other programs do nothing.
+    ``by_column`` has a flag for each axis of that grid. At 1, W is split by columns along the axis, and each program
+    computes its columns. At 0, W is replicated, and the rows of x are split instead. x is staged, ``stage_bytes`` at a
+    time. W is read by panels.
     """
     place = tl.program_id(1), tl.program_id(0)
     if any(at >= size for at, size in zip(place, weight_grid, strict=True)):
@@ -34,7 +35,7 @@ def linear(
     if not columns:
         return
     item = tl.itemsize(dtype)
-    # A column shard is stored as a matrix of its own, behind those before it.
+    # Each column shard is stored as a separate matrix, behind the shards before it.
     weight = tl.ref(w_ptr + column * k * item, (k, columns), dtype)
     steps = () if bias_ptr is None else (("bias", tl.ref(bias_ptr + column * item, columns, dtype)),)
     for at, count in blocks(rows, max(1, stage_bytes // (k * item)), row):
@@ -46,7 +47,7 @@ def linear(
 def _own_part(
     shape: tuple[int, int], place: tuple[int, int], grid: tuple[int, int], by_column: tuple[int, int]
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return first and number of the rows, and of the columns, of y that the program at ``place`` computes."""
+    """Return (first row, rows) and (first column, columns) of y that the program at ``place`` computes."""
     parts = [(0, extent) for extent in shape]
     for at, size, axis in zip(place, grid, by_column, strict=True):
         first, count = parts[axis]
@@ -67,9 +68,9 @@ def add_bias(
     *,
     tl: Any,
 ) -> None:
-    """Compute ``y = x + bias`` for each row, in f32 and rounded once; bias (columns,). y may be x.
+    """Compute ``y = x + bias`` for each row, in f32, rounded once. bias is (columns,); y may be x.
 
-    Rows are split over programs (``split=False``: every program takes all), at most ``block`` elements at a time.
+    Rows are split over programs (``split=False``: every program computes all), at most ``block`` elements at a time.
     """
     x, y = RowMajorMatrix(x_ptr, columns, dtype), RowMajorMatrix(y_ptr, columns, dtype)
     bias = RowBlock(RowMajorMatrix(bias_ptr, columns, dtype), 0, 1, block, tl)
@@ -97,10 +98,11 @@ def mlp(
     *,
     tl: Any,
 ) -> None:
-    """Compute ``y = gelu(x W1 + b1) W2 + b2``: x (m, k), W1 (k, hidden), W2 (hidden, n); the middle goes to memory.
+    """Compute ``y = gelu(x W1 + b1) W2 + b2``: x (m, k), W1 (k, hidden), W2 (hidden, n).
 
-    ``hidden_ptr``: room for (m, hidden) elements of ``dtype``. Rows of x, of the hidden part and of y are split over
-    programs (``split=False``: every program takes all). Products by composites, as in ``gemm_composite``.
+    ``hidden_ptr`` is a buffer in memory for the (m, hidden) intermediate elements of ``dtype``. The rows of x, of this
+    buffer and of y are split over programs (``split=False``: every program computes all). The products are composites,
+    as in ``gemm_composite``.
     """
     first, rows = share(m, tl, split)
     item = tl.itemsize(dtype)
@@ -108,7 +110,7 @@ def mlp(
     if rows:
         up = Matmul(rows, k, hidden, dtype, variant, "bias,gelu", b1_ptr, stage_bytes=stage_bytes)
         matmul(x_ptr + first * k * item, w1_ptr, hidden_at, up, tl)
-    # The one order between what a composite writes and what the next reads; every PE of the cube has to come to it.
+    # Only a barrier orders the write of a composite before the read of the next; every PE of the cube must reach it.
     tl.barrier()
     if rows:
         down = Matmul(rows, hidden, n, dtype, variant, "bias", b2_ptr, stage_bytes=stage_bytes)

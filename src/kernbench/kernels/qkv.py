@@ -29,8 +29,8 @@ def qkv_projection(
 ) -> None:
     """Compute Q, K and V, each (m, n), of X (m, k) and weights (k, n).
 
-    X is replicated; weights and results are split by columns over cubes, then PEs, and each program computes its
-    columns of all three, reading X once for them. Types as in ``kernbench.kernels.gemm``.
+    X is replicated. Weights and results are split by columns over cubes, then PEs. Each program computes its columns of
+    all three results and reads X once for them. Dtypes are those of ``kernbench.kernels.gemm``.
     """
     product = BlockedKernel(m, k, n, dtype, block_m, block_k, block_n, acc_dtype, out_dtype)
     multiply_columns(x_ptr, (wq_ptr, wk_ptr, wv_ptr), (q_ptr, k_ptr, v_ptr), product, tl)
@@ -55,7 +55,7 @@ def qkv_composite(
 ) -> None:
     """Compute ``qkv_projection`` by the tile scheduler.
 
-    X is loaded once, in blocks of rows of ``stage_bytes`` at most. This program's columns of W_Q, W_K and W_V are read
+    X is loaded once, in blocks of rows of at most ``stage_bytes``. The program's columns of W_Q, W_K and W_V are read
     by panels.
     """
     first, columns = share(n, tl)

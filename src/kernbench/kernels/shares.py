@@ -1,8 +1,8 @@
-"""The part of the work that a program takes: a share of some elements, its own lines of a table, its rows of a matrix.
+"""The share of the work that each program does: elements, lines of a work table, or rows of a matrix.
 
-A report names the line in the file of the kernel, so helpers of several kernels stand in this file, apart from them.
+Reports name a line in the file of the kernel. Helpers that several kernels use are therefore in this file, not there.
 
-A table is a flat tuple of whole numbers, so many to a line. A line begins with the cube and the PE that it is for.
+A work table is a flat tuple of integers with a fixed number per line. Each line begins with its cube and PE.
 """
 
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 
 def share(n: int, tl: Any, split: bool = True) -> tuple[int, int]:
-    """Return first and number of this program's elements of ``n``, split over cubes, then PEs, as tensors are placed.
+    """Return the start and number of this program's elements of ``n``, split over cubes, then PEs, like tensors.
 
-    All of them when nothing is ``split``: where tensors are replicated every program makes its own copy.
+    Return all elements unless ``split``: where tensors are replicated, every program computes its own copy.
     """
     if not split:
         return 0, n
@@ -22,19 +22,19 @@ def share(n: int, tl: Any, split: bool = True) -> tuple[int, int]:
 
 
 def blocks(n: int, size: int, first: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield start and number of the elements of each block of ``first`` .. ``first + n``; the last may have fewer."""
+    """Yield the start and size of each block of ``first`` .. ``first + n``. The last block may be smaller."""
     for at in range(0, n, size):
         yield first + at, min(size, n - at)
 
 
 def part(n: int, parts: int, which: int) -> tuple[int, int]:
-    """Return first and number of elements of part ``which``: the first ``n % parts`` parts have one more."""
+    """Return the start and size of part ``which`` of ``n`` elements: the first ``n % parts`` parts are one larger."""
     size, more = divmod(n, parts)
     return which * size + min(which, more), size + (which < more)
 
 
 def own_lines(lines: tuple[int, ...], width: int, tl: Any) -> Iterator[tuple[int, ...]]:
-    """Yield this program's lines of a table, without cube and PE."""
+    """Yield this program's lines of a work table, without cube and PE."""
     here = tl.program_id(1), tl.program_id(0)
     for at in range(0, len(lines), width):
         if lines[at : at + 2] == here:
@@ -49,22 +49,22 @@ class RowMajorMatrix(NamedTuple):
     dtype: Any
 
     def load(self, row: int, rows: int, column: int, columns: int, tl: Any) -> Any:
-        """Load a part of it, in f32."""
+        """Load a window of the matrix, in f32."""
         item = tl.itemsize(self.dtype)
         at = self.ptr + (row * self.columns + column) * item
         return tl.cast(tl.load(at, (rows, columns), self.dtype, strides=(self.columns * item, item)), "f32")
 
     def store(self, row: int, column: int, values: Any, tl: Any) -> None:
-        """Store a part of it, rounded to its type."""
+        """Store a window of the matrix, rounded to its dtype."""
         item = tl.itemsize(self.dtype)
         at = self.ptr + (row * self.columns + column) * item
         tl.store(at, tl.cast(values, self.dtype), strides=(self.columns * item, item))
 
 
 class RowBlock:
-    """Some rows of a matrix, to be gone through several times in pieces of at most ``width`` columns.
+    """Rows of a matrix, for several passes in pieces of at most ``width`` columns.
 
-    When one piece is all, it is read once and stays in scratch; else each time anew.
+    Rows of one piece are read once and stay in scratch. Longer rows are read again in each pass.
     """
 
     __slots__ = ("_matrix", "_row", "_rows", "_tl", "_whole", "_width")
@@ -78,7 +78,7 @@ class RowBlock:
         self._whole = matrix.load(row, rows, 0, matrix.columns, tl) if matrix.columns <= width else None
 
     def pieces(self) -> Iterator[tuple[int, Any]]:
-        """Yield first column and values, shape (rows, columns of the piece), of each piece."""
+        """Yield the first column and the values, shape (rows, columns of the piece), of each piece."""
         if self._whole is not None:
             yield 0, self._whole
             return
@@ -86,14 +86,14 @@ class RowBlock:
             yield column, self.part(column, columns)
 
     def part(self, column: int, columns: int) -> Any:
-        """Return the values of one piece."""
+        """Return the values of one piece, shape (rows, columns)."""
         if self._whole is not None:
             return self._whole
         return self._matrix.load(self._row, self._rows, column, columns, self._tl)
 
 
 def row_blocks(matrix: RowMajorMatrix, rows: int, block: int, split: bool, tl: Any) -> Iterator[tuple[int, RowBlock]]:
-    """Yield this program's rows, of ``rows`` in all, in blocks of at most ``block`` elements, or of one row."""
+    """Yield this program's share of ``rows`` rows, in blocks of at most ``block`` elements and at least one row."""
     first, mine = share(rows, tl, split)
     for row, count in blocks(mine, max(1, block // matrix.columns), first):
         yield row, RowBlock(matrix, row, count, block, tl)

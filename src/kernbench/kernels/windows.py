@@ -1,6 +1,6 @@
-"""Work on tensors that lie anyhow: every program finds in a table what is its own to do.
+"""Kernels for tensors of any layout: a work table lists what each program does.
 
-A table is a flat tuple of whole numbers, so many to a line, which begins with the cube and the PE that it is for.
+A work table is a flat tuple of integers with a fixed number per line. Each line begins with its cube and PE.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ def copy_windows(
 ) -> None:
     """Copy boxes of elements from one tensor to another, at most ``block`` elements at a time.
 
-    ``lines``: (cube, pe, src offset, dst offset, then of ``axes`` axes the extents, the strides in the source, the
-    strides in the target), offsets and strides in bytes.
+    ``lines``: (cube, pe, source offset, target offset), then three groups of ``axes`` numbers: extents, source strides,
+    target strides. Offsets and strides are in bytes.
     """
     for src, dst, *box in own_lines(lines, 4 + 3 * axes, tl):
         shape, src_strides, dst_strides = (tuple(box[at : at + axes]) for at in range(0, 3 * axes, axes))
@@ -27,7 +27,7 @@ def copy_windows(
 
 
 def boxes(shape: tuple[int, ...], block: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield corners and extents of boxes of at most ``block`` elements that make up an array of ``shape``."""
+    """Yield the corner and extents of boxes of at most ``block`` elements that cover an array of ``shape``."""
     inner = prod(shape[1:])
     if inner <= block:
         for at, count in blocks(shape[0], max(1, block // inner)):
@@ -55,9 +55,9 @@ def elementwise_shards(
     *,
     tl: Any,
 ) -> None:
-    """Apply ``op`` to x, to x and y, or to x and a number (``number_first``: to the number and x), by its name.
+    """Apply the operator ``op`` to x, to x and y, or to x and a number (``number_first``: to the number and x).
 
-    ``lines``: (cube, pe, offset in bytes, elements) of every shard and copy; all tensors lie in the same way.
+    ``lines``: (cube, pe, offset in bytes, elements) of every shard and copy. All tensors have the same placement.
     """
     pointers = [ptr for ptr in (x_ptr, y_ptr) if ptr is not None]
     before, behind = ([number], []) if number_first else ([], [number])
@@ -83,10 +83,10 @@ def gemm_windows(
     *,
     tl: Any,
 ) -> None:
-    """Compute windows of C = A B; A (m, k) and B (k, n) are row-major in virtual addresses, wherever they lie.
+    """Compute windows of C = A B. A (m, k) and B (k, n) are row-major in virtual addresses, with any placement.
 
-    ``lines``: (cube, pe, first row, rows, first column, columns, offset in bytes of the window in C, bytes from row to
-    row there). A is staged, ``stage_bytes`` at a time; B is read by panels.
+    ``lines``: (cube, pe, first row, rows, first column, columns, offset of the window in C, row stride of C), the last
+    two in bytes. A is staged, ``stage_bytes`` at a time. B is read by panels.
     """
     item = tl.itemsize(dtype)
     for row, rows, column, columns, offset, row_bytes in own_lines(lines, 8, tl):

@@ -1,4 +1,4 @@
-"""Scaled dot product attention of PyTorch as one kernel: blocks of queries over blocks of keys, no matrix of scores."""
+"""Scaled dot product attention as one kernel: blocks of queries over blocks of keys, without a score matrix."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ aten = torch.ops.aten
 _NAME = "scaled_dot_product_attention"
 _QUERIES, _KEYS = 128, 256
 _FEW, _LEAST_KEYS = 32, 64
-"""Few queries: the keys of a head are split over PEs, so many at least on each."""
+"""Maximum of few queries, for which a head's keys are split over PEs, and the minimum number of keys per PE."""
 _LOWEST, _GONE = -1e30, -2e38
-"""No score is below the first, which a finite mask leaves; the second is that of a key that is masked off."""
+"""Lower bound of scores with a finite mask, and the score of a key that is masked off."""
 _LEAST_F32, _NEVER = -3.4028234663852886e38, 1e30
-"""Below the first is minus infinity alone; the second is the logarithm of a sum that no weight is anything of."""
+"""The lowest f32, below which there is only -inf, and the log-sum-exp of a query without keys: its weights are 0."""
 
 
 @value
 class Heads:
-    """A tensor (batch, heads, length, d): elements from one to the next along each axis."""
+    """Layout of a tensor (batch, heads, length, d): the stride of each axis, in elements."""
 
     strides: tuple[int, ...]
     dtype: DType
 
     @staticmethod
     def of(x: AhbmTensor) -> Heads:
-        """Those of a tensor."""
+        """Return the layout of a tensor."""
         return Heads(tuple(x.stride()), dtype_of(x))
 
     def load(self, address: int, at: Sequence[int], shape: tuple[int, int], tl: Any) -> Any:
-        """Load rows and columns of a head, from (batch, head, row) on."""
+        """Load a matrix of ``shape`` from a head, from (batch, head, row) on."""
         item = self.dtype.itemsize
         first = address + sum(i * step for i, step in zip(at, self.strides, strict=False)) * item
         row, column = self.strides[2:]
@@ -48,7 +48,7 @@ class Heads:
         return tl.load(first, extent, self.dtype, strides=(max(row, 1) * item, max(column, 1) * item))
 
     def store(self, address: int, at: Sequence[int], values: Any, tl: Any) -> None:
-        """Store rows of a head."""
+        """Store rows of a head, from (batch, head, row) on."""
         item = self.dtype.itemsize
         first = address + sum(i * step for i, step in zip(at, self.strides, strict=False)) * item
         tl.store(first, tl.cast(values, self.dtype), strides=tuple(step * item for step in self.strides[2:]))
@@ -56,14 +56,14 @@ class Heads:
 
 @value
 class KeyParts:
-    """The parts that the keys of a head are split into, where there are fewer blocks of queries than PEs."""
+    """Split-K of attention: the number of parts of a head's keys, if there are fewer query blocks than PEs."""
 
     count: int
 
 
 @value
 class Attention:
-    """The heads and positions that meet. ``bias``: added to scores; ``causal``: query i sees keys 0 to i."""
+    """Sizes and layouts of an attention. ``bias`` is added to scores; ``causal``: query i attends to keys 0 to i."""
 
     batch: int
     heads: int
@@ -82,7 +82,7 @@ class Attention:
     bias_is_mask: bool = False
 
     def run(self, out: int, lse: int, q: int, k: int, v: int, bias: int | None, tl: Any) -> None:
-        """Compute this program's share of all blocks of queries of all heads."""
+        """Compute this program's share of the query blocks of all heads."""
         per_head = -(-self.queries // self.block_q)
         first, mine = share(self.batch * self.heads * per_head, tl)
         for which in range(first, first + mine):
@@ -95,9 +95,9 @@ class Attention:
             mixed, total, top = self._attend(query, (z, head, row), (0, max(last, 1)), k, v, bias, tl)
             self._finish((mixed, total, top), out, lse, (z, head, row), tl)
 
-    def _finish(self, found: tuple[Any, Any, Any], out: int, lse: int, at: tuple[int, int, int], tl: Any) -> None:
-        """Store the result, 0 for a query without keys, and the logarithm of the sum of its weights."""
-        mixed, total, top = found
+    def _finish(self, state: tuple[Any, Any, Any], out: int, lse: int, at: tuple[int, int, int], tl: Any) -> None:
+        """Store the result, 0 for a query without keys, and its log-sum-exp; ``state`` is as `_attend` returns it."""
+        mixed, total, top = state
         if self.bias is not None:
             none = total <= 0
             total, top = tl.where(none, 1.0, total), tl.where(none, _NEVER, top)
@@ -108,11 +108,11 @@ class Attention:
 
     @property
     def adds_bias(self) -> bool:
-        """True if scores may be so low that a sum with them loses the rest."""
+        """Return whether a bias may make scores so low that a single f32 log-sum-exp loses precision."""
         return self.bias is not None and not self.bias_is_mask
 
     def rows_at(self, lse: int, at: tuple[int, int, int]) -> tuple[int, ...]:
-        """Return where what the logarithm of a query's sum is made of lies: one number, or with a bias two to add."""
+        """Return the addresses of a query's log-sum-exp: one number, or with a bias the two whose sum it is."""
         z, head, row = at
         first = lse + ((z * self.heads + head) * self.queries + row) * F32.itemsize
         plane = self.batch * self.heads * self.queries * F32.itemsize
@@ -120,11 +120,11 @@ class Attention:
 
     @property
     def block_q(self) -> int:
-        """The queries of a block: fewer where there are few."""
+        """Return the number of queries of a block, at least 16."""
         return min(_QUERIES, max(16, self.queries))
 
     def run_part(self, parts: KeyParts, addresses: Sequence[int], tl: Any) -> None:
-        """Compute this program's part of the keys of a head, for all its queries: what ``merge`` makes a result of."""
+        """Compute all queries of a head against this program's part of its keys; ``merge`` combines the parts."""
         mixed_at, total_at, top_at, q, k, v, *bias = addresses
         first, mine = share(self.batch * self.heads * parts.count, tl)
         for which in range(first, first + mine):
@@ -138,7 +138,7 @@ class Attention:
                 tl.store(address + rows * width, x)
 
     def merge(self, parts: KeyParts, addresses: Sequence[int], tl: Any) -> None:
-        """Add the parts of every head up, each by how its largest score compares with the largest of all."""
+        """Combine the parts of every head, each weighted by its largest score relative to the largest of all."""
         out, lse, mixed_at, total_at, top_at = addresses
         n, queries = parts.count, self.queries
         first, mine = share(self.batch * self.heads, tl)
@@ -153,21 +153,21 @@ class Attention:
             self._finish((mixed, total, tl.reshape(top, (queries, 1))), out, lse, (z, head, 0), tl)
 
     def _attend(
-        self, query: Any, at: tuple[int, int, int], seen: tuple[int, int], k: int, v: int, bias: int | None, tl: Any
+        self, query: Any, at: tuple[int, int, int], span: tuple[int, int], k: int, v: int, bias: int | None, tl: Any
     ) -> tuple[Any, Any, Any]:
-        """Return the mix of values, the sum of weights and the largest score of each query, in f32.
+        """Return the weighted sum of values, the sum of weights and the largest score of each query, in f32.
 
-        ``seen``: the first key, and the number of keys.
+        ``span``: the first key, and the number of keys.
         """
         z, head, _ = at
         kv = head * self.kv_heads // self.heads
         mixed = total = top = None
-        for key, keys in blocks(seen[1], _KEYS, seen[0]):
+        for key, keys in blocks(span[1], _KEYS, span[0]):
             score = self.score(query, self.k.load(k, (z, kv, key), (keys, self.d), tl), at, key, bias, tl)
             largest = tl.max(score, 1, keepdims=True)
             largest = largest if top is None else tl.maximum(largest, top)
             weight = tl.exp(score - largest)
-            if self.bias is not None:  # a query may have no key
+            if self.bias is not None:  # a query may have no key to attend to
                 weight = tl.where(score < _GONE / 2, 0.0, weight)
             sums = tl.sum(weight, 1, keepdims=True)
             if mixed is not None:
@@ -179,7 +179,7 @@ class Attention:
         return mixed, total, top
 
     def score(self, query: Any, keys: Any, at: tuple[int, int, int], key: int, bias: int | None, tl: Any) -> Any:
-        """Return the scores of a block of queries, from (batch, head, row) on, with keys from ``key`` on, in f32."""
+        """Return the f32 scores of a block of queries, from (batch, head, row) on, and keys from ``key`` on."""
         row, (rows, _), (columns, _) = at[2], query.shape, keys.shape
         score = tl.dot(query, keys, out_dtype="f32", trans_b=True) * self.scale
         if bias is not None:
@@ -205,7 +205,7 @@ class Attention:
 def describe(
     query: AhbmTensor, key: AhbmTensor, value: AhbmTensor, mask: AhbmTensor | None, out: AhbmTensor, *rule: Any
 ) -> tuple[Attention, tuple[AhbmTensor, ...]]:
-    """Return what attention is to be computed, and the tensors that it reads; ``rule``: causal, scale."""
+    """Return the description of an attention, and the tensors that it reads; ``rule``: causal, scale."""
     batch, heads, queries, d = query.shape
     seen = None if mask is None else mask.expand(batch, heads, queries, key.shape[2])
     causal, scale = rule
@@ -232,12 +232,12 @@ def describe(
 def attend(
     query: AhbmTensor, key: AhbmTensor, value: AhbmTensor, mask: AhbmTensor | None, causal: bool, scale: float
 ) -> tuple[AhbmTensor, AhbmTensor]:
-    """Launch attention of (batch, heads, length, d); return the result, and the logarithm of each query's sum."""
+    """Launch attention of (batch, heads, length, d); return the result, and the log-sum-exp of each query."""
     if query.shape[2] == 1 and key.shape[1] < query.shape[1] and not causal:
         return _attend_by_groups(query, key, value, mask, scale)
     batch, heads, queries, _ = query.shape
     sip = query.storage.tensor.sip
-    # As (batch, length, heads, d) it goes on without a copy to the projection that follows.
+    # Stored as (batch, length, heads, d), it needs no copy before the projection that follows.
     out = new((batch, queries, heads, value.shape[3]), query.dtype, sip).transpose(1, 2)
     work, tensors = describe(query, key, value, mask, out, causal, scale)
     lse = new((2 if work.adds_bias else 1, batch, heads, queries), torch.float32, sip)
@@ -256,7 +256,7 @@ def attend(
 
 
 def _attend_in_parts(work: Attention, out: AhbmTensor, lse: AhbmTensor, tensors: Sequence[AhbmTensor]) -> None:
-    """Launch attention of few queries: every head's keys are split over PEs, and a second launch adds up."""
+    """Launch attention of few queries: a head's keys are split over PEs, and a second launch combines the parts."""
     cubes, pes = whole_grid(current())
     units, sip = work.batch * work.heads, out.storage.tensor.sip
     parts = KeyParts(max(1, min(cubes * pes // units, work.keys // _LEAST_KEYS)))
@@ -276,7 +276,7 @@ def _attend_in_parts(work: Attention, out: AhbmTensor, lse: AhbmTensor, tensors:
 def _attend_by_groups(
     query: AhbmTensor, key: AhbmTensor, value: AhbmTensor, mask: Any, scale: float
 ) -> tuple[AhbmTensor, AhbmTensor]:
-    """Take one query of each head that shares its keys with others as several queries of one head."""
+    """Compute one query per head as several queries of one head, for heads that share keys."""
     (batch, heads), groups = query.shape[:2], key.shape[1]
     together: Any = query.squeeze(2)
     seen = None if mask is None else mask.expand(batch, heads, 1, key.shape[2]).squeeze(2).unflatten(1, (groups, -1))
@@ -287,7 +287,7 @@ def _attend_by_groups(
 
 @value
 class BackwardAddresses:
-    """Addresses of what the gradients are computed from; ``inner``: of the sum of gradient times result, by query."""
+    """Addresses of the inputs of backward; ``inner``: of the dot product of gradient and result, by query."""
 
     grad: int
     q: int
@@ -301,10 +301,10 @@ class BackwardAddresses:
 
 @value
 class AttentionBackward:
-    """The gradients of attention: weights are computed anew, block by block, from the logarithms of their sums.
+    """The gradients of attention. Weights are recomputed block by block, from the log-sum-exp of each query.
 
-    ``whole``: a block has all keys of a head, so that what computes gradients of keys and values has those of queries
-    too. ``of_scores``: where gradients of scores go, when a bias is asked for its own.
+    ``whole``: a block has all keys of a head, so the program that computes its gradients of keys and values computes
+    those of queries, too. ``of_scores``: the target for gradients of scores, if the bias requires a gradient.
     """
 
     forward: Attention
@@ -317,7 +317,7 @@ class AttentionBackward:
     of_scores: Heads | None
 
     def run_keys(self, dq: int, dk: int, dv: int, of_scores: int | None, x: BackwardAddresses, tl: Any) -> None:
-        """Compute gradients of keys and values, for this program's share of the blocks of keys."""
+        """Compute the gradients of keys and values, for this program's share of the key blocks."""
         its = self.forward
         per_head, group = -(-its.keys // self.keys_of_block), its.heads // its.kv_heads
         first, mine = share(its.batch * its.kv_heads * per_head, tl)
@@ -348,7 +348,7 @@ class AttentionBackward:
             self.dv.store(dv, (z, kv, key), tl.zeros((keys, its.dv), F32) if by_v is None else by_v, tl)
 
     def run_queries(self, dq: int, x: BackwardAddresses, tl: Any) -> None:
-        """Compute gradients of queries, and what ``run_keys`` needs of each, for a share of the blocks of queries."""
+        """Compute gradients of queries, and ``inner`` for ``run_keys``, for this program's share of query blocks."""
         its = self.forward
         per_head = -(-its.queries // its.block_q)
         first, mine = share(its.batch * its.heads * per_head, tl)
@@ -398,10 +398,10 @@ class AttentionBackward:
 def compute_gradients(
     work: Attention, tensors: Sequence[AhbmTensor], grad: AhbmTensor, out: AhbmTensor, lse: AhbmTensor, of_bias: bool
 ) -> tuple[AhbmTensor, AhbmTensor, AhbmTensor, AhbmTensor | None]:
-    """Launch the gradients of query, key, value and, ``of_bias``, of scores; ``tensors``: as ``attend`` got them.
+    """Launch the gradients of query, key, value and, if ``of_bias``, of scores; ``tensors`` as ``attend`` got them.
 
-    One launch where a block has all keys of a head, and the heads are enough for the PEs; else one for queries, and
-    one for keys and values.
+    This takes one launch if a block has all keys of a head, and there are enough heads for the PEs. Otherwise it takes
+    one launch for queries, and one for keys and values.
     """
     query, key, value, *bias = tensors
     sip = query.storage.tensor.sip
@@ -412,7 +412,7 @@ def compute_gradients(
     per_pe = -(-work.keys * units // (cubes * pes))
     block = work.keys if whole else min(_KEYS, max(_LEAST_KEYS, -(-per_pe // _LEAST_KEYS) * _LEAST_KEYS))
     dq, dk, dv = (_like_result(x, sip) for x in (query, key, value))
-    inner = lse if whole else new(tuple(lse.shape[1:]), torch.float32, sip)  # with all keys nobody reads it
+    inner = lse if whole else new(tuple(lse.shape[1:]), torch.float32, sip)  # with all keys it is never read
     shape = (work.batch, work.heads, work.queries, work.keys)
     of_scores = new(shape, torch.float32, sip) if of_bias else None
     backward = AttentionBackward(
@@ -445,7 +445,7 @@ def compute_gradients(
 
 
 def _like_result(x: AhbmTensor, sip: int) -> Any:
-    """Return a tensor for (batch, heads, length, d) that lies as (batch, length, heads, d), as projections have it."""
+    """Return a tensor (batch, heads, length, d) that is stored as (batch, length, heads, d), like projections."""
     batch, heads, length, d = x.shape
     return new((batch, length, heads, d), x.dtype, sip).transpose(1, 2)
 
@@ -487,7 +487,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """As PyTorch's; with dropout, or on other than four axes, by products and softmax, as PyTorch has it in full."""
+    """Compute attention as PyTorch's function; with dropout, or other than four axes, by PyTorch's decomposition."""
     fits = query.dim() == key.dim() == value.dim() == 4 and not dropout_p and key.shape[2] > 0
     fits = fits and query.shape[0] == key.shape[0] == value.shape[0] and key.shape[2] == value.shape[2]
     shared = fits and query.shape[1] % key.shape[1] == 0 and (enable_gqa or query.shape[1] == key.shape[1])

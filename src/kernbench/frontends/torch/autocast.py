@@ -1,4 +1,4 @@
-"""``torch.autocast`` on ``ahbm``: products in the narrow type, sums and what may overflow in f32, the rest as it is."""
+"""``torch.autocast`` on ``ahbm``: products in the narrow type, sums and overflow-prone operators in f32."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ def _casting(operator: Any, type_of: Callable[[Any], Any]) -> Callable[..., Any]
 
 
 def _scale_in_f32() -> None:
-    """Let gradient scalers on the machine take the reciprocal of their scale in f32, which it has: rounded once."""
-    begin = GradScaler._lazy_init_scale_growth_tracker  # noqa: SLF001 - it makes the scale
+    """Make gradient scalers on the machine compute the reciprocal of their scale in f32, as it has no f64."""
+    begin = GradScaler._lazy_init_scale_growth_tracker  # noqa: SLF001 - it creates the scale
 
     @wraps(begin)
     def begin_here(self: Any, dev: Any) -> None:
@@ -153,7 +153,7 @@ def _scale_in_f32() -> None:
 
 
 def install() -> tuple[Any, Any]:
-    """Register what PyTorch asks of a device's autocast; keep what is returned, or it is undone."""
+    """Register the device's autocast with PyTorch. Keep the returned libraries alive, else it is undone."""
     others = torch.library.Library("_", "IMPL")
     others.fallback(torch.library.fallthrough_kernel, _KEY)
     library = torch.library.Library("aten", "IMPL")

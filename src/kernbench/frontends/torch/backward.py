@@ -1,8 +1,8 @@
-"""Let what is raised inside PyTorch's backward come out of the call of backward.
+"""Exceptions inside PyTorch's backward: raise them from the call of backward.
 
-PyTorch's engine holds a guard of the device while it carries out a node or a hook of the program. A guard that ends
-asks Python for the type of its device. With an exception under way Python returns nothing, and the process would end.
-So the guard takes the exception, and the call of backward raises it.
+PyTorch's engine holds a device guard while it runs a node or a hook of the program. When the guard ends, it asks Python
+for its device type. With an exception pending, Python returns nothing, and the process would end. The guard therefore
+takes the exception, and the call of backward raises it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import torch
 from kernbench.frontends.torch.cuda import see_as_program
 
 _raise_pending = ctypes.pythonapi.Py_IsInitialized
-"""Any function of Python's C interface: after a call ``ctypes`` raises the exception that is under way."""
+"""Any function of Python's C interface: after its call, ``ctypes`` raises a pending exception."""
 
 
 class AhbmGuard(torch._C._acc.DeviceGuard):  # noqa: SLF001 - the documented base
-    """The guard of device ``ahbm``. It changes nothing: there is no device that a thread could have switched to."""
+    """The guard of device ``ahbm``. It switches nothing, as threads have no device of their own."""
 
-    __slots__ = ("_taken",)  # in a dictionary Python would look first, which fails while an exception is under way
+    __slots__ = ("_taken",)  # a lookup in a dictionary would fail while an exception is pending
 
     def __init__(self) -> None:
         super().__init__()
         self._taken: BaseException | None = None
 
     def type_(self) -> Any:
-        """Return the type of the device, and take the exception that is under way."""
+        """Return the type of the device, and take a pending exception."""
         try:
             _raise_pending()
         except BaseException as error:
@@ -37,14 +37,14 @@ class AhbmGuard(torch._C._acc.DeviceGuard):  # noqa: SLF001 - the documented bas
         return torch._C._autograd.DeviceType.PrivateUse1  # noqa: SLF001 - its only name
 
     def raise_taken(self) -> None:
-        """Raise the exception that was taken, if there is one."""
+        """Raise the exception that was taken, if any."""
         taken, self._taken = self._taken, None
         if taken is not None:
             raise taken
 
 
 def install(guard: AhbmGuard) -> None:
-    """Raise what ``guard`` takes inside backward when PyTorch's engine is left. "cuda" is the machine there, too."""
+    """Raise exceptions that ``guard`` takes when PyTorch's engine returns. "cuda" is the machine there, too."""
     run_backward = torch.autograd._engine_run_backward  # noqa: SLF001
 
     @wraps(run_backward)
@@ -52,10 +52,10 @@ def install(guard: AhbmGuard) -> None:
         guard.raise_taken()
         found, failed = None, None
         try:
-            # One thread, as always: the way out of inference mode allows others again.
+            # One thread, as always; leaving inference mode would allow several again.
             with see_as_program(), torch.autograd.set_multithreading_enabled(False):
                 found = run_backward(*args, **kwargs)
-        except SystemError as error:  # the engine's, which misses the exception
+        except SystemError as error:  # from the engine, as the guard has taken the exception
             failed = error
         guard.raise_taken()
         if failed is not None:

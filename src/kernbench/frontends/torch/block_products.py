@@ -1,4 +1,4 @@
-"""Products of matrices by blocks: how PEs, and the cubes of a SIP, share one out, and what each of them does."""
+"""Matrix products in blocks: how PEs and cubes of a SIP divide a product, and the part that each computes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from kernbench.kernels.shares import blocks, part
 from kernbench.topology.spec import TopologySpec
 
 _PIECE_BYTES = 64 << 10
-"""Of what a cube brings into its memory, that a PE moves at a time."""
+"""Bytes that a PE moves at a time while its cube stages an operand in its memory."""
 _ROW_BYTES = 256
-"""Pieces of rows that are shorter take as long as these."""
+"""Minimum cost of a piece of a row, in bytes: a shorter piece takes as long."""
 
 
 @value
 class ProductGrid:
-    """Shares of PEs in a product: ``batches`` groups, each with rows and columns of the result split over its PEs."""
+    """A division of a product over PEs: ``batches`` groups, each with a grid of rows and columns of the result."""
 
     batches: int
     rows: int
@@ -30,15 +30,15 @@ class ProductGrid:
 
     @property
     def pes(self) -> int:
-        """All of them."""
+        """Return the number of PEs."""
         return self.batches * self.rows * self.columns
 
 
 @value
 class PeRates:
-    """Rates of a PE: tiles (m, k, n) of its matrix unit, each in ``tile_ns``, and bytes a ns that it reads.
+    """Rates of a PE: tiles (m, k, n) of its matrix unit, ``tile_ns`` each, and bytes per ns that it reads.
 
-    ``link_bytes_per_ns``: so much reaches each cube when all ask all, as every byte takes its share of all links.
+    ``link_bytes_per_ns`` is the rate at each cube while all cubes read from all: every byte occupies several links.
     """
 
     tile: tuple[int, int, int]
@@ -48,7 +48,7 @@ class PeRates:
 
     @staticmethod
     def of(spec: TopologySpec, item: DType) -> PeRates:
-        """Return the rates of a machine, for factors of a type."""
+        """Return the rates of a machine for factors of dtype ``item``."""
         gemm, mesh = spec.pe.gemm, spec.sip.cube_mesh
         links = 2 * ((mesh.w - 1) * mesh.h + mesh.w * (mesh.h - 1))
         on_the_way = (mesh.w - 1 / mesh.w + mesh.h - 1 / mesh.h) / 3
@@ -61,10 +61,10 @@ class PeRates:
 def choose_grid(
     rates: PeRates, pes: int, batch: int, m: int, k: int, n: int, itemsize: int
 ) -> tuple[float, ProductGrid]:
-    """Return the grid that is the fastest by what each PE computes and reads, and the ns that this takes.
+    """Return the predicted ns and the grid that minimises them, from the work and the reads of each PE.
 
-    A PE computes whole tiles of the matrix unit, and reads its rows of A and its columns of B; of equal grids the one
-    that splits columns, since weights lie by output features.
+    A PE computes full tiles of the matrix unit, and reads its rows of A and its columns of B. Of equally fast grids,
+    the one that splits columns is returned, as weights are stored by output features.
     """
     tile_m, tile_k, tile_n = rates.tile
     found: tuple[float, int, ProductGrid] | None = None
@@ -88,7 +88,7 @@ def choose_grid(
 
 @value
 class Matrices:
-    """Matrices of a batch that lie somehow: elements from one to the next, from row to row, from column to column."""
+    """Layout of a batch of matrices: strides, in elements, between matrices, rows and columns."""
 
     batch: int
     row: int
@@ -97,34 +97,34 @@ class Matrices:
 
     @staticmethod
     def of(x: AhbmTensor) -> Matrices:
-        """Describe a tensor of three axes."""
+        """Return the layout of a tensor of three axes."""
         batch, row, column = x.stride()
         return Matrices(batch, row, column, dtype_of(x))
 
     def ref(self, address: int, at: tuple[int, int, int], shape: tuple[int, int], tl: Any) -> Any:
-        """Name the part of a matrix that begins at (batch, row, column)."""
+        """Return a reference to the window of a matrix that begins at (batch, row, column)."""
         item = self.dtype.itemsize
         first = address + (at[0] * self.batch + at[1] * self.row + at[2] * self.column) * item
         return tl.ref(first, shape, self.dtype, strides=self.strides)
 
     @property
     def strides(self) -> tuple[int, int]:
-        """Bytes from row to row, and from column to column; of an axis that repeats, those of one element."""
+        """Return the row and column strides in bytes; those of one element for an axis that repeats."""
         return max(self.row, 1) * self.dtype.itemsize, max(self.column, 1) * self.dtype.itemsize
 
     def at(self, address: int, row: int, column: int) -> int:
-        """The address of an element of the first matrix."""
+        """Return the address of an element of the first matrix."""
         return address + (row * self.row + column * self.column) * self.dtype.itemsize
 
     @property
     def is_readable(self) -> bool:
-        """True when elements do not repeat along rows or columns."""
+        """Return whether no element repeats along rows or columns."""
         return self.row > 0 and self.column > 0
 
 
 @value
 class Product:
-    """A batch of products (m, k) by (k, n), and what follows on each: ``scale``, then an addend."""
+    """A batch of products (m, k) by (k, n), with its epilogue: ``scale``, an addend, an activation."""
 
     batch: int
     m: int
@@ -139,7 +139,7 @@ class Product:
     activation: str | None = None
 
     def run(self, addresses: Sequence[int], tl: Any) -> None:
-        """Compute this program's part; ``addresses`` as of `compute`."""
+        """Compute this program's part; ``addresses`` as in `compute`."""
         self.compute(tl.site.cube * tl.site.num_pes + tl.site.pe, addresses, tl)
 
     def compute(self, me: int, addresses: Sequence[int], tl: Any) -> None:
@@ -155,7 +155,7 @@ class Product:
         if not rows or not columns:
             return
         out, a, b, *addend = addresses
-        # PEs of a group begin apart: else each would ask the memory that the others ask, too.
+        # PEs of a group begin at different blocks; otherwise all would read the same memory at a time.
         apart = rows * column // grid.columns, self.k * rest // (grid.rows * grid.columns), columns * row // grid.rows
         for z in range(first, first + batches):
             steps: list[tuple[Any, ...]] = [("scale", self.scale)] if self.scale != 1 else []
@@ -187,10 +187,10 @@ class Product:
 
 @value
 class CubeGrid:
-    """Shares of cubes in a product: rows and columns of the result; ``within``: shares of the PEs of each.
+    """A division of a product over cubes, rows by columns of the result; ``within`` divides it over each cube's PEs.
 
-    ``brings_a``, ``brings_b``: each cube brings the rows of A, the columns of B, that it needs into its own memory,
-    since they lie with others.
+    ``brings_a``, ``brings_b``: other cubes store rows of A, or columns of B, that a cube needs. Each cube then stages
+    these operands in its own memory.
     """
 
     rows: int
@@ -204,10 +204,10 @@ class CubeGrid:
 def choose_cubes(
     rates: PeRates, cubes: int, pes: int, m: int, k: int, n: int, itemsize: int, b_by_rows: bool
 ) -> CubeGrid | None:
-    """Return the grid that is the fastest by what each cube brings in, and its PEs compute and read.
+    """Return the grid that minimises the predicted time: staging for each cube, then work and reads of its PEs.
 
-    None when it is faster that each PE asks for its own, while it computes. The rows of A that a cube multiplies lie
-    with it if all cubes share rows out; so do columns of B, unless B lies row by row (``b_by_rows``).
+    Return None if it is faster that each PE reads its operands while it computes. If all cubes split rows, the rows of
+    A that a cube multiplies are stored there. The same holds for columns of B, unless B is row-major (``b_by_rows``).
     """
     ns, alone = choose_grid(rates, cubes * pes, 1, m, k, n, itemsize)
     asked = pes * (-(-m // alone.rows) + -(-n // alone.columns)) * k * itemsize
@@ -221,7 +221,7 @@ def choose_cubes(
         wide = max(own_n * itemsize, _ROW_BYTES) if b_by_rows else own_n * itemsize
         brought = k * (own_m * itemsize * brings_a + wide * brings_b)
         ns, within = choose_grid(rates, pes, 1, own_m, k, own_n, itemsize)
-        cost = 2 * brought / rates.link_bytes_per_ns + ns  # it comes, and goes to memory, before the first product
+        cost = 2 * brought / rates.link_bytes_per_ns + ns  # operands arrive, and go to memory, before the first product
         if cost < least:
             least, found = cost, CubeGrid(rows, columns, within, brings_a, brings_b)
     return found
@@ -229,14 +229,14 @@ def choose_cubes(
 
 @value
 class SharedProduct:
-    """One product on several cubes, where a link between cubes carries what its cube needs once, not for each PE."""
+    """A product on several cubes. The links between cubes carry each operand once for a cube, not for each PE."""
 
     whole: Product
     cubes: CubeGrid
 
     @property
     def buffer_elements(self) -> int:
-        """The elements of all that the cubes bring in, each into a part of its own."""
+        """Return the number of elements that all cubes stage, each in its own part of the buffer."""
         return self.cubes.rows * self.cubes.columns * self._elements
 
     @property
@@ -245,7 +245,7 @@ class SharedProduct:
         return self.whole.k * (own_m * self.cubes.brings_a + own_n * self.cubes.brings_b)
 
     def run(self, addresses: Sequence[int], tl: Any) -> None:
-        """Compute this program's part; ``addresses``: of the result, memory of the cubes, a, b and the addend."""
+        """Compute this program's part; ``addresses``: of the result, the staging buffer, a, b and the addend."""
         out, buffer, a, b, *addend = addresses
         whole, cubes, cube = self.whole, self.cubes, tl.program_id(1)
         row, column = divmod(cube, cubes.columns)
@@ -255,24 +255,24 @@ class SharedProduct:
         a, b = left.at(a, i, 0), right.at(b, 0, j)
         here = buffer + cube * self._elements * item
         if cubes.brings_a:
-            a, left = self._bring(left, a, here, (rows, k), tl)
+            a, left = self._stage(left, a, here, (rows, k), tl)
             here += rows * k * item
         if cubes.brings_b:
-            b, right = self._bring(right, b, here, (k, columns), tl)
+            b, right = self._stage(right, b, here, (k, columns), tl)
         tl.barrier()
         mine = replace(whole, m=rows, n=columns, grid=cubes.within, a=left, b=right)
         added = [] if whole.addend is None else [whole.addend.at(addend[0], i, j)]
         mine.compute(tl.program_id(0), (whole.out.at(out, i, j), a, b, *added), tl)
 
-    def _bring(self, lies: Matrices, at: int, to: int, shape: tuple[int, int], tl: Any) -> tuple[int, Matrices]:
-        """Bring a matrix into memory of this cube, each PE some pieces; return where it is, and how it lies there.
+    def _stage(self, source: Matrices, at: int, to: int, shape: tuple[int, int], tl: Any) -> tuple[int, Matrices]:
+        """Stage a matrix in this cube's memory, some pieces by each PE; return its address and layout there.
 
-        Cubes begin with different pieces: else all would ask one cube at a time.
+        Cubes begin with different pieces; otherwise all would read from one cube at a time.
         """
-        turned = lies.row < lies.column
-        lines, width = shape[::-1] if turned else shape
-        item = lies.dtype.itemsize
-        strides, tight = lies.strides[::-1] if turned else lies.strides, (width * item, item)
+        transposed = source.row < source.column
+        lines, width = shape[::-1] if transposed else shape
+        item = source.dtype.itemsize
+        strides, tight = source.strides[::-1] if transposed else source.strides, (width * item, item)
         most = _PIECE_BYTES // item
         pieces = [
             (line, column, (count, elements))
@@ -281,6 +281,6 @@ class SharedProduct:
         ][tl.program_id(0) :: tl.num_programs(0)]
         first = len(pieces) * tl.program_id(1) // tl.num_programs(1)
         for line, column, extents in pieces[first:] + pieces[:first]:
-            loaded = tl.load(at + line * strides[0] + column * strides[1], extents, lies.dtype, strides=strides)
+            loaded = tl.load(at + line * strides[0] + column * strides[1], extents, source.dtype, strides=strides)
             tl.store(to + line * tight[0] + column * tight[1], loaded, tight)
-        return to, Matrices(0, 1, width, lies.dtype) if turned else Matrices(0, width, 1, lies.dtype)
+        return to, Matrices(0, 1, width, source.dtype) if transposed else Matrices(0, width, 1, source.dtype)

@@ -1,4 +1,4 @@
-"""Elements of strided tensors, in boxes that fit in scratch: what every program of an operator shares out and moves."""
+"""Boxes of strided tensors that fit in scratch: the units that the programs of an operator divide, load and store."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from kernbench.kernels.shares import blocks, share
 from kernbench.kernels.windows import boxes
 
 _SMALLEST, _LARGEST = 2048, 131072
-"""Elements of a block: enough that a command is worth its issue, few enough that moving and computing overlap."""
+"""Elements of a block: enough to amortise a command, few enough that transfers and computation overlap."""
 _BLOCKS = 8
 _SIDE_BY_SIDE = 64
-"""Elements of a turned operand that are moved together, at least: a burst or more"""
+"""Minimum number of elements of a transposed operand that are moved together: at least a burst"""
 _BYTES_AN_ELEMENT = 64
-"""Of scratch, for an element of a block: what an operator computes on the way, and the next block that is loaded."""
+"""Bytes of scratch for an element of a block: its intermediate results, and the next block that is loaded."""
 
 
 def most_elements(tl: Any) -> int:
-    """Return the elements that a program works on at a time, at most: a block has room in the scratch of its PE."""
+    """Return the maximum number of elements that a program computes at a time, to fit in the scratch of its PE."""
     tcm = tl.site.tcm
     return _LARGEST if tcm is None else max(1, min(_LARGEST, len(tcm) // _BYTES_AN_ELEMENT))
 
 
 @value
 class Strided:
-    """The places of elements along the axes of an operator: elements from one to the next, 0 where repeated."""
+    """Layout of an operand along the axes of an operator: strides in elements, 0 where elements repeat."""
 
     strides: tuple[int, ...]
     dtype: DType
 
     def extents(self, box: Shape) -> Shape:
-        """Return the extents of the part of a box that is in memory: 1 where elements repeat."""
+        """Return the extents of a box in memory: 1 where elements repeat."""
         return tuple([1 if step == 0 else n for n, step in zip(box, self.strides, strict=True)])
 
     def at(self, corner: Sequence[int]) -> int:
-        """Return the bytes from the first element to the one at ``corner``."""
+        """Return the offset in bytes of the element at ``corner``."""
         return sum([at * step for at, step in zip(corner, self.strides, strict=True)]) * self.dtype.itemsize
 
     def load(self, address: int, corner: Shape, box: Shape, tl: Any) -> Any:
-        """Load a box; axes along which elements repeat have 1."""
+        """Load a box; axes along which elements repeat have length 1."""
         return tl.load(address + self.at(corner), self.extents(box), self.dtype, strides=self._steps())
 
     def store(self, address: int, corner: Shape, values: Any, tl: Any) -> None:
@@ -50,8 +50,8 @@ class Strided:
         tl.store(address + self.at(corner), values, strides=self._steps())
 
     @property
-    def is_turned(self) -> bool:
-        """Tell whether elements lie side by side along another axis than the last, along which they do not repeat."""
+    def is_transposed(self) -> bool:
+        """Return whether elements are contiguous along another axis than the last, which does not repeat."""
         return self.strides[-1] > 1 and 1 in self.strides
 
     def _steps(self) -> Shape:
@@ -59,9 +59,9 @@ class Strided:
 
 
 def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[Shape, list[Shape]]:
-    """Return fewer axes: those that every operand steps through as through one become one; axes of 1 go.
+    """Merge axes that every operand steps through as through one axis, and drop axes of length 1.
 
-    ``strides``: of each operand, one number an axis.
+    ``strides`` has the strides of each operand. Return the merged shape and strides.
     """
     axes = [(n, [each[i] for each in strides]) for i, n in enumerate(shape) if n != 1] or [(1, [0] * len(strides))]
     merged = [axes[0]]
@@ -74,11 +74,11 @@ def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[Sh
     return tuple(n for n, _ in merged), [tuple(steps[i] for _, steps in merged) for i in range(len(strides))]
 
 
-def own_boxes(shape: Shape, tl: Any, *, turned: bool = False) -> Iterator[tuple[Shape, Shape]]:
-    """Yield corners and extents of this program's boxes of an array: its share of the first axis that is long enough.
+def own_boxes(shape: Shape, tl: Any, *, transposed: bool = False) -> Iterator[tuple[Shape, Shape]]:
+    """Yield the corners and extents of this program's boxes: its share of the first axis, or of the longest one.
 
-    Without one, of the longest. ``turned``: an operand's elements lie side by side along another axis than the last, so
-    boxes are cut along the last, too: else what is side by side would be a few elements.
+    The first axis is split if it has an index for each program. ``transposed``: an operand is contiguous along another
+    axis than the last. Boxes are then cut along the last axis, too, to extend further along the contiguous one.
     """
     programs = tl.num_programs(0) * tl.num_programs(1)
     axis = 0 if shape[0] >= programs else max(range(len(shape)), key=lambda i: shape[i])
@@ -87,7 +87,7 @@ def own_boxes(shape: Shape, tl: Any, *, turned: bool = False) -> Iterator[tuple[
         return
     own = (*shape[:axis], mine, *shape[axis + 1 :])
     block = min(max(prod(own) // _BLOCKS, _SMALLEST), most_elements(tl))
-    edge = max(1, block // _SIDE_BY_SIDE) if turned else own[-1]
+    edge = max(1, block // _SIDE_BY_SIDE) if transposed else own[-1]
     for behind, width in blocks(own[-1], edge):
         for corner, box in boxes((*own[:-1], width), block):
             begin = [*corner[:-1], corner[-1] + behind]

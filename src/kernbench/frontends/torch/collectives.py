@@ -1,6 +1,6 @@
-"""PyTorch's ranks: the collectives of a group of one rank are copies; groups of more ranks are refused.
+"""PyTorch's collectives: those of a group of one rank are copies; groups of more ranks are refused.
 
-The schemas of c10d's operators do not say what they write, so the host cannot compute one for the machine.
+The schemas of c10d's operators do not declare their outputs, so the host cannot compute one for the machine.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from kernbench.runtime_api.context import current_context
 
 TorchOperator = Any
 NAMESPACES = frozenset(["c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"])
-"""Of the operators by which ranks exchange tensors."""
+"""Namespaces of the operators by which ranks exchange tensors."""
 _ONE_RANK = "programs of PyTorch with more ranks than one do not run on the machine yet; run one rank"
 
 
 def refuse(operator: TorchOperator, *_: Any, **__: Any) -> Any:
-    """Raise InputError for an exchange between ranks that has no lowering here."""
+    """Raise InputError for an exchange between ranks that has no lowering."""
     raise InputError(
         f"{program_place()}: operator {operator.name()} of a tensor of the machine: its schema does not say what it "
         "writes, so the host cannot compute it; move its tensors to the host, .cpu(), and the results back"
@@ -38,9 +38,9 @@ def refuse(operator: TorchOperator, *_: Any, **__: Any) -> Any:
 
 
 def _check_group(group: Any) -> None:
-    """Raise InputError for a group of several ranks: its name, its object, or what stands for that in an operator."""
+    """Raise InputError for a group of several ranks, given by name, as object, or as an operator's operand."""
     if isinstance(group, str):
-        ranks = distributed_c10d._resolve_process_group(group)  # noqa: SLF001 - how PyTorch finds it
+        ranks = distributed_c10d._resolve_process_group(group)  # noqa: SLF001 - as PyTorch resolves it
     else:
         ranks = group if isinstance(group, ProcessGroup) else ProcessGroup.unbox(group)
     _check_size(ranks.size())
@@ -52,7 +52,7 @@ def _check_root(root: int) -> None:
 
 
 def _put(target: Any, source: Any) -> None:
-    """Copy what the only rank has sent. InputError where the place for it has another size or type."""
+    """Copy the tensor that the only rank sends. Raises InputError if the target has another size or dtype."""
     if (target.numel(), target.dtype) != (source.numel(), source.dtype):
         raise InputError(
             f"{program_place()}: a collective of one rank: its result has {target.numel()} elements of {target.dtype}, "
@@ -62,18 +62,18 @@ def _put(target: Any, source: Any) -> None:
 
 
 def _done(results: Any) -> Any:
-    """Return work that is done, as operators hand it out."""
+    """Return completed work, as operators return it."""
     future: Any = torch.futures.Future()
     future.set_result(results if isinstance(results, list) else [results])
     return Work.boxed(_create_work_from_future(future))
 
 
 Pairs = Callable[[Any, Any], Iterable[tuple[Any, Any]]]
-"""Of results and sources: each result with its source."""
+"""A function of results and sources that pairs each result with its source."""
 
 
 def _firsts(lists: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the tensor of the only rank of each list."""
+    """Return the tensor of the only rank from each list."""
     return [tensors[0] for tensors in lists]
 
 
@@ -94,7 +94,7 @@ def _from_firsts(results: Any, sources: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _copying(pairs: Pairs, *, only_work: bool = False, has_root: bool = False) -> Callable[..., Any]:
-    """Return a collective whose results are copies of its sources. ``only_work``: it does not return the results."""
+    """Return a collective whose results are copies of its sources. ``only_work``: it returns no tensors."""
 
     def carry_out(results: Any, sources: Any, group: Any, *options: Any) -> Any:
         _check_group(group)
@@ -108,7 +108,7 @@ def _copying(pairs: Pairs, *, only_work: bool = False, has_root: bool = False) -
 
 
 def _leaving(*, only_work: bool = False, root_at: int | None = None) -> Callable[..., Any]:
-    """Return a collective that leaves its tensors as they are: what one rank has is the result."""
+    """Return a collective that leaves its tensors unchanged, as the tensors of one rank are the result."""
 
     def carry_out(tensors: Any, group: Any, *options: Any) -> Any:
         _check_group(group)
@@ -120,7 +120,7 @@ def _leaving(*, only_work: bool = False, root_at: int | None = None) -> Callable
 
 
 def _copy_of(x: Any, *options: Any) -> Any:
-    """Return the result of a collective without side effects, whose last operand is the group."""
+    """Return the result of a functional collective; its last operand is the group."""
     _check_group(options[-1])
     return [tensor.clone() for tensor in x] if isinstance(x, list | tuple) else x.clone()
 
@@ -181,7 +181,7 @@ LOWERINGS: Mapping[TorchOperator, Callable[..., Any]] = MappingProxyType(
 )
 
 
-# more ranks
+# several ranks
 
 
 def _check_size(n_ranks: int) -> None:
@@ -190,7 +190,7 @@ def _check_size(n_ranks: int) -> None:
 
 
 def _on_machine(function: Callable[..., Any], check: Callable[..., None]) -> Callable[..., Any]:
-    """Call ``check`` before a function of PyTorch where a program runs on the machine."""
+    """Return ``function`` with ``check`` called first, when a program runs on the machine."""
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -202,7 +202,7 @@ def _on_machine(function: Callable[..., Any], check: Callable[..., None]) -> Cal
 
 
 def _check_rendezvous(url: str, rank: int = -1, world_size: int = -1, **_: object) -> None:  # noqa: ARG001
-    """Refuse more ranks before PyTorch waits for them."""
+    """Refuse several ranks before PyTorch waits for them."""
     _check_size(world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1")))
 
 
@@ -232,10 +232,10 @@ REPLACED: tuple[tuple[Any, str, Callable[..., None]], ...] = (
     (comm, "scatter", _refuse_replicas),
     (comm, "gather", _refuse_replicas),
 )
-"""What PyTorch's ways to more ranks call, and what is checked there."""
+"""PyTorch's entry points for several ranks, and the check that runs before each."""
 
 
 def install() -> None:
-    """Refuse more ranks than one while a program runs on the machine."""
+    """Refuse several ranks while a program runs on the machine."""
     for owner, name, check in REPLACED:
         setattr(owner, name, _on_machine(vars(owner)[name], check))

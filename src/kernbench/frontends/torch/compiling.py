@@ -1,4 +1,4 @@
-"""What PyTorch hands to its compilers, on the machine: it runs operator by operator, and the report says so."""
+"""PyTorch's compilers on the machine: functions run operator by operator, and the report remarks it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ FLEX_NOTE = "flex_attention: ran operator by operator, with all scores in memory
 
 
 def install() -> None:
-    """Change what PyTorch compiles while a program runs on the machine."""
+    """Replace what PyTorch compiles while a program runs on the machine."""
     _install_compile()
     _install_trace()
     _install_flex_attention()
 
 
 def _install_compile() -> None:
-    """Let ``torch.compile`` give back what it gets."""
+    """Make ``torch.compile`` return its argument."""
     compile_it = torch.compile
 
     @wraps(compile_it)
@@ -53,7 +53,7 @@ def _install_compile() -> None:
 
 
 def _install_trace() -> None:
-    """Leave out what ``torch.jit.trace`` would compare in float64 on the machine."""
+    """Skip the comparison in float64 that ``torch.jit.trace`` makes on the machine."""
     check = _trace._check_trace  # noqa: SLF001
 
     @wraps(check)
@@ -67,7 +67,7 @@ def _install_trace() -> None:
 
 
 def _install_flex_attention() -> None:
-    """Let ``flex_attention`` and its backward run as the operators that PyTorch has for processors without a kernel."""
+    """Run ``flex_attention`` and its backward as the operators that PyTorch has for processors without a kernel."""
     flex_attention.py_impl(AhbmTensor)(_note_flex(sdpa_dense))
     flex_attention_backward.py_impl(AhbmTensor)(sdpa_dense_backward)
     validate, warn = flex._validate_device, flex._warn_once  # noqa: SLF001
@@ -77,7 +77,7 @@ def _install_flex_attention() -> None:
             validate(query, *others)
 
     def warn_elsewhere(warning_id: str, *args: Any, **options: Any) -> None:
-        if warning_id != "flex_attention_performance" or current_context() is None:  # the remark says it
+        if warning_id != "flex_attention_performance" or current_context() is None:  # the remark replaces it
             warn(warning_id, *args, **options)
 
     flex._validate_device = validate_elsewhere  # noqa: SLF001

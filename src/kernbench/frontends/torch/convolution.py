@@ -1,4 +1,4 @@
-"""Convolutions of PyTorch as matrix products: the windows of the input are a view, or a copy, of many rows."""
+"""Convolutions as matrix products: the windows of the input are a view, or a copy, with many rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ints = Sequence[int]
 
 
 def _windows(x: AhbmTensor, kernel: Ints, stride: Ints, dilation: Ints) -> Any:
-    """View padded ``x`` (n, c, …) as (n, places…, c, kernel…)."""
+    """Return a view of padded ``x`` (n, c, …) as (n, places…, c, kernel…)."""
     places = [
         (size - d * (k - 1) - 1) // s + 1 for size, k, s, d in zip(x.shape[2:], kernel, stride, dilation, strict=True)
     ]
@@ -82,7 +82,7 @@ def _each(v: Ints, axes: int) -> list[int]:
 def _convolve_transposed(
     x: AhbmTensor, weight: AhbmTensor, bias: Any, stride: Ints, padding: Ints, dilation: Ints, more: Ints, groups: int
 ) -> Any:
-    """The gradient of a convolution by its input is the convolution transposed."""
+    """Compute a transposed convolution, which is the gradient of a convolution with respect to its input."""
     axes = x.dim() - 2
     stride, padding, dilation, more = (_each(v, axes) for v in (stride, padding, dilation, more))
     sizes = [
@@ -97,7 +97,7 @@ def _convolve_transposed(
 def _by_input(
     grad: AhbmTensor, shape: Ints, weight: AhbmTensor, stride: Ints, padding: Ints, dilation: Ints, groups: int
 ) -> Any:
-    """Multiply each place's gradient by the weights, and add what its window gets."""
+    """Compute the gradient of the input: multiply each place's gradient by the weights, and add up the windows."""
     kernel = tuple(weight.shape[2:])
     n, places = grad.shape[0], tuple(grad.shape[2:])
     rows = grad.reshape(n, groups, weight.shape[0] // groups, prod(places)).permute(1, 0, 3, 2)
@@ -108,8 +108,10 @@ def _by_input(
 
 
 def _put_back(windows: Any, shape: Ints, stride: Ints, padding: Ints, dilation: Ints) -> Any:
-    """Add windows (groups, n, places…, channels, kernel…) to where they were in a tensor of ``shape``: one offset of
-    the kernel at a time, for all windows."""
+    """Add windows (groups, n, places…, channels, kernel…) at their places in a tensor of ``shape``.
+
+    Each step adds one offset of the kernel, for all windows.
+    """
     axes = len(shape) - 2
     groups, n, places = windows.shape[0], windows.shape[1], windows.shape[2 : 2 + axes]
     channels, kernel = windows.shape[2 + axes], tuple(windows.shape[3 + axes :])
@@ -138,19 +140,19 @@ def _convolution_backward(
     grad: AhbmTensor,
     x: AhbmTensor,
     weight: AhbmTensor,
-    bias_sizes: Any,  # noqa: ARG001 - known by the mask
+    bias_sizes: Any,  # noqa: ARG001 - the mask has it
     stride: Ints,
     padding: Ints,
     dilation: Ints,
     transposed: bool,
-    output_padding: Ints,  # noqa: ARG001 - known by the shape of grad
+    output_padding: Ints,  # noqa: ARG001 - the shape of grad has it
     groups: int,
     output_mask: Sequence[bool],
 ) -> Any:
     axes = x.dim() - 2
     by_bias = grad.sum([0, *range(2, grad.dim())]) if output_mask[2] else None
     stride, padding, dilation = (_each(v, axes) for v in (stride, padding, dilation))
-    if transposed:  # the same with gradient and input changed over
+    if transposed:  # the same with gradient and input exchanged
         by_x = None
         if output_mask[0]:
             by_x = _convolution(grad, weight, None, stride, padding, dilation, False, [0] * axes, groups)

@@ -1,4 +1,4 @@
-"""Programs that name the device "cuda": inside ``as_cuda`` that means ``ahbm``, and ``torch.cuda`` answers for it."""
+"""Programs that name the device "cuda": within ``as_cuda`` it means ``ahbm``, and ``torch.cuda`` describes it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from kernbench.runtime_api.context import current_context
 
 _CUDA = "cuda"
 _TOOLKIT = "13.0"
-"""The version of CUDA that ``torch.version.cuda`` tells: programs choose their configurations by it."""
+"""The version in ``torch.version.cuda``, by which programs choose their configurations."""
 
 
 _DEVICE, _IS_CUDA = torch.Tensor.device, torch.Tensor.is_cuda
-"""What PyTorch knows of a tensor of any class: ``AhbmTensor`` says "cuda" by itself."""
+"""PyTorch's own properties, for tensors of any class; ``AhbmTensor`` reports "cuda" by itself."""
 
 
 class _AsCuda(SaysCuda):
-    """Every function of PyTorch, and every method of a tensor, comes by here."""
+    """A mode that intercepts every function of PyTorch and every method of a tensor."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call ``func`` with the machine where a GPU is named."""
+        """Call ``func`` with the machine in place of each GPU among its arguments."""
         named = kwargs or {}
         own = _METHODS.get(func)
         if own is not None:
@@ -49,14 +49,14 @@ class _AsCuda(SaysCuda):
 
 
 def see_as_program() -> AbstractContextManager[Any]:
-    """Let "cuda" be the machine in a function of the program that PyTorch calls: inside of its own it is not."""
+    """Let "cuda" mean the machine in a program's function that PyTorch calls: in PyTorch's own code it does not."""
     context = current_context()
     is_cuda = context is not None and context.frontends.torch.as_cuda
     return _AsCuda() if is_cuda and not is_called_cuda() else nullcontext()
 
 
 def _of_program(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let "cuda" be the machine in a function of the program, whoever calls it."""
+    """Return ``function``, a function of the program, in which "cuda" means the machine, whoever calls it."""
 
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:
@@ -75,7 +75,7 @@ def _meant(x: Any) -> Any:
 
 
 def _is_size(x: Any) -> bool:
-    """Tell whether ``x`` is a size, which stays one: a tuple means elements to ``x.new(size)``."""
+    """Return whether ``x`` is a size, which must stay a size: ``x.new(tuple)`` would take it for elements."""
     return isinstance(x, torch.Size)
 
 
@@ -95,7 +95,7 @@ def _nothing(*_: object, **__: object) -> None: ...
 
 
 def _device_of(x: Any) -> Any:
-    """Return the device of a tensor of any class, as the program calls it."""
+    """Return the device of a tensor of any class, under the name that the program uses."""
     device = _DEVICE.__get__(x)
     return torch.device(_CUDA, device.index) if device.type == DEVICE else device
 
@@ -106,7 +106,7 @@ def _is_cuda(x: Any) -> bool:
 
 _METHODS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
-        torch.device: torch.device,  # a program that makes one, or asks a tensor for it, finds what it knows
+        torch.device: torch.device,  # the program gets the device under its own name
         torch.Tensor.cuda: _to_machine,
         torch.Tensor.device.__get__: _device_of,
         torch.Tensor.is_cuda.__get__: _is_cuda,
@@ -122,7 +122,7 @@ class _Context(NumberingContext):
 
 
 class _Library(torch.library.Library):
-    """A library of operators, whose functions for GPUs are the machine's."""
+    """A library of operators, whose functions for GPUs serve the machine."""
 
     def __init__(self, ns: str, kind: str, dispatch_key: str = "") -> None:
         super().__init__(ns, kind, _key(ns, dispatch_key))
@@ -134,9 +134,9 @@ class _Library(torch.library.Library):
 
 
 def _key(namespace: str, name: str) -> str:
-    """Name what PyTorch finds a function for the machine by: ``AutogradCUDA`` is ``AutogradPrivateUse1``.
+    """Return the dispatch key of the machine for one of a GPU: ``AutogradCUDA`` is ``AutogradPrivateUse1``.
 
-    PyTorch's own operators for FSDP have functions for either.
+    PyTorch's own operators for FSDP have functions for both keys.
     """
     return name if namespace == "fsdp" else name.replace("CUDA", "PrivateUse1")
 
@@ -150,22 +150,22 @@ _NVTX = MappingProxyType({"range_push": _nothing, "range_pop": _nothing, "mark":
 
 
 def _raw_stream(index: int) -> int:  # noqa: ARG001
-    """Return the number of the only stream of a SIP, which code asks for that launches by itself."""
+    """Return the number of a SIP's only stream, for code that launches by itself."""
     return device.Stream.cuda_stream
 
 
 def _empty_strided(size: Any, stride: Any, dtype: Any) -> Any:
-    """Return a tensor that nothing is written to, as code of PyTorch's compiler asks for one."""
+    """Return an uninitialised tensor, for code of PyTorch's compiler."""
     return torch.empty_strided(size, stride, dtype=dtype, device=DEVICE)
 
 
 def _accelerator(check_available: bool = False) -> Any:  # noqa: ARG001 - it is available
-    """Return the device, as a program asks for that of whatever machine there is."""
+    """Return the device, for programs that ask for the current accelerator."""
     return torch.device(_CUDA)
 
 
 def _make_wrapper(cls: Any, *args: Any, **named: Any) -> Any:
-    """Make a tensor of the program's own class, which wraps others: PyTorch's backward takes it for the machine's."""
+    """Create a tensor of the program's own wrapper class, which PyTorch's backward takes for one of the machine."""
     return _MAKE_WRAPPER(cls, *map(_meant, args), **{name: _meant(x) for name, x in named.items()})
 
 
@@ -173,7 +173,7 @@ _MAKE_WRAPPER = torch.Tensor._make_wrapper_subclass  # noqa: SLF001 - the docume
 
 
 def _push_saving(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
-    """Let functions of the program save tensors for backward, and bring them back."""
+    """Let functions of the program pack and unpack the tensors that are saved for backward."""
     _PUSH_SAVING(_of_program(pack), _of_program(unpack))
 
 
@@ -181,10 +181,12 @@ _PUSH_SAVING = torch._C._autograd._push_saved_tensors_default_hooks  # noqa: SLF
 
 
 def _refusing(name: str) -> Callable[..., Any]:
-    """Make what stands for a function of ``torch.cuda`` that the machine has no answer to."""
+    """Return a replacement, which refuses, of a ``torch.cuda`` function that the machine does not support."""
 
     def refuse(*_: object, **__: object) -> Any:
-        raise InputError(f"torch.cuda.{name}: not of this machine; in torch.cuda {there_are(name, tuple(_answers()))}")
+        raise InputError(
+            f"torch.cuda.{name}: this machine does not have it; in torch.cuda {there_are(name, tuple(_answers()))}"
+        )
 
     return refuse
 
@@ -194,14 +196,14 @@ def _refusing_class(name: str) -> type:
 
 
 def _answers() -> dict[str, Any]:
-    """Return what of ``torch.cuda`` the machine's module has."""
+    """Return the names of ``torch.cuda`` that the machine's module defines, with their values."""
     return {name: found for name, found in vars(device).items() if name in torch.cuda.__all__}
 
 
 def _replacements() -> dict[str, Any]:
-    """Return every function and class of ``torch.cuda``: the machine's, or one that refuses by its name.
+    """Return a replacement of every function and class of ``torch.cuda``: the machine's, or one that refuses.
 
-    Types of tensors and submodules stay what they are.
+    Tensor types and submodules are not replaced.
     """
     found = _answers()
     for name in torch.cuda.__all__:
@@ -232,7 +234,7 @@ def _replace_names(owner: Any, names: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def as_cuda() -> Iterator[None]:
-    """Inside, "cuda" is ``ahbm``, and ``torch.cuda`` answers for it: ``is_available()`` is True."""
+    """Make "cuda" mean ``ahbm`` inside the ``with`` block; ``torch.cuda`` describes it and is available."""
     context = current()
     settings = context.frontends
     context.frontends = settings.with_cuda
@@ -251,7 +253,7 @@ def as_cuda() -> Iterator[None]:
             around.enter_context(_replace_names(torch.library, {"Library": _Library}))
             saving = {"_push_saved_tensors_default_hooks": _push_saving}
             around.enter_context(_replace_names(torch._C._autograd, saving))  # noqa: SLF001
-            # All of the host's memory is pinned. Threads that load data ask for that, too.
+            # All host memory is pinned. Threads that load data call this, too.
             around.enter_context(_replace_names(torch.Tensor, {"pin_memory": _same}))
             wrapping = {"_make_wrapper_subclass": staticmethod(_make_wrapper)}
             around.enter_context(_replace_names(torch.Tensor, wrapping))

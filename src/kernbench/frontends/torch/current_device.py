@@ -1,7 +1,7 @@
-"""Let a device without a number be the current SIP: ``x.to("ahbm")``, ``torch.tensor(1, device="ahbm")``.
+"""Device without an index: let it mean the current SIP, as in ``x.to("ahbm")``, ``torch.tensor(1, device="ahbm")``.
 
-PyTorch's own code asks the guard of a device for its number. A guard in Python cannot answer, so PyTorch takes 0.
-The functions that ask are therefore called with the number.
+PyTorch's C++ code asks a device's guard for the index. A guard in Python cannot answer, so PyTorch takes 0. The
+functions that ask are therefore called with the index.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernbench.runtime_api.context import current_context
 
 
 def with_number(x: Any) -> Any:
-    """Return the current SIP for a device of the machine without a number, also for its name; else ``x``."""
+    """Return the current SIP for a device of the machine without an index, also for its name; else ``x``."""
     is_device = isinstance(x, torch.device) and x.type == DEVICE and x.index is None
     if not is_device and not (isinstance(x, str) and x == DEVICE):
         return x
@@ -31,7 +31,7 @@ def with_number(x: Any) -> Any:
 
 
 def _numbered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Call ``function`` with a number in every device of the machine."""
+    """Return ``function`` with an index added to every device of the machine among its arguments."""
 
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:
@@ -41,7 +41,7 @@ def _numbered(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _numbered_like(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a method that makes a tensor where another is."""
+    """Return a method like `_numbered`, whose default device is that of its tensor."""
     call_numbered = _numbered(function)
 
     @wraps(function)
@@ -57,7 +57,7 @@ _CONSTRUCTORS = _device._device_constructors()  # noqa: SLF001 - what a default 
 NUMBERED: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {make: _numbered(make) for make in (torch.tensor, torch.as_tensor, torch.asarray)}
 )
-"""The functions of ``torch`` in place of those that ask a guard."""
+"""Replacements of the functions of ``torch`` that ask the guard."""
 _METHODS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "to": _numbered(torch.Tensor.to),
@@ -68,12 +68,12 @@ _METHODS: Mapping[str, Callable[..., Any]] = MappingProxyType(
 
 
 def _index() -> int:
-    """Return the current SIP; 0 where there is no machine, as PyTorch says."""
+    """Return the current SIP; 0 without a machine, as PyTorch does."""
     return 0 if current_context() is None else device.current_device()
 
 
 def _set_index(index: Any) -> None:
-    """Make a SIP the current one; in a thread without a machine, such as one that pins memory, nothing is current."""
+    """Make a SIP the current one; do nothing in a thread without a machine, such as one that pins memory."""
     if current_context() is not None:
         device.set_device(index)
 
@@ -97,14 +97,14 @@ _ACCELERATOR: Mapping[str, Any] = MappingProxyType(
         "synchronize": device.synchronize,
     }
 )
-"""What ``torch.accelerator`` asks the guard, too."""
+"""Functions of ``torch.accelerator`` that ask the guard, too."""
 
 
 class NumberingContext(_device.DeviceContext):
-    """``with torch.device("ahbm"):`` and ``torch.set_default_device``: the SIP is the one that is current at a call."""
+    """``with torch.device("ahbm"):`` and ``torch.set_default_device``: each call uses the SIP that is then current."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a factory that names no device with this one."""
+        """Call ``func``; a factory that names no device gets this one."""
         named = dict(kwargs or {})
         if func in _CONSTRUCTORS and named.get("device") is None:
             named["device"] = with_number(self.device)
@@ -112,10 +112,10 @@ class NumberingContext(_device.DeviceContext):
 
 
 def install() -> None:
-    """Replace what takes 0 for the current SIP."""
+    """Replace the functions that take 0 for the current SIP."""
     for make, numbered in NUMBERED.items():
         setattr(torch, make.__name__, numbered)
-        _builtins._register_builtin(numbered, f"aten::{make.__name__}")  # noqa: SLF001 - so TorchScript takes it
+        _builtins._register_builtin(numbered, f"aten::{make.__name__}")  # noqa: SLF001 - so TorchScript accepts it
     for name, method in _METHODS.items():
         setattr(torch.Tensor, name, method)
     for name, function in _ACCELERATOR.items():

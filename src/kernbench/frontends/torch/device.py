@@ -1,4 +1,4 @@
-"""``torch.ahbm``, and ``torch.cuda`` in a program that means the machine by it: what a module of a device has."""
+"""``torch.ahbm``, PyTorch's device module; also ``torch.cuda`` in a program that calls the machine "cuda"."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from kernbench.frontends.torch.tensor import device_of_sip
 
 
 def is_available() -> bool:
-    """Yes."""
+    """Return True: the machine is available."""
     return True
 
 
 def is_initialized() -> bool:
-    """Yes."""
+    """Return True: the machine is initialised."""
     return True
 
 
 def init() -> None:
-    """Nothing is left to do."""
+    """Do nothing: the machine is initialised."""
 
 
 def device_count() -> int:
-    """The SIPs of the run."""
+    """Return the number of SIPs of the run."""
     return len(current().devices.selected)
 
 
 def current_device() -> int:
-    """The SIP that tensors are made on."""
+    """Return the SIP on which new tensors are placed."""
     return current().devices.current
 
 
@@ -46,7 +46,7 @@ def set_device(device: Any) -> None:
 
 
 def _index(device: Any = None) -> int:
-    """Return the SIP that PyTorch means by a number, a name or a device; the current one by all else."""
+    """Return the SIP of a number, a name or a device; the current one for anything else."""
     named = torch.device(device) if isinstance(device, str) else device
     if isinstance(named, torch.device):
         named = named.index
@@ -54,7 +54,7 @@ def _index(device: Any = None) -> int:
 
 
 class device:  # noqa: N801 - as in torch.cuda
-    """``with torch.cuda.device(1):`` that SIP is the current one inside."""
+    """A context manager, as in ``with torch.cuda.device(1):``, inside which that SIP is the current one."""
 
     def __init__(self, device: Any) -> None:
         self.idx, self.prev_idx = _index(device), -1
@@ -68,7 +68,7 @@ class device:  # noqa: N801 - as in torch.cuda
 
 
 class device_of(device):  # noqa: N801 - as in torch.cuda
-    """The same for the SIP of a tensor; of one of the host nothing changes."""
+    """A context manager for the SIP of a tensor; a host tensor changes nothing."""
 
     def __init__(self, obj: Any) -> None:
         super().__init__(obj.get_device())
@@ -78,86 +78,86 @@ class device_of(device):  # noqa: N801 - as in torch.cuda
 
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
-    """Return the figures of a SIP."""
+    """Return the properties of a SIP."""
     return device_properties(current(), _index(device))
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:
-    """Return the compute capability that --set triton.capability says."""
+    """Return the compute capability of ``--set triton.capability``."""
     found = get_device_properties(device)
     return found.major, found.minor
 
 
 def get_device_name(device: Any = None) -> str:
-    """Return the machine's name."""
+    """Return the name of the machine."""
     return get_device_properties(device).name
 
 
 def get_arch_list() -> list[str]:
-    """Return the one architecture that there is."""
+    """Return the only architecture."""
     major, minor = get_device_capability()
     return [f"sm_{major}{minor}"]
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:  # noqa: ARG001
-    """Yes."""
+    """Return True: the machine has bf16."""
     return True
 
 
 def is_tf32_supported() -> bool:
-    """No."""
+    """Return False: the machine has no tf32."""
     return False
 
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
-    """Tell whether kernels on one SIP reach the memory of another: only their own."""
+    """Return whether kernels on one SIP reach the memory of another: only if both are the same SIP."""
     return _index(device) == _index(peer_device)
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Return the HBM of a SIP that is free, and all of it, in bytes."""
+    """Return the free and the total HBM of a SIP, in bytes."""
     total = get_device_properties(device).total_memory
     return total - memory_allocated(device), total
 
 
 def memory_reserved(device: Any = None) -> int:
-    """Return the bytes of HBM that have a tensor, or had one and are kept for the next."""
+    """Return the bytes of HBM that tensors use, or that are retained for reuse."""
     return current().bytes_in_use(_index(device))
 
 
 max_memory_reserved = memory_reserved
-"""What was taken from the machine is kept, so that there never was more."""
+"""Peak of ``memory_reserved``, which equals its current value: memory is retained, not returned."""
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Return the bytes that tensors have, in the blocks that PyTorch's allocators count in."""
+    """Return the bytes that tensors use, in the block size of PyTorch's allocators."""
     return pool_of(current()).allocated.get(_index(device), 0)
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """Return the most that they had at a time."""
+    """Return the peak of ``memory_allocated``."""
     return pool_of(current()).peak.get(_index(device), 0)
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Forget how much tensors had: from now on ``max_memory_allocated`` begins with what they have."""
+    """Reset the peak of ``memory_allocated`` to its current value."""
     pool = pool_of(current())
     pool.peak[_index(device)] = pool.allocated.get(_index(device), 0)
 
 
 def empty_cache() -> None:
-    """Nothing: what Python has dropped is used again, and freed when there is no room."""
+    """Do nothing: dropped memory is reused, and freed if there is no room."""
 
 
 def ipc_collect() -> None:
-    """Nothing: there is one process."""
+    """Do nothing: there is one process."""
 
 
-# streams and events: launches of a program are in one order
+# Streams and events: launches of a program run in one order.
 
 
 class Stream:
-    """A stream; all of a program's launches are in one order, whatever the stream."""
+    """A stream. All launches of a program run in one order, whatever their stream."""
 
     cuda_stream = stream_id = priority = 0
 
@@ -166,7 +166,7 @@ class Stream:
 
     @property
     def device(self) -> Any:
-        """Its SIP."""
+        """Return the SIP of the stream as a device."""
         return device_of_sip(self.device_index)
 
     def __eq__(self, other: object) -> bool:
@@ -181,25 +181,25 @@ class Stream:
     def __exit__(self, *_: object) -> None: ...
 
     def synchronize(self) -> None:
-        """Wait for what has been started."""
+        """Wait for all work that has been started."""
         synchronize()
 
     def query(self) -> bool:
-        """Tell whether all is done: what a program has launched is, once the launch returns."""
+        """Return True: work is complete when its launch returns."""
         return True
 
     def is_capturing(self) -> bool:
-        """No: there are no graphs."""
+        """Return False: the machine has no graphs."""
         return False
 
     def wait_stream(self, stream: Stream) -> None:
-        """Nothing: what was launched before is before."""
+        """Do nothing: earlier launches run earlier."""
 
     def wait_event(self, event: Event) -> None:
-        """Nothing, for the same reason."""
+        """Do nothing: earlier launches run earlier."""
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Note the time in an event."""
+        """Record the current time in an event and return it."""
         noted = event or Event(enable_timing=True)
         noted.record(self)
         return noted
@@ -213,38 +213,38 @@ class Event:
 
     @property
     def is_recorded(self) -> bool:
-        """True once it has a time."""
+        """Return whether the event has a time."""
         return self._at_ns is not None
 
     def record(self, stream: object = None) -> None:
-        """Note the time at which all that was started is done."""
+        """Record the time at which all work started so far is complete."""
         synchronize()
         self._at_ns = current().engine.now
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Return the simulated milliseconds from here to another event."""
+        """Return the simulated milliseconds from this event to another. Raises InputError if one is not recorded."""
         if self._at_ns is None or end_event._at_ns is None:
-            raise InputError("elapsed_time: both events have to be recorded before")
+            raise InputError("elapsed_time: both events have to be recorded first")
         return (end_event._at_ns - self._at_ns) * 1e-6
 
     def wait(self, stream: object = None) -> None:
-        """Nothing: launches are in one order."""
+        """Do nothing: launches run in one order."""
 
     def query(self) -> bool:
-        """Tell whether what it stands for is done."""
+        """Return True: the work before the event is complete."""
         return True
 
     def synchronize(self) -> None:
-        """Nothing is left to wait for."""
+        """Do nothing: the work before the event is complete."""
 
 
-def synchronize(device: object = None) -> None:  # noqa: ARG001 - all of them
-    """Wait for what this rank has started."""
+def synchronize(device: object = None) -> None:  # noqa: ARG001 - it waits for all SIPs
+    """Wait for all work that this rank has started."""
     current().accelerator.synchronize()
 
 
 def current_stream(device: object = None) -> Stream:
-    """The only one of a SIP."""
+    """Return the only stream of a SIP."""
     return Stream(device)
 
 
@@ -252,13 +252,13 @@ default_stream = current_stream
 
 
 def set_stream(stream: Stream) -> None:
-    """Make the SIP of a stream the current one: it has no other stream."""
+    """Make the SIP of a stream the current one, as it has no other stream."""
     set_device(stream.device_index)
 
 
 @contextmanager
 def stream(stream: Stream | None) -> Iterator[None]:
-    """Inside, what is launched is in ``stream``: there is only one, of the stream's SIP."""
+    """Make the SIP of ``stream`` the current one inside the ``with`` block, as it has no other stream."""
     if stream is None:
         yield
         return
@@ -270,11 +270,11 @@ StreamContext = stream
 
 
 def is_current_stream_capturing() -> bool:
-    """No: there are no graphs."""
+    """Return False: the machine has no graphs."""
     return False
 
 
-# random numbers are those of the host's generator
+# Random numbers come from the host's generator.
 
 
 def manual_seed(seed: int) -> None:
@@ -286,39 +286,39 @@ manual_seed_all = manual_seed
 
 
 def initial_seed() -> int:
-    """Return its seed."""
+    """Return the seed of the generator."""
     return DEFAULT.initial_seed()
 
 
 def get_rng_state(device: object = None) -> Any:  # noqa: ARG001
-    """Return its state."""
+    """Return the state of the generator."""
     return DEFAULT.get_state()
 
 
 def set_rng_state(new_state: Any, device: object = None) -> None:  # noqa: ARG001
-    """Give it a state."""
+    """Set the state of the generator."""
     DEFAULT.set_state(new_state)
 
 
 def get_rng_state_all() -> list[Any]:
-    """Return the state for each device: it is one generator."""
+    """Return the state for each device; all devices share one generator."""
     return [get_rng_state() for _ in range(device_count())]
 
 
 def set_rng_state_all(new_states: Iterable[Any]) -> None:
-    """Give it a state."""
+    """Set the state of the generator to each of ``new_states``, so that the last one stays."""
     for each in new_states:
         set_rng_state(each)
 
 
-# what PyTorch itself asks a device's module
+# Functions that PyTorch itself calls on a device module.
 
 
 def get_amp_supported_dtype() -> list[Any]:
-    """The types that autocast may take."""
+    """Return the dtypes that autocast may use."""
     return [torch.float16, torch.bfloat16]
 
 
 def _is_in_bad_fork() -> bool:
-    """Tell PyTorch, before it seeds, that it may."""
+    """Return False, so that PyTorch may seed."""
     return False

@@ -1,4 +1,4 @@
-"""Generators of random numbers as programs for GPUs know them, by a seed and an offset; the host draws."""
+"""Generators of random numbers with a GPU's interface, a seed and an offset; the host draws."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from kernbench.common.errors import InputError
 from kernbench.frontends.torch.storage import TorchTensor
 
-_Host: Any = torch.Generator  # whatever that is called later
+_Host: Any = torch.Generator  # PyTorch's class, before it is replaced
 _BYTES = 16
-_LAST = 64  # states that copies are known of
+_LAST = 64  # states for which copies are recognised
 
 
 class Generator(torch.Generator):
-    """A generator of the machine, which has a state as on a GPU: 16 bytes, a seed and an offset.
+    """A generator of the machine. Its state is that of a GPU generator: 16 bytes, a seed and an offset.
 
-    Kernels that draw by themselves take both, and set an offset that is further on. What PyTorch draws comes from a
-    generator of the host, ``host``; the offset is 4 further on when there was any since it was told last.
+    Kernels that draw by themselves read both, and then advance the offset. PyTorch draws from ``host``, a generator of
+    the host. If it has drawn since the last query, the next query reports an offset that is 4 larger.
     """
 
     def __new__(cls, device: Any = "cpu", host: Any = None) -> Any:  # noqa: ARG004
-        """Make what PyTorch takes for a generator of the host; one with another ``host`` only stands for that."""
+        """Create an object that PyTorch accepts as a host generator; with another ``host``, it delegates to that."""
         return super().__new__(cls, "cpu")
 
     def __init__(self, device: Any = "cpu", host: Any = None) -> None:
@@ -31,14 +31,14 @@ class Generator(torch.Generator):
         self._device = torch.device(device)
         self._offset = 0
         self._seen = _Host.get_state(self.host)
-        # The states of the host that belong to those that were told, while anybody has them; the last ones also for
-        # their copies, by seed and offset.
-        self._told: Any = WeakTensorKeyDictionary()
+        # Host states that belong to reported states, for as long as these live. The latest ones are also stored by seed
+        # and offset, for copies of the reported states.
+        self._reported: Any = WeakTensorKeyDictionary()
         self._last: dict[tuple[int, int], TorchTensor] = {}
 
     @property
     def device(self) -> Any:
-        """The one that it was made for."""
+        """Return the device of the generator."""
         return self._device
 
     @property
@@ -46,39 +46,39 @@ class Generator(torch.Generator):
         return bool(self._device.type != "cpu")
 
     def manual_seed(self, seed: int) -> Any:
-        """Begin anew with ``seed``."""
+        """Restart with ``seed``."""
         _Host.manual_seed(self.host, seed)
         self._begin_at(0)
         return self
 
     def initial_seed(self) -> int:
-        """Return the seed that it has begun with."""
+        """Return the seed of the last start."""
         return int(_Host.initial_seed(self.host))
 
     def seed(self) -> int:
-        """Begin anew with a seed that nobody has chosen, and return that."""
+        """Restart with a random seed, and return it."""
         chosen = int(_Host.seed(self.host))
         self._begin_at(0)
         return chosen
 
     def get_state(self) -> TorchTensor:
-        """Return the seed and the offset; of one of the host all of its state."""
+        """Return the seed and the offset; for a host generator, its full state."""
         drawn = _Host.get_state(self.host)
         if not self._has_offset:
             return drawn
         if not torch.equal(drawn, self._seen):
             self._begin_at(self._offset + 4)
-        told = _as_bytes(self.initial_seed(), self._offset)
-        numbers = _numbers_of(told)
-        self._told[told] = numbers, drawn
+        state = _as_bytes(self.initial_seed(), self._offset)
+        numbers = _numbers_of(state)
+        self._reported[state] = numbers, drawn
         self._last.pop(numbers, None)
         if len(self._last) == _LAST:
             del self._last[next(iter(self._last))]
         self._last[numbers] = drawn
-        return told
+        return state
 
     def set_state(self, new_state: TorchTensor) -> Any:
-        """Go back to a state that was told, or its copy; of others take the seed, if it is another, and the offset."""
+        """Restore a reported state or its copy. From any other state, take the offset, and the seed if it differs."""
         if not self._has_offset:
             return _Host.set_state(self.host, new_state)
         if new_state.dtype is not torch.uint8 or new_state.numel() != _BYTES:
@@ -87,7 +87,7 @@ class Generator(torch.Generator):
                 f"{_BYTES} bytes, a seed and an offset"
             )
         numbers = seed, offset = _numbers_of(new_state)
-        before, drawn = self._told.get(new_state, (numbers, self._last.get(numbers)))
+        before, drawn = self._reported.get(new_state, (numbers, self._last.get(numbers)))
         if drawn is not None and before == numbers:
             _Host.set_state(self.host, drawn)
         elif seed != _numbers_of(_as_bytes(self.initial_seed(), 0))[0]:
@@ -110,4 +110,4 @@ def _numbers_of(state: TorchTensor) -> tuple[int, int]:
 
 
 DEFAULT = Generator("cuda", torch.default_generator)
-"""The one that is taken where a program names none: the host's."""
+"""The default generator, the host's."""

@@ -1,4 +1,4 @@
-"""Operators of PyTorch that the machine has no kernel for: the host computes them, at the price of copies."""
+"""PyTorch operators without a kernel of the machine: the host computes them, at the cost of copies."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ WINDOWS: Sequence[TorchOperator] = tuple(
         if not overload.endswith("out")
     ]
 )
-"""Tables of window functions, which PyTorch would compose, some of them by kernels of the host."""
+"""Window functions. PyTorch would compose them, partly from kernels of the host."""
 SOURCES = frozenset(
     ["randperm", "random_", "normal_", "uniform_", "rand_like", "randint_like", "tril_indices", "triu_indices"]
 ) | {operator.overloadpacket.__name__ for operator in WINDOWS}
-"""They make numbers of nothing: the host does, and sends them, which is what a program asks for."""
+"""Operators that create numbers. The host computes and transfers them, as a program expects."""
 _NARROW = (torch.float16, torch.bfloat16)
-"""The host would keep sums in these; GPUs keep them in f32, and round once."""
+"""Types in which the host would accumulate sums; GPUs accumulate them in f32 and round once."""
 _IN_OWN_TYPE = frozenset(["nextafter"])
-"""Operators whose result is another one in a wider type."""
+"""Operators whose result would differ in a wider type."""
 _OF_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
-"""Tags of operators whose result has a shape, or is a number, that depends on values."""
+"""Tags of operators whose result depends on values in its shape, or is a number."""
 
 
 def _note(name: str) -> None:
-    """List ``name`` as unmodelled; UnmodelledError where the run allows none."""
+    """List ``name`` as unmodelled. Raises UnmodelledError if the run is strict."""
     context = current()
     if context.frontends.torch.strict:
         raise UnmodelledError(
@@ -65,10 +65,10 @@ def _note(name: str) -> None:
 
 
 def on_host(operator: TorchOperator, args: Any, kwargs: Any, *, in_order: bool = False) -> Any:
-    """Copy what it reads to the host, compute there, copy results and what it writes back; it is listed.
+    """Copy an operator's operands to the host, compute there, and copy the results back. Note it as unmodelled.
 
-    ``in_order``: it writes to elements that lie in one place, so operands stay as they lie, in their own types.
-    InputError for an operator that writes what its schema does not say.
+    ``in_order``: the operator writes to elements that share memory, so operands keep their layout and dtypes. Raises
+    InputError for an operator that writes operands that its schema does not declare as written.
     """
     name = operator.overloadpacket.__name__
     here = [each for each in leaves(args, kwargs) if isinstance(each, AhbmTensor)]
@@ -93,13 +93,13 @@ def on_host(operator: TorchOperator, args: Any, kwargs: Any, *, in_order: bool =
     written = {id(copies[id(x)]): x for x in written_by(operator, args, kwargs)}
     for target in written.values():
         elements = copies[id(target)]
-        write(resize(target, tuple(elements.shape)), elements, known=known)
+        write(resize(target, tuple(elements.shape)), elements, is_known=known)
     stays = device is not None and torch.device(device).type != DEVICE
 
     def back(x: Any) -> Any:
         if not isinstance(x, torch.Tensor) or stays:
             return x
-        return written[id(x)] if id(x) in written else from_host(x, sip, known=known)
+        return written[id(x)] if id(x) in written else from_host(x, sip, is_known=known)
 
     if types is not None:
         found = _rounded(found, types, set(written))
@@ -108,23 +108,23 @@ def on_host(operator: TorchOperator, args: Any, kwargs: Any, *, in_order: bool =
 
 @value
 class _UnwrittenOperands:
-    """The copies of operands that an operator does not write, as its schema says, and what was in them.
+    """Copies of operands that an operator must not write, by its schema, with their values before the call.
 
-    PyTorch's own schemas are right. Those of others often leave out what is written.
+    PyTorch's own schemas are correct. Those of other libraries often omit what is written.
     """
 
     pairs: tuple[tuple[TorchTensor, TorchTensor], ...] = ()
 
     @staticmethod
     def of(operator: TorchOperator, args: Any, kwargs: Any, copies: Mapping[int, TorchTensor]) -> _UnwrittenOperands:
-        """Return those of a call; none of an operator of PyTorch."""
+        """Return the copies of a call; none for PyTorch's own operators."""
         if operator.namespace == "aten":
             return _UnwrittenOperands()
         targets = {id(x) for x in written_by(operator, args, kwargs)}
         return _UnwrittenOperands(tuple([(x, x.clone()) for key, x in copies.items() if key not in targets]))
 
     def check(self, operator: TorchOperator) -> None:
-        """Raise InputError if the operator has written one of them."""
+        """Raise InputError if the operator has written one of the copies."""
         if not all(x.shape == before.shape and torch.equal(_bits(x), _bits(before)) for x, before in self.pairs):
             raise InputError(
                 f"{program_place()}: operator {operator.name()}, which the host computes, writes an operand that its "
@@ -139,10 +139,10 @@ def _bits(x: TorchTensor) -> TorchTensor:
 def _fetched(
     operator: TorchOperator, operands: list[AhbmTensor], results: set[int], *, blank: bool
 ) -> tuple[dict[int, Any], bool]:
-    """Operands on the host by their ``id``, and whether all are their values: else, in a run without data, zeros.
+    """Return host copies of operands by ``id``, and whether all values are real; else they are zeros, without data.
 
-    ``results``: those that are only there for results; ``blank``: so are all.
-    NoDataError where the shape of the result, or a number for the program, depends on values that the run lacks.
+    ``results``: operands that only receive results; ``blank``: all operands do. Raises NoDataError if the shape of the
+    result, or a number for the program, depends on values that the run lacks.
     """
     if blank:
         return {id(each): _blank(each) for each in operands}, True
@@ -159,21 +159,21 @@ def _fetched(
 
 
 def _asks_for_values(operator: TorchOperator) -> Callable[[AhbmTensor], bool]:
-    """Select the operands that have to be known, so that an operator gives what it would with data."""
+    """Return a predicate of operands whose values must be known to get the result of a run with data."""
     if not _OF_VALUES & set(operator.tags):
         return lambda _: False
-    if operator is aten.index.Tensor:  # the mask says how many there are
+    if operator is aten.index.Tensor:  # the mask determines the number of results
         return lambda x: x.dtype in (torch.bool, torch.uint8)
     return lambda _: True
 
 
 def _blank(x: AhbmTensor) -> Any:
-    """A tensor of the host in place of one that is written or looked at, and not read."""
+    """Return a host tensor in place of one that is written, or whose shape is needed, but that is not read."""
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
 
 
 def _result_types(operator: TorchOperator, args: Any, kwargs: Any) -> list[Any] | None:
-    """The types of what an operator returns; None when PyTorch cannot say without computing it."""
+    """Return the types of an operator's results; None if PyTorch cannot tell without computing them."""
     try:
         form = operator(*tree_map(without_elements, args), **tree_map(without_elements, kwargs))
     except (NotImplementedError, RuntimeError):
@@ -182,7 +182,7 @@ def _result_types(operator: TorchOperator, args: Any, kwargs: Any) -> list[Any] 
 
 
 def _rounded(found: Any, types: list[Any], written: set[int]) -> Any:
-    """Results that were computed in f32, as GPUs do, in the types that they should have."""
+    """Convert results computed in f32, as on GPUs, to the types that they should have."""
     wanted = iter(types)
 
     def rounded(x: Any) -> Any:
@@ -193,7 +193,7 @@ def _rounded(found: Any, types: list[Any], written: set[int]) -> Any:
 
 
 def leaves(args: Any, kwargs: Any) -> list[Any]:
-    """Return everything among the arguments of an operator, out of lists and tuples."""
+    """Return all arguments of an operator, with lists and tuples flattened."""
     found: list[Any] = []
     tree_map(found.append, (args, kwargs))
     return found
@@ -204,16 +204,16 @@ def _host_device(x: Any) -> Any:
 
 
 def written_by(operator: TorchOperator, args: Any, kwargs: Any) -> list[Any]:
-    """The tensors of the machine that an operator changes."""
+    """Return the tensors of the machine that an operator writes."""
     found: list[Any] = []
-    for i, each in enumerate(operator._schema.arguments):  # noqa: SLF001 - what subclasses look at
+    for i, each in enumerate(operator._schema.arguments):  # noqa: SLF001 - as subclasses use it
         if each.alias_info is not None and each.alias_info.is_write:
             found.append(kwargs.get(each.name) if each.name in kwargs else args[i] if i < len(args) else None)
     return [x for x in leaves((found,), {}) if isinstance(x, AhbmTensor)]
 
 
 def _results(operator: TorchOperator, args: Any, kwargs: Any) -> set[int]:
-    """Find the objects that are only there for results (``out=``): the operator does not read them."""
-    names = {each.name for each in operator._schema.arguments if each.is_out}  # noqa: SLF001 - what subclasses look at
+    """Return the ids of objects that only receive results (``out=``), which the operator does not read."""
+    names = {each.name for each in operator._schema.arguments if each.is_out}  # noqa: SLF001 - as subclasses use it
     operands = {id(each) for each in leaves(args, {name: x for name, x in kwargs.items() if name not in names})}
     return {id(each) for each in leaves((), {name: x for name, x in kwargs.items() if name in names})} - operands

@@ -1,8 +1,8 @@
-"""Operators of PyTorch that go by indices: the DMA gathers and scatters what they name.
+"""PyTorch operators with indices: the DMA gathers and scatters the selected elements.
 
-A program loads its share of the indices and waits for them; then it knows the addresses. In a run without data the
-indices are those that the run knows (whole numbers of at most 1 MiB that the host wrote, or that follow from such);
-those that it does not know count as 0, 1, 2, …
+A program loads its share of the indices and waits for them; then it knows the addresses. A run without data uses known
+indices: integer tensors of at most 1 MiB that the host wrote or that follow from such tensors. Unknown indices count as
+0, 1, 2, …
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from kernbench.kernels.shares import blocks, share
 aten = torch.ops.aten
 RunChange: TypeAlias = Literal["set", "add", "max", "min"]
 _ATOMIC = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
-"""The types that memory changes by itself."""
+"""Types with atomic updates in memory."""
 _NOT_ATOMIC = (torch.bool, torch.uint8, torch.int8, torch.int16)
-"""Types that memory does not change by itself: they are changed in copies of 32 bits, which then wrap."""
+"""Types without atomic updates in memory: they are updated in copies of 32 bits, which then wrap."""
 _RUNS = 1024
-"""Of a command, at most."""
+"""Maximum number of runs in a command."""
 
 
 @value
 class RunSelection:
-    """Where runs of ``inner`` elements lie in a tensor: run i begins at ``base(i)`` and what its indices add.
+    """Places of runs of ``inner`` elements in a tensor. The offset of run i comes from ``lead`` and its indices.
 
-    ``indices``: (tensor of one number a run, extent of the indexed axis, elements from one to the next along it);
-    ``lead``: extents and strides of axes that are counted through by run, the last one fastest. ``wraps``: -1 is
-    the last of an axis; else it is an error.
+    ``indices``: (tensor with one number per run, extent of the indexed axis, stride of that axis). ``lead``: (extent,
+    stride) of axes that run numbers count through, the last one fastest. ``wraps``: negative indices count from the
+    end of an axis; otherwise they are errors.
     """
 
     runs: int
@@ -49,11 +49,11 @@ class RunSelection:
 
     @property
     def tensors(self) -> tuple[AhbmTensor, ...]:
-        """The tensors of indices."""
+        """Return the tensors of indices."""
         return tuple([each for each, _, _ in self.indices])
 
-    def places(self, first: int, count: int, values: Sequence[Any], what: str) -> Any:
-        """Return where runs ``first`` to before ``first + count`` begin, in elements; InputError beyond an axis."""
+    def places(self, first: int, count: int, values: Sequence[Any], operator: str) -> Any:
+        """Return the starts of ``count`` runs from ``first`` on, in elements. Raises InputError beyond an axis."""
         run = np.arange(first, first + count, dtype=np.int64)
         found = np.zeros(count, np.int64)
         rest = run
@@ -65,7 +65,7 @@ class RunSelection:
             least = -extent if self.wraps else 0
             if at.size and (at.min() < least or at.max() >= extent):
                 wrong = int(at[(at < least) | (at >= extent)][0])
-                raise InputError(f"{what}: index {wrong} is not within an axis of {extent}")
+                raise InputError(f"{operator}: index {wrong} is not within an axis of {extent}")
             found += np.where(at < 0, at + extent, at) * stride
         return found
 
@@ -73,7 +73,7 @@ class RunSelection:
 def _values_of(
     selection: RunSelection, addresses: Sequence[int], first: int, count: int, known: Sequence[Any], tl: Any
 ) -> list[Any]:
-    """Load indices of some runs, wait, and return their numbers."""
+    """Load the indices of ``count`` runs, wait, and return their numbers."""
     found = []
     for (each, extent, _), address, here in zip(selection.indices, addresses, known, strict=True):
         item = dtype_of(each)
@@ -87,7 +87,7 @@ def _values_of(
 
 
 def _known(x: AhbmTensor) -> Callable[[int, int, int], Any] | None:
-    """Return what gives the numbers of a contiguous tensor of indices in a run without data; None: they are read."""
+    """Return a function that gives a contiguous tensor's indices in a run without data; None if they are loaded."""
     if current().has_data:
         return None
     elements = known_tensor(x)
@@ -102,7 +102,7 @@ def _runs_of(address: int, places: Any, nbytes: int, item: int) -> list[tuple[in
 
 
 def gather_runs(operator: str, out: AhbmTensor, x: AhbmTensor, selection: RunSelection) -> AhbmTensor:
-    """Fill contiguous ``out`` with the runs of ``x`` that are selected, in their order."""
+    """Fill contiguous ``out`` with the selected runs of ``x``, in order."""
     known, item, inner = [_known(each) for each in selection.tensors], dtype_of(x), selection.inner
 
     def program(out_at: int, x_at: int, *index_at: int, tl: Any) -> None:
@@ -121,7 +121,7 @@ def gather_runs(operator: str, out: AhbmTensor, x: AhbmTensor, selection: RunSel
 def scatter_runs(
     operator: str, x: AhbmTensor, source: AhbmTensor | float, selection: RunSelection, change: RunChange
 ) -> AhbmTensor:
-    """Write contiguous ``source``, or one number, to the runs of ``x`` that are selected, or change them by it."""
+    """Write contiguous ``source``, or a number, to the selected runs of ``x``, or update them atomically with it."""
     if change != "set" and x.dtype in _NOT_ATOMIC:
         wide: Any = new(tuple(x.shape), torch.int32, x.storage.tensor.sip, x.stride())
         wide_source: Any = source.to(torch.int32) if isinstance(source, AhbmTensor) else source
@@ -162,7 +162,7 @@ def _index(x: AhbmTensor) -> Any:
 
 
 def select_rows(x: AhbmTensor, dim: int, index: AhbmTensor) -> RunSelection:
-    """Select, for each number of ``index`` in turn, what lies behind it along axis ``dim`` of a contiguous tensor."""
+    """Return a selection of slices along ``dim`` of a contiguous tensor, one for each number of ``index``, in order."""
     shape, stride = x.shape, x.stride()
     lead, inner = prod(shape[:dim]), prod(shape[dim + 1 :])
     flat = index.reshape(-1)
@@ -206,7 +206,7 @@ def _embedding_backward(
 
 
 def select_elements(x: AhbmTensor, dim: int, index: AhbmTensor) -> RunSelection:
-    """Select an element for each of ``index``: its own place along all axes, but ``dim``, where the index says it."""
+    """Return a selection of one element for each of ``index``, at its own position except along ``dim``."""
     lead = tuple((n, 0 if d == dim else x.stride(d)) for d, n in enumerate(index.shape))
     return RunSelection(index.numel(), 1, ((_index(index), x.shape[dim], x.stride(dim)),), lead)
 
@@ -264,7 +264,7 @@ def _scatter_reduce(
 def _scatter_reduce_(
     x: Any, dim: int, index: AhbmTensor, src: AhbmTensor, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """Change elements by those of ``src`` that the index sends there."""
+    """Update elements with those of ``src``, at the positions that ``index`` selects."""
     changes: Mapping[str, RunChange] = {"sum": "add", "mean": "add", "amax": "max", "amin": "min"}
     if reduce == "prod":
         return _scatter_products(x, dim, index, src, include_self)
@@ -284,7 +284,7 @@ def _scatter_reduce_(
 
 
 def _scatter_products(x: Any, dim: int, index: AhbmTensor, src: AhbmTensor, include_self: bool) -> Any:
-    """Multiply one slice of ``src`` after the other in: within one no two elements have the same place."""
+    """Multiply slices of ``src`` into ``x``, one after another: within a slice, all positions differ."""
     if not include_self:
         _scatter_into(x, dim, index, 1, "set", "scatter")
     at = dim % max(x.dim(), 1)
@@ -326,7 +326,7 @@ def _index_copy(x: AhbmTensor, dim: int, index: AhbmTensor, source: AhbmTensor) 
 
 
 def _as_numbers(x: AhbmTensor, indices: Sequence[Any]) -> list[Any]:
-    """Return indices without masks: a mask of truth values becomes one tensor of numbers for each of its axes."""
+    """Return indices without masks: a mask is replaced by one tensor of numbers for each of its axes."""
     found: list[Any] = []
     for given in indices:
         each = given if given is None or isinstance(given, AhbmTensor) else from_host(given, x.storage.tensor.sip)
@@ -350,7 +350,7 @@ def _check_mask(x: AhbmTensor, mask: AhbmTensor, first_axis: int) -> None:
 
 @value
 class _Indexed:
-    """``x[indices]`` with all indexed axes first: the selection, the shape of the result, and how it goes back."""
+    """``x[indices]`` with all indexed axes first: the selection, the shape of the result, and the order of axes."""
 
     x: AhbmTensor
     selection: RunSelection
@@ -358,18 +358,18 @@ class _Indexed:
     order: tuple[int, ...] | None
 
     def back(self, out: AhbmTensor) -> Any:
-        """Return a result with the axes of the indices where PyTorch has them."""
+        """Return a result with the axes in PyTorch's order."""
         return out if self.order is None else out.permute(self.order)
 
     def forth(self, out: AhbmTensor) -> Any:
-        """Return a source in PyTorch's order of axes in ours."""
+        """Return a source, whose axes are in PyTorch's order, with the indexed axes first."""
         if self.order is None:
             return out
         return out.permute([self.order.index(i) for i in range(len(self.order))])
 
 
 def _select_indexed(x: AhbmTensor, given: Sequence[Any]) -> _Indexed:
-    """Select what ``x[indices]`` means. ``x``: its own strides stay, so that what is written there is in ``x``."""
+    """Return the selection of ``x[indices]``. It uses the strides of ``x``, so that writes go to ``x`` itself."""
     indices = _as_numbers(x, given)
     at = [d for d, each in enumerate(indices) if each is not None]
     rest = [d for d in range(x.dim()) if d not in at]
@@ -377,7 +377,7 @@ def _select_indexed(x: AhbmTensor, given: Sequence[Any]) -> _Indexed:
     numbers = torch.broadcast_tensors(*[indices[d].to(torch.int64) for d in at])
     shape = tuple(numbers[0].shape)
     kept = tuple(x.shape[d] for d in rest)
-    # Axes at the end that lie together are one run; those before them are counted through.
+    # Contiguous axes at the end form one run. Runs count through the axes before them.
     inner, split = 1, len(rest)
     while split and x.stride(rest[split - 1]) == inner:
         inner *= x.shape[rest[split - 1]]
@@ -431,7 +431,7 @@ def _masked_select(x: AhbmTensor, mask: AhbmTensor) -> Any:
 
 
 def _masked_scatter(x: AhbmTensor, mask: AhbmTensor, source: AhbmTensor) -> Any:
-    """Put the elements of ``source``, in order, where the mask is true: its running sum counts them."""
+    """Write the elements of ``source``, in order, where the mask is true; a running sum of the mask numbers them."""
     seen, marks = torch.broadcast_tensors(x, mask)
     place = (marks.reshape(-1).cumsum(0) - 1).clamp_(min=0)
     if not source.numel() or not seen.numel():
@@ -440,7 +440,7 @@ def _masked_scatter(x: AhbmTensor, mask: AhbmTensor, source: AhbmTensor) -> Any:
 
 
 def _nonzero(x: AhbmTensor) -> AhbmTensor:
-    """Find where elements are not 0: how many there are decides the shape, so the program waits for that number."""
+    """Return the indices of elements that are not 0. The shape depends on their number: the program waits for it."""
     given: Any = x
     flags = (given != 0).contiguous()
     count = int(flags.sum().item())

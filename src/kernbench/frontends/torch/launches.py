@@ -1,4 +1,4 @@
-"""Launch what carries an operator of PyTorch out: a program of ``tl`` that runs on the PEs of a SIP."""
+"""Launches that carry out PyTorch operators: programs of ``tl`` on the PEs of a SIP."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from kernbench.messages.requests import KernelRef, PeCoord
 
 
 def measure(name: str, *, loads: bool = False) -> AbstractContextManager[None]:
-    """Inside, launches and time are those of operator ``name``; the first that does not load ends the loading.
+    """Attribute launches and time inside the ``with`` block to operator ``name``.
 
-    What making a module takes is loading too.
+    The first operator that neither loads nor creates a module ends the initialisation phase.
     """
     tallies = current().operators
     if tallies.is_loading and not loads and not tallies.is_inside and not is_made_by_module():
@@ -29,15 +29,15 @@ def measure(name: str, *, loads: bool = False) -> AbstractContextManager[None]:
 
 
 def refuse_graph(name: str) -> None:
-    """Raise InputError where a backward that is one kernel is to be differentiated in its turn."""
+    """Raise InputError if the gradient of a backward that is one kernel is requested."""
     if torch.is_grad_enabled():
         raise InputError(
-            f"backward of {name}: its own gradient (create_graph=True) is not there; compute it by other operators"
+            f"backward of {name}: there is no second derivative (create_graph=True); use other operators instead"
         )
 
 
 Program = Callable[..., None]
-"""``program(*addresses, tl=tl)``: the address of the first element of every tensor of the launch."""
+"""``program(*addresses, tl=tl)``: gets the address of the first element of every tensor of the launch."""
 
 
 def dtype_of(x: AhbmTensor) -> DType:
@@ -52,9 +52,9 @@ def launch(
     read: Sequence[AhbmTensor] = (),
     work_bytes: int | None = None,
 ) -> None:
-    """Run ``program`` once on each PE that the work is for: addresses of written tensors come first, then the others'.
+    """Run ``program`` once on each PE that takes part; addresses of written tensors come before those of read ones.
 
-    ``work_bytes``: what decides how many PEs take part; without it, the largest of the tensors.
+    ``work_bytes`` determines the number of PEs; the default is the size of the largest tensor.
     """
     context, tensors = current(), (*written, *read)
     sip = tensors[0].storage.tensor.sip
@@ -63,7 +63,7 @@ def launch(
 
 
 class _LaunchedProgram:
-    """The function of a launch. Logs keep it; the program, which knows tensors, is dropped once it has run."""
+    """The function of a launch. Logs keep the function, so it drops the program and its tensors after the launch."""
 
     def __init__(self, program: Program, offsets: Sequence[int], place: ProgramPlace | None) -> None:
         self.program: Program | None = program
@@ -71,7 +71,7 @@ class _LaunchedProgram:
         self._call = None if place is None else call_from(place)
 
     def __call__(self, *addresses: int, tl: Any) -> None:
-        """Run the program with the addresses of first elements, called from the line of the user's program."""
+        """Run the program with the addresses of first elements, as a call from the line of the user's program."""
         assert self.program is not None, "a launch is over when its call returns"
         firsts = [address + offset for address, offset in zip(addresses, self._offsets, strict=True)]
         if self._call is None:

@@ -1,4 +1,4 @@
-"""Operators of PyTorch that make, copy and join tensors: fills, ranges, casts, concatenation."""
+"""PyTorch operators that create, copy and join tensors: fills, ranges, casts, concatenation."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _BLOCK = 16384
 
 
 def _form(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """Return the result of an operator without elements."""
+    """Return the result of an operator on the meta device: shape, strides and dtype without elements."""
     named = {key: without_elements(x) for key, x in options.items() if key not in ("pin_memory", "generator")}
     return operator(*[without_elements(x) for x in args], **{**named, "device": torch.device("meta")})
 
 
 def made_like(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) -> AhbmTensor | None:
-    """Return a new tensor of the form that the operator gives; None when it is to lie on the host."""
+    """Return a new tensor with the operator's result shape and dtype; None if its device is the host."""
     like = next((x for x in args if isinstance(x, AhbmTensor)), None)
     device = torch.device(options.get("device") or (DEVICE if like is None else like.on_machine))
     if device.type != DEVICE:
@@ -47,7 +47,7 @@ def made_like(operator: Any, args: Sequence[Any], options: Mapping[str, Any]) ->
 
 
 def fill(x: AhbmTensor, number: Any) -> AhbmTensor:
-    """Make every element ``number``: MATH fills a block, and the DMA stores it."""
+    """Set every element to ``number``: MATH fills a block, and the DMA stores it."""
     element, target = plain(number), without_repeats(x)
     if isinstance(element, AhbmTensor):
         apply("fill", identity, target, (element,), (dtype_of(x),))
@@ -63,7 +63,7 @@ def _zero(x: AhbmTensor) -> AhbmTensor:
 
 
 def _filling(number_of: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the lowering of a factory: ``number_of`` its arguments fills the result."""
+    """Return the lowering of a factory, which fills the result with ``number_of(*arguments)``."""
 
     def lowering(operator: Any, *args: Any, **options: Any) -> Any:
         made = made_like(operator, args, options)
@@ -84,7 +84,7 @@ def _arange(operator: Any, *args: Any, **options: Any) -> Any:
 
 
 def _linspace(start: float, end: float, steps: int, *, out: AhbmTensor) -> Any:
-    """Fill what PyTorch has made for the result; whole numbers are the host's, which rounds them in f64."""
+    """Fill PyTorch's result tensor. Integers are left to the host, which rounds them in f64."""
     if not out.dtype.is_floating_point:
         return NotImplemented
     target, step = resize(out, (steps,)), (end - start) / max(steps - 1, 1)
@@ -101,7 +101,7 @@ def _logspace(start: float, end: float, steps: int, base: float = 10.0, *, out: 
 
 
 def _roll(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
-    """Turn elements round along axes, or all of them in order."""
+    """Rotate elements along axes; without ``dims``, rotate the flattened tensor."""
     if not dims:
         return _roll(x.reshape(-1), shifts, [0]).reshape(x.shape)
     found = x
@@ -114,7 +114,7 @@ def _roll(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
 
 
 def _eye(n: int, m: int | None = None, *, out: AhbmTensor) -> AhbmTensor:
-    """Make an identity: 0 everywhere, 1 on the diagonal."""
+    """Fill an identity matrix: 0 everywhere, 1 on the diagonal."""
     made = fill(resize(out, (n, n if m is None else m)), 0)
     if made.numel():
         fill(aten.diagonal.default(made), 1)
@@ -122,7 +122,7 @@ def _eye(n: int, m: int | None = None, *, out: AhbmTensor) -> AhbmTensor:
 
 
 def ramp(name: str, out: AhbmTensor, start: float, step: float) -> AhbmTensor:
-    """Make element i of contiguous ``out`` ``start + i step``."""
+    """Set element i of contiguous ``out`` to ``start + i step``."""
     to = dtype_of(out)
     wide = F32 if to.is_float else I64
 
@@ -142,8 +142,8 @@ def ramp(name: str, out: AhbmTensor, start: float, step: float) -> AhbmTensor:
 # copies
 
 
-def copy(target: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa: ARG001 - it is over when it returns
-    """``target.copy_(source)``, from and to anywhere: on one SIP its PEs move it, else a transfer of the host."""
+def copy(target: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa: ARG001 - complete when it returns
+    """Copy ``source`` to ``target``. PEs move it if both are on one SIP, else a host transfer does."""
     if not isinstance(target, AhbmTensor):
         target.copy_(to_host(source))
         return target
@@ -153,7 +153,7 @@ def copy(target: Any, source: Any, non_blocking: bool = False) -> Any:  # noqa: 
     if source.storage.tensor.sip == target.storage.tensor.sip:
         return apply("copy", *_cast_rule(target, source))
     elements, known = fetch(source)
-    write(target, elements, known=known)
+    write(target, elements, is_known=known)
     return target
 
 
@@ -175,7 +175,7 @@ def _clone(operator: Any, x: AhbmTensor, **options: Any) -> Any:
 
 
 def _to_copy(operator: Any, x: AhbmTensor, *, device: Any = None, dtype: Any = None, **options: Any) -> Any:
-    """``x.to(...)``: to another type on the machine, to the host, to another SIP."""
+    """Convert to another dtype on the machine, or copy to the host or another SIP (``x.to(...)``)."""
     there = x.on_machine if device is None else torch.device(device)
     wanted = dtype or x.dtype
     if there.type != DEVICE:
@@ -183,14 +183,14 @@ def _to_copy(operator: Any, x: AhbmTensor, *, device: Any = None, dtype: Any = N
     sip = sip_of(there)
     if sip != x.storage.tensor.sip:
         elements, known = fetch(x)
-        return from_host(elements.to(wanted, copy=True), sip, known=known)
+        return from_host(elements.to(wanted, copy=True), sip, is_known=known)
     layout = {"memory_format": options["memory_format"]} if options.get("memory_format") is not None else {}
     form = operator(without_elements(x), dtype=wanted, **layout)
     return copy(new(tuple(form.shape), wanted, sip, form.stride()), x)
 
 
 def _cat(tensors: Sequence[AhbmTensor], dim: int = 0) -> AhbmTensor:
-    """Join tensors along an axis: one launch that copies all."""
+    """Concatenate tensors along an axis, by one launch."""
     parts = [x for x in tensors if x.numel() or x.dim() > 1]
     form = aten.cat.default([without_elements(x) for x in tensors], dim)
     out = new(tuple(form.shape), form.dtype, tensors[0].storage.tensor.sip, form.stride())
@@ -227,7 +227,7 @@ def _flip(x: Any, dims: Sequence[int]) -> Any:
 
 
 def _pad(x: AhbmTensor, pad: Sequence[int], number: float = 0) -> AhbmTensor:
-    """Put ``number`` around ``x``; negative pads cut."""
+    """Pad ``x`` with ``number``; negative pads cut."""
     shape = list(x.shape)
     inside, taken = [slice(None)] * x.dim(), [slice(None)] * x.dim()
     for i in range(len(pad) // 2):
@@ -311,8 +311,8 @@ BY_NAME: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "_to_copy": _to_copy,
     }
 )
-"""Lowerings of all forms of an operator, which get the operator too."""
+"""Lowerings of all overloads of an operator; they get the operator as first argument."""
 MAKING = frozenset([*BY_NAME, *[operator.overloadpacket.__name__ for operator in LOWERINGS]]) | frozenset(
     ["stack", "_foreach_copy_", "_foreach_zero_"]
 )
-"""Operators that make tensors, of nothing or of copies of others."""
+"""Names of operators that create tensors from nothing, or from copies of others."""

@@ -1,4 +1,4 @@
-"""The place of an operator in a program of PyTorch: the module whose forward calls it, and the program's line."""
+"""Origin of an operator in a PyTorch program: the module whose forward calls it, and the program's line."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from kernbench.common.values import state, value
 
 _LIBRARIES = (
     *[os.path.dirname(path) + os.sep for path in (torch.__file__, os.path.dirname(__file__))],
-    typing_extensions.__file__,  # PyTorch marks what is deprecated by it
+    typing_extensions.__file__,  # PyTorch marks deprecated functions by it
 )
 MOST_NOTED = 1 << 16
-"""Nodes of backward whose module is remembered, at most."""
+"""Maximum number of backward nodes whose module is stored."""
 
 
 @state
 class ModulePlaces:
-    """The modules whose forward is under way, and those that made the nodes of backward."""
+    """The modules whose forward is running, and those whose forward created the nodes of backward."""
 
     _stack: list[str] = field(default_factory=list)
     _names: WeakKeyDictionary[Any, dict[int, str]] = field(default_factory=WeakKeyDictionary)
@@ -36,21 +36,21 @@ class ModulePlaces:
     _by_node: dict[int, str] = field(default_factory=dict)
 
     def enter(self, module: Any) -> None:
-        """The forward of ``module`` begins: the first on the stack gives all below it their names."""
+        """Note that the forward of ``module`` begins. The first module on the stack names all its submodules."""
         if not self._roots:
             self._names.setdefault(module, {id(each): name for name, each in module.named_modules()})
         self._roots.append(module)
         self._stack.append(self._names.get(self._roots[0], {}).get(id(module), type(module).__name__))
 
     def leave(self) -> None:
-        """The forward that began last is over."""
+        """Note that the innermost forward has ended."""
         if self._roots:
             self._roots.pop()
             self._stack.pop()
 
     def here(self) -> str:
-        """Return the name of the module that calls: in backward, of the one whose forward made the node; else ""."""
-        node = torch._C._current_autograd_node()  # noqa: SLF001 - how PyTorch's own profiler asks
+        """Return the name of the calling module, in backward that of the node's forward; "" if there is none."""
+        node = torch._C._current_autograd_node()  # noqa: SLF001 - as PyTorch's own profiler does
         if node is not None:
             return self._by_node.get(node._sequence_nr(), "")  # noqa: SLF001
         name = self._stack[-1] if self._stack else ""
@@ -65,18 +65,18 @@ _PLACES = ModulePlaces()
 
 
 def current_module() -> str:
-    """Return the dotted name of the module that calls an operator; "" outside of all."""
+    """Return the dotted name of the module that calls an operator; "" outside of all modules."""
     return _PLACES.here()
 
 
 def follow_modules() -> None:
-    """From now on modules are followed."""
+    """Start to track modules."""
     register_module_forward_pre_hook(lambda module, _: _PLACES.enter(module))
     register_module_forward_hook(lambda *_: _PLACES.leave(), always_call=True)
 
 
 def is_made_by_module() -> bool:
-    """Tell whether a module is being made: its constructor, or a function of ``torch.nn.init``, is under way."""
+    """Return whether a module is being created: its constructor, or a function of ``torch.nn.init``, is running."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
     while frame is not None:
         code = frame.f_code
@@ -91,7 +91,7 @@ def is_made_by_module() -> bool:
 
 @value
 class ProgramPlace:
-    """A place in the program: file and line. ``str()`` is short: ``model.py:52``."""
+    """A file and line of the program. ``str()`` is short: ``model.py:52``."""
 
     file: str
     line: int
@@ -101,7 +101,7 @@ class ProgramPlace:
 
 
 def program_place() -> ProgramPlace | None:
-    """Return the place of the program's call into PyTorch; None when it is not from a file."""
+    """Return the place of the program's call into PyTorch; None if it is not in a file."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, public in all but name
     while frame is not None and (
         frame.f_code.co_filename.startswith(_LIBRARIES) or frame.f_code.co_filename.startswith("<")
@@ -114,7 +114,7 @@ def program_place() -> ProgramPlace | None:
 def call_from(place: ProgramPlace) -> Callable[..., None]:
     """Return a function that calls ``program(*addresses, tl=tl)`` from a line of the program.
 
-    So reports of a launch show that line: it stands on the stack as the caller of all that the kernel does.
+    The line is then on the call stack of all that the kernel does, so reports of a launch show it.
     """
     source = "\n" * (place.line - 1) + "lambda program, addresses, tl: program(*addresses, tl=tl)"
     made: Callable[..., None] = eval(compile(source, place.file, "eval"))

@@ -1,7 +1,7 @@
-"""Move modules of PyTorch to the machine and back: parameters stay the objects that they are, also lazy ones.
+"""Moves of PyTorch modules to the machine and back: parameters, also lazy ones, stay the same objects.
 
-A lazy parameter has no form before the first forward. Until then it stays a tensor of the host without elements, as
-PyTorch makes it, and knows where it is to be; its first forward makes it there.
+A lazy parameter has no shape before the first forward. Until then it is a host tensor without elements, as in PyTorch,
+with a note of its target device. The first forward creates it there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kernbench.common.errors import InputError
 from kernbench.frontends.torch.tensor import AhbmTensor
 
 _LAZY: Any = torch.nn.parameter
-"""Where PyTorch has the kinds of tensors without a form."""
+"""The module with PyTorch's classes of lazy tensors."""
 
 
 def _refuse_gradient(_: Any) -> None:
@@ -30,28 +30,28 @@ def _refuse_gradient(_: Any) -> None:
 
 
 def _slots_of(kind: type) -> set[str]:
-    """Return the names of a class's slots, as copies and pickles take them."""
-    return set(copyreg._slotnames(kind))  # type: ignore[attr-defined]  # noqa: SLF001 - as torch.utils.swap_tensors asks
+    """Return the names of a class's slots, as ``copy`` and ``pickle`` see them."""
+    return set(copyreg._slotnames(kind))  # type: ignore[attr-defined]  # noqa: SLF001 - as torch.utils.swap_tensors
 
 
 def _take_slots(x: Any) -> dict[str, Any]:
-    """Empty the slots of a tensor, and return what they had."""
+    """Empty the slots of a tensor, and return their values."""
     values = {}
     for name in _slots_of(type(x)):
-        with suppress(AttributeError):  # nothing is in it
+        with suppress(AttributeError):  # the slot is empty
             values[name] = getattr(x, name)
             delattr(x, name)
     return values
 
 
 def _swap(x: Any, y: Any) -> None:
-    """Let two tensors change what they are. A graph that still holds ``x`` keeps what it was, and gives no gradient.
+    """Swap the contents of two tensors. A graph that still uses ``x`` keeps its old contents and gives no gradient.
 
-    RuntimeError, as PyTorch's, for classes with different slots.
+    Raises RuntimeError, as PyTorch does, for classes with different slots.
     """
     if _slots_of(type(x)) != _slots_of(type(y)):
         raise RuntimeError("Cannot swap t1 and t2 if they have different slots")
-    if x._use_count() > 1 and x.is_leaf and x.requires_grad:  # noqa: SLF001 - as torch.utils.swap_tensors asks
+    if x._use_count() > 1 and x.is_leaf and x.requires_grad:  # noqa: SLF001 - as torch.utils.swap_tensors does
         get_gradient_edge(x).node.register_prehook(_refuse_gradient)
     slots_of_x, slots_of_y = _take_slots(x), _take_slots(y)
     x.__class__, y.__class__ = y.__class__, x.__class__
@@ -63,7 +63,7 @@ def _swap(x: Any, y: Any) -> None:
 
 
 def _make_lazily(make: Any, requires: bool) -> Any:
-    """Return ``__new__`` of a tensor without a form; ``make`` is PyTorch's, ``requires`` its default for a gradient."""
+    """Return ``__new__`` of a lazy tensor; ``make`` is PyTorch's, ``requires`` the default of ``requires_grad``."""
 
     def new(cls: Any, requires_grad: bool = requires, device: Any = None, dtype: Any = None, **options: Any) -> Any:
         there = torch.empty(0, device=device, dtype=dtype)
@@ -82,7 +82,7 @@ def _copy_deeply(x: Any, memo: dict[int, Any]) -> Any:
 
 
 def _materialize(x: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
-    """Give a tensor its form: it becomes one of the place where it is to be."""
+    """Give a lazy tensor its shape, on its target device."""
     made = torch.empty(shape, device=device or x.device, dtype=dtype or x.dtype)
     if isinstance(x, _LAZY.UninitializedParameter):
         made = Parameter(made, x.requires_grad)
@@ -92,7 +92,7 @@ def _materialize(x: Any, shape: Any, device: Any = None, dtype: Any = None) -> N
 
 
 def _move(module: Any, fn: Any, recurse: bool = True) -> Any:
-    """Convert a lazy module: tensors without a form are made anew, as ``fn`` makes one without elements there."""
+    """Convert a lazy module; lazy tensors are created anew with the device and dtype that ``fn`` gives an empty one."""
     tables = (module._parameters, module._buffers)  # noqa: SLF001 - a method of the module, as PyTorch has it
     lazies = [(table, name, x) for table in tables for name, x in table.items() if is_lazy(x)]
     for table, name, _ in lazies:
@@ -106,8 +106,8 @@ def _move(module: Any, fn: Any, recurse: bool = True) -> Any:
 
 
 def install() -> None:
-    """Let modules move by swapping their parameters; teach tensors without a form where they are to be."""
-    torch.__future__.set_swap_module_params_on_conversion(True)  # parameters that are tied stay so
+    """Make modules move by swapping their parameters, and lazy tensors store their target device."""
+    torch.__future__.set_swap_module_params_on_conversion(True)  # tied parameters stay tied
     torch.utils.swap_tensors = _swap
     for kind, requires in ((_LAZY.UninitializedParameter, True), (_LAZY.UninitializedBuffer, False)):
         kind.__new__ = _make_lazily(kind.__new__, requires)

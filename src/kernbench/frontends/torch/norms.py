@@ -1,4 +1,4 @@
-"""Normalisation of rows in PyTorch, forward and backward: one launch each way, and one that adds up partial sums."""
+"""Normalisation of rows, forward and backward: one launch for each direction, and one to add partial sums."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kernbench.kernels.shares import blocks, share
 
 aten = torch.ops.aten
 _RENORM_EPS = 1e-7
-"""PyTorch adds it to a norm that it divides by."""
+"""PyTorch's addend to a norm before it divides by the norm."""
 
 
 def _flat(x: AhbmTensor, shape: Sequence[int]) -> tuple[Any, int]:
-    """Return ``x`` as contiguous rows of what is normalised together, and their length."""
+    """Return ``x`` as contiguous rows that are each normalised, and the length of a row."""
     n = prod(shape)
     return x.contiguous().reshape(-1, n), n
 
@@ -34,12 +34,12 @@ def _vector(v: Any) -> Any:
 
 
 def _per_row(x: AhbmTensor, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of what there is one of for each row."""
+    """Return the shape of a tensor with one element for each row."""
     return (*x.shape[: x.dim() - len(shape)], *[1 for _ in shape])
 
 
 def _layer_norm(x: AhbmTensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> tuple[AhbmTensor, Any, Any]:
-    """Compute y, and mean and 1 / deviation of every row, in f32."""
+    """Compute y, and the mean and 1 / deviation of every row, in f32."""
     rows, n = _flat(x, shape)
     sip = x.storage.tensor.sip
     y, mean, rstd = (new(s, t, sip) for s, t in ((x.shape, x.dtype), *[((rows.shape[0],), torch.float32)] * 2))
@@ -61,7 +61,7 @@ def _rms_norm(x: AhbmTensor, shape: Sequence[int], weight: Any, eps: float | Non
     rows, n = _flat(x, shape)
     sip = x.storage.tensor.sip
     y, rstd = new(tuple(x.shape), x.dtype, sip), new((rows.shape[0],), torch.float32, sip)
-    least = torch.finfo(torch.float32).eps if eps is None else eps  # of the type that PyTorch's kernels compute in
+    least = torch.finfo(torch.float32).eps if eps is None else eps  # f32, in which PyTorch's kernels compute
 
     def body(tl: Any, v: Any, w: Any) -> tuple[Any, Any]:
         r = tl.rsqrt(tl.sum(v * v, 1, keepdims=True) / n + least)
@@ -74,9 +74,9 @@ def _rms_norm(x: AhbmTensor, shape: Sequence[int], weight: Any, eps: float | Non
 def _backward(
     name: str, grad: AhbmTensor, x: AhbmTensor, shape: Sequence[int], mean: Any, rstd: AhbmTensor, weight: Any
 ) -> tuple[AhbmTensor, AhbmTensor, AhbmTensor]:
-    """Compute the gradient of ``x``, and those of weight and bias, in f32; without a mean, of a root mean square.
+    """Compute the gradients of ``x``, weight and bias, in f32; without ``mean``, those of an RMS norm.
 
-    Every program adds up the last two over its own rows; a second launch adds up what the programs have.
+    Every program sums the gradients of weight and bias over its own rows. A second launch adds these partial sums.
     """
     sip, (g_rows, n), (x_rows, _) = x.storage.tensor.sip, _flat(grad, shape), _flat(x, shape)
     count = x_rows.shape[0]
@@ -114,7 +114,7 @@ def _backward(
 
 
 def _parameter(partial: AhbmTensor, like: AhbmTensor) -> Any:
-    """Add up what the programs have."""
+    """Add the partial sums of all programs."""
     return partial.sum(0, dtype=torch.float32).to(like.dtype).reshape(like.shape)
 
 
@@ -142,7 +142,7 @@ def _rms_norm_backward(
 
 
 class _RmsNorm(torch.autograd.Function):
-    """The norm by its own kernels: PyTorch would take it apart before they are asked."""
+    """The RMS norm with its own kernels; PyTorch would decompose it before they are called."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, weight: Any, shape: Sequence[int], eps: float | None) -> Any:
@@ -162,17 +162,17 @@ class _RmsNorm(torch.autograd.Function):
 
 
 def rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
-    """Normalize by the root of the mean square, with PyTorch's arguments."""
+    """Normalise by the root mean square, with PyTorch's arguments."""
     return _RmsNorm.apply(x, weight, list(normalized_shape), eps)
 
 
 def renorm(x: Any, p: float, dim: int, maxnorm: float) -> Any:
-    """Scale slices along ``dim`` whose ``p``-norm is larger down to it, by operators that have gradients.
+    """Scale slices along ``dim`` whose ``p``-norm exceeds ``maxnorm`` down to it, by differentiable operators.
 
-    PyTorch's own gradient takes f64 for tensors in f32 where the device is not CUDA. All is in f32 here but the scale,
-    which PyTorch rounds to the type of ``x``.
+    PyTorch's own gradient computes f32 tensors in f64 unless the device is CUDA. Here all is in f32, except that the
+    scale is rounded to the dtype of ``x``, as in PyTorch.
     """
-    aten.renorm.default(without_elements(x), p, dim, maxnorm)  # refuses what PyTorch refuses
+    aten.renorm.default(without_elements(x), p, dim, maxnorm)  # raises PyTorch's errors for the arguments
     others = [axis for axis in range(x.dim()) if axis != dim % x.dim()]
     wide = x.to(torch.float32)
     norms = torch.linalg.vector_norm(wide, p, others, keepdim=True)
@@ -181,14 +181,14 @@ def renorm(x: Any, p: float, dim: int, maxnorm: float) -> Any:
 
 
 def renorm_in_place(x: Any, p: float, dim: int, maxnorm: float) -> Any:
-    """Do the same in place."""
+    """Apply `renorm` in place."""
     return x.copy_(renorm(x, p, dim, maxnorm))
 
 
 def _weight_norm_backward(
     grad: AhbmTensor, v: AhbmTensor, g: AhbmTensor, norms: AhbmTensor, dim: int
 ) -> tuple[Any, Any]:
-    """Compute the gradients of the direction and of the length of weights, whose slices along ``dim`` have one each."""
+    """Compute the gradients of direction and length of weights; each slice along ``dim`` has its own length."""
     others = [each for each in range(v.dim()) if each != dim % v.dim()]
     wide: Any = grad.to(norms.dtype)
     along: Any = (wide * v).sum(others, keepdim=True)

@@ -1,4 +1,4 @@
-"""Carry PyTorch's operators out on ``ahbm``: by a kernel, as a view, by PyTorch's decomposition, else on the host."""
+"""Execution of PyTorch operators on ``ahbm``: by a kernel, a view, PyTorch's decomposition, or on the host."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Lowering = Callable[..., Any]
 _NO_ALIAS_BUT_VIEW = (aten._unsafe_view.default,)  # noqa: SLF001 - an operator's name
 _OVERWRITING = (aten.zero_.default, aten.fill_.Scalar, aten.copy_.default)
 _NO_STRIDES = ("nested_", "sparse_", "jagged_")
-"""How operators on tensors begin that are no elements with strides."""
+"""Prefixes of operators on tensors that are not strided."""
 _LOADING = SOURCES | making.MAKING | randoms.DRAWING
 _UNWRITTEN = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
 _LOWERINGS: Mapping[TorchOperator, Lowering] = MappingProxyType(
@@ -84,12 +84,12 @@ _DECOMPOSITIONS: Mapping[TorchOperator, Lowering] = MappingProxyType(
 
 
 _COMPILER = "torch._dynamo"
-"""PyTorch imports it when one of its functions first needs it, and leaves a cycle of all frames that are under way: as
-long as nobody collects that, it holds their tensors."""
+"""The module of PyTorch's compiler, imported on first need. The import leaves a reference cycle of all running frames,
+which keeps their tensors alive until a garbage collection."""
 
 
 def run(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Carry ``operator`` out, one of whose arguments is on the machine, or whose result is to be."""
+    """Run ``operator``, which has an argument on the machine, or whose result is to be there."""
     context = current()
     is_part = context.operators.is_inside
     with measure(operator.overloadpacket.__name__, loads=_is_loading(operator)):
@@ -104,12 +104,12 @@ def run(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 @cache
 def _is_loading(operator: TorchOperator) -> bool:
-    """Tell whether an operator only makes, fills, draws, copies or looks at tensors, as loading does."""
+    """Return whether an operator only creates, fills, draws, copies or views tensors, as initialisation does."""
     return operator.overloadpacket.__name__ in _LOADING or way_of(operator).kind in ("view", "memory")
 
 
 def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_part: bool) -> Any:
-    """Carry an operator out if PyTorch takes its operands; it has taken those of one that this ``is_part`` of."""
+    """Run an operator if PyTorch accepts its operands; not checked again if it ``is_part`` of another operator."""
     loaded = _COMPILER in sys.modules
     try:
         if _has_function_of_program(operator):
@@ -123,12 +123,12 @@ def _carry_out(operator: TorchOperator, args: tuple[Any, ...], kwargs: dict[str,
         _refuse_two_devices(operator, args, kwargs, error)
         raise
     if not loaded and _COMPILER in sys.modules:
-        gc.collect()  # once, or memory would be used again later than in the next run
+        gc.collect()  # once; otherwise memory would be reused later than in the next run
     return on_host(operator, args, kwargs, in_order=in_order) if found is NotImplemented else found
 
 
-# Factories have no tensor that PyTorch could find the device by; ``torch.tensor`` copies, and reads the scalars of a
-# sequence, past the subclass.
+# Factories have no tensor by which PyTorch could find the device. ``torch.tensor`` copies, and reads the scalars of
+# a sequence, without a call of the subclass.
 BY_DEVICE = (
     "empty.memory_format",
     "empty_strided",
@@ -139,13 +139,13 @@ BY_DEVICE = (
     "_local_scalar_dense",
     *[operator.name().removeprefix("aten::") for operator in WINDOWS],
 )
-"""Those that PyTorch has a fallback or a composite for, which comes before ours."""
-_MACHINE = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)  # noqa: SLF001 - what subclasses redispatch by
+"""Operators with a fallback or a composite of PyTorch that would take precedence over ours."""
+_MACHINE = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)  # noqa: SLF001 - as subclasses redispatch
 _FOR_MACHINE = ("PrivateUse1", "CompositeExplicitAutograd")
 
 
 def _has_function_of_program(operator: TorchOperator) -> bool:
-    """Tell whether the program has registered a function: in place of PyTorch's, or for an operator of its own."""
+    """Return whether the program has registered a function for an operator, PyTorch's or its own."""
     namespace, _, name = operator.name().partition("::")
     if namespace == "aten" and name in BY_DEVICE:
         return False
@@ -153,7 +153,7 @@ def _has_function_of_program(operator: TorchOperator) -> bool:
 
 
 def _refuse_two_devices(operator: TorchOperator, args: Any, kwargs: Any, error: Exception) -> None:
-    """Raise InputError where the reason of an error is that some operands are on the machine and some are not."""
+    """Raise InputError if an error's reason is that operands are partly on the machine and partly not."""
     tensors = [
         x for x in leaves(args, kwargs) if isinstance(x, torch.Tensor) and (x.dim() or isinstance(x, AhbmTensor))
     ]
@@ -169,15 +169,16 @@ WayKind: TypeAlias = Literal[
     "kernel", "pointwise", "list", "view", "memory", "parts", "another form", "host", "refused"
 ]
 _NOT_ASKED: frozenset[WayKind] = frozenset(["view", "memory", "host", "refused"])
-"""Views ask PyTorch for their form each time, and the host is PyTorch itself."""
+"""Kinds that need no check: views ask PyTorch for their shape each time, and the host is PyTorch itself."""
 
 
 @value
 class OperatorWay:
-    """How an operator is carried out.
+    """The way in which an operator is carried out.
 
-    ``kind``: by a kernel, by a rule for elements, by one launch for lists, as a view, as memory that nobody has
-    written, by PyTorch's own parts of it, by the form that changes nothing, on the host, or not at all.
+    Kinds on the machine are a kernel, an elementwise rule (``pointwise``), one launch for a list, a view, and
+    uninitialised memory. The other kinds are PyTorch's decomposition (``parts``), another form of the operator, the
+    host, and a refusal.
     """
 
     kind: WayKind
@@ -185,8 +186,8 @@ class OperatorWay:
 
 
 @cache
-def way_of(operator: TorchOperator) -> OperatorWay:  # noqa: PLR0911 - a way a line
-    """Return how an operator is carried out: the first of the ways that there are."""
+def way_of(operator: TorchOperator) -> OperatorWay:  # noqa: PLR0911 - one return for each way
+    """Return the first of the available ways to carry out an operator."""
     own = _kernel_of(operator)
     if own is not None:
         return OperatorWay("kernel", own)
@@ -211,12 +212,12 @@ def way_of(operator: TorchOperator) -> OperatorWay:  # noqa: PLR0911 - a way a l
 
 
 def _kernel_of(operator: TorchOperator) -> Callable[[TorchOperator, Any, Any], Any] | None:
-    """Return the lowering of an operator, or the program's own function for one that it has defined."""
+    """Return the lowering of an operator, or the program's own function for an operator that it has defined."""
     own = _LOWERINGS.get(operator)
     if own is not None:
         return lambda _, args, kwargs: own(*args, **kwargs)
     if operator.namespace != "aten":
-        defined = OPDEFS.get(operator._schema.name)  # noqa: SLF001 - what subclasses look at
+        defined = OPDEFS.get(operator._schema.name)  # noqa: SLF001 - as subclasses use it
         return None if defined is None else lambda _, args, kwargs: defined._init_fn(*args, **kwargs)  # noqa: SLF001
     by_name = _BY_NAME.get(operator.overloadpacket.__name__)
     if by_name is None or any(argument.is_out for argument in operator._schema.arguments):  # noqa: SLF001
@@ -225,7 +226,7 @@ def _kernel_of(operator: TorchOperator) -> Callable[[TorchOperator, Any, Any], A
 
 
 def _way_by_parts(operator: TorchOperator) -> OperatorWay:
-    """Return the way of an operator that is nothing of its own here."""
+    """Return the way of an operator without its own implementation here."""
     if operator.overloadpacket.__name__ in SOURCES:
         return OperatorWay("host", on_host)
     if _is_composite(operator):
@@ -239,7 +240,7 @@ def _way_by_parts(operator: TorchOperator) -> OperatorWay:
 
 
 def refuse_layout(operator: TorchOperator, *_: Any, **__: Any) -> Any:
-    """Raise InputError for tensors that are no elements with strides."""
+    """Raise InputError for tensors that are not strided."""
     raise InputError(
         f"{program_place()}: operator {operator.overloadpacket.__name__}: sparse and nested tensors are not on the "
         "machine; use dense ones (Embedding with sparse=False, sequences that are padded or packed)"
@@ -247,13 +248,13 @@ def refuse_layout(operator: TorchOperator, *_: Any, **__: Any) -> Any:
 
 
 class _Decomposition:
-    """Other operators in place of an operator; those that come back to the operator itself are none."""
+    """A replacement of an operator by other operators. It does not apply if they call the operator itself."""
 
     def __init__(self, parts: Lowering) -> None:
         self._parts, self._inside = parts, False
 
     def __call__(self, operator: TorchOperator, args: Any, kwargs: Any) -> Any:
-        """Carry the parts out; NotImplemented inside of itself, and where they take a type that the machine lacks."""
+        """Run the parts. Return NotImplemented within itself, or if they use a type that the machine lacks."""
         if self._inside:
             return NotImplemented
         self._inside = True
@@ -266,14 +267,14 @@ class _Decomposition:
 
 
 def _view_in_place(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
-    """The tensor itself in another shape (``squeeze_``): PyTorch changes what it knows of it."""
+    """Change the shape of the tensor itself (``squeeze_``) in PyTorch's metadata, and return it."""
     with no_dispatch():
         operator(*args, **kwargs)
     return args[0]
 
 
 def _carry_out_list(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
-    """Carry out an operator on lists: by one launch, else as PyTorch's CPU does, tensor by tensor."""
+    """Run an operator on lists by one launch, else tensor by tensor, as PyTorch's CPU does."""
     found = optimizers.foreach(operator, args, kwargs)
     if found is not NotImplemented:
         return found
@@ -287,12 +288,12 @@ def _carry_out_list(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
 def _is_composite(operator: TorchOperator) -> bool:
     try:
         return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"))  # noqa: SLF001
-    except RuntimeError:  # an overload of Python's alone
+    except RuntimeError:  # an overload that exists only in Python
         return False
 
 
 def _functional(operator: TorchOperator) -> TorchOperator | None:
-    """Return the form of an operator that does not change its first operand; None when it is none that does."""
+    """Return the out-of-place form of an in-place operator; None if there is none, or the operator is not in-place."""
     name = operator.overloadpacket.__name__
     if not name.endswith("_") or name.endswith("__"):
         return None
@@ -304,13 +305,13 @@ def _functional(operator: TorchOperator) -> TorchOperator | None:
 
 
 def _write_in_place(functional: TorchOperator, args: Any, kwargs: Any) -> Any:
-    """Carry out the form that makes a result, and copy it to the first operand."""
+    """Run the out-of-place form, and copy its result to the first operand."""
     return args[0].copy_(functional(*args, **kwargs))
 
 
 def _form_without_out(operator: TorchOperator) -> TorchOperator | None:
-    """Return the form of an operator with ``out=`` that makes its results; None for an operator without."""
-    arguments = operator._schema.arguments  # noqa: SLF001 - what subclasses look at
+    """Return the form of an ``out=`` operator that returns its results; None for an operator without ``out=``."""
+    arguments = operator._schema.arguments  # noqa: SLF001 - as subclasses use it
     if not any(each.is_out for each in arguments):
         return None
     names = [each.name for each in arguments if not each.is_out]
@@ -326,7 +327,7 @@ def _form_without_out(operator: TorchOperator) -> TorchOperator | None:
 
 
 def _write_out(operator: TorchOperator, form: TorchOperator, *args: Any, **kwargs: Any) -> Any:
-    """Carry out the form that makes results, and copy them to where they are to be, made as large as they are."""
+    """Run the form that returns results, resize the ``out=`` tensors to fit, and copy the results there."""
     outs = {argument.name: kwargs[argument.name] for argument in operator._schema.arguments if argument.is_out}  # noqa: SLF001
     options = {name: x for name, x in kwargs.items() if name not in outs}
     targets = leaves(tuple(outs.values()), {})
@@ -335,20 +336,20 @@ def _write_out(operator: TorchOperator, form: TorchOperator, *args: Any, **kwarg
     results = leaves((form(*args, **options),), {})
     for target, result in zip(targets, results, strict=True):
         resize(target, tuple(result.shape)).copy_(result)
-    if not operator._schema.returns:  # noqa: SLF001 - forms with lists
+    if not operator._schema.returns:  # noqa: SLF001 - variants with lists
         return None
     return targets[0] if len(targets) == 1 else tuple(outs.values())
 
 
 def _is_view(operator: TorchOperator) -> bool:
-    returned = [each.alias_info for each in operator._schema.returns]  # noqa: SLF001 - what subclasses look at
+    returned = [each.alias_info for each in operator._schema.returns]  # noqa: SLF001 - as subclasses use it
     viewed = bool(returned) and all(alias is not None and not alias.is_write for alias in returned)
     return viewed or operator in _NO_ALIAS_BUT_VIEW
 
 
 def _view(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
-    """The same storage in the shape that the operator gives a tensor without elements."""
-    if _is_composite(operator):  # a copy, where the elements do not lie so that a view does
+    """Return a view of the same storage, with the shape and strides that the operator gives on a meta tensor."""
+    if _is_composite(operator):  # it copies if the layout does not allow a view
         return operator.decompose(*args, **kwargs)
     base = next(each for each in args if isinstance(each, AhbmTensor))
     found = operator(*tree_map(without_elements, args), **tree_map(without_elements, kwargs))
@@ -360,7 +361,7 @@ def _seen_as(base: AhbmTensor, form: Any) -> AhbmTensor:
 
 
 def _unwritten(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
-    """A new tensor; where the program says, else where the one it is made like lies."""
+    """Return an uninitialised tensor, on the device that the program names, else on that of its model tensor."""
     like = next((each for each in args if isinstance(each, AhbmTensor)), None)
     device = torch.device(kwargs.get("device") or (DEVICE if like is None else like.on_machine))
     if device.type != DEVICE:
@@ -374,9 +375,10 @@ def _unwritten(operator: TorchOperator, args: Any, kwargs: Any) -> Any:
 
 @value
 class _KnownOperands:
-    """In a run without data: operands that are known, on the host, so that whole numbers that follow are known too.
+    """Known operands of an operator in a run without data, so that integers that follow from them are known, too.
 
-    ``flats``: by the ``id`` of each, all elements of its storage, of which ``seen`` is the operand.
+    By the ``id`` of each operand, ``flats`` has all elements of its storage, and ``seen`` has the operand as a view of
+    these.
     """
 
     flats: dict[int, Any]
@@ -384,11 +386,11 @@ class _KnownOperands:
 
     @staticmethod
     def of(operator: TorchOperator, args: Any, kwargs: Any) -> _KnownOperands | None:
-        """Return the operands of a call; None where one is not known, or nothing could follow from them."""
+        """Return the operands of a call; None if one is unknown, or nothing could follow from them."""
         name, drawn = operator.overloadpacket.__name__, torch.Tag.nondeterministic_seeded in operator.tags
         if name in _UNWRITTEN or name == "_copy_from" or drawn or _is_view(operator):
             return None
-        if operator.namespace in collectives.NAMESPACES:  # the copies that it makes say what is known
+        if operator.namespace in collectives.NAMESPACES:  # the copies that it makes record what is known
             return None
         targets = {id(x) for x in written_by(operator, args, kwargs)}
         flats, seen = {}, {}
@@ -403,10 +405,10 @@ class _KnownOperands:
             seen[id(x)] = torch.as_strided(bits_as(flat, x.dtype), x.shape, x.stride(), x.storage_offset())
         return _KnownOperands(flats, seen)
 
-    def note(self, operator: TorchOperator, args: Any, kwargs: Any, found: Any) -> None:
-        """Compute the results on the host, and note those that are small whole numbers."""
+    def note(self, operator: TorchOperator, args: Any, kwargs: Any, outputs: Any) -> None:
+        """Compute the results on the host, and store those that are small integers as known."""
         written = written_by(operator, args, kwargs)
-        results = [x for x in leaves((found,), {}) if isinstance(x, AhbmTensor)]
+        results = [x for x in leaves((outputs,), {}) if isinstance(x, AhbmTensor)]
         kept = [not x.dtype.is_floating_point and x.numel() * x.element_size() <= KNOWN_BYTES for x in results]
         if not (results or written) or not all(kept):
             return

@@ -1,4 +1,4 @@
-"""Operators of PyTorch on lists of tensors, which optimisers step by: one launch for all tensors of a list."""
+"""Operators on lists of tensors, as optimisers use them: one launch for all tensors of a list."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PREFIX = "_foreach_"
 
 
 def foreach(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Carry out ``_foreach_name``: the rule of ``name`` on every tensor of the lists; NotImplemented without one."""
+    """Run ``_foreach_name`` by the rule of ``name``, on every tensor of the lists; NotImplemented without a rule."""
     name = operator.overloadpacket.__name__
     in_place = name.endswith("_")
     single = name.removeprefix(_PREFIX).rstrip("_")
@@ -53,7 +53,7 @@ def foreach(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
 
 
 def _is_mixed(args: Sequence[Any]) -> bool:
-    """Tell whether tensors are of several types: the result is of the one that PyTorch makes of these."""
+    """Return whether tensors have several dtypes, so that PyTorch would promote the result."""
     return len({x.dtype for x in args if isinstance(x, torch.Tensor) and x.dim()}) > 1
 
 
@@ -63,7 +63,7 @@ def _zero_of(x: AhbmTensor) -> Callable[..., Any]:
 
 @value
 class _Adam:
-    """One step of Adam. Settings are numbers, or places of tensors of one element among the extra arguments."""
+    """A step of Adam. Settings are numbers; ``lr`` is None if the rate is a tensor, which ``extra`` then has."""
 
     decoupled: bool
     lr: float | None
@@ -74,7 +74,7 @@ class _Adam:
     maximize: bool
 
     def step(self, tl: Any, p: Any, g: Any, m: Any, v: Any, largest: Any, extra: _Extra) -> tuple[Any, Any, Any, Any]:
-        """Return parameter, both moments and the largest second moment of a block, all in f32."""
+        """Return the parameter, both moments and the largest second moment of a block, all in f32."""
         lr = extra.lr if self.lr is None else self.lr
         if extra.grad_scale is not None:
             g = g / extra.grad_scale
@@ -92,7 +92,7 @@ class _Adam:
 
 @value
 class _Extra:
-    """Arrays of one element that a step takes: its number, the rate, the scale of gradients, whether any is inf."""
+    """Arrays of one element that a step reads: step number, rate, scale of gradients, and the flag for inf."""
 
     step: Any
     lr: Any
@@ -101,12 +101,12 @@ class _Extra:
 
 
 def _correction(tl: Any, beta: float, step: Any) -> Any:
-    """Return 1 - beta to the power of the step."""
+    """Return 1 - beta ** step."""
     return 1.0 - tl.exp(step * math.log(beta)) if beta else step * 0.0 + 1.0
 
 
 def _load_one(address: int | None, x: AhbmTensor | None, axes: int, tl: Any) -> Any:
-    """Load a tensor of one element in f32, to be used with arrays of so many axes."""
+    """Load a tensor of one element in f32, with ``axes`` axes of length 1."""
     if x is None or address is None:
         return None
     return tl.reshape(tl.cast(tl.load(address, (1,), dtype_of(x)), F32), [1] * axes)
@@ -133,14 +133,14 @@ def _fused_adam(decoupled: bool) -> Callable[..., None]:
         grad_scale: Any = None,
         found_inf: Any = None,
     ) -> None:
-        """Step all parameters in one launch: each element is read, and written, once."""
+        """Step all parameters in one launch, which reads and writes each element once."""
         rate = plain(lr)
         how = _Adam(
             decoupled, None if isinstance(rate, AhbmTensor) else rate, beta1, beta2, weight_decay, eps, maximize
         )
         shared = [x if isinstance(x, AhbmTensor) else None for x in (rate, grad_scale, found_inf)]
         groups = [params, grads, exp_avgs, exp_avg_sqs, *([max_exp_avg_sqs] if amsgrad else [])]
-        lies = [_lie_alike(tensors) for tensors in zip(*groups, strict=True)]
+        lies = [_common_layout(tensors) for tensors in zip(*groups, strict=True)]
         width, count = len(groups), len(params)
 
         def program(*addresses: int, tl: Any) -> None:
@@ -187,12 +187,12 @@ def _fused_sgd(
     grad_scale: Any = None,
     found_inf: Any = None,
 ) -> Any:
-    """Step all parameters in one launch; NotImplemented with scaled gradients and a rate that is a tensor."""
+    """Step all parameters in one launch; NotImplemented with scaled gradients, or a rate that is a tensor."""
     rate = plain(lr)
     if grad_scale is not None or found_inf is not None or isinstance(rate, AhbmTensor):
         return NotImplemented
     groups = [params, grads, *([buffers] if momentum else [])]
-    lies = [_lie_alike(tensors) for tensors in zip(*groups, strict=True)]
+    lies = [_common_layout(tensors) for tensors in zip(*groups, strict=True)]
     width = len(groups)
 
     def program(*addresses: int, tl: Any) -> None:
@@ -217,14 +217,14 @@ def _fused_sgd(
     return None
 
 
-def _lie_alike(tensors: Sequence[AhbmTensor]) -> tuple[tuple[int, ...], list[Strided]]:
-    """Return the axes that tensors of one shape have in common, and how each lies along them."""
+def _common_layout(tensors: Sequence[AhbmTensor]) -> tuple[tuple[int, ...], list[Strided]]:
+    """Return the merged axes of tensors of one shape, and the layout of each tensor along these axes."""
     shape, strides = collapse(tensors[0].shape, [each.stride() for each in tensors])
     return shape, [Strided(steps, dtype_of(x)) for steps, x in zip(strides, tensors, strict=True)]
 
 
 def _foreach_norm(tensors: Sequence[AhbmTensor], ord: float = 2, dtype: Any = None) -> Any:  # noqa: A002
-    """Compute the norm of each tensor: every program adds up its shares of all, a second launch what programs have."""
+    """Compute the norm of each tensor: programs reduce their shares, a second launch the partial results."""
     if ord not in (1, 2, math.inf) or any(not x.is_contiguous() for x in tensors):
         return NotImplemented
     sip, fold = tensors[0].storage.tensor.sip, "maximum" if ord == math.inf else "add"
@@ -260,8 +260,8 @@ def _foreach_norm(tensors: Sequence[AhbmTensor], ord: float = 2, dtype: Any = No
 
 
 def _unscale(grads: Sequence[AhbmTensor], found_inf: AhbmTensor, inv_scale: AhbmTensor) -> None:
-    """Multiply gradients, and note whether any element is not finite: one launch."""
-    lies = [_lie_alike([x]) for x in grads]
+    """Scale gradients, and set ``found_inf`` if any element is not finite, in one launch."""
+    lies = [_common_layout([x]) for x in grads]
 
     def program(*addresses: int, tl: Any) -> None:
         found_at, scale_at = addresses[-2:]
@@ -284,19 +284,19 @@ def _update_scale(
     scale_backoff_factor: float,
     growth_interval: int,
 ) -> AhbmTensor:
-    """Shrink the scale after gradients that were not finite, let it grow after enough that were."""
+    """Shrink the scale after gradients that were not finite, and grow it after enough finite ones."""
 
-    def step(tl: Any, found: Any, tracker: Any) -> tuple[Any, Any]:
-        return tl.cast(found, F32) > 0, tl.elementwise("ge", tracker + 1, growth_interval)
+    def step(tl: Any, wrong: Any, tracker: Any) -> tuple[Any, Any]:
+        return tl.cast(wrong, F32) > 0, tl.elementwise("ge", tracker + 1, growth_interval)
 
-    def next_scale(tl: Any, old: Any, found: Any, tracker: Any) -> Any:
-        is_wrong, is_due = step(tl, found, tracker)
+    def next_scale(tl: Any, old: Any, wrong: Any, tracker: Any) -> Any:
+        is_wrong, is_due = step(tl, wrong, tracker)
         grown = old * scale_growth_factor
         grown = tl.where(tl.elementwise("isfinite", grown), grown, old)
         return tl.where(is_wrong, old * scale_backoff_factor, tl.where(is_due, grown, old))
 
-    def next_count(tl: Any, found: Any, tracker: Any) -> Any:
-        is_wrong, is_due = step(tl, found, tracker)
+    def next_count(tl: Any, wrong: Any, tracker: Any) -> Any:
+        is_wrong, is_due = step(tl, wrong, tracker)
         return tl.where(tl.elementwise("or", is_wrong, is_due), 0, tracker + 1)
 
     apply_all(

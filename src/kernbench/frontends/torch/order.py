@@ -1,4 +1,4 @@
-"""Operators of PyTorch that say where elements are, and in which order: extremes, running ones, sorting, ranks."""
+"""PyTorch operators about positions and order: extremes with indices, cumulative ones, sorting, ranks, uniqueness."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def _along_last(x: AhbmTensor, dim: int) -> tuple[AhbmTensor, int]:
 
 
 def _back(x: AhbmTensor, like: AhbmTensor, dim: int) -> Any:
-    """Return what was computed with axis ``dim`` last in PyTorch's order."""
+    """Move the last axis of a result back to position ``dim``."""
     if like.dim() == 0:
         return x.reshape(())
     return x if dim == like.dim() - 1 else x.movedim(-1, dim).contiguous()
 
 
 def _extreme(operator: str, call: str, x: AhbmTensor, dim: int, keepdim: bool) -> tuple[Any, Any]:
-    """Find the extreme along an axis and where it is."""
+    """Return the extreme along an axis and its index."""
     seen, at = _along_last(x, dim)
     if not seen.shape[-1]:
         raise IndexError(f"{operator}(): Expected reduction dim {at} to have non-zero size.")
@@ -87,7 +87,7 @@ def _cumsum(x: Any, dim: int, *, dtype: Any = None) -> Any:
 
 
 def _order(operator: str, x: AhbmTensor, dim: int, descending: bool, count: int | None) -> tuple[Any, Any]:
-    """Sort along an axis; ``count``: the first so many are kept."""
+    """Sort along an axis; ``count``: the number of elements to return, None for all."""
     seen, at = _along_last(x, dim)
     n = seen.shape[-1]
     keep = n if count is None else count
@@ -125,7 +125,7 @@ def _topk(x: AhbmTensor, k: int, dim: int = -1, largest: bool = True, sorted: bo
 
 
 def _find_running_extreme(name: str, first_is: str, x: AhbmTensor, dim: int) -> tuple[Any, Any]:
-    """Find the extreme up to each element, and where it is, by doubling: each step looks twice as far back."""
+    """Return the extreme up to each element, and its index, by doubling: each step looks back twice as far."""
     seen, at = _along_last(x, dim)
     n = seen.shape[-1]
     values, indices = (
@@ -162,10 +162,10 @@ def _cummin(x: AhbmTensor, dim: int) -> tuple[Any, Any]:
 def _find_rank(
     name: str, x: AhbmTensor, rank: int, dim: int, keepdim: bool, nan: Literal["last", "wins", "left out"]
 ) -> tuple[Any, Any]:
-    """Find the element of a rank along an axis, counted from 0, and its place.
+    """Return the element of a rank along an axis, counted from 0, and its index.
 
-    ``nan``: one that is no number comes last in order; or is the result where there is any; or the rank is that of the
-    median of the others.
+    ``nan``: with ``last``, NaN sorts last. With ``wins``, NaN is the result if there is any. With ``left out``, NaN is
+    excluded, and the rank is that of the median of the other elements.
     """
     seen, at = _along_last(x, dim)
     n, sip = seen.shape[-1], x.storage.tensor.sip
@@ -230,7 +230,7 @@ def _kthvalue(x: AhbmTensor, k: int, dim: int = -1, keepdim: bool = False) -> tu
 
 
 def _mark_first(x: AhbmTensor) -> Any:
-    """Mark what differs from the one before, along the first axis."""
+    """Return a mask of the elements that differ from their predecessor along the first axis."""
     marks = torch.ones(x.shape[:1], dtype=torch.bool, device=x.on_machine)
     if len(x) > 1:
         differ: Any = x[1:] != x[:-1]
@@ -239,7 +239,7 @@ def _mark_first(x: AhbmTensor) -> Any:
 
 
 def _unique(x: AhbmTensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:  # noqa: A002, ARG001
-    """Find the different elements; how many there are decides the shape, so the program waits for that number."""
+    """Return the unique elements. The shape depends on their number, so the program waits for it."""
     values, order = _sort(x.reshape(-1), 0)
     found, inverse, counts = _find_runs(values, return_inverse, return_counts)
     if return_inverse:
@@ -260,11 +260,11 @@ def _unique_consecutive(
 def _unique_dim(
     x: AhbmTensor,
     dim: int,
-    sorted: bool = True,  # noqa: A002, ARG001 - they always are
+    sorted: bool = True,  # noqa: A002, ARG001 - the result is always sorted
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> Any:
-    """Find the different slices along an axis: they are sorted by their elements, the last ones first."""
+    """Return the unique slices along an axis: slices are sorted by their elements, last element first."""
     slices = x.movedim(dim, 0).contiguous()
     order = torch.arange(len(slices), device=x.on_machine)
     for column in reversed(slices.flatten(1).unbind(1) if slices.dim() > 1 else [slices]):
@@ -276,7 +276,7 @@ def _unique_dim(
 
 
 def _find_runs(values: Any, return_inverse: bool, return_counts: bool) -> tuple[Any, Any, Any]:
-    """Return what is equal in runs along the first axis, the run of each, and how long each run is."""
+    """Return the distinct runs along the first axis, the run number of each element, and the length of each run."""
     marks = _mark_first(values)
     begins = marks.nonzero().reshape(-1)
     inverse = counts = values.new_empty((0,), dtype=torch.int64)

@@ -1,7 +1,7 @@
-"""Tensors whose elements lie in one place, and what may be written to such: what PyTorch's CPU allows.
+"""Tensors whose elements share memory, and the writes to them that PyTorch's CPU allows.
 
-An expanded tensor has a stride of 0, and every element of that axis is the same one. Other strides, as those of
-``unfold``, may let elements meet too; PyTorch does not look into these, and changes what they share one after another.
+An expanded tensor has a stride of 0: all elements along that axis share memory. Other strides, such as those of
+``unfold``, may overlap, too. PyTorch does not check these, and writes the shared elements one after another.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ aten = torch.ops.aten
 TorchOperator = Any
 
 _SAME_EVERYWHERE = frozenset(("fill_", "zero_"))
-"""Operators that write one number: it does not matter how often."""
+"""Operators that write one number everywhere, so the order of writes has no effect."""
 _ONE_AFTER_ANOTHER = frozenset(("masked_fill_", "index_put_", "_index_put_impl_", "index_fill_"))
-"""Others that PyTorch lets write to expanded tensors: the last of what is written stays."""
+"""Other operators that PyTorch lets write to expanded tensors: the last write wins."""
 _REFUSAL = (
     "unsupported operation: more than one element of the written-to tensor refers to a single memory location. Please "
     "clone() the tensor before performing the operation."
@@ -27,9 +27,9 @@ _REFUSAL = (
 
 
 def writes_in_order(operator: TorchOperator, args: Any, kwargs: Any) -> bool:
-    """Tell whether an operator writes to elements that lie in one place, so that their order decides.
+    """Return whether an operator writes to elements that share memory, so that the order of writes matters.
 
-    RuntimeError, in PyTorch's words, where PyTorch refuses to.
+    Raises RuntimeError, with PyTorch's message, where PyTorch refuses the write.
     """
     written = written_by(operator, args, kwargs)
     if not written or torch.Tag.inplace_view in operator.tags:
@@ -46,19 +46,19 @@ def writes_in_order(operator: TorchOperator, args: Any, kwargs: Any) -> bool:
 
 
 def repeated_axes(x: AhbmTensor) -> list[int]:
-    """Return the axes along which all elements are the same one."""
+    """Return the axes along which all elements share memory."""
     return [axis for axis, (n, step) in enumerate(zip(x.shape, x.stride(), strict=True)) if n > 1 and step == 0]
 
 
 def without_repeats(x: Any) -> Any:
-    """Return ``x`` with one element along each axis whose elements are all the same one."""
+    """Return ``x`` with one element along each axis whose elements all share memory."""
     for axis in repeated_axes(x):
         x = x.narrow(axis, 0, 1)
     return x
 
 
 def is_nested(x: AhbmTensor) -> bool:
-    """Tell whether each axis steps over all that faster ones reach: then no two elements lie in one place."""
+    """Return whether each axis steps over the reach of all faster axes, so that no two elements share memory."""
     if not x.numel():
         return True
     reach = 0

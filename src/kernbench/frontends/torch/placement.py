@@ -1,4 +1,4 @@
-"""The PEs that a tensor of PyTorch lies on, and an operator runs on: the first ones, as many as there is work for."""
+"""Placement of PyTorch tensors and operators: on the first PEs of a SIP, as many as the number of bytes warrants."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 
 SHARD_BYTES = 1024
-"""A PE gets no less: pieces that are smaller cost whoever reads all of a tensor more than the PEs in parallel save."""
+"""Minimum bytes per PE: with smaller shards, readers of a full tensor lose more than parallel PEs gain."""
 
 
 def grid_for(context: RuntimeContext[Any], nbytes: int) -> tuple[int, int]:
-    """Return how many cubes, and PEs of each, work on so many bytes."""
+    """Return the number of cubes, and of PEs in each, for ``nbytes`` bytes."""
     cubes, pes = whole_grid(context)
     wanted = max(1, nbytes // SHARD_BYTES)
     if wanted < pes:
@@ -23,12 +23,12 @@ def grid_for(context: RuntimeContext[Any], nbytes: int) -> tuple[int, int]:
 
 
 def policy_for(context: RuntimeContext[Any], nbytes: int) -> DPPolicy:
-    """Return how a storage of so many bytes spreads over its SIP: row by row over those PEs."""
+    """Return the policy that shards a storage of ``nbytes`` bytes row-wise over its SIP."""
     cubes, pes = grid_for(context, nbytes)
     return DPPolicy("row_wise", "row_wise", num_pes=pes, num_cubes=cubes)
 
 
 def pes_for(context: RuntimeContext[Any], sip: int, nbytes: int) -> tuple[PeCoord, ...]:
-    """Return the PEs of a SIP that an operator on so many bytes runs on: those that a tensor of that size lies on."""
+    """Return the PEs of a SIP that run an operator on ``nbytes`` bytes, those that store a tensor of that size."""
     cubes, pes = grid_for(context, nbytes)
     return tuple([(sip, cube, pe) for cube in range(cubes) for pe in range(pes)])

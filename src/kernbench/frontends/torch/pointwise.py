@@ -1,7 +1,7 @@
-"""Operators that work element by element, with PyTorch's types, broadcasting and strides: one launch each.
+"""Elementwise operators, with PyTorch's type promotion, broadcasting and strides: one launch each.
 
-A rule says what an operator computes: a function of ``tl`` and the operator's own arguments, where a tensor is a handle
-and everything else what the program gave.
+A rule defines the computation of an operator as a function of ``tl`` and the operator's own arguments. Tensor arguments
+are handles; all others are as the program passed them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ ComputeIn = Literal["result", "f32", "operands"]
 
 @value
 class Rule:
-    """What an operator computes of an element.
+    """The computation of an operator on an element.
 
-    ``compute_in``: the type of the result, which suits one operation; f32, rounded once, which several need; the common
-    type of the operands, which comparisons need. ``conditions``: places of tensors that keep their type.
+    ``compute_in`` names the dtype to compute in. ``result``, the dtype of the result, suits a single operation.
+    ``f32``, rounded once, suits several operations. ``operands``, the common dtype of the operands, suits comparisons.
+    ``conditions`` are the positions of tensors that are not cast.
     """
 
     body: Body
@@ -41,7 +42,7 @@ class Rule:
 
 @value
 class Task:
-    """One operator on tensors that lie somehow: what every program does a share of."""
+    """An operator on tensors of any layout, of which every program computes a share."""
 
     shape: tuple[int, ...]
     out: Strided
@@ -50,16 +51,16 @@ class Task:
     compute: tuple[DType, ...]
 
     def run(self, out: int, inputs: Sequence[int], tl: Any) -> None:
-        """Compute this program's share: ``out`` and ``inputs`` are addresses."""
-        turned = any(each.is_turned for each in (self.out, *self.inputs))
-        for corner, box in own_boxes(self.shape, tl, turned=turned):
+        """Compute this program's share; ``out`` and ``inputs`` are addresses."""
+        transposed = any(each.is_transposed for each in (self.out, *self.inputs))
+        for corner, box in own_boxes(self.shape, tl, transposed=transposed):
             loaded = [each.load(at, corner, box, tl) for each, at in zip(self.inputs, inputs, strict=True)]
             found = self.body(tl, *[tl.cast(x, to) for x, to in zip(loaded, self.compute, strict=True)])
             self.out.store(out, corner, tl.broadcast(tl.cast(found, self.out.dtype), box), tl)
 
 
 def task(body: Body, out: AhbmTensor, inputs: Sequence[AhbmTensor], compute: Sequence[DType]) -> Task:
-    """Prepare ``out = body(tl, *inputs)``; each input is cast to its type in ``compute`` and broadcasts to out."""
+    """Return the task of ``out = body(tl, *inputs)``; inputs are cast to their ``compute`` type and broadcast."""
     seen = [each if each.shape == out.shape else each.expand(out.shape) for each in inputs]
     shape, strides = collapse(out.shape, [out.stride(), *[each.stride() for each in seen]])
     lies = [Strided(steps, dtype_of(x)) for steps, x in zip(strides, (out, *inputs), strict=True)]
@@ -69,14 +70,14 @@ def task(body: Body, out: AhbmTensor, inputs: Sequence[AhbmTensor], compute: Seq
 def apply(
     name: str, body: Body, out: AhbmTensor, inputs: Sequence[AhbmTensor], compute: Sequence[DType] = ()
 ) -> AhbmTensor:
-    """Launch ``out = body(tl, *inputs)`` as operator ``name``; without ``compute`` inputs keep their types."""
+    """Launch ``out = body(tl, *inputs)`` as operator ``name``; without ``compute`` inputs keep their dtypes."""
     if out.numel():
         apply_all(name, [(body, out, inputs, compute)])
     return out
 
 
 def apply_all(name: str, work: Sequence[tuple[Body, AhbmTensor, Sequence[AhbmTensor], Sequence[DType]]]) -> None:
-    """Launch several of them as one, one after another on each PE: what a list of tensors takes."""
+    """Launch several operators as one, for a list of tensors; each PE computes them one after another."""
     tasks = [
         task(body, out, inputs, compute or [dtype_of(x) for x in inputs])
         for body, out, inputs, compute in work
@@ -103,7 +104,7 @@ _SHIFTS = {"__lshift__": torch.ops.aten.bitwise_left_shift, "__rshift__": torch.
 
 
 def carry_out(operator: Any, rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Carry out an operator that has a rule; ``x.add_(y)`` writes where it is told."""
+    """Run an operator that has a rule; in-place operators such as ``x.add_(y)`` write to their first operand."""
     name = operator.overloadpacket.__name__
     options = {key: plain(x) for key, x in kwargs.items()}
     values = [plain(x) for x in args]
@@ -124,9 +125,9 @@ def carry_out(operator: Any, rule: Rule, args: Sequence[Any], kwargs: Mapping[st
 def work_of(
     name: str, rule: Rule, args: Sequence[Any], options: Mapping[str, Any], out: AhbmTensor, computed: TorchType
 ) -> tuple[Body, AhbmTensor, Sequence[AhbmTensor], Sequence[DType]]:
-    """Return what ``apply_all`` takes for a rule with these arguments: tensors of the machine, and what is known.
+    """Return the arguments of ``apply_all`` for a rule: tensors of the machine stay inputs, numbers become constants.
 
-    ``computed``: PyTorch's type of the result, before it goes into that of ``out``.
+    ``computed`` is PyTorch's dtype of the result, before it is cast to that of ``out``.
     """
     values = [plain(x) for x in args]
     if name in _ROUNDING:
@@ -144,12 +145,12 @@ def work_of(
 
 
 def _form_of(x: Any) -> Any:
-    """Return an argument without elements, of the host's tensors too."""
+    """Return an argument without elements; this includes host tensors."""
     return x.to("meta") if isinstance(x, torch.Tensor) and not isinstance(x, AhbmTensor) else without_elements(x)
 
 
 def plain(x: Any) -> Any:
-    """Return the number that a tensor of the host without axes stands for; everything else as it is."""
+    """Return the number in a host tensor without axes; return other values as is."""
     return x.item() if isinstance(x, torch.Tensor) and not isinstance(x, AhbmTensor) and x.dim() == 0 else x
 
 
@@ -166,7 +167,7 @@ def _with_numbers(body: Body, args: Sequence[Any], options: Mapping[str, Any]) -
 
 
 def _holds(item: DType, x: Any) -> bool:
-    """Tell whether a type has a number of the program exactly; of anything else there is no question."""
+    """Return whether a dtype represents a number exactly; True for values that are no numbers."""
     if not isinstance(x, int | float) or isinstance(x, bool):
         return True
     with np.errstate(all="ignore"):
@@ -179,9 +180,9 @@ def _common_type(operands: Sequence[Any]) -> Any:
 
 
 def _compute_type(rule: Rule, out: DType, common: Any, arguments: Sequence[Any]) -> DType:
-    """Return the type that operands are cast to; ``common``: PyTorch's type for all of them.
+    """Return the dtype that operands are cast to; ``common`` is PyTorch's common dtype of all operands.
 
-    A narrow float is computed in f32 too where a number of the program is none of its own.
+    Narrow floats are also computed in f32 if they cannot represent a number of the program exactly.
     """
     if rule.compute_in == "operands" and common is not None:
         return machine_type(common)
@@ -189,12 +190,12 @@ def _compute_type(rule: Rule, out: DType, common: Any, arguments: Sequence[Any])
 
 
 def _nearest(x: Any, item: DType) -> Any:
-    """Return a number of the program as the nearest that a float type has; all else as it is."""
+    """Round a float to the nearest number of a float dtype; return other values as is."""
     return float(np.float32(x).astype(item.numpy)) if isinstance(x, float) and item.is_float else x
 
 
 def wrapped(x: Any, item: DType) -> Any:
-    """Return a whole number modulo what a whole type holds, as PyTorch's arithmetic has it; all else as it is."""
+    """Wrap an integer to the range of an integer dtype, as PyTorch's arithmetic does; return other values as is."""
     if item.is_float or not isinstance(x, int) or isinstance(x, bool):
         return x
     limits, numbers = np.iinfo(item.numpy), 1 << 8 * item.itemsize
@@ -202,9 +203,9 @@ def wrapped(x: Any, item: DType) -> Any:
 
 
 def as_element(x: Any, item: DType) -> Any:
-    """Return a number as an operator has it that takes only what its type holds: an unsigned one, also less than 0.
+    """Convert a number to an integer dtype for operators that require it to fit; unsigned dtypes wrap negatives.
 
-    Floats lose what is behind the point.
+    Floats are truncated.
     """
     if item.is_float or not isinstance(x, int | float):
         return x
@@ -212,7 +213,7 @@ def as_element(x: Any, item: DType) -> Any:
     return wrapped(x, item) if limits.min == 0 and abs(x) <= limits.max else x
 
 
-# what operators compute
+# computations of the operators
 
 
 def _call(name: str) -> Body:
@@ -246,7 +247,7 @@ def _in_f32(tl: Any, x: Any) -> Any:
 
 
 def _floor_divide(tl: Any, a: Any, b: Any) -> Any:
-    """Divide and round down, as PyTorch does; a float by 0 gives what division gives."""
+    """Divide and round down, as PyTorch does; a float divided by 0 is not rounded."""
     quotient = tl.elementwise("div", a, b)
     if quotient.dtype.is_float:
         return _floor_divide_floats(tl, a, b, quotient)
@@ -266,7 +267,7 @@ def _floor_divide_floats(tl: Any, a: Any, b: Any, quotient: Any) -> Any:
 
 
 def _is_against(tl: Any, rest: Any, b: Any) -> Any:
-    """Tell where there is a rest and its sign is not that of the divisor."""
+    """Return where the remainder is not 0 and its sign differs from the divisor's."""
     against = tl.elementwise("ne", tl.elementwise("lt", rest, 0), _negative(tl, b))
     return tl.elementwise("and", tl.elementwise("ne", rest, 0), against)
 
@@ -276,7 +277,7 @@ def _negative(tl: Any, b: Any) -> Any:
 
 
 def _remainder(tl: Any, a: Any, b: Any) -> Any:
-    """Return what is left of ``a``, with the sign of ``b``."""
+    """Return the remainder of ``a``, with the sign of ``b``."""
     rest = tl.elementwise("rem", a, b)
     if not rest.dtype.is_float:
         return tl.elementwise("sub", a, _floor_divide(tl, a, b) * b)
@@ -358,7 +359,7 @@ def _sign(tl: Any, x: Any) -> Any:
 
 
 def _lerp(tl: Any, start: Any, end: Any, weight: Any) -> Any:
-    """Go from the start, or back from the end where that is nearer."""
+    """Interpolate from the nearer end."""
     if isinstance(weight, int | float):
         span = end - start
         return start + span * weight if abs(weight) < 0.5 else end - span * (1 - weight)
@@ -413,17 +414,17 @@ def _truth(tl: Any, x: Any) -> Any:
 
 
 def identity(tl: Any, x: Any) -> Any:  # noqa: ARG001 - a rule's body
-    """Copy."""
+    """Return ``x``."""
     return x
 
 
 def to_whole(tl: Any, x: Any) -> Any:
-    """Cut floats off to whole numbers of 64 bits, which then wrap: as PyTorch makes unsigned bytes of them."""
+    """Truncate floats to 64-bit integers, which then wrap, as PyTorch converts floats to unsigned bytes."""
     return tl.cast(x, I64)
 
 
 def to_bool(tl: Any, x: Any) -> Any:
-    """Make 1 of everything that is not 0."""
+    """Return 1 for every element that is not 0."""
     return tl.elementwise("ne", x, 0)
 
 
@@ -528,19 +529,19 @@ RULES: MappingProxyType[str, Rule] = MappingProxyType(
     }
     | {name: Rule(_call(name), "operands") for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 )
-"""By the name of the operator; the forms that change their first operand, or write to ``out``, have the same rule."""
+"""Rules by operator name. In-place and ``out`` variants have the same rule."""
 
 _OF_BOOLS: Mapping[str, Body] = MappingProxyType(
     {"add": _call("or"), "mul": _call("and"), "bitwise_not": _not, "sub": _call("xor")}
 )
-"""What differs for truth values, which are bytes of 0 and 1."""
+"""Computations that differ for truth values, which are bytes of 0 and 1."""
 _CHECKED = frozenset(("clamp", "clamp_min", "clamp_max", "hardtanh", "masked_fill", "pow", "where"))
-"""Operators whose numbers have to fit the type of their tensors; those of all others wrap."""
+"""Operators whose numbers must fit the dtype of their tensors; numbers of other operators wrap."""
 _ROUNDING = frozenset(("fmod", "remainder"))
-"""Operators whose numbers are rounded to the type of their tensors first; those of others count as they are."""
+"""Operators whose numbers are first rounded to the dtype of their tensors; other operators use them exactly."""
 _OTHER_MEANINGS = frozenset(["where.default"])
 
 
 def rule_of(name: str, overload: str) -> Rule | None:
-    """Return the rule of an operator without its underscore, if it has one."""
+    """Return the rule of an operator, named without its trailing underscore, or None."""
     return None if f"{name}.{overload}" in _OTHER_MEANINGS else RULES.get(name)

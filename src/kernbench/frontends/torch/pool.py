@@ -1,4 +1,4 @@
-"""The memory of PyTorch's tensors on the machine: what Python drops is used again, as PyTorch's own allocators do."""
+"""Memory of PyTorch tensors on the machine: storages that Python drops are reused, as PyTorch's allocators do."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import KnownValues, Tensor
 
 StorageKind: TypeAlias = "tuple[int, DType, int]"
-"""Elements, type and SIP: a storage is used again for another of its kind."""
+"""Elements, type and SIP: a dropped storage is reused for another of its kind."""
 BLOCK_BYTES = 512
-"""PyTorch's allocators count in blocks of so many bytes."""
+"""Allocation granularity of PyTorch's allocators, in bytes."""
 _MOST_NAMED = 5
 
 
@@ -32,7 +32,7 @@ class DeviceOutOfMemoryError(AllocationError, torch.OutOfMemoryError):
 
 @value
 class Holder:
-    """A storage that a tensor has: its kind, and the module and the line that made it."""
+    """A storage in use: its kind, and the module and the line that allocated it."""
 
     kind: StorageKind
     module: str
@@ -45,7 +45,7 @@ class Holder:
 
 
 class _Collector:
-    """Whether Python's garbage collector is at work: what it drops, and when, is no part of what a program does."""
+    """State of Python's garbage collector: the moments of its collections must not change the simulated time."""
 
     def __init__(self) -> None:
         self.works = False
@@ -60,9 +60,11 @@ _COLLECTOR = _Collector()
 
 @state
 class Pool:
-    """The storages of a rank: those that tensors have, those that the program has dropped, which are used again, and
-    those that the garbage collector has found, which are used again once there is no room: so its moments cost no
-    simulated time."""
+    """The storages of a rank: in use (``live``), dropped by the program, and collected by the garbage collector.
+
+    Dropped storages are reused. Collected ones are reused only once there is no room, so the time of a collection has
+    no effect on simulated time.
+    """
 
     context: RuntimeContext[Any]
     known: KnownValues
@@ -74,7 +76,7 @@ class Pool:
     peak: dict[int, int] = field(default_factory=dict)
 
     def take(self, n: int, item: DType, sip: int) -> Tensor:
-        """A tensor of ``n`` elements; DeviceOutOfMemoryError when there is no room, also after all that is dropped."""
+        """Return a tensor of ``n`` elements. Raises DeviceOutOfMemoryError if the tensors in use leave no room."""
         kind = (n, item, sip)
         shelf = self.dropped.get(kind)
         if shelf:
@@ -88,7 +90,7 @@ class Pool:
         return found
 
     def give(self, tensor: Tensor) -> None:
-        """Nobody has ``tensor`` any more."""
+        """Return ``tensor``, which is no longer in use, to the pool."""
         self.known.forget(tensor)
         n, item, sip = self.live.pop(tensor).kind
         self.allocated[sip] -= _blocks(n * item.itemsize)
@@ -115,7 +117,7 @@ class Pool:
         context.ahbm.set_device(sip)
         try:
             made = context.empty(n, dtype=item, dp=policy, name=f"storage{self.made + 1}")
-            # An address in a tensor is as good as an argument: whoever runs a kernel of this SIP may have it.
+            # A kernel may load this tensor's address from memory, so all PEs that run kernels get access to it.
             context.map_on(made, pes_of_tensors(context, sip))
         finally:
             context.ahbm.set_device(before)
@@ -123,7 +125,7 @@ class Pool:
         return made
 
     def _free_dropped(self) -> None:
-        """Give the memory of all that nobody has back to the machine."""
+        """Free the memory of all dropped and collected tensors."""
         shelves, found = list(self.dropped.values()), self.collected
         self.dropped, self.collected = {}, []
         for tensor in (*[each for shelf in shelves for each in shelf], *found):
@@ -148,7 +150,7 @@ def _blocks(nbytes: int) -> int:
 
 
 def pool_of(context: RuntimeContext[Any]) -> Pool:
-    """Return the pool of the rank that runs."""
+    """Return the pool of the current rank."""
     local = context.rank_local
     found = local.get(Pool)
     if found is None:

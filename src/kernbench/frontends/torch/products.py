@@ -1,4 +1,4 @@
-"""Matrix products of PyTorch on the PEs of a SIP: by blocks of the tile scheduler, operands read as they lie."""
+"""Matrix products of PyTorch on the PEs of a SIP: blocks of the tile scheduler read the operands in their layout."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from kernbench.kernels.shares import blocks, part, share
 aten = torch.ops.aten
 _DEPTH = 64
 _PANEL_BYTES = 128 << 10
-"""Of B, that a PE with few rows of A reads at a time."""
+"""Bytes of B that a PE reads at a time when A has few rows."""
 _AHEAD = 2
-"""Panels of B that are asked for before A has gone round its cube: what comes meanwhile."""
+"""Panels of B that are prefetched before the PEs of a cube have all-gathered A."""
 
 _COMPLETING = 6
-"""Blocks of the result in f32 that are in scratch at a time, at most, while sums are made and completed."""
+"""Maximum number of f32 blocks of the result in scratch while sums are accumulated and completed."""
 _LAUNCH_BYTES = 2 << 20
-"""What the cubes hand to each other in the time that another launch takes."""
+"""Bytes that the cubes exchange in the time of one more launch."""
 
 
 @value
 class Panel:
-    """A part of B: ``columns`` columns from ``column`` on, of ``parts`` groups of ``depth`` rows, ``apart`` rows apart.
+    """A panel of B: ``columns`` columns from ``column`` on, of ``parts`` groups of ``depth`` rows.
 
-    The first group begins with ``row``.
+    The first group begins at ``row``. Groups begin ``apart`` rows after each other.
     """
 
     row: int
@@ -60,7 +60,7 @@ class Panel:
 
 @value
 class Completion:
-    """Finish of a sum: ``scale``, an addend, an activation, and the type and place of the result."""
+    """Epilogue of a sum: ``scale``, an addend, an activation, and the dtype and layout of the result."""
 
     out: Matrices
     addend: Matrices | None = None
@@ -68,7 +68,7 @@ class Completion:
     activation: str | None = None
 
     def store(self, total: Any, out: int, addend: Sequence[int], column: int, tl: Any) -> None:
-        """Complete the sums of some columns, shape (m, columns), and store them."""
+        """Apply the epilogue to the sums of some columns, shape (m, columns), and store them."""
         m, columns = total.shape
         if self.scale != 1:
             total = total * self.scale
@@ -82,11 +82,11 @@ class Completion:
 
 @value
 class ThinProduct:
-    """A product of few rows, (m, k) by (k, n): what counts is to read B once, where it lies.
+    """A GEMV-like product of few rows, (m, k) by (k, n): its cost is reading B, once, from local memory.
 
-    Where the elements of a column of B lie together, as of weights, each PE takes the columns that lie with it. Every
-    cube fetches A once, each of its PEs a piece, which they hand on through memory of the cube. Where the elements of a
-    row do, each cube can take the rows that lie with it: the sums of the cubes are to be added then, by `PartialSums`.
+    If the columns of B are contiguous, as in weights, each PE computes the columns in its own memory. The PEs of each
+    cube all-gather A through the memory of the cube: each fetches a piece. If the rows of B are contiguous, each cube
+    can multiply the rows in its own memory (split-K). `PartialSums` then adds the sums of the cubes.
     """
 
     m: int
@@ -97,19 +97,19 @@ class ThinProduct:
     completion: Completion
     tile_n: int
     widest: int
-    """Columns that have room in scratch, where the elements of a row lie together"""
+    """Maximum number of columns that fit in scratch, where the rows of B are contiguous"""
 
     def run(self, addresses: Sequence[int], tl: Any) -> None:
-        """Compute this program's columns; ``addresses``: of the result, memory of the cubes, a, b and the addend."""
+        """Compute this program's columns; ``addresses``: of the result, buffers of the cubes, a, b and the addend."""
         out, buffer, a, b, *addend = addresses
         panels = self._panels((0, self.k), share(self.n, tl), tl)
         ahead = [self._load(b, panel, tl) for panel in panels[:_AHEAD]]
         if tl.num_programs(1) > 1:
-            a = self._hand_round(a, buffer, tl)
+            a = self._all_gather(a, buffer, tl)
         self._multiply(panels, ahead, (out, a, b, *addend), tl)
 
     def run_by_rows(self, addresses: Sequence[int], tl: Any) -> None:
-        """Multiply the rows of B that lie with this cube; ``addresses``: of a result for each cube, a and b."""
+        """Multiply the rows of B in this cube's memory; ``addresses``: of one result for each cube, a and b."""
         sums, a, b = addresses
         cube = tl.program_id(1)
         rows, columns = part(self.k, tl.num_programs(1), cube), part(self.n, tl.num_programs(0), tl.program_id(0))
@@ -117,7 +117,7 @@ class ThinProduct:
         self._multiply(self._panels(rows, columns, tl), (), (mine, a, b), tl)
 
     def _multiply(self, panels: Sequence[Panel], ahead: Sequence[Any], addresses: Sequence[int], tl: Any) -> None:
-        """Multiply panels, the first of which are ``ahead``; ``addresses``: of the result, a, b and the addend."""
+        """Multiply panels, of which ``ahead`` are prefetched; ``addresses``: of the result, a, b and the addend."""
         out, a, b, *addend = addresses
         left = self._load_rows(a, panels, tl)
         for column, group in groupby(zip_longest(panels, ahead), key=lambda each: each[0].column):
@@ -129,9 +129,9 @@ class ThinProduct:
             self.completion.store(total, out, addend, column, tl)
 
     def _load_rows(self, a: int, panels: Sequence[Panel], tl: Any) -> dict[tuple[int, int, int], Any]:
-        """Load A in the pieces that panels of B are multiplied by, those of one form with one command.
+        """Load A in pieces that match the panels of B, with one command for all pieces of one shape.
 
-        They are told by their first row, parts and depth.
+        The keys of the result are (first row, parts, depth).
         """
         item, found = self.a_dtype.itemsize, dict[tuple[int, int, int], Any]()
         for depth, parts, apart in dict.fromkeys((panel.depth, panel.parts, panel.apart) for panel in panels):
@@ -146,7 +146,7 @@ class ThinProduct:
         return found
 
     def _panels(self, rows: tuple[int, int], columns: tuple[int, int], tl: Any) -> list[Panel]:
-        """Return the panels of some rows and columns of B, from the first on, those of the same columns together."""
+        """Return the panels of a window of B, in order; panels of the same columns are consecutive."""
         if not (rows[1] and columns[1]):
             return []
         if self._is_transposed:
@@ -154,9 +154,9 @@ class ThinProduct:
         return list(self._row_panels(rows, columns, tl.num_programs(0)))
 
     def _column_panels(self, rows: tuple[int, int], columns: tuple[int, int]) -> Iterator[Panel]:
-        """Yield panels of columns that lie together: first those that are no full tile, and smaller panels at the end.
+        """Yield panels of contiguous columns: first the partial tile, then full tiles, with smaller panels at the end.
 
-        So little is left to be multiplied once all of B has come.
+        Little is then left to multiply once the last panel has arrived.
         """
         (row, k), (column, n) = rows, columns
         odd, depth = n % self.tile_n, self._depth(k, self.tile_n)
@@ -167,9 +167,9 @@ class ThinProduct:
                 yield Panel(first, j, lines, some)
 
     def _row_panels(self, rows: tuple[int, int], columns: tuple[int, int], parts: int) -> Iterator[Panel]:
-        """Yield panels of rows that lie together, each with rows of ``parts`` memories.
+        """Yield panels of contiguous rows, each with rows from ``parts`` memories.
 
-        All PEs of a cube read the same rows, so none of the memories is asked by all of them at a time.
+        All PEs of a cube read the same rows. Such panels spread their requests over all memories of the cube.
         """
         (row, k), (column, n) = rows, columns
         width = min(n, self.widest)
@@ -182,16 +182,16 @@ class ThinProduct:
                 yield Panel(row + apart * parts, j, k - apart * parts, some)
 
     def _depth(self, k: int, width: int) -> int:
-        """Return how many of ``k`` rows a panel of so many columns has, at most."""
+        """Return the maximum number of rows, of ``k``, in a panel of ``width`` columns."""
         return min(k, max(_DEPTH, _PANEL_BYTES // (width * self.b.dtype.itemsize) // _DEPTH * _DEPTH))
 
     @property
     def _is_transposed(self) -> bool:
-        """True where the elements of a column of B lie together, as weights do: a panel is loaded as it lies."""
+        """True if the columns of B are contiguous, as in weights; a panel is then loaded transposed."""
         return self.b.row < self.b.column
 
-    def _hand_round(self, a: int, buffer: int, tl: Any) -> Any:
-        """Bring this PE's piece of A into the memory of its cube, and wait for the others; return where all of A is."""
+    def _all_gather(self, a: int, buffer: int, tl: Any) -> Any:
+        """Store this PE's piece of A in the cube's memory, wait for the other PEs, and return the address of A."""
         item = self.a_dtype.itemsize
         first, count = part(self.m * self.k, tl.num_programs(0), tl.program_id(0))
         here = buffer + tl.program_id(1) * self.m * self.k * item
@@ -211,7 +211,7 @@ class ThinProduct:
 
 @value
 class PartialSums:
-    """Sums of a product of few rows, (parts, m, n) in f32, that are to be added and completed."""
+    """Sums of a split-K product of few rows, (parts, m, n) in f32, that are to be added and completed."""
 
     parts: int
     m: int
@@ -220,7 +220,7 @@ class PartialSums:
     widest: int
 
     def run(self, addresses: Sequence[int], tl: Any) -> None:
-        """Complete this program's columns; ``addresses``: of the result, the sums and the addend."""
+        """Add and complete this program's columns; ``addresses``: of the result, the sums and the addend."""
         out, sums, *addend = addresses
         first, mine = share(self.n, tl)
         strides = (self.n * 4, 4)
@@ -241,11 +241,14 @@ def multiply(
     scale: float = 1.0,
     activation: str | None = None,
 ) -> Any:
-    """Compute ``out = activation(scale a b + addend)`` of tensors (batch, m, k), (batch, k, n) and (batch, m, n)."""
+    """Compute ``out = activation(scale a b + addend)`` of tensors (batch, m, k), (batch, k, n) and (batch, m, n).
+
+    Raises InputError for shapes or dtypes that do not match, and for dtypes that the matrix unit lacks.
+    """
     if a.dtype is not b.dtype or a.shape[2] != b.shape[1] or a.shape[0] != b.shape[0]:
         raise InputError(
-            f"{program_place()}: {name} of {tuple(a.shape)} {a.dtype} and {tuple(b.shape)} {b.dtype}: factors have one "
-            f"type, and as many columns as rows"
+            f"{program_place()}: {name} of {tuple(a.shape)} {a.dtype} and {tuple(b.shape)} {b.dtype}: factors need one "
+            f"type, and the first needs as many columns as the second has rows"
         )
     batch, m, k = a.shape
     n = b.shape[2]
@@ -320,7 +323,7 @@ def _program(run: Callable[[Sequence[int], Any], None]) -> Program:
 
 
 def _readable(x: AhbmTensor) -> Any:
-    """Return ``x`` with elements that do not repeat inside a matrix: a copy if they do."""
+    """Return ``x``, or a copy if elements of its matrices repeat (stride 0)."""
     _, rows, columns = x.shape
     _, row, column = x.stride()
     if (rows > 1 and row == 0) or (columns > 1 and column == 0):
@@ -364,7 +367,7 @@ def _baddbmm(x: AhbmTensor, a: AhbmTensor, b: AhbmTensor, *, beta: float = 1, al
 
 
 def _addend(x: AhbmTensor, beta: float, shape: tuple[int, ...]) -> Any:
-    """Return ``beta x``, broadcast to a shape; None when it counts for nothing."""
+    """Return ``beta x``, broadcast to ``shape``; None if ``beta`` is 0."""
     if beta == 0:
         return None
     scaled: Any = x if beta == 1 else x * beta
@@ -386,10 +389,10 @@ def _mv(a: AhbmTensor, b: AhbmTensor) -> Any:
 
 
 def _grouped_mm(a: AhbmTensor, b: AhbmTensor, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
-    """Multiply groups of rows of ``a`` by a matrix each, (rows, k) by (groups, k, n); or groups of the summed axis.
+    """Multiply each group of rows of ``a`` by its matrix, (rows, k) by (groups, k, n); or split the summed axis.
 
-    ``offs``: where each group ends. The program waits for them; those that a run without data does not know count as
-    groups of one size.
+    ``offs``: the end of each group. The program waits for them. If a run without data does not know them, it assumes
+    groups of equal size.
     """
     if offs is None:
         return _bmm(a, b, out_dtype)
@@ -435,7 +438,7 @@ def _grouped_mm(a: AhbmTensor, b: AhbmTensor, offs: Any = None, bias: Any = None
 
 
 def _by_matrix_unit(lowering: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a lowering that leaves products of types that the matrix unit lacks to the host."""
+    """Return a lowering that leaves products to the host if the matrix unit lacks a type."""
 
     def multiply_if_it_has(*operands: Any, **options: Any) -> Any:
         types = current().topology.pe.gemm.macs_per_ns

@@ -1,8 +1,8 @@
-"""Random numbers of PyTorch by seed: those that its generator gives on the CPU, written by the machine.
+"""Random numbers by seed: the numbers of PyTorch's CPU generator, written by the machine.
 
-What PyTorch's CPU draws depends on the strides of the tensor that it fills: it goes through memory in order, and draws
-16 elements or more that lie in order by another formula. So the host draws into a tensor of the same strides. The time
-is that of MATH making the numbers and of the DMA storing them.
+The numbers that PyTorch's CPU draws depend on the strides of the tensor. It fills memory in order, and draws 16 or more
+contiguous elements by another formula. The host therefore draws into a tensor of the same strides. The simulated time
+is that of MATH computing the numbers, and of the DMA storing them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from kernbench.kernels.shares import blocks, share
 
 aten = torch.ops.aten
 _BLOCK = 16384
-_HostGenerator: Any = torch.Generator  # whatever that is called later
+_HostGenerator: Any = torch.Generator  # PyTorch's class, before it is replaced
 _DRAWN_WITHOUT_DATA = 1 << 18
-"""Random numbers up to so many are drawn in runs without data too, so that what the host draws next is the same."""
+"""Maximum number of random numbers drawn in a run without data, so that the host's next numbers are the same."""
 
 
 def _draw(operator: Any, x: AhbmTensor, *args: Any, generator: Any = None) -> Any:
-    """Fill ``x`` in place by ``operator``; NotImplemented where numbers depend on another tensor."""
+    """Fill ``x`` in place by ``operator``; NotImplemented if the numbers depend on another tensor."""
     if any(isinstance(argument, AhbmTensor) for argument in args):
         return NotImplemented
 
@@ -42,7 +42,7 @@ def _draw(operator: Any, x: AhbmTensor, *args: Any, generator: Any = None) -> An
 
 
 def _write_numbers(name: str, x: AhbmTensor, draw: Callable[[], TorchTensor]) -> AhbmTensor:
-    """Write what ``draw()`` returns, as many elements as ``x`` has, in the order of its indices."""
+    """Write the elements that ``draw()`` returns, as many as ``x`` has, in the order of its indices."""
     item, flat, sip = dtype_of(x), None, x.storage.tensor.sip
     by_stride = sorted(range(x.dim()), key=x.stride, reverse=True)
     as_it_lies: Any = x.permute(by_stride)
@@ -65,7 +65,7 @@ def _write_numbers(name: str, x: AhbmTensor, draw: Callable[[], TorchTensor]) ->
 
 
 def _drawn_like(in_place: Any) -> Callable[..., Any]:
-    """Make the lowering of a form that draws into a new tensor like its operand."""
+    """Return the lowering of an operator that draws into a new tensor like its operand."""
 
     def lowering(operator: Any, x: AhbmTensor, *args: Any, generator: Any = None, **options: Any) -> Any:
         out = made_like(operator, (x, *args), options)
@@ -76,7 +76,7 @@ def _drawn_like(in_place: Any) -> Callable[..., Any]:
 
 
 def _drawn_anew(in_place: Any) -> Callable[..., Any]:
-    """Make the lowering of the form of ``in_place`` that leaves its operand."""
+    """Return the lowering of the out-of-place variant of ``in_place``."""
 
     def lowering(_: Any, x: AhbmTensor, *args: Any, generator: Any = None) -> Any:
         return _draw(in_place, aten.empty_like.default(x), *args, generator=generator)
@@ -99,9 +99,9 @@ def _randint_out(*bounds_and_size: Any, out: Any, generator: Any = None) -> Any:
 
 
 def _check(operator: Any, *args: Any) -> None:
-    """Let PyTorch's CPU refuse these operands, sizes and values, in its words and in no simulated time.
+    """Let PyTorch's CPU refuse these operands, sizes and values, with its own messages and in no simulated time.
 
-    It draws from a generator that nobody else has. A run without data has ones for values.
+    It draws from a separate generator. A run without data checks ones in place of values.
     """
 
     def on_host(x: Any) -> Any:
@@ -116,7 +116,7 @@ def _check(operator: Any, *args: Any) -> None:
 
 
 def _normal(mean: Any, std: Any = 1.0, *, generator: Any = None, out: Any = None) -> Any:
-    """Draw standard normal numbers, scale and shift them, each step rounded, as PyTorch does."""
+    """Draw standard normal numbers, then scale and shift them, rounding each step, as PyTorch does."""
     tensors = [x for x in (mean, std) if isinstance(x, AhbmTensor)]
     shape = tuple(torch.broadcast_shapes(*[x.shape for x in tensors]))
     out = new(shape, tensors[0].dtype, tensors[0].storage.tensor.sip) if out is None else resize(out, shape)
@@ -137,7 +137,7 @@ def _bernoulli(x: AhbmTensor, *, generator: Any = None, out: Any = None) -> Any:
 
 
 def _dropout(x: AhbmTensor, p: float, train: bool | None = True) -> Any:
-    """Drop elements with probability ``p``; return the others, scaled, and the mask, in the strides of ``x``."""
+    """Drop elements with probability ``p``; return the scaled rest and the mask, with the strides of ``x``."""
     if not train or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     mask = aten.empty_like.default(x, dtype=torch.bool).bernoulli_(1 - p)
@@ -151,7 +151,7 @@ def _dropout(x: AhbmTensor, p: float, train: bool | None = True) -> Any:
 
 
 def _multinomial(x: AhbmTensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Any:
-    """Draw indices by the race of exponentials, as PyTorch does: the largest of p / q, where q is random."""
+    """Draw indices by exponential races, as PyTorch does: the largest p / q, where q is random."""
     _check(aten.multinomial.default, x, num_samples, replacement)
     if replacement and num_samples > 1:
         return _multinomial_with_replacement(x, num_samples, generator)
@@ -160,7 +160,7 @@ def _multinomial(x: AhbmTensor, num_samples: int, replacement: bool = False, *, 
 
 
 def _multinomial_with_replacement(x: Any, num_samples: int, generator: Any) -> Any:
-    """Draw indices by inversion, as PyTorch does: how many cumulative probabilities are below a uniform number.
+    """Draw indices by inversion, as PyTorch does: count the cumulative probabilities below a uniform number.
 
     Probabilities are added in order, in f32, and divided by their sum.
     """
@@ -183,7 +183,7 @@ def _multinomial_with_replacement(x: Any, num_samples: int, generator: Any) -> A
 
 
 def _round_up(x: TorchTensor) -> TorchTensor:
-    """Return the smallest f32 numbers that are not below numbers in f64: an f32 number is below both, or neither."""
+    """Round f64 numbers up to f32. An f32 number is below the rounded number exactly if it is below the original."""
     rounded = x.float()
     return torch.where(rounded.double() < x, rounded.nextafter(torch.full_like(rounded, torch.inf)), rounded)
 
@@ -225,6 +225,6 @@ BY_NAME: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "uniform": _drawn_anew(aten.uniform_.default),
     }
 )
-"""Lowerings of all forms of an operator, which get the operator too."""
+"""Lowerings of all overloads of an operator; they get the operator as first argument."""
 DRAWING = frozenset([*BY_NAME, "rand", "randn", "randint"])
-"""Operators that draw without reading what a program has computed."""
+"""Operators that draw without reading results of the program."""

@@ -1,4 +1,4 @@
-"""Recurrent layers of PyTorch: cells of LSTM and GRU in one launch for all gates of a step, and packed sequences."""
+"""Recurrent layers: LSTM and GRU cells, with one launch for all gates of a step, and packed sequences."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CellBody = Callable[..., Sequence[Any]]
 
 
 def _launch_cell(name: str, body: CellBody, width: int, ins: Sequence[Any], outs: Sequence[AhbmTensor]) -> None:
-    """Launch a cell: operands are rows of gates side by side, each of ``width`` elements, in f32.
+    """Launch a cell. Operands are rows of gates side by side, ``width`` elements each, in f32.
 
-    ``body(tl, *operands)`` gets each of ``ins`` as a list of its gates, a vector as such of one row, None as None, and
-    gives such a list for each of ``outs``, which are contiguous.
+    ``body(tl, *operands)`` gets each of ``ins`` as a list of its gates; a vector has one row, and None stays None. It
+    returns such a list for each of ``outs``, which are contiguous.
     """
     given = [None if x is None else x.contiguous() for x in ins]
     rows = outs[0].shape[0]
@@ -56,7 +56,7 @@ def _launch_cell(name: str, body: CellBody, width: int, ins: Sequence[Any], outs
 
 
 def _sum_of(gates: Sequence[Any], *others: Any) -> list[Any]:
-    """Add gates up; ``others`` may be None."""
+    """Add the gates of all operands that are not None."""
     found = list(gates)
     for each in others:
         found = found if each is None else [a + b for a, b in zip(found, each, strict=True)]
@@ -70,7 +70,7 @@ def _like(x: AhbmTensor, rows: int, width: int) -> AhbmTensor:
 def _lstm_cell(
     input_gates: AhbmTensor, hidden_gates: AhbmTensor, cx: AhbmTensor, input_bias: Any = None, hidden_bias: Any = None
 ) -> tuple[AhbmTensor, AhbmTensor, AhbmTensor]:
-    """Compute h, c, and the gates for backward: input, forget, cell, output."""
+    """Compute h, c, and the gates that backward needs: input, forget, cell, output."""
     rows, width = cx.shape
     hy, cy, kept = _like(cx, rows, width), _like(cx, rows, width), _like(cx, rows, 4 * width)
 
@@ -110,7 +110,7 @@ def _lstm_cell_backward(
 def _gru_cell(
     input_gates: AhbmTensor, hidden_gates: AhbmTensor, hx: AhbmTensor, input_bias: Any = None, hidden_bias: Any = None
 ) -> tuple[AhbmTensor, AhbmTensor]:
-    """Compute h, and for backward: reset, update and new gate, the old h, and the hidden part of the new gate."""
+    """Compute h, and the values that backward needs: reset, update, new, the old h, and the hidden part of new."""
     rows, width = hx.shape
     hy, kept = _like(hx, rows, width), _like(hx, rows, 5 * width)
 
@@ -141,7 +141,7 @@ def _gru_cell_backward(grad_hy: AhbmTensor, workspace: AhbmTensor, has_bias: boo
 
 
 def _pack_padded(x: AhbmTensor, lengths: Any, batch_first: bool) -> tuple[Any, Any]:
-    """Join the steps of sequences, the longest first, without padding; return how many sequences each step has too."""
+    """Concatenate the steps of sequences without padding, longest sequence first; also return each step's size."""
     if isinstance(lengths, AhbmTensor):
         raise InputError(
             f"{program_place()}: pack_padded_sequence: lengths are on {lengths.device}, must be on the host: "

@@ -1,4 +1,4 @@
-"""Operators of PyTorch along axes: sums, extremes, normalisation, counts."""
+"""PyTorch operators along axes: sums, extremes, normalisation, counts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 @value
 class StridedRows:
-    """A tensor as rows of what is worked on together: elements from row to row, and from one to the next within."""
+    """Layout of a tensor as rows to be reduced: strides, in elements, from row to row and within a row."""
 
     rows: int
     size: int
@@ -36,27 +36,27 @@ class StridedRows:
 
     @staticmethod
     def of(x: AhbmTensor) -> StridedRows:
-        """Return those of a contiguous matrix."""
+        """Return the layout of a contiguous matrix."""
         rows, size = x.shape
         return StridedRows(rows, size, size, 1, dtype_of(x))
 
     def load(self, address: int, row: int, count: int, at: int, size: int, tl: Any) -> Any:
-        """Load some elements of some rows, shape (count, size); in f32 if they are floats."""
+        """Load a window of rows, shape (count, size); floats are cast to f32."""
         x = self.load_as_it_is(address, row, count, at, size, tl)
         return tl.cast(x, "f32") if self.dtype.is_float else x
 
     def load_as_it_is(self, address: int, row: int, count: int, at: int, size: int, tl: Any) -> Any:
-        """Load the same in the tensor's own type."""
+        """Load a window of rows, shape (count, size), in the tensor's own dtype."""
         item = self.dtype.itemsize
         first = address + (row * self.row_stride + at * self.stride) * item
         steps = (max(self.row_stride, 1) * item, max(self.stride, 1) * item)
-        if self.row_stride < self.stride:  # the axis that lies together comes last, as a descriptor moves it
+        if self.row_stride < self.stride:  # the contiguous axis comes last in a descriptor
             return tl.trans(tl.load(first, (size, count), self.dtype, strides=steps[::-1]))
         return tl.load(first, (count, size), self.dtype, strides=steps)
 
 
 def as_rows(x: AhbmTensor, dims: Sequence[int]) -> tuple[AhbmTensor, StridedRows]:
-    """Return ``x``, or a copy of it, and how it lies as rows along ``dims``, in the order of the other axes."""
+    """Return ``x``, or a copy, and its layout as rows along ``dims``; rows follow the order of the other axes."""
     kept = [d for d in range(x.dim()) if d not in dims]
     seen = x.permute(*kept, *dims)
     rows, size = prod(x.shape[d] for d in kept), prod(x.shape[d] for d in dims)
@@ -69,7 +69,7 @@ def as_rows(x: AhbmTensor, dims: Sequence[int]) -> tuple[AhbmTensor, StridedRows
 
 
 def _one_stride(shape: Sequence[int], strides: Sequence[int]) -> int | None:
-    """Return the one stride that these axes have as one; None when they have no such."""
+    """Return the stride of these axes merged into one; None if they cannot be merged."""
     axes = [(n, step) for n, step in zip(shape, strides, strict=True) if n != 1]
     if not axes:
         return 1
@@ -80,7 +80,7 @@ def _one_stride(shape: Sequence[int], strides: Sequence[int]) -> int | None:
 
 
 def _dims(x: AhbmTensor, dim: Any) -> list[int]:
-    """Return the axes that PyTorch means: all of them by None or an empty list."""
+    """Return the axes that ``dim`` selects: all for None or an empty list. Raises IndexError if out of range."""
     if dim is None or (isinstance(dim, list | tuple) and not dim):
         return list(range(x.dim()))
     asked, axes = [dim] if isinstance(dim, int) else list(dim), max(x.dim(), 1)
@@ -97,7 +97,7 @@ def _shape_without(x: AhbmTensor, dims: Sequence[int], keepdim: bool) -> tuple[i
 
 @value
 class Fold:
-    """A reduction: the call of ``tl`` along an axis, and how two results become one; ``square``: of x * x."""
+    """A reduction: its ``tl`` function, and the operator that combines two results; ``square``: of x * x."""
 
     name: str
     combine: str
@@ -110,9 +110,10 @@ _SUM, _MAX, _MIN = Fold("sum", "add"), Fold("max", "maximum"), Fold("min", "mini
 def reduce(
     operator: str, fold: Fold, x: AhbmTensor, dim: Any, keepdim: bool, dtype: Any = None, scale: float = 1.0
 ) -> Any:
-    """Fold ``x`` along axes, in f32 for floats, times ``scale``, rounded once to ``dtype``.
+    """Reduce ``x`` along axes, in f32 for floats, times ``scale``, rounded once to ``dtype``.
 
-    Where there are fewer rows than PEs each of these folds a part of the elements, and a second launch the parts.
+    If there are fewer rows than PEs, each PE reduces a part of the elements, and a second launch reduces the partial
+    results.
     """
     if x.dim() == 0:
         return reduce(operator, fold, x.reshape(1), 0, False, dtype, scale).reshape(())
@@ -139,7 +140,7 @@ def reduce(
 
 
 def _of_nothing(operator: str, out: AhbmTensor) -> Any:
-    """Fill the results of a reduction that has no elements."""
+    """Fill the results of a reduction without elements. Raises InputError for a maximum or minimum."""
     if operator in ("mean", "var"):
         return out.fill_(float("nan"))
     if operator in ("max", "min", "amax", "amin"):
@@ -150,7 +151,7 @@ def _of_nothing(operator: str, out: AhbmTensor) -> Any:
 def _fold_rows(
     operator: str, fold: Fold, x: AhbmTensor, rows: StridedRows, out: AhbmTensor, scale: float, parts: int
 ) -> None:
-    """Launch the fold of every row, in ``parts`` that different programs take: out is (parts, rows), or (rows,)."""
+    """Launch the reduction of every row, in ``parts`` by different programs: out is (parts, rows), or (rows,)."""
     to = dtype_of(out)
 
     def fold_elements(address: int, row: int, count: int, first: int, size: int, tl: Any) -> Any:
@@ -183,7 +184,7 @@ def _fold_rows(
 
 
 def wide(x: Any, tl: Any) -> Any:
-    """Return elements in the type that sums are kept in."""
+    """Cast elements to the accumulation type: i64 for integers."""
     return x if x.dtype.is_float else tl.cast(x, "i64")
 
 
@@ -226,7 +227,7 @@ def _all(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def _truth_type(x: Any) -> Any:
-    """Return the type in which PyTorch says whether elements are true: that of unsigned bytes is theirs."""
+    """Return the type of PyTorch's truth values: uint8 for uint8, else bool."""
     return torch.uint8 if x.dtype is torch.uint8 else torch.bool
 
 
@@ -246,13 +247,13 @@ def _vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *
 
 
 def _var_mean(x: Any, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> tuple[Any, Any]:
-    """Compute the variance in two passes, and the mean."""
+    """Compute the variance, in two passes, and the mean."""
     variance, mean = _wide_var_mean(x.to(torch.float32), dim, correction, keepdim)
     return variance.to(x.dtype), mean.to(x.dtype)
 
 
 def _wide_var_mean(x: Any, dim: Any, correction: Any, keepdim: bool) -> tuple[Any, Any]:
-    """Compute the same of f32."""
+    """Compute the variance, in two passes, and the mean of f32 elements."""
     many = prod(x.shape[d] for d in _dims(x, dim)) if x.dim() else 1
     mean = reduce("mean", _SUM, x, dim, True, None, 1.0 / max(many, 1))
     count = many - (1 if correction is None else correction)
@@ -270,7 +271,7 @@ def _std(x: Any, dim: Any = None, *, correction: Any = 1, keepdim: bool = False)
 
 
 def _prod(x: AhbmTensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """Multiply the elements along an axis one by one: the engine has no product along an axis."""
+    """Multiply the elements along an axis one by one: MATH has no product along an axis."""
     seen = x.reshape(-1) if dim is None else x
     at = 0 if dim is None else dim % max(x.dim(), 1)
     to = dtype or (x.dtype if x.dtype.is_floating_point else torch.int64)
@@ -290,16 +291,16 @@ def _allclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan:
     return bool(torch.isclose(a, b, rtol, atol, equal_nan).all().item())
 
 
-# each row a result of its own size
+# row by row, each with its own result
 
 
 def map_rows(
     operator: str, body: Callable[..., Sequence[Any]], x: AhbmTensor, outs: Sequence[AhbmTensor], *vectors: Any
 ) -> None:
-    """Launch ``body`` on blocks of whole rows of ``x``, contiguous along its last axis.
+    """Launch ``body`` on blocks of complete rows of ``x``. ``x`` is contiguous along its last axis.
 
-    ``body(tl, rows, *vectors)`` gets rows (count, n), floats in f32, and each vector as (1, n); it makes one array for
-    each of ``outs``, (count, …), which are contiguous, or None for one that it leaves.
+    ``body(tl, rows, *vectors)`` gets rows (count, n), floats in f32, and each vector as (1, n). It returns one array
+    (count, …) for each of ``outs``, which are contiguous, or None to leave the output unchanged.
     """
     n = x.shape[-1]
     rows = x.numel() // n
@@ -351,7 +352,7 @@ def _log_softmax(x: AhbmTensor, dim: int, half_to_float: bool) -> Any:
 
 
 def _rows_of(operator: str, grad: AhbmTensor, y: AhbmTensor, dim: int, dtype: Any, body: Callable[..., Any]) -> Any:
-    """Launch ``body(tl, grad rows, y rows)``."""
+    """Launch ``body(tl, grad rows, y rows)``, which returns rows of the result."""
     last = grad.dim() - 1
     g, y = ((t if dim % t.dim() == last else t.transpose(dim, last)).contiguous() for t in (grad, y))
     n = g.shape[-1]
@@ -381,9 +382,9 @@ def _log_softmax_backward(grad: AhbmTensor, y: AhbmTensor, dim: int, dtype: Any)
 
 
 def _smooth_l1_backward(grad: Any, x: Any, target: Any, reduction: int, beta: float) -> Any:
-    """Compute the gradient of the smooth mean of differences: each over ``beta``, within 1; ``reduction`` 1 is a mean.
+    """Compute the gradient of the smooth L1 loss: differences over ``beta``, clamped to 1; ``reduction`` 1 is a mean.
 
-    A difference that is no number makes a gradient that is none.
+    A NaN difference has a NaN gradient.
     """
     difference = x - target
     slope = (difference / beta).clamp(-1, 1) if beta else difference.sign()
@@ -391,7 +392,7 @@ def _smooth_l1_backward(grad: Any, x: Any, target: Any, reduction: int, beta: fl
 
 
 def _count_into(x: AhbmTensor, bins: int, bin_of: Callable[..., Any], dtype: Any, name: str) -> AhbmTensor:
-    """Count the elements for which ``bin_of(tl, elements)`` is each of 0, 1, …: programs share the bins."""
+    """Count the elements for which ``bin_of(tl, elements)`` is each of 0, 1, …; programs split the bins."""
     out = new((bins,), dtype, x.storage.tensor.sip)
     flat, to = x.contiguous().reshape(-1), dtype_of(out)
     lies = StridedRows(1, flat.numel(), flat.numel(), 1, dtype_of(x))

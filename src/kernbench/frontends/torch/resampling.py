@@ -1,7 +1,8 @@
-"""Gradients of images that PyTorch has scaled or pooled: along each axis a product with the weights of the scaling.
+"""Gradients of scaled or pooled images: along each axis, a product with the weights of the scaling.
 
-A scaling works on one axis after another, and is linear. So what it makes of the rows of an identity, on the host and
-in no time, are its weights along an axis. The gradient is the product with those weights, which are sent there.
+A scaling is linear and works on one axis after another. Its weights along an axis are therefore its result for the rows
+of an identity matrix. The host computes the weights, in no simulated time, and transfers them to the machine. The
+gradient is the product with the weights.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ aten = torch.ops.aten
 
 
 def _weights(scaling: Callable[..., Any], axis: int, axes: int, n: int) -> Any:
-    """Return what becomes of element i along an axis of ``n``, as row i; all other axes have one element."""
+    """Return the scaling's result for element i along an axis of ``n``, as row i; the other axes have one element."""
     sizes = [n if each == axis else 1 for each in range(axes)]
     return scaling(torch.eye(n).reshape(1, n, *sizes)).reshape(n, -1)
 
 
 def _scale_back(grad: AhbmTensor, sizes: Sequence[int], scalings: Sequence[Callable[..., Any]]) -> Any:
-    """Return the gradient of the operand, whose last axes have ``sizes``; ``scalings``: along each of these alone."""
+    """Return the gradient of the operand, whose last axes have ``sizes``; each of ``scalings`` scales one axis."""
     found: Any = grad
     for axis, (n, scaling) in enumerate(zip(sizes, scalings, strict=True)):
         weights = _weights(scaling, axis, len(sizes), n).to(grad.dtype)
@@ -35,11 +36,11 @@ def _scale_back(grad: AhbmTensor, sizes: Sequence[int], scalings: Sequence[Calla
 
 
 def _gradient_of(forward: Any) -> Callable[..., Any]:
-    """Return the lowering of the gradient of ``forward``, an operator of the kind ``upsample``."""
+    """Return the lowering of the gradient of ``forward``, an ``upsample`` operator."""
 
     def lowering(grad: AhbmTensor, output_size: Sequence[int], input_size: Sequence[int], *rule: Any) -> Any:
         axes = len(output_size)
-        given = len(forward._schema.arguments) - 2 - axes  # noqa: SLF001 - whether corners are aligned
+        given = len(forward._schema.arguments) - 2 - axes  # noqa: SLF001 - 1 if it has align_corners
         options, scales = rule[:given], (*rule[given:], *[None] * axes)[:axes]
 
         def along(axis: int) -> Callable[..., Any]:
@@ -53,7 +54,7 @@ def _gradient_of(forward: Any) -> Callable[..., Any]:
 
 
 def _pool_back(grad: AhbmTensor, x: AhbmTensor) -> Any:
-    """Compute the gradient of an adaptive mean over windows of an image."""
+    """Compute the gradient of adaptive average pooling."""
 
     def along(axis: int) -> Callable[..., Any]:
         size = [grad.shape[-2] if axis == 0 else 1, grad.shape[-1] if axis == 1 else 1]

@@ -1,4 +1,4 @@
-"""The bytes of PyTorch's tensors: tensors of the machine with one axis, which are used again when Python drops them."""
+"""Storage of PyTorch tensors: one-dimensional tensors of the machine, reused when Python drops them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ MACHINE_TYPES: dict[TorchType, DType] = {
     torch.uint64: U64,
     torch.bool: I8,
 }
-"""How each type lies on the machine; bool as bytes that are 0 or 1."""
-# Whole numbers with the bits of types that PyTorch gives NumPy only so, or that the machine knows by other names.
+"""The machine's type for each PyTorch type; a bool is stored as a byte of 0 or 1."""
+# Integer types with the bits of types that NumPy lacks, or that the machine has under other names.
 _BITS = {
     torch.bfloat16: (torch.int16, np.int16),
     torch.float8_e4m3fn: (torch.int8, np.int8),
@@ -44,21 +44,21 @@ _BITS = {
 
 
 def machine_bits(flat: TorchTensor) -> Any:
-    """Return the elements of a tensor of the host in the machine's type for them."""
+    """Return the elements of a host tensor in the machine's type."""
     bits = _BITS.get(flat.dtype)
     return flat.numpy() if bits is None else flat.view(bits[0]).numpy().view(machine_type(flat.dtype).numpy)
 
 
 KNOWN_BYTES = 1 << 20
-"""Tensors of whole numbers up to this size keep their values in a run without data: ids, tables, routing"""
+"""Integer tensors up to this size keep their values in a run without data: ids, tables, routing."""
 
 
 class UnknownTypeError(InputError):
-    """A type of PyTorch that the machine does not have."""
+    """A PyTorch type that the machine does not have."""
 
 
 def machine_type(ty: TorchType) -> DType:
-    """The machine's type for one of PyTorch's; UnknownTypeError if it has none."""
+    """Return the machine's type for a PyTorch type. Raises UnknownTypeError if it has none."""
     found = MACHINE_TYPES.get(ty)
     if found is None:
         raise UnknownTypeError(f"{ty} on ahbm: the machine has {', '.join(str(each) for each in MACHINE_TYPES)}")
@@ -66,7 +66,7 @@ def machine_type(ty: TorchType) -> DType:
 
 
 def current() -> RuntimeContext[Any]:
-    """The context that the program runs in. NoMachineError outside of one, KernelError when a kernel asks."""
+    """Return the context of the program. Raises NoMachineError outside of one, KernelError in a kernel."""
     check_host_calls()
     found = current_context()
     if found is None:
@@ -82,9 +82,9 @@ def current() -> RuntimeContext[Any]:
 
 
 class Storage:
-    """``n`` elements of a type, one after another, spread over PEs of a SIP.
+    """``n`` contiguous elements of a type, sharded over PEs of a SIP.
 
-    ``inference``: made in inference mode, as are all its views, so that they have no part in a graph.
+    ``inference``: created in inference mode. The storage and its views are then no part of an autograd graph.
     """
 
     __slots__ = ("__weakref__", "dtype", "inference", "n", "tensor")
@@ -96,21 +96,21 @@ class Storage:
         self.tensor = pool.take(self.n, machine_type(dtype), sip)
         finalize(self, pool.give, self.tensor).atexit = False
 
-    def read(self, first: int, end: int, asked: Any = ...) -> TorchTensor:
-        """Elements ``first`` to before ``end`` on the host: a transfer. ``asked``: an index, what is wanted of them.
+    def read(self, first: int, end: int, index: Any = ...) -> TorchTensor:
+        """Transfer elements ``first`` to before ``end`` to the host. ``index`` selects those that are wanted.
 
-        NoDataError if the run does not have them.
+        Raises NoDataError if the run does not have their values.
         """
         if self._known() is None:
-            return self._on_host(self.tensor.fetch(first, end, asked))
-        return self.fetch(first, end, asked)[0]
+            return self._on_host(self.tensor.fetch(first, end, index))
+        return self.fetch(first, end, index)[0]
 
-    def fetch(self, first: int, end: int, asked: Any = ...) -> tuple[TorchTensor, bool]:
-        """The same for operators, which the program does not see into, and whether these are the values.
+    def fetch(self, first: int, end: int, index: Any = ...) -> tuple[TorchTensor, bool]:
+        """Transfer elements to the host for an operator: return (elements, True), or (zeros, False) without data.
 
-        Else they are zeros, in a run without data.
+        Unlike `read`, it serves operators, whose values the program does not see.
         """
-        found, known = self.tensor.pass_on(first, end, asked), self._known()
+        found, known = self.tensor.pass_on(first, end, index), self._known()
         if found is None and known is not None:
             found = known[first:end]
         if found is None:
@@ -122,27 +122,27 @@ class Storage:
         return None if context.has_data else context.known_values.of(self.tensor)
 
     def known(self) -> TorchTensor | None:
-        """Return all elements that a run without data knows; None if it does not know them."""
+        """Return all elements if a run without data knows them, else None."""
         found = self._known()
         return None if found is None else self._on_host(found)
 
     def put_known(self, flat: TorchTensor) -> None:
-        """Note all elements, for a run without data."""
+        """Store all elements as known, for a run without data."""
         current().known_values.put(self.tensor, 0, machine_bits(flat))
 
     def look(self) -> TorchTensor:
-        """All elements, in no simulated time: for who watches."""
+        """Return all elements, in no simulated time, for observers."""
         return self._on_host(self.tensor.peek())
 
-    def write(self, first: int, flat: TorchTensor, *, known: bool = True) -> None:
-        """Elements from ``first`` on become ``flat``, of the host: a transfer. ``known``: these are their values."""
+    def write(self, first: int, flat: TorchTensor, *, is_known: bool = True) -> None:
+        """Transfer ``flat`` from the host to the elements from ``first`` on. ``is_known``: its values are real."""
         array = machine_bits(flat)
         if len(array) == self.n:
             self.tensor.copy_(array)
         else:
             self.tensor[first : first + len(array)] = array
         context = current()
-        if not known:
+        if not is_known:
             context.known_values.forget(self.tensor)
         elif not context.has_data and not self.dtype.is_floating_point and self.tensor.nbytes <= KNOWN_BYTES:
             context.known_values.put(self.tensor, first, array)

@@ -20,34 +20,34 @@ from kernbench.runtime_api.tensor import Tensor
 
 
 class SaysCuda(TorchFunctionMode):
-    """Inside, tensors of the machine say that they are on "cuda"."""
+    """A mode in which tensors of the machine report device "cuda"."""
 
 
 def is_called_cuda() -> bool:
-    """Tell whether the machine is "cuda" here."""
+    """Return whether the program calls the machine "cuda" here."""
     return any(isinstance(each, SaysCuda) for each in _get_current_function_mode_stack())
 
 
 def device_of_sip(sip: int) -> Any:
-    """Return the device that the program knows a SIP by."""
+    """Return the device of a SIP, under the name that the program uses."""
     return torch.device("cuda" if is_called_cuda() else DEVICE, sip)
 
 
 _DATA = torch.Tensor.data
-"""What PyTorch knows of a tensor, which it swaps."""
+"""PyTorch's own property ``data``, which replaces the tensor's contents when set."""
 
 
 def _run_without_elements(operator: Any, args: Any, kwargs: Any) -> Any:
-    """Trace an operator on tensors without elements, as PyTorch does with a function that holds tensors of its own.
+    """Trace an operator on tensors without elements, as PyTorch does for functions that capture tensors.
 
-    InputError where one of those is to have a gradient: what is traced has none for it.
+    Raises InputError if a captured tensor requires a gradient: the trace would have none for it.
     """
     modes = [x.fake_mode for x in tree_leaves((args, kwargs)) if isinstance(x, FakeTensor)]
 
     def fake(x: AhbmTensor) -> Any:
         if x.requires_grad:
             raise InputError(
-                f"flex_attention: score_mod takes a tensor of shape {tuple(x.shape)} from outside, whose gradient "
+                f"flex_attention: score_mod captures a tensor of shape {tuple(x.shape)}, whose gradient "
                 "would be left out; detach it, or write the attention out"
             )
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.on_machine)
@@ -60,14 +60,14 @@ class AhbmTensor(Placed, torch.Tensor):
     """A view of a storage. PyTorch hands every operator on it to ``operators.dispatch``."""
 
     storage: Storage
-    __torch_function__ = torch._C._disabled_torch_function_impl  # noqa: SLF001 - how subclasses say that
+    __torch_function__ = torch._C._disabled_torch_function_impl  # noqa: SLF001 - as PyTorch documents for subclasses
 
     @staticmethod
     def __new__(
         cls, storage: Storage, size: tuple[int, ...], stride: tuple[int, ...], offset: int, dtype: TorchType
     ) -> AhbmTensor:
-        """``offset`` and ``stride`` in elements."""
-        with torch.inference_mode(storage.inference):  # whatever the mode is now: it may be a view
+        """Create a view of ``storage``; ``offset`` and ``stride`` are in elements."""
+        with torch.inference_mode(storage.inference):  # whatever the mode is now, since this may be a view
             made: AhbmTensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - the documented way
                 cls,
                 size,
@@ -81,7 +81,7 @@ class AhbmTensor(Placed, torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Carry out an operator; NotImplemented where it also takes tensors of a class that wraps others."""
+        """Run an operator; return NotImplemented for operands of a class that wraps other tensors."""
         if not all(issubclass(kind, AhbmTensor | FakeTensor) for kind in types):
             return NotImplemented
         if FakeTensor in types:
@@ -89,27 +89,27 @@ class AhbmTensor(Placed, torch.Tensor):
         return _dispatch.run(func, args, kwargs or {})
 
     def place(self) -> tuple[Tensor, int]:
-        """The storage's tensor, and where in it this begins."""
+        """Return the storage's tensor, and the offset of the first element in bytes."""
         return self.storage.tensor, self.storage_offset() * self.dtype.itemsize
 
     @property
     def on_machine(self) -> Any:
-        """Its device, whatever the program calls that."""
+        """Return the device as ``ahbm``, whatever the program calls it."""
         return torch.device(DEVICE, self.storage.tensor.sip)
 
     @property
     def device(self) -> Any:
-        """Its device, as the program calls it."""
+        """Return the device, under the name that the program uses."""
         return device_of_sip(self.storage.tensor.sip)
 
     @property
     def is_cuda(self) -> bool:
-        """True where "cuda" means the machine."""
+        """Return whether the program calls the machine "cuda"."""
         return is_called_cuda()
 
     @property
     def data(self) -> Any:
-        """The tensor without its history; set: it becomes another one, storage and all."""
+        """Return the tensor without its history. Setting it replaces the tensor's contents and storage."""
         return _DATA.__get__(self)
 
     @data.setter
@@ -118,19 +118,19 @@ class AhbmTensor(Placed, torch.Tensor):
         self.storage = other.storage
 
     def data_ptr(self) -> int:
-        """The virtual address of its first element."""
+        """Return the virtual address of the first element."""
         tensor, offset = self.place()
         return tensor.va + offset
 
     def record_stream(self, stream: object) -> None:
-        """Nothing: launches are in one order."""
+        """Do nothing: launches run in one order."""
 
     def tolist(self) -> Any:
-        """Its elements as Python's numbers: a transfer."""
+        """Return the elements as Python numbers, after a transfer."""
         return to_host(self).tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
-        """Return its elements as an array of the host, if ``force``: a transfer; else TypeError, as of any device."""
+        """Transfer the elements to a host array, if ``force``; else raise TypeError, as PyTorch does for any device."""
         if not force:
             raise TypeError(f"numpy() of a tensor on {self.device}: it has to be on the host first: .cpu().numpy()")
         return to_host(self.detach()).numpy()
@@ -139,11 +139,11 @@ class AhbmTensor(Placed, torch.Tensor):
         return self.numpy()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Return a tensor of its own, as PyTorch's: of one that the program made, not of a result."""
+        """Return a copy with its own storage, as PyTorch does. Raises RuntimeError for the result of an operator."""
         if id(self) in memo:
             return memo[id(self)]
         if not self.is_leaf:
-            raise RuntimeError("deepcopy of a tensor that is a result: only those that the program made can be copied")
+            raise RuntimeError("deepcopy of the result of an operator: only leaf tensors can be copied")
         with torch.no_grad():
             made: Any = self.detach().clone()
         is_parameter = isinstance(self, torch.nn.Parameter)
@@ -154,7 +154,7 @@ class AhbmTensor(Placed, torch.Tensor):
         return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Save it as its elements: ``torch.load`` brings them back to the machine, or where ``map_location`` says."""
+        """Pickle the elements; ``torch.load`` restores them on the machine, or where ``map_location`` says."""
         elements = to_host(self.detach())
         device = str(self.on_machine)
         return _rebuild_device_tensor_from_cpu_tensor, (elements, self.dtype, device, self.requires_grad)
@@ -169,7 +169,7 @@ class AhbmTensor(Placed, torch.Tensor):
 
 
 class _Dispatch:
-    """The place of the function that carries operators out; its module imports this one, and says so here."""
+    """The function that runs operators. Its module imports this one, so it registers itself here."""
 
     run: Any = None
 
@@ -178,18 +178,18 @@ _dispatch = _Dispatch()
 
 
 def dispatch_by(run: Any) -> None:
-    """``run(operator, args, kwargs)`` carries operators out."""
+    """Register ``run(operator, args, kwargs)`` as the function that runs operators."""
     _dispatch.run = run
 
 
 def new(size: tuple[int, ...], dtype: TorchType, sip: int, stride: tuple[int, ...] | None = None) -> AhbmTensor:
-    """A tensor that nothing is written to."""
+    """Return an uninitialised tensor."""
     steps = tuple(torch.empty(size, device="meta").stride()) if stride is None else stride
     return AhbmTensor(Storage(_extent(size, steps), dtype, sip), size, steps, 0, dtype)
 
 
 def without_elements(x: Any) -> Any:
-    """Return a tensor of the same form that has no elements, to ask PyTorch for the form of a result; else ``x``."""
+    """Return a meta tensor of the same layout, to ask PyTorch for the shape of a result; return other values as is."""
     if isinstance(x, AhbmTensor):
         n = x.storage.n * x.storage.dtype.itemsize // x.dtype.itemsize
         whole = torch.empty((n,), dtype=x.dtype, device="meta")
@@ -198,7 +198,7 @@ def without_elements(x: Any) -> Any:
 
 
 def _extent(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
-    """From the first element to behind the last, in elements."""
+    """Return the number of elements from the first to behind the last, including gaps."""
     return 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if prod(size) else 0
 
 
@@ -207,11 +207,10 @@ _NOTHING = slice(0)
 
 @value
 class _Stretch:
-    """Where a tensor with elements lies in its storage, whose type may have another width: from its first element to
-    behind its last.
+    """The range of a storage that a tensor with elements covers; their dtypes may differ in width.
 
-    ``begin``, ``end``: in elements of the storage. ``before``, ``extent``: in its own, from ``begin`` to its first, and
-    from there to behind its last.
+    ``begin`` and ``end`` bound the range, in elements of the storage. The other fields are in elements of the
+    tensor: ``before`` is the offset of its first element from ``begin``, ``extent`` the length to behind its last.
     """
 
     begin: int
@@ -221,7 +220,7 @@ class _Stretch:
 
     @staticmethod
     def of(x: AhbmTensor) -> _Stretch | None:
-        """Return that of a tensor; None if it has no elements."""
+        """Return the range of a tensor; None if the tensor has no elements."""
         extent, first = _extent(tuple(x.shape), x.stride()), x.storage_offset()
         if not extent:
             return None
@@ -230,12 +229,12 @@ class _Stretch:
         return _Stretch(begin, end, first - begin * width // own, extent)
 
     def is_filled_by(self, x: AhbmTensor) -> bool:
-        """Tell whether nothing lies between the tensor's elements, nor beside them in elements of the storage."""
+        """Return whether the tensor's elements fill the range, without gaps and without a remainder at its ends."""
         nbytes = (self.end - self.begin) * int(x.storage.dtype.itemsize)
         return self.extent == x.numel() and self.extent * int(x.dtype.itemsize) == nbytes
 
-    def asked(self, x: AhbmTensor) -> Any:
-        """Index the elements of the storage that the tensor's lie in."""
+    def index_of(self, x: AhbmTensor) -> Any:
+        """Return an index of the storage's elements, within the range, that contain the tensor's elements."""
         if self.is_filled_by(x):
             return ...
         places = torch.as_strided(torch.arange(self.extent), x.shape, x.stride()).reshape(-1) + self.before
@@ -247,35 +246,35 @@ class _Stretch:
         return places.numpy()
 
     def elements(self, x: AhbmTensor, flat: TorchTensor) -> TorchTensor:
-        """Return the tensor's elements within ``flat``, what the storage has of the stretch."""
+        """Return the tensor as a view of ``flat``, the storage's elements of the range."""
         return torch.as_strided(bits_as(flat, x.dtype), x.shape, x.stride(), self.before)
 
 
 def to_host(x: AhbmTensor) -> TorchTensor:
-    """Its elements on the host, in the same strides: a transfer of the stretch that they are in.
+    """Transfer the elements to the host, with the same strides, as one copy of the range that they cover.
 
-    NoDataError if the run does not have them.
+    Raises NoDataError if the run does not have their values.
     """
     there = _Stretch.of(x)
     if there is None:
         return torch.empty(x.shape, dtype=x.dtype)
-    return there.elements(x, x.storage.read(there.begin, there.end, there.asked(x)))
+    return there.elements(x, x.storage.read(there.begin, there.end, there.index_of(x)))
 
 
 def fetch(x: AhbmTensor, *, overwritten: bool = False) -> tuple[TorchTensor, bool]:
-    """The same for operators, which the program does not see into, and whether these are the values; else zeros.
+    """Transfer elements to the host for an operator: return (elements, True), or (zeros, False) without data.
 
-    ``overwritten``: the program does not want them, it writes all of them.
+    ``overwritten``: the operator writes all elements, so their values are not transferred.
     """
     there = _Stretch.of(x)
     if there is None:
         return torch.empty(x.shape, dtype=x.dtype), True
-    flat, known = x.storage.fetch(there.begin, there.end, _NOTHING if overwritten else there.asked(x))
+    flat, known = x.storage.fetch(there.begin, there.end, _NOTHING if overwritten else there.index_of(x))
     return there.elements(x, flat), known
 
 
 def bits_as(flat: TorchTensor, dtype: TorchType) -> TorchTensor:
-    """Return elements of a storage in the type that a view of it has: their bits, as they are."""
+    """Return the elements of a storage reinterpreted in the dtype of a view."""
     if flat.dtype is dtype:
         return flat
     whole = dtype.itemsize // min(flat.dtype.itemsize, dtype.itemsize)
@@ -283,12 +282,12 @@ def bits_as(flat: TorchTensor, dtype: TorchType) -> TorchTensor:
 
 
 def look(x: AhbmTensor) -> TorchTensor:
-    """Return the elements of a tensor on the host, in no simulated time, in a run with data: for who watches."""
+    """Return a tensor's elements on the host, in no simulated time, for observers. The run must have data."""
     return torch.as_strided(bits_as(x.storage.look(), x.dtype), x.shape, x.stride(), x.storage_offset())
 
 
 def known_tensor(x: AhbmTensor) -> TorchTensor | None:
-    """Return the elements that a run without data knows of a tensor, on the host, in no time; None if it does not."""
+    """Return the elements that a run without data knows, on the host, in no simulated time; None if it does not."""
     flat = x.storage.known()
     if flat is None:
         return None
@@ -296,38 +295,38 @@ def known_tensor(x: AhbmTensor) -> TorchTensor | None:
 
 
 def resize(x: AhbmTensor, size: tuple[int, ...]) -> AhbmTensor:
-    """Make ``x`` a tensor of another size, with a storage of its own."""
+    """Give ``x`` another size, with new storage, if its size differs."""
     if tuple(x.shape) != size:
         x.data = new(size, x.dtype, x.storage.tensor.sip)
     return x
 
 
 def put_known(x: AhbmTensor, elements: TorchTensor) -> None:
-    """Note the elements of a tensor that a run without data knows, where they are all that its storage has."""
+    """Store a tensor's elements as known, for a run without data, if they are all of its storage."""
     if is_whole(x):
         x.storage.put_known(bits_as(elements.contiguous().reshape(-1), x.storage.dtype))
 
 
 def is_whole(x: AhbmTensor) -> bool:
-    """Tell whether it has all elements of its storage, in their order."""
+    """Return whether ``x`` has all elements of its storage, in their order."""
     nbytes = x.storage.n * x.storage.dtype.itemsize
     return bool(x.is_contiguous() and x.numel() * x.dtype.itemsize == nbytes)
 
 
-def from_host(x: TorchTensor, sip: int, *, known: bool = True) -> AhbmTensor:
-    """A tensor on the machine with the elements of one of the host; ``known``: these are its values."""
+def from_host(x: TorchTensor, sip: int, *, is_known: bool = True) -> AhbmTensor:
+    """Return a tensor on the machine with the elements of a host tensor. ``is_known``: its values are real."""
     made = new(tuple(x.shape), x.dtype, sip)
-    write(made, x, known=known)
+    write(made, x, is_known=is_known)
     return made
 
 
-def write(x: AhbmTensor, source: TorchTensor, *, known: bool = True) -> None:
-    """The elements of ``x`` become those of ``source``, which broadcasts to it: a transfer.
+def write(x: AhbmTensor, source: TorchTensor, *, is_known: bool = True) -> None:
+    """Transfer ``source``, broadcast to the shape of ``x``, from the host to ``x``.
 
-    ``known``: these are its values, and not zeros that stand for them.
+    ``is_known``: the elements are real values, not zeros that stand for unknown ones.
     """
     for axis, step in enumerate(x.stride()):
-        if step == 0 and x.shape[axis] > 1:  # all elements of the axis are one, which gets what the last of them has
+        if step == 0 and x.shape[axis] > 1:  # all indices of the axis share one element, which gets the last value
             source = source.expand(x.shape).narrow(axis, x.shape[axis] - 1, 1)
             x = x.narrow(axis, 0, 1)
     there = _Stretch.of(x)
@@ -335,15 +334,15 @@ def write(x: AhbmTensor, source: TorchTensor, *, known: bool = True) -> None:
         return
     if there.is_filled_by(x) and x.is_contiguous():
         flat = bits_as(source.detach().to(x.dtype).expand(x.shape).contiguous().reshape(-1), x.storage.dtype)
-    else:  # what lies between stays what it is
+    else:  # the elements between those of x keep their values
         flat, rest_known = x.storage.fetch(there.begin, there.end, _NOTHING)
-        known = known and rest_known
+        is_known = is_known and rest_known
         there.elements(x, flat).copy_(source.detach())
-    x.storage.write(there.begin, flat, known=known)
+    x.storage.write(there.begin, flat, is_known=is_known)
 
 
 def sip_of(device: Any) -> int:
-    """The SIP that a device of the machine means; the current one without an index."""
+    """Return the SIP of a device; without an index, the current one. Raises InputError for another device type."""
     found = torch.device(device)
     if found.type != DEVICE:
         raise InputError(f"device {found}: not a device of the machine")

@@ -1,4 +1,4 @@
-"""Triton kernels on the simulated machine, run by Triton's own interpreter, which this package asks Triton for."""
+"""Triton kernels on the simulated machine, run by Triton's own interpreter, which importing this package selects."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""``tl.atomic_*``: memories change their elements; the old ones come back if the kernel does anything with them."""
+"""``tl.atomic_*``: the memory updates its elements and returns their old values if the kernel uses them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RELEASING = (ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE)
 
 
 class Atomic(NamedTuple):
-    """The operands of an atomic of a kernel, and its order."""
+    """The operands and the memory order of a kernel's atomic operation."""
 
     pointers: Value
     value: Value
@@ -41,12 +41,12 @@ class Atomic(NamedTuple):
 
 
 def change(operation: Any, atomic: Atomic) -> Value:
-    """``tl.atomic_add`` and the like."""
+    """Issue a read-modify-write, such as ``tl.atomic_add``, and return the old values."""
     return _issue(_OPERATIONS[operation], atomic, (whole(atomic.value),))
 
 
 def compare_and_swap(compared: Value, atomic: Atomic) -> Value:
-    """``tl.atomic_cas``."""
+    """Issue ``tl.atomic_cas`` and return the old values."""
     return _issue(TLContext.atomic_cas, atomic, (whole(compared), whole(atomic.value)))
 
 
@@ -64,12 +64,12 @@ def _issue(operation: Any, atomic: Atomic, operands: tuple[Handle, ...]) -> Valu
         old = operation(kernel, what.base, *operands, strides=what.strides, valid=what.valid, **how)
     else:
         old = operation(kernel, what.runs, *operands, **how)
-    # Nobody looks at a result that is dropped: that it is the operand does not matter.
+    # The result is dropped unless it was fetched, so the operand may stand for it.
     return TensorHandle(Symbolic(operands[0] if old is None else old, shape), ty)
 
 
 def _extreme(operation: Any, name: str) -> Any:
-    """``atomic_max`` or ``atomic_min`` of Triton's semantics, which makes of floats whole numbers by their bits."""
+    """Return ``atomic_max`` or ``atomic_min`` for Triton's semantics, whose own versions compare floats as bits."""
 
     def call(semantic: Any, ptr: Any, val: Any, mask: Any, sem: str, scope: str) -> Any:
         ptr, val, mask = semantic.atom_red_typechecking_impl(ptr, val, mask, name)

@@ -1,4 +1,4 @@
-"""Build programs for Triton's interpreter: known values as it does, symbolic ones as commands of the PE."""
+"""The builder of Triton's interpreter: it computes known values itself and turns symbolic ones into PE commands."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ OPERATORS: MappingProxyType[Any, str] = MappingProxyType(
         np.ceil: "ceil",
     }
 )
-"""The operators of MATH, by the NumPy function that the interpreter has for known values."""
+"""The MATH operator for each NumPy function that the interpreter applies to known values."""
 _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
 
 
@@ -91,47 +91,47 @@ _MISSING = MappingProxyType(
         "new_block": "tl.map_elementwise: MATH computes whole tensors, by its own operators",
     }
 )
-"""Why what the interpreter's builder lacks is refused, by the first method that it is asked for."""
+"""Refusal of each method that the interpreter's builder lacks, keyed by the first method that a call looks up."""
 
 
 class Builder(interpreter.InterpreterBuilder):
     """The builder of the interpreter, for kernels that run on a PE.
 
-    What is not overridden computes known values only: a Symbolic lets nothing else look at it.
+    Methods that are not overridden compute known values only: a Symbolic refuses NumPy's operations.
     """
 
     # programs
 
     def create_get_program_id(self, axis: int) -> Value:
-        """Return the program's place in the grid."""
+        """Return the program's index along ``axis`` of the grid."""
         return TensorHandle(np.array([running().program[axis]], np.int32), tl.int32)
 
     def create_get_num_programs(self, axis: int) -> Value:
-        """Return the size of the grid."""
+        """Return the extent of the grid along ``axis``."""
         return TensorHandle(np.array([running().grid[axis]], np.int32), tl.int32)
 
     # memory
 
     def create_load(self, ptr: Value, cache_policy: object, is_volatile: bool) -> Value:
-        """``tl.load`` without a mask."""
+        """Load without a mask."""
         return load(self, ptr, None, None)
 
     def create_masked_load(
         self, ptrs: Value, mask: Value, other: Value | None, cache_policy: object, is_volatile: bool
     ) -> Value:
-        """``tl.load`` with a mask."""
+        """Load where ``mask`` holds, else return ``other``."""
         return load(self, ptrs, known(mask), other)
 
     def create_store(self, ptr: Value, val: Value, cache_policy: object) -> None:
-        """``tl.store`` without a mask."""
+        """Store without a mask."""
         store(ptr, val, None)
 
     def create_masked_store(self, ptrs: Value, value: Value, mask: Value, cache_policy: object) -> None:
-        """``tl.store`` with a mask."""
+        """Store where ``mask`` holds."""
         store(ptrs, value, known(mask))
 
     def create_addptr(self, ptr: Value, offset: Value) -> Value:
-        """A pointer moved on by known elements."""
+        """Return a pointer advanced by a known number of elements."""
         return move_pointers(ptr, offset)
 
     def create_make_tensor_descriptor(
@@ -143,7 +143,7 @@ class Builder(interpreter.InterpreterBuilder):
         is_signed: bool,
         padding: object = "zero",
     ) -> Any:
-        """A tensor descriptor; the kernel waits for sizes that are loaded."""
+        """Return a tensor descriptor. The kernel waits for a shape or strides that are loaded."""
         known_shape, known_strides = ([as_known(each) for each in sizes] for sizes in (shape, strides))
         with _refusing_assertions():
             return super().create_make_tensor_descriptor(
@@ -151,37 +151,37 @@ class Builder(interpreter.InterpreterBuilder):
             )
 
     def create_descriptor_load(self, desc: Any, indices: list[Value], cache_policy: object) -> Value:
-        """A block of a tensor descriptor."""
+        """Load a block through a tensor descriptor."""
         with _refusing_assertions():
             return super().create_descriptor_load(desc, [as_known(each) for each in indices], cache_policy)
 
     def create_descriptor_store(self, desc: Any, value: Value, indices: list[Value]) -> Value:
-        """The same, to memory."""
+        """Store a block through a tensor descriptor."""
         with _refusing_assertions():
             return super().create_descriptor_store(desc, value, [as_known(each) for each in indices])
 
     def create_descriptor_gather(self, desc: Any, x_offsets: Value, y_offset: Value, type: object) -> Value:  # noqa: A002
-        """Rows of a tensor descriptor."""
+        """Load rows through a tensor descriptor."""
         pointers, mask = _rows(desc, x_offsets, y_offset)
         return load(self, pointers, mask, None)
 
     def create_descriptor_scatter(self, desc: Any, value: Value, x_offsets: Value, y_offset: Value) -> None:
-        """The same, to memory."""
+        """Store rows through a tensor descriptor."""
         pointers, mask = _rows(desc, x_offsets, y_offset)
         store(pointers, value, mask)
 
     def create_atomic_rmw(self, op: object, ptr: Value, val: Value, mask: Value, sem: object, scope: object) -> Value:
-        """``tl.atomic_add`` and the like."""
+        """Issue ``tl.atomic_add`` or another read-modify-write."""
         return change(op, Atomic(ptr, val, mask, sem))
 
     def create_atomic_cas(self, ptr: Value, cmp: Value, val: Value, sem: object, scope: object) -> Value:
-        """``tl.atomic_cas``."""
+        """Issue ``tl.atomic_cas``."""
         return compare_and_swap(cmp, Atomic(ptr, val, None, sem))
 
     # element by element
 
     def binary_op(self, lhs: Value, rhs: Value, op: Any) -> Value:
-        """Any operator of two values."""
+        """Apply a binary operator."""
         if is_symbolic(lhs, rhs):
             if op is np.add and _is_accumulator(lhs, rhs.data):
                 acc = straight(lhs.data) if is_symbolic(lhs) else None
@@ -197,41 +197,41 @@ class Builder(interpreter.InterpreterBuilder):
         return value_of(broadcast(made, shape), lhs.dtype.scalar)
 
     def unary_op(self, arg: Value, op: Any) -> Value:
-        """Any operator of one value."""
+        """Apply a unary operator."""
         return _elementwise(_operator(op), arg) if is_symbolic(arg) else super().unary_op(arg, op)
 
     def create_idiv(self, lhs: Value, rhs: Value) -> Value:
-        """The quotient of whole numbers, truncated."""
+        """Divide integers, truncating."""
         return _elementwise("div", lhs, rhs) if is_symbolic(lhs, rhs) else super().create_idiv(lhs, rhs)
 
     def create_ashr(self, lhs: Value, rhs: Value) -> Value:
-        """A shift to the right that keeps the sign."""
+        """Shift right arithmetically."""
         return _elementwise("shr", lhs, rhs) if is_symbolic(lhs, rhs) else super().create_ashr(lhs, rhs)
 
     def create_fabs(self, arg: Value) -> Value:
-        """The absolute value, also of types that the interpreter has no bits of."""
+        """Return the absolute value, also for types whose sign bit the interpreter does not know."""
         return self.unary_op(arg, np.abs)
 
     def create_rsqrt(self, arg: Value) -> Value:
-        """One over the square root."""
+        """Return the reciprocal square root."""
         return _elementwise("rsqrt", arg) if is_symbolic(arg) else super().create_rsqrt(arg)
 
     def create_erf(self, arg: Value) -> Value:
-        """The error function."""
+        """Return the error function."""
         return _elementwise("erf", arg) if is_symbolic(arg) else super().create_erf(arg)
 
     def create_fma(self, x: Value, y: Value, z: Value) -> Value:
-        """``x * y + z``, rounded once."""
+        """Return ``x * y + z``, rounded once."""
         return _elementwise("fma", x, y, z) if is_symbolic(x, y, z) else super().create_fma(x, y, z)
 
     def create_clampf(self, arg: Value, lo: Value, hi: Value, propagate_nans: object) -> Value:
-        """``arg`` between two bounds."""
+        """Clamp ``arg`` to ``lo`` and ``hi``."""
         if not is_symbolic(arg, lo, hi):
             return super().create_clampf(arg, lo, hi, propagate_nans)
         return _elementwise("fclamp" if propagate_nans == ir.PROPAGATE_NAN.NONE else "clamp", arg, lo, hi)
 
     def create_select(self, cond: Value, lhs: Value, rhs: Value) -> Value:
-        """``tl.where``."""
+        """Return ``lhs`` where ``cond`` holds, else ``rhs`` (``tl.where``)."""
         if not is_symbolic(cond, lhs, rhs):
             return super().ternary_op(cond, lhs, rhs, np.where)
         shape = np.broadcast_shapes(cond.data.shape, lhs.data.shape, rhs.data.shape)
@@ -241,24 +241,24 @@ class Builder(interpreter.InterpreterBuilder):
         return _symbolic(running().tl.where(_condition(cond), a, b), shape, rhs.dtype)
 
     def create_umulhi(self, lhs: Value, rhs: Value) -> Value:
-        """The upper half of a product of whole numbers of 32 bits."""
+        """Return the upper 32 bits of the product of 32-bit integers."""
         if not is_symbolic(lhs, rhs):
             return super().create_umulhi(lhs, rhs)
         out = lhs.dtype.scalar
         if out is not tl.uint32:
-            raise refused(f"tl.umulhi of data of type {out}: MATH computes it of uint32, in 64 bits")
+            raise refused(f"tl.umulhi of data of type {out}: MATH computes it of uint32 only, in 64 bits")
         return upper_product([lhs, rhs], out, _common(lhs.data.shape, rhs.data.shape))
 
     def create_extern_elementwise(
         self, lib_name: str, lib_path: str, symbol: str, args: list[Value], ret_type: Type, is_pure: bool
     ) -> Value:
-        """A function of libdevice."""
+        """Call a libdevice function."""
         return call(symbol, args, ret_type)
 
     # types
 
     def cast_impl(self, src: Value, dst_type: Type) -> Value:
-        """Every conversion of a value."""
+        """Convert a value to another type."""
         to = dst_type.scalar
         if not is_symbolic(src):
             return value_of(broadcast(thin(src.data).astype(numpy_type(to)), src.data.shape), to)
@@ -266,11 +266,11 @@ class Builder(interpreter.InterpreterBuilder):
         return TensorHandle(Symbolic(running().tl.cast(x.handle, machine_type(to)), x.shape, x.swapped), to)
 
     def create_fp_to_fp(self, src: Value, dst_type: Type, rounding_mode: object) -> Value:
-        """Between floats: to nearest even."""
+        """Convert between float types, rounding to nearest even."""
         return self.cast_impl(src, dst_type)
 
     def create_bitcast(self, src: Value, dst_type: Type) -> Value:
-        """The same bits as another type."""
+        """Reinterpret the bits as another type."""
         if not is_symbolic(src):
             return super().create_bitcast(src, dst_type)
         to = dst_type.scalar
@@ -280,27 +280,27 @@ class Builder(interpreter.InterpreterBuilder):
         return TensorHandle(Symbolic(running().tl.bitcast(x.handle, machine_type(to)), x.shape, x.swapped), to)
 
     def create_int_to_ptr(self, src: Value, dst_type: Type) -> Value:
-        """An address: the kernel waits for one that is loaded."""
+        """Convert an integer to a pointer. The kernel waits for an integer that is loaded."""
         numbers = known(src)
         if numbers.size == 1:
             return PointerHandle(int(numbers.item()), dst_type.scalar, np.zeros(numbers.shape, np.int32))
         return value_of(numbers.astype(np.uint64), dst_type.scalar)
 
     def create_ptr_to_int(self, src: Value, dst_type: Type) -> Value:
-        """The address that a pointer is."""
+        """Return a pointer's address as an integer."""
         return value_of(known(src).astype(numpy_type(dst_type)), dst_type.scalar)
 
     # shapes: views, since they only rename axes
 
     def create_reshape(self, arg: Value, shape: Sequence[int], allow_reorder: bool) -> Value:
-        """The same elements, row by row, in another shape."""
+        """Reshape the elements in row-major order."""
         if not is_symbolic(arg):
             return super().create_reshape(arg, shape, allow_reorder)
         extents = tuple(shape)
         return _symbolic(running().tl.reshape(whole(arg), extents), extents, arg.dtype)
 
     def create_expand_dims(self, arg: Value, axis: int) -> Value:
-        """Another axis, of one element."""
+        """Insert an axis of length 1."""
         if not is_symbolic(arg):
             return super().create_expand_dims(arg, axis)
         x, shape = arg.data, (*arg.data.shape[:axis], 1, *arg.data.shape[axis:])
@@ -309,7 +309,7 @@ class Builder(interpreter.InterpreterBuilder):
         return _symbolic(running().tl.expand_dims(straight(x), axis), shape, arg.dtype)
 
     def create_broadcast(self, arg: Value, shape: Sequence[int]) -> Value:
-        """Repeated to a shape: nothing happens until somebody needs all elements."""
+        """Broadcast to ``shape``. No command is issued until an operation needs all elements."""
         if isinstance(arg, PointerHandle):
             return arg.repeated(tuple(shape))
         if not is_symbolic(arg):
@@ -317,7 +317,7 @@ class Builder(interpreter.InterpreterBuilder):
         return _symbolic(straight(arg.data), tuple(shape), arg.dtype)
 
     def create_splat(self, ret_ty: Type, arg: Value) -> Value:
-        """One element, repeated to a shape."""
+        """Broadcast one element to a shape."""
         shape = tuple(map(int, ret_ty.shape))
         if isinstance(arg, PointerHandle):
             return arg.repeated(shape)
@@ -326,13 +326,13 @@ class Builder(interpreter.InterpreterBuilder):
         return _symbolic(arg.data.handle, shape, arg.dtype)
 
     def create_unsplat(self, arg: Value) -> Value:
-        """The one element of an array."""
+        """Return the only element of a tensor."""
         if not is_symbolic(arg):
             return super().create_unsplat(arg)
         return _symbolic(running().tl.reshape(straight(arg.data), (1,)), (1,), arg.dtype)
 
     def create_trans(self, arg: Value, perm: Sequence[int]) -> Value:
-        """Axes in another order; of a matrix that is done where it is needed: a product takes it as it is."""
+        """Permute the axes. A symbolic matrix is transposed lazily, since a product accepts a transposed factor."""
         if not is_symbolic(arg):
             return super().create_trans(arg, perm)
         x, order = arg.data, tuple(int(axis) for axis in perm)
@@ -343,7 +343,7 @@ class Builder(interpreter.InterpreterBuilder):
         return _symbolic(made, made.shape, arg.dtype)
 
     def create_split(self, arg: Value) -> tuple[Value, Value]:
-        """The two halves of the last axis: it comes to the front, where its parts are views."""
+        """Split the last axis of length 2 into its halves: it becomes the first axis, whose parts are views."""
         if not is_symbolic(arg):
             found: tuple[Value, Value] = super().create_split(arg)
             return found
@@ -353,36 +353,38 @@ class Builder(interpreter.InterpreterBuilder):
         return tuple(_symbolic(each, each.shape or (1,), arg.dtype) for each in (one, two))
 
     def create_join(self, lhs: Value, rhs: Value) -> Value:
-        """Two values as the elements of another axis, the last."""
+        """Stack two values along a new last axis."""
         if not is_symbolic(lhs, rhs):
             return super().create_join(lhs, rhs)
         last = len(lhs.data.shape)
         return self._alternate(self.create_expand_dims(lhs, last), self.create_expand_dims(rhs, last), last)
 
     def create_cat(self, lhs: Value, rhs: Value) -> Value:
-        """The elements of one value, then those of another."""
+        """Concatenate two values."""
         if not is_symbolic(lhs, rhs):
             return super().create_cat(lhs, rhs)
         made = self._alternate(self.create_expand_dims(lhs, 0), self.create_expand_dims(rhs, 0), 0)
         return self.create_reshape(made, (made.data.size,), False)
 
     def _alternate(self, one: Value, two: Value, axis: int) -> Value:
-        """``one`` and ``two``, whose ``axis`` has one element, as its first and its second."""
+        """Concatenate ``one`` and ``two``, whose ``axis`` has length 1, along that axis."""
         shape = tuple([2 if i == axis else n for i, n in enumerate(one.data.shape)])
         first = np.array([True, False]).reshape([2 if i == axis else 1 for i in range(len(shape))])
         both = [self.create_broadcast(each, shape) for each in (one, two)]
         return self.create_select(TensorHandle(broadcast(first, shape), tl.int1), *both)
 
     def create_gather(self, src: Value, indices: Value, axis: int) -> Value:
-        """Elements of a block along an axis."""
+        """Gather elements along ``axis``."""
         if isinstance(src, PointerHandle):
-            raise refused("tl.gather of pointers: they are no numbers here; gather what they are moved on by")
+            raise refused(
+                "tl.gather of pointers: a pointer is no number here; gather offsets and add them to a pointer"
+            )
         if not is_symbolic(src, indices):
             return super().create_gather(src, indices, axis)
         return _symbolic(take(src, indices, axis % src.data.ndim), indices.data.shape, src.dtype)
 
     def create_histogram(self, data: Value, bins: int, mask: Value | None) -> Value:
-        """How often each of the first whole numbers is there."""
+        """Count how often each integer below ``bins`` occurs."""
         if not is_symbolic(data, mask):
             return super().create_histogram(data, bins, mask)
         return _symbolic(count(data, bins, mask), (bins,), tl.int32)
@@ -390,7 +392,7 @@ class Builder(interpreter.InterpreterBuilder):
     # the matrix engine
 
     def create_dot(self, a: Value, b: Value, d: Value, input_precision: object, max_num_imprecise_acc: object) -> Value:
-        """``tl.dot``; ``d`` is what is added, zeros when nothing is."""
+        """Multiply matrices (``tl.dot``). ``d`` is the accumulator, zeros without one."""
         if not is_symbolic(a, b, d):
             return super().create_dot(a, b, d, input_precision, max_num_imprecise_acc)
         if a.data.ndim == 3:
@@ -408,44 +410,44 @@ class Builder(interpreter.InterpreterBuilder):
             return value_of(Product(issue, d.data.shape), d.dtype.scalar)
         return _symbolic(issue(None), d.data.shape, d.dtype)
 
-    # what no engine does
+    # operations that no engine has
 
     def create_inline_asm(self, *_: object) -> NoReturn:
-        """``tl.inline_asm_elementwise``."""
+        """Refuse ``tl.inline_asm_elementwise``."""
         raise refused("tl.inline_asm_elementwise: a PE does not run the instructions of a GPU")
 
     def create_atomic_poll(self, *_: object) -> NoReturn:
-        """``tl.atomic_poll``."""
-        raise refused("tl.atomic_poll: no engine of the PE waits at an address; take a loop over tl.atomic_cas")
+        """Refuse ``tl.atomic_poll``."""
+        raise refused("tl.atomic_poll: no engine of the PE waits at an address; use a loop over tl.atomic_cas")
 
     def create_dot_scaled(self, *_: object) -> NoReturn:
-        """``tl.dot_scaled``."""
-        raise refused("tl.dot_scaled: the matrix unit has no scales for parts of its factors")
+        """Refuse ``tl.dot_scaled``."""
+        raise refused("tl.dot_scaled: the matrix unit does not scale blocks of its factors")
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse what only a compiler's builder has."""
+        """Refuse methods that only a compiler's builder has."""
         if name.startswith("__"):
             raise AttributeError(name)
         raise refused(_MISSING.get(name, f"{name.removeprefix('create_')}: the machine has no such operation"))
 
-    # what a program says of itself
+    # output and hints
 
     def create_print(self, prefix: str, hex: bool, values: Sequence[Value], isSigned: object) -> None:  # noqa: A002, N803
-        """A line with the program; numbers of data appear once phase 2 knows them."""
+        """Print a line that names the program. Numbers of data appear once phase 2 has computed them."""
         shown = [whole(each) if is_symbolic(each) else each.data for each in values]
         running().tl.device_print(running().program, prefix, *shown)
 
     def create_assume(self, condition: Value) -> None:
-        """Ignore a condition that only a compiler would make use of."""
+        """Ignore the condition, which only a compiler uses. Refuse one that is known to be false."""
         if not is_symbolic(condition) and not condition.data.all():
-            raise refused("tl.assume of what does not hold")
+            raise refused("tl.assume of a condition that is false")
 
     def create_barrier(self) -> None:
-        """Nothing: a program is one stream of instructions, and its memory is in that order."""
+        """Do nothing: a program is one stream of instructions, whose memory accesses are in order."""
 
 
 def _rows(desc: Any, x_offsets: Value, y_offset: Value) -> tuple[Value, Array]:
-    """Return pointers to rows of a tensor descriptor, from a column on, and a mask of those inside of it."""
+    """Return pointers to rows of a tensor descriptor, from a column on, and a mask of those within its bounds."""
     rows, columns = known(x_offsets)[:, None], known(y_offset).item() + np.arange(desc.block_shape[-1])[None, :]
     heights, widths = (each.data.item() for each in desc.shape)
     steps = [each.data.item() for each in desc.strides]
@@ -456,7 +458,7 @@ def _rows(desc: Any, x_offsets: Value, y_offset: Value) -> tuple[Value, Array]:
 
 @contextmanager
 def _refusing_assertions() -> Iterator[None]:
-    """Say at the kernel's line what the interpreter asserts of a tensor descriptor."""
+    """Refuse at the kernel's line what the interpreter asserts about a tensor descriptor."""
     try:
         yield
     except AssertionError as error:
@@ -486,7 +488,7 @@ def _elementwise(name: str, *values: Value) -> Value:
 
 
 def _is_accumulator(value: Value, product: Any) -> bool:
-    """Tell whether the matrix unit can add ``product`` to ``value``: data of its shape, or nothing but zeros."""
+    """Return whether the matrix unit can accumulate ``product`` on ``value``: data of its shape, or all zeros."""
     if not isinstance(product, Product) or product.is_issued or value.data.shape != product.shape:
         return False
     if is_symbolic(value):
@@ -495,7 +497,7 @@ def _is_accumulator(value: Value, product: Any) -> bool:
 
 
 def _products(a: Value, b: Value, item: DType) -> Handle:
-    """The products of matrices, one by one. Pairs of them are put together until one block has all, by MATH."""
+    """Multiply a batch of matrices, one by one, and join the products pairwise by MATH until one block is left."""
     kernel, x, y = running().tl, whole(a), whole(b)
     made = [
         kernel.expand_dims(kernel.dot(kernel.part(x, i), kernel.part(y, i), None, item), 0) for i in range(x.shape[0])
@@ -513,7 +515,7 @@ def _products(a: Value, b: Value, item: DType) -> Handle:
 
 
 def _condition(cond: Value) -> Handle:
-    """A condition as a handle; a known one is a constant."""
+    """Return a condition as a handle; a known condition is a constant."""
     return straight(cond.data) if is_symbolic(cond) else constant(smallest(cond.data), I8)
 
 

@@ -1,4 +1,4 @@
-"""Tell what a kernel does with the result of the call that it is in, from its next instruction."""
+"""Use of a call's result by the kernel, read from the bytecode that follows the call."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LIBRARIES = (*map(str, triton.__path__), str(_PACKAGE))
 
 
 def result_is_dropped() -> bool:
-    """Tell whether the call is a statement by itself, so that nobody wants its result."""
+    """Return whether the call is a statement by itself, so that its result is unused."""
     return _next_instruction() == ("POP_TOP", "")
 
 
 def result_is_added() -> bool:
-    """Tell whether the kernel adds the result to something before it does anything else: ``x += call(...)``."""
+    """Return whether the kernel's next instruction adds the result to an earlier value: ``x += call(...)``."""
     return _next_instruction() in (("BINARY_OP", "+="), ("BINARY_OP", "+"))
 
 
@@ -34,9 +34,9 @@ def _next_instruction() -> tuple[str, str] | None:
 
 @cache
 def _followers(code: CodeType) -> dict[int, tuple[str, str]]:
-    """Name and argument of the instruction that follows the one at each offset of ``code``.
+    """Return the name and argument of the instruction that follows each offset of ``code``.
 
-    A frame that calls a function of Python stands in the cache behind its call, one that calls C at the call.
+    A frame that calls a Python function is at the cache entries behind its call; one that calls C is at the call.
     """
     return {
         offset: (then.opname, then.argrepr)

@@ -1,4 +1,4 @@
-"""From the pointers and the mask of one ``tl.load`` or ``tl.store`` to what a DMA engine takes."""
+"""Descriptors of a DMA engine, derived from the pointers and the mask of a ``tl.load`` or ``tl.store``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernbench.common.values import value
 class Box:
     """A strided box: element ``i`` of ``shape`` is at ``base + i · strides`` bytes.
 
-    ``valid``: how many elements per axis are there, from the first; None: all.
+    ``valid`` is the number of elements per axis, from the first, that are accessed; None means all.
     """
 
     base: int
@@ -25,33 +25,33 @@ class Box:
     valid: Shape | None = None
 
     def extent(self, itemsize: int) -> tuple[int, int]:
-        """The first address, and the one behind the last element."""
+        """Return the first address, and the address behind the last element."""
         steps = [(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)]
         last = self.base + sum(step for step in steps if step > 0) + itemsize
         return self.base + sum(step for step in steps if step < 0), last
 
     def moved(self, by: int) -> Box:
-        """The same, ``by`` bytes on."""
+        """Return the same box, ``by`` bytes further."""
         return Box(self.base + by, self.shape, self.strides, self.valid)
 
 
 @value
 class List:
-    """A scatter-gather list: (address, bytes) of the elements of ``shape``, row by row, in contiguous runs.
+    """A scatter-gather list: (address, bytes) of the elements of ``shape``, in row-major order, in contiguous runs.
 
-    Address None: elements that are masked out.
+    An address of None stands for elements that are masked out.
     """
 
     shape: Shape
     runs: tuple[tuple[int | None, int], ...]
 
     def extent(self, itemsize: int) -> tuple[int, int]:
-        """The first address, and the one behind the last element."""
+        """Return the first address, and the address behind the last element."""
         there = [(at, at + n) for at, n in self.runs if at is not None]
         return min(at for at, _ in there), max(end for _, end in there)
 
     def moved(self, by: int) -> List:
-        """The same, ``by`` bytes on."""
+        """Return the same list, ``by`` bytes further."""
         return List(self.shape, tuple([(None if at is None else at + by, n) for at, n in self.runs]))
 
 
@@ -59,7 +59,7 @@ ElementDescriptor: TypeAlias = Box | List
 
 
 def thin(data: Array) -> Array:
-    """``data`` without its repetitions: an axis along which it is repeated has length 1."""
+    """Return ``data`` without its repetitions: an axis of stride 0 gets length 1."""
     strides = data.strides
     return data[_first_of_repeated(strides)] if 0 in strides else data
 
@@ -70,40 +70,40 @@ def _first_of_repeated(strides: Shape) -> tuple[slice, ...]:
 
 
 def broadcast(data: Array, shape: Shape) -> Array:
-    """A view of ``data`` in a shape that it broadcasts to; `thin` takes it back."""
+    """Return a view of ``data`` broadcast to ``shape``; `thin` reverts it."""
     if data.shape == shape:
         return data
     if data.dtype.isbuiltin != 1 or not data.flags.c_contiguous:
         return np.broadcast_to(data, shape)
     strides = _repeating(data.shape, data.strides, len(shape))
-    return np.ndarray(shape, data.dtype, data, 0, strides)  # a tenth of its CPU
+    return np.ndarray(shape, data.dtype, data, 0, strides)  # a tenth of the CPU time of broadcast_to
 
 
 @lru_cache(maxsize=256)
 def _repeating(shape: Shape, strides: Shape, axes: int) -> Shape:
-    """Return the strides of an array, with so many axes, that repeat it along those of one element."""
+    """Return the strides, for ``axes`` axes, that repeat an array along its axes of length 1."""
     own = [0 if n == 1 else step for n, step in zip(shape, strides, strict=True)]
     return tuple([0] * (axes - len(shape)) + own)
 
 
 def add_offsets(steps: Array, more: Array) -> Array:
-    """Return the sum of offsets, in elements. It has 64 bits, as Triton's pointers do, whatever the offsets have."""
+    """Return the sum of offsets, in elements. It has 64 bits, like Triton's pointers, whatever the inputs have."""
     found: Array = steps.astype(np.int64) + more.astype(np.int64)
     return found
 
 
 def in_bytes(steps: Array, itemsize: int) -> Array:
-    """Return offsets in bytes, of elements of ``itemsize`` bytes. They have 64 bits: 2 GiB are no limit to a tensor."""
+    """Return offsets in bytes of elements of ``itemsize`` bytes, in 64 bits: tensors may be larger than 2 GiB."""
     found: Array = steps.astype(np.int64) * itemsize
     return found
 
 
 def describe(pointers: Array, mask: Array | None, itemsize: int, *, writing: bool) -> ElementDescriptor | None:
-    """The descriptor of the elements at ``pointers`` for which ``mask`` holds (None: all); None when none is left.
+    """Return the descriptor of the elements at ``pointers`` where ``mask`` holds (None: all), or None if none is left.
 
-    ``pointers``: whole numbers, in bytes; ``mask`` broadcasts to their shape. An axis along which all elements of a
-    load have one address has length 1 in the descriptor: what is read is repeated, not read again. A store never gets a
-    box that covers a byte twice: its list is in the order of the elements, so that the last one stays.
+    ``pointers`` are integers, in bytes; ``mask`` broadcasts to their shape. An axis of a load along which all
+    elements have the same address gets length 1: the element is read once and repeated. A store never gets a box that
+    covers a byte twice. It gets a list in the order of the elements, so the last write wins.
     """
     at = pointers.view(np.int64) if pointers.dtype == np.uint64 else pointers.astype(np.int64)
     if mask is not None:
@@ -120,7 +120,7 @@ def describe(pointers: Array, mask: Array | None, itemsize: int, *, writing: boo
 
 
 def _without_repeats(at: Array, mask: Array | None) -> tuple[Array, Array | None]:
-    """The first element only along axes where addresses and mask are the same."""
+    """Reduce axes along which addresses and mask do not change to their first element."""
     for axis, n in enumerate(at.shape):
         if n == 1 or at[_second(axis, at.ndim)] != at.flat[0]:
             continue
@@ -131,7 +131,7 @@ def _without_repeats(at: Array, mask: Array | None) -> tuple[Array, Array | None
 
 
 def _corner(mask: Array) -> Shape | None:
-    """The extents of the corner of a block that ``mask`` is; None when it is something else."""
+    """Return the extents of the corner block that ``mask`` selects; None if it selects anything else."""
     core = thin(mask)
     extents = _corner_of(core.tobytes(), core.shape)
     if extents is None or core is mask:
@@ -141,7 +141,7 @@ def _corner(mask: Array) -> Shape | None:
 
 @lru_cache(maxsize=128)
 def _corner_of(elements: bytes, shape: Shape) -> Shape | None:
-    """`_corner` of the mask of these elements: nearly all programs of a grid have the same few."""
+    """Return `_corner` of a mask by its bytes, cached: nearly all programs of a grid use the same few masks."""
     mask = np.frombuffer(elements, bool).reshape(shape)
     axes = range(mask.ndim)
     extents = tuple([int(mask.any(tuple(j for j in axes if j != i)).sum()) for i in axes])
@@ -150,13 +150,13 @@ def _corner_of(elements: bytes, shape: Shape) -> Shape | None:
 
 
 def _box(at: Array, valid: Shape, itemsize: int, *, writing: bool) -> Box | None:
-    """The box that the elements of the corner ``valid`` are in; None when their addresses are no box.
+    """Return the box of the elements in the corner ``valid``; None if their addresses form no box.
 
-    First differences say what the strides would be; then every address is compared.
+    The first differences give the candidate strides. Then every address is compared.
     """
     region = at[tuple([slice(n) for n in valid])]
     base = int(region.flat[0])
-    # None: an axis of one element, whose stride does not matter
+    # None: the axis has one element, so its stride does not matter
     strides = [int(region[_second(axis, at.ndim)]) - base if n > 1 else None for axis, n in enumerate(valid)]
     if any(step is not None and step < 0 for step in strides):
         return None
@@ -171,7 +171,7 @@ def _box(at: Array, valid: Shape, itemsize: int, *, writing: bool) -> Box | None
 
 @lru_cache(maxsize=32)
 def _lattice(extents: Shape, strides: tuple[int | None, ...]) -> Array:
-    """Compute the offsets of the elements of a box from its first."""
+    """Return the offset of each element of a box from its first element."""
     at: Any = np.int64(0)
     for axis, (n, step) in enumerate(zip(extents, strides, strict=True)):
         if step is not None:
@@ -181,12 +181,12 @@ def _lattice(extents: Shape, strides: tuple[int | None, ...]) -> Array:
 
 
 def _second(axis: int, axes: int) -> Shape:
-    """The index of the second element along ``axis``."""
+    """Return the index of the second element along ``axis``."""
     return tuple([int(i == axis) for i in range(axes)])
 
 
 def _overlaps(strides: list[int | None], extents: Shape, itemsize: int) -> bool:
-    """Tell whether two elements of a box may share bytes: an axis steps by less than what the finer ones cover."""
+    """Return whether two elements of a box may share bytes: an axis has a smaller step than the finer axes cover."""
     covered = itemsize
     for step, n in sorted((step, n) for step, n in zip(strides, extents, strict=True) if step is not None):
         if step < covered:
@@ -199,7 +199,7 @@ def _runs(at: Array, mask: Array | None, itemsize: int) -> tuple[tuple[int | Non
     flat = at.reshape(-1)
     cut = np.diff(flat) != itemsize
     chosen = np.ones(flat.size, bool) if mask is None else mask.reshape(-1)
-    # Of two elements that are masked out it does not matter where they are.
+    # The addresses of neighbours that are both masked out do not matter.
     cut = np.where(chosen[1:] & chosen[:-1], cut, chosen[1:] != chosen[:-1])
     first = np.concatenate(([0], np.flatnonzero(cut) + 1))
     sizes = (np.diff(np.concatenate((first, [flat.size]))) * itemsize).tolist()

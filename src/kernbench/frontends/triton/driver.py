@@ -1,4 +1,4 @@
-"""Answer for Triton's driver: the device, its figures, and how long something takes."""
+"""Triton's driver interface: the device, its properties, and the measurement of time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Utils:
 
     @staticmethod
     def get_device_properties(device: int = 0) -> dict[str, int]:  # noqa: ARG004 - all SIPs are alike
-        """The multiprocessors are the PEs that a tensor of PyTorch spreads over, their TCM is the shared memory."""
+        """Return figures of the current SIP. Multiprocessors are the PEs that store tensors; shared memory is TCM."""
         context = context_of("get_device_properties")
         found = device_properties(context, context.devices.current)
         return {
@@ -37,17 +37,17 @@ class Utils:
 
 
 class TritonDriver:
-    """``triton.runtime.driver.active``."""
+    """The driver that programs see as ``triton.runtime.driver.active``."""
 
     utils = Utils()
 
     @staticmethod
     def is_active() -> bool:
-        """Tell who looks for a driver that there is this one."""
+        """Return True, so that a search for a driver selects this class."""
         return True
 
     def get_current_target(self) -> Any:
-        """The machine, as a target that nothing compiles for; in a program that means it by "cuda" one of CUDA."""
+        """Return a target that is never compiled for; a CUDA target in programs that call the machine "cuda"."""
         context = current_context()
         if context is None or not context.frontends.torch.as_cuda:
             return GPUTarget(DEVICE, "pe", WARP_SIZE)
@@ -55,7 +55,7 @@ class TritonDriver:
         return GPUTarget("cuda", 10 * major + minor, WARP_SIZE)
 
     def get_current_device(self) -> int:
-        """The SIP that tensors are made on."""
+        """Return the index of the SIP on which new tensors are placed."""
         return context_of("get_current_device").devices.current
 
     def set_current_device(self, device: int) -> None:
@@ -63,28 +63,28 @@ class TritonDriver:
         context_of("set_current_device").ahbm.set_device(device)
 
     def get_device_capability(self, device: int = 0) -> tuple[int, int]:
-        """The compute capability that --set triton.capability says."""
+        """Return the compute capability of ``--set triton.capability``."""
         return context_of("get_device_capability").frontends.triton.capability_numbers
 
     def get_current_stream(self, device: int = 0) -> int:
-        """The only one there is."""
+        """Return 0, the only stream."""
         return 0
 
     def get_active_torch_device(self) -> Any:
-        """The machine, as PyTorch's device. ImportError without the extra for PyTorch, which this one does not need."""
+        """Return the machine as a PyTorch device. Raises ImportError without kernbench's extra for PyTorch."""
         importlib.import_module("kernbench.frontends.torch.installed")
         as_cuda = context_of("get_active_torch_device").frontends.torch.as_cuda
         return importlib.import_module("torch").device("cuda" if as_cuda else DEVICE, self.get_current_device())
 
     def get_device_interface(self) -> Any:
-        """Return the module of the device, after ``torch.cuda``."""
+        """Return the device module, which mirrors ``torch.cuda``."""
         return importlib.import_module("torch").get_device_module(self.get_active_torch_device())
 
     def get_empty_cache_for_benchmark(self) -> None:
-        """Nothing: the machine has no cache that a benchmark would have to empty."""
+        """Do nothing: the machine has no cache that a benchmark would have to flush."""
 
     def clear_cache(self, cache: object) -> None:
-        """Nothing, for the same reason."""
+        """Do nothing: the machine has no cache that a benchmark would have to flush."""
 
     def get_benchmarker(self) -> Callable[..., Any]:
         """Return the function that measures."""
@@ -93,42 +93,42 @@ class TritonDriver:
 
 @value
 class CompiledKernel:
-    """The result of a launch and of ``kernel.warmup``: a kernel that fills its PE. ``compiled[grid](...)`` runs it."""
+    """The result of a launch and of ``kernel.warmup``. ``compiled[grid](...)`` runs it; it occupies its PE fully."""
 
     kernel: Any
     options: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        """The kernel's."""
+        """Return the name of the kernel."""
         return str(self.kernel.__name__)
 
     @property
     def n_regs(self) -> int:
-        """Registers of a thread: all there are."""
+        """Return the registers of a thread, if the kernel uses all of them."""
         return REGISTERS // (WARP_SIZE * int(self.options.get("num_warps", 4)))
 
     @property
     def n_spills(self) -> int:
-        """None spill."""
+        """Return 0: no register is spilled."""
         return 0
 
     @property
     def metadata(self) -> SimpleNamespace:
-        """``shared``: bytes of TCM, all of it; ``num_warps``: as asked for."""
+        """Return ``shared``, the bytes of TCM of a PE, and ``num_warps``, as requested."""
         spec = context_of("metadata").topology
         return SimpleNamespace(shared=spec.pe.tcm.bytes, num_warps=int(self.options.get("num_warps", 4)))
 
     @property
     def asm(self) -> NoReturn:
-        """Refuse: nothing is compiled."""
+        """Refuse: a kernel is not compiled."""
         raise InputError(f"the code of kernel {self.name!r}: there is none, a PE takes its commands as they come")
 
     def _init_handles(self) -> None:
-        """Do nothing; programs call it before they look at the figures."""
+        """Do nothing. Programs call it before they read ``n_regs`` and ``n_spills``."""
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
-        """``compiled[grid](*args)``: what is not given is as it was before."""
+        """Return a launcher: ``compiled[grid](*args)`` repeats the launch; missing arguments keep their values."""
 
         def run(*args: object, **kwargs: object) -> None:
             given = self.kernel.arg_names[: len(args)]
@@ -139,7 +139,7 @@ class CompiledKernel:
 
 
 def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> CompiledKernel:
-    """In place of ``InterpretedFunction.run``."""
+    """Launch ``kernel`` unless ``warmup``. Replaces ``InterpretedFunction.run``."""
     if not warmup:
         launch(kernel, grid, args, kwargs)
     return CompiledKernel(kernel, kwargs)

@@ -1,6 +1,6 @@
-"""Calls of a kernel that mean a GPU alone (``triton.language.extra.cuda``), or of a Triton of before.
+"""Calls of a kernel that make sense only on a GPU (``triton.language.extra.cuda``), or only in an older Triton.
 
-It means nothing here, or is refused by name.
+Each is ignored with a warning, or refused by name.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _GPU_ALONE = MappingProxyType(
     {
         "num_threads": _NO_WARPS,
         "num_warps": _NO_WARPS,
-        "smid": "tl.program_id says which program it is",
-        "globaltimer": "a kernel has no clock; --explain and --trace say when it does what",
+        "smid": "tl.program_id identifies the program",
+        "globaltimer": "a kernel has no clock; --explain and --trace show when it does what",
     }
 )
 _NO_BLOCK_POINTERS = (
@@ -50,5 +50,5 @@ FUNCTIONS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
 
 
 def names_in(module: ModuleType) -> list[str]:
-    """Return the names of a module of Triton that these take the place of."""
+    """Return the names in a module of Triton that FUNCTIONS replaces."""
     return [name for name in FUNCTIONS if name in vars(module)]

@@ -1,4 +1,4 @@
-"""Importing this module puts the front end into Triton, after it has found there what it replaces."""
+"""Installation of the front end in Triton, on import, after a check that Triton has every function it replaces."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from kernbench.frontends.triton.values import numpy_type
 
 MADE_FOR = "3.9"
 
-# What is replaced, with the parameters that it is expected to have.
+# The functions that are replaced, with the parameters that they are expected to have.
 _EXPECTED: Mapping[tuple[Any, str], str] = {
     (interpreter, "_get_np_dtype"): "tt_dtype",
     (interpreter, "_patch_lang"): "fn",
@@ -75,7 +75,7 @@ _EXPECTED: Mapping[tuple[Any, str], str] = {
 
 
 def _check() -> None:
-    """ImportError, which names the version this is made for, when Triton is another than expected."""
+    """Raise ImportError, which names the supported version, if this Triton differs from what is expected."""
     found = version("triton")
     made_for = f"kernbench.triton is made for triton {MADE_FOR}"
     if not found.startswith(f"{MADE_FOR}."):
@@ -93,19 +93,19 @@ def _check() -> None:
 
 
 def _call(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-    """In place of ``InterpretedFunction.__call__``: a kernel called by a kernel, whose errors come out as they are."""
+    """Call a kernel from a kernel; errors pass unchanged. Replaces ``InterpretedFunction.__call__``."""
     return kernel.rewrite()(*args, **kwargs)
 
 
 def _transpose(tensor: Any) -> Any:
-    """In place of ``tensor.T``, which looks at numbers."""
+    """Transpose a matrix. Replaces ``tensor.T``, which reads the data."""
     rows, columns = tensor.shape
     made = interpreter.interpreter_builder.create_trans(tensor.handle, (1, 0))
     return tl.core.tensor(made, tl.core.block_type(tensor.dtype, [columns, rows]))
 
 
 def _language() -> None:
-    """A function whose module has the language in it, under both its names."""
+    """A function with the language in its module's globals, under both of its names."""
 
 
 def _install() -> None:
@@ -117,7 +117,7 @@ def _install() -> None:
     interpreter.InterpretedFunction.run = run
     interpreter.InterpretedFunction.__call__ = _call
     interpreter._patch_attr = recorded.patch  # noqa: SLF001
-    # Once and for good: the interpreter does it anew for each call of a kernel, and takes it back after each launch.
+    # Once and permanently: the interpreter patches it for each call of a kernel, and reverts it after each launch.
     interpreter._patch_lang(_language)  # noqa: SLF001
     for module in (cuda, cuda.gdc, cuda.utils, tl, tl.core):
         for name in gpu_language.names_in(module):
@@ -135,11 +135,11 @@ def _install() -> None:
     libraries.install(triton.profiler, nvidia, amd)
     triton.testing.Mark._run = report_of(triton.testing.Mark._run)  # noqa: SLF001
     kernels.install()
-    backends["nvidia"] = replace(backends["nvidia"], driver=TritonDriver)  # who looks for a driver finds this one
+    backends["nvidia"] = replace(backends["nvidia"], driver=TritonDriver)  # a search for a driver selects this one
     driver.set_active(TritonDriver())
     collect_at_exit()
 
 
-_language_core = tl.core  # what the interpreter looks for among the globals of a kernel
+_language_core = tl.core  # the interpreter looks for it among the globals of a kernel
 _check()
 _install()

@@ -1,4 +1,4 @@
-"""The results of ``triton.jit``: functions for the machine, which programs may ask what they ask of compiled ones."""
+"""Results of ``triton.jit``: functions for the machine, with the attributes of compiled ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOP, _OPERAND, _NOT = "_kernbench_loop", "_kernbench_operand", "_kernbench_not
 
 
 class Kernel(JITFunction):
-    """In place of ``InterpretedFunction``: a ``JITFunction`` in all that a program looks at."""
+    """A kernel. It replaces ``InterpretedFunction`` and is a ``JITFunction`` for programs that inspect it."""
 
     def __init__(self, fn: Any, **options: Any) -> None:
         super().__init__(fn, **options)
@@ -30,7 +30,7 @@ class Kernel(JITFunction):
 
     @property
     def cache_key(self) -> str:
-        """A digest of its name and source."""
+        """Return a digest of the kernel's name and source."""
         return hashlib.sha256(f"{self.__module__}.{self.__qualname__}\n{self.src}".encode()).hexdigest()
 
     def rewrite(self) -> Callable[..., Any]:
@@ -41,23 +41,23 @@ class Kernel(JITFunction):
         return self._rewritten
 
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> CompiledKernel:
-        """Launch it, unless it is only warmed up, and say what it takes."""
+        """Launch the kernel unless ``warmup``, and return its figures."""
         return run(self, *args, grid=grid, warmup=warmup, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it within a kernel, whose errors come out as they are."""
+        """Run the kernel within another kernel; errors pass unchanged."""
         return self.rewrite()(*args, **kwargs)
 
 
 def _resolve_libdevice(names: dict[str, Any]) -> None:
-    """Have functions of another copy of Triton's module be the machine's: a compiler goes by the module's name."""
+    """Replace functions of another copy of Triton's libdevice module: a compiler identifies them by module name."""
     for name, there in names.items():
         if isinstance(there, FunctionType) and there.__module__ == libdevice.__name__:
             names[name] = vars(libdevice).get(there.__name__, there)
 
 
 def _loop(steps: Any) -> Iterator[Any]:
-    """Yield the numbers of a range as a kernel has them: tensors without axes."""
+    """Yield the numbers of a range as a kernel sees them: tensors without axes."""
     if not isinstance(steps, range):
         yield from steps
         return
@@ -68,7 +68,7 @@ def _loop(steps: Any) -> Iterator[Any]:
 
 
 def _visit_for(self: Any, node: ast.For) -> ast.AST:
-    """Have a loop over ``range`` or ``tl.range`` go through `_loop`; ``tl.static_range`` has plain numbers."""
+    """Route loops over ``range`` and ``tl.range`` through `_loop`; ``tl.static_range`` yields plain numbers."""
     self.generic_visit(node)
     if isinstance(node.iter, ast.Call) and ast.unparse(node.iter.func).rpartition(".")[2] == "range":
         node.iter = ast.Call(func=ast.Name(id=_LOOP, ctx=ast.Load()), args=[node.iter], keywords=[])
@@ -80,21 +80,21 @@ def _is_block(x: Any) -> bool:
 
 
 class _Operand:
-    """An operand of ``and`` or ``or``, and what those up to it come to: ``a and b`` is ``(start < a < b).value``.
+    """An operand of ``and`` or ``or``, with the result up to it: ``a and b`` becomes ``(start < a < b).value``.
 
-    Blocks are taken element by element, as compiled, where Python would only see that there is one. Python's rules
-    hold for everything else, such as that ``b`` is not computed when ``a`` decides.
+    Blocks are combined element by element, as in compiled code; Python would only test that the object exists.
+    Everything else follows Python's rules: ``b`` is not evaluated if ``a`` decides.
     """
 
     def __init__(self, combine: str, value: Any) -> None:
         self.combine, self.value = combine, value
 
     def __bool__(self) -> bool:
-        """Tell whether the next operand matters."""
+        """Return whether the next operand matters."""
         return _is_block(self.value) or bool(self.value) is (self.combine == "logical_and")
 
     def __lt__(self, behind: _Operand) -> _Operand:
-        """Take in what is before ``behind``, which does not decide."""
+        """Combine with ``behind``, the next operand, and return it."""
         if _is_block(self.value):
             if isinstance(behind.value, tl.tensor):
                 behind.value = getattr(self.value, self.combine)(behind.value)
@@ -104,7 +104,7 @@ class _Operand:
 
 
 def _visit_bool_op(self: Any, node: ast.BoolOp) -> ast.AST:
-    """Have ``and`` and ``or`` be chains of operands."""
+    """Turn ``and`` and ``or`` into chains of operands."""
     self.generic_visit(node)
     is_and = isinstance(node.op, ast.And)
     name = ast.Constant("logical_and" if is_and else "logical_or")
@@ -117,12 +117,12 @@ def _visit_bool_op(self: Any, node: ast.BoolOp) -> ast.AST:
 
 
 def _not(x: Any) -> Any:
-    """``not x``, of blocks element by element."""
+    """Return ``not x``; for a block, element by element."""
     return x.__not__() if _is_block(x) else not x
 
 
 def _visit_unary_op(self: Any, node: ast.UnaryOp) -> ast.AST:
-    """Have ``not`` be a call."""
+    """Turn ``not`` into a call."""
     self.generic_visit(node)
     if not isinstance(node.op, ast.Not):
         return node
@@ -131,7 +131,7 @@ def _visit_unary_op(self: Any, node: ast.UnaryOp) -> ast.AST:
 
 
 def _visit_call(self: Any, node: ast.Call) -> ast.AST:
-    """Have a ``tl.static_assert`` without a message say its condition."""
+    """Give a ``tl.static_assert`` without a message its condition as message."""
     name = ast.unparse(node.func)
     given = {keyword.arg: keyword.value for keyword in node.keywords}
     conditions = [*node.args, *([given["cond"]] if "cond" in given else [])]
@@ -144,14 +144,14 @@ def _visit_call(self: Any, node: ast.Call) -> ast.AST:
 
 
 def _visit_assert(self: Any, node: ast.Assert) -> ast.AST:
-    """Have an ``assert`` without a message say its condition."""
+    """Give an ``assert`` without a message its condition as message."""
     node.msg = node.msg or ast.Constant(f"assert: {ast.unparse(node.test)} is false")
     self.generic_visit(node)
     return node
 
 
 def install() -> None:
-    """Have ``triton.jit`` make these, and kernels see what they would see compiled."""
+    """Make ``triton.jit`` return a Kernel, and give kernels the semantics of compiled ones."""
     interpreter.InterpretedFunction = Kernel
     transformer = interpreter.ASTTransformer
     transformer.visit_For, transformer.visit_BoolOp, transformer.visit_UnaryOp = (
@@ -162,4 +162,4 @@ def install() -> None:
     transformer.visit_Call, transformer.visit_Assert = _visit_call, _visit_assert
     for name, function in ((_LOOP, _loop), (_OPERAND, _Operand), (_NOT, _not)):
         setattr(interpreter, name, function)
-    tl.dtype.value = property(lambda ty: ty)  # a compiler gives functions of constants a constexpr of it
+    tl.dtype.value = property(lambda ty: ty)  # compiled code passes a constexpr of the dtype, which has ``value``

@@ -1,4 +1,4 @@
-"""``kernel[grid](...)``: the programs of the grid, in turn on the PEs that own the tensors."""
+"""``kernel[grid](...)``: the programs of the grid, one after another on each PE that owns a part of the tensors."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ from kernbench.triton_emu.kernel_runner import check_host_calls
 from kernbench.triton_emu.tl_context import TLContext
 
 MEASURED = 0.1
-"""Of the time that the run may take, so much of a launch is measured before anything is foreseen of the rest."""
+"""Fraction of the wall-time limit that a launch is measured for before its remaining time is predicted."""
 _GPU_OPTIONS = frozenset(option.name for options in (CUDAOptions, HIPOptions) for option in dataclasses.fields(options))
-"""How GPUs run a kernel; of these ``num_stages`` means something here."""
+"""Options of GPU back ends. Only ``num_stages`` has an effect here."""
 _PLACED = Tensor | Placed | TensorDescriptor
-"""Arguments that lie in memory."""
+"""Types of arguments that are stored in memory."""
 
 
 @runtime_checkable
 class Addressed(Protocol):
-    """An object of a program that stands for a tensor of a host library, such as those of ``triton.reinterpret``."""
+    """An object that stands for a tensor of a host library, such as the result of ``triton.reinterpret``."""
 
     dtype: Any
     device: Any
 
     def data_ptr(self) -> int:
-        """The address of its first element."""
+        """Return the address of the first element."""
 
 
 @value
 class Pointer:
-    """A pointer argument: to ``offset`` bytes from the beginning of ``tensor``, to elements of type ``ty``, on ``sip``.
+    """A pointer argument on ``sip``: ``offset`` bytes from the start of ``tensor``, to elements of type ``ty``.
 
-    None as tensor: ``offset`` is the address. ``descriptor``: the argument is this tensor descriptor of the host, whose
-    base the pointer is.
+    If ``tensor`` is None, ``offset`` is the address. If ``descriptor`` is set, the argument is this tensor descriptor
+    of the host, and the pointer is its base.
     """
 
     tensor: Tensor | None
@@ -68,7 +68,7 @@ class Pointer:
     descriptor: TensorDescriptor | None = None
 
     def at(self, address: int) -> Any:
-        """The argument, when the tensor begins at ``address``."""
+        """Return the argument, if the tensor starts at ``address``."""
         to = tl.pointer_type(self.ty)
         pointer = tl.tensor(PointerHandle(address + self.offset, to), to)
         if self.descriptor is None:
@@ -84,14 +84,14 @@ class Pointer:
 
 @value
 class Arguments:
-    """The arguments of a launch by name: tensors, and what is known."""
+    """The arguments of a launch by name, divided into pointers and values."""
 
     pointers: Mapping[str, Pointer]
     values: Mapping[str, object]
 
 
 def context_of(name: str) -> RuntimeContext[Any]:
-    """The context that a host program runs in, for ``name``; NoMachineError outside of one, KernelError in a kernel."""
+    """Return the context of the host program. Raises NoMachineError outside of one, KernelError in a kernel."""
     check_host_calls()
     context = current_context()
     if context is None:
@@ -102,7 +102,7 @@ def context_of(name: str) -> RuntimeContext[Any]:
 
 
 def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
-    """Run ``kernel`` (an InterpretedFunction) over ``grid`` with the arguments of the call."""
+    """Run ``kernel``, a result of ``triton.jit``, over ``grid`` with the arguments of the call."""
     name = kernel.__name__
     context = context_of(name)
     function = kernel.rewrite()
@@ -116,7 +116,7 @@ def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[
     tensors = tuple(dict.fromkeys(each.tensor for each in arguments.pointers.values() if each.tensor is not None))
     _check_placement(name, arguments, context.topology)
     if not arguments.pointers:
-        raise InputError(f"kernel {name!r}: no argument is a tensor, and it runs on the PEs that own its tensors")
+        raise InputError(f"kernel {name!r}: no argument is a tensor, and a kernel runs on the PEs that own its tensors")
     pes = _find_pes(context, bound, arguments, tensors)
     shares = {pe: programs_of(context.frontends.triton.order, prod(extents), i, len(pes)) for i, pe in enumerate(pes)}
     pace = LaunchPace(name, extents, context.engine)
@@ -129,7 +129,7 @@ def launch(kernel: Any, grid: object, args: tuple[object, ...], kwargs: Mapping[
 def _find_pes(
     context: RuntimeContext[Any], bound: Mapping[str, object], arguments: Arguments, tensors: Sequence[Tensor]
 ) -> list[PeCoord]:
-    """Return the PEs that own the tensors; all that may with a tensor of a host library, which reach all of those."""
+    """Return the PEs that own the tensors, or all PEs that store host-library tensors if there is such an argument."""
     if any(isinstance(each, Placed) or _is_address(each) or _is_placed_descriptor(each) for each in bound.values()):
         return list(pes_of_tensors(context, next(iter(arguments.pointers.values())).sip))
     return sorted({owner for tensor in tensors for owner in tensor.layout.owners})
@@ -140,14 +140,14 @@ def _is_placed_descriptor(x: object) -> bool:
 
 
 def _check_placement(name: str, arguments: Arguments, spec: TopologySpec) -> None:
-    """InputError for tensors of several SIPs, and for a machine without order of memory, which Triton relies on."""
+    """Raise InputError for tensors on several SIPs, and for relaxed memory ordering: Triton relies on program order."""
     if spec.pe.dma.ordering == "relaxed":
         raise InputError(
             f"kernel {name!r}: with pe.dma.ordering=relaxed its loads and stores have no order; use program"
         )
     if len({each.sip for each in arguments.pointers.values()}) > 1:
         where = ", ".join(f"{key} on sip{each.sip}" for key, each in arguments.pointers.items())
-        raise InputError(f"kernel {name!r}: its tensors lie on several SIPs ({where}); launch once on each, by spawn")
+        raise InputError(f"kernel {name!r}: its tensors are on several SIPs ({where}); launch once on each, by spawn")
 
 
 def _program(
@@ -160,7 +160,7 @@ def _program(
     pace: LaunchPace,
     on_write: Callable[[int, int, int], None] | None,
 ) -> Callable[..., None]:
-    """Make the function that each PE runs: its share of the programs, one after another."""
+    """Return the function that each PE runs: its share of the programs, one after another."""
 
     def kernel(*addresses: int, tl: TLContext) -> None:
         site = tl.site
@@ -178,7 +178,7 @@ def _program(
 
 
 def _bind(name: str, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
-    """All arguments by name, with defaults; InputError for what the kernel does not take."""
+    """Return all arguments by name, with defaults. Raises InputError for an argument without a parameter."""
     parameters = inspect.signature(function).parameters
     unknown = [key for key in kwargs if key not in parameters and key not in _GPU_OPTIONS]
     if unknown:
@@ -190,7 +190,7 @@ def _bind(name: str, function: Callable[..., object], args: tuple[object, ...], 
 
 
 def _grid(name: str, grid: object) -> LaunchGrid:
-    """Three extents, each at least 0."""
+    """Return the three extents of the grid, each at least 0."""
     extents = tuple(grid) if isinstance(grid, Sequence) else (grid,)
     try:
         x, y, z = (*map(int, extents), 1, 1)[:3]
@@ -202,7 +202,7 @@ def _grid(name: str, grid: object) -> LaunchGrid:
 
 
 def _split(name: str, function: Callable[..., object], bound: Mapping[str, object]) -> Arguments:
-    """Tensors apart from values; a value that is no ``constexpr`` is a tensor of the language, as on a GPU."""
+    """Divide the arguments into pointers and values; a value that is no ``constexpr`` becomes a scalar tensor."""
     annotations = inspect.get_annotations(function)
     pointers = {
         key: _pointer(value) for key, value in bound.items() if isinstance(value, _PLACED) or _is_address(value)
@@ -216,7 +216,7 @@ def _split(name: str, function: Callable[..., object], bound: Mapping[str, objec
 
 
 def _is_address(x: object) -> bool:
-    """Tell whether an argument stands for a tensor of the machine; a tensor of the host does not."""
+    """Return whether an argument stands for a tensor of the machine, not of the host."""
     return isinstance(x, Addressed) and str(x.device).startswith((DEVICE, "cuda"))
 
 
@@ -250,13 +250,13 @@ def _value(name: str, key: str, value: Any) -> object:
     if isinstance(value, Addressed):
         return _null(name, key, value)
     raise InputError(
-        f"kernel {name!r}: {key} is a {type(value).__name__}; a kernel takes tensors of the machine, numbers, texts, "
+        f"kernel {name!r}: {key} is a {type(value).__name__}; a kernel takes tensors of the machine, numbers, strings, "
         f"types, tuples and None"
     )
 
 
 def _null(name: str, key: str, value: Addressed) -> object:
-    """Return the pointer to an empty tensor of the host, given where a kernel needs none: 0, as on a GPU."""
+    """Return a null pointer, as on a GPU, for an empty host tensor that stands for no tensor at all."""
     if value.data_ptr():
         raise InputError(
             f"kernel {name!r}: {key} is a tensor on {value.device}; a kernel takes tensors of the machine: "
@@ -268,7 +268,7 @@ def _null(name: str, key: str, value: Addressed) -> object:
 
 @state
 class LaunchPace:
-    """The pace of the programs of a launch, all PEs together, in the user's time."""
+    """The pace of the programs of a launch, over all PEs, in wall time."""
 
     kernel: str
     grid: LaunchGrid
@@ -277,9 +277,9 @@ class LaunchPace:
     _done: int = 0
 
     def count_program(self) -> None:
-        """One more has run. RunStopped when the others would take longer than the run may.
+        """Count a program that has run. Raises RunStopped if the remaining ones would exceed the wall-time limit.
 
-        Each of them is taken to need what those before have needed; what phase 2 needs is not in that.
+        The prediction assumes that programs take equally long. It excludes phase 2.
         """
         self._done += 1
         limit_s = self.engine.limits.wall_s

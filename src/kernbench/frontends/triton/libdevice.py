@@ -1,4 +1,4 @@
-"""``libdevice``: the elementwise functions of CUDA's library as commands of MATH, under the names of its symbols."""
+"""``libdevice``: elementwise functions of CUDA's library as MATH commands, keyed by their symbols."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SAME = (
     "exp10 exp2 expm1 fdim floor fma hypot ldexp lgamma log log10 log1p log2 logb nextafter normcdf normcdfinv pow "
     "rcbrt remainder rhypot rint round rsqrt sin sinh sinpi sqrt tan tanh tgamma trunc"
 )
-"""Symbols that are operators with an f behind their name."""
+"""Symbols that are an operator's name with an f behind it."""
 _OTHER = MappingProxyType(
     {
         "fabsf": "abs",
@@ -78,7 +78,7 @@ OPERATORS: MappingProxyType[str, str | None] = MappingProxyType(
     | {f"float2{ty}_{mode}": op for ty in ("int", "uint", "ll", "ull") for mode, op in _ROUNDED.items()}
     | dict.fromkeys(_TO_FLOAT)
 )
-"""The operator of each symbol, whose result is cast to what the symbol gives; None: the cast is all."""
+"""The operator of each symbol; its result is cast to the symbol's type. None: only the cast."""
 
 
 def _half_of(a: Handle, b: Handle, more: int) -> Handle:
@@ -100,11 +100,11 @@ _IN_64_BITS: MappingProxyType[str, Callable[[Handle, Handle], Handle]] = Mapping
         "umulhi": _upper_of,
     }
 )
-"""Functions of two whole numbers of 32 bits, computed in 64."""
+"""Functions of two 32-bit integers, computed in 64 bits."""
 
 
 def call(symbol: str, args: list[Value], returned: Type) -> Value:
-    """Carry out the function of the library that ``symbol`` names."""
+    """Call the library function that ``symbol`` names. Raises Refused if the machine has none."""
     name, out = symbol.removeprefix(_PREFIX), returned.scalar
     shape = np.broadcast_shapes(*[each.data.shape for each in args])
     if name == "saturatef":
@@ -125,7 +125,7 @@ def call(symbol: str, args: list[Value], returned: Type) -> Value:
 def upper_product(
     args: list[Value], out: Type, shape: tuple[int, ...], combine: Callable[[Handle, Handle], Handle] = _upper_of
 ) -> Value:
-    """Combine whole numbers of 32 bits in 64 bits; by default the upper half of their product."""
+    """Combine 32-bit integers in 64 bits; by default, return the upper half of their product."""
     kernel = running().tl
     a, b = (kernel.cast(whole(each), I64) for each in args)
     return value_of(Symbolic(kernel.cast(combine(a, b), MACHINE_TYPES[out]), shape), out)
@@ -161,7 +161,7 @@ def _cast(x: Value, out: Type) -> Value:
 
 
 def functions_of(library: ModuleType) -> dict[str, Callable[..., Any]]:
-    """Return the functions of Triton's module by name, which say what types they take where it gives a KeyError."""
+    """Return the functions of Triton's module by name. Each refuses unsupported types by name, not by a KeyError."""
     found = {name: _check_call(name, each) for name, each in vars(library).items() if tl.core.is_builtin(each)}
     return found | {"fast_tanhf": found["tanh"]}
 

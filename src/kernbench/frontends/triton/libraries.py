@@ -1,4 +1,4 @@
-"""Libraries of GPUs that host programs of Triton call: proton, which profiles, and cuBLAS."""
+"""GPU libraries that host programs of Triton call: the profiler proton, and cuBLAS."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _ADVICE = "--explain and --trace say where the time went"
 
 
 def _start(name: object = None, **_: object) -> None:  # noqa: ARG001
-    """Say that nothing is recorded, in place of ``triton.profiler.start``."""
+    """Print that nothing is recorded. Replaces ``triton.profiler.start``."""
     print(f"triton.profiler: proton reads counters of a GPU, and records nothing here; {_ADVICE}")
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """Do nothing, in place of the functions that go on with what ``start`` began."""
+    """Do nothing. Replaces the functions that continue or end a recording."""
 
 
 def _refuse(*_: object, **__: object) -> Any:
@@ -28,16 +28,16 @@ PROTON = MappingProxyType({"start": _start, "activate": _nothing, "deactivate": 
 
 
 class BlasLt:
-    """``CublasLt`` and ``HipblasLt``: products of PyTorch's tensors, as PyTorch's own are carried out."""
+    """``CublasLt`` and ``HipblasLt``: products of PyTorch tensors, computed as PyTorch's own."""
 
     def __init__(self, workspace: object) -> None: ...
 
     def matmul(self, a: Any, b: Any, c: Any) -> None:
-        """Make ``c`` the product of ``a`` and the transpose of ``b``."""
+        """Store the product of ``a`` and the transpose of ``b`` in ``c``."""
         c.copy_(_wide(a) @ _wide(b).T)
 
     def gemm(self, a: Any, b: Any, c: Any, d: Any, alpha: float, beta: float) -> None:
-        """Make ``d`` that product times ``alpha``, and ``c`` times ``beta``."""
+        """Store ``alpha`` times the product of ``a`` and the transpose of ``b``, plus ``beta * c``, in ``d``."""
         d.copy_(alpha * (_wide(a) @ _wide(b).T) + beta * c)
 
     def block_scaled_matmul_mxfp8(self, *_: object) -> None:
@@ -54,7 +54,7 @@ def _wide(x: Any) -> Any:
 
 
 def install(profiler: ModuleType, nvidia: ModuleType, amd: ModuleType) -> None:
-    """Put these in their places in ``triton.profiler``, and in Triton's modules of GPUs."""
+    """Replace the functions in ``triton.profiler`` and the classes in Triton's modules of GPU vendors."""
     for module in (profiler, sys.modules[profiler.start.__module__]):
         for name, function in PROTON.items():
             setattr(module, name, function)

@@ -29,14 +29,14 @@ from kernbench.triton_emu.handles import Number
 
 
 class Selecting(Protocol):
-    """A builder that a load can select with."""
+    """A builder with the select operation that a load needs."""
 
     def create_select(self, cond: Value, lhs: Value, rhs: Value) -> Value:
-        """``lhs`` where ``cond`` holds, else ``rhs``."""
+        """Return ``lhs`` where ``cond`` holds, else ``rhs``."""
 
 
 def load(builder: Selecting, pointers: Value, mask: Array | None, other: Value | None) -> Value:
-    """Load from ``pointers`` where ``mask`` holds (None: everywhere), elsewhere take ``other`` (None: zeros)."""
+    """Load from ``pointers`` where ``mask`` holds (None: everywhere), elsewhere return ``other`` (None: zeros)."""
     ty, shape = pointers.get_element_ty(), shape_of(pointers)
     item = memory_type(ty)
     what = describe_pointers(pointers, mask, item.itemsize, writing=False)
@@ -62,7 +62,7 @@ def _zeros(ty: Type, shape: Shape) -> Value:
 
 
 def _one_number(value: Value) -> Number | None:
-    """The number that all elements are; None when they differ, or are data."""
+    """Return the number that all elements equal; None if they differ, or are data."""
     found = None if is_symbolic(value) else uniform(value.data)
     return None if found is None else plain_number(found)
 
@@ -71,7 +71,7 @@ def store(pointers: Value, value: Value, mask: Array | None) -> None:
     """Write ``value`` to ``pointers`` where ``mask`` holds (None: everywhere)."""
     item, data = memory_type(pointers.get_element_ty()), value.data
     if isinstance(data, Symbolic) and data.swapped and data.handle.shape == data.shape[::-1]:
-        # A transpose goes to transposed addresses.
+        # A transposed value is stored as it is, at transposed addresses.
         at, handle = known(pointers), data.handle
         flipped = None if mask is None else np.broadcast_to(mask, at.shape).T
         what = describe(np.ascontiguousarray(at.T), flipped, item.itemsize, writing=True)
@@ -87,7 +87,7 @@ def store(pointers: Value, value: Value, mask: Array | None) -> None:
 
 
 def memory_type(ty: Any) -> DType:
-    """The machine's type for what a pointer points to: exactly that."""
+    """Return the machine's type for the elements that a pointer of type ``ty`` points to. Raises Refused if none is."""
     item = MACHINE_TYPES.get(ty.scalar)
     if item is None:
         names = ", ".join(str(name) for name in MACHINE_TYPES)

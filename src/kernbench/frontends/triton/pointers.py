@@ -1,4 +1,4 @@
-"""Pointers of a kernel: one address, and how many elements each of them is from there."""
+"""Pointers of a kernel: a base address and the offset of each element."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kernbench.frontends.triton.values import TensorHandle, Type, Value, known, 
 
 _HERE = np.zeros(1, np.int32)
 _PLANS = 64
-"""So many descriptors a kernel keeps: those of its loops, and of its next program, are found before there are more."""
+"""Maximum number of cached descriptors per kernel: enough for its loops and for its next program."""
 
 
 class PointerHandle(TensorHandle):
-    """``base`` and ``steps``, in elements of the type ``ty`` points to; who asks for ``data`` gets the addresses.
+    """Pointers at ``base`` plus ``steps``, in elements of the type that ``ty`` points to. ``data`` has the addresses.
 
-    What is added to all of them changes ``base`` only. So the blocks that a loop goes through have the same array of
-    ``steps``, and a descriptor that was found for one of them is that of the others.
+    Adding one number to all of them changes only ``base``. The blocks of a loop therefore share one array ``steps``,
+    and the cached descriptor of one block serves the others.
     """
 
     def __init__(self, base: int, ty: Type, steps: Array = _HERE) -> None:
@@ -27,17 +27,17 @@ class PointerHandle(TensorHandle):
 
     @property
     def data(self) -> Array:
-        """The addresses."""
+        """Return the addresses."""
         at = in_bytes(thin(self.steps), _width(self)).astype(np.uint64) + np.uint64(self.base % 2**64)
         return broadcast(at, self.steps.shape)
 
     def repeated(self, shape: Shape) -> PointerHandle:
-        """The same, repeated to a shape that they broadcast to."""
+        """Return the pointers, broadcast to ``shape``."""
         return PointerHandle(self.base, self.dtype, broadcast(self.steps, shape))
 
 
 def move_pointers(pointers: Value, offset: Value) -> Value:
-    """``pointers`` moved on by known elements."""
+    """Return ``pointers`` advanced by a known number of elements."""
     more = known(offset)
     if not isinstance(pointers, PointerHandle):
         at = thin(known(pointers)) + in_bytes(thin(more), _width(pointers)).astype(np.uint64)
@@ -54,13 +54,13 @@ def move_pointers(pointers: Value, offset: Value) -> Value:
 
 
 def shape_of(pointers: Value) -> Shape:
-    """Return their number along each axis."""
+    """Return the shape of the pointers."""
     found: Shape = pointers.steps.shape if isinstance(pointers, PointerHandle) else pointers.data.shape
     return found
 
 
 def describe_pointers(pointers: Value, mask: Array | None, itemsize: int, *, writing: bool) -> ElementDescriptor | None:
-    """Describe pointers of a kernel, as `describe` does."""
+    """Return the descriptor of a kernel's pointers, as `describe` does, from the cache if it is there."""
     if not isinstance(pointers, PointerHandle):
         return describe(known(pointers), mask, itemsize, writing=writing)
     plans, steps = running().plans, pointers.steps
@@ -71,7 +71,7 @@ def describe_pointers(pointers: Value, mask: Array | None, itemsize: int, *, wri
         if len(plans) == _PLANS:
             plans.clear()
         at = broadcast(in_bytes(thin(steps), itemsize), steps.shape)
-        # With the array, whose number would be that of another one otherwise.
+        # Store the array, too: while it lives, no other array has its id.
         found = plans[key] = steps, describe(at, mask, itemsize, writing=writing)
     plan = found[1]
     return None if plan is None else plan.moved(pointers.base)

@@ -1,9 +1,9 @@
-"""The functions of ``triton.language``: Triton checks a call once per types of its operands, then it is replayed.
+"""Replay of ``triton.language`` functions: Triton checks a call once per signature, later calls repeat its requests.
 
-What Triton's semantics (types, promotion, broadcasting) ask of the builder follows from the types of tensors and from
-plain arguments, never from what tensors hold. So the first call with a signature goes through Triton and is recorded;
-later ones ask the builder for the same with other operands. Errors are not recorded: Triton raises them each time.
-Nobody changes a value once it is made; so of known operands that come again the result is the one of before.
+Triton's semantics (types, promotion, broadcasting) derive their requests to the builder from the types of tensors and
+from plain arguments, never from the elements. The first call with a signature therefore goes through Triton and is
+recorded; later ones send the builder the same requests with other operands. Errors are not recorded: Triton raises them
+each time. Values are immutable, so known operands that come again yield the earlier result.
 """
 
 from __future__ import annotations
@@ -24,51 +24,51 @@ from kernbench.common.values import state
 from kernbench.frontends.triton.values import Symbolic, TensorHandle, is_symbolic
 
 CallOperand: TypeAlias = Any
-"""A handle of the builder; of an operator also the plain number beside the tensor."""
+"""A handle of the builder; for an operator, also the plain number beside the tensor."""
 
 _TlTensor: Any = tl.core.tensor
-_LIMIT = 4096  # signatures of a function: where a plain number is always another, they must not fill the memory
-_KEPT, _SMALL = 64, 1024  # results of a signature, and their elements
+_LIMIT = 4096  # signatures of a function; calls with ever new numbers must not fill the memory
+_MOST_CACHED, _SMALL = 64, 1024  # cached results of a signature, and their maximum number of elements
 _PLAIN = frozenset((int, bool, str, NoneType, EllipsisType))
 _ALL = slice(None)
 _ONE = (1,)
 _SEQUENCES = frozenset((tuple, list, tl.tuple))
 _NAMES = ("add", "sub", "mul", "truediv", "floordiv", "mod", "and", "or", "xor", "gt", "ge", "lt", "le", "eq", "ne")
-# What the builder makes of constants is a constant, and not asked for again; but these go by the program that runs.
+# The builder turns constants into constants, once. These requests are repeated, since they depend on the program.
 _OF_PROGRAM = frozenset(("create_get_program_id", "create_get_num_programs"))
 _OPERATORS = frozenset(f"__{reflected}{name}__" for name in _NAMES for reflected in ("", "r"))
 
 
 class _NotPlainError(Exception):
-    """An argument is neither a tensor nor plain: what Triton does with it is not known here."""
+    """An argument is neither a tensor nor plain, so Triton's use of it is not known here."""
 
 
 @state
 class _Recording:
-    """The calls of builder methods in a call, each with what picks its arguments from what is there by then.
+    """The builder requests of a call, each with a function that picks its arguments from the list of values so far.
 
-    There are constants first, then the operands of the call, then what each request gives. ``result``: the place of
-    what the call returns (None: a constant), and the attributes of its tensor; None: the call returns nothing.
-    Small known results of known operands are kept: a loop asks for the same ones again and again.
+    The list has constants first, then the operands of the call, then the result of each request. ``result``: the list
+    index of the call's result (None: a constant) and the attributes of its tensor; None if the call returns nothing.
+    Small known results of known operands are cached, since a loop asks for them again and again.
     """
 
     constants: tuple[Any, ...]
     requests: tuple[tuple[Callable[..., Any], Callable[[list[Any]], Iterable[Any]]], ...]
     result: tuple[int | None, dict[str, Any]] | None
-    _kept: dict[tuple[int | bytes, ...], tuple[list[CallOperand], Any]] = field(default_factory=dict)
+    _cached: dict[tuple[int | bytes, ...], tuple[list[CallOperand], Any]] = field(default_factory=dict)
 
     def replay(self, operands: list[CallOperand]) -> Any:
-        """The result of the same requests for other operands."""
-        key = tuple(map(_told_by, operands))
-        found = self._kept.pop(key, None)
+        """Return the result of the same requests for other operands."""
+        key = tuple(map(_key_of, operands))
+        found = self._cached.pop(key, None)
         if found is not None:
-            self._kept[key] = found  # now the last to be dropped
+            self._cached[key] = found  # now the last to be evicted
             return found[1]
         made = self._ask(operands)
         if operands and self.result is not None and _is_small(made.handle) and all(map(_is_known, operands)):
-            if len(self._kept) == _KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[key] = operands, made  # with the operands: while they live, no other object has their id
+            if len(self._cached) == _MOST_CACHED:
+                del self._cached[next(iter(self._cached))]
+            self._cached[key] = operands, made  # with the operands: while they live, no other object has their ids
         return made
 
     def _ask(self, operands: list[CallOperand]) -> Any:
@@ -86,7 +86,7 @@ class _Recording:
 
 
 class _CallRecorder:
-    """In place of the builder while a call is recorded: passes requests on, and notes those about operands."""
+    """The builder's stand-in while a call is recorded: it forwards requests and notes those about operands."""
 
     def __init__(self, builder: Any, operands: list[CallOperand]) -> None:
         self._builder = builder
@@ -100,13 +100,13 @@ class _CallRecorder:
         return self._noting(name, found) if callable(found) else found
 
     def _noting(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        # A number is an operand where it becomes a handle; elsewhere it is an axis or the like.
+        # A number is an operand only where it becomes a handle; elsewhere it is an axis or the like.
         kinds = int | float if name.startswith("get_") else TensorHandle
 
         def ask(*arguments: Any, **named: Any) -> Any:
             made = method(*arguments, **named)
             if isinstance(made, TensorHandle) and self._number(made) is not None:
-                made = copy(made)  # an operand, given back: another time it may be something else
+                made = copy(made)  # an operand, returned as it is: next time the result may be another object
             numbers = [self._number(each) if isinstance(each, kinds) else None for each in arguments]
             varies = any(number is not None for number in numbers)
             if varies or _is_asked_again(name, made):
@@ -118,7 +118,7 @@ class _CallRecorder:
         return ask
 
     def _place(self, argument: Any, number: int | None) -> tuple[bool, int]:
-        """Tell whether an argument is an operand, and its number; else that of the constant which it becomes."""
+        """Return (True, operand number) for an operand, else (False, number of the constant that it becomes)."""
         if number is not None:
             return True, number
         self._constants.append(argument)
@@ -128,7 +128,7 @@ class _CallRecorder:
         return next((i for i, each in enumerate(self._operands) if each is operand), None)
 
     def recording(self, result: Any) -> _Recording | None:
-        """Return the recording of a call that gave ``result``; None if the call cannot be repeated."""
+        """Return the recording of a call that returned ``result``; None if the call cannot be repeated."""
         if not self._complete:
             return None
         constants, behind = tuple(self._constants), len(self._constants)
@@ -146,22 +146,22 @@ class _CallRecorder:
 
 
 def _is_asked_again(name: str, made: object) -> bool:
-    """Tell whether what the builder did with constants may be another thing next time."""
+    """Return whether a builder request about constants may have another result next time."""
     if isinstance(made, TensorHandle):
         return name in _OF_PROGRAM or is_symbolic(made)
     return made is None and not name.startswith("get_")
 
 
 def _picking(places: list[int]) -> Callable[[list[Any]], Iterable[Any]]:
-    """Make a function that picks the elements of a list at ``places``, in C: as many as there are."""
+    """Return a function, implemented in C, that picks the elements of a list at ``places``."""
     if len(places) > 1:
         return itemgetter(*places)
     first = places[0] if places else 0
     return itemgetter(slice(first, first + len(places)))
 
 
-def _told_by(operand: CallOperand) -> int | bytes:
-    """Return what tells an operand from others of its type: the number if it is one, else where the object is."""
+def _key_of(operand: CallOperand) -> int | bytes:
+    """Return the cache key of an operand: its number if it is one integer, else its id."""
     if type(operand) is TensorHandle:
         data = operand.data
         if type(data) is np.ndarray and data.shape == _ONE and data.dtype.kind == "i":
@@ -174,7 +174,7 @@ def _is_known(operand: CallOperand) -> bool:
 
 
 def _is_small(made: TensorHandle) -> bool:
-    """Tell whether what a call made is known, no pointer, and not large."""
+    """Return whether a call's result is known, no pointer, and small enough to cache."""
     return type(made) is TensorHandle and not isinstance(made.data, Symbolic) and made.data.size <= _SMALL
 
 
@@ -183,17 +183,17 @@ def _holds_handles(argument: object) -> bool:
 
 
 def patch(owner: Any, name: str, function: Callable[..., Any], _builder: object, scope: Any) -> None:
-    """In place of the interpreter's own way to give a function of the language its semantics."""
+    """Give a function of the language its semantics. Replaces the interpreter's ``_patch_attr``."""
     scope.set_attr(owner, name, _replay_calls(function, varying=owner is _TlTensor and name in _OPERATORS))
 
 
 def _replay_calls(function: Callable[..., Any], *, varying: bool) -> Callable[..., Any]:
-    """``function``, recorded. ``varying``: it takes plain numbers as it does tensors."""
+    """Return ``function`` with recording. ``varying``: it takes plain numbers as it does tensors."""
     recordings: dict[Hashable, _Recording | None] = {}
     sign = _sign_operand if varying else _sign
 
     def call(*arguments: Any, _semantic: Any = None, **named: Any) -> Any:
-        if _semantic is not None:  # within a call that is recorded, or cannot be
+        if _semantic is not None:  # within a call that is being recorded, or cannot be
             return function(*arguments, _semantic=_semantic, **named)
         signature: list[Any] = []
         operands: list[CallOperand] = []
@@ -213,7 +213,7 @@ def _replay_calls(function: Callable[..., Any], *, varying: bool) -> Callable[..
         recording = recordings.get(key)
         if recording is not None:
             return recording.replay(operands)
-        # Of x * x one cannot tell which operand is which; what is recorded of x * y holds for it.
+        # The recording of x * x could not tell its operands apart; a recording of x * y serves x * x, too.
         alike = len(operands) > len({id(each) for each in operands})
         if alike or key in recordings or len(recordings) == _LIMIT:
             return function(*arguments, _semantic=interpreter.interpreter_semantic, **named)
@@ -226,7 +226,7 @@ def _replay_calls(function: Callable[..., Any], *, varying: bool) -> Callable[..
 
 
 def _sign_operand(argument: Any, signature: list[Any], operands: list[CallOperand]) -> None:
-    """Sign as `_sign`; of a plain number only what Triton looks at: its type, its sign, and whether it fits a type."""
+    """Sign like `_sign`, but sign a plain number only by type, sign and the type that it fits."""
     if type(argument) is int:
         operands.append(argument)
         signature += (int, argument < 0, (~argument if argument < 0 else argument).bit_length())
@@ -238,7 +238,7 @@ def _sign_operand(argument: Any, signature: list[Any], operands: list[CallOperan
 
 
 def _sign(argument: Any, signature: list[Any], operands: list[CallOperand]) -> None:
-    """Append what a call is told by, of ``argument``; and its operands."""
+    """Append the signature of ``argument``, which selects the recording, and its operands."""
     kind = type(argument)
     if kind is _TlTensor:
         signature.append(argument.type.name)

@@ -1,4 +1,4 @@
-"""Reductions, scans, ``tl.histogram`` and ``tl.gather`` of data, by the operators that MATH has."""
+"""Reductions, scans, ``tl.histogram`` and ``tl.gather`` of data, built from the operators of MATH."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from kernbench.triton_emu.tl_context import TLContext
 
 _STANDARD = tl.standard
 _Reduction: TypeAlias = Callable[..., Handle]
-# Triton's extremes leave NaN out.
+# Triton's maximum and minimum skip NaN.
 _MAX: _Reduction = partial(TLContext.max, skip_nan=True)
 _MIN: _Reduction = partial(TLContext.min, skip_nan=True)
 _ARGMAX: _Reduction = partial(TLContext.argmax, skip_nan=True)
 _ARGMIN: _Reduction = partial(TLContext.argmin, skip_nan=True)
 _REDUCTIONS: MappingProxyType[Any, tuple[_Reduction, ...]] = MappingProxyType(
     {
-        _STANDARD._sum_combine: (TLContext.sum,),  # noqa: SLF001 - by these the interpreter itself knows them
+        _STANDARD._sum_combine: (TLContext.sum,),  # noqa: SLF001 - the interpreter itself identifies them by these
         _STANDARD._elementwise_max: (_MAX,),  # noqa: SLF001
         _STANDARD._elementwise_min: (_MIN,),  # noqa: SLF001
         _STANDARD._argmax_combine_tie_break_left: (_MAX, _ARGMAX),  # noqa: SLF001
@@ -37,12 +37,12 @@ _REDUCTIONS: MappingProxyType[Any, tuple[_Reduction, ...]] = MappingProxyType(
     }
 )
 _BITS: MappingProxyType[int, DType] = MappingProxyType({1: I8, 2: I16, 4: I32})
-"""The types that hold the bits of floats, by their width."""
+"""The integer types for the bits of floats, by width in bytes."""
 _known = interpreter.ReduceScanOpInterface.apply
 
 
 def apply(operation: Any, inputs: Any) -> Any:
-    """In place of ``ReduceScanOpInterface.apply``: a reduction or a scan of one tensor or a tuple of them."""
+    """Reduce or scan a tensor or a tuple of tensors. Replaces ``ReduceScanOpInterface.apply``."""
     tensors = inputs if isinstance(inputs, tuple) else (inputs,)
     if not is_symbolic(*[each.handle for each in tensors]):
         return _known(operation, inputs)
@@ -71,7 +71,7 @@ def _reduce(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _reduce_by_halving(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Reduce by the kernel's own function: of one half of the axis and the other, until one element is left."""
+    """Reduce by the kernel's own function: combine the two halves of the axis until one element is left."""
     kernel, shape = running().tl, tuple(map(int, tensors[0].shape))
     axis = _axis(operation, tensors)
     parts = [_with_first(whole(each.handle), axis) for each in tensors]
@@ -86,9 +86,10 @@ def _reduce_by_halving(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, .
 
 
 def _scan_by_doubling(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Scan by the kernel's own function: blocks of 1, 2, 4 ... elements are each scanned, and two become one.
+    """Scan by the kernel's own function: scanned blocks of 1, 2, 4 ... elements are merged in pairs.
 
-    All elements of the later block take in the last one of the earlier; in reverse it is the other way round.
+    All elements of the later block are combined with the last element of the earlier one; in reverse, the other way
+    round.
     """
     kernel, axis = running().tl, _axis(operation, tensors)
     parts = [_with_first(whole(each.handle), axis) for each in tensors]
@@ -114,7 +115,7 @@ def _scan_by_doubling(operation: Any, tensors: tuple[Any, ...]) -> tuple[Any, ..
 
 
 def count(data: Value, bins: int, mask: Value | None) -> Handle:
-    """Count how often each number below ``bins`` is among the elements for which ``mask`` holds: all are compared."""
+    """Count how often each number below ``bins`` occurs where ``mask`` holds, by comparing all elements with each."""
     kernel = running().tl
     found = kernel.elementwise(
         "eq", kernel.expand_dims(whole(data), 1), kernel.constant(np.arange(bins)[None, :], machine_type(data.dtype))
@@ -125,9 +126,9 @@ def count(data: Value, bins: int, mask: Value | None) -> Handle:
 
 
 def take(source: Value, places: Value, axis: int) -> Handle:
-    """Take the elements of ``source`` at ``places`` along ``axis``: each place is compared with all that there are.
+    """Return the elements of ``source`` at ``places`` along ``axis``, by comparing each place with all indices.
 
-    What is taken is bits, so that nothing that is not taken matters to it.
+    Elements are selected as bits, so that NaN among the elements that are not selected has no effect.
     """
     kernel, item = running().tl, machine_type(source.dtype)
     bits = kernel.bitcast(whole(source), _BITS[item.itemsize] if item.is_float else item)
@@ -138,12 +139,12 @@ def take(source: Value, places: Value, axis: int) -> Handle:
 
 
 def _axis(operation: Any, tensors: tuple[Any, ...]) -> int | None:
-    """Return the axis, counted from the first; None: all of a reduction."""
+    """Return the axis of the operation as a non-negative number; None if it reduces all axes."""
     return None if operation.axis is None else index(operation.axis) % len(tensors[0].shape)
 
 
 def _with_first(x: Handle, axis: int | None) -> Handle:
-    """``x`` with ``axis`` as its first; None: as its only one."""
+    """Return ``x`` with ``axis`` moved to the front; None: flattened."""
     if axis is None:
         return running().tl.reshape(x, (-1,))
     others = [i for i in range(len(x.shape)) if i != axis]
@@ -151,7 +152,7 @@ def _with_first(x: Handle, axis: int | None) -> Handle:
 
 
 def _combine(operation: Any, tensors: tuple[Any, ...], operands: list[list[Handle]]) -> list[Handle]:
-    """Compute the kernel's own function of what was before and what comes to it: handles that broadcast to that."""
+    """Apply the kernel's own function to accumulated and new handles, broadcast to the shape of the new ones."""
     shape = operands[1][0].shape
     given = [_tensor(each, shape, x.dtype) for side in operands for each, x in zip(side, tensors, strict=True)]
     made = operation.combine_fn(*given)
@@ -160,6 +161,6 @@ def _combine(operation: Any, tensors: tuple[Any, ...], operands: list[list[Handl
 
 
 def _tensor(handle: Handle, shape: tuple[int, ...], ty: Type) -> Any:
-    """A tensor of the language; one without axes is a scalar, which the interpreter has as one element."""
+    """Return a tensor of the language. One without axes is a scalar, which the interpreter stores as one element."""
     data, scalar = Symbolic(handle, shape or (1,)), ty.scalar
     return tl.core.tensor(value_of(data, scalar), tl.block_type(scalar, list(shape)) if shape else scalar)

@@ -13,12 +13,12 @@ from kernbench.frontends.triton.launch import context_of
 from kernbench.runtime_api.context import RuntimeContext
 
 _OF_TABLES = frozenset(("diff_col", "save_precision"))
-"""What a report takes for its table; everything else is for the function that it measures."""
+"""Keyword arguments that a report uses for its table; all others go to the function that it measures."""
 
 
 @state
 class Measurements:
-    """The subjects of the last calls of ``do_bench``: of each the operators, if the host computed all there was."""
+    """The operators that the host computed in each ``do_bench`` call; an empty set if the machine computed."""
 
     copies: list[frozenset[str]] = field(default_factory=list)
 
@@ -32,13 +32,13 @@ def _measurements(context: RuntimeContext[Any]) -> Measurements:
 
 def do_bench(
     fn: Callable[[], object],
-    warmup: float = 0,  # noqa: ARG001 - what repeats need, as rep and grad_to_none
+    warmup: float = 0,  # noqa: ARG001 - for repeats, as are rep and grad_to_none
     rep: float = 0,  # noqa: ARG001
     grad_to_none: object = None,  # noqa: ARG001
     quantiles: Sequence[float] | None = None,
     return_mode: str = "mean",
 ) -> Any:
-    """Simulated milliseconds of one call, which a second one would take as well; in place of Triton's."""
+    """Return the simulated milliseconds of one call, which repeats exactly. Replaces Triton's ``do_bench``."""
     context = context_of("do_bench")
     start, launches, unmodelled = context.engine.now, _launches(context), context.unmodelled.copy()
     fn()
@@ -59,10 +59,10 @@ def _launches(context: RuntimeContext[Any]) -> int:
 
 
 def report_of(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Make what takes the place of ``Mark._run``, which is ``draw``.
+    """Return the replacement of ``Mark._run``; ``draw`` is the original.
 
-    It takes the first values of x only, if the run asks for a few, which is said; it shows what it has measured when it
-    does not come to its end; and a line that is of operators of the host is ``n/a`` in its table, and not drawn.
+    It measures only the first values of x if the run asks for that, and prints so. If a measurement fails, it prints
+    the results so far. A line whose operators the host computed is ``n/a`` in the table and is not drawn.
     """
 
     @wraps(draw)
@@ -96,7 +96,7 @@ def _first_points(bench: Any) -> Any:
 
 
 def _lines_of(bench: Any, chosen: Sequence[int]) -> Any:
-    """Return the benchmark with some of its lines."""
+    """Return the benchmark with the lines ``chosen``."""
     part = copy(bench)
     part.line_vals, part.line_names = ([each[i] for i in chosen] for each in (bench.line_vals, bench.line_names))
     part.styles = [bench.styles[i] for i in chosen] if bench.styles else bench.styles
@@ -106,7 +106,7 @@ def _lines_of(bench: Any, chosen: Sequence[int]) -> Any:
 def _measure_all(
     measure: Callable[..., Any], bench: Any, fixed: Mapping[str, object]
 ) -> tuple[list[list[Any]], dict[int, frozenset[str]]]:
-    """Return the figures, of each x those of all lines, and the operators of lines that are of copies only."""
+    """Return the figures of all lines, for each x, and the host's operators of lines that measured copies only."""
     figures: list[list[Any]] = []
     seen: list[list[frozenset[str]]] = [[] for _ in bench.line_vals]
     finished: list[str] = []
@@ -124,7 +124,7 @@ def _measure_all(
                 finished.append(f"  {values}: {'n/a' if names else figure}")
     except BaseException:
         if finished:
-            print(f"{bench.plot_name} ({bench.ylabel}), as far as it came:", *finished, sep="\n")
+            print(f"{bench.plot_name} ({bench.ylabel}), incomplete:", *finished, sep="\n")
         raise
     return figures, {i: frozenset().union(*each) for i, each in enumerate(seen) if each and all(each)}
 

@@ -1,4 +1,4 @@
-"""Assign programs of a grid to PEs: the interpreter's operations belong to the program that runs."""
+"""The Triton kernel that runs on a PE, and the assignment of the grid's programs to PEs."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ LaunchGrid: TypeAlias = tuple[int, int, int]
 GridOrder: TypeAlias = Literal["cyclic", "blocked"]
 
 
-class Refused(KernelError):  # noqa: N818 - it says what happened
+class Refused(KernelError):  # noqa: N818 - the name says what happened
     """A Triton kernel asks for what the machine does not have."""
 
 
 def refused(message: str) -> Refused:
-    """A Refused error that begins with the line of the kernel."""
+    """Return a Refused error that begins with the line of the kernel."""
     return Refused(f"{call_place()}: {message}")
 
 
 @state
 class Running:
-    """A kernel on one PE: its ``tl``, the grid, and the program that it is at.
+    """A kernel on one PE: its ``tl``, the grid, and the current program.
 
-    ``window``: how many loads may be under way; None: as many as the machine takes. That is how far a kernel runs ahead
-    of its data, which ``num_stages`` says. ``on_write``: called with the SIP, the first address and the one behind the
-    last of what the kernel writes. ``plans``: what loads and stores of it become, by what they are found by.
+    ``window`` is the maximum number of loads in flight, from ``num_stages``; it limits how far the kernel runs ahead of
+    its data. None: the machine's own limit. ``on_write`` is called with the SIP, the first address, and the address
+    behind the last byte of each write. ``plans`` caches the descriptors of loads and stores.
     """
 
     tl: TLContext
@@ -46,27 +46,27 @@ class Running:
     _loads: list[Handle] = field(default_factory=list)
 
     def admit_load(self) -> None:
-        """Wait until one more load may be under way."""
+        """Wait until another load may be in flight."""
         if self.window is not None and len(self._loads) >= self.window:
             self.tl.wait(self._loads.pop(0))
 
     def note_load(self, handle: Handle) -> None:
-        """A load is under way."""
+        """Count ``handle`` as a load in flight."""
         if self.window is not None:
             self._loads.append(handle)
 
-    def note_write(self, what: ElementDescriptor, itemsize: int) -> None:
-        """The kernel writes elements of ``itemsize`` bytes."""
+    def note_write(self, target: ElementDescriptor, itemsize: int) -> None:
+        """Report a write of elements of ``itemsize`` bytes to ``on_write``."""
         if self.on_write is not None:
-            self.on_write(self.tl.site.sip, *what.extent(itemsize))
+            self.on_write(self.tl.site.sip, *target.extent(itemsize))
 
 
-# Each kernel is a flow of execution of its own, which sees its own.
+# Each kernel is a separate flow of execution with its own value.
 _RUNNING: ContextVar[Running] = ContextVar("kernbench_triton_kernel")
 
 
 def running() -> Running:
-    """The kernel that runs; KernelError outside of one."""
+    """Return the kernel that runs. Raises KernelError outside of one."""
     try:
         return _RUNNING.get()
     except LookupError:
@@ -74,12 +74,12 @@ def running() -> Running:
 
 
 def begin(kernel: Running) -> None:
-    """From now on this flow of execution is ``kernel``."""
+    """Make ``kernel`` the running kernel of this flow of execution."""
     _RUNNING.set(kernel)
 
 
 def programs_of(order: GridOrder, total: int, pe: int, pes: int) -> Iterable[int]:
-    """The programs of ``total`` that the PE number ``pe`` of ``pes`` runs, in its order."""
+    """Return the programs, of ``total``, that PE number ``pe`` of ``pes`` runs, in order."""
     if order == "cyclic":
         return range(pe, total, pes)
     each, more = divmod(total, pes)
@@ -88,7 +88,7 @@ def programs_of(order: GridOrder, total: int, pe: int, pes: int) -> Iterable[int
 
 
 def coordinates(programs: Iterable[int], grid: LaunchGrid) -> Iterator[LaunchGrid]:
-    """Yield the places of programs in the grid; the first axis counts fastest."""
+    """Yield the grid coordinates of programs; the first axis counts fastest."""
     for program in programs:
         rest, x = divmod(program, grid[0])
         z, y = divmod(rest, grid[1])

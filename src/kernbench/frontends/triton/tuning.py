@@ -1,4 +1,4 @@
-"""``triton.autotune`` by simulated time; what a search has found is remembered from run to run."""
+"""``triton.autotune`` by simulated time; results of a search are cached from run to run."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from kernbench.common.values import state
 from kernbench.frontends.triton.launch import context_of
 
 Config: TypeAlias = Any
-_run, _prune, _bench = Autotuner.run, Autotuner.prune_configs, Autotuner._bench  # noqa: SLF001 - replaced by these
+_run, _prune, _bench = Autotuner.run, Autotuner.prune_configs, Autotuner._bench  # noqa: SLF001 - replaced below
 DOES_NOT_FIT = [float("inf")] * 3
-"""What Triton has for the times of a configuration that cannot run."""
+"""Triton's times for a configuration that cannot run."""
 FOLDER = "KERNBENCH_CACHE"
-"""The variable of the environment that says where searches are remembered; else it is the user's cache."""
+"""The environment variable with the folder for cached searches; the default is the user's cache."""
 
 
 @state
 class Chosen:
-    """The configurations that a rank has chosen, by tuner: on another machine others may be faster."""
+    """The configurations that a rank has chosen, by tuner. They belong to this machine: another may favour others."""
 
     caches: dict[int, dict[Any, Config]] = field(default_factory=dict)
 
     def of(self, tuner: Any) -> dict[Any, Config]:
-        """Return the configurations of one tuner, by the arguments that they were chosen for."""
+        """Return the configurations of a tuner, by the arguments that they were chosen for."""
         return self.caches.setdefault(id(tuner), {})
 
 
 def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-    """In place of ``Autotuner.run``: it chooses anew in each simulation, and a search asks `recall` first."""
+    """Run the tuned kernel; each simulation chooses its configuration. Replaces ``Autotuner.run``."""
     local = context_of(tuner.base_fn.__name__).rank_local
     chosen = local.get(Chosen)
     if chosen is None:
@@ -57,13 +57,13 @@ def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def prune(tuner: Any, kwargs: dict[str, Any]) -> list[Config]:
-    """In place of ``Autotuner.prune_configs``: without a search, of what is left the first."""
+    """Return the configurations to try: only the first, without a search. Replaces ``Autotuner.prune_configs``."""
     configs = list(_prune(tuner, kwargs))
     return configs if _searches() else configs[:1]
 
 
 def bench(tuner: Any, *args: Any, config: Config, **kwargs: Any) -> Any:
-    """In place of ``Autotuner._bench``: a configuration that does not fit into the machine is named, and not taken."""
+    """Measure a configuration, or warn that it does not fit into the machine. Replaces ``Autotuner._bench``."""
     try:
         return _bench(tuner, *args, config=config, **kwargs)
     except AllocationError as error:
@@ -75,7 +75,7 @@ def bench(tuner: Any, *args: Any, config: Config, **kwargs: Any) -> Any:
 
 
 def recall(tuner: Any, tuning_key: Any, configs: Sequence[Config], search: Callable[[], None]) -> bool:
-    """In place of ``Autotuner.check_disk_cache``: search, unless the same was searched before; print what was found."""
+    """Search, unless the cache has the results, and print them. Replaces ``Autotuner.check_disk_cache``."""
     path = _folder() / f"{_digest_of(tuner, tuning_key, configs)}.json"
     times = _read(path, len(configs))
     if times is None:
@@ -85,7 +85,7 @@ def recall(tuner: Any, tuning_key: Any, configs: Sequence[Config], search: Calla
     else:
         tuner.configs_timings = dict(zip(configs, times, strict=True))
         tuner.cache[tuning_key] = min(configs, key=tuner.configs_timings.__getitem__)
-    _print_table(tuner, tuning_key, configs, "searched" if times is None else f"remembered in {path}")
+    _print_table(tuner, tuning_key, configs, "searched" if times is None else f"cached in {path}")
     return times is not None
 
 
@@ -99,7 +99,7 @@ def _print_table(tuner: Any, tuning_key: Any, configs: Sequence[Config], how: st
 
 
 def _digest_of(tuner: Any, tuning_key: Any, configs: Sequence[Config]) -> str:
-    """Return a digest of all that times depend on: sources, key, configurations, machine, settings and version."""
+    """Return a digest of everything that times depend on: source, key, configurations, machine, settings, version."""
     context, function = context_of("autotune"), tuner.base_fn
     settings = context.frontends
     parts = (
@@ -123,7 +123,7 @@ def _folder() -> Path:
 
 
 def _read(path: Path, configs: int) -> list[float] | None:
-    """Return the times of a search; None when there was none, or its file is not what one writes."""
+    """Return the times of a cached search; None if there is none, or its file is malformed."""
     try:
         found = json.loads(path.read_text())
         times = [math.inf if each is None else float(each) for each in found["ms"]]
@@ -137,7 +137,7 @@ def _write(path: Path, times: Sequence[float]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"ms": [None if math.isinf(each) else each for each in times]}))
     except OSError as error:
-        print(f"autotune: what was found is not remembered: {error}; {FOLDER} names another folder")
+        print(f"autotune: the result is not cached: {error}; set {FOLDER} to another folder")
 
 
 def _searches() -> bool:

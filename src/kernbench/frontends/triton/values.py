@@ -59,10 +59,10 @@ MACHINE_TYPES: MappingProxyType[Type, DType] = MappingProxyType(
     }
 )
 POINTED_TO = MappingProxyType({item: name for name, item in MACHINE_TYPES.items() if name is not tl.int1})
-"""What a pointer to a tensor of each type points to."""
+"""The element type of a pointer to a tensor of each machine type."""
 
-_numpy_of = interpreter._get_np_dtype  # noqa: SLF001 - what the interpreter itself asks
-# The interpreter keeps these as bit patterns, which it cannot compute with.
+_numpy_of = interpreter._get_np_dtype  # noqa: SLF001 - the interpreter's own function
+# The interpreter represents these as bit patterns, which it cannot compute with.
 _NARROW_FLOATS = MappingProxyType(
     {
         tl.bfloat16: np.dtype(ml_dtypes.bfloat16),
@@ -73,7 +73,7 @@ _NARROW_FLOATS = MappingProxyType(
 
 
 def numpy_type(ty: Type) -> np.dtype[Any]:
-    """The NumPy type of known values of a Triton type."""
+    """Return the NumPy type of known values of a Triton type."""
     element = _element(ty)
     if element.is_ptr():
         return np.dtype(np.uint64)
@@ -86,7 +86,7 @@ def _element(ty: Type) -> Type:
 
 
 def machine_type(ty: Type) -> DType:
-    """The machine's type for values of a Triton type; Refused if it has none."""
+    """Return the machine's type for values of a Triton type. Raises Refused if it has none."""
     found = MACHINE_TYPES.get(ty.scalar)
     if found is None:
         names = ", ".join(str(name) for name in MACHINE_TYPES)
@@ -95,18 +95,17 @@ def machine_type(ty: Type) -> DType:
 
 
 def value_of(data: Any, ty: Type) -> Value:
-    """A value of the scalar type ``ty``, whose elements ``data`` is known to have: nothing is checked again."""
+    """Return a value of the scalar type ``ty``, without checks: ``data`` must have elements of that type."""
     made = TensorHandle.__new__(TensorHandle)
     made.data, made.dtype, made.attr = data, ty, {}
     return made
 
 
 class Symbolic:
-    """Values that lie in TCM, whose numbers phase 2 knows: ``handle``, broadcast to ``shape``.
+    """Values in TCM whose numbers only phase 2 computes: ``handle``, broadcast to ``shape``.
 
-    A handle of one element may have fewer axes.
-    ``swapped``: the handle holds the transpose (two axes). Beside that it has as much of NumPy's face as the
-    interpreter looks at; what it asks for numbers waits for them.
+    A handle of one element may have fewer axes. ``swapped``: the handle has the transposed matrix. The class has as
+    much of NumPy's interface as the interpreter uses. Methods that need numbers make the kernel wait for them.
     """
 
     __array_ufunc__ = None
@@ -116,32 +115,32 @@ class Symbolic:
         self.handle = handle
         self.shape = shape
         self.swapped = swapped
-        self.itemsize = 1  # whatever the type, it is as wide as the interpreter says
+        self.itemsize = 1  # the interpreter takes the width from the type, not from here
         self._numbers: Array | None = None
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
+        """Return the number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """Return the number of elements."""
         return prod(self.shape)
 
     def numbers(self) -> Array:
-        """Its numbers: the kernel waits until they are there. For addresses, masks, bounds and conditions."""
+        """Return the numbers, for addresses, masks, bounds and conditions. The kernel waits until they are computed."""
         if self._numbers is None:
             found = running().tl.value(self.handle)
             self._numbers = np.broadcast_to(found.T if self.swapped else found, self.shape)
         return self._numbers
 
     def squeeze(self) -> Array:
-        """Return an array that the interpreter can make an index of."""
+        """Return the numbers without axes of length 1, for the interpreter to use as an index."""
         return self.numbers().squeeze()
 
     def all(self) -> bool:
-        """Tell whether all are true."""
+        """Return whether all elements are true."""
         return bool(self.numbers().all())
 
     def __bool__(self) -> bool:
@@ -151,7 +150,7 @@ class Symbolic:
         raise refused("an operation on data that the machine does not have")
 
     def __iter__(self) -> NoReturn:
-        raise refused("an operation that goes through data one by one, which the machine does not have")
+        raise refused("iteration over the elements of data, which the machine does not have")
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
@@ -163,9 +162,9 @@ class Symbolic:
 
 
 class Product(Symbolic):
-    """A matrix product that the kernel is about to add to something: ``issue`` it with the accumulator, once.
+    """A matrix product that the kernel is about to add to a value: ``issue`` takes the accumulator, once.
 
-    Whoever asks for its handle first gets it without one.
+    Reading ``handle`` first issues the product without an accumulator.
     """
 
     __slots__ = ("_issue", "_issued")
@@ -180,17 +179,17 @@ class Product(Symbolic):
 
     @property
     def is_issued(self) -> bool:
-        """True if it is too late for an accumulator."""
+        """Return whether the product is issued, too late for an accumulator."""
         return self._issued is not None
 
     def issue(self, acc: Handle | None) -> Handle:
-        """The product, added to ``acc``."""
+        """Issue the product, accumulated on ``acc``, and return its handle."""
         self._issued = self._issue(acc)
         return self._issued
 
     @property
     def handle(self) -> Handle:
-        """The product by itself."""
+        """Return the product's handle; issue it without an accumulator if that has not happened."""
         return self.issue(None) if self._issued is None else self._issued
 
     @handle.setter
@@ -199,7 +198,7 @@ class Product(Symbolic):
 
 
 def is_symbolic(*values: Value | None) -> bool:
-    """Tell whether any of ``values`` is symbolic."""
+    """Return whether any of ``values`` is symbolic."""
     for value in values:  # noqa: SIM110 - for each operation of a kernel, and much faster than any()
         if value is not None and isinstance(value.data, Symbolic):
             return True
@@ -207,7 +206,7 @@ def is_symbolic(*values: Value | None) -> bool:
 
 
 def known(value: Value) -> Array:
-    """The numbers of a value; the kernel waits for those of data."""
+    """Return the numbers of a value. The kernel waits for those of data."""
     data = value.data
     if isinstance(data, Symbolic):
         return data.numbers().astype(numpy_type(value.dtype))
@@ -216,18 +215,18 @@ def known(value: Value) -> Array:
 
 
 def as_known(value: Value) -> Value:
-    """The same value, known."""
+    """Return the same value with known numbers."""
     return TensorHandle(known(value), value.dtype, value.attr) if is_symbolic(value) else value
 
 
 def uniform(data: Array) -> Any:
-    """The number that all elements of ``data`` are; None when they differ."""
+    """Return the number that all elements of ``data`` equal; None if they differ."""
     core = smallest(data)
     return core.reshape(-1)[0] if core.size == 1 else None
 
 
 def smallest(data: Array) -> Array:
-    """The smallest array that broadcasts to ``data``: an axis along which nothing changes has length 1."""
+    """Return the smallest array that broadcasts to ``data``: an axis along which nothing changes gets length 1."""
     core = thin(data)
     if core.size == 1:
         return core
@@ -239,14 +238,14 @@ def smallest(data: Array) -> Array:
 
 
 def _same(a: Array, b: Array) -> bool:
-    """Tell whether the numbers are the same, to the bit: NaN is as NaN, 0.0 is not -0.0."""
+    """Return whether the numbers have the same bits: NaN equals NaN, 0.0 differs from -0.0."""
     if a.dtype.kind in "fV":
         a, b = a.view(f"u{a.itemsize}"), b.view(f"u{b.itemsize}")
     return bool((a == b).all())
 
 
 def operand(value: Value) -> Handle | Number:
-    """A value as an operand of an elementwise operator: a handle that broadcasts to its shape, or a number."""
+    """Return a value as an operand of an elementwise operator: a number, or a handle that broadcasts to its shape."""
     data = value.data
     if isinstance(data, Symbolic):
         return straight(data)
@@ -257,30 +256,30 @@ def operand(value: Value) -> Handle | Number:
 
 
 def _item(value: Value) -> DType:
-    """The machine's type for a known value; the interpreter gives truth values the type of what it compared."""
+    """Return the machine's type of a known value; the interpreter gives truth values the type of what it compared."""
     return I8 if value.data.dtype == np.bool_ else machine_type(value.dtype)
 
 
 def plain_number(number: Any) -> Number:
-    """A NumPy number as Python's, a bool as 0 or 1."""
+    """Return a NumPy number as a Python number; a bool becomes 0 or 1."""
     found = number.item()
     return int(found) if isinstance(found, bool | int) else float(found)
 
 
 def constant(data: Array, item: DType) -> Handle:
-    """Known numbers in TCM, by one command."""
+    """Write known numbers to TCM by one command, and return their handle."""
     return running().tl.constant(np.ascontiguousarray(data), item)
 
 
 def straight(x: Symbolic) -> Handle:
-    """The handle of ``x``, which broadcasts to its shape; a transpose is made now."""
+    """Return the handle of ``x``, which broadcasts to its shape; a pending transposition is carried out."""
     if x.swapped:
         x.handle, x.swapped = running().tl.trans(x.handle), False
     return x.handle
 
 
 def whole(value: Value) -> Handle:
-    """All elements of a value in TCM."""
+    """Return the handle of all elements of a value in TCM, repeated to its shape."""
     language, data = running().tl, value.data
     if isinstance(data, Symbolic):
         handle = straight(data)
@@ -295,7 +294,7 @@ def whole(value: Value) -> Handle:
 
 
 def factor(value: Value) -> tuple[Handle, bool]:
-    """A value as a factor of a matrix product, and whether it has to be transposed there."""
+    """Return a value as a factor of a matrix product, and whether the product has to transpose it."""
     data = value.data
     if isinstance(data, Symbolic) and data.swapped and data.handle.shape == data.shape[::-1]:
         return data.handle, True
