@@ -93,17 +93,19 @@ def take_census() -> dict[Any, set[str]]:
 
 
 def tabulate(found: dict[Any, set[str]]) -> str:
-    """Return the table, in Markdown: an operator a line, those of one way together."""
-    rows: dict[str, list[str]] = defaultdict(list)
-    for operator, by in found.items():
+    """Return the tables, in Markdown: one for each way to carry operators out, a row for each group of models."""
+    rows: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for operator, models in found.items():
         name = operator.name().removeprefix("aten::")
-        rows[way_of(operator).kind].append(f"| `{name}` | {', '.join(sorted(by))} |")
-    parts = []
+        rows[way_of(operator).kind][", ".join(sorted(models))].append(f"`{name}`")
+    lines = []
     for kind, title in WAYS.items():
         if kind in rows:
-            parts += [f"**{title[0].upper()}{title[1:]}** ({len(rows[kind])})", ""]
-            parts += ["| operator | in |", "| --- | --- |", *sorted(rows[kind]), ""]
-    return "\n".join(parts)
+            count = sum(len(names) for names in rows[kind].values())
+            lines += [f"**{title[0].upper()}{title[1:]}** ({count})", "", "| models | operators |", "| --- | --- |"]
+            lines += [f"| {models} | {', '.join(sorted(names))} |" for models, names in sorted(rows[kind].items())]
+            lines += [""]
+    return "\n".join(lines)
 
 
 def main() -> int:
