@@ -28,6 +28,7 @@ from kernbench.frontends.torch.operators import way_of
 ROOT = Path(__file__).parents[1]
 MODELS = ROOT / "examples" / "pytorch" / "models.py"
 PAGE = ROOT / "docs" / "pytorch.md"
+MODEL_NAMES = ("encoder", "GPT", "Llama", "ViT", "generation")
 BEGIN, END = "<!-- census -->", "<!-- end of census -->"
 WAYS = {
     "kernel": "a kernel",
@@ -77,7 +78,7 @@ def take_census() -> dict[Any, set[str]]:
     models, census = import_file(MODELS, "the example models"), Census()
     ids = torch.zeros(2, 8, dtype=torch.int64, device="meta")
     flat = lambda logits: functional.cross_entropy(logits.flatten(0, 1), ids.flatten())  # noqa: E731
-    with called(census, "encoder layer"):
+    with called(census, "encoder"):
         train(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), torch.zeros(2, 8, 32), lambda y: y.mean())
     with called(census, "GPT"):
         train(models.Gpt(50, 32, 1, 2, 16), ids, flat, foreach=True)
@@ -97,13 +98,14 @@ def tabulate(found: dict[Any, set[str]]) -> str:
     rows: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for operator, models in found.items():
         name = operator.name().removeprefix("aten::")
-        rows[way_of(operator).kind][", ".join(sorted(models))].append(f"`{name}`")
+        group = "all" if len(models) == len(MODEL_NAMES) else ", ".join(sorted(models))
+        rows[way_of(operator).kind][group].append(f"`{name}`")
     lines = []
     for kind, title in WAYS.items():
         if kind in rows:
             count = sum(len(names) for names in rows[kind].values())
             lines += [f"**{title[0].upper()}{title[1:]}** ({count})", "", "| models | operators |", "| --- | --- |"]
-            lines += [f"| {models} | {', '.join(sorted(names))} |" for models, names in sorted(rows[kind].items())]
+            lines += [f"| {group} | {', '.join(sorted(names))} |" for group, names in sorted(rows[kind].items())]
             lines += [""]
     return "\n".join(lines)
 
