@@ -28,7 +28,6 @@ from kernbench.frontends.torch.operators import way_of
 ROOT = Path(__file__).parents[1]
 MODELS = ROOT / "examples" / "pytorch" / "models.py"
 PAGE = ROOT / "docs" / "pytorch.md"
-MODEL_NAMES = ("encoder", "GPT", "Llama", "ViT", "generation")
 BEGIN, END = "<!-- census -->", "<!-- end of census -->"
 WAYS = {
     "kernel": "a kernel",
@@ -78,7 +77,7 @@ def take_census() -> dict[Any, set[str]]:
     models, census = import_file(MODELS, "the example models"), Census()
     ids = torch.zeros(2, 8, dtype=torch.int64, device="meta")
     flat = lambda logits: functional.cross_entropy(logits.flatten(0, 1), ids.flatten())  # noqa: E731
-    with called(census, "encoder"):
+    with called(census, "encoder layer"):
         train(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), torch.zeros(2, 8, 32), lambda y: y.mean())
     with called(census, "GPT"):
         train(models.Gpt(50, 32, 1, 2, 16), ids, flat, foreach=True)
@@ -93,35 +92,34 @@ def take_census() -> dict[Any, set[str]]:
     return census.found
 
 
-def tabulate(found: dict[Any, set[str]]) -> str:
-    """Return the tables, in Markdown: one for each way to carry operators out, a row for each group of models."""
-    rows: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+def tabulate(found: dict[Any, set[str]], *, with_models: bool) -> str:
+    """Return the table, in Markdown: a row for each way to carry operators out, with the models of each if asked."""
+    rows: dict[str, list[str]] = defaultdict(list)
     for operator, models in found.items():
-        name = operator.name().removeprefix("aten::")
-        group = "all" if len(models) == len(MODEL_NAMES) else ", ".join(sorted(models))
-        rows[way_of(operator).kind][group].append(f"`{name}`")
-    lines = []
-    for kind, title in WAYS.items():
-        if kind in rows:
-            count = sum(len(names) for names in rows[kind].values())
-            lines += [f"**{title[0].upper()}{title[1:]}** ({count})", "", "| models | operators |", "| --- | --- |"]
-            lines += [f"| {group} | {', '.join(sorted(names))} |" for group, names in sorted(rows[kind].items())]
-            lines += [""]
+        name = f"`{operator.name().removeprefix('aten::')}`"
+        rows[way_of(operator).kind].append(f"{name} ({', '.join(sorted(models))})" if with_models else name)
+    lines = ["| carried out by | operators |", "| --- | --- |"]
+    lines += [
+        f"| {title} ({len(rows[kind])}) | {', '.join(sorted(rows[kind]))} |"
+        for kind, title in WAYS.items()
+        if rows[kind]
+    ]
     return "\n".join(lines)
 
 
 def main() -> int:
-    """Print the table, or put it into the page."""
+    """Print the operators with their models, or put the operators into the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="put it into docs/pytorch.md")
-    table = tabulate(take_census())
-    if not parser.parse_args().write:
+    write = parser.parse_args().write
+    table = tabulate(take_census(), with_models=not write)
+    if not write:
         print(table)
         return 0
     page = PAGE.read_text()
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}")
     return 0
 
 
