@@ -92,32 +92,34 @@ def take_census() -> dict[Any, set[str]]:
     return census.found
 
 
-def tabulate(found: dict[Any, set[str]]) -> str:
-    """Return the table, in Markdown: an operator a line, those of one way together."""
+def tabulate(found: dict[Any, set[str]], *, with_models: bool) -> str:
+    """Return the table, in Markdown: a row for each way to carry operators out, with the models of each if asked."""
     rows: dict[str, list[str]] = defaultdict(list)
-    for operator, by in found.items():
-        name = operator.name().removeprefix("aten::")
-        rows[way_of(operator).kind].append(f"| `{name}` | {', '.join(sorted(by))} |")
-    parts = []
-    for kind, title in WAYS.items():
-        if kind in rows:
-            parts += [f"**{title[0].upper()}{title[1:]}** ({len(rows[kind])})", ""]
-            parts += ["| operator | in |", "| --- | --- |", *sorted(rows[kind]), ""]
-    return "\n".join(parts)
+    for operator, models in found.items():
+        name = f"`{operator.name().removeprefix('aten::')}`"
+        rows[way_of(operator).kind].append(f"{name} ({', '.join(sorted(models))})" if with_models else name)
+    lines = ["| carried out by | operators |", "| --- | --- |"]
+    lines += [
+        f"| {title} ({len(rows[kind])}) | {', '.join(sorted(rows[kind]))} |"
+        for kind, title in WAYS.items()
+        if rows[kind]
+    ]
+    return "\n".join(lines)
 
 
 def main() -> int:
-    """Print the table, or put it into the page."""
+    """Print the operators with their models, or put the operators into the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="put it into docs/pytorch.md")
-    table = tabulate(take_census())
-    if not parser.parse_args().write:
+    write = parser.parse_args().write
+    table = tabulate(take_census(), with_models=not write)
+    if not write:
         print(table)
         return 0
     page = PAGE.read_text()
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}")
     return 0
 
 

@@ -364,7 +364,8 @@ def test_iota_counts_as_far_as_the_type_does(item: DType, most: int) -> None:
 def test_the_example_of_the_documentation_runs() -> None:
     text = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text()
     names: dict[str, Any] = {}
-    exec(text.split("```python\n")[3].split("```")[0], names)
+    block = next(block for block in text.split("```python\n") if "def linear(" in block)
+    exec(block.split("```")[0], names)
     memory = memory_with(A, B, BIAS)
     FakePe(memory).run(names["linear"], 0, 1024, 2048, OUT, 5, 7, 3)
     x = product() + BIAS.astype(np.float32)
