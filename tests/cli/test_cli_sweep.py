@@ -98,7 +98,7 @@ def test_interrupted_and_resumed(kernbench: Run, spec: str, monkeypatch: pytest.
     monkeypatch.setattr(Inline, "most", 1)
     ran = kernbench("sweep", spec, "--out", "here")
     assert ran.code == 130
-    assert "interrupted: 1 of 4 points are finished, in here/journal.jsonl; go on with --resume" in ran.err
+    assert "interrupted: 1 of 4 points are finished, in here/journal.jsonl; continue with --resume" in ran.err
     monkeypatch.setattr(Inline, "most", 1000)
     again = kernbench("sweep", spec, "--out", "here")
     assert (again.code, again.out) == (2, "")
@@ -138,7 +138,7 @@ def test_an_interrupted_sweep_counts_as_resume_does(
         interrupt(patched, owner, name, at)
         ran = kernbench("sweep", spec, "--out", "here", "--json")
     assert ran.code == 130
-    assert f"interrupted: {finished} of 4 points are finished, in here/journal.jsonl; go on with --resume" in ran.err
+    assert f"interrupted: {finished} of 4 points are finished, in here/journal.jsonl; continue with --resume" in ran.err
     assert json.loads(ran.out)["finished"] == finished
     resumed = kernbench("sweep", spec, "--out", "here", "--resume")
     assert resumed.err.splitlines()[0].startswith(f"[{finished}/4]")
@@ -198,7 +198,7 @@ def test_another_sweep_that_is_finished_cannot_be_resumed(kernbench: Run, spec: 
 def test_resume_and_force_are_one_or_the_other(kernbench: Run, spec: str) -> None:
     ran = kernbench("sweep", spec, "--resume", "--force")
     assert (ran.code, ran.out) == (2, "")
-    assert "--resume goes on with what is there, --force overwrites it: give one of them" in ran.err
+    assert "--resume continues from existing results, --force overwrites them: give one of them" in ran.err
     assert not Path("results").exists()
 
 

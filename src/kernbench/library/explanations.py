@@ -242,7 +242,7 @@ class Explanation(ExplainedTime):
 
 def _place(found: Mapping[str, Any]) -> str:
     line = f" line {found['line']}" if found["line"] else ""
-    return f"{pe_name(tuple(found['pe']))} ({found['kernel'] or 'a kernel under way'}{line})"
+    return f"{pe_name(tuple(found['pe']))} ({found['kernel'] or 'a running kernel'}{line})"
 
 
 _PATH = {"part": "what the path goes through", "ns": "how long, in ns", "share": "of the whole time"}
