@@ -239,7 +239,7 @@ def test_a_sanitizer_that_was_interrupted_says_so(kernbench: Run, monkeypatch: p
     monkeypatch.setattr(Sanitizer, "findings", interrupt)
     ran = kernbench(*GEMM, *SMALL, "--sanitize")
     assert ran.code == 130
-    assert "sanitizer: interrupted, so nothing was found out" in ran.out
+    assert "sanitizer: interrupted, so there is no result" in ran.out
     assert "nothing found" not in ran.out
 
 
