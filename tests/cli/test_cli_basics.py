@@ -97,7 +97,7 @@ def test_version(kernbench: Run) -> None:
         (("run", "--script", ""), "'': no file has an empty name"),
         (
             ("run", "--bench", "gemm-single-pe", "--trace", "a.jsonl", "--op-log", "./a.jsonl"),
-            "--op-log is written there",
+            "--op-log writes this file",
         ),
         (("compare", "a.txt", "a.txt"), "a.txt: no such file; compare takes sweep.parquet"),
         (("list", "--frob"), "No such option"),

@@ -154,7 +154,7 @@ def test_a_finished_sweep_is_overwritten_by_force_only(kernbench: Run, spec: str
     ran = kernbench("sweep", spec, "--out", "here")
     assert (ran.code, ran.out) == (2, "")
     assert "error: here: holds a finished sweep, 4 of 4 points (journal.jsonl, sweep.parquet, wall_s.csv, " in ran.err
-    assert "; --resume writes its results again, --force begins anew and overwrites what is there, another" in ran.err
+    assert "; --resume writes its results again, --force restarts and overwrites the results, another" in ran.err
     assert content("here") == before
     assert kernbench("sweep", spec, "--out", "there").code == 1  # two of its machines are not possible
     assert kernbench("sweep", spec, "--out", "here", "--resume").code == 1
@@ -183,7 +183,7 @@ def test_results_without_a_journal_are_not_overwritten_either(
     (Path("here") / name).write_text("kept")
     ran = kernbench("sweep", spec, "--out", "here", *options)
     assert (ran.code, ran.out) == (2, "")
-    assert f"here: holds results ({name}); --force begins anew" in ran.err
+    assert f"here: holds results ({name}); --force restarts" in ran.err
     assert content("here") == {name: b"kept"}
 
 
@@ -308,7 +308,7 @@ def test_failed_points_are_finished(kernbench: Run, leaving: str) -> None:
         (("grid.yaml", "--set", "bench.m=3"), "the grid varies bench.m"),
         (("grid.yaml", "--set", "bench.x=3"), "unknown key 'x'"),
         (("grid.yaml", "--topology", "none.yaml"), "none.yaml: no such file"),
-        (("grid.yaml", "--out", "grid.yaml"), "no folder can be made there"),
+        (("grid.yaml", "--out", "grid.yaml"), "cannot create the folder"),
         (("grid.yaml", "--jobs", "0"), "0 is not in the range"),
     ],
 )
@@ -402,7 +402,7 @@ def no_space(*_: object, **__: object) -> Any:
         (Path, "replace", "sweep.parquet"),
         (Path, "write_text", "provenance.json"),
         (Figure, "savefig", "1_pareto.png"),
-        (Path, "mkdir", "no folder can be made there"),
+        (Path, "mkdir", "cannot create the folder"),
         (os, "pwrite", "sweep.lock: cannot be locked"),
         (os, "fsync", "journal.jsonl: cannot be read or written"),
     ],

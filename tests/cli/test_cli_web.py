@@ -188,7 +188,7 @@ def test_an_explanation_that_is_interrupted_leaves_no_page(kernbench: Run, monke
         (("--set", "torch.cubes=2"), "--bench"),
         (("--max-wall-s", "3"), "--max-wall-s"),
         (("--as-cuda",), "--script"),
-        (("--bench", "gemm-single-pe", "--script", "mine.py"), "one program"),
+        (("--bench", "gemm-single-pe", "--script", "mine.py"), "give one of them"),
         (("--bench", "gemm-single-pe", "--set", "torch.cube=2"), "cubes"),
         (("--script", "mine.py"), "mine.py"),
     ],

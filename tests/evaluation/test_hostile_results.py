@@ -426,7 +426,7 @@ def test_numbers_that_no_figure_can_be_of(
     (tmp_path / "gemm_sweep.json").write_bytes((FIGURES / "gemm_sweep.json").read_bytes())
     monkeypatch.setattr(gemm_report, "draw_utilisation", no_figure)
     line = refused(capsys, "run", "--bench", "milestone-1h-gemm", "--out", str(tmp_path), "--render-only")
-    assert "gemm_sweep.json: no figure can be drawn of these results: OverflowError: too many" in line
+    assert "gemm_sweep.json: cannot draw figures of these results: OverflowError: too many" in line
 
 
 @pytest.mark.parametrize(

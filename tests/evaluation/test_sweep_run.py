@@ -231,7 +231,7 @@ def half(two_points: bytes, tmp_path: Path) -> Path:
 
 
 def test_finished_points_are_not_overwritten(plan: SweepPlan, half: Path) -> None:
-    with pytest.raises(InputError, match="2 of 6 points are finished already; go on with --resume"):
+    with pytest.raises(InputError, match="2 of 6 points are finished already; continue with --resume"):
         begin_journal(half, plan.identity(), plan.n_points)
 
 
@@ -328,7 +328,7 @@ def test_another_machine_is_named_by_what_differs(plan: SweepPlan, half: Path) -
 def test_no_space_is_left(plan: SweepPlan, half: Path) -> None:
     with (
         Journal(half, Path("/dev/full").open("wb"), {}) as journal,
-        pytest.raises(InputError, match=r"cannot be read or written: No space left on device; .* go on with --resume"),
+        pytest.raises(InputError, match=r"cannot be read or written: No space left on device; .* continue with --resume"),
     ):
         journal.append([PointOutcome(0, {"status": "ok"}, 1.0)])
 
@@ -391,7 +391,7 @@ def test_workers_that_go_away(plan: SweepPlan, tmp_path: Path, how: str) -> None
                 future.set_exception(OSError("no route"))
             return future
 
-    said = r"workers are gone: .*; 2 of 6 points are finished; go on with --resume"
+    said = r"workers are gone: .*; 2 of 6 points are finished; continue with --resume"
     with new_journal(plan, tmp_path / "out") as journal, pytest.raises(RunError, match=said):
         run_sweep(plan, journal, Gone(2), ignore)
 

@@ -248,7 +248,7 @@ def test_without_a_grid(tmp_path: Path, text: str) -> None:
         ("plots: [{ kind: lines, x: bench.m, by: bench.m }]", "an axis can be drawn once"),
         ("plots: [{ kind: pareto }]", "pareto needs cost"),
         ("plots: [{ kind: heat-map }]", "needs two axes"),
-        ("plots: [{ kind: lines, value: launch.bound }]", "'launch.bound' is no column with numbers"),
+        ("plots: [{ kind: lines, value: launch.bound }]", "'launch.bound' is no numeric column"),
         ("plots: [{ kind: pie }]", "must be one of: lines, heat-map, pareto"),
         ("grids: {}", "unknown key 'grids'; did you mean 'grid'?"),
         ("topology: nothing.yaml", "topology: .*nothing.yaml: no such file"),
