@@ -59,8 +59,6 @@ def test_examples_run(name: str, tmp_path: Path) -> None:
     for line in EXAMPLES[name]:
         if "--port" in line:  # it serves until Ctrl-C
             continue
-        if "pytorch" in line:
-            pytest.importorskip("torch")
         program = "from kernbench.cli.main import entry; entry()"
         done = subprocess.run(
             [sys.executable, "-c", program, *arguments_of(line)],

@@ -307,8 +307,8 @@ def test_nothing_fits() -> None:
         ("none.parquet", None, "no such file"),
         ("x.parquet", "text", "cannot be read as Parquet"),
         ("x.json", "{", "not JSON"),
-        ("x.json", "[]", "not what kernbench run --json prints"),
-        ("x.json", '{"params": {}}', "not what kernbench run --json prints"),
+        ("x.json", "[]", "not an output of kernbench run --json"),
+        ("x.json", '{"params": {}}', "not an output of kernbench run --json"),
         ("x.csv", "a,b", "cannot be read as Parquet"),
     ],
 )
@@ -322,8 +322,8 @@ def test_files_that_are_no_results(tmp_path: Path, name: str, content: str | Non
 @pytest.mark.parametrize(
     ("sim_ns", "message"),
     [
-        ('"5"', "not what kernbench run --json prints: sim_ns: found '5', must be a plain number, in ns"),
-        ("null", "not what kernbench run --json prints: sim_ns: found nothing, must be a number"),
+        ('"5"', "not an output of kernbench run --json: sim_ns: found '5', must be a plain number, in ns"),
+        ("null", "not an output of kernbench run --json: sim_ns: found nothing, must be a number"),
         ("NaN", "not JSON: found NaN, which JSON does not have"),
         ("1e999", "not JSON: found 1e999, which no number is large enough for"),
     ],

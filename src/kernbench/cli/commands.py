@@ -56,7 +56,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "run": (
         "kernbench run --bench gemm-single-pe --verify-data",
         "kernbench run --bench gemm-single-pe --set bench.m=256 --explain",
-        "kernbench run --script examples/pytorch/train.py --as-cuda",
+        "kernbench run --bench examples/rms_scale.py --trace trace.json",
     ),
     "list": ("kernbench list -v", "kernbench list gemm-single-pe"),
     "config": ("kernbench config cube.hbm", "kernbench config cube.hbm.refresh --topology edge"),

@@ -76,9 +76,9 @@ def command(
 ) -> int:
     """Write the machine and a run on it as a page for the browser: one self-contained file.
 
-    Without --bench and --script, the page shows the machine alone. With --port, the page is served to this computer
-    and reloads when the topology or the program's file changes. kernbench web PAGE.html --port N serves an existing
-    page and reloads it when the file changes.
+    Without --bench and --script, the page shows the machine alone. With --port, the page is served to this computer. It
+    reloads when the topology or the program's file changes. With PAGE.html and --port, an existing page is served and
+    reloads when the file changes.
     """
     if len(program.positional) == 1 and not program.arguments:
         page, asked = program.positional[0], (program.bench, program.script, out, topology, ccl, max_sim_ns, max_wall_s)

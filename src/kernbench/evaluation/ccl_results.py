@@ -146,7 +146,7 @@ class RingPoint:
 
 @value(kw_only=True)
 class CclSweep:
-    """All results on variants of one machine.
+    """The results on all variants of one machine.
 
     ``topology_hash``: hash of the base machine. ``own``: the fabric of the base machine. ``cubes``: columns and rows of
     cubes in a SIP. ``root_cube``: the cube that exchanges data with other SIPs.

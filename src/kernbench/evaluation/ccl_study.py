@@ -1,4 +1,4 @@
-"""All simulations of the collective evaluation, run in worker processes if requested."""
+"""Simulations of the collective evaluation, run in worker processes if requested."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ def read_compared(text: str) -> ResultFile:
         return found
     point = int(match["point"])
     if point >= len(found.results):
-        raise InputError(f"{path}: no point {point}; the file has 0 to{len(found.results) - 1}")
+        raise InputError(f"{path}: no point {point}; the file has 0 to {len(found.results) - 1}")
     return ResultFile(text, (), (found.results[point],))
 
 

@@ -132,7 +132,7 @@ class Pair:
 
 @value
 class BoundGroup:
-    """All pairs with the same bottlenecks: the sums of their times and of their bounds."""
+    """The pairs with the same bottlenecks: the sums of their times and of their bounds."""
 
     of: str
     bounds: tuple[str, str]

@@ -117,7 +117,7 @@ class GemmRun:
 
 @value(kw_only=True)
 class GemmSweep:
-    """All runs on one machine. ``topology_hash``: hash of its resolved configuration."""
+    """The runs on one machine. ``topology_hash``: hash of its resolved configuration."""
 
     topology_hash: str
     runs: tuple[GemmRun, ...]

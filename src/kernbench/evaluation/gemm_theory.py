@@ -5,13 +5,13 @@ Every constant comes from the topology, and every formula is the closed form of 
     (n - 1) · longest stage + Σ stages
 
 where Σ stages is one tile alone, latencies included, and a stage counts for the occupancy of its unit by a tile. Tiles
-at an edge are smaller, and only the last tile along K is stored and written. So here, for unequal tiles, a stage works
-for the sum of its tiles, after the earlier stages of the first tile and before the later stages of the last tile.
-Reads and writes share the HBM slice, so the slice counts as a stage too. The longest of these times is the time of the
-pipeline.
+at an edge are smaller, and only the last tile along K is stored and written. For such unequal tiles, a stage works for
+the sum of its tiles. The earlier stages of the first tile precede this work, and the later stages of the last tile
+follow it. Reads and writes share the HBM slice, so the slice counts as a stage too. The longest of these times is the
+time of the pipeline.
 
-With blocks (``blocked``), panels replace tiles, at most two steps ahead. With R the time in which the memory delivers
-the panels of a step, and G and F the times of its tiles in the matrix unit and at the TCM port,
+With blocks (``blocked``), panels replace tiles, at most two steps ahead. R is the time in which the memory delivers the
+panels of a step. G and F are the times of its tiles in the matrix unit and at the TCM port.
 
     given(s) = max(given(s - 1), way there + freed(s - 2)) + R(s)
     there(s) = given(s) + way back
@@ -22,7 +22,7 @@ After gemm of the last step, the last tile is stored and its row of tiles is wri
 in TCM between blocks are those of the plan itself.
 
 With ``refresh: spread``, the memory delivers its sustained bandwidth. With outages (``all-bank``), it delivers its
-peak, and a continuous transfer is extended by the outages during it, whenever it begins: none in the first period.
+peak. Outages during a continuous transfer extend it, whenever it begins. The first period has no outage.
 
 Ideal assumptions: any number of tiles in flight, unbounded buffers, and evenly used memory channels.
 """

@@ -1,8 +1,8 @@
 """A k x k mesh of routers on the transport, configured as the reference mesh: a cycle is 1 ns, a flit is 1 byte.
 
 Node n is at column n mod k, row n div k, with its own source and destination. The closed form is 7 + 5·H + (P - 1)
-cycles: 5 for each of the H + 1 entered routers, carried by their incoming links, 1 for ejection, and P for the flits on
-the narrowest link. All links have the same width.
+cycles. Each of the H + 1 entered routers costs 5 cycles, which its incoming link carries. Ejection costs 1 cycle, and
+the flits cost P cycles on the narrowest link. All links have the same width.
 
 Traffic is synthetic: a pattern selects destinations, and Bernoulli sources create messages.
 """

@@ -76,7 +76,7 @@ class ReferenceFlows:
 
 @value
 class MeshReference:
-    """All values of the reference. ``source``: the simulator that measured them."""
+    """The values of the reference. ``source``: the simulator that measured them."""
 
     source: str
     network: str

@@ -74,4 +74,4 @@ def _content(state: JournalState | None) -> str:
         return "results"
     if state.is_finished:
         return f"a finished sweep, {state.finished} of {state.points} points"
-    return f"a sweep of which {state}"
+    return f"an unfinished sweep, {state}"

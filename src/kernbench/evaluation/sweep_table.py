@@ -61,7 +61,7 @@ class SweepTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns that some row has."""
+        """The columns that some row has."""
         return tuple(dict.fromkeys(name for row in self.rows for name, cell in row.items() if cell is not None))
 
 

@@ -44,7 +44,7 @@ class PartEntry:
 
 @value(repr=False, eq=False)
 class Catalogue:
-    """All registered names."""
+    """Lists of all registered names."""
 
     benches: Table[Bench]
     machines: Table[Named]

@@ -376,7 +376,11 @@ def load_sweep(path: Path) -> Sweep:
     file = path / TABLE_FILE if path.is_dir() else path
     if path.is_dir() and not file.exists():
         state = read_state(path / JOURNAL_FILE)
-        why = "it has no sweep results" if state is None else f"a sweep of which {state}: continue with --resume"
+        why = (
+            "it has no sweep results"
+            if state is None
+            else f"the sweep has no results yet, {state}: continue with --resume"
+        )
         raise InputError(f"{path}: {why}; write results with: kernbench sweep SPEC.yaml --out {path}")
     found = read_sweep_table(file)
     return Sweep(file.parent.name, "", found, file.parent)
