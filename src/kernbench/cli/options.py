@@ -241,7 +241,7 @@ bench_set_option = click.option(
     metavar="PATH=VALUE",
     multiple=True,
     shell_complete=complete_override,
-    help="Change a machine value (cube.hbm.slices=16) or a bench parameter (bench.m=512) (repeatable).",
+    help="Change machine or bench values, such as cube.hbm.slices=16 or bench.m=512 (repeatable).",
 )
 ccl_option = click.option(
     "--ccl", metavar="FILE", help="Read collective algorithms from FILE.  [default: ./ccl.yaml, else the packaged file]"
