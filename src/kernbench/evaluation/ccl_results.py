@@ -17,8 +17,7 @@ class CollectiveTime:
     """The time of a collective in ns.
 
     ``latency_ns``: from the last rank's call to the end on the last rank. ``kernel_ns``: from the start of the kernels
-    on
-    the last SIP to the end of the last kernel.
+    on the last SIP to the end of the last kernel.
     """
 
     latency_ns: float
@@ -36,8 +35,7 @@ class CollectivePoint:
 
     ``distributed``: called by ranks, ``dist.all_reduce``. ``direct``: launched by one program on every SIP.
     ``closed_ns``: closed form of the kernel with ring buffers in TCM. ``right`` of ``contributions`` places end with
-    the
-    complete sum in both cases. ``same``: both cases end with identical bits everywhere.
+    the complete sum in both cases. ``same``: both cases end with identical bits everywhere.
     """
 
     algorithm: AlgorithmName

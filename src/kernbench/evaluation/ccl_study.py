@@ -53,8 +53,7 @@ class CclStudy:
     """The simulations of the evaluation.
 
     ``sizes``: contributions in bytes. ``own_sizes``: additional sizes on the unchanged machine. ``ring_sizes``: sizes
-    of
-    the ring theory over ``ranks`` SIPs, with large slots. ``ccl``: a file, else ./ccl.yaml, else the packaged file.
+    of the ring theory over ``ranks`` SIPs, with large slots. ``ccl``: a file, else ./ccl.yaml, else the packaged file.
     ``jobs``: number of processes; 1: this process only.
     """
 

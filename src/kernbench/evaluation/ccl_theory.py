@@ -104,8 +104,7 @@ class ClosedForms:
         """Return one pass of pieces round a ring.
 
         Full queues in a ring would deadlock, so half the slots are used; a power of two divides most tensors. A
-        forwarded
-        piece frees its slot when it has arrived at the next PE: two hops and a credit.
+        forwarded piece frees its slot when it has arrived at the next PE: two hops and a credit.
         """
         chunk, slots, way = min(nbytes, self._queues.slot_size), self._queues.n_slots, ring.step
         pieces = ceil(nbytes / chunk)
@@ -297,10 +296,8 @@ class ClosedForms:
         """Return the time of load, exchange along rows and columns, and store.
 
         Half of a large tensor starts on the columns. Both halves follow one precomputed schedule. The piece that is
-        loaded
-        last is needed at the end of a first phase. All messages until then arrive over the PE link that also carries
-        the
-        loads.
+        loaded last is needed at the end of a first phase. All messages until then arrive over the PE link that also
+        carries the loads.
         """
         even = self._spec.num_sips * (2 if lines[0].both and nbytes > 2 * self._queues.slot_size else 1)
         pieces = ceil(nbytes / (self._queues.slot_size * even)) * even
@@ -331,10 +328,8 @@ class ClosedForms:
         Parts consist of whole messages. The all-gather of the last line follows message by message.
 
         A line of n has n-1 steps, in each of which a message of every piece of a part goes each way. A ring used in
-        both
-        directions has half as many steps, and a queue carries half of (n-1) parts. A place in the middle of a line
-        receives
-        n + 1 parts, any other place n - 1.
+        both directions has half as many steps, and a queue carries half of (n-1) parts. A place in the middle of a line
+        receives n + 1 parts, any other place n - 1.
         """
         there: list[Phase] = []
         begin = 0
@@ -423,8 +418,7 @@ class CollectiveBounds:
 
     B is the least bandwidth of a hop if all bytes pass all hops of the chain, else that of one hop with its load. Hops
     count at their fastest, links without contention, memory without row misses. Queues are in TCM. ``nbytes``: bytes
-    per
-    PE, or per block if there are several.
+    per PE, or per block if there are several.
     """
 
     def __init__(self, machine: Machine, queues: QueueFigures) -> None:

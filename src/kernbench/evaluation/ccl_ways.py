@@ -185,8 +185,7 @@ class Ways:
         """Return the time in which a slice reads and writes ``nbytes`` each.
 
         Its buses turn around twice per write drain. At a turnaround, the rows of the other direction are opened again,
-        which
-        takes longer than the bus turnaround.
+        which takes longer than the bus turnaround.
         """
         banks, hbm = self._banks, self.spec.cube.hbm
         if banks is None:

@@ -109,8 +109,7 @@ class Pair:
     """The results of both sides at a point: times, main launches, bottlenecks and verdicts.
 
     ``of``: the subject of the bounds: the main launch, or the run if the main launches differ. ``moves``: changed
-    stages
-    of the critical path; empty without critical paths.
+    stages of the critical path; empty without critical paths.
     """
 
     where: tuple[tuple[str, Any], ...]
@@ -152,11 +151,10 @@ class ResultComparison:
     """The complete comparison of two results.
 
     ``stages``: sums over all pairs. ``moves``: the same, grouped by stages that trade places. ``busy``: without
-    critical
-    paths, busy times of phases and engines, which overlap. ``unmatched``: results of each side without a partner or
-    without figures; ``left_out``: the reasons. ``unsaid``: sentences about contents that one side lacks, so they are
-    not
-    compared. ``machines``: differences of the machines, if there are many. ``unused``: differences that no result uses.
+    critical paths, busy times of phases and engines, which overlap. ``unmatched``: results of each side without a
+    partner or without figures; ``left_out``: the reasons. ``unsaid``: sentences about contents that one side lacks, so
+    they are not compared. ``machines``: differences of the machines, if there are many. ``unused``: differences that no
+    result uses.
     """
 
     differing: tuple[Differing, ...]

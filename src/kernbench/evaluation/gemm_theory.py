@@ -99,8 +99,7 @@ class Ideal:
     """The ideal time of a kernel and its terms: start and first command, loads of staged operands, pipeline.
 
     ``floors``: lower bounds by stage, the longest first; the longest is the pipeline time. ``gemm_ns``: all tiles in
-    the
-    matrix unit.
+    the matrix unit.
     """
 
     ns: float

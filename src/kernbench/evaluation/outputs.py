@@ -92,8 +92,7 @@ class Provenance:
     """The origin of results.
 
     ``topology_hash``: hash of the resolved configuration, see ``Topology.digest``. ``date``: UTC, ISO 8601.
-    ``machine``:
-    the computer, not the simulated machine.
+    ``machine``: the computer, not the simulated machine.
     """
 
     made_by: str

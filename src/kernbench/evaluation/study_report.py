@@ -95,8 +95,7 @@ class StudyReport(Generic[R]):
 
     ``data_file``: the JSON file of the results, in the form ``form``. ``tables``: the cells of each CSV file. The first
     table has the main cells and is also written as Parquet. ``comparisons``: the rows of each CSV file that compares
-    with
-    external data. ``find_gap``: the data that figures need and the results lack, as text; empty if none. ``rows``,
+    with external data. ``find_gap``: the data that figures need and the results lack, as text; empty if none. ``rows``,
     ``notes``: contents of the summary. ``words``: columns with text instead of numbers.
     """
 

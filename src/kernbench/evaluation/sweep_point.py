@@ -78,8 +78,7 @@ class PointOutcome:
     """A finished point: its row without its grid values, its run time in seconds, and its processor time.
 
     The processor time is the work of the point regardless of other load, including the compilation of its machine. It
-    is
-    not stored.
+    is not stored.
     """
 
     index: int

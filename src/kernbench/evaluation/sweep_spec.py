@@ -181,8 +181,7 @@ class SweepSpec(ConfigModel):
     """A sweep. Paths of files are relative to the sweep file. ``topology`` and ``ccl`` default to the command line's.
 
     ``sweep_draft`` has the rules between entries. ``explain``: record the critical path and the roofline of every
-    point,
-    for about a third more run time.
+    point, for about a third more run time.
     """
 
     bench: str

@@ -70,8 +70,7 @@ class PageRequest:
     """A machine, and a bench or a script that runs on it.
 
     ``arguments``: arguments of the script. ``overrides``: ``path=value`` texts, as for ``--set``. ``ccl``: the file
-    that
-    configures collectives; None: ./ccl.yaml, else the packaged file. ``values``: options for recorded values.
+    that configures collectives; None: ./ccl.yaml, else the packaged file. ``values``: options for recorded values.
     ``verify``: evaluate comparisons. ``limits``: limits of the run.
     """
 

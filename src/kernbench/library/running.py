@@ -64,8 +64,7 @@ class RunRequest:
 
     ``params``: changes of bench parameters as texts, ``bench.m=512``. ``observe``: record the causes of the time.
     ``links``, ``queues``: record their loads too, which pages and timelines show. ``sanitize``: report races and reads
-    of
-    unwritten bytes. ``trace_ccl``: print every message of queues. ``advise``: simulate the gain of machine changes.
+    of unwritten bytes. ``trace_ccl``: print every message of queues. ``advise``: simulate the gain of machine changes.
     """
 
     bench: Bench

@@ -108,19 +108,14 @@ class Run:
     """A run of a program on a machine, as plain data.
 
     ``verdict`` names the bottleneck, also in a ``sentence``. ``params``: the program's parameters. ``error``: None
-    after
-    success, else the error at ``place``. ``said``: a summary line of the program. ``skipped``: number of comparisons
-    that were not evaluated. ``leaked``, ``left``: memory and work that the program left behind. ``unmodelled``:
-    operators
-    that the host computed, with counts. ``operators``: operators of a host library by time, the longest first.
-    ``remarks``: remarks of a front end, and the reason for missing advice. ``load``: initialisation time of the
-    program.
-    ``frontends``: front-end settings that differ from their defaults. ``findings``: findings of the sanitizer, if it
-    ran.
-    ``advised``: the predicted gain of each machine change, as a part of the document, if requested. ``unexplained``:
-    the
-    failure of the explanation. ``explained_before``: the explanation as a part of the document, for a run without its
-    engine.
+    after success, else the error at ``place``. ``said``: a summary line of the program. ``skipped``: number of
+    comparisons that were not evaluated. ``leaked``, ``left``: memory and work that the program left behind.
+    ``unmodelled``: operators that the host computed, with counts. ``operators``: operators of a host library by time,
+    the longest first. ``remarks``: remarks of a front end, and the reason for missing advice. ``load``: initialisation
+    time of the program. ``frontends``: front-end settings that differ from their defaults. ``findings``: findings of
+    the sanitizer, if it ran. ``advised``: the predicted gain of each machine change, as a part of the document, if
+    requested. ``unexplained``: the failure of the explanation. ``explained_before``: the explanation as a part of the
+    document, for a run without its engine.
     """
 
     bench: str

@@ -64,8 +64,7 @@ class Sweep:
     """The results of a sweep.
 
     ``found``: the results table, one row per point. ``folder``: the folder of its files, or None. ``source``: the file
-    of
-    the base machine. ``files``: the written files.
+    of the base machine. ``files``: the written files.
     """
 
     name: str
@@ -116,10 +115,8 @@ class Sweep:
         """Draw the sweep as a matplotlib figure.
 
         ``lines``: column ``y`` over axis ``x``, with one curve per value of axis ``by``. ``heat-map``: column ``value``
-        over
-        axes ``x`` and ``y``. ``pareto``: the points that no other point beats in both cost ``x`` and result ``y``. All
-        other
-        axes have the values of the first point.
+        over axes ``x`` and ``y``. ``pareto``: the points that no other point beats in both cost ``x`` and result ``y``.
+        All other axes have the values of the first point.
         """
         shown: dict[str, dict[str, str | None]] = {
             "lines": {"x": x, "by": by, "value": y},
