@@ -257,24 +257,24 @@ class _Loading:
             return name, None
         return name, bench
 
-    def machine(self, named: str | None, asked: str | None) -> Document | None:
+    def machine(self, named: str | None, chosen: str | None) -> Document | None:
         """Load the machine of the command line, else that of the sweep file: packaged, or a file beside it."""
-        if asked is None and named is not None and is_machine_name(named, self.beside):
+        if chosen is None and named is not None and is_machine_name(named, self.beside):
             try:
-                asked = machine_file(named, self.beside)
+                chosen = machine_file(named, self.beside)
             except UnknownNameError as error:
                 self.complain(Complaint(("topology",), str(error)))
                 return None
-        return self.file("topology", named, asked, lambda file: load_document(topology_file(file)))
+        return self.file("topology", named, chosen, lambda file: load_document(topology_file(file)))
 
-    def file(self, key: str, named: str | None, asked: str | None, load: Callable[[str | None], T]) -> T | None:
+    def file(self, key: str, named: str | None, chosen: str | None, load: Callable[[str | None], T]) -> T | None:
         """Load the file of the command line, else that of the entry ``key``, with ``load``."""
-        if asked is None and named is not None:
-            asked = os.fspath(self.beside / named)
-            if not Path(asked).exists():
-                self.complain(Complaint((key,), f"{asked}: no such file"))
+        if chosen is None and named is not None:
+            chosen = os.fspath(self.beside / named)
+            if not Path(chosen).exists():
+                self.complain(Complaint((key,), f"{chosen}: no such file"))
                 return None
-        return self.attempt(asked or key, partial(load, asked))
+        return self.attempt(chosen or key, partial(load, chosen))
 
 
 def _choice(text: str) -> tuple[str, AxisValue]:
