@@ -4,7 +4,7 @@
 
     run = kb.run("attention", "one-cube")
 
-Names are bound when they are first used, so importing the package costs nothing.
+Each name is imported on first use, so importing the package costs nothing.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ else:
     }
 
     def __getattr__(name):
-        """Bind a public name when it is first used."""
+        """Import a public name on first use."""
         module = _NAMES.get(name)
         if module is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -93,5 +93,5 @@ else:
         return found
 
     def __dir__():
-        """List the public names beside those that are bound."""
+        """List the public names and the names that are already bound."""
         return sorted({*globals(), *_NAMES})

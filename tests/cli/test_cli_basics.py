@@ -91,13 +91,13 @@ def test_version(kernbench: Run) -> None:
         (("topology", "--format", "pdf"), "'pdf' is not one of"),
         (("topology", "--topology", "nowhere.yaml"), "nowhere.yaml: no such file"),
         (("topology", "--format", "dot", "--out", "no/such/dir.dot"), "cannot be written there: no such folder"),
-        (("topology", "--out", "machine.svg"), "the format is table; give --format svg, or a name that ends otherwise"),
+        (("topology", "--out", "machine.svg"), "the format is table; give --format svg, or another file suffix"),
         (("topology", "--out", ""), "'': a file to write needs a name"),
         (("probe", "--case", "memory", "--picture", "no/such.png"), "no/such.png: cannot be written there"),
         (("run", "--script", ""), "'': no file has an empty name"),
         (
             ("run", "--bench", "gemm-single-pe", "--trace", "a.jsonl", "--op-log", "./a.jsonl"),
-            "--op-log is written there",
+            "--op-log writes this file",
         ),
         (("compare", "a.txt", "a.txt"), "a.txt: no such file; compare takes sweep.parquet"),
         (("list", "--frob"), "No such option"),
@@ -120,7 +120,7 @@ def test_a_folder_that_is_no_more(kernbench: Run, tmp_path: Path, monkeypatch: p
     assert (ran.code, ran.out, ran.err) == (
         2,
         "",
-        "error: the current folder is no more; change to one that is there\n",
+        "error: the current folder no longer exists; change to an existing folder\n",
     )
 
 

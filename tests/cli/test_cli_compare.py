@@ -79,7 +79,7 @@ def test_bad_input(kernbench: Run, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     for arguments, message in (
         (("none", "x.json"), "none: no such file"),
-        (("x.json", "x.json"), "not what kernbench"),
+        (("x.json", "x.json"), "not an output of kernbench"),
     ):
         ran = kernbench("compare", *arguments)
         assert (ran.code, ran.out) == (2, "")

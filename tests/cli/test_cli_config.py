@@ -98,7 +98,7 @@ def test_a_bench_without_parameters_and_none(kernbench: Run, tmp_path: Path) -> 
     assert (ran.code, ran.out) == (2, "")
     assert "did you mean 'gemm-single-pe'?" in ran.err
     ran = kernbench("list", "gemm-single-pe", "--ccl", "ccl.yaml")
-    assert (ran.code, "--ccl says whose algorithms are listed" in ran.err) == (2, True)
+    assert (ran.code, "--ccl selects the file whose algorithms are listed" in ran.err) == (2, True)
 
 
 def complete(*words: str) -> list[str]:

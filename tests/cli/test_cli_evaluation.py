@@ -47,7 +47,7 @@ def test_the_machine_reaches_the_simulations_and_json_is_one_document(kernbench,
 def test_nothing_to_draw(kernbench):
     ran = kernbench(*GEMM, *SMALL, "--out", "here", "--render-only")
     assert ran.code == 2
-    assert "it is made by: kernbench run --bench milestone-1h-gemm" in ran.err
+    assert "write it with: kernbench run --bench milestone-1h-gemm" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,8 @@ def test_a_timing(kernbench: Run, name: str) -> None:
             ("--timing", "hmb3"),
             "unknown timing 'hmb3'; there are: hbm2, hbm3, hbm3e, hbm4, lpddr5, lpddr5x, ddr5; did you",
         ),
-        (("--timing", "hbm3", "--format", "svg"), "--timing prints a timing by its name"),
-        (("--timing", "hbm3", *SMALL), "--timing prints a timing by its name"),
+        (("--timing", "hbm3", "--format", "svg"), "--timing prints a named timing"),
+        (("--timing", "hbm3", *SMALL), "--timing prints a named timing"),
     ],
 )
 def test_what_is_no_timing(kernbench: Run, arguments: tuple[str, ...], message: str) -> None:

@@ -228,7 +228,7 @@ def test_an_explanation_that_is_interrupted_does_not_lose_the_report(
     assert ran.code == 130
     assert "OK  gemm-single-pe" in ran.out
     assert "Simulated latency by phase" in ran.out
-    assert "interrupted: what explains the time of the run was left out" in ran.err
+    assert "interrupted: the explanation of the run" in ran.err
     assert "Traceback" not in ran.err
 
 
@@ -239,7 +239,7 @@ def test_a_sanitizer_that_was_interrupted_says_so(kernbench: Run, monkeypatch: p
     monkeypatch.setattr(Sanitizer, "findings", interrupt)
     ran = kernbench(*GEMM, *SMALL, "--sanitize")
     assert ran.code == 130
-    assert "sanitizer: interrupted, so nothing was found out" in ran.out
+    assert "sanitizer: interrupted, so there is no result" in ran.out
     assert "nothing found" not in ran.out
 
 
@@ -259,7 +259,7 @@ def test_a_document_whose_explanation_is_interrupted_has_the_run(
 def test_an_interrupted_kernel_is_told_as_under_way(kernbench: Run, user_bench: str) -> None:
     ran = kernbench("run", "--bench", f"{user_bench}:kernel_interrupted", *SMALL)
     assert ran.code == 130
-    assert "under way when it ended: KernelLaunch 'stopped'" in ran.out
+    assert "in flight when the run ended: KernelLaunch 'stopped'" in ran.out
     assert "Launch 'stopped' on 1 PE" not in ran.out
 
 
@@ -277,7 +277,7 @@ def test_limits(kernbench: Run, limit: tuple[str, str], message: str) -> None:
     ran = kernbench(*GEMM, *limit, *SMALL)
     assert ran.code == 1
     assert message in ran.err
-    assert "under way when it ended: MmuMap 'A'" in ran.out
+    assert "in flight when the run ended: MmuMap 'A'" in ran.out
     assert "FAILED" in ran.out
     assert "leaked" not in ran.out
 

@@ -98,7 +98,7 @@ def test_interrupted_and_resumed(kernbench: Run, spec: str, monkeypatch: pytest.
     monkeypatch.setattr(Inline, "most", 1)
     ran = kernbench("sweep", spec, "--out", "here")
     assert ran.code == 130
-    assert "interrupted: 1 of 4 points are finished, in here/journal.jsonl; go on with --resume" in ran.err
+    assert "interrupted: 1 of 4 points are finished, in here/journal.jsonl; continue with --resume" in ran.err
     monkeypatch.setattr(Inline, "most", 1000)
     again = kernbench("sweep", spec, "--out", "here")
     assert (again.code, again.out) == (2, "")
@@ -138,7 +138,7 @@ def test_an_interrupted_sweep_counts_as_resume_does(
         interrupt(patched, owner, name, at)
         ran = kernbench("sweep", spec, "--out", "here", "--json")
     assert ran.code == 130
-    assert f"interrupted: {finished} of 4 points are finished, in here/journal.jsonl; go on with --resume" in ran.err
+    assert f"interrupted: {finished} of 4 points are finished, in here/journal.jsonl; continue with --resume" in ran.err
     assert json.loads(ran.out)["finished"] == finished
     resumed = kernbench("sweep", spec, "--out", "here", "--resume")
     assert resumed.err.splitlines()[0].startswith(f"[{finished}/4]")
@@ -154,7 +154,7 @@ def test_a_finished_sweep_is_overwritten_by_force_only(kernbench: Run, spec: str
     ran = kernbench("sweep", spec, "--out", "here")
     assert (ran.code, ran.out) == (2, "")
     assert "error: here: holds a finished sweep, 4 of 4 points (journal.jsonl, sweep.parquet, wall_s.csv, " in ran.err
-    assert "; --resume writes its results again, --force begins anew and overwrites what is there, another" in ran.err
+    assert "; --resume writes its results again, --force restarts and overwrites the results, another" in ran.err
     assert content("here") == before
     assert kernbench("sweep", spec, "--out", "there").code == 1  # two of its machines are not possible
     assert kernbench("sweep", spec, "--out", "here", "--resume").code == 1
@@ -183,7 +183,7 @@ def test_results_without_a_journal_are_not_overwritten_either(
     (Path("here") / name).write_text("kept")
     ran = kernbench("sweep", spec, "--out", "here", *options)
     assert (ran.code, ran.out) == (2, "")
-    assert f"here: holds results ({name}); --force begins anew" in ran.err
+    assert f"here: holds results ({name}); --force restarts" in ran.err
     assert content("here") == {name: b"kept"}
 
 
@@ -198,7 +198,7 @@ def test_another_sweep_that_is_finished_cannot_be_resumed(kernbench: Run, spec: 
 def test_resume_and_force_are_one_or_the_other(kernbench: Run, spec: str) -> None:
     ran = kernbench("sweep", spec, "--resume", "--force")
     assert (ran.code, ran.out) == (2, "")
-    assert "--resume goes on with what is there, --force overwrites it: give one of them" in ran.err
+    assert "--resume continues from existing results, --force overwrites them: give one of them" in ran.err
     assert not Path("results").exists()
 
 
@@ -308,7 +308,7 @@ def test_failed_points_are_finished(kernbench: Run, leaving: str) -> None:
         (("grid.yaml", "--set", "bench.m=3"), "the grid varies bench.m"),
         (("grid.yaml", "--set", "bench.x=3"), "unknown key 'x'"),
         (("grid.yaml", "--topology", "none.yaml"), "none.yaml: no such file"),
-        (("grid.yaml", "--out", "grid.yaml"), "no folder can be made there"),
+        (("grid.yaml", "--out", "grid.yaml"), "cannot create the folder"),
         (("grid.yaml", "--jobs", "0"), "0 is not in the range"),
     ],
 )
@@ -402,7 +402,7 @@ def no_space(*_: object, **__: object) -> Any:
         (Path, "replace", "sweep.parquet"),
         (Path, "write_text", "provenance.json"),
         (Figure, "savefig", "1_pareto.png"),
-        (Path, "mkdir", "no folder can be made there"),
+        (Path, "mkdir", "cannot create the folder"),
         (os, "pwrite", "sweep.lock: cannot be locked"),
         (os, "fsync", "journal.jsonl: cannot be read or written"),
     ],

@@ -97,11 +97,11 @@ def test_a_page_of_a_script_with_arguments(kernbench: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("page.html", "--script", "mine.py"), "page.html: without --out it names a page that is there"),
+        (("page.html", "--script", "mine.py"), "page.html: without --out, this argument is an existing page"),
         (("--script", "mine.py", "page.html"), "to write a new one, give --out page.html"),
-        (("--script", "mine.py", "page.html", "--", "3"), "(page.html): what the script takes comes after --"),
+        (("--script", "mine.py", "page.html", "--", "3"), "(page.html): write arguments of the script after --"),
         (("page.html", "--", "3"), "(page.html): name the program with --bench or --script"),
-        (("--script", "mine.py", "--size", "3"), "What the script takes comes after --"),
+        (("--script", "mine.py", "--size", "3"), "Write arguments of the script after --"),
     ],
 )
 def test_only_what_comes_after_two_dashes_is_for_a_script(
@@ -152,7 +152,7 @@ def test_a_run_that_is_interrupted_is_not_served(kernbench: Run, served: list[Wa
     Path("mine.py").write_text(INTERRUPTED)
     ran = kernbench("web", *SMALL, "--bench", "mine.py", "--port", "0")
     assert (ran.code, served) == (130, [])
-    assert "interrupted: without --out no page is kept" in ran.err
+    assert "interrupted: without --out, no page is written" in ran.err
     assert "http" not in ran.out
 
 
@@ -163,7 +163,7 @@ def test_an_explanation_that_is_interrupted_leaves_no_page(kernbench: Run, monke
     monkeypatch.setattr(run_explanation, "explain_run", interrupt)
     ran = kernbench("web", *SMALL, *GEMM)
     assert (ran.code, ran.out) == (130, "")
-    assert "interrupted before there was a page" in ran.err
+    assert "interrupted before a page was written" in ran.err
     assert not list(Path().iterdir())
 
 
@@ -188,7 +188,7 @@ def test_an_explanation_that_is_interrupted_leaves_no_page(kernbench: Run, monke
         (("--set", "torch.cubes=2"), "--bench"),
         (("--max-wall-s", "3"), "--max-wall-s"),
         (("--as-cuda",), "--script"),
-        (("--bench", "gemm-single-pe", "--script", "mine.py"), "one program"),
+        (("--bench", "gemm-single-pe", "--script", "mine.py"), "give one of them"),
         (("--bench", "gemm-single-pe", "--set", "torch.cube=2"), "cubes"),
         (("--script", "mine.py"), "mine.py"),
     ],

@@ -67,5 +67,5 @@ def test_errors_are_shares_of_the_reference(sweep):
 
 
 def test_a_size_that_was_not_simulated(sweep):
-    with pytest.raises(InputError, match="r: 128 bytes are not among the results; run without --render-only"):
+    with pytest.raises(InputError, match="r: the results lack 128 bytes; run without --render-only"):
         compare_sizes(sweep, CclReference("r", ((128, 1.0),)))

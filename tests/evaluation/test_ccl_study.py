@@ -151,7 +151,7 @@ def test_everything_is_drawn_again_the_same(tmp_path):
 
 
 def test_no_results_to_draw(tmp_path):
-    with pytest.raises(InputError, match="it is made by: a command"):
+    with pytest.raises(InputError, match="write it with: a command"):
         report_ccl().redraw(str(tmp_path), "a command")
 
 

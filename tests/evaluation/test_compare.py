@@ -115,7 +115,7 @@ def test_what_is_used_but_holds_up_nothing(slow_and_fast: tuple[str, str], tmp_p
     wide = sweep(tmp_path / "wide", *IDEAL, f"{EFFICIENCY}=0.4", "pe.tcm.write_bw_gbs=512.0", "pe.tcm.bytes=24MiB")
     found = compare_results(read_compared(slow_and_fast[0]), read_compared(wide))
     assert found.unused == ()
-    assert verdict(found)[0].startswith("B takes as long as A over 2 points: what differs holds up nothing; ")
+    assert verdict(found)[0].startswith("B takes as long as A over 2 points: no difference is on the critical path; ")
 
 
 def test_a_tie_that_appears(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_one_point_of_a_sweep(slow_and_fast: tuple[str, str]) -> None:
     assert (len(slow.results), slow.axes, slow.results[0].configuration["bench.m"]) == (1, (), 64)
     assert len(compare_results(slow, fast).pairs) == 1
     assert len(compare_results(slow, read_compared(slow_and_fast[1])).pairs) == 1
-    with pytest.raises(InputError, match="no point 2; there are 0 to 1"):
+    with pytest.raises(InputError, match="no point 2; the file has 0 to 1"):
         read_compared(f"{slow_and_fast[0]}/sweep.parquet:2")
 
 
@@ -263,11 +263,11 @@ def test_a_run_that_says_little_is_compared_as_far_as_it_goes(tmp_path: Path) ->
     assert (found.time.ns, found.stages, found.busy) == (-2.0, (), ())
     assert verdict(found) == (
         "B takes 2 ns less (-20.0%)",
-        "A does not say a critical path, B does: not compared",
-        "A does not say what binds launches, B does: not compared",
-        "A does not say how long launches took, B does: not compared",
-        "A does not say how long phases were under way, B does: not compared",
-        "A does not say how long engines were busy, B does: not compared",
+        "A lacks a critical path, which B has: not compared",
+        "A lacks the bottlenecks of launches, which B has: not compared",
+        "A lacks the times of launches, which B has: not compared",
+        "A lacks the times of phases, which B has: not compared",
+        "A lacks the busy times of engines, which B has: not compared",
         "what differs: no parameter",
         "latency: run 10 → 8 ns (-20.0%)",
     )
@@ -290,14 +290,14 @@ def test_the_command_says_what_it_cannot_explain(tmp_path: Path, capsys: pytest.
         run_file(tmp_path, "new", 8.0, explanation=explained(8_000, {"GEMM": 8_000})),
     )
     assert main(["compare", old, new]) == 0
-    assert "A does not say a critical path, B does: not compared" in capsys.readouterr().out
+    assert "A lacks a critical path, which B has: not compared" in capsys.readouterr().out
     assert main(["compare", old, new, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["unsaid"] == ["A does not say a critical path, B does: not compared"]
+    assert json.loads(capsys.readouterr().out)["unsaid"] == ["A lacks a critical path, which B has: not compared"]
 
 
 def test_nothing_fits() -> None:
     a = file(("m",), *(result(m, m=m) for m in (1, 2)))
-    with pytest.raises(InputError, match="no points fit together: file has 2 over m; file has 1 over no axis"):
+    with pytest.raises(InputError, match="no points match: file has 2 over m; file has 1 over no axis"):
         compare_results(a, file((), result(1, m=3)))
 
 
@@ -307,8 +307,8 @@ def test_nothing_fits() -> None:
         ("none.parquet", None, "no such file"),
         ("x.parquet", "text", "cannot be read as Parquet"),
         ("x.json", "{", "not JSON"),
-        ("x.json", "[]", "not what kernbench run --json prints"),
-        ("x.json", '{"params": {}}', "not what kernbench run --json prints"),
+        ("x.json", "[]", "not an output of kernbench run --json"),
+        ("x.json", '{"params": {}}', "not an output of kernbench run --json"),
         ("x.csv", "a,b", "cannot be read as Parquet"),
     ],
 )
@@ -322,8 +322,8 @@ def test_files_that_are_no_results(tmp_path: Path, name: str, content: str | Non
 @pytest.mark.parametrize(
     ("sim_ns", "message"),
     [
-        ('"5"', "not what kernbench run --json prints: sim_ns: found '5', must be a plain number, in ns"),
-        ("null", "not what kernbench run --json prints: sim_ns: found nothing, must be a number"),
+        ('"5"', "not an output of kernbench run --json: sim_ns: found '5', must be a plain number, in ns"),
+        ("null", "not an output of kernbench run --json: sim_ns: found nothing, must be a number"),
         ("NaN", "not JSON: found NaN, which JSON does not have"),
         ("1e999", "not JSON: found 1e999, which is too large for a number"),
     ],

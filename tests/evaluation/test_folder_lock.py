@@ -70,7 +70,7 @@ def test_a_process_that_is_started_does_not_keep_it(tmp_path: Path) -> None:
 
 def test_a_name_that_is_never_that_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "samestat", lambda *_: False)
-    with pytest.raises(InputError, match="cannot be locked: after each of 100 tries"), folder_lock(tmp_path):
+    with pytest.raises(InputError, match="cannot be locked: in each of 100 tries"), folder_lock(tmp_path):
         pass
 
 

@@ -64,11 +64,11 @@ BAD_TABLES: dict[str, tuple[Callable[[], pa.Table], str]] = {
     "axes huge": (lambda: table(ABOUT | {"axes": ["a" * 10**6]}), "column 'aaaa"),
     "bench a number": (lambda: table(ABOUT | {"bench": 3}), "have 3 as bench, must be a text"),
     "machine a list": (lambda: table(ABOUT | {"configuration": []}), "have [] as configuration, must be a mapping"),
-    "an axis without column": (lambda: table(ABOUT | {"axes": ["bench.k"]}), "column 'bench.k' is there 0 times"),
-    "no point": (lambda: table().drop_columns("point"), "column 'point' is there 0 times"),
-    "no status": (lambda: table().drop_columns("status"), "column 'status' is there 0 times"),
+    "an axis without column": (lambda: table(ABOUT | {"axes": ["bench.k"]}), "column 'bench.k' exists 0 times"),
+    "no point": (lambda: table().drop_columns("point"), "column 'point' exists 0 times"),
+    "no status": (lambda: table().drop_columns("status"), "column 'status' exists 0 times"),
     "no time": (lambda: table().drop_columns("sim_ns"), "sim_ns is nothing, must be a number where status is ok"),
-    "a column twice": (lambda: table().append_column("status", pa.array(["a", "b"])), "'status' is there 2 times"),
+    "a column twice": (lambda: table().append_column("status", pa.array(["a", "b"])), "'status' exists 2 times"),
     "times as text": (lambda: column("sim_ns", pa.array(["1", "2"])), "is of type string, must be double"),
     "points as reals": (lambda: column("point", pa.array([0.0, 1.0])), "is of type double, must be int64"),
     "all null": (lambda: column("status", pa.nulls(2)), "is of type null, must be string"),
@@ -426,7 +426,7 @@ def test_numbers_that_no_figure_can_be_of(
     (tmp_path / "gemm_sweep.json").write_bytes((FIGURES / "gemm_sweep.json").read_bytes())
     monkeypatch.setattr(gemm_report, "draw_utilisation", no_figure)
     line = refused(capsys, "run", "--bench", "milestone-1h-gemm", "--out", str(tmp_path), "--render-only")
-    assert "gemm_sweep.json: no figure can be drawn of these results: OverflowError: too many" in line
+    assert "gemm_sweep.json: cannot draw figures of these results: OverflowError: too many" in line
 
 
 @pytest.mark.parametrize(

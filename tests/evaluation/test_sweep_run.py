@@ -231,7 +231,7 @@ def half(two_points: bytes, tmp_path: Path) -> Path:
 
 
 def test_finished_points_are_not_overwritten(plan: SweepPlan, half: Path) -> None:
-    with pytest.raises(InputError, match="2 of 6 points are finished already; go on with --resume"):
+    with pytest.raises(InputError, match="2 of 6 points are finished already; continue with --resume"):
         begin_journal(half, plan.identity(), plan.n_points)
 
 
@@ -244,7 +244,7 @@ def test_another_sweep_is_not_continued(plan: SweepPlan, half: Path) -> None:
 def test_a_journal_that_is_none(plan: SweepPlan, half: Path) -> None:
     lines = half.read_text().splitlines(keepends=True)
     half.write_text("".join([lines[0], "no json\n", lines[2]]))
-    with pytest.raises(InputError, match=r"journal\.jsonl:2: no line of the journal"):
+    with pytest.raises(InputError, match=r"journal\.jsonl:2: this line does not belong to the journal"):
         resume_journal(half, plan.identity(), plan.n_points)
 
 
@@ -278,7 +278,7 @@ def test_a_journal_that_is_none(plan: SweepPlan, half: Path) -> None:
 def test_a_line_of_something_else(plan: SweepPlan, half: Path, line: str) -> None:
     # Not the last one: that may be torn.
     half.write_text(f'{half.read_text()}{line}\n{{"point":4,"wall_s":1.0,"row":{{"status":"failed"}}}}\n')
-    with pytest.raises(InputError, match=r"journal\.jsonl:4: no line of the journal of this sweep"):
+    with pytest.raises(InputError, match=r"journal\.jsonl:4: this line does not belong to the journal of this sweep"):
         resume_journal(half, plan.identity(), plan.n_points)
 
 
@@ -296,7 +296,7 @@ def test_a_line_of_something_else(plan: SweepPlan, half: Path, line: str) -> Non
 def test_a_header_of_something_else(plan: SweepPlan, half: Path, header: bytes) -> None:
     half.write_bytes(header + b"\n" + half.read_bytes().partition(b"\n")[2])
     for begin in (begin_journal, resume_journal):
-        with pytest.raises(InputError, match=r"journal\.jsonl:1: no line"):
+        with pytest.raises(InputError, match=r"journal\.jsonl:1: this line does not belong"):
             begin(half, plan.identity(), plan.n_points)
 
 
@@ -328,7 +328,7 @@ def test_another_machine_is_named_by_what_differs(plan: SweepPlan, half: Path) -
 def test_no_space_is_left(plan: SweepPlan, half: Path) -> None:
     with (
         Journal(half, Path("/dev/full").open("wb"), {}) as journal,
-        pytest.raises(InputError, match=r"cannot be read or written: No space left on device; .* go on with --resume"),
+        pytest.raises(InputError, match=r"cannot be read or written: No space left on device; .* with --resume"),
     ):
         journal.append([PointOutcome(0, {"status": "ok"}, 1.0)])
 
@@ -373,7 +373,7 @@ def test_a_worker_of_another_version(plan: SweepPlan, tmp_path: Path) -> None:
             future.set_exception(caught.value)
             return future
 
-    with new_journal(plan, tmp_path / "out") as journal, pytest.raises(RunError, match=r"made by 0\.0\.1"):
+    with new_journal(plan, tmp_path / "out") as journal, pytest.raises(RunError, match=r"started by 0\.0\.1"):
         run_sweep(plan, journal, Old(), ignore)
 
 
@@ -391,7 +391,7 @@ def test_workers_that_go_away(plan: SweepPlan, tmp_path: Path, how: str) -> None
                 future.set_exception(OSError("no route"))
             return future
 
-    said = r"workers are gone: .*; 2 of 6 points are finished; go on with --resume"
+    said = r"workers are gone: .*; 2 of 6 points are finished; continue with --resume"
     with new_journal(plan, tmp_path / "out") as journal, pytest.raises(RunError, match=said):
         run_sweep(plan, journal, Gone(2), ignore)
 

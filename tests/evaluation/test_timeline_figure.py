@@ -51,5 +51,5 @@ def test_an_engine_with_many_lanes_has_one_row() -> None:
 def test_no_trace_file(tmp_path: Path, content: str) -> None:
     path = tmp_path / "trace.json"
     path.write_text(content)
-    with pytest.raises(InputError, match="no trace file"):
+    with pytest.raises(InputError, match="not a trace file"):
         read_bars(path)

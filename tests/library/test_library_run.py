@@ -243,10 +243,10 @@ def test_limits_end_a_run() -> None:
         (
             "attention",
             {"settings": {"cube.hbm.num_pcs": 4}},
-            "'cube.hbm.num_pcs' is no setting of a front end, .* torch",
+            "'cube.hbm.num_pcs' is no frontend setting, .* torch",
         ),
-        ("attention", {"settings": {"torch": {"cubes": 4}}}, "'torch' is no setting of a front end"),
-        ("attention", {"settings": {3: 4}}, "3 is no setting of a front end"),
+        ("attention", {"settings": {"torch": {"cubes": 4}}}, "'torch' is no frontend setting"),
+        ("attention", {"settings": {3: 4}}, "3 is no frontend setting"),
         ("attention", {"settings": ["torch.cubes=4"]}, "must be a mapping of names such as torch.cubes"),
         ("attention", {"max_sim_ns": -1}, "max_sim_ns: found -1, must be a number from 0"),
         ("attention", {"ccl": "none.yaml"}, "none.yaml"),

@@ -157,7 +157,7 @@ def test_settings_of_front_ends_are_the_same_at_all_points(capsys: pytest.Captur
         ("matmul-composite", {"grid": GRID, "workers": 0}, "workers: found 0, must be a number from 1"),
         ("matmul-composite", {"grid": GRID, "machine": "one"}, "unknown machine 'one'"),
         ("matmul-composite", {"grid": GRID, "settings": {"torch.cubez": 4}}, "did you mean 'cubes'"),
-        ("matmul-composite", {"grid": GRID, "settings": {"bench.k": 4}}, "'bench.k' is no setting of a front end"),
+        ("matmul-composite", {"grid": GRID, "settings": {"bench.k": 4}}, "'bench.k' is no frontend setting"),
         ("matmul-composite", {"grid": GRID, "settings": 3}, "settings: found 3, must be a mapping"),
         (
             "matmul-composite",
@@ -165,7 +165,7 @@ def test_settings_of_front_ends_are_the_same_at_all_points(capsys: pytest.Captur
             "torch.cubes: in overrides and in settings",
         ),
         ("matmul-composite", {"grid": {"torch.cubes": [1, 4]}, "settings": {"torch.cubes": 4}}, "torch.cubes"),
-        (print, {"grid": GRID, "folder": "out"}, "a function is known to this process alone"),
+        (print, {"grid": GRID, "folder": "out"}, "a function object exists in this process only"),
         (print, {"grid": GRID, "workers": 2}, "a function runs in this process"),
     ],
 )

@@ -15,8 +15,8 @@ def test_a_table_in_every_form() -> None:
     assert [row.name for row in benches] == benches.column("name") == [each["name"] for each in benches.to_dicts()]
     arrow = benches.to_arrow()
     assert arrow.column("name").to_pylist() == benches.column("name")
-    assert arrow.schema.field("name").metadata == {b"about": b"what it is called"}
-    assert benches.columns == {"name": "what it is called", "description": "what it is"}
+    assert arrow.schema.field("name").metadata == {b"about": b"the name"}
+    assert benches.columns == {"name": "the name", "description": "what it is"}
     assert benches[0] is next(iter(benches))
     assert len(benches[:3]) == 3
 

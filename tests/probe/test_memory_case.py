@@ -269,7 +269,7 @@ def test_reports_are_told_and_drawn(channels, tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (["--case", "memory", "--picture", "m.gif"], "must end in one of .png, .svg, .pdf"),
-        (["--case", "pe-sram", "--picture", "m.png"], "give --case memory too"),
+        (["--case", "pe-sram", "--picture", "m.png"], "add --case memory"),
         (["--case", "memry"], "pe-all-local, memory"),
     ],
 )

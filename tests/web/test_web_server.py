@@ -140,7 +140,7 @@ def test_what_is_no_whole_page_is_not_served(server: PageServer, tmp_path: Path,
     watcher = Watcher(FileSource(file), server)
     server.shelf.put(watcher.source.content())
     file.write_text(content)
-    assert "not a whole page of kernbench web" in str(watcher.look())
+    assert "not a complete page" in str(watcher.look())
     assert "one" in get(server)
 
 

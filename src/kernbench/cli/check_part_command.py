@@ -13,10 +13,16 @@ from kernbench.probe.part_suite import PartCheck
 
 @click.command(name="check-part")
 @click.argument("part", metavar="my_pkg.parts:Part")
-@click.option("--kind", "kinds", metavar="KIND", multiple=True, help="The place it is for.  [default: what it says]")
+@click.option(
+    "--kind",
+    "kinds",
+    metavar="KIND",
+    multiple=True,
+    help="Check the part as KIND instead of its declared kinds (repeatable).",
+)
 @output_options
 def command(part: str, kinds: tuple[str, ...], as_json: bool) -> int:
-    """Check a part on a small machine under standard traffic, and print a line for each check."""
+    """Check a part of your own on a small machine under standard traffic, one output line per check."""
     found = check_part(part, kinds, None if as_json else _print_check)
     if as_json:
         print_json(found.to_dict())

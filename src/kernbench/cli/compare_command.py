@@ -1,4 +1,4 @@
-"""``kernbench compare``: two results side by side, as tables or as a JSON document."""
+"""``kernbench compare``: print two results side by side, as tables or as a JSON document."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ from kernbench.library.comparisons import SideBySide, compare
 @verbose_option
 @output_options
 def command(a: str, b: str, as_json: bool) -> int:
-    """Two results side by side: sweep.parquet, one point of it (sweep.parquet:7), or what run --json printed."""
+    """Compare two results and explain the difference.
+
+    A and B are each a sweep (its folder or sweep.parquet), one point of a sweep (sweep.parquet:7), or the output of
+    run --json.
+    """
     found = compare(a, b)
     if as_json:
         print_json(found.to_dict())
@@ -35,7 +39,7 @@ MOST_ROWS = 20
 
 
 def print_compared(console: Console, compared: SideBySide) -> None:
-    """Print what moved and why, in sentences, then in tables."""
+    """Print the differences and their causes, first as sentences, then as tables."""
     found, (first, *others) = compared.found, compared.sentences
     head = [(first, "bold"), *((line, "default") for line in others)]
     head += [(f"{name}: {_name(file)}", "default") for name, file in (("A", compared.a), ("B", compared.b))]
@@ -73,10 +77,13 @@ def _cells(change: Change) -> tuple[str, str, str]:
 
 
 def _stages(found: ResultComparison) -> Table:
-    """Tabulate the stages that moved; below their sum those that trade places, and what a stage waited in queues."""
+    """Tabulate the stages whose time changed.
+
+    Stages that only trade places and queueing time within a stage follow below the sum.
+    """
     title, moves, every = "Where the time moved  (critical path of the run, all points)", found.moves, found.stages
     if not every:
-        title, every = "Busy time  (overlaps; runs that are observed have a critical path)", found.busy
+        title, every = "Busy time  (overlaps; observed runs have a critical path)", found.busy
         moves = tuple(Move((each,)) for each in every if each.ns)
     columns = (number(name) for name in ("A ns", "B ns", "change ns", "change"))
     made = table(title, text("stage"), *columns, text(""))
@@ -100,7 +107,7 @@ def _row(change: Change, indent: str = "") -> tuple[str, ...]:
 
 
 def _verdicts(pairs: Sequence[Pair]) -> Table | None:
-    """Tabulate the verdicts on the run and on its main launch, of a single pair."""
+    """Tabulate the verdicts on the run and on its main launch, for a single pair."""
     if len(pairs) > 1:
         return None
     made = table("Verdicts", text("of"), text("in"), text("what binds"))

@@ -1,6 +1,6 @@
-"""Complete words in the shell: names of benches, probe cases and machines, and the paths and values of ``--set``.
+"""Shell completion: names of benches, probe cases and machines, and paths and values of ``--set``.
 
-The shell runs ``kernbench`` for each word, so what lists the names is imported when it is asked for them.
+The shell runs ``kernbench`` for each word. So each completer imports the lists that it needs, and only these.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ KEYS = "kernbench.common.config_keys"
 
 @add_completion_class
 class FishCompletion(FishComplete):
-    """Completion in fish that leaves the commas in words and in what is said about them."""
+    """Completion for fish that allows commas in words and in descriptions."""
 
     source_template = FishComplete.source_template.replace('string split ","', 'string split -m 1 ","')
 
 
 def _completes(words: Callable[[click.Context, str], Iterable[str]]) -> Completer:
-    """Make a completer of a function that lists words; where none begins as asked, files are completed."""
+    """Make a completer from a function that lists words. It completes file names if no word matches."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
             found = [CompletionItem(word) for word in words(ctx, incomplete) if word.startswith(incomplete)]
-        except KernbenchError:  # a machine or a file that is wrong: the command itself will say so
+        except KernbenchError:  # the machine or a file is invalid: the command itself reports the error
             return []
         return found or [CompletionItem(incomplete, type="file")]
 
@@ -57,7 +57,7 @@ def _list_keys(ctx: click.Context, _: str) -> list[str]:
 
 
 def _list_overrides(ctx: click.Context, incomplete: str) -> list[str]:
-    """List the paths; where one is left, it with each value that it may have, or with the one that it has."""
+    """List the matching paths. For a single match, list ``path=value`` for each allowed value or the current value."""
     key = incomplete.partition("=")[0]
     places = [("", *_machine(ctx)), *_bench_place(ctx)]
     paths = [
@@ -77,13 +77,13 @@ def _list_overrides(ctx: click.Context, incomplete: str) -> list[str]:
 
 
 def _machine(ctx: click.Context) -> tuple[Any, Any]:
-    """Return the model of machines and the configuration of the machine that the command line names."""
+    """Return the model class and the configuration of the machine on the command line."""
     spec = late("kernbench.topology.builder", "read_spec")(ctx.params.get("topology"))
     return type(spec), spec
 
 
 def _bench_place(ctx: click.Context) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the prefix, the model and the values of the parameters of the bench that the command line names."""
+    """Yield prefix, model and values of the parameters of the bench on the command line."""
     name = next((ctx.params[each] for each in ("bench", "name") if ctx.params.get(each)), None)
     if name is not None:
         bench = late(BENCHES, "load_bench")(name)

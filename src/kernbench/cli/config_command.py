@@ -18,9 +18,9 @@ from kernbench.topology.spec import TopologySpec
 @set_option
 @output_options
 def command(path: str, topology: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
-    """Say what a key of the machine's YAML means: its unit, its default, what is allowed, and the keys below it.
+    """Describe a key of the machine's YAML file: meaning, unit, default, allowed values, and the keys below it.
 
-    PATH is that of --set, for example cube.hbm.refresh; without one, the sections of the file.
+    PATH is a path as in --set, for example cube.hbm.refresh. Without PATH, the sections of the file are listed.
     """
     key = describe_key(TopologySpec, path, read_spec(topology, overrides))
     machine = name_of(topology_file(topology))

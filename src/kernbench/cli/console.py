@@ -1,6 +1,6 @@
-"""Print a command's output: tables to stdout, progress to stderr, JSON as one document.
+"""Print the output of a command: tables on stdout, progress on stderr, JSON as one document.
 
-Names come from users: control characters in them are shown, and never reach a terminal.
+Names come from users. Control characters in names are printed as escapes and never reach a terminal.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ if TYPE_CHECKING:
     from kernbench.probe.report import LinkLoad
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
-# Wide enough for every table, where no terminal says how wide it is.
+# Used where no terminal reports a width: wide enough for every table.
 PAGE_WIDTH = 120
-# Control characters but line ends and tabs, those that turn the direction of writing, and halves of characters.
+# Control characters except line ends and tabs, characters that change the writing direction, and surrogates.
 _ACTED_ON = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """``text`` with everything that a terminal would act on written out: ``\\x1b``. Lines and tabs stay."""
+    """Return ``text`` with terminal control characters written as escapes such as ``\x1b``. Line ends and tabs stay."""
     return _ACTED_ON.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def say(text: str, *, newline: bool = True) -> None:
-    """Tell the user something on stderr."""
+    """Print a message for the user on stderr."""
     click.echo(printable(text), err=True, nl=newline)
 
 
 def show_progress() -> ProgressDisplay:
-    """Return what shows progress on stderr, a context manager."""
+    """Return a context manager that shows progress on stderr."""
     return ProgressDisplay(say, stderr())
 
 
 class SafeConsole(Console):
-    """A console that shows every text as ``printable``."""
+    """A console that prints every text through ``printable``."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Parse the markup of a text as rich does."""
@@ -59,7 +59,7 @@ class SafeConsole(Console):
 
 
 def stdout() -> Console:
-    """The console of results. Rich leaves colours out when it is no terminal and when NO_COLOR is set."""
+    """Return the console of results. Rich prints no colours without a terminal or with NO_COLOR."""
     session = current_session()
     file = sys.stdout if session is None else session.output.results
     width = None if file.isatty() or "COLUMNS" in os.environ else PAGE_WIDTH
@@ -67,22 +67,22 @@ def stdout() -> Console:
 
 
 def stderr() -> Console:
-    """The console of progress."""
+    """Return the console of progress."""
     return SafeConsole(stderr=True, markup=False, highlight=False, emoji=False)
 
 
 def text(header: str) -> Column:
-    """A column of words."""
+    """Return a column of words."""
     return Column(header, justify="left", overflow="fold")
 
 
 def number(header: str) -> Column:
-    """A column of figures."""
+    """Return a column of numbers."""
     return Column(header, justify="right", overflow="fold")
 
 
 def table(title: str, *columns: Column) -> Table:
-    """A table with its title on the left above it."""
+    """Return a table with its title at the top left."""
     return Table(
         *columns,
         title=title,
@@ -96,7 +96,7 @@ def table(title: str, *columns: Column) -> Table:
 
 
 def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
-    """Names and values side by side."""
+    """Return a table of names and values."""
     made = Table(
         Column(style="cyan", no_wrap=True),
         Column(overflow="fold"),
@@ -114,7 +114,7 @@ def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def show(console: Console, *tables: Table | None) -> None:
-    """Print tables with a line between them; those without rows are left out."""
+    """Print the tables that have rows, with a blank line between tables."""
     for each in tables:
         if each is not None and each.row_count:
             console.print(each)
@@ -122,28 +122,28 @@ def show(console: Console, *tables: Table | None) -> None:
 
 
 MOST_LINES = 40
-"""Of a report, unless all of it is asked for by ``-v``"""
+"""Lines of a report without ``-v``"""
 ReportLine: TypeAlias = tuple[str, str]
-"""A line of a report and its style"""
+"""A line of a report, and its style"""
 
 
 def show_report(
     console: Console,
     head: Iterable[ReportLine],
     tables: Iterable[Table | ReportLine | None],
-    asked: Iterable[Table] = (),
+    first: Iterable[Table] = (),
 ) -> None:
-    """Print a report: the lines that come first, then tables and lines by rank, as many as fit; ``-v`` prints all.
+    """Print a report: head lines first, then as many tables and lines by rank as fit; ``-v`` prints all.
 
-    ``asked``: the tables that the user wants, which come before the others; they take no room from these. The last line
-    names the tables that are left out.
+    ``first``: tables that the user requested. They come first and do not count towards the limit. The last line names
+    the omitted tables.
     """
     session = current_session()
     used, left = 0, list[str]()
     for line, style in head:
         used += _print_counted(console, Text(printable(line), style=style))
     console.print()
-    for wanted in asked:
+    for wanted in first:
         _print_table(console, wanted, math.inf)
     most = math.inf if session is not None and session.verbose else MOST_LINES - 2
     for each in tables:
@@ -161,13 +161,13 @@ def show_report(
 
 
 MOST_NAMES = 12
-"""Tables that are named when they are left out."""
+"""Most omitted tables that a report names"""
 TABLE_HEAD = 4
-"""Lines of a table beside its rows: title, names of columns, a rule, and the line behind it"""
+"""Lines of a table besides its rows: title, column names, a rule, and a blank line"""
 
 
 def _print_table(console: Console, made: Table, most: float) -> int:
-    """Print a table if it has at most so many lines; return how many, 0 if it was not printed."""
+    """Print a table of at most ``most`` lines. Return the number of printed lines: 0 if the table is longer."""
     if made.row_count + TABLE_HEAD > most:
         return 0
     with console.capture() as captured:
@@ -187,7 +187,7 @@ def _print_counted(console: Console, line: Text) -> int:
 
 
 def link_table(title: str, links: Sequence[LinkTraffic | LinkLoad], peaks: Sequence[int] = ()) -> Table:
-    """Tabulate the loads of links; ``peaks``: the most bytes in the FIFO of each, where they are known."""
+    """Tabulate the loads of links. ``peaks``: peak bytes in the FIFO of each link, if recorded."""
     names = ("GB/s", "carried", "busy", *(["peak FIFO"] if peaks else []))
     made = table(title, text("from"), text("to"), *(number(name) for name in names), text(""))
     for at, link in enumerate(links):
@@ -198,7 +198,7 @@ def link_table(title: str, links: Sequence[LinkTraffic | LinkLoad], peaks: Seque
 
 
 def key_tables(key: ConfigKey, machine: str) -> list[Table]:
-    """Return what is known of a key, and the keys below it, as tables."""
+    """Return the description of a key and the keys below it as tables."""
     rows = [("type", type_text(key)), ("allowed", key.allowed), ("default", key.default_text)]
     here = [] if key.section else [(f"in {machine}", key.content_text)]
     about = facts(key.path, [("is", key.meaning), *((name, words) for name, words in rows if words), *here])
@@ -207,7 +207,7 @@ def key_tables(key: ConfigKey, machine: str) -> list[Table]:
 
 
 def key_table(title: str, section: ConfigKey, here: str | None = None) -> Table:
-    """Return the keys of a section as a table, a row each; ``here``: the head of the column of their values."""
+    """Return the keys of a section as a table with one row per key. ``here``: title of the column of current values."""
     made = table(title, text("key"), *([text(here)] if here else []), text("default"), text("type"), text("is"))
     for key in section.entries:
         values = [*([key.content_text] if here else []), key.default_text]
@@ -222,28 +222,28 @@ def type_text(key: ConfigKey) -> str:
 
 
 def time_cells(ns: float, share: float) -> tuple[str, str, str]:
-    """A time, its share of the whole, and that as a bar."""
+    """Return a time, its share of the total, and a bar of the share."""
     return f"{ns:,.3f}", f"{share:.1%}", bar(share)
 
 
 def bar(share: float, width: int = 24) -> str:
-    """A share as a bar of blocks, to an eighth of one."""
+    """Return a share as a bar of block characters with a resolution of an eighth."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")
 
 
 def print_json(document: Json) -> None:
-    """Print a document; numbers that JSON does not have become texts."""
+    """Print a document as JSON. Infinities and NaN become texts."""
     print_document(document_text(document))
 
 
 def document_text(document: Json) -> str:
-    """A document as text, without characters that a terminal would act on."""
+    """Return a document as JSON text without terminal control characters."""
     return _ACTED_ON.sub(_in_json, json_text(finite(document), indent=2, decimals=FIGURES))
 
 
 def print_document(text: str) -> None:
-    """Print the one document that a command was asked for."""
+    """Print the single document of a command."""
     session = current_session()
     if session is None:
         click.echo(text)
@@ -252,12 +252,12 @@ def print_document(text: str) -> None:
 
 
 def _in_json(found: re.Match[str]) -> str:
-    """A character as JSON writes it."""
+    """Return a character as its JSON escape."""
     return f"\\u{ord(found[0]):04x}"
 
 
 def finite(value: Json) -> Json:
-    """``value`` with infinities and NaN as texts."""
+    """Return ``value`` with infinities and NaN as texts."""
     if isinstance(value, dict):
         return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list):

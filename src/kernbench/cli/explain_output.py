@@ -1,4 +1,4 @@
-"""Tabulate the time of a run by cause, and what would make it shorter."""
+"""Tabulate the time of a run by cause, and the changes that would shorten the run."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ MOST_WAITS = 8
 MOST_SLICES = 8
 
 
-def explanation_parts(found: RunExplanation) -> Iterator[Table | ReportLine | None]:
-    """Yield the tables of the longest launch of each name, then of the run, each with its verdict first."""
-    for launch in found.longest_of_each_name():
+def explanation_parts(explained: RunExplanation) -> Iterator[Table | ReportLine | None]:
+    """Yield tables for the longest launch of each name, then for the run. A verdict precedes each group."""
+    for launch in explained.longest_of_each_name():
         what = f"Launch {launch.name!r}{'' if launch.ended else ', as far as it got'}"
         yield f"{what}: {launch.verdict.sentence}", "bold"
         yield from (_path(what, launch), _resources(what, launch))
         yield from (_lines(launch), _waits(launch), _kernels(launch))
         yield from (_bounds(what, launch.roofline), _differences(launch.roofline), _slices(what, launch))
-    yield f"Run: {found.verdict.sentence}", "bold"
-    yield from (_path("Run", found), _resources("Run", found))
-    yield from (_bounds("Run", found.roofline), _differences(found.roofline), _slices("Run", found))
+    yield f"Run: {explained.verdict.sentence}", "bold"
+    yield from (_path("Run", explained), _resources("Run", explained))
+    yield from (_bounds("Run", explained.roofline), _differences(explained.roofline), _slices("Run", explained))
 
 
 def _path(what: str, found: TimeExplanation) -> Table:
@@ -49,12 +49,11 @@ def _path(what: str, found: TimeExplanation) -> Table:
 
 
 def _time_columns(share: str) -> tuple[Column, Column, Column]:
-    """The columns of ``time_cells``."""
     return number("ns"), number(share), text("")
 
 
 def _merge_small(shares: Sequence[PathShare], least_ps: float) -> dict[str, int]:
-    """Return the time by part and resource; what is small of a part that goes through several is merged."""
+    """Return the time by part and resource. Small resources of a part with several are merged."""
     found: dict[str, int] = {}
     for each in shares:
         says = each.says if each.ps >= least_ps or each.says == each.part else f"{each.part}: other"
@@ -63,7 +62,7 @@ def _merge_small(shares: Sequence[PathShare], least_ps: float) -> dict[str, int]
 
 
 def _resources(what: str, found: TimeExplanation) -> Table:
-    """Tabulate the resources on a path, with their queues: a faster one gives at most its share."""
+    """Tabulate the resources on a path with their queues. A faster resource saves at most its share."""
     name = f"{what}: resources on the path"
     made = table(name, text("resource"), number("ns"), number("share"), number("of it in queues"), text(""))
     for each in sum_resources(found.shares):
@@ -96,7 +95,10 @@ def _busy(line: LineUse) -> str:
 
 
 def _waits(launch: LaunchExplanation) -> Table | None:
-    """Tabulate which lines waited for which. No wait is a part of the path; the work that it waited for is."""
+    """Tabulate pairs of lines of which one waited for the other.
+
+    A wait is not part of the path. The path contains the work that ended the wait.
+    """
     if not launch.waits:
         return None
     left = len(launch.waits) - MOST_WAITS
@@ -124,7 +126,7 @@ def _waits(launch: LaunchExplanation) -> Table | None:
 
 
 def _place(launch: LaunchExplanation, place: KernelPlace, kernel: str) -> str:
-    """A line of a kernel; of a schedule the step and what it does."""
+    """Describe a line of a kernel, or a step of a schedule and its action."""
     program = launch.programs.get(place.launch_id)
     if program is None or not place.line:
         return _kernel(place.pe, kernel)
@@ -133,11 +135,11 @@ def _place(launch: LaunchExplanation, place: KernelPlace, kernel: str) -> str:
 
 
 def _kernel(pe: PeCoord, kernel: str) -> str:
-    return f"{pe_name(pe)} ({kernel or 'a kernel under way'})"
+    return f"{pe_name(pe)} ({kernel or 'a running kernel'})"
 
 
 def _kernels(launch: LaunchExplanation) -> Table | None:
-    """The kernels that the path goes through, when it leaves the one where it ends."""
+    """Tabulate the kernels on the path if the path crosses more than the kernel where it ends."""
     if len(launch.pes) < 2:
         return None
     made = table("Kernels that the path goes through", text("kernel"), *_time_columns("share"))
@@ -193,7 +195,7 @@ def _differences(found: Roofline) -> Table | None:
 
 
 def _visible(found: Roofline) -> Iterator[tuple[str, int]]:
-    """The differences that can be seen, the largest first; the others in one."""
+    """Yield the differences that are large enough to show, the largest first, then the sum of the others."""
     least = SMALLEST_SHARE * found.measured_ps
     ordered = sorted(found.differences, key=lambda each: -abs(each.ps))
     yield from ((each.what, each.ps) for each in ordered if abs(each.ps) >= least)
@@ -207,7 +209,7 @@ def _row(ps: int, found: Roofline) -> tuple[str, str, str]:
 
 
 def _slices(what: str, explained: TimeExplanation) -> Table | None:
-    """Tabulate the work of the buses of slices with banks, as shares of the time. Else they are idle."""
+    """Tabulate the bus time of banked slices as shares of the total. The buses are idle in the remaining time."""
     found, total_ps = explained.slices, explained.path.ps
     if not found:
         return None
@@ -225,11 +227,11 @@ def _slices(what: str, explained: TimeExplanation) -> Table | None:
     return made
 
 
-def advice_parts(found: Advice) -> Iterator[Table | ReportLine | None]:
-    """Yield what faster resources give, then what the program could do differently."""
-    if not found.machine and not found.program:
+def advice_parts(advice: Advice) -> Iterator[Table | ReportLine | None]:
+    """Yield the gains of faster resources, then the suggested changes of the program."""
+    if not advice.machine and not advice.program:
         yield "No resource that is 10 % faster gives 2 % of the time.", "bold"
-    yield from (_faster(found), _program(found))
+    yield from (_faster(advice), _program(advice))
 
 
 def _faster(found: Advice) -> Table | None:

@@ -1,4 +1,4 @@
-"""Print errors for a user: a few lines, no traceback unless asked for; with --json a document."""
+"""Report errors to the user: a few lines, a traceback only with ``--debug``, a document with ``--json``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kernbench.common.program_line import is_program, place_document, place_of, 
 
 
 def report_failure(error: Exception | SystemExit, session: Session) -> int:
-    """Report what has ended a command; return its exit code."""
+    """Report the error that ended a command and return its exit code."""
     if isinstance(error, click.ClickException):
         return report_usage(error)
     if isinstance(error, click.Abort):
         return INTERRUPTED
     if not isinstance(error, SystemExit):
         return _report(error, session)
-    # Click leaves when it shows help for nothing; a user's part of the machine may leave at any time.
+    # Click exits after it shows help; a user's part may call sys.exit at any time.
     if program_line(error) is None:
         return error.code if isinstance(error.code, int) else INVALID
     return _report(exit_error(error), session)
@@ -38,7 +38,7 @@ def _report(error: Exception, session: Session) -> int:
 
 
 def report_usage(error: click.ClickException) -> int:
-    """A command line that does not parse."""
+    """Report an invalid command line."""
     say(f"error: {error.format_message()}")
     if isinstance(error, click.UsageError) and error.ctx is not None:
         say(f"help: {error.ctx.command_path} --help")
@@ -46,7 +46,7 @@ def report_usage(error: click.ClickException) -> int:
 
 
 def report_error(error: KernbenchError, session: Session) -> int:
-    """An error that kernbench raised on purpose; a configuration shows every problem on its line."""
+    """Report an error that kernbench raised on purpose; a configuration error prints one line per problem."""
     lines = error.problems if isinstance(error, ConfigError) else (failure_text(error, session),)
     for line in lines:
         say(f"error: {line}")
@@ -55,7 +55,7 @@ def report_error(error: KernbenchError, session: Session) -> int:
 
 
 def report_program_error(error: Exception, session: Session) -> int:
-    """An error of a bench or a kernel: what it is, and the line of the user's file that it came from."""
+    """Report an error of a bench or a kernel, with the line in the user's file."""
     where = str(program_line(error) or "")
     if isinstance(error, KernbenchError):
         if where not in text_of(error):
@@ -69,16 +69,16 @@ def report_program_error(error: Exception, session: Session) -> int:
 
 
 def explain_unexpected(error: Exception, session: Session) -> int:
-    """An error that nobody foresaw: a fault of kernbench or of its installation."""
+    """Report an unexpected error: a fault of kernbench or of its installation."""
     say(f"error: {type(error).__name__}: {text_of(error)}")
     if not session.debug:
-        say("this is not meant to happen; --debug shows where it comes from")
+        say("this is a fault of kernbench or its installation; --debug prints the traceback")
     _say_more(error, session)
     return FAILED
 
 
 def report_lost_output(error: OSError) -> None:
-    """An output that took not everything."""
+    """Report that stdout did not accept all output."""
     say(f"error: stdout: {error.strerror}; not everything was printed")
 
 
@@ -90,21 +90,21 @@ def report_warning(
     file: TextIO | None = None,  # noqa: ARG001
     line: str | None = None,  # noqa: ARG001
 ) -> None:
-    """Something that a user has to know and that stops nothing, and the line of the user's file that it is about."""
+    """Print a warning and the line in the user's file that caused it. The command continues."""
     say(f"warning: {message}")
     if is_program(Path(filename)):
         say(f"  at {filename}:{lineno}")
 
 
 def failure_text(error: BaseException, session: Session | None = None) -> str:
-    """The text of an error; of a deadlock all of it when that was asked for."""
+    """Return the text of an error. The report of a deadlock is complete with ``-v`` only."""
     session = session or current_session()
     in_full = session is not None and session.verbose
     return error.full if in_full and isinstance(error, SimulationDeadlock) else text_of(error)
 
 
 def print_failure(error: Exception, session: Session) -> None:
-    """The document of a command that failed before it could print its own."""
+    """Print a document for a command that failed before it could print its own."""
     if session.as_json and not session.output.printed:
         found: Json = {
             "status": "FAILED",

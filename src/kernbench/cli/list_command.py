@@ -1,4 +1,4 @@
-"""``kernbench list``: what there is, or the parameters of a bench."""
+"""``kernbench list``: list all registered names, or the parameters of a bench."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ from kernbench.library.tables import Table as Listing
 
 @click.command(name="list")
 @click.argument("bench", required=False, metavar="[BENCH]", shell_complete=complete_bench)
-@click.option("--ccl", metavar="FILE", help="Whose algorithms.  [default: ./ccl.yaml, else the packaged file]")
+@click.option(
+    "--ccl", metavar="FILE", help="List the algorithms of FILE.  [default: ./ccl.yaml, else the packaged file]"
+)
 @verbose_option
 @output_options
 def command(bench: str | None, ccl: str | None, as_json: bool) -> int:
-    """Benches, machines, algorithms, parts and probe cases: with -v a line each.
+    """List benches, machines, algorithms, parts and probe cases; with -v, one line per item.
 
-    With the name of a bench, or a file: its parameters, which --set bench.NAME=VALUE changes.
+    With the name of a bench or a file, list its parameters, which --set bench.NAME=VALUE changes.
     """
     if bench is not None and ccl is not None:
-        raise InputError("--ccl says whose algorithms are listed; it has no effect on the parameters of a bench")
+        raise InputError(
+            "--ccl selects the file whose algorithms are listed; it has no effect on the parameters of a bench"
+        )
     found = list_all(ccl) if bench is None else describe_bench(bench)
     if as_json:
         print_json(found.to_dict())
@@ -37,29 +41,29 @@ def command(bench: str | None, ccl: str | None, as_json: bool) -> int:
     return 0
 
 
-def print_bench(found: BenchDescription) -> None:
+def print_bench(description: BenchDescription) -> None:
     """Print a bench and its parameters."""
-    bench, made = found.bench, key_table("Parameters  (--set bench.NAME=VALUE)", found.params)
+    bench, made = description.bench, key_table("Parameters  (--set bench.NAME=VALUE)", description.params)
     show(stdout(), facts(bench.name, [("is", bench.description), ("in", bench.file)]), made)
-    if not found.params.entries:
+    if not description.params.entries:
         say(f"{bench.name} has no parameters")
 
 
-def print_all(found: Catalogue) -> None:
-    """Print everything there is: benches and machines with a line each; with ``-v`` all of it, else the names."""
-    benches = _tabulate("Benches  (kernbench run --bench NAME)", found.benches, "bench")
-    machines = _tabulate("Machines  (--topology NAME)", found.machines, "machine")
+def print_all(catalogue: Catalogue) -> None:
+    """Print one line per bench and machine; print other names in one table, or one line each with ``-v``."""
+    benches = _tabulate("Benches  (kernbench run --bench NAME)", catalogue.benches, "bench")
+    machines = _tabulate("Machines  (--topology NAME)", catalogue.machines, "machine")
     further = (
-        ("Probe cases  (kernbench probe --case NAME)", found.probe_cases, "case"),
-        ("Collective algorithms  (ccl.yaml: defaults.algorithm)", found.algorithms, "algorithm"),
-        ("Parts of a machine  (topology.yaml: kind, impl)", found.parts, "kind"),
+        ("Probe cases  (kernbench probe --case NAME)", catalogue.probe_cases, "case"),
+        ("Collective algorithms  (ccl.yaml: defaults.algorithm)", catalogue.algorithms, "algorithm"),
+        ("Parts of a machine  (topology.yaml: kind, impl)", catalogue.parts, "kind"),
     )
     session = current_session()
     if session is not None and session.verbose:
         rest = [_tabulate(*each) for each in further]
     else:
         rest = [facts("Further  (-v prints a line for each)", [(each.kind, _names(each)) for _, each, _ in further])]
-    show_report(stdout(), [(found.verdict, "bold")], (benches, machines, *rest))
+    show_report(stdout(), [(catalogue.verdict, "bold")], (benches, machines, *rest))
 
 
 def _tabulate(title: str, listing: Listing[Any], name: str) -> Table:

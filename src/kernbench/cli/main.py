@@ -1,6 +1,6 @@
-"""``kernbench`` as a process: how every way a command can end becomes an exit code.
+"""``kernbench`` as a process: every end of a command becomes an exit code.
 
-Nothing heavy is imported here, for what comes later is imported with Python's garbage collector held back.
+This module imports nothing heavy. Later imports run while Python's garbage collector is paused.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ COMPLETION, SHELL_ASKS = "kernbench.cli.completion", "_KERNBENCH_COMPLETE"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line (default: that of the process) and return its exit code.
+    """Run a command line (default: the arguments of the process) and return its exit code.
 
-    0 ok, 1 the run failed, 2 bad input, 130 interrupted, 141 nobody reads the output. Never raises SystemExit.
+    Codes: 0 ok, 1 the run failed, 2 bad input, 130 interrupted, 141 the reader of stdout has closed it. Never raises
+    SystemExit.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     session = Session()
@@ -35,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_command_line(arguments: list[str], session: Session) -> int:
-    """``main`` with what the call is to know."""
-    # Imports make objects by the hundred thousand, a run by the million: what they make is still there at the end.
+    """Run a command line in ``session`` and return its exit code."""
+    # Imports and runs create millions of objects, and almost all live until the end: collecting them is wasted time.
     session.at_end.enter_context(patient_collector())
     with session.output as output, warnings.catch_warnings():
         warnings.showwarning = _show_warning  # type: ignore[assignment]
@@ -55,11 +56,11 @@ def run_command_line(arguments: list[str], session: Session) -> int:
 
 def _run(arguments: list[str], session: Session) -> int:
     if SHELL_ASKS in os.environ:
-        late(COMPLETION, "FishCompletion")  # loading it is what makes it known
+        late(COMPLETION, "FishCompletion")  # the import registers the class
     try:
         os.getcwd()
     except OSError:
-        sys.stderr.write("error: the current folder is no more; change to one that is there\n")
+        sys.stderr.write("error: the current folder no longer exists; change to an existing folder\n")
         return INVALID
     try:
         code = late(COMMANDS, "cli").main(arguments, prog_name="kernbench", standalone_mode=False, obj=session)
@@ -70,21 +71,21 @@ def _run(arguments: list[str], session: Session) -> int:
 
 
 def _show_warning(*about: Any) -> None:
-    """Show a warning; Python calls this, with the arguments of ``warnings.showwarning``."""
+    """Show a warning. Python calls this with the arguments of ``warnings.showwarning``."""
     late(FAILURES, "report_warning")(*about)
 
 
 def entry() -> None:
-    """The console script."""
-    # Phase 2 multiplies many small matrices: a thread for each core makes that slower, not faster. Before NumPy comes.
+    """Run ``kernbench`` as the console script."""
+    # Phase 2 multiplies many small matrices, and threads make that slower. Set this before NumPy is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for stream in (sys.stdout, sys.stderr):
-        # A terminal without the letters of a table shows others in their place.
+        # A terminal that lacks a character of a table shows a replacement.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     session = Session()
     code = run_command_line(sys.argv[1:], session)
     end_streams(reserved=session.as_json)
-    # The process ends, and its memory goes as a whole: nobody searches for what could go, now or ``at_end``.
+    # The process ends and frees all memory at once, so skip the final collection and ``at_end``.
     gc.freeze()
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernbench.common.values import value
 
 
 def current_session() -> Session | None:
-    """The session of the command that runs; None outside of one."""
+    """Return the session of the running command, or None outside of a command."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.find_object(Session)
 
@@ -45,15 +45,15 @@ _DATA_OPTIONS = (
     click.option(
         "--data/--no-data",
         default=None,
-        help="Keep what it takes to compute values, or nothing.  [default: keep, unless the bench says data = False]",
+        help="Record the data that values are computed from.  [default: record, unless the bench sets data = False]",
     ),
-    click.option("--keep", metavar="SIZE", help="Stop keeping past so much that nobody has read.  [default: 1GiB]"),
-    click.option("--zeros", is_flag=True, help="With --no-data: values that the program reads are zeros."),
+    click.option("--keep", metavar="SIZE", help="Keep at most SIZE of unread values.  [default: 1GiB]"),
+    click.option("--zeros", is_flag=True, help="Return zeros for values that the program reads (with --no-data)."),
 )
 
 
 def data_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Decorate a command with what the user can say about values; it is called with ``values``, DataOptions."""
+    """Decorate a command with the options about values. The command receives ``values``, a DataOptions."""
 
     @wraps(command)
     def with_values(*args: Any, data: bool | None, keep: str | None, zeros: bool, **options: Any) -> int:
@@ -65,26 +65,27 @@ def data_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 SCRIPT_WALL_S = 600.0
-"""A program that was written for a GPU may have sizes that take days here: unless the user says so, it does not try."""
+"""Default limit of a script in seconds: a program with GPU-sized tensors could take days"""
 
 
 @value
 class ProgramOptions:
-    """The program of a command line: a bench, or a script; ``arguments``, those after ``--``, are for the script.
+    """The program of a command line: a bench or a script.
 
-    ``own``: the arguments before ``--``, which are the command's.
+    ``arguments``: the arguments after ``--``, for the script. ``positional``: the arguments before ``--``, for the
+    command.
     """
 
     bench: str | None = None
     script: str | None = None
     arguments: tuple[str, ...] = ()
-    own: tuple[str, ...] = ()
+    positional: tuple[str, ...] = ()
 
     def refuse_arguments(self) -> None:
-        """Raise UsageError for arguments that neither a script nor the command takes."""
-        given = " ".join(self.own or (self.arguments if self.script is None else ()))
+        """Raise UsageError for arguments that neither the script nor the command accepts."""
+        given = " ".join(self.positional or (self.arguments if self.script is None else ()))
         if given and self.script is not None:
-            raise click.UsageError(f"Got unexpected extra arguments ({given}): what the script takes comes after --.")
+            raise click.UsageError(f"Got unexpected extra arguments ({given}): write arguments of the script after --.")
         if given:
             raise click.UsageError(
                 f"Got unexpected extra arguments ({given}): name the program with --bench or --script; "
@@ -92,37 +93,42 @@ class ProgramOptions:
             )
 
     def wall_s(self, limit: float | None) -> float | None:
-        """Return the seconds that it may take when the user said ``limit``; None: as many as it takes."""
+        """Return the wall-clock limit in seconds for the user's ``limit``, or None for no limit."""
         return finite(SCRIPT_WALL_S if self.script is not None and limit is None else limit)
 
 
 class ProgramCommand(click.RichCommand):
-    """A command that runs a program: it gives what follows ``--`` to the program as it is."""
+    """A command that runs a program and passes it the arguments after ``--`` unchanged."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse what comes before ``--``."""
+        """Parse the arguments before ``--``."""
         end = args.index("--") if "--" in args else len(args)
         try:
             rest = super().parse_args(ctx, args[:end])
         except click.NoSuchOption as error:
             if not any(each.startswith("--script") for each in args):
                 raise
-            raise click.UsageError(f"{error.format_message()} What the script takes comes after --.", ctx) from error
+            raise click.UsageError(f"{error.format_message()} Write arguments of the script after --.", ctx) from error
         ctx.params["arguments"] = tuple(args[end + 1 :])
         return rest
 
 
 _PROGRAM_OPTIONS = (
-    click.option("--bench", metavar="NAME|FILE.py[:FUNCTION]", shell_complete=complete_bench, help="What to run."),
-    click.option("--script", metavar="FILE.py", help="Or a whole file as the program; what follows -- is for it."),
-    click.option("--as-cuda", is_flag=True, help='In a script the device "cuda" of PyTorch is the machine.'),
+    click.option(
+        "--bench",
+        metavar="NAME|FILE.py[:FUNCTION]",
+        shell_complete=complete_bench,
+        help="Run this bench: a name of 'kernbench list', or a function of a file.",
+    ),
+    click.option("--script", metavar="FILE.py", help="Run a whole file as the program, with the arguments after --."),
+    click.option("--as-cuda", is_flag=True, help='Map the PyTorch device "cuda" to the machine (with --script).'),
 )
 
 
 def program_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Decorate a ProgramCommand; it is called with ``program``, ProgramOptions.
+    """Decorate a ProgramCommand with the options of its program. The command receives ``program``, a ProgramOptions.
 
-    It takes ``own``, its arguments, and ``overrides``, too: what --as-cuda says is one of the overrides.
+    The command also takes the arguments before ``--`` and ``overrides``, which ``--as-cuda`` extends.
     """
 
     @wraps(command)
@@ -131,17 +137,17 @@ def program_options(command: Callable[..., int]) -> Callable[..., int]:
         bench: str | None,
         script: str | None,
         arguments: tuple[str, ...],
-        own: tuple[str, ...],
+        positional: tuple[str, ...],
         as_cuda: bool,
         overrides: tuple[str, ...],
         **options: Any,
     ) -> int:
         if as_cuda and script is None:
-            raise click.UsageError("--as-cuda is for --script.")
+            raise click.UsageError("--as-cuda needs --script.")
         if bench is not None and script is not None:
-            raise click.UsageError("--bench and --script: one program is run.")
+            raise click.UsageError("--bench and --script: give one of them.")
         given = (*overrides, *["torch.as_cuda=true"] * as_cuda)
-        return command(*args, program=ProgramOptions(bench, script, arguments, own), overrides=given, **options)
+        return command(*args, program=ProgramOptions(bench, script, arguments, positional), overrides=given, **options)
 
     for option in reversed(_PROGRAM_OPTIONS):
         with_program = option(with_program)
@@ -149,18 +155,16 @@ def program_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 _FRONTEND_OPTIONS = (
-    click.option("--strict", is_flag=True, help="An operator of PyTorch that the host would compute is an error."),
+    click.option("--strict", is_flag=True, help="Fail at a PyTorch operator that the host would compute."),
+    click.option("--from-load", is_flag=True, help="Count the initialisation of a PyTorch program in its time."),
     click.option(
-        "--from-load", is_flag=True, help="Count the time that a program of PyTorch loads before it computes."
-    ),
-    click.option(
-        "--points", type=click.IntRange(min=1), metavar="N", help="Of a benchmark of Triton the first N values."
+        "--points", type=click.IntRange(min=1), metavar="N", help="Run only the first N values of a Triton benchmark."
     ),
 )
 
 
 def frontend_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Decorate a command with what is short for settings of front ends: it has them among its ``overrides``."""
+    """Decorate a command with shortcuts for frontend settings, which extend its ``overrides``."""
 
     @wraps(command)
     def with_settings(
@@ -176,50 +180,52 @@ def frontend_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 class Limit(click.FloatRange):
-    """A limit of a run: a number from 0, or inf for no limit."""
+    """A limit of a run: a number of at least 0, or inf for no limit."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number."""
         limit = super().convert(value, param, ctx)
         if math.isnan(limit):
-            self.fail(f"{value!r} is no number.", param, ctx)
+            self.fail(f"{value!r} is not a number.", param, ctx)
         return limit
 
 
 def finite(limit: float | None) -> float | None:
-    """Return a limit; None for one that limits nothing."""
+    """Return a limit, or None for an infinite limit."""
     return None if limit is None or math.isinf(limit) else limit
 
 
-_SIM_LIMIT = click.option("--max-sim-ns", type=Limit(min=0), metavar="NS", help="Stop beyond this simulated time.")
+_SIM_LIMIT = click.option("--max-sim-ns", type=Limit(min=0), metavar="NS", help="Stop the run at this simulated time.")
 _WALL_LIMIT = click.option(
     "--max-wall-s",
     type=Limit(min=0),
     metavar="S",
-    help=f"Stop after this many seconds.  [default: {SCRIPT_WALL_S:.0f} of a script]",
+    help=f"Stop the run after S seconds of real time.  [default: {SCRIPT_WALL_S:.0f} for a script]",
 )
 
 
 def limit_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Decorate a command with when a run is to be stopped: ``max_sim_ns`` and ``max_wall_s``."""
+    """Decorate a command with the limits of a run: ``max_sim_ns`` and ``max_wall_s``."""
     return _SIM_LIMIT(_WALL_LIMIT(command))
 
 
 EVERY_SIP = "all"
 device_option = click.option(
-    "--device", default=EVERY_SIP, show_default=True, metavar="sip:N|all", help="The SIPs it may use."
+    "--device", default=EVERY_SIP, show_default=True, metavar="sip:N|all", help="Run on one SIP or on all."
 )
 observe_option = click.option(
     "--observe/--no-observe",
     default=True,
-    help="Keep what explains the time, or nothing: a sixth faster, and no verdict.  [default: keep]",
+    help="Record causes for the verdict, or skip them to run a sixth faster.  [default: observe]",
 )
-verify_option = click.option("--verify-data", "verify", is_flag=True, help="Compute numbers too, and check them.")
+verify_option = click.option(
+    "--verify-data", "verify", is_flag=True, help="Compute values and evaluate the comparisons of the bench."
+)
 topology_option = click.option(
     "--topology",
     metavar="NAME|FILE",
     shell_complete=complete_machine,
-    help="The machine: a name of 'kernbench list', or a YAML file.  [default: ./topology.yaml, else 'default']",
+    help="Use this machine: a name of 'kernbench list', or a YAML file.  [default: ./topology.yaml, else 'default']",
 )
 set_option = click.option(
     "--set",
@@ -227,7 +233,7 @@ set_option = click.option(
     metavar="PATH=VALUE",
     multiple=True,
     shell_complete=complete_override,
-    help="Change one value of the machine, for example cube.hbm.slices=16. May be given several times.",
+    help="Change one value of the machine, for example cube.hbm.slices=16 (repeatable).",
 )
 bench_set_option = click.option(
     "--set",
@@ -235,10 +241,10 @@ bench_set_option = click.option(
     metavar="PATH=VALUE",
     multiple=True,
     shell_complete=complete_override,
-    help="Change a value of the machine (cube.hbm.slices=16) or a parameter of the bench (bench.m=512).",
+    help="Change machine or bench values, such as cube.hbm.slices=16 or bench.m=512 (repeatable).",
 )
 ccl_option = click.option(
-    "--ccl", metavar="FILE", help="How collectives work.  [default: ./ccl.yaml, else the packaged file]"
+    "--ccl", metavar="FILE", help="Read collective algorithms from FILE.  [default: ./ccl.yaml, else the packaged file]"
 )
 _json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_note_json, help="Print one JSON document instead of tables."
@@ -249,7 +255,7 @@ verbose_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_note_verbose,
-    help="Print everything: all tables, and a deadlock in full.",
+    help="Print all tables and the full report of a deadlock.",
 )
 _debug_option = click.option(
     "--debug",
@@ -257,10 +263,10 @@ _debug_option = click.option(
     expose_value=False,
     callback=_note_debug,
     is_eager=True,
-    help="Show where an error comes from.",
+    help="Print the Python traceback of an error.",
 )
 
 
 def output_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Decorate a command with what every command has: ``--json`` and ``--debug``."""
+    """Decorate a command with the options of every command: ``--json`` and ``--debug``."""
     return _json_option(_debug_option(command))

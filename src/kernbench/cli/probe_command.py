@@ -27,10 +27,14 @@ PICTURES = (".png", ".svg", ".pdf")
     metavar="NAME",
     multiple=True,
     shell_complete=complete_case,
-    help="A case, with its hops and sweep.  [default: all]",
+    help="Run only this case, with its hops and sizes (repeatable).  [default: all but memory]",
 )
-@click.option("--size", default=DEFAULT_SIZE, show_default=True, metavar="SIZE", help="Bytes of the one transaction.")
-@click.option("--picture", metavar="FILE", type=click.Path(dir_okay=False), help="Draw the case memory: png, svg, pdf.")
+@click.option(
+    "--size", default=DEFAULT_SIZE, show_default=True, metavar="SIZE", help="Set the size of the single transaction."
+)
+@click.option(
+    "--picture", metavar="FILE", type=click.Path(dir_okay=False), help="Draw the case memory as png, svg or pdf."
+)
 @topology_option
 @set_option
 @verbose_option
@@ -43,9 +47,9 @@ def command(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Predefined traffic: the latency of one transaction and its parts, and the bandwidth of a stream.
+    """Measure predefined traffic: latency of one transaction and its parts, and bandwidth of a stream.
 
-    The case memory, by name only: patterns of accesses to one HBM slice, and latency over load.
+    The case memory runs only by name. It measures access patterns of one HBM slice, and latency over load.
     """
     nbytes = bytes_of(size, "--size")
     if picture is not None:
@@ -67,6 +71,6 @@ def command(
 
 def _check_picture(picture: str, names: tuple[str, ...]) -> None:
     if MEMORY not in names:
-        raise InputError(f"--picture is of the case memory: give --case {MEMORY} too")
+        raise InputError(f"--picture draws the case memory: add --case {MEMORY}")
     if Path(picture).suffix not in PICTURES:
         raise InputError(f"--picture: found {picture}, must end in one of {', '.join(PICTURES)}")

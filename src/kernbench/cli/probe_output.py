@@ -1,4 +1,4 @@
-"""Probe reports as tables: the cases of traffic, and the case memory with its picture."""
+"""Tabulate probe reports: the traffic cases, and the case memory with its picture."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from kernbench.topology.builder import Topology
 EVENLY = "refresh: spread in these cases, so that closed forms are exact (the machine has all-bank)"
 PICTURE = "kernbench.probe.memory_figure"
 CLOSE = 10.0
-"""Points of peak that count as close to the reference"""
+"""Largest distance to the reference that counts as close, in percentage points of peak"""
 
 
 def print_reports(console: Console, probe: Probe) -> None:
-    """Print a row for each case; then the details of those that have them, and the cases that cannot be here.
+    """Print one row per case, then details, then the cases that this machine cannot run.
 
-    Of one case its hops come next, whole: they are what it is asked for.
+    A single case prints its complete hop table first.
     """
     found = probe.measurements
     head = [(probe.verdict, "bold"), (f"machine: {probe.machine.name}", "default")]
@@ -62,7 +62,7 @@ def _summary(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
     )
     for report in reports:
         single, stream = report.single, report.sustained
-        # With several initiators the bottleneck is what they have together, and so is the bandwidth.
+        # With several initiators, both the bottleneck and the bandwidth are totals over the initiators.
         together = single.effective_gbs * stream.flows
         made.add_row(
             report.case,
@@ -78,14 +78,14 @@ def _summary(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
 
 
 def _ends(report: ProbeReport) -> tuple[str, str]:
-    """Name the source and the destination of the data; of several flows, those of the slowest."""
+    """Name the source and the destination of the data. For several flows, name those of the slowest."""
     pe = report.pe
     initiator = report.initiator if pe is None else pe_name(pe)
     return (report.memory, initiator) if report.operation == "read" else (initiator, report.memory)
 
 
 def _breakdown(nbytes: int, reports: Sequence[ProbeReport]) -> Table:
-    # What the closed form does not explain is a column of its own, if there is any.
+    # Latency outside the closed form gets a separate column, if there is any.
     hidden = set() if any(each.single.breakdown.difference_ps for each in reports) else {"difference_ns"}
     names = [name for name, _ in reports[0].single.breakdown.parts_ns if name not in hidden] if reports else []
     made = table(
@@ -185,15 +185,17 @@ def _links(report: ProbeReport) -> Table:
 
 
 def draw_memory(reports: Sequence[SliceReport], path: str) -> None:
-    """Write the picture, as its name says. InputError when it cannot be written."""
+    """Write the picture in the format of its suffix. Raises InputError if the file cannot be written."""
     draw = late(PICTURE, "draw")
     write_bytes(path, draw(reports, Path(path).suffix.lstrip(".")))
 
 
 def print_memory(console: Console, machine: Topology, reports: Sequence[SliceReport]) -> None:
-    """Patterns, several requesters, latency over load; how close it is to the reference."""
+    """Print access patterns, several requesters, latency over load, and the distance to the reference."""
     if machine.spec.cube.hbm.banks is None:
-        console.print("This machine has timing: ideal, without banks. This is a channel of HBM3 with two mappings.\n")
+        console.print(
+            "This machine has timing: ideal, without banks. These figures are of an HBM3 channel with two mappings.\n"
+        )
     for report in reports:
         show(console, _patterns(report), _requesters(report), _latencies_by_load(report), _references(report))
         for absent in report.absent:
@@ -252,7 +254,7 @@ def _requesters(report: SliceReport) -> Table:
 def _latencies_by_load(report: SliceReport) -> Table:
     loads = sorted({each.load_pct for each in report.latencies})
     made = table(
-        "Mean latency in ns to the last byte, by load (of what the pattern gets at most)",
+        "Mean latency in ns to the last byte, by load (share of the pattern's peak)",
         text("pattern"),
         *(number(f"{load:g} %") for load in loads),
     )
@@ -264,7 +266,7 @@ def _latencies_by_load(report: SliceReport) -> Table:
 
 def _references(report: SliceReport) -> Table:
     made = table(
-        "Latency in ns beside the reference, at the loads that it has run",
+        "Latency in ns beside the reference, at the loads of the reference",
         text("pattern"),
         *(number(name) for name in ("GB/s", "mean", "reference", "%", "p50", "reference", "p99", "reference")),
     )

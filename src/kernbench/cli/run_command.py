@@ -1,4 +1,4 @@
-"""``kernbench run``: its options, and what they ask for."""
+"""``kernbench run``: its options, and the run that they describe."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RunOptions:
     as_json: bool
 
     def load_program(self) -> Bench:
-        """Find the bench or the script to run."""
+        """Return the bench or the script to run."""
         program = self.program
         program.refuse_arguments()
         if program.script is not None:
@@ -84,7 +84,7 @@ class RunOptions:
         return load_bench(program.bench)
 
     def params(self, changes: tuple[str, ...], bench: Bench) -> list[str]:
-        """Return what is to be changed of the bench's parameters, as texts."""
+        """Return the changes of bench parameters as texts."""
         if not bench.evaluation:
             return [*changes]
         options = {**self.of_an_evaluation(), "--ccl": self.ccl}
@@ -92,7 +92,7 @@ class RunOptions:
         return [*changes, *[f"{BENCH_PREFIX}{key}={json.dumps(value)}" for key, value in given.items()]]
 
     def files(self, machine: CompiledMachine) -> RunFiles | None:
-        """Return the files to write; None: none."""
+        """Return the files to write, or None if no file is requested."""
         named = self.op_log, self.trace, self.trace_filter, self.roofline
         if all(each is None for each in named):
             return None
@@ -100,11 +100,11 @@ class RunOptions:
         return files
 
     def of_an_evaluation(self) -> dict[str, object]:
-        """Return the options that say something about an evaluation, by name; None: it was not given."""
+        """Return the options that only evaluations accept, by name; None means not set."""
         return {"--out": self.out, "--reference": self.reference, "--render-only": self.render_only or None}
 
     def of_one_simulation(self) -> dict[str, object]:
-        """Return the options that say something about one simulation, by name."""
+        """Return the options that only single simulations accept, by name."""
         files: dict[str, object] = {"--op-log": self.op_log, "--trace": self.trace, "--trace-filter": self.trace_filter}
         files["--roofline"] = self.roofline
         stops = {"--max-sim-ns": self.max_sim_ns, "--max-wall-s": self.max_wall_s}
@@ -119,80 +119,80 @@ class RunOptions:
 
 @click.command(name="run", cls=ProgramCommand)
 @program_options
-@click.argument("own", nargs=-1, metavar="[-- ARGUMENTS]")
+@click.argument("positional", nargs=-1, metavar="[-- ARGUMENTS]")
 @device_option
 @verify_option
 @data_options
 @frontend_options
 @limit_options
 @bench_set_option
-@click.option("--op-log", metavar="FILE", help="Keep the op-log: FILE.parquet or FILE.jsonl.")
+@click.option("--op-log", metavar="FILE", help="Write the op-log to FILE.parquet or FILE.jsonl.")
 @click.option("--trace", metavar="FILE.json", help="Write a timeline for ui.perfetto.dev or chrome://tracing.")
 @click.option(
     "--trace-filter",
     metavar="GLOBS",
-    help="What the timeline shows: parts and kinds of track, such as sip0.cube0.*,!links.",
+    help="Select parts and track types of the timeline, for example sip0.cube0.*,!links.",
 )
-@click.option("--explain", is_flag=True, help="Where the time went, before all: critical path, source lines, roofline.")
-@click.option("--advise", is_flag=True, help="Simulate what each resource that holds the run up gives, 10 % faster.")
+@click.option("--explain", is_flag=True, help="Print first where the time went: critical path, source lines, roofline.")
+@click.option("--advise", is_flag=True, help="Simulate the gain of each limiting resource if 10 % faster.")
 @observe_option
-@click.option("--roofline", metavar="FILE.png", help="Draw the launches under the roofs of the machine.")
-@click.option("--sanitize", is_flag=True, help="Look for bytes read before they are written, races, full scratch.")
+@click.option("--roofline", metavar="FILE.png", help="Draw a roofline plot of the launches.")
+@click.option("--sanitize", is_flag=True, help="Report reads of unwritten bytes, races and full scratch.")
 @ccl_option
-@click.option("--trace-ccl", is_flag=True, help="Print a line for every message sent and received between PEs.")
-@click.option("--out", metavar="FOLDER", help="Where an evaluation writes.  [default: results/NAME]")
-@click.option("--reference", metavar="FILE.csv", help="Size and latency of collectives to compare an evaluation with.")
-@click.option("--render-only", is_flag=True, help="Draw the figures of an evaluation again, from what it wrote.")
+@click.option("--trace-ccl", is_flag=True, help="Print each message that a PE sends or receives.")
+@click.option("--out", metavar="FOLDER", help="Write an evaluation to FOLDER.  [default: results/NAME]")
+@click.option("--reference", metavar="FILE.csv", help="Compare collectives of an evaluation with this file.")
+@click.option("--render-only", is_flag=True, help="Redraw the figures of an evaluation from its data.")
 @topology_option
 @verbose_option
 @output_options
 @click.pass_obj
-def command(session: Session, /, **given: Any) -> int:
-    """Run a bench on a simulated machine: what binds, latency, engines, traffic, and whether its numbers are right."""
-    asked = RunOptions(**given)
-    bench, changes = asked.load_program(), split_overrides(asked.overrides)
+def command(session: Session, /, **keywords: Any) -> int:
+    """Run a bench or a script on a simulated machine and print its bottleneck, latency, traffic and checks."""
+    options = RunOptions(**keywords)
+    bench, changes = options.load_program(), split_overrides(options.overrides)
     frontends = frontend_settings(changes.frontends)
-    machine, params = compile_machine(asked.topology, changes.machine), asked.params(changes.bench, bench)
+    machine, params = compile_machine(options.topology, changes.machine), options.params(changes.bench, bench)
     if bench.evaluation:
-        late(EVALUATION, "refuse_options")(bench, asked.of_one_simulation())
-        code: int = late(EVALUATION, "evaluate")(bench, machine, params, asked.device, session)
+        late(EVALUATION, "refuse_options")(bench, options.of_one_simulation())
+        code: int = late(EVALUATION, "evaluate")(bench, machine, params, options.device, session)
         return code
-    wide = [name for name, value in asked.of_an_evaluation().items() if value is not None]
+    wide = [name for name, value in options.of_an_evaluation().items() if value is not None]
     if wide:
         raise click.UsageError(f"{', '.join(wide)}: for an evaluation; {bench.name} is one simulation.")
-    shows = asked.explain or asked.advise or asked.trace is not None or asked.roofline is not None
-    if shows and not asked.observe:
-        raise click.UsageError("--no-observe keeps nothing that --explain, --advise, --trace or --roofline could show.")
-    files = asked.files(machine)
+    shows = options.explain or options.advise or options.trace is not None or options.roofline is not None
+    if shows and not options.observe:
+        raise click.UsageError("--no-observe records no data for --explain, --advise, --trace or --roofline.")
+    files = options.files(machine)
     request = RunRequest(
         bench=bench,
         machine=machine,
         params=params,
-        device=asked.device,
-        verify=asked.verify,
-        data=asked.values.policy(verify=asked.verify, sanitize=asked.sanitize, bench=bench.data),
-        ccl=asked.ccl,
+        device=options.device,
+        verify=options.verify,
+        data=options.values.policy(verify=options.verify, sanitize=options.sanitize, bench=bench.data),
+        ccl=options.ccl,
         frontends=frontends,
-        limits=Limits(finite(asked.max_sim_ns), asked.program.wall_s(asked.max_wall_s)),
-        observe=asked.observe,
+        limits=Limits(finite(options.max_sim_ns), options.program.wall_s(options.max_wall_s)),
+        observe=options.observe,
         links=files is not None and files.shows_links,
         queues=files is not None and files.trace is not None,
-        sanitize=asked.sanitize,
-        trace_ccl=asked.trace_ccl,
-        advise=asked.advise,
+        sanitize=options.sanitize,
+        trace_ccl=options.trace_ccl,
+        advise=options.advise,
     )
-    if asked.advise:
-        say(f"advice: {bench.name} runs again if it ends well, on this machine and on faster ones")
+    if options.advise:
+        say(f"advice: if {bench.name} succeeds, it runs again on this machine and on faster ones")
     found = simulate(request, show_progress())
-    if asked.as_json:
+    if options.as_json:
         found = _print_document(found)
     try:
-        all_told = asked.as_json or print_run(stdout(), found, explain=asked.explain, verbose=session.verbose)
+        all_told = options.as_json or print_run(stdout(), found, explain=options.explain, verbose=session.verbose)
         if not all_told:
-            say("interrupted: what explains the time of the run was left out; it is not told in full")
+            say("interrupted: the explanation of the run's time is incomplete")
         if files is not None:
             files.write(found)
-    finally:  # the program's error comes last, where it is seen
+    finally:  # the program's error is printed last, where the user sees it
         raised = found.live.result.error if found.live is not None and found.live.result is not None else None
         if raised is not None:
             report_program_error(raised, session)
@@ -200,7 +200,7 @@ def command(session: Session, /, **given: Any) -> int:
 
 
 def _print_document(found: Run) -> Run:
-    """Print a run; where the user interrupts its explanation, without that. Return the run that was printed."""
+    """Print a run as JSON and return it. If the user interrupts its explanation, print the run without it."""
     try:
         document = found.to_dict()
     except KeyboardInterrupt:

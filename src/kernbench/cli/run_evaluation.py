@@ -1,4 +1,4 @@
-"""A bench that is an evaluation, which makes simulations of its own: the run of it, and its summary."""
+"""Run an evaluation, a bench that runs simulations of its own, and print its summary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernbench.runtime_api.bench_registry import Bench
 
 
 def evaluate(bench: Bench, machine: CompiledMachine, params: Sequence[str], device: str, session: Session) -> int:
-    """Run an evaluation and print its summary; return the exit code."""
+    """Run an evaluation, print its summary, and return the exit code."""
     with show_progress() as display:
         display(StepProgress(f"evaluating: {bench.name}", 0, 1))
         found = run_evaluation(bench, machine, params, device)
@@ -32,7 +32,7 @@ def evaluate(bench: Bench, machine: CompiledMachine, params: Sequence[str], devi
 
 
 def refuse_options(bench: Bench, options: Mapping[str, object]) -> None:
-    """Raise InputError when one of ``options``, which are about one simulation, was given for an evaluation."""
+    """Raise InputError if an option for single simulations is set for an evaluation."""
     given = [name for name, value in options.items() if value is not None and value is not False]
     if given:
         raise InputError(f"{', '.join(given)}: for one simulation; {bench.name} is an evaluation, which makes several")

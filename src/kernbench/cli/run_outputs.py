@@ -1,4 +1,4 @@
-"""The files that a run leaves: found to be writable before it, written after it."""
+"""Output files of a run: paths are checked before the run and written after it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOFLINE = "kernbench.evaluation.roofline_figure"
 
 @value(kw_only=True)
 class RunFiles:
-    """The files wanted beside the report; ``keep``: what the timeline shows."""
+    """The files to write besides the report. ``keep`` filters the timeline."""
 
     op_log: Path | None = None
     trace: Path | None = None
@@ -32,11 +32,11 @@ class RunFiles:
 
     @property
     def shows_links(self) -> bool:
-        """True when the loads of links are wanted."""
+        """True if a file contains the loads of links."""
         return self.trace is not None and self.keep.may_keep(LINKS)
 
     def write(self, run: Run) -> None:
-        """Write the files, and beside each the machine that it was made on."""
+        """Write the files, each with the configuration of its machine beside it."""
         params = " ".join(f"{name}={given}" for name, given in run.params.items())
         what = f"bench {run.bench} {params}".rstrip()
         if self.op_log is not None:
@@ -57,12 +57,12 @@ class RunFiles:
 def list_files(
     machine: Topology, op_log: str | None, trace: str | None, keep: str | None, roofline: str | None
 ) -> RunFiles:
-    """Return the files that options ask for.
+    """Return the files that the options request.
 
-    InputError for a file that cannot be written and for a filter without sense.
+    Raises InputError if a file is not writable or a filter is invalid.
     """
     if keep is not None and trace is None:
-        raise InputError("--trace-filter says what --trace FILE shows; give both")
+        raise InputError("--trace-filter selects what --trace FILE shows; give both")
     _must_differ({"--op-log": op_log, "--trace": trace, "--roofline": roofline})
     return RunFiles(
         op_log=None if op_log is None else check_path(op_log),
@@ -73,23 +73,23 @@ def list_files(
 
 
 def _must_differ(given: Mapping[str, str | None]) -> None:
-    """Raise InputError when two options name one file."""
+    """Raise InputError if two options name the same file."""
     first: dict[Path, str] = {}
     for option, path in given.items():
         if path is not None and first.setdefault(Path(path).resolve(), option) != option:
-            raise InputError(f"{option} {path}: {first[Path(path).resolve()]} is written there; name another file")
+            raise InputError(f"{option} {path}: {first[Path(path).resolve()]} writes this file; name another")
 
 
 def _picture(path: str) -> Path:
-    """Return ``path`` if a picture can be written there. InputError when it cannot, and for another kind of file."""
+    """Return ``path``. Raises InputError if the path is not a writable PNG file."""
     if Path(path).suffix.lower() != ".png":
         raise InputError(f"--roofline {path}: a PNG is written; give a name that ends with .png")
     return writable(path)
 
 
 def _keep_machine(path: Path, machine: Topology, what: str) -> None:
-    """Write the configuration beside a file, as a file that ``--topology`` takes, and say so."""
+    """Write the configuration beside a file, in the format of ``--topology``, and print its name."""
     config = path.with_name(f"{path.name}.config.yaml")
     with replacing(config) as temporary:
         temporary.write_text(f"# kernbench {__version__}: {what}\n{machine.resolved_yaml()}", encoding="utf-8")
-    say(f"wrote {path}, and {config.name} with the machine it was made on")
+    say(f"wrote {path}, and {config.name} with its machine")

@@ -1,4 +1,4 @@
-"""Print a run: what went wrong, the verdict, numbers, then tables."""
+"""Print a run: errors, verdict, checks, then tables."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ ReportPart: TypeAlias = "Table | ReportLine | None"
 
 
 def print_run(console: Console, run: Run, *, explain: bool, verbose: bool) -> bool:
-    """Print a run; ``explain``: where its time went before everything else. ``verbose``: nothing is left out.
+    """Print a run and return True if its explanation is complete.
 
-    Ctrl-C while the explanation is worked out ends that alone. Return True when all was told.
+    ``explain`` prints the explanation of the time before the other tables. ``verbose`` omits nothing. Ctrl-C during the
+    explanation ends only the explanation.
     """
     explanation = _Explanation(run.live)
     tables = _tables(run, explanation, explain=explain, verbose=verbose)
@@ -54,7 +55,7 @@ def print_run(console: Console, run: Run, *, explain: bool, verbose: bool) -> bo
 
 
 def _head(run: Run, *, verbose: bool) -> Iterator[ReportLine]:
-    """Yield the lines that come first: what is wrong, what binds, what was compared."""
+    """Yield the first lines: errors, verdict, comparisons."""
     most = None if verbose else MOST_COMPARED
     wrong = [(str(each), "bold red") for each in run.checks if not each.passed]
     wrong += [(str(each), "bold red") for each in run.findings or () if each.kind in WRONG]
@@ -75,7 +76,7 @@ def _head(run: Run, *, verbose: bool) -> Iterator[ReportLine]:
 
 
 def _some_of(lines: Sequence[ReportLine], most: int | None, what: str) -> Iterator[ReportLine]:
-    """Yield the first lines, and how many more there are."""
+    """Yield the first lines, and the number of omitted ones."""
     yield from islice(lines, most)
     if most is not None and len(lines) > most:
         yield f"… {len(lines) - most:,} more {what} (-v shows all)", lines[0][1]
@@ -83,7 +84,7 @@ def _some_of(lines: Sequence[ReportLine], most: int | None, what: str) -> Iterat
 
 def _further(run: Run, most: int | None) -> Iterator[ReportLine]:
     if run.report.under_way:
-        yield f"under way when it ended: {_some_names(run.report.under_way)}", "yellow"
+        yield f"in flight when the run ended: {_some_names(run.report.under_way)}", "yellow"
     if run.unmodelled:
         found = ", ".join(f"{name} {times}" for name, times in sorted(run.unmodelled.items(), key=lambda e: -e[1]))
         yield f"unmodelled, computed by the host at the price of copies: {found}", "bold red"
@@ -127,7 +128,7 @@ def _machine(run: Run) -> Iterator[str]:
 
 
 def _tables(run: Run, explanation: _Explanation, *, explain: bool, verbose: bool) -> Iterator[ReportPart]:
-    """Yield the tables, the most important first; none of a run in which nothing happened."""
+    """Yield the tables, the most important first; yield none for a run without events."""
     if not run.report.events:
         return
     if run.live is not None and run.live.advice is not None:
@@ -150,7 +151,7 @@ def _tables(run: Run, explanation: _Explanation, *, explain: bool, verbose: bool
 
 @state
 class _Explanation:
-    """The tables of an explanation, which are worked out as they are printed, until the user interrupts."""
+    """The tables of an explanation. They are computed while they are printed, until the user interrupts."""
 
     live: LiveRun | None
     interrupted: bool = False
@@ -168,7 +169,7 @@ class _Explanation:
 
 
 def _operators(operators: Sequence[OperatorUse], most: int | None) -> Table | None:
-    """Tabulate the operators of a host library by their time; those that the host computed are red."""
+    """Tabulate the operators of a host library by time; operators that the host computed are red."""
     if not operators:
         return None
     total, shown = sum(each.ns for each in operators), operators[:most]
@@ -188,7 +189,7 @@ def _operators(operators: Sequence[OperatorUse], most: int | None) -> Table | No
 
 def _phases(run: Run) -> Table:
     made = table(
-        "Simulated latency by phase  (phases may overlap; what is left is freed after the run)",
+        "Simulated latency by phase  (phases may overlap; remaining tensors are freed after the run)",
         text("phase"),
         *(number(name) for name in ("requests", "bytes", "under way ns", "of the run", "longest ns")),
         text(""),
@@ -232,7 +233,7 @@ def _part(ns: float, whole: float) -> tuple[str, str, str]:
 
 
 def _visible(launch: LaunchSplit) -> Iterator[TimeShare]:
-    """Yield the shares that can be seen, and the others in one."""
+    """Yield the shares that are large enough to show, and the sum of the others."""
     least = SMALLEST_SHARE * launch.slowest_ns
     small = [share.ns for share in launch.shares if share.ns < least]
     yield from (share for share in launch.shares if share.ns >= least)
@@ -286,7 +287,7 @@ def _traffic(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _some_names(names: tuple[str, ...], most: int = 5) -> str:
-    """Return the first of some names, and how many more there are."""
+    """Return the first names, and the number of omitted ones."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 

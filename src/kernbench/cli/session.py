@@ -1,4 +1,4 @@
-"""The state of one call of the command line, and the ways it can end."""
+"""State of one call of the command line, and its exit codes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from kernbench.cli.streams import CommandOutput
 from kernbench.common.values import state
 
 INVALID, FAILED, INTERRUPTED, UNREAD = 2, 1, 130, 141
-"""Exit codes: bad input, a run that failed, Ctrl-C, an output that nobody reads."""
+"""Exit codes: bad input, a failed run, Ctrl-C, a reader that closed stdout"""
 
 
 @state
 class Session:
-    """``debug``: a traceback is wanted; ``verbose``: reports in full; ``as_json``: stdout is for one document.
+    """The state of one call.
 
-    ``at_end``: what is undone behind the command, unless the process ends with it.
+    ``debug``: print tracebacks. ``verbose``: print complete reports. ``as_json``: reserve stdout for one document.
+    ``at_end``: cleanup after the command, skipped if the process ends with it.
     """
 
     debug: bool = False

@@ -1,4 +1,4 @@
-"""Stdout and stderr while a command runs: what programs print, where documents go, and what cannot be written."""
+"""Stdout and stderr during a command: prints of programs, documents, and write errors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ STDOUT, STDERR = 1, 2
 
 
 class OutputLost(KeyboardInterrupt):
-    """Stdout takes nothing more: the command ends as by Ctrl-C, so that no program prints on for nobody."""
+    """Stdout accepts no more output. The command ends as by Ctrl-C, so that no program prints without a reader."""
 
 
 class CommandOutput:
-    """The output of one command; a context manager. ``lost``: why stdout took no more; None while it does.
+    """The output of one command, as a context manager.
 
-    Inside, the errors of stdout end the command and those of stderr are ignored. ``results`` is where tables and
-    documents go, whatever a program makes of ``sys.stdout``; after ``reserve`` nothing else goes there.
+    Inside, an error of stdout ends the command and an error of stderr is ignored. Tables and documents go to
+    ``results``, even if a program replaces ``sys.stdout``. After ``reserve``, nothing else goes there. ``lost`` is the
+    error of stdout, or None while stdout works.
     """
 
     def __init__(self) -> None:
@@ -48,11 +49,11 @@ class CommandOutput:
 
     @property
     def broken(self) -> bool:
-        """True if stdout was a pipe that nobody reads any more."""
+        """True if stdout was a pipe whose reader has closed it."""
         return self.lost is not None and self.lost.errno == errno.EPIPE
 
     def reserve(self) -> None:
-        """From now on stdout is for documents: what programs print by any means goes to stderr."""
+        """Reserve stdout for documents: all prints of programs go to stderr from now on."""
         if self._reserved:
             return
         self._reserved = True
@@ -68,61 +69,61 @@ class CommandOutput:
         self.results.flush()
 
     def flush(self) -> None:
-        """Get everything out. OutputLost when that fails, unless it had before."""
+        """Flush all output. Raises OutputLost at the first error of stdout only."""
         self.results.flush()
 
     def _lose(self, error: OSError) -> None:
         if self.lost is None:
             self.lost = error
-            if self.broken:  # as it is usual, without a word
+            if self.broken:  # as command-line tools do: end without a message
                 self._told.drop()
             raise OutputLost from error
 
     def _ignore(self, _: OSError) -> None:
-        """Nobody can be told."""
+        """Ignore an error of stderr: no stream is left to report it on."""
 
 
 class GuardedStream:
-    """A stream whose errors are told to ``failed`` once; afterwards what is written is dropped.
+    """A stream that reports its first error to ``failed`` and drops all later output.
 
-    A program cannot close it. What it does not do itself is done by the stream.
+    A program cannot close this stream. All other operations go to the inner stream.
     """
 
     def __init__(self, inner: Any, failed: Callable[[OSError], None]) -> None:
         self._inner, self._failed, self._dead = inner, failed, False
 
     def write(self, data: Any) -> int:
-        """Write, or drop."""
+        """Write the data, or drop it after an error."""
         self._try(self._inner.write, data)
         return len(data)
 
     def writelines(self, lines: Any) -> None:
-        """Write all."""
+        """Write all lines."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        """Write what has not been written."""
+        """Flush the inner stream."""
         self._try(self._inner.flush)
 
     def close(self) -> None:
-        """Flush: it is not the program's own."""
+        """Flush the stream and leave it open: the program does not own it."""
         self.flush()
 
     def isatty(self) -> bool:
-        """Tell whether it is a terminal; one that a program has closed is none."""
+        """Return True if the stream is a terminal. A closed stream is none."""
         try:
             return bool(self._inner.isatty())
         except ValueError:
             return False
 
     def drop(self) -> None:
-        """Write nothing any more."""
+        """Drop all later output."""
         self._dead = True
 
     @property
     def buffer(self) -> GuardedStream:
-        """The bytes below, guarded as well."""
+        """The guarded byte stream below."""
         return GuardedStream(self._inner.buffer, self._failed)
 
     def __getattr__(self, name: str) -> Any:
@@ -136,7 +137,7 @@ class GuardedStream:
                 self._fail(error)
             except UnicodeError:
                 raise
-            except ValueError:  # a program has closed what is below
+            except ValueError:  # a program has closed the inner stream
                 self._fail(OSError(errno.EBADF, "it is closed"))
 
     def _fail(self, error: OSError) -> None:
@@ -145,7 +146,7 @@ class GuardedStream:
 
 
 class _NoStream(io.StringIO):
-    """In place of a stream that the process was started without."""
+    """A replacement for a stream that the process started without."""
 
     def write(self, text: str) -> int:
         raise OSError(errno.EBADF, "it is closed")
@@ -156,7 +157,7 @@ def _usable(stream: TextIO | None) -> TextIO:
 
 
 def _descriptor(stream: TextIO | None) -> int | None:
-    """The number of the file behind a stream; None when there is none."""
+    """Return the file descriptor of a stream, or None if it has none."""
     try:
         return None if stream is None else stream.fileno()
     except (OSError, ValueError):
@@ -165,35 +166,38 @@ def _descriptor(stream: TextIO | None) -> int | None:
 
 @contextmanager
 def _move_away(stdout: TextIO) -> Iterator[TextIO]:
-    """Inside, what is written to the process's stdout goes to stderr; the stream goes where stdout went."""
+    """Redirect the process's stdout to stderr inside the block, and yield a stream to the original stdout."""
     stdout.flush()
-    # Errors in what it writes are told when that is written.
+    # Write errors are reported at each write, so errors of the final close are suppressed.
     with suppress(OSError), open(os.dup(STDOUT), "w", encoding=stdout.encoding, errors=stdout.errors) as results:
         _send_to_stderr(STDOUT)
         try:
             yield results
         finally:
-            with suppress(OutputLost):  # these were a program's prints
+            with suppress(OutputLost):  # this output was printed by a program
                 stdout.flush()
             os.dup2(results.fileno(), STDOUT)
 
 
 def end_streams(*, reserved: bool) -> None:
-    """The process ends: errors in what is left to write have been told. ``reserved``: nothing more goes to stdout."""
+    """Flush both streams at the end of the process. ``reserved``: redirect later output of stdout to stderr.
+
+    Earlier write errors have been reported already.
+    """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             try:
                 stream.flush()
             except OSError:
                 _discard(stream.fileno())
-            except ValueError:  # a program has closed it
+            except ValueError:  # a program has closed the stream
                 pass
     if reserved and _descriptor(sys.stdout) == STDOUT:
         _send_to_stderr(STDOUT)
 
 
 def _send_to_stderr(descriptor: int) -> None:
-    """Make a descriptor of the process another name of its stderr, or of nothing if it has none."""
+    """Redirect a file descriptor to stderr, or discard its output if the process has no stderr."""
     try:
         os.dup2(STDERR, descriptor)
     except OSError:
@@ -201,7 +205,7 @@ def _send_to_stderr(descriptor: int) -> None:
 
 
 def _discard(descriptor: int) -> None:
-    """Discard all that is written to a descriptor of the process."""
+    """Discard all output to a file descriptor."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     if nowhere != descriptor:
         os.dup2(nowhere, descriptor)

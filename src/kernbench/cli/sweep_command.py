@@ -1,4 +1,4 @@
-"""``kernbench sweep``: its options, and its results as tables. What takes long to import comes later."""
+"""``kernbench sweep``: its options, and its results as tables. Slow imports happen on use."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MOST_NAMED = 5
 LONGEST_ERROR = 300
 LOAD, BOUND, FROM_LOAD = "load_ns", "launch.bound", "torch.from_load"
 HEADS = {"sim_ns": "sim ns", LOAD: "loading ns", "launch.ns": "main launch ns", BOUND: "bound by"}
-"""The columns of the table of points beside the axes, and their heads; that of loading where some point says it"""
+"""Columns of the points table besides the axes, with their titles; ``load_ns`` only if a point reports it"""
 
 
 @value(kw_only=True)
@@ -81,13 +81,15 @@ class SweepOptions:
     default=LOCAL,
     show_default=True,
     metavar="EXECUTOR",
-    help="Who runs the points: local (processes here), dask://HOST:PORT, or dask://local (a cluster made for it).",
+    help="Run the points on local processes, a Dask cluster (dask://HOST:PORT), or a temporary one (dask://local).",
 )
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes to run on here.  [default: all cores]")
-@click.option("--resume", is_flag=True, help="Go on with a sweep that was interrupted: run what is missing.")
-@click.option("--force", is_flag=True, help="Overwrite the results of a sweep that are there.")
-@click.option("--allow-failures", is_flag=True, help="Exit with 0 although points failed.")
-@click.option("--out", metavar="DIR", help="Where results go.  [default: results/sweep/NAME]")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="N", help="Run N processes on this computer.  [default: all cores]"
+)
+@click.option("--resume", is_flag=True, help="Run the missing points of an interrupted sweep.")
+@click.option("--force", is_flag=True, help="Overwrite the results of an earlier sweep.")
+@click.option("--allow-failures", is_flag=True, help="Exit with code 0 even if points failed.")
+@click.option("--out", metavar="DIR", help="Write the results to DIR.  [default: results/sweep/NAME]")
 @bench_set_option
 @frontend_options
 @ccl_option
@@ -95,57 +97,57 @@ class SweepOptions:
 @topology_option
 @verbose_option
 @output_options
-def command(**given: Any) -> int:
-    """Run a grid of machine and bench parameters in parallel: one Parquet file, and pictures."""
-    asked = SweepOptions(**given)
-    if asked.executor == LOCAL:
+def command(**keywords: Any) -> int:
+    """Run a grid of machine and bench parameters in parallel and write one Parquet file and pictures."""
+    options = SweepOptions(**keywords)
+    if options.executor == LOCAL:
         begin_server()
-    return run_sweep_command(asked)
+    return run_sweep_command(options)
 
 
-def run_sweep_command(asked: SweepOptions) -> int:
-    """Run the sweep, write its results, show them; return the exit code."""
-    if asked.resume and asked.force:
-        raise InputError("--resume goes on with what is there, --force overwrites it: give one of them")
-    jobs = asked.jobs or os.cpu_count() or 1
+def run_sweep_command(options: SweepOptions) -> int:
+    """Run the sweep, write and print its results, and return the exit code."""
+    if options.resume and options.force:
+        raise InputError("--resume continues from existing results, --force overwrites them: give one of them")
+    jobs = options.jobs or os.cpu_count() or 1
     try:
-        make_workers = late(LIBRARY, "workers_named")(asked.executor, jobs)
+        make_workers = late(LIBRARY, "workers_named")(options.executor, jobs)
     except InputError as error:
         wrong = [Problem(source="--executor", line=0, column=0, path="", message=str(error))]
-        late(LOADING, "plan_sweep")(asked.spec, asked.topology, asked.overrides, asked.ccl, wrong=wrong)
+        late(LOADING, "plan_sweep")(options.spec, options.topology, options.overrides, options.ccl, wrong=wrong)
         raise
     plan: SweepPlan = late(LOADING, "plan_sweep")(
-        asked.spec, asked.topology, asked.overrides, asked.ccl, values=asked.values, jobs=jobs
+        options.spec, options.topology, options.overrides, options.ccl, values=options.values, jobs=jobs
     )
-    folder = RESULTS / plan.name if asked.out is None else Path(asked.out)
+    folder = RESULTS / plan.name if options.out is None else Path(options.out)
     try:
         found: Sweep = late(LIBRARY, "run_planned")(
-            plan, folder, make_workers, resume=asked.resume, force=asked.force, on_progress=show_progress()
+            plan, folder, make_workers, resume=options.resume, force=options.force, on_progress=show_progress()
         )
     except KeyboardInterrupt:
-        _tell_interrupted(plan, folder, as_json=asked.as_json)
+        _tell_interrupted(plan, folder, as_json=options.as_json)
         return INTERRUPTED
-    if asked.as_json:
+    if options.as_json:
         print_json(found.to_dict())
     else:
         for path in found.files:
             say(f"wrote {path}")
         show_report(stdout(), _head(found), _tables(found))
-    return 0 if asked.allow_failures or not len(found.failed) else FAILED
+    return 0 if options.allow_failures or not len(found.failed) else FAILED
 
 
 def _tell_interrupted(plan: SweepPlan, folder: Path, *, as_json: bool) -> None:
-    """Say what is finished, and how to go on: as the journal in ``folder`` says, which is what is gone on with."""
+    """Print the number of finished points and how to resume. Both come from the journal in ``folder``."""
     path = folder / late(JOURNAL, "JOURNAL_FILE")
     state = late(JOURNAL, "read_state")(path)
     finished = 0 if state is None else state.finished
     said = f"{finished} of {plan.n_points} points are finished, in {path}"
-    stderr().print(f"interrupted: {said}; go on with --resume", soft_wrap=True)
+    stderr().print(f"interrupted: {said}; continue with --resume", soft_wrap=True)
     if as_json:
         print_json(
             {
                 "status": "INTERRUPTED",
-                "error": "interrupted; go on with --resume",
+                "error": "interrupted; continue with --resume",
                 "sweep": plan.name,
                 "bench": plan.bench.name,
                 "points": plan.n_points,
@@ -158,7 +160,7 @@ def _tell_interrupted(plan: SweepPlan, folder: Path, *, as_json: bool) -> None:
 
 
 def _head(found: Sweep) -> Iterator[ReportLine]:
-    """Yield the lines that come first: what failed, what is best, and what was swept."""
+    """Yield the first lines: failures, the best point, and the swept axes."""
     failed = len(found.failed)
     if failed:
         groups = found.groups
@@ -209,13 +211,13 @@ def _failures(found: Sweep) -> Table:
 
 
 def _shorten(error: str) -> str:
-    """Return its first line: a report of a deadlock has many, which are in the file."""
+    """Return the first line of an error. The results file has the complete text."""
     line = error.partition("\n")[0][:LONGEST_ERROR]
     return line if line == error else f"{line} …"
 
 
 def _places(found: Sweep, rows: Sequence[PointRow]) -> str:
-    """Return ``m=32 n=64; m=64 n=64; and 3 more``."""
+    """Return the axis values of rows as ``m=32 n=64; m=64 n=64; and 3 more``."""
     named = [" ".join(f"{_short(path)}={_cell(row[path])}" for path in found.axes) for row in rows[:MOST_NAMED]]
     return "; ".join([*named, f"and {len(rows) - MOST_NAMED} more"] if len(rows) > MOST_NAMED else named)
 

@@ -34,9 +34,11 @@ FORMATS = ("table", "json", "dot", "svg", "png")
 
 
 @click.command(name="topology")
-@click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="What to print.")
-@click.option("--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write to a file instead of stdout.")
-@click.option("--timing", metavar="NAME", help="Print a named timing of HBM instead of a machine, for example hbm3.")
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="Choose the output format."
+)
+@click.option("--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write to FILE instead of stdout.")
+@click.option("--timing", metavar="NAME", help="Print a named HBM timing, for example hbm3, instead of a machine.")
 @topology_option
 @set_option
 @verbose_option
@@ -44,18 +46,18 @@ FORMATS = ("table", "json", "dot", "svg", "png")
 def command(
     form: str, out: str | None, timing: str | None, topology: str | None, overrides: tuple[str, ...], as_json: bool
 ) -> int:
-    """The machine that a topology file describes: counts, parts, links, or a drawing to scale."""
+    """Show the machine of a topology file: counts, parts and links, or a drawing to scale."""
     form = "json" if as_json else form
     if timing is not None:
         if form not in ("table", "json") or out is not None or topology is not None or overrides:
-            raise InputError("--timing prints a timing by its name, as a table or JSON: it goes with --json alone")
+            raise InputError("--timing prints a named timing as a table or JSON: it combines with --json only")
         print_timing(timing, as_json=form == "json")
         return 0
     if form == "png" and out is None and sys.stdout.isatty():
-        raise InputError("a PNG is no text for a terminal; write it to a file with --out machine.png, or redirect it")
+        raise InputError("a terminal cannot show a PNG; write it to a file with --out machine.png, or redirect stdout")
     ending = "" if out is None else PurePath(out).suffix.lower().removeprefix(".")
     if ending in FORMATS and ending != form:
-        raise InputError(f"--out {out}: the format is {form}; give --format {ending}, or a name that ends otherwise")
+        raise InputError(f"--out {out}: the format is {form}; give --format {ending}, or another file suffix")
     machine = compile_machine(topology, overrides)
     if form == "table" and out is None:
         head = f"{machine.name}: {machine.num_sips} SIPs, {machine.num_cubes} cubes, {machine.num_pes} PEs"
@@ -68,13 +70,13 @@ def command(
     elif form == "json":
         print_document(content.decode())
     else:
-        shown = content if form == "png" else content.decode()  # text also for a stdout that takes text only
+        shown = content if form == "png" else content.decode()  # decoded, because stdout may accept text only
         click.echo(shown, nl=not content.endswith(b"\n") and form != "png")
     return 0
 
 
 def print_timing(name: str, *, as_json: bool) -> None:
-    """Print a named timing: where it comes from, and all its values."""
+    """Print a named timing: its source and all its values."""
     found = describe_timing(name)
     if as_json:
         print_json(found.to_dict())
@@ -86,7 +88,7 @@ def print_timing(name: str, *, as_json: bool) -> None:
 
 
 def machine_tables(machine: CompiledMachine) -> list[Table]:
-    """Return the machine in a few words, the numbers that clocks change, its links, banks and parts."""
+    """Return tables of the machine: a summary, clocked values, links, banks and parts."""
     links = table(
         "Links  (directed; a hop is the node entered, the wire and the link's own overhead)",
         text("class"),

@@ -41,12 +41,16 @@ DEFAULT_OUT = "report.html"
 
 @click.command(name="web", cls=ProgramCommand)
 @program_options
-@click.argument("own", nargs=-1, metavar="[PAGE.html | -- ARGUMENTS]")
+@click.argument("positional", nargs=-1, metavar="[PAGE.html | -- ARGUMENTS]")
 @device_option
-@click.option("--out", metavar="FILE.html", help=f"Where to write the page.  [default: {DEFAULT_OUT}, without --port]")
+@click.option(
+    "--out", metavar="FILE.html", help=f"Write the page to this file.  [default: {DEFAULT_OUT}, without --port]"
+)
 @verify_option
 @data_options
-@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Serve it on this port; 0 takes a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), metavar="N", help="Serve the page on port N, or on a free port if N is 0."
+)
 @frontend_options
 @limit_options
 @bench_set_option
@@ -70,17 +74,17 @@ def command(
     topology: str | None,
     as_json: bool,
 ) -> int:
-    """The machine, and a run on it, as a page for the browser: one file that needs nothing else.
+    """Write the machine and a run on it as a page for the browser: one self-contained file.
 
-    Without --bench and --script it shows the machine alone. With --port it is served to this computer, and browsers
-    show the new page when the topology or the program's file changes; kernbench web PAGE.html --port N serves a page
-    that was written before, whenever it changes.
+    Without --bench and --script, the page shows the machine alone. With --port, the page is served to this computer. It
+    reloads when the topology or the program's file changes. With PAGE.html and --port, an existing page is served and
+    reloads when the file changes.
     """
-    if len(program.own) == 1 and not program.arguments:
-        page, asked = program.own[0], (program.bench, program.script, out, topology, ccl, max_sim_ns, max_wall_s)
+    if len(program.positional) == 1 and not program.arguments:
+        page, asked = program.positional[0], (program.bench, program.script, out, topology, ccl, max_sim_ns, max_wall_s)
         if any(each is not None for each in asked) or overrides or verify or values != UNSAID or device != EVERY_SIP:
             raise InputError(
-                f"{page}: without --out it names a page that is there, which --port N serves as it is; "
+                f"{page}: without --out, this argument is an existing page, which --port N serves unchanged; "
                 f"to write a new one, give --out {page}"
             )
         return _serve_file(Path(page), port, as_json=as_json)
@@ -98,13 +102,13 @@ def command(
         limits=Limits(finite(max_sim_ns), program.wall_s(max_wall_s)),
     )
     place = None if out is None and port is not None else writable(DEFAULT_OUT if out is None else out)
-    # A port that is taken is better found before a long run.
+    # Fail on an occupied port before a long run.
     server = None if port is None else PageServer(Shelf(), port)
     watcher = None if server is None else Watcher(source, server)
     made = _make(source)
     if place is not None:
         made.page.write(place)
-        say(f"wrote {place}, and {place.name}.config.yaml with the machine it was made on")
+        say(f"wrote {place}, and {place.name}.config.yaml with its machine")
     exit_code = 0 if made.run is None else made.run.exit_code
     served = None if exit_code == INTERRUPTED else watcher
     _print(made, place, None if served is None else served.server.url, as_json=as_json)
@@ -120,12 +124,12 @@ def _make(source: PageRequest) -> MadePage:
     try:
         return source.make(show_progress())
     except KeyboardInterrupt:
-        say("interrupted before there was a page")
+        say("interrupted before a page was written")
         raise
 
 
 def _print(made: MadePage, place: Path | None, url: str | None, *, as_json: bool) -> None:
-    """Print which page was made."""
+    """Print the name and a summary of the page."""
     run = made.run
     if as_json:
         print_json({"page": None if place is None else str(place), "url": url, **made.to_dict()})
@@ -143,9 +147,9 @@ def _print(made: MadePage, place: Path | None, url: str | None, *, as_json: bool
 
 
 def _report(run: Run, place: Path | None, session: Session) -> None:
-    """Say what went wrong."""
+    """Print the error of the run."""
     if run.exit_code == INTERRUPTED:
-        kept = "without --out no page is kept" if place is None else "the page shows the run until then"
+        kept = "without --out, no page is written" if place is None else "the page shows the run until then"
         say(f"interrupted: {kept}")
         return
     raised = None if run.live is None or run.live.result is None else run.live.result.error

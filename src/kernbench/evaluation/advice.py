@@ -1,7 +1,7 @@
-"""Advise on a run: what each resource that it is held up by would give, were it 10 % faster, found by simulating that.
+"""Advice on a run: the simulated gain of each limiting resource if it were 10 % faster.
 
-Both sides run with ``refresh: spread``, so that no outage is met or missed by chance. What the program could do
-differently is not simulated: it is told with its evidence, and with the most that it can give.
+Both sides run with ``refresh: spread``, so no refresh outage distorts the comparison. Suggested program changes are
+not simulated. Each one comes with its evidence and an upper bound of its gain.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from kernbench.topology.scaling import replace_entries
 FASTER = 1.1
 MOST_RESOURCES = 5
 SMALLEST_SHARE = 0.02
-"""Of the time: what gives less is not told"""
+"""Smallest share of the time that is reported as a gain"""
 
 
 @value
 class Timing:
-    """The time of a run, and those of its launches by request, in ps."""
+    """The time of a run, and of its launches by request, in ps."""
 
     run_ps: int
     launches_ps: Mapping[int, int]
 
 
 Rerun: TypeAlias = Callable[[Topology], Timing]
-"""Simulates the program again on another machine"""
+"""Function that simulates the program again on another machine"""
 
 
 @value(kw_only=True)
 class MachineAdvice:
-    """The gain of the run and of its main launch, measured, when ``resources`` are 10 % faster together.
+    """The simulated gain of the run and of its main launch if ``resources`` are 10 % faster together.
 
-    ``settings``: what to ``--set`` for that.
+    ``settings``: the ``--set`` texts of that change.
     """
 
     resources: tuple[str, ...]
@@ -75,13 +75,13 @@ class MachineAdvice:
 
     @property
     def share(self) -> float:
-        """The larger of the shares that the run and the launch gain."""
+        """The larger of the gained shares of the run and the launch."""
         return max(self.run_share, self.launch_share)
 
 
 @value(kw_only=True)
 class Advice:
-    """The gains of changes of the machine, and the most that changes of the program give, the largest first."""
+    """The gains of machine changes and the upper bounds of program changes, the largest first."""
 
     launch: str
     timing: Timing
@@ -90,7 +90,7 @@ class Advice:
 
 
 def spread_refresh(machine: Topology) -> Topology:
-    """Return the machine with ``refresh: spread``; itself where it has that, or no banks."""
+    """Return the machine with ``refresh: spread``. A machine that has it, or has no banks, is returned unchanged."""
     hbm = machine.configured.cube.hbm
     if hbm.banks is None or hbm.refresh_mode == "spread":
         return machine
@@ -99,7 +99,7 @@ def spread_refresh(machine: Topology) -> Topology:
 
 @value(kw_only=True)
 class RepeatedProgram:
-    """A program that can be simulated again, on another machine; what it prints then is not shown."""
+    """A program that can be simulated again on another machine. Its prints are suppressed."""
 
     bench: Bench
     device: DeviceSelector
@@ -109,7 +109,7 @@ class RepeatedProgram:
     data: DataPolicy = DataPolicy(keep=False)
 
     def simulate(self, machine: Topology, *observers: Observer) -> BenchResult:
-        """Run it on a machine. RunError if the program fails."""
+        """Run the program on a machine. Raises RunError if the program fails."""
         with redirect_stdout(StringIO()):
             result = run_bench(
                 topology=machine,
@@ -127,14 +127,14 @@ class RepeatedProgram:
         return result
 
     def time(self, machine: Topology) -> Timing:
-        """Run it on a machine, and return what it takes there."""
+        """Run the program on a machine and return its time."""
         result = self.simulate(machine)
         ended = launches_of(result.engine.handles)
         return Timing(ns_to_ps(result.sim_ns), {each.request_id: each.ended_ps - each.submitted_ps for each in ended})
 
 
 def advise_program(program: RepeatedProgram, machine: Topology, *, workers: int | None = None) -> Advice:
-    """Return advice on a program, which is run again for it on ``machine`` with ``refresh: spread`` and on variants."""
+    """Return advice on a program. The program runs on ``machine`` with ``refresh: spread`` and on faster variants."""
     spread, log = spread_refresh(machine), TraceLog()
     result = program.simulate(spread, log)
     found = explain_run(log, result.engine.handles, result.completion.t_start, result.completion.t_end)
@@ -142,17 +142,17 @@ def advise_program(program: RepeatedProgram, machine: Topology, *, workers: int 
 
 
 def advise(
-    machine: Topology, log: TraceLog, found: RunExplanation, rerun: Rerun, *, workers: int | None = None
+    machine: Topology, log: TraceLog, explained: RunExplanation, rerun: Rerun, *, workers: int | None = None
 ) -> Advice:
-    """Return advice on a run that was observed in ``log`` and ``found``, on ``machine`` with ``refresh: spread``.
+    """Return advice on a run that ``log`` and ``explained`` describe, on ``machine`` with ``refresh: spread``.
 
-    Up to ``workers`` processes simulate at a time; by default one a core. Where processes cannot be forked, and with
-    PyTorch, they run one after the other.
+    Up to ``workers`` processes simulate at a time; the default is one per core. Without fork, and with PyTorch, the
+    simulations run one after another.
     """
-    main = found.main_launch
-    chosen = [each for each in _candidates(machine, found) if _variant(machine, each) is not None]
+    main = explained.main_launch
+    chosen = [each for each in _candidates(machine, explained) if _variant(machine, each) is not None]
     timings = _measure(machine, chosen, rerun, workers or os.cpu_count() or 1)
-    before = Timing(found.path.ps, {each.request_id: each.path.ps for each in found.launches})
+    before = Timing(explained.path.ps, {each.request_id: each.path.ps for each in explained.launches})
     made = [_compare(machine, names, before, after, main) for names, after in zip(chosen, timings, strict=True)]
     shown = sorted((each for each in made if each.share >= SMALLEST_SHARE), key=lambda each: -each.share)
     return Advice(
@@ -164,7 +164,7 @@ def advise(
 
 
 def _candidates(machine: Topology, found: RunExplanation) -> list[tuple[str, ...]]:
-    """Return the resources to make faster: those with most of the run or of its main launch, and those that tie."""
+    """Return the resources to make faster: those with the largest share of the run or of its main launch, and ties."""
     known = find_resources(machine.configured)
     main = found.main_launch
     most: dict[str, float] = {}
@@ -179,7 +179,7 @@ def _candidates(machine: Topology, found: RunExplanation) -> list[tuple[str, ...
 
 
 def _potentials(shares: Iterable[PathShare], roofline: Roofline) -> Iterator[tuple[str, float]]:
-    """Yield resources, with the share of their bounds, and with that of the path that they have, queues included."""
+    """Yield resources with the shares of their bounds, then with their shares of the path, queues included."""
     for bound in roofline.bounds:
         yield bound.resource, bound.ps / roofline.measured_ps
     for each in divide_ties(sum_resources(shares)):
@@ -187,7 +187,7 @@ def _potentials(shares: Iterable[PathShare], roofline: Roofline) -> Iterator[tup
 
 
 def _variant(machine: Topology, names: Sequence[str]) -> Topology | None:
-    """Return the machine with some resources faster; None where it would be none, or the same."""
+    """Return the machine with faster resources, or None if the variant is invalid or identical."""
     try:
         made = compile_variant(machine, speed_up(machine.configured, names, FASTER))
     except ConfigError:
@@ -196,12 +196,12 @@ def _variant(machine: Topology, names: Sequence[str]) -> Topology | None:
 
 
 _AUTOGRAD = "torch"
-"""The module whose threads a forked process lacks: in one, a second backward is an error"""
+"""The module that needs threads: in a forked process, a second backward fails"""
 _task: tuple[Rerun, Sequence[Topology]] | None = None  # of a forked process
 
 
 def _take_task(rerun: Rerun, machines: Sequence[Topology]) -> None:
-    """Begin as a forked process: Ctrl-C ends it without a word, for the process it is of says what there is to say."""
+    """Initialise a forked process: Ctrl-C ends it silently, because the parent process reports the interrupt."""
     global _task  # noqa: PLW0603 - how a forked process knows its task
     _task = rerun, machines
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -214,7 +214,7 @@ def _simulate(number: int) -> Timing:
 
 
 def _measure(machine: Topology, chosen: Sequence[Sequence[str]], rerun: Rerun, workers: int) -> list[Timing]:
-    """Simulate all variants. Forked processes have the program as it is: nothing of it need be pickled."""
+    """Simulate all variants. Forked processes inherit the program, so nothing of it is pickled."""
     machines = [made for made in (_variant(machine, names) for names in chosen) if made is not None]
     one_by_one = _AUTOGRAD in sys.modules or "fork" not in multiprocessing.get_all_start_methods()
     if workers < 2 or len(machines) < 2 or one_by_one:

@@ -1,4 +1,4 @@
-"""Collectives run both ways on one machine, timed and verified: by ranks, and launched by one program."""
+"""Simulate collectives in two ways on one machine: called by ranks, and launched by one program; timed and verified."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from kernbench.topology.spec import TopologySpec
 ByRank: TypeAlias = dict[int, Array]
 
 DISTRIBUTED, DIRECT = "all_reduce", "direct"
-"""The names of launches: that of torch.distributed, and the one here."""
+"""Launch names: of torch.distributed, and of the direct launch"""
 ROW_PER_CUBE = DPPolicy(cube="row_wise", num_pes=1)
-# A piece that ends up in another's place, or is added twice, shows; sums stay exact in f32.
+# Values reveal a misplaced piece and a double addition; sums stay exact in f32.
 PATTERN = 7
 
 
 @value(kw_only=True)
 class CollectiveRun:
-    """One simulation: an algorithm of ``ccl`` on ``machine`` with its SIPs joined in this way, for some sizes."""
+    """One simulation: an algorithm of ``ccl`` on ``machine`` with its SIPs joined as ``fabric``, for some sizes."""
 
     machine: Document
     ccl: CclConfig
@@ -51,11 +51,11 @@ class CollectiveRun:
     root_cube: int
 
     def run(self) -> list[CollectivePoint]:
-        """Simulate, numbers included, each size on a machine of its own: banks remember. What goes wrong is raised."""
+        """Simulate each size with values, on a fresh machine because banks keep state. Errors are raised."""
         return [replace(self, sizes=(nbytes,)).point() for nbytes in self.sizes]
 
     def point(self) -> CollectivePoint:
-        """The same of one size."""
+        """Simulate one size."""
         (nbytes,) = self.sizes
         engine = GraphEngine(join_sips(self.machine, self.fabric))
         program = _HostProgram(self, find_algorithm(self.algorithm, None, self.ccl), engine.spec)
@@ -78,7 +78,7 @@ class CollectiveRun:
         )
 
     def _theory_ns(self, engine: GraphEngine, config: AlgorithmConfig, nbytes: int) -> float:
-        """The closed form, or for the algorithm over cubes the bound."""
+        """Return the closed form, or the bound for the algorithm over cubes."""
         queues = queues_of(config)
         if self.algorithm == INTERCUBE:
             return CollectiveBounds(engine.machine, queues).intercube_ns(nbytes, self.root_cube)
@@ -87,7 +87,7 @@ class CollectiveRun:
 
 @value
 class _HostProgram:
-    """The host program of a run; results are what every rank's tensor held at the end, by size."""
+    """The host program of a run. Its results are the final contents of each rank's tensor, by size."""
 
     run: CollectiveRun
     algorithm: Algorithm
@@ -95,7 +95,7 @@ class _HostProgram:
 
     @property
     def rows(self) -> int:
-        """Contributions of a rank."""
+        """The number of contributions per rank."""
         return self.spec.cubes_per_sip if self.run.algorithm == INTERCUBE else 1
 
     @property
@@ -104,7 +104,7 @@ class _HostProgram:
         return self.rows * self.run.fabric.sips
 
     def by_ranks(self, torch: RuntimeContext[Any], engine: GraphEngine) -> dict[int, ByRank]:
-        """A rank for each SIP; all call at about the same time, after a barrier."""
+        """Run one rank per SIP. All ranks call the collective at about the same time, after a barrier."""
         results: dict[int, ByRank] = {nbytes: {} for nbytes in self.run.sizes}
 
         def rank_program(rank: int) -> None:
@@ -123,7 +123,7 @@ class _HostProgram:
         return results
 
     def directly(self, torch: RuntimeContext[Any], engine: GraphEngine) -> dict[int, ByRank]:
-        """One program: the queues by hand, then a launch on every SIP, all at once."""
+        """Run one program: install queues, then launch on every SIP at once."""
         queues = install_edges(engine, self._edges(), self.algorithm.config)
         results: dict[int, ByRank] = {}
         for nbytes in self.run.sizes:
@@ -144,7 +144,7 @@ class _HostProgram:
         return results
 
     def count_right(self, result: Mapping[int, Array]) -> int:
-        """Count the contributions that have become the sum of all."""
+        """Count the contributions that equal the complete sum."""
         total = self.rows * sum(rank + 1 for rank in range(self.run.fabric.sips))
         return sum(bool(np.all(row == total * _pattern(row.size))) for held in result.values() for row in held)
 
@@ -153,7 +153,7 @@ class _HostProgram:
         return torch.tensor(data, dtype=DTYPE, dp=ROW_PER_CUBE if self.run.algorithm == INTERCUBE else SINGLE_PE)
 
     def _edges(self) -> Sequence[Edge]:
-        """The algorithm's own, or those of PE 0 of cube 0 between SIPs, which are there for every PE by ranks."""
+        """Return the edges of the algorithm, or those of PE 0 of cube 0 between SIPs, which every PE has with ranks."""
         own = edges_of(self.algorithm, self.spec)
         return own or [edge for edge in fabric_edges(self.spec) if edge[0][1:] == (0, 0)]
 
@@ -169,7 +169,7 @@ class _HostProgram:
 
 
 def _read_tensor(engine: GraphEngine, tensor: Tensor) -> Array:
-    """Read a tensor out of memory, a row for each shard. Reading it through the host takes longer than all else."""
+    """Read a tensor directly from memory, one row per shard. A read through the host would dominate the run time."""
     shards = [engine.read_memory(shard.pa, shard.nbytes) for shard in tensor.layout.shards]
     return np.stack(shards).view(np.float32)
 
@@ -179,7 +179,7 @@ def _pattern(n: int) -> Array:
 
 
 def _timings(handles: Sequence[RequestHandle], name: str, sips: int) -> list[CollectiveTime]:
-    """The collectives called ``name``, in order: each is a launch on every SIP."""
+    """Return the times of the collectives called ``name``, in order. Each collective is a launch on every SIP."""
     launches = [each for each in launches_of(handles) if each.msg.name == name]
     return [_timing(launches[at : at + sips]) for at in range(0, len(launches), sips)]
 

@@ -1,4 +1,4 @@
-"""List what the evaluation of collectives compares: ways to join SIPs, algorithms, sizes; and the machines for them."""
+"""Parameters of the collective evaluation: SIP fabrics, algorithms and sizes, and the machines for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPE = "f32"
 ITEM_BYTES = 4
 KIB = 1 << 10
 SIZES = (256, 1 * KIB, 4 * KIB, 16 * KIB, 64 * KIB)
-"""What each contribution has, in bytes: a row of a cube, or the tensor of a rank."""
+"""Bytes of each contribution: a row of a cube, or the tensor of a rank"""
 FULL_SIZES = (*SIZES, 256 * KIB, 1024 * KIB)
 
 TITLES = {
@@ -36,7 +36,7 @@ TITLES = {
 
 @value
 class Fabric:
-    """So many SIPs joined in this way; ``w`` columns and ``h`` rows of them."""
+    """A number of SIPs joined in one topology, in ``w`` columns and ``h`` rows."""
 
     kind: SipTopology
     sips: int
@@ -45,12 +45,12 @@ class Fabric:
 
     @property
     def family(self) -> str:
-        """Such as ``torus``."""
+        """The family, such as ``torus``."""
         return TITLES[self.kind]
 
     @property
     def title(self) -> str:
-        """Such as ``torus 3×2``, ``ring of 6``."""
+        """The title, such as ``torus 3×2`` or ``ring of 6``."""
         return f"{self.family} {self.w}×{self.h}" if self.two_dimensional else f"{self.family} of {self.sips}"
 
     @property
@@ -60,7 +60,7 @@ class Fabric:
 
 
 def ring_of(sips: int) -> Fabric:
-    """A ring of so many SIPs."""
+    """Return a ring of ``sips`` SIPs."""
     return Fabric("ring_1d", sips, sips, 1)
 
 
@@ -71,7 +71,7 @@ def fabric_of(spec: TopologySpec) -> Fabric:
 
 
 def fabrics() -> tuple[Fabric, ...]:
-    """2, 4 and 6 SIPs as ring, torus and mesh; six are three columns in two rows."""
+    """Return rings, tori and meshes of 2, 4 and 6 SIPs; six SIPs form three columns and two rows."""
     grids = ((2, 1), (2, 2), (3, 2))
     rings = [ring_of(w * h) for w, h in grids]
     tori = [Fabric("torus_2d", w * h, w, h) for w, h in grids]
@@ -79,10 +79,10 @@ def fabrics() -> tuple[Fabric, ...]:
 
 
 def document_of(topology: Topology) -> Document:
-    """Return a machine as it can be sent to another process, with ``refresh: spread`` in place of all-bank.
+    """Return a machine as a document for another process, with ``refresh: spread`` in place of all-bank.
 
-    With outages each launch takes longer by what it meets of them, and neither compares with another nor has a closed
-    form.
+    With all-bank outages, the time of a launch depends on the outages within it. Launches would not be comparable and
+    would have no closed form.
     """
     data = topology.spec.model_dump(mode="json")
     if topology.spec.cube.hbm.banks is not None and topology.spec.cube.hbm.refresh_mode == "all-bank":
@@ -91,7 +91,7 @@ def document_of(topology: Topology) -> Document:
 
 
 def join_sips(machine: Document, fabric: Fabric, *changes: str) -> Topology:
-    """A machine with its SIPs joined as ``fabric`` says, and ``changes``, texts as ``--set`` takes them."""
+    """Return a machine with its SIPs joined as ``fabric``, and with ``changes`` as ``--set`` texts."""
     sips = {"count": fabric.sips, "topology": fabric.kind, "w": "null", "h": "null"}
     sips |= {"w": fabric.w, "h": fabric.h} if fabric.two_dimensional else {}
     return compile_topology(
@@ -100,10 +100,10 @@ def join_sips(machine: Document, fabric: Fabric, *changes: str) -> Topology:
 
 
 def queues_of(settings: QueueSettings) -> QueueFigures:
-    """Describe the queues of an installation for closed forms."""
+    """Return the queue parameters of an installation for the closed forms."""
     return QueueFigures(settings.n_slots, settings.slot_size, settings.ipcq_credit_size_bytes)
 
 
 def in_order(sizes: Iterable[int]) -> tuple[int, ...]:
-    """Sizes once each, from small to large."""
+    """Return distinct sizes in ascending order."""
     return tuple(sorted(set(sizes)))

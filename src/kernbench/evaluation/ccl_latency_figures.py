@@ -1,4 +1,4 @@
-"""Latency of collectives against size, by how SIPs are joined; and where it goes beside the kernels."""
+"""Figures of collective latency against size by fabric, and of the time outside the kernels."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MEANING = {
     "sip_allreduce": "bytes of a SIP's tensor, on one PE",
 }
 CONTROL_SIZE = 4 * KIB
-"""At which the control path is shown: of the sizes that were run the nearest."""
-# So that curves which lie on each other can be told apart.
+"""Size at which the control path is shown; the nearest simulated size is used"""
+# Offsets separate curves that coincide.
 SHRINK = 2.6
 WIDTH = 0.38
 
 
 def draw_latency(sweep: CclSweep, reference: Sequence[SizeComparison], path: Path) -> None:
-    """A panel for each algorithm and number of SIPs: measured, the closed form, and the reference where it belongs."""
+    """Draw a panel per algorithm and number of SIPs: simulation, closed form, and the reference where one applies."""
     counts = sorted({fabric.sips for fabric in sweep.fabrics})
     rows = len(sweep.algorithms)
     title = "Latency of all-reduce against size"
@@ -60,7 +60,7 @@ def _latency_panel(axes: Axes, sweep: CclSweep, algorithm: AlgorithmName, sips: 
             marker=marker,
             markersize=size,
         )
-        # The closed form is of the kernels: the control path is the same for all sizes.
+        # The closed form covers the kernels. The control path is the same for all sizes.
         formed = [(p.nbytes, p.closed_ns + p.direct.control_ns) for p in curve if p.closed_ns is not None]
         axes.plot([x for x, _ in formed], [y for _, y in formed], color=colour, **style.THEORY)
     axes.set_title(f"{algorithm}, {sips} SIPs")
@@ -109,7 +109,7 @@ def _latency_handles(kinds: Sequence[str], has_reference: bool) -> list[Artist]:
 
 
 def draw_control(sweep: CclSweep, path: Path) -> None:
-    """Launched directly and called by ranks: kernels, and the control path around them."""
+    """Draw kernels and control path for direct launches and for calls by ranks."""
     size = nearest(sweep, CONTROL_SIZE)
     rows = len(sweep.algorithms)
     title = f"All-reduce of {size_title(size)}, launched directly and called by ranks"
@@ -130,7 +130,7 @@ def draw_control(sweep: CclSweep, path: Path) -> None:
 
 
 def nearest(sweep: CclSweep, nbytes: int) -> int:
-    """The size nearest to this one that every collective was run with."""
+    """Return the size nearest to ``nbytes`` among the sizes of every collective."""
     return min(sweep.common_sizes, key=lambda size: abs(size - nbytes))
 
 
@@ -172,7 +172,7 @@ def _marker(kind: str) -> str:
     return style.MARKERS[_ORDER.index(kind) % len(style.MARKERS)]
 
 
-# The compared ones first: they get the colours that are furthest apart.
+# Compared collectives first: they get the most distinct colours.
 _ORDER = (
     "ring_1d",
     "torus_2d",

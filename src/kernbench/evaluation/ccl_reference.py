@@ -1,4 +1,4 @@
-"""A reference to compare with: an external simulator's or a measured table of latency against size."""
+"""Reference latencies to compare with: a table of latency against size from an external simulator or a measurement."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ COLUMNS = ("size_bytes", "latency_ns")
 
 @value
 class CclReference:
-    """The table of a file: latencies in ns by size in bytes, from small to large."""
+    """The table of a file: latencies in ns by size in bytes, in ascending order of size."""
 
     name: str
     latencies: tuple[tuple[int, float], ...]
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes."""
+        """The sizes in bytes."""
         return tuple(nbytes for nbytes, _ in self.latencies)
 
 
 @value
 class SizeComparison:
-    """A size: what the reference says, and what was simulated."""
+    """The reference latency and the simulated latency of one size."""
 
     nbytes: int
     reference_ns: float
@@ -40,12 +40,12 @@ class SizeComparison:
 
     @property
     def error(self) -> float:
-        """The error of the simulation, as a share of the reference."""
+        """The simulation error as a share of the reference."""
         return self.latency_ns / self.reference_ns - 1
 
     @property
     def row(self) -> dict[str, TableValue]:
-        """Return it as a row of a table."""
+        """The comparison as a table row."""
         return {
             "size_bytes": self.nbytes,
             "reference_ns": self.reference_ns,
@@ -55,9 +55,9 @@ class SizeComparison:
 
 
 def read_reference(path: str) -> CclReference:
-    """A CSV file with the columns ``size_bytes`` and ``latency_ns``; others are left out of account.
+    """Read a CSV file with the columns ``size_bytes`` and ``latency_ns``; other columns are ignored.
 
-    InputError, which says the line, for what is missing, no number, not above 0 or given twice.
+    Raises InputError, with the line, for a missing, non-numeric, non-positive or duplicate value.
     """
     try:
         text = io.StringIO(read_input(path).decode("utf-8-sig"), newline="")
@@ -93,7 +93,7 @@ def _numbers(path: str, line: int, size: str | None, latency: str | None) -> tup
 
 
 def _whole(text: str) -> int:
-    """A whole number, also as spreadsheets write it: 4096.0, 4.096E+03."""
+    """Return a whole number, also in spreadsheet notation: 4096.0, 4.096E+03."""
     number = float(text)
     if not number.is_integer():
         raise ValueError(text)
@@ -105,18 +105,18 @@ def _refuse(path: str, line: int, problem: str) -> NoReturn:
 
 
 def compare_sizes(sweep: CclSweep, reference: CclReference) -> tuple[SizeComparison, ...]:
-    """Each size of a reference beside the packaged default collective on the machine as its SIPs are joined.
+    """Compare each reference size with the packaged default collective on the machine's SIP fabric.
 
-    InputError for a size that was not simulated: results that are drawn again have those of their run.
+    Raises InputError for a size that was not simulated. Redrawn results have only the sizes of their run.
     """
     found = {point.nbytes: point for point in reference_curve(sweep)}
     missing = [nbytes for nbytes in reference.sizes if nbytes not in found]
     if missing:
         sizes = ", ".join(map(str, missing))
-        raise InputError(f"{reference.name}: {sizes} bytes are not among the results; run without --render-only")
+        raise InputError(f"{reference.name}: the results lack {sizes} bytes; run without --render-only")
     return tuple(SizeComparison(nbytes, ns, found[nbytes].direct.latency_ns) for nbytes, ns in reference.latencies)
 
 
 def reference_curve(sweep: CclSweep) -> tuple[CollectivePoint, ...]:
-    """Select the points that a reference is compared with."""
+    """Return the points that a reference is compared with."""
     return sweep.curve(INTERCUBE, sweep.own)

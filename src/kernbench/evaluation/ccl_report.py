@@ -1,4 +1,4 @@
-"""The report of the evaluation of collectives: its files, figures and summary, and a reference to compare with."""
+"""Report of the collective evaluation: files, figures, summary, and the comparison with a reference."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kernbench.evaluation.study_report import Drawing, StudyReport
 from kernbench.topology.grid import Grid
 
 MOST_DRAWN = 10_000
-"""SIPs, or cubes of one, that a figure may have."""
+"""Most SIPs, or cubes of a SIP, in a figure"""
 
 
 def report_ccl(reference: CclReference | None = None) -> StudyReport[CclSweep]:
-    """Return the report: all-reduce by SIP topology, size and buffer kind, beside closed forms and a reference."""
+    """Return the report: all-reduce by fabric, size and buffer kind, beside closed forms and a reference."""
 
     def compare(sweep: CclSweep) -> tuple[SizeComparison, ...]:
         return () if reference is None else compare_sizes(sweep, reference)

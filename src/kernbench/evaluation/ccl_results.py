@@ -1,4 +1,4 @@
-"""Hold the results of the evaluation of collectives: collectives, messages and rings, each a row of a table."""
+"""Results of the collective evaluation: collectives, messages and rings, each as a table row."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from kernbench.topology.grid import Grid
 
 @value(kw_only=True)
 class CollectiveTime:
-    """A collective in ns. ``latency_ns``: from the last rank's call to the end of it on the last rank; ``kernel_ns``:
-    from the start of the kernels on the last SIP to the end of the last kernel."""
+    """The time of a collective in ns.
+
+    ``latency_ns``: from the last rank's call to the end on the last rank. ``kernel_ns``: from the start of the kernels
+    on the last SIP to the end of the last kernel.
+    """
 
     latency_ns: float
     kernel_ns: float
 
     @property
     def control_ns(self) -> float:
-        """The control path: the order on its way to the PEs, and the reports on theirs to the host."""
+        """The control path: orders on their way to the PEs, and reports on their way to the host."""
         return self.latency_ns - self.kernel_ns
 
 
 @value(kw_only=True)
 class CollectivePoint:
-    """A collective of contributions of ``nbytes``: a row of every cube, or one tensor a rank.
+    """A collective with contributions of ``nbytes``: a row of every cube, or one tensor per rank.
 
-    ``distributed``: by ranks, ``dist.all_reduce``; ``direct``: launched by one program on every SIP. ``closed_ns``: the
-    closed form of the kernel, when rings lie in TCM. ``right`` of ``contributions`` places ended with the whole sum,
-    both ways; ``same``: the two ways left the same bits everywhere.
+    ``distributed``: called by ranks, ``dist.all_reduce``. ``direct``: launched by one program on every SIP.
+    ``closed_ns``: closed form of the kernel with ring buffers in TCM. ``right`` of ``contributions`` places end with
+    the complete sum in both cases. ``same``: both cases end with identical bits everywhere.
     """
 
     algorithm: AlgorithmName
@@ -48,17 +51,17 @@ class CollectivePoint:
 
     @property
     def passed(self) -> bool:
-        """True if all numbers are correct."""
+        """True if all values are correct."""
         return self.same and self.right == self.contributions
 
     @property
     def title(self) -> str:
-        """Such as ``sip_allreduce, torus 2×2, tcm, 4096 bytes``."""
+        """The title, such as ``sip_allreduce, torus 2×2, tcm, 4096 bytes``."""
         return f"{self.algorithm}, {self.fabric.title}, {self.buffer_kind}, {self.nbytes} bytes"
 
     @property
     def row(self) -> dict[str, TableValue]:
-        """Return it as a row of a table."""
+        """The point as a table row."""
         fabric = self.fabric
         row: dict[str, TableValue] = {"algorithm": self.algorithm, "sip_topology": fabric.kind, "sips": fabric.sips}
         row |= {"sip_w": fabric.w, "sip_h": fabric.h, "buffer_kind": self.buffer_kind, "size_bytes": self.nbytes}
@@ -71,8 +74,10 @@ class CollectivePoint:
 
 @value(kw_only=True)
 class BufferPoint:
-    """A message from a PE to the next of its cube, from the send to the sum with what that PE had; the longest of
-    ``senders`` at once. ``right``: how many sums were as they should be."""
+    """A message from a PE to the next PE of its cube, from the send to the sum with the receiver's own data.
+
+    The time is the longest of ``senders`` simultaneous messages. ``right``: number of correct sums.
+    """
 
     buffer_kind: BufferKind
     senders: int
@@ -87,20 +92,20 @@ class BufferPoint:
 
     @property
     def title(self) -> str:
-        """Such as ``message in tcm, 8 at once, 4096 bytes``."""
+        """The title, such as ``message in tcm, 8 at once, 4096 bytes``."""
         return f"message in {self.buffer_kind}, {self.senders} at once, {self.nbytes} bytes"
 
     @property
     def row(self) -> dict[str, TableValue]:
-        """Return it as a row of a table."""
+        """The point as a table row."""
         return asdict(self)
 
 
 @value(kw_only=True)
 class RingPoint:
-    """Reduce-scatter and all-gather round a ring of ``ranks`` SIPs, a PE each: the kernel, and what theory says.
+    """Reduce-scatter and all-gather round a ring of ``ranks`` SIPs with one PE each: kernel time and theory.
 
-    ``timing_only``: no numbers were computed.
+    ``timing_only``: no values were computed.
     """
 
     ranks: int
@@ -116,21 +121,21 @@ class RingPoint:
 
     @property
     def beyond_theory(self) -> float:
-        """The time beyond the closed form with its end terms, as a share of that."""
+        """The time beyond the closed form with its end terms, as a share of the closed form."""
         return self.kernel_ns / self.theory.ns - 1
 
     @property
     def passed(self) -> None:
-        """None: no numbers were computed."""
+        """None: no values were computed."""
 
     @property
     def title(self) -> str:
-        """Such as ``ring of 16, 4096 bytes``."""
+        """The title, such as ``ring of 16, 4096 bytes``."""
         return f"ring of {self.ranks}, {self.nbytes} bytes"
 
     @property
     def row(self) -> dict[str, TableValue]:
-        """Return it as a row of a table, with every term of theory."""
+        """The point as a table row, with every term of the theory."""
         row: dict[str, TableValue] = {"ranks": self.ranks, "size_bytes": self.nbytes, "slot_size": self.slot_size}
         row |= {"n_slots": self.n_slots, "packet_bytes": self.packet_bytes}
         row |= {"hop_ns": self.hop_ns, "bw_gbs": self.bw_gbs, "kernel_ns": self.kernel_ns}
@@ -139,9 +144,10 @@ class RingPoint:
 
 @value(kw_only=True)
 class CclSweep:
-    """All results on machines made of one; ``topology_hash`` is that one's, ``own`` how its SIPs are joined.
+    """The results on all variants of one machine.
 
-    ``cubes``: columns and rows of them in a SIP; ``root_cube``: where SIPs meet.
+    ``topology_hash``: hash of the base machine. ``own``: the fabric of the base machine. ``cubes``: columns and rows of
+    cubes in a SIP. ``root_cube``: the cube that exchanges data with other SIPs.
     """
 
     topology_hash: str
@@ -154,12 +160,12 @@ class CclSweep:
 
     @property
     def fabrics(self) -> tuple[Fabric, ...]:
-        """The ways of joining SIPs, in order."""
+        """The fabrics, in order."""
         return tuple(dict.fromkeys(point.fabric for point in self.collectives))
 
     @property
     def algorithms(self) -> tuple[AlgorithmName, ...]:
-        """The algorithms in order."""
+        """The algorithms, in order."""
         return tuple(dict.fromkeys(point.algorithm for point in self.collectives))
 
     @property
@@ -171,7 +177,7 @@ class CclSweep:
     def curve(
         self, algorithm: AlgorithmName, fabric: Fabric, kind: BufferKind | None = None
     ) -> tuple[CollectivePoint, ...]:
-        """The points of a collective, from small to large; ``kind`` None: with the queues it has by default."""
+        """Return the points of a collective by ascending size. ``kind`` None: with its default queues."""
         found = [point for point in self.collectives if (point.algorithm, point.fabric) == (algorithm, fabric)]
         wanted = kind or (found[0].buffer_kind if found else None)
         return tuple(sorted((p for p in found if p.buffer_kind == wanted), key=lambda point: point.nbytes))

@@ -1,4 +1,4 @@
-"""Figures of rings: what a ring of equal nodes takes beside its theory, and what it costs where its queues lie."""
+"""Figures of rings: ring time beside its theory, and the cost of the memory that holds the queues."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ LOOKS: dict[BufferKind, tuple[str, str]] = {
 
 
 def draw_buffers(sweep: CclSweep, path: Path) -> None:
-    """A panel for one sender, one for all PEs of a cube at once, and one for the default collective."""
+    """Draw a panel for one sender, one for all PEs of a cube at once, and one for the default collective."""
     senders = sorted({point.senders for point in sweep.buffers})
-    with style.drawing(path, 1.0 + 3.3 * (len(senders) + 1), 3.9, "Where the rings of queues lie") as figure:
+    with style.drawing(path, 1.0 + 3.3 * (len(senders) + 1), 3.9, "Memory of the queues' ring buffers") as figure:
         panels = figure.subplots(1, len(senders) + 1)
         for axes, count in zip(panels, senders, strict=False):
             _message_panel(axes, sweep, count)
@@ -74,7 +74,7 @@ TERMS = (
 
 
 def draw_rings(sweep: CclSweep, path: Path) -> None:
-    """Time against size for each number of ranks; then the terms of one ring, as shares of what was measured."""
+    """Draw time against size for each number of ranks, then the terms of one ring as shares of the simulated time."""
     slots = sorted({point.slot_size for point in sweep.rings})
     with style.drawing(path, 10.4, 8.0, "Ring all-reduce over SIPs, beside its theory") as figure:
         upper, lower = figure.subfigures(2, 1, squeeze=False)[:, 0]
@@ -113,7 +113,7 @@ def _time_handles(points: Sequence[RingPoint]) -> list[Artist]:
 
 
 def _ratio_panel(axes: Axes, points: Sequence[RingPoint]) -> None:
-    """With all its terms theory should be at 1."""
+    """Draw simulated time over theory with all its terms; the expected ratio is 1."""
     slots = sorted({point.slot_size for point in points})
     for at, ranks in enumerate(sorted({point.ranks for point in points})):
         for slot in slots:
@@ -144,7 +144,7 @@ def _ratio_panel(axes: Axes, points: Sequence[RingPoint]) -> None:
 
 
 def _terms_panel(axes: Axes, points: Sequence[RingPoint]) -> None:
-    """Terms stand on each other; what steps that overlap save is taken off the first."""
+    """Draw stacked terms. The saving by overlapping steps is subtracted from the first term."""
     for at, point in enumerate(points):
         bottom, terms = 0.0, asdict(point.theory)
         for name, _, colour in TERMS:

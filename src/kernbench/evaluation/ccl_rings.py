@@ -1,5 +1,7 @@
-"""Runs of rings: reduce-scatter and all-gather round equal nodes, a PE of each SIP, beside their theory; and messages
-between the PEs of a cube, by where their queues lie."""
+"""Simulations of rings, and of messages between the PEs of a cube by memory of their queues.
+
+A ring does reduce-scatter and all-gather on one PE per SIP, beside its theory.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ NAME = "pass on"
 
 
 def pass_on(t_ptr: int, n: int, senders: int, dtype: str, *, tl: Any) -> None:
-    """The first ``senders`` PEs of a ring send their ``n`` elements to the next, which adds them to its own."""
+    """Send ``n`` elements from each of the first ``senders`` PEs of a ring to the next PE, which adds its elements."""
     here, pes = tl.program_id(0), tl.num_programs(0)
     at = t_ptr + here * n * tl.itemsize(dtype)
     mine = tl.load(at, n, dtype)
@@ -44,7 +46,7 @@ def pass_on(t_ptr: int, n: int, senders: int, dtype: str, *, tl: Any) -> None:
 
 @value(kw_only=True)
 class BufferRun:
-    """One simulation: messages between the PEs of a cube of ``machine``, whose rings lie in memory of this kind."""
+    """One simulation: messages between the PEs of a cube of ``machine``, with ring buffers in one kind of memory."""
 
     machine: Document
     ccl: CclConfig
@@ -52,7 +54,7 @@ class BufferRun:
     sizes: tuple[int, ...] = MESSAGE_SIZES
 
     def run(self) -> list[BufferPoint]:
-        """One sender, then all PEs; numbers included."""
+        """Simulate one sender, then all PEs, with values."""
         engine = GraphEngine(join_sips(self.machine, ring_of(1)))
         pes = engine.spec.pes_per_cube
         points = []
@@ -84,7 +86,7 @@ class BufferRun:
 
 
 def least_slot(ccl: CclConfig) -> int:
-    """The largest message that the queues of all kinds take."""
+    """Return the largest message that fits the queues of all kinds."""
     return min(find_algorithm(f"ring_allreduce_{kind}", None, ccl).config.slot_size for kind in KINDS)
 
 
@@ -94,16 +96,16 @@ MIB = 1 << 20
 LARGE_SLOT = 64 * KIB
 RING_SIZES = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1 * MIB, 4 * MIB, 16 * MIB)
 SMALL_SLOT_SIZES = tuple(size for size in RING_SIZES if size <= 256 * KIB)
-"""With the slots that queues have by default: what credits cost shows long before."""
+"""Sizes with default slots: the cost of credits is visible at these sizes"""
 BULK_BYTES = 4096
-"""Packets of these simulations: a quarter of the events, and the same times to a part in a thousand."""
+"""Packet size of these simulations: a quarter of the events, with times equal to 0.1 %"""
 
 LINK_SECTIONS: tuple[Path, ...] = (("system", "links"), ("sip", "links"), ("cube", "links"))
 
 
 @value(kw_only=True)
 class RingRun:
-    """One simulation, of times only: ``ranks`` SIPs in a ring, PE 0 of cube 0 of each, for some sizes."""
+    """One timing-only simulation: a ring of ``ranks`` SIPs on PE 0 of cube 0 of each, for some sizes."""
 
     machine: Document
     ccl: CclConfig
@@ -111,7 +113,7 @@ class RingRun:
     sizes: tuple[int, ...]
 
     def run(self) -> list[RingPoint]:
-        """Simulate one size after the other."""
+        """Simulate one size after another."""
         topology = join_sips(self.machine, ring_of(self.ranks), *_bulk_packets(self.machine))
         engine = GraphEngine(topology, enable_data=False)
         with patient_collector(), RuntimeContext[NoParams](engine, ccl=self.ccl) as torch:
@@ -150,7 +152,7 @@ class RingRun:
 
 
 def _bulk_packets(machine: Document) -> Iterator[str]:
-    """Yield settings that make the packets of a machine, and its FIFOs of given size, large enough."""
+    """Yield settings that enlarge the packets of a machine, and its FIFOs of fixed size."""
     links = ((*section, name) for section in LINK_SECTIONS for name in machine.get(section))
     fifos = [(*link, "fifo_bytes") for link in links]
     fifos += [("transport", "fifo_bytes"), ("transport", "long_link_fifo_bytes")]

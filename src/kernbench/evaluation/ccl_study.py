@@ -1,4 +1,4 @@
-"""All simulations of the evaluation of collectives: what there is to run, in processes of their own if wished."""
+"""Simulations of the collective evaluation, run in worker processes if requested."""
 
 from __future__ import annotations
 
@@ -50,10 +50,11 @@ LARGE = MappingProxyType({f"algorithms.{RING}.slot_size": LARGE_SLOT})
 
 @value(kw_only=True)
 class CclStudy:
-    """The simulations. ``sizes``: of contributions, in bytes; ``own_sizes``: more of them on the machine as it is.
+    """The simulations of the evaluation.
 
-    ``ring_sizes``: of the ring oracle over ``ranks`` SIPs, with large slots. ``ccl``: a file, else ./ccl.yaml, else the
-    packaged one. ``jobs``: how many processes; 1: none but this.
+    ``sizes``: contributions in bytes. ``own_sizes``: additional sizes on the unchanged machine. ``ring_sizes``: sizes
+    of the ring theory over ``ranks`` SIPs, with large slots. ``ccl``: a file, else ./ccl.yaml, else the packaged file.
+    ``jobs``: number of processes; 1: this process only.
     """
 
     topology: Topology
@@ -67,7 +68,7 @@ class CclStudy:
     jobs: int = 1
 
     def __post_init__(self) -> None:
-        """InputError for sizes that are no whole elements."""
+        """Raise InputError for sizes that are not a multiple of the element size."""
         odd = [
             nbytes for nbytes in (*self.sizes, *self.own_sizes, *self.ring_sizes) if nbytes % ITEM_BYTES or nbytes < 1
         ]
@@ -76,16 +77,16 @@ class CclStudy:
 
     @property
     def own(self) -> Fabric:
-        """The fabric that joins the SIPs of the machine itself."""
+        """The fabric of the machine itself."""
         return fabric_of(self.topology.spec)
 
     @property
     def root_cube(self) -> int:
-        """The cube where SIPs meet: the last."""
+        """The cube that exchanges data with other SIPs: the last."""
         return self.topology.spec.cubes_per_sip - 1
 
     def run(self) -> CclSweep:
-        """Simulate all of it. What goes wrong in a run is raised."""
+        """Run all simulations. Errors of a run are raised."""
         points, order = list(_run_each(tuple(self._runs()), self.jobs)), self._list_fabrics()
         return CclSweep(
             topology_hash=self.topology.digest,
@@ -108,7 +109,7 @@ class CclStudy:
         )
 
     def _runs(self) -> Iterator[StudyRun]:
-        """The longest first, so that all processes end at about the same time."""
+        """Yield the runs, the longest first, so that all processes end at about the same time."""
         machine = document_of(self.topology)
         for ranks in sorted(self.ranks, reverse=True):
             sips = {f"algorithms.{RING}.world_size": ranks}
@@ -122,7 +123,7 @@ class CclStudy:
         yield from (BufferRun(machine=machine, ccl=ccl, buffer_kind=kind, sizes=sizes) for kind in self.kinds)
 
     def collective_runs(self) -> Iterator[CollectiveRun]:
-        """Every algorithm on every machine, and the default one with its queues in other memories."""
+        """Yield every algorithm on every machine, and the default algorithm with its queues in other memories."""
         for fabric in sorted(self._list_fabrics(), key=lambda each: -each.sips):
             yield from (self._collective(algorithm, fabric) for algorithm in ALGORITHMS)
         default = find_algorithm(INTERCUBE, None, self._ccl()).config.buffer_kind
@@ -130,7 +131,7 @@ class CclStudy:
         yield from (self._collective(INTERCUBE, among, kind) for kind in self.kinds if kind != default)
 
     def _list_fabrics(self) -> tuple[Fabric, ...]:
-        """Return the fabrics that are compared, and the machine's own."""
+        """Return the compared fabrics and the machine's own."""
         return tuple(dict.fromkeys((*self.fabrics, *((self.own,) if self.own.sips > 1 else ()))))
 
     def _collective(self, algorithm: AlgorithmName, fabric: Fabric, kind: BufferKind | None = None) -> CollectiveRun:
@@ -154,7 +155,7 @@ class CclStudy:
 
 
 def _run_each(runs: Sequence[StudyRun], jobs: int) -> Iterator[StudyPoint]:
-    """The points of all runs, in order."""
+    """Yield the points of all runs, in order."""
     if jobs == 1:
         for run in runs:
             yield from run.run()

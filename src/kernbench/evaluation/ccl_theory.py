@@ -1,17 +1,17 @@
-"""Closed forms of collectives: steps × latency + bytes over the bottleneck, along the longest chain; and bounds.
+"""Closed forms and bounds of collectives: steps × latency + bytes over the bottleneck, along the longest chain.
 
-The last of n messages behind each other is sent, with s slots, of which each is free when its credit is back,
+With s slots, each free once its credit has returned, the last of n consecutive messages is sent
 
     behind(n) = (n-1) // s · max(a + credit, s t) + (n-1) mod s · t     t = max(c/B, MATH(c))
 
-after the first; a, L and B are those of ``ccl_ways``. A ring of N over S bytes has parts of m = S/N, in k messages of
-c = min(m, slot). Each of 2(N-1) steps passes a part on, message by message, so that the steps overlap:
+after the first; ``ccl_ways`` defines a, L and B. A ring of N over S bytes has parts of m = S/N, in k messages of
+c = min(m, slot). Each of 2(N-1) steps passes a part on, message by message, so steps overlap:
 
     ring = max(2(N-1) a + behind(k), behind(2(N-1) k) + a)
 
-With k = 1 that is 2(N-1) (L + m/B) and what the ends add: the textbook's reduce-scatter and all-gather. Pieces
-are loaded while messages go round: before it comes one load, or all of them with half of the ring left; behind it all
-stores.
+With k = 1 this is 2(N-1) (L + m/B) plus the costs at the ends: the textbook's reduce-scatter and all-gather. Pieces
+are loaded while messages circulate. Before the ring comes one load, or all loads if half of the ring remains. All
+stores follow the ring.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from kernbench.topology.spec import sip_neighbours
 
 @value(kw_only=True)
 class RingTime:
-    """The time of a ring all-reduce and its parts, in ns.
+    """The time of a ring all-reduce and its terms, in ns.
 
     ``oracle_ns``: 2(N-1) (L + m/B). ``ends_ns``: queues, DMA set-up and MATH of 2(N-1) messages. ``overlap_ns``, below
-    0: steps of several messages overlap. ``stalls_ns``: waiting for credits. ``start_ns``: launch and first command.
-    ``load_ns``: until the first message is loaded, and what later loads hold up. ``store_ns``: all of it.
+    0: saving by overlapping steps of several messages. ``stalls_ns``: waits for credits. ``start_ns``: launch and first
+    command. ``load_ns``: time until the first message is loaded, plus delays by later loads. ``store_ns``: all stores.
     """
 
     oracle_ns: float
@@ -50,17 +50,17 @@ class RingTime:
 
     @property
     def ring_ns(self) -> float:
-        """The ring, without loads and stores."""
+        """The ring without loads and stores."""
         return self.oracle_ns + self.ends_ns + self.overlap_ns + self.stalls_ns
 
     @property
     def ns(self) -> float:
-        """All of it."""
+        """The total time."""
         return self.start_ns + self.load_ns + self.ring_ns + self.store_ns
 
 
 class Line(NamedTuple):
-    """``n`` SIPs in a row, each a hop of ``way`` to ``side`` from the next; ``both``: a ring used both ways round."""
+    """``n`` SIPs in a row, each one hop of ``way`` towards ``side`` from the next. ``both``: a ring used both ways."""
 
     side: Side
     n: int
@@ -69,9 +69,10 @@ class Line(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """From ``begin`` to ``end`` of a timetable ``line`` is used: alone for ``ns``, at work for ``busy_ns`` of it.
+    """The use of ``line`` from ``begin`` to ``end`` of a precomputed schedule.
 
-    ``latency_ns``: of the turns, each ``one_ns``, if each were of one message; ``messages``: how many a place gets.
+    The phase takes ``ns`` alone, of which the line is busy for ``busy_ns``. ``latency_ns``: time of the steps, each
+    ``one_ns``, with one message per step. ``messages``: number of messages per place.
     """
 
     line: Line
@@ -85,13 +86,13 @@ class Phase(NamedTuple):
 
 
 class ClosedForms:
-    """The closed forms of a machine with queues in TCM. ``pes``: the PE of each rank; ``nbytes``: of each."""
+    """The closed forms of a machine with queues in TCM. ``pes``: the PE of each rank. ``nbytes``: bytes per rank."""
 
     def __init__(self, machine: Machine, queues: QueueFigures) -> None:
         self.ways, self._spec, self._queues = Ways(machine, queues), machine.spec, queues
 
     def ring_ns(self, pes: Sequence[PeCoord], nbytes: int) -> float:
-        """``ring_allreduce``: every piece goes round all n-1 hops; of each PE half as many as slots at a time."""
+        """Return ``ring_allreduce``: every piece passes all n-1 hops, at most half the slots per PE at a time."""
         if len(pes) == 1:
             return self.ways.start_ns
         ring = round_of(self.ways.of(self.around(pes)))
@@ -100,9 +101,10 @@ class ClosedForms:
         )
 
     def _ring_pass(self, n: int, nbytes: int, ring: Round) -> float:
-        """In a ring of full queues nothing could move; a power of two divides most tensors.
+        """Return one pass of pieces round a ring.
 
-        What is passed on leaves its slot when it has arrived at the next PE: two hops and a credit.
+        Full queues in a ring would deadlock, so half the slots are used; a power of two divides most tensors. A
+        forwarded piece frees its slot when it has arrived at the next PE: two hops and a credit.
         """
         chunk, slots, way = min(nbytes, self._queues.slot_size), self._queues.n_slots, ring.step
         pieces = ceil(nbytes / chunk)
@@ -117,13 +119,13 @@ class ClosedForms:
         return max(self.ways.load_ns(chunk) + round_ns, loaded) + self._store_ns(nbytes, pieces)
 
     def rs_ag_ns(self, pes: Sequence[PeCoord], nbytes: int) -> float:
-        """``ring_allreduce_rs_ag``: 2(n-1) steps of a part each."""
+        """Return ``ring_allreduce_rs_ag``: 2(n-1) steps of one part each."""
         if len(pes) == 1:
             return self.ways.start_ns
         return whole_ps(self.ring(len(pes), nbytes, round_of(self.ways.of(self.around(pes)))).ns)
 
     def mesh_ns(self, pes: Sequence[PeCoord], grid: Grid, nbytes: int) -> float:
-        """``mesh_allreduce``: rings along the rows, then along the columns, of all bytes each."""
+        """Return ``mesh_allreduce``: rings along the rows, then along the columns, each with all bytes."""
         if len(pes) == 1:
             return self.ways.start_ns
         rows, columns = self._rings_of(pes, grid, "E"), self._rings_of(pes, grid, "S")
@@ -145,13 +147,13 @@ class ClosedForms:
         return begun + self._steps_ns(grid.h, column, chunk, grid.w * messages) + self._store_ns(nbytes, pieces)
 
     def _rings_of(self, pes: Sequence[PeCoord], grid: Grid, side: Side) -> Round:
-        """A step of all rows (``E``), or of all columns (``S``), at once."""
+        """Return a simultaneous step of all rows (``E``) or of all columns (``S``)."""
         beyond = ((at, grid.neighbour(at, side, wrap=True)) for at in range(len(pes)))
         hops = [self.beside(pes[at], pes[peer], side) for at, peer in beyond if peer not in (None, at)]
         return round_of(self.ways.of(hops))
 
     def tree_ns(self, pes: Sequence[PeCoord], nbytes: int) -> float:
-        """``tree_allreduce``: from the deepest place up to the root and back down, message behind message."""
+        """Return ``tree_allreduce``: from the deepest place up to the root and back down, message after message."""
         if len(pes) == 1:
             return self.ways.start_ns
         chunk = min(nbytes, self._queues.slot_size)
@@ -163,37 +165,40 @@ class ClosedForms:
             sum(self._up_and_down(there[at - 1], back[at - 1], at, len(pes), chunk) for at in _to_root(leaf))
             for leaf in range(1, len(pes))
         )
-        # A node sends on when it has added its second child's message: its links stand still meanwhile.
+        # A node sends after it has added its second child's message. Until then, its links are idle.
         each = max(
             ways.busiest_ns((*up, *down), pes, chunk) + (ways.math_ns(chunk) if len(pes) > 2 else 0.0),
             ways.read_and_write_ns(chunk),
             max(self._result_ns(back, at, chunk) for at in range(1, len(pes))) / self._queues.n_slots,
         )
         messages = ceil(nbytes / chunk)
-        # What a leaf has sent ahead of results, but for those in its slots, comes down when it has sent everything.
+        # Results of messages sent ahead, except those in slots, arrive after a leaf has sent everything.
         ahead = min(messages, max(self._ahead(up, leaf, chunk) for leaf in range(1, len(pes)))) - self._queues.n_slots
         last = max(longest, ahead * ways.busiest_ns(down, (), chunk))
         return whole_ps(ways.start_ns + ways.load_ns(chunk) + (messages - 1) * each + last + ways.store_ns(chunk))
 
     def _ahead(self, up: Sequence[PeHop], leaf: int, chunk: int) -> int:
-        """Count the messages a place sends before it takes a result: of each hop as many as are under way, and one."""
+        """Count the messages that a place sends before it takes a result: those in flight on each hop, and one."""
         return sum(
             min(self._queues.n_slots, 1 + ceil(self.ways.under_way(up[at - 1]) / chunk)) for at in _to_root(leaf)
         )
 
     def _by_level(self, hops: Sequence[PeHop]) -> list[QueueWay]:
-        """Hops of places 1, 2, ... of a binary tree, of which those of a level are taken at once."""
+        """Return the hops of places 1, 2, ... of a binary tree. Hops of one level run at once."""
         ends = [(2 << level) - 2 for level in range(len(hops).bit_length() + 1)]
         return [way for first, end in pairwise(ends) for way in self.ways.of(hops[first:end])]
 
     def _result_ns(self, down: Sequence[QueueWay], at: int, chunk: int) -> float:
-        """From a result on its way to place ``at`` until its slot is free: stored, passed on, and the credit back."""
+        """Return the time from a result's departure to place ``at`` until its slot is free again.
+
+        The result is stored and passed on, and the credit returns.
+        """
         way = down[at - 1]
         onward = [self.ways.passing_ns(child, chunk) for child in down[2 * at : 2 * at + 2]]
         return self.ways.passing_ns(way, chunk) + max([self.ways.store_ns(chunk), *onward]) + way.credit_ns
 
     def _up_and_down(self, there: QueueWay, back: QueueWay, at: int, n: int, chunk: int) -> float:
-        """A level of the tree. Of two children the second is added, and sent to, behind the first."""
+        """Return the time of one tree level. The second of two children is added, and sent to, after the first."""
         second = at % 2 == 0
         found = self.ways.message_ns(there, chunk) + self.ways.passing_ns(back, chunk)
         if at + 1 < n or second:
@@ -201,7 +206,7 @@ class ClosedForms:
         return found
 
     def sip_ns(self, owners: Sequence[tuple[int, int]], nbytes: int) -> float:
-        """``sip_allreduce`` of a shard of ``nbytes`` on each PE (cube, pe) of ``owners`` of every SIP."""
+        """Return ``sip_allreduce`` of a shard of ``nbytes`` on each PE (cube, pe) of ``owners`` of every SIP."""
         sips = self._spec.system.sips
         if sips.count == 1:
             return self.ways.start_ns
@@ -213,13 +218,13 @@ class ClosedForms:
         )
 
     def sip_round(self, owners: Sequence[tuple[int, int]] = ((0, 0),)) -> Round:
-        """The ring of all SIPs, by number."""
+        """Return the ring of all SIPs, by number."""
         n = self._spec.num_sips
         hops = [self.beside((sip, *pe), ((sip + 1) % n, *pe), "E") for sip in range(n) for pe in owners]
         return round_of(self.ways.of(hops))
 
     def ring(self, n: int, nbytes: int, ring: Round) -> RingTime:
-        """Reduce-scatter and all-gather round a ring of ``n`` with these hops, as much at a time as a PE holds."""
+        """Return reduce-scatter and all-gather round a ring of ``n`` with these hops, in pieces that fit a PE."""
         found = [self._ring(n, part, ring) for part in self._split_by_scratch(nbytes)]
         return RingTime(
             oracle_ns=_sum(each.oracle_ns for each in found),
@@ -237,7 +242,7 @@ class ClosedForms:
         messages = ceil(part / chunk)
         way = ring.step
         one, pieces = self.ways.message_ns(way, chunk), n * messages
-        # The last part is added when it is loaded, and then gathered.
+        # The last part is added once it is loaded, and then gathered.
         whole = self._steps_ns(n, ring, chunk, messages)
         loaded = self._load_ns(nbytes, pieces, nbytes - part) + self._steps_ns(n, ring, chunk, messages, phases=1)
         oracle = steps * (way.latency_ns + part / way.bw_gbs)
@@ -255,16 +260,16 @@ class ClosedForms:
         )
 
     def _load_ns(self, nbytes: int, pieces: int, messages: int) -> float:
-        """All of it, while so many bytes of messages come in by the same link of the PE."""
+        """Return the time of all loads while ``messages`` bytes arrive over the same link of the PE."""
         alone = self.ways.load_ns(ceil(nbytes / pieces), pieces)
         return max(alone, self.ways.load_beside_ns(nbytes, messages))
 
     def _store_ns(self, nbytes: int, pieces: int) -> float:
-        """All of it, after the last message."""
+        """Return the time of all stores after the last message."""
         return self.ways.store_ns(ceil(nbytes / pieces), pieces)
 
     def _steps_ns(self, n: int, ring: Round, chunk: int, messages: int, phases: int = 2) -> float:
-        """n-1 steps round a ring to reduce, and as many to gather, of so many messages each."""
+        """Return n-1 steps round a ring to reduce and n-1 to gather, of ``messages`` messages each."""
         steps = phases * (n - 1)
         if not steps:
             return 0.0
@@ -273,11 +278,11 @@ class ClosedForms:
         return max(passed_on, self._behind_ns(ring.slowest, chunk, steps * messages) + one)
 
     def _between_ns(self, way: QueueWay, chunk: int) -> float:
-        """From one message to the next, where credits do not hold them up: the way, or the MATH unit behind it."""
+        """Return the interval between messages without waits for credits: the route or the MATH unit behind it."""
         return max(chunk / way.stream_gbs, self.ways.math_ns(chunk))
 
     def _behind_ns(self, way: QueueWay, chunk: int, messages: int) -> float:
-        """Compute the time from the first to the last of so many messages."""
+        """Return the time from the first to the last of ``messages`` messages."""
         rounds, rest = divmod(messages - 1, self._queues.n_slots)
         each = self._between_ns(way, chunk)
         return rounds * max(self.ways.message_ns(way, chunk) + way.credit_ns, self._queues.n_slots * each) + rest * each
@@ -288,10 +293,11 @@ class ClosedForms:
         return sips.two_dimensional and min(sips.grid.w, sips.grid.h) > 1
 
     def _over_grid(self, nbytes: int, lines: Sequence[Line]) -> float:
-        """Everything is loaded, exchanged along rows and columns and stored; of much, half begins along the columns.
+        """Return the time of load, exchange along rows and columns, and store.
 
-        Both halves keep to one timetable. What is loaded last is needed at the end of a first phase, and all messages
-        until then come in by the link of the PE that brings what is loaded.
+        Half of a large tensor starts on the columns. Both halves follow one precomputed schedule. The piece that is
+        loaded last is needed at the end of a first phase. All messages until then arrive over the PE link that also
+        carries the loads.
         """
         even = self._spec.num_sips * (2 if lines[0].both and nbytes > 2 * self._queues.slot_size else 1)
         pieces = ceil(nbytes / (self._queues.slot_size * even)) * even
@@ -306,7 +312,7 @@ class ClosedForms:
         return exchanged + self._store_ns(nbytes, pieces)
 
     def _lines(self, owners: Sequence[tuple[int, int]]) -> list[Line]:
-        """The rows and the columns of the grid of SIPs."""
+        """Return the rows and the columns of the SIP grid."""
         sips = self._spec.system.sips
         both = sips.topology == "torus_2d"
         found = []
@@ -317,13 +323,13 @@ class ClosedForms:
         return found
 
     def _phases(self, lines: Sequence[Line], chunk: int, count: int) -> list[Phase]:
-        """Reduce-scatter along each line of what is left by those before, in parts of whole messages; and back.
+        """Return the phases: reduce-scatter along each line, of the parts that earlier lines left, and the way back.
 
-        Along the last one all-gather follows message by message.
+        Parts consist of whole messages. The all-gather of the last line follows message by message.
 
-        A line of n has n-1 turns, in each of which a message of every piece of a part goes each way; a ring that is
-        used both ways has half as many, and a queue carries half of (n-1) parts. A place in the middle of a line takes
-        in n + 1 parts, any other n - 1.
+        A line of n has n-1 steps, in each of which a message of every piece of a part goes each way. A ring used in
+        both directions has half as many steps, and a queue carries half of (n-1) parts. A place in the middle of a line
+        receives n + 1 parts, any other place n - 1.
         """
         there: list[Phase] = []
         begin = 0
@@ -343,23 +349,23 @@ class ClosedForms:
         return [*there, *back]
 
     def _split_by_scratch(self, nbytes: int) -> Iterator[int]:
-        """Yield the bytes in a PE's scratch at a time: a quarter is of tensors, until all is done."""
+        """Yield the bytes that a PE processes at a time: tensors get a quarter of its scratch memory."""
         most = self._spec.pe.tcm.scratch_bytes // 4
         for at in range(0, nbytes, most):
             yield min(most, nbytes - at)
 
     def around(self, pes: Sequence[PeCoord]) -> list[PeHop]:
-        """The hops of a ring over these PEs."""
+        """Return the hops of a ring over these PEs."""
         return [self.beside(pe, far, "E") for pe, far in zip(pes, (*pes[1:], *pes[:1]), strict=True)]
 
     def beside(self, src: PeCoord, dst: PeCoord, side: Side | None = None) -> PeHop:
-        """From a PE to another; by ``side`` where that is the link between their SIPs."""
+        """Return the hop from a PE to another; over link ``side`` if that link joins their SIPs."""
         leads = side is not None and sip_neighbours(self._spec.system.sips, src[0]).get(side) == dst[0] != src[0]
         return PeHop(src, dst, side if leads else None)
 
 
 def _together_ns(halves: Iterable[Sequence[Phase]], begin: int, end: int) -> float:
-    """A part of a timetable that several keep to, on different lines at once: those on one line share its work."""
+    """Return the time of a schedule section on several lines at once. Phases on the same line share its work."""
     phases = [phase for half in halves for phase in half]
     edges = sorted({begin, end, *(at for phase in phases for at in (phase.begin, phase.end) if begin < at < end)})
     found = 0.0
@@ -376,9 +382,10 @@ def _together_ns(halves: Iterable[Sequence[Phase]], begin: int, end: int) -> flo
 
 
 def _out_of_step_ns(halves: Sequence[Sequence[Phase]]) -> float:
-    """Compute how much longer the chain of messages is as those of a queue leave in the order of the timetable.
+    """Return the extra length of the message chain when the messages of a queue leave in schedule order.
 
-    The last of a phase waits for the first of one of the other half, on the same line, that begins before it ends.
+    The last message of a phase waits for the first message of a phase of the other half. That phase is on the same line
+    and begins before the first phase ends.
     """
     latest: dict[tuple[int, int], float] = {(half, -1): 0.0 for half in range(len(halves))}
     numbered = [(half, i, phase) for half, phases in enumerate(halves) for i, phase in enumerate(phases)]
@@ -393,32 +400,32 @@ def _out_of_step_ns(halves: Sequence[Sequence[Phase]]) -> float:
 
 
 def _to_root(at: int) -> Iterator[int]:
-    """A place of a binary tree and those above it, without the root."""
+    """Yield a place of a binary tree and the places above it, without the root."""
     while at:
         yield at
         at = (at - 1) // 2
 
 
 def _sum(times_ns: Iterable[float]) -> float:
-    """Add times and round to whole picoseconds: the rest of a difference of equal sums would read like a time."""
+    """Add times and round to whole picoseconds: the rounding error of equal sums would look like a time."""
     return whole_ps(sum(times_ns))
 
 
 class CollectiveBounds:
-    """Bounds, which no run undercuts: the longest chain of hops, and the bytes of the busiest link.
+    """Lower bounds of collectives: the longest chain of hops, and the bytes of the busiest link.
 
         start + first byte + Σ (L + ends) + bytes / B + the last acknowledgement
 
-    B: the least bandwidth of a hop when all bytes pass all hops of the chain, else of one hop with what it carries.
-    Hops are taken at their fastest, links as if nobody shared them, memory as if no row had to be opened. Queues are in
-    TCM; ``nbytes``: of each PE, of a block where there are several.
+    B is the least bandwidth of a hop if all bytes pass all hops of the chain, else that of one hop with its load. Hops
+    count at their fastest, links without contention, memory without row misses. Queues are in TCM. ``nbytes``: bytes
+    per PE, or per block if there are several.
     """
 
     def __init__(self, machine: Machine, queues: QueueFigures) -> None:
         self._ways, self._spec = Ways(machine, queues), machine.spec
 
     def hierarchical_ns(self, nbytes: int) -> float:
-        """PEs to PE 0 from both sides, cubes to cube 0, SIPs up a binary tree; and back."""
+        """Return the bound: PEs to PE 0 from both sides, cubes to cube 0, SIPs up a binary tree, and back."""
         spec = self._spec
         pes = [self._hop((0, 0, pe), (0, 0, pe + 1)) for pe in range(spec.pes_per_cube // 2)]
         cubes = [self._hop((0, cube, 0), (0, cube + 1, 0)) for cube in range(spec.cubes_per_sip // 2)]
@@ -426,7 +433,10 @@ class CollectiveBounds:
         return self._bound([*pes, *cubes, *[self._next_sip] * levels], nbytes, there_and_back=True)
 
     def intercube_ns(self, nbytes: int, root: int) -> float:
-        """Rows east, the last column south, to the root; the SIPs; and back. ``nbytes``: of a row of the tensor."""
+        """Return the bound: rows east, last column south to the root, the SIPs, and back.
+
+        ``nbytes``: bytes of a row of the tensor.
+        """
         mesh = self._spec.sip.cube_mesh.grid
         x, y = mesh.xy(root)
         column = [mesh.index(mesh.w - 1, at) for at in range(mesh.h)]
@@ -436,29 +446,29 @@ class CollectiveBounds:
         return self._bound([*ways, *[self._next_sip] * self._steps_between_sips], nbytes, 1, there_and_back=True)
 
     def broadcast_ns(self, nbytes: int) -> float:
-        """All bytes pass n-1 hops of the ring of SIPs."""
+        """Return the bound: all bytes pass n-1 hops of the SIP ring."""
         return self._bound(self._round, nbytes)
 
     reduce_ns = broadcast_ns
 
     def all_gather_ns(self, nbytes: int) -> float:
-        """n-1 steps of a block each."""
+        """Return the bound: n-1 steps of one block each."""
         return self._bound(self._round, nbytes, len(self._round))
 
     reduce_scatter_ns = all_gather_ns
 
     def all_to_all_ns(self, nbytes: int) -> float:
-        """n-1 steps, the first of n-1 blocks, the last of one."""
+        """Return the bound: n-1 steps, from n-1 blocks in the first to one block in the last."""
         return self._bound(self._round, nbytes, self._spec.num_sips / 2 * len(self._round))
 
     def _bound(
         self, ways: Sequence[QueueWay], nbytes: int, blocks: float = 1, *, there_and_back: bool = False
     ) -> float:
-        """``blocks``: how often ``nbytes`` passes each way of the chain."""
+        """Return a bound. ``blocks``: number of times that ``nbytes`` passes each hop of the chain."""
         if not ways:
             return self._ways.start_ns
         chain = sum(way.latency_ns + self._ways.ends_ns for way in ways) * (2 if there_and_back else 1)
-        # All-gathers of several blocks have their last one a single hop from its end.
+        # The last block of an all-gather of several blocks is a single hop from its destination.
         first = min(way.latency_ns + self._ways.ends_ns for way in ways)
         carried = max(blocks * nbytes / way.bw_gbs for way in ways)
         found = max(chain + nbytes / max(way.bw_gbs for way in ways), first + carried)
@@ -479,7 +489,7 @@ class CollectiveBounds:
 
     @property
     def _steps_between_sips(self) -> int:
-        """Steps until one SIP's data are at the farthest place; a grid has both of its sides."""
+        """The number of steps until the data of a SIP reach the farthest place, on a grid along both sides."""
         sips = self._spec.system.sips
         return sips.grid.w + sips.grid.h - 2 if sips.two_dimensional else sips.count - 1
 

@@ -1,4 +1,4 @@
-"""Draw the members of the default collective: SIPs and the links between them, and the cubes within a SIP."""
+"""Drawing of the default collective: SIPs and their links, and the cubes within a SIP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MARGIN = 0.75
 
 @value
 class Wire:
-    """A link between neighbouring SIPs; ``around``: it closes a row or a column."""
+    """A link between neighbouring SIPs. ``around``: the link closes a row or a column."""
 
     a: int
     b: int
@@ -33,10 +33,10 @@ class Wire:
 
 
 def draw_topologies(fabrics: Sequence[Fabric], cubes: Grid, root: int, path: Path) -> None:
-    """The largest of each way of joining SIPs, and a SIP from inside; ``root``: its cube where SIPs meet."""
+    """Draw the largest fabric of each family and the inside of a SIP. ``root``: the cube that meets other SIPs."""
     kinds = dict.fromkeys(fabric.kind for fabric in fabrics)
     largest = [max((f for f in fabrics if f.kind == kind), key=lambda f: f.sips) for kind in kinds]
-    title = "Who takes part in an all-reduce over cubes and SIPs"
+    title = "Participants of an all-reduce over cubes and SIPs"
     with style.drawing(path, 10.4, 6.4, title) as figure:
         above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=(1, 1.15))[:, 0]
         for axes, fabric in zip(above.subplots(1, len(largest), squeeze=False)[0], largest, strict=True):
@@ -48,7 +48,7 @@ def draw_topologies(fabrics: Sequence[Fabric], cubes: Grid, root: int, path: Pat
 
 
 def wires(fabric: Fabric) -> tuple[Wire, ...]:
-    """The pairs of links between SIPs: east and south of each, and around where the fabric closes."""
+    """Return the link pairs between SIPs: east and south of each SIP, and around where the fabric closes."""
     grid, found = Grid(fabric.w, fabric.h), []
     closes = fabric.kind != "mesh_2d_no_wrap"
     for sip in range(fabric.sips):
@@ -64,7 +64,7 @@ def wires(fabric: Fabric) -> tuple[Wire, ...]:
 
 
 def sip_position(fabric: Fabric, sip: int) -> tuple[float, float]:
-    """Place a SIP in the drawing: a grid as it is; a long ring folded into two rows."""
+    """Return the position of a SIP in the drawing. A long ring is folded into two rows."""
     if fabric.h == 1 and fabric.sips > 3:
         half = -(-fabric.sips // 2)
         x, y = (sip, 0) if sip < half else (fabric.sips - 1 - sip, 1)
@@ -88,7 +88,7 @@ def _fabric_panel(axes: Axes, fabric: Fabric, cubes: Grid, root: int) -> None:
 
 
 def _what(fabric: Fabric) -> str:
-    """Describe how they exchange."""
+    """Describe the exchange of a fabric."""
     if not fabric.two_dimensional:
         return f"{fabric.title}: one ring,\nreduce-scatter and all-gather"
     lines = "lines" if fabric.kind == "mesh_2d_no_wrap" else "rings"
@@ -102,7 +102,7 @@ def _draw_wire(axes: Axes, fabric: Fabric, wire: Wire) -> None:
     folded = fabric.h == 1 and fabric.sips > 3
     bend = 0.0
     if wire.around and not folded:
-        # Outside of the SIPs: above or below a row, left or right of a column.
+        # Draw outside the SIPs: above or below a row, left or right of a column.
         if wire.vertical:
             side = -1.0 if ax == 0 else 1.0
             a, b = (ax + half + side * half * 0.9, ay + half), (bx + half + side * half * 0.9, by + half)
@@ -161,7 +161,7 @@ def _cube_panel(axes: Axes, cubes: Grid, root: int, *, down: bool) -> None:
 
 
 def _steps(cubes: Grid) -> list[tuple[int, int]]:
-    """From cube to cube, on the way up."""
+    """Return the steps from cube to cube, on the way up."""
     east = [(cubes.index(x, y), cubes.index(x + 1, y)) for y in range(cubes.h) for x in range(cubes.w - 1)]
     south = [(cubes.index(cubes.w - 1, y), cubes.index(cubes.w - 1, y + 1)) for y in range(cubes.h - 1)]
     return east + south

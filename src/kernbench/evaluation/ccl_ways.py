@@ -1,6 +1,6 @@
-"""Time a message between PEs, a load and a store with nobody else on the way, as the machine says.
+"""Uncontended times of a message between PEs, a load and a store, from the parameters of the machine.
 
-Of a message of c bytes, with L and B the latency of its way and its least bandwidth,
+For a message of c bytes on a route of latency L and least bandwidth B,
 
     a(c) = L + c/B + ends + MATH(c)     ends = 2 pe_ipcq.overhead_ns + dma.setup_ns
 """
@@ -24,7 +24,7 @@ from kernbench.transport import Link, Route
 
 @value
 class QueueFigures:
-    """Slots of a queue, bytes of one, and of a credit; rings lie in TCM."""
+    """Number of slots of a queue, bytes of a slot and of a credit. Ring buffers are in TCM."""
 
     n_slots: int = 4
     slot_size: int = 4096
@@ -33,7 +33,7 @@ class QueueFigures:
 
 @value
 class PeHop:
-    """From a PE to another; ``side``: the scale-up link by which it leaves the SIP."""
+    """A hop from a PE to another. ``side``: the scale-up link by which the hop leaves the SIP."""
 
     src: PeCoord
     dst: PeCoord
@@ -42,9 +42,9 @@ class PeHop:
 
 @value
 class QueueWay:
-    """A way from PE to PE: its latency in ns, its least bandwidth, and how long a credit takes back.
+    """A route from PE to PE: latency in ns, least bandwidth, and return time of a credit.
 
-    ``stream_gbs``: of messages behind each other, which FIFOs of bounded bytes may hold up: ``window_bytes`` at a time.
+    ``stream_gbs``: bandwidth of consecutive messages, which bounded FIFOs may limit: ``window_bytes`` at a time.
     """
 
     latency_ns: float
@@ -54,7 +54,7 @@ class QueueWay:
     window_bytes: float
 
     def bytes_ns(self, nbytes: float) -> float:
-        """From the first of so many bytes to the last: a FIFO takes a window of them, and the next as that leaves."""
+        """Return the time from the first to the last byte. A FIFO accepts a window as the previous one leaves."""
         before = max(0, ceil(nbytes / self.window_bytes) - 1) * self.window_bytes
         held_up = before / self.stream_gbs - before / self.bw_gbs
         return nbytes / self.bw_gbs + max(0.0, held_up)
@@ -64,7 +64,7 @@ NOWHERE = QueueWay(0.0, inf, 0.0, inf, inf)
 
 
 class Ways:
-    """The hops of a machine, and the ways of a PE to its HBM slice."""
+    """The hops of a machine, and the routes of a PE to its HBM slice."""
 
     def __init__(self, machine: Machine, queues: QueueFigures) -> None:
         self.spec, self.queues = machine.spec, queues
@@ -75,53 +75,56 @@ class Ways:
         self.start_ns = ps_to_ns(pe.components.pe_cpu.attrs.first_issue_ps)
 
     def of(self, hops: Sequence[PeHop]) -> list[QueueWay]:
-        """The ways of hops that are all taken at once: each has an equal share of every link."""
+        """Return the routes of simultaneous hops, each with an equal share of every link."""
         users = Counter(link for hop in hops for link in self._route(hop).links)
         return [self._way(hop, users) for hop in hops]
 
     def alone(self, hop: PeHop) -> QueueWay:
-        """The way of a hop that nobody else takes."""
+        """Return the uncontended route of a hop."""
         return self._way(hop, Counter())
 
     def under_way(self, hop: PeHop) -> float:
-        """Bytes that a hop has under way, there and back, when nobody else takes it."""
+        """Return the bytes in flight on an uncontended hop, over the round trip."""
         way = self.alone(hop)
         return (2 * way.latency_ns + self.ends_ns + self.spec.pe.math.startup_ns) * way.bw_gbs
 
     def busiest_ns(self, hops: Iterable[PeHop], loads: Iterable[PeCoord], nbytes: float) -> float:
-        """The time of the busiest link, when each hop carries ``nbytes`` and each PE loads and stores as many."""
+        """Return the time of the busiest link if each hop carries ``nbytes`` and each PE loads and stores as many."""
         carried = Counter(link for hop in hops for link in self._route(hop).links)
         for pe in loads:
             carried.update(link for back in (False, True) for link in self._to_slice(pe, back=back).links)
         return max((n * nbytes / self._stream_gbs(link) for link, n in carried.items()), default=0.0)
 
     def slice_ns(self, nbytes: float) -> float:
-        """Compute the time a slice of HBM takes to read or write so many bytes, all channels at work."""
+        """Return the time in which an HBM slice reads or writes ``nbytes`` on all channels."""
         return nbytes / self.spec.cube.slice_bw_gbs
 
     def math_ns(self, nbytes: float) -> float:
-        """An elementwise command with a result of ``nbytes``."""
+        """Return the time of an elementwise command with a result of ``nbytes``."""
         return self.spec.pe.math.operation_ns(ceil(nbytes))
 
     def passing_ns(self, way: QueueWay, nbytes: float) -> float:
-        """A message, from the command that sends it until it may be used."""
+        """Return the time of a message from its send command until it is available."""
         return way.latency_ns + way.bytes_ns(nbytes) + self.ends_ns
 
     def message_ns(self, way: QueueWay, nbytes: float) -> float:
-        """A message, from the command that sends it to the end of the command that uses it."""
+        """Return the time of a message from its send command to the end of the command that uses it."""
         return self.passing_ns(way, nbytes) + self.math_ns(nbytes)
 
     def load_ns(self, nbytes: int, pieces: int = 1) -> float:
-        """Reads of the PE's own HBM slice, ``pieces`` in a row of ``nbytes`` each."""
+        """Return the time of ``pieces`` consecutive reads of ``nbytes`` each from the PE's own HBM slice."""
         back = self._to_slice(back=True)
         return self.first_byte_ns + self._pieces_ns(nbytes, pieces, back.bottleneck_gbs)
 
     def load_beside_ns(self, nbytes: int, messages: int) -> float:
-        """A read of the slice while so many bytes of messages come in by the same link of the PE."""
+        """Return the time of a read of the slice while ``messages`` bytes arrive over the same link of the PE."""
         return self.first_byte_ns + (nbytes + messages) / self._to_slice(back=True).bottleneck_gbs
 
     def store_ns(self, nbytes: int, pieces: int = 1) -> float:
-        """Writes there, with the last acknowledgement; banks take what they have queued at the pace of the way."""
+        """Return the time of writes to the slice, up to the last acknowledgement.
+
+        Banks accept queued writes at the rate of the route.
+        """
         way_gbs = self._to_slice(back=False).bottleneck_gbs
         data = self._pieces_ns(nbytes, pieces, way_gbs)
         if self._banks is not None:
@@ -133,26 +136,29 @@ class Ways:
 
     @property
     def first_byte_ns(self) -> float:
-        """From a load to its first byte: set-up, request, access and the way back; with banks a row is opened."""
+        """The time from a load to its first byte: set-up, request, access and return.
+
+        With banks, the time includes opening a row.
+        """
         there, back = self._to_slice(back=False), self._to_slice(back=True)
         request = self._setup_ns + self._machine.header_bytes / there.bottleneck_gbs
         return request + self._opening_ns + self.access_ns + ps_to_ns(there.total_overhead_ps + back.total_overhead_ps)
 
     @property
     def last_ack_ns(self) -> float:
-        """The time of a store beside its bytes: set-up, the way, access and acknowledgement."""
+        """The time of a store without its bytes: set-up, route, access and acknowledgement."""
         there, back = self._to_slice(back=False), self._to_slice(back=True)
         ack = self._setup_ns + self._machine.header_bytes / back.bottleneck_gbs
         return ack + self.access_ns + ps_to_ns(there.total_overhead_ps + back.total_overhead_ps)
 
     @property
     def idle_load_ns(self) -> float:
-        """The least a load takes beside its bytes: of an open row."""
+        """The least time of a load without its bytes, from an open row."""
         return self.first_byte_ns - self._opening_ns
 
     @property
     def access_ns(self) -> float:
-        """Of a slice, beside opening a row."""
+        """The access time of a slice, without opening a row."""
         return self.spec.cube.hbm_access_ns
 
     @property
@@ -164,21 +170,22 @@ class Ways:
         return self.spec.cube.hbm.banks
 
     def _pieces_ns(self, nbytes: int, pieces: int, way_gbs: float) -> float:
-        """Pieces behind each other: the next is served on the channels that the one before leaves idle."""
+        """Return the time of consecutive pieces. Each is served on the channels that the previous piece leaves idle."""
         data = self.piece_ns(nbytes, way_gbs)
         between = nbytes / min(way_gbs, self.spec.cube.slice_bw_gbs)
         return (pieces - 1) * max(self._setup_ns, between) + data
 
     def piece_ns(self, nbytes: int, way_gbs: float = inf) -> float:
-        """A piece on its way, or at the slice: a round over its channels for every burst of each of them."""
+        """Return the time of a piece on its route or at the slice: one round over its channels per burst of each."""
         hbm = self.spec.cube.hbm
         rounds = ceil(nbytes / hbm.round_bytes)
         return max(nbytes / way_gbs, rounds * min(nbytes, hbm.interleave_bytes) / self.spec.cube.pc_bw_gbs)
 
     def read_and_write_ns(self, nbytes: int) -> float:
-        """A slice is read and written by turns, ``nbytes`` of each: its buses turn twice for each drain of writes.
+        """Return the time in which a slice reads and writes ``nbytes`` each.
 
-        At a turn the rows of the other direction are opened again, which takes longer than the turn of the buses.
+        Its buses turn around twice per write drain. At a turnaround, the rows of the other direction are opened again,
+        which takes longer than the bus turnaround.
         """
         banks, hbm = self._banks, self.spec.cube.hbm
         if banks is None:
@@ -197,7 +204,7 @@ class Ways:
         return QueueWay(ps_to_ns(route.total_overhead_ps), share, ps_to_ns(credit), stream, window)
 
     def _stream_gbs(self, link: Link) -> float:
-        """A FIFO holds a packet from its grant until it has left."""
+        """Return the stream bandwidth of a link. A FIFO holds a packet from its grant until it has left."""
         packet_ns = self.spec.transport.packet_bytes / link.bw_gbs
         return min(link.bw_gbs, link.capacity / (ps_to_ns(link.overhead_ps) + packet_ns))
 
@@ -211,7 +218,7 @@ class Ways:
 
 @value
 class Round:
-    """The ways round a ring: ``step`` on average; ``slowest``, whose credits hold the others up; ``fastest``."""
+    """The routes round a ring: ``step`` on average, ``slowest``, whose credits limit the others, and ``fastest``."""
 
     step: QueueWay
     slowest: QueueWay
@@ -219,7 +226,7 @@ class Round:
 
 
 def round_of(ways: Sequence[QueueWay]) -> Round:
-    """A ring of these ways."""
+    """Return the ring of these routes."""
     if not ways:
         return Round(NOWHERE, NOWHERE, NOWHERE)
     step = QueueWay(

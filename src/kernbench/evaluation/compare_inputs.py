@@ -1,5 +1,7 @@
-"""Results to be compared: a sweep's table, one of its points, or the JSON document of a run; checked, and read as rows
-of the same columns."""
+"""Inputs of a comparison, checked and read as rows of the same columns.
+
+An input is a sweep's table, one of its points, or the JSON document of a run.
+"""
 
 from __future__ import annotations
 
@@ -34,39 +36,39 @@ from kernbench.runtime_api.overrides import BENCH_PREFIX, part_of
 
 RUN_COMMAND = "kernbench run --json"
 GOOD_STATUS = "OK"
-TAKEN = f"compare takes {TABLE_FILE}, or what {RUN_COMMAND} prints"
+TAKEN = f"compare takes {TABLE_FILE}, or the output of {RUN_COMMAND}"
 Picoseconds = Annotated[int, Field(ge=0, le=LARGEST)]
 
 
 class _ReadPart(BaseModel):
-    """A mapping of which only these keys are read."""
+    """A mapping of which only the declared keys are read."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class PhaseUse(_ReadPart):
-    """The time that requests of a phase were under way."""
+    """The time with requests of a phase in flight."""
 
     phase: str
     busy_ns: float
 
 
 class EngineUse(_ReadPart):
-    """The time that a kind of engine worked."""
+    """The busy time of an engine type."""
 
     engine: str
     busy_ns: float
 
 
 class LaunchUse(_ReadPart):
-    """The time that the longest launch of a name took."""
+    """The time of the longest launch of a name."""
 
     name: str
     total_ns: float
 
 
 class StagePart(_ReadPart):
-    """The time of a path in one of its parts, and on a resource: none where it says none."""
+    """The time of a path in one part on one resource. Without a resource, the part has none."""
 
     part: str
     ps: Picoseconds
@@ -74,7 +76,7 @@ class StagePart(_ReadPart):
 
 
 class ResourceTime(_ReadPart):
-    """The time of a path on a resource, or the least that the resource needs."""
+    """The time of a path on a resource, or the least time that the resource needs."""
 
     resource: str
     ps: Picoseconds
@@ -90,7 +92,7 @@ class PathTaken(_ReadPart):
     resources: tuple[ResourceTime, ...] = ()
 
     def causes(self) -> Iterator[tuple[str, int, int]]:
-        """Yield resources and parts that no resource has, with their time and that in queues."""
+        """Yield resources, and parts without a resource, with their time and their queueing time."""
         yield from ((each.resource, each.ps, each.queued_ps) for each in self.resources)
         yield from ((each.part, each.ps, 0) for each in self.shares if not each.resource)
 
@@ -109,12 +111,12 @@ class Judged(_ReadPart):
     label: str = ""
 
     def row(self, group: str) -> PointRow:
-        """It by column, as that on ``group``."""
+        """Return the verdict by column, as the verdict on ``group``."""
         return {f"{group}.bound": self.label or self.sentence, f"{group}.verdict": self.sentence}
 
 
 class Explained(_ReadPart):
-    """The explanation of the time of a launch, or of the run."""
+    """The explanation of the time of a launch or of the run."""
 
     critical_path: PathTaken
     roofline: Bounds | None = None
@@ -123,7 +125,7 @@ class Explained(_ReadPart):
     name: str = ""
 
     def row(self, group: str) -> PointRow:
-        """Its figures by column, as those of ``group``."""
+        """Return its figures by column, as those of ``group``."""
         path, roof, said = self.critical_path, self.roofline or Bounds(binding=None, bounds=()), self.verdict
         return tabulate_times(
             group,
@@ -135,13 +137,13 @@ class Explained(_ReadPart):
 
 
 class ReadExplanation(Explained):
-    """The same of the run and of its launches, of which ``main_launch`` has most of its critical path."""
+    """The explanations of the run and of its launches. ``main_launch`` has most of the critical path."""
 
     launches: tuple[Explained, ...] = ()
     main_launch: int | None = None
 
     def rows(self) -> PointRow:
-        """The figures of the run, and of its main launch: where that is not said, of the longest."""
+        """Return the figures of the run and of its main launch, by default the longest launch."""
         main = [each for each in self.launches if each.request_id == self.main_launch]
         longest = max(main or self.launches, key=lambda each: each.critical_path.total_ps, default=None)
         if longest is None:
@@ -151,7 +153,7 @@ class ReadExplanation(Explained):
 
 
 class RunDocument(_ReadPart):
-    """A run that went well. What an earlier version did not say is not there."""
+    """A successful run. Fields that an earlier version did not write are missing."""
 
     bench: str
     sim_ns: float
@@ -166,7 +168,7 @@ class RunDocument(_ReadPart):
     explanation: ReadExplanation | None = None
 
     def row(self) -> PointRow:
-        """Its figures by column."""
+        """Return its figures by column."""
         row: PointRow = {"status": OK, "sim_ns": self.sim_ns}
         row |= {f"phase.{each.phase}.busy_ns": each.busy_ns for each in self.phases}
         row |= {f"engine.{slug(each.engine)}.busy_ns": each.busy_ns for each in self.engines}
@@ -177,7 +179,7 @@ class RunDocument(_ReadPart):
 
 
 def read_run(path: Path) -> RunDocument:
-    """The document in a file. InputError for one that is no document of a run, or of a run that failed."""
+    """Read the document in a file. Raises InputError for other documents and for failed runs."""
     document = read_json(path, RUN_COMMAND)
     status = document.get("status", GOOD_STATUS) if isinstance(document, dict) else GOOD_STATUS
     if status != GOOD_STATUS:
@@ -189,38 +191,38 @@ def read_run(path: Path) -> RunDocument:
         first, *others = explain(RunDocument, document, error)
     at = f"{path_text(first.path)}: " if first.path else ""
     more = f" (and {len(others)} more)" if others else ""
-    raise InputError(f"{path}: not what {RUN_COMMAND} prints: {at}{first.message}{more}")
+    raise InputError(f"{path}: not an output of {RUN_COMMAND}: {at}{first.message}{more}")
 
 
 CCL_PREFIX = f"{CCL}."
-"""How parameters of collectives begin; runs do not say them."""
+"""Prefixes of collective parameters, which documents of runs lack"""
 DEFAULT_SETTINGS: Mapping[str, Any] = flat_configuration(FrontendSettings().model_dump(mode="json"))
-"""The settings of front ends by path: results say only those that somebody changed"""
+"""The settings of front ends by path; results contain only changed ones"""
 _ONE_POINT = re.compile(r"(?P<path>.+):(?P<point>\d{1,18})")
 
 
 @value
 class ResultFigures:
-    """One result: everything it was made with, by path (``bench.m``, ``cube.hbm.slices``), and its figures."""
+    """One result: its complete configuration by path (``bench.m``, ``cube.hbm.slices``), and its figures."""
 
     configuration: Mapping[str, Any]
     row: PointRow
 
     @property
     def ok(self) -> bool:
-        """True if it has figures."""
+        """True if the result has figures."""
         return self.row["status"] == OK
 
     def says(self, begin: str) -> bool:
-        """True if it has figures in columns that begin so."""
+        """Return True if the result has figures in columns with this prefix."""
         return any(column.startswith(begin) and cell is not None for column, cell in self.row.items())
 
     def text(self, column: str) -> str:
-        """A text; empty where it is missing."""
+        """Return the text of a column; empty if missing."""
         return str(self.row.get(column) or "")
 
     def number(self, column: str) -> float:
-        """A figure; what is missing took no time."""
+        """Return the number of a column; a missing one counts as no time."""
         cell = self.row.get(column)
         return float(cell) if isinstance(cell, int | float) else 0.0
 
@@ -230,7 +232,7 @@ ResultPair: TypeAlias = tuple[ResultFigures, ResultFigures]
 
 @value
 class ResultFile:
-    """The results of a file; ``axes`` are those of a sweep, none of a single result."""
+    """The results of a file. ``axes``: those of a sweep; empty for a single result."""
 
     name: str
     axes: tuple[str, ...]
@@ -238,9 +240,9 @@ class ResultFile:
 
 
 def read_compared(text: str) -> ResultFile:
-    """Read the results that ``text`` names: FILE.parquet or its folder, FILE.parquet:POINT, or a run's FILE.json.
+    """Read the results at ``text``: FILE.parquet or its folder, FILE.parquet:POINT, or the FILE.json of a run.
 
-    InputError for anything else.
+    Raises InputError for anything else.
     """
     match = _ONE_POINT.fullmatch(text)
     path = Path(match["path"] if match is not None else text)
@@ -259,17 +261,17 @@ def read_compared(text: str) -> ResultFile:
         return found
     point = int(match["point"])
     if point >= len(found.results):
-        raise InputError(f"{path}: no point {point}; there are 0 to {len(found.results) - 1}")
+        raise InputError(f"{path}: no point {point}; the file has 0 to {len(found.results) - 1}")
     return ResultFile(text, (), (found.results[point],))
 
 
 def take_table(name: str, table: SweepTable) -> ResultFile:
-    """Return the results of a sweep, to be compared."""
+    """Return the results of a sweep for a comparison."""
     return ResultFile(name, table.axes, tuple(_points(table)))
 
 
 def take_run(name: str, document: Mapping[str, Any]) -> ResultFile:
-    """Return the result of a run, to be compared. InputError for one that failed."""
+    """Return the result of a run for a comparison. Raises InputError for a failed run."""
     if document["status"] != GOOD_STATUS:
         why = f": {show(document['error'])}" if document["error"] else ""
         raise InputError(f"{name}: the run ended with status {document['status']}{why}; there is nothing to compare")
@@ -298,7 +300,7 @@ def _of_bench(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """With whole numbers as such: 256 in a grid is the 256.0 of the machine."""
+    """Return a configuration with whole numbers as int: 256 in a grid equals 256.0 of the machine."""
     return {
         path: int(value) if isinstance(value, float) and value.is_integer() else value
         for path, value in configuration.items()

@@ -1,7 +1,7 @@
-"""Differences between two machines and programs, said as an architect does, and whether the program uses it.
+"""Differences between two machines and programs in the words of an architect, and whether the program uses them.
 
-A machine of another design differs in dozens of keys. ``say_machines`` names what most of them come to, in the order in
-which a machine is told; the table of ``kernbench compare`` has every key.
+Machines of different designs differ in dozens of keys. ``say_machines`` summarises most of them in headlines, in the
+order of a machine summary. The table of ``kernbench compare`` has every key.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ Configuration: TypeAlias = Mapping[str, Any]
 _Headline: TypeAlias = str | Callable[[Configuration], str]
 
 MOST_NAMED = 8
-"""So many parameters are named one by one"""
+"""Most parameters that are named individually"""
 
 
 @value
 class Differing:
-    """A parameter that is not the same: its values on both sides, of all pairs; none where a side does not have it.
+    """A parameter that differs: its values on both sides over all pairs; empty for a side without the parameter.
 
-    ``unused``: what it is a parameter of, if no result uses that; empty where one does, or where nobody can tell.
+    ``unused``: the component of the parameter if no result uses that component, else empty. It is also empty if the
+    results do not record their use.
     """
 
     path: str
@@ -47,7 +48,10 @@ class Differing:
 
 
 def find_differing(pairs: Sequence[ResultPair]) -> tuple[Differing, ...]:
-    """Return the parameters that differ between the results of a pair; of collectives only if all results say them."""
+    """Return the parameters that differ between the results of a pair.
+
+    Parameters of collectives are included only if all results have them.
+    """
     results = [each for pair in pairs for each in pair]
     paths = dict.fromkeys(path for each in results for path in each.configuration)
     if not all(any(path.startswith(CCL_PREFIX) for path in each.configuration) for each in results):
@@ -66,7 +70,7 @@ def _has_same(path: str, one: ResultFigures, other: ResultFigures) -> bool:
 
 
 def _values(results: Sequence[ResultFigures], path: str) -> tuple[Any, ...]:
-    """The values of a parameter, each once; none where no result has it, as with those of another version."""
+    """Return the distinct values of a parameter; empty if no result has it, as in another version."""
     if not any(path in each.configuration for each in results):
         return ()
     texts = dict.fromkeys(json.dumps(each.configuration.get(path)) for each in results)
@@ -74,7 +78,7 @@ def _values(results: Sequence[ResultFigures], path: str) -> tuple[Any, ...]:
 
 
 def values_text(values: Sequence[Any]) -> str:
-    """The values of a parameter on one side, as a file has them; ``absent`` where that side does not have it."""
+    """Return the values of a parameter on one side as YAML text; ``absent`` for a side without it."""
     texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
     return ", ".join(texts) or "absent"
 
@@ -89,7 +93,7 @@ _COUNTED = {
     "cube.pe_layout.pe_per_corner": ("pes", "PE", ""),
     "cube.hbm.slices": ("slices", "HBM slice", ""),
 }
-"""What parameters give the number of: its count, its name, the links between several."""
+"""Counted components by parameter: the count, the name, and the links between several"""
 _PART = re.compile(r"(?:system|sip|cube|pe)\.(?:links|components|extra)\.(\w+)\..+")
 _SECTIONS = {
     "cube.hbm": "hbm_ctrl",
@@ -99,7 +103,7 @@ _SECTIONS = {
     "pe.dma": "pe_dma",
 }
 _UNSEEN = ("pe_tcm", "pe_mmu")
-"""Parts that work without a sign of it"""
+"""Parts whose use leaves no trace in the results"""
 _TYPES = tuple(map(str, dtypes.ALL))
 _WORDS = {
     "cube_to_cube": "links between cubes",
@@ -115,8 +119,11 @@ _WORDS = {
 
 @value
 class _Use:
-    """The use that results made of their machines: ``parts``; the ``cubes`` that all of it lies in, for each result;
-    and how many of what is counted, where both results of each pair used as many."""
+    """The use that results made of their machines.
+
+    ``parts``: used parts. ``cubes``: cubes that contain all activity, for each result. ``counts``: used counts, if both
+    results of each pair agree.
+    """
 
     parts: frozenset[str]
     cubes: frozenset[str]
@@ -124,7 +131,7 @@ class _Use:
 
 
 def _sum_use(pairs: Sequence[ResultPair]) -> _Use | None:
-    """Return what the results used; None where one does not say."""
+    """Return the combined use of the results; None if a result does not record it."""
     results = [each for pair in pairs for each in pair]
     if not all(each.says("used.parts") for each in results):
         return None
@@ -139,7 +146,7 @@ def _sum_use(pairs: Sequence[ResultPair]) -> _Use | None:
 
 
 def _name_unused(path: str, use: _Use, results: Sequence[ResultFigures]) -> str:
-    """Return what a parameter of the machine is of, if no result uses that."""
+    """Return the component of a machine parameter if no result uses that component."""
     count, name, part = next((each for begin, each in _COUNTED.items() if path.startswith(begin)), ("", "", ""))
     part = part if count else _part_of(path, results)
     if part in use.parts or part in _UNSEEN or (count not in use.counts if count else not part):
@@ -154,7 +161,7 @@ def _name_unused(path: str, use: _Use, results: Sequence[ResultFigures]) -> str:
 
 
 def _part_of(path: str, results: Sequence[ResultFigures]) -> str:
-    """Return the kind of part, the class of links or the type that a parameter is of, as ``used.parts`` has it."""
+    """Return the part kind, link class or type of a parameter, as ``used.parts`` names it."""
     found, (section, _, key) = _PART.fullmatch(path), path.rpartition(".")
     if found is not None:
         kind = f"{path[: found.end(1)]}.kind"
@@ -163,7 +170,7 @@ def _part_of(path: str, results: Sequence[ResultFigures]) -> str:
 
 
 def say_machines(a: Iterable[ResultFigures], b: Iterable[ResultFigures]) -> str:
-    """Return what differs between the machines of A and of B, as ``PEs 8 → 4; …``; nothing if no headline does."""
+    """Return the differences between the machines of A and B, as ``PEs 8 → 4; …``; empty if no headline differs."""
     ours, theirs = [each.configuration for each in a], [each.configuration for each in b]
     return "; ".join(_headlines(ours, theirs))
 
@@ -177,7 +184,7 @@ def _headlines(ours: Iterable[Configuration], theirs: Iterable[Configuration]) -
 
 
 def _try_headline(describe: _Headline, configuration: Configuration) -> str:
-    """Return a headline; nothing for a result without its keys, as of another version, or without such values."""
+    """Return a headline; empty for a result that lacks its keys or values, such as one of another version."""
     try:
         return describe % configuration if isinstance(describe, str) else describe(configuration)
     except (KeyError, TypeError, ValueError):
@@ -197,7 +204,7 @@ def _slice(c: Configuration) -> str:
 
 
 def _between(path: str, *counts: str) -> Callable[[Configuration], str]:
-    """Return the headline of links that machines have with more than one of what is counted."""
+    """Return the headline of links that exist only between several components."""
     return lambda c: f"{c[path]:g} GB/s" if any(c[count] > 1 for count in counts) else ""
 
 

@@ -1,7 +1,7 @@
-"""Two results side by side: what differs, whether it is used, and how latency, verdict and stages moved.
+"""Comparison of two results: differences, whether they are used, and changes of latency, verdict and stages.
 
-The critical path adds up to the time, so the changes of its stages add up to the change. A stage is a resource on the
-path, or a part of the path that no resource has; of a result that says no resources, a part.
+The critical path adds up to the time, so the changes of its stages add up to the total change. A stage is a resource
+on the path, or a part of the path without a resource. For a result without resources, a stage is a part.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ _NAMES: Mapping[str, str] = {slug(name): str(name) for name in CAUSES}
 _SAID: Mapping[str, str] = {
     _PATH: "a critical path",
     _CAUSES: "the resources on its path",
-    "launch.bound": "what binds launches",
-    "launch.ns": "how long launches took",
-    "phase.": "how long phases were under way",
-    "engine.": "how long engines were busy",
-    "used.": "what it used of the machine",
+    "launch.bound": "the bottlenecks of launches",
+    "launch.ns": "the times of launches",
+    "phase.": "the times of phases",
+    "engine.": "the busy times of engines",
+    "used.": "its use of the machine",
 }
-"""What results say, by how its columns begin."""
+"""Contents of results by column prefix"""
 RUN, MAIN = "run", "main launch"
 NOTHING = "nothing"
-"""What binds where nobody kept a roofline."""
+"""The bottleneck of a result without a roofline"""
 SAME_WAIT = 0.1
-"""Stages that move against each other are one wait if no more than this share of the largest is left."""
+"""Opposite changes of stages are one wait if their sum is at most this share of the largest"""
 SEEN = 0.03
-"""The share of the largest move from which others are told of"""
+"""Smallest reported change, as a share of the largest"""
 MOST_TOLD, MOST_IN_HEADLINE = 6, 3
 _ONCE = frozenset(
     (of.CONTROL, of.LAUNCH, of.IO_LINKS, of.HOST_LINK, "switch overhead", "PCIe overhead", "IO router overhead")
 ) | {str(part) for part in (PathPart.HOST_TRANSFER, PathPart.HOST_WAIT, PathPart.DOWN, PathPart.UP, PathPart.FILL)}
-"""Stages that nothing overlaps with: they trade places with none"""
+"""Stages that overlap with nothing, so they trade places with none"""
 
 
 @value
 class Change:
-    """Something in ns on both sides; a stage also by its ``parts``."""
+    """A time in ns on both sides. A stage also has its ``parts``."""
 
     name: str
     a_ns: float
@@ -68,7 +68,7 @@ class Change:
 
     @property
     def share_text(self) -> str:
-        """The same as a reader says it: a factor, a percentage or words."""
+        """The increase as text: a factor, a percentage or words."""
         if not self.ns or not self.a_ns:
             return "new" if self.ns else "as before"
         size = abs(self.share)
@@ -82,7 +82,7 @@ class Change:
 
 @value
 class Move:
-    """A stage that moved, or several that merely traded places, the largest first."""
+    """A changed stage, or several stages that only trade places, the largest first."""
 
     stages: tuple[Change, ...]
 
@@ -93,7 +93,7 @@ class Move:
 
     @property
     def change(self) -> Change:
-        """All of it."""
+        """The sum of the stages."""
         return _sum(join_words([each.name for each in self.stages]) + self._same, self.stages)
 
     @property
@@ -106,10 +106,10 @@ class Move:
 
 @value
 class Pair:
-    """A result of each side: its time, its main launch and the time of that; what binds it, and verdicts in sentences.
+    """The results of both sides at a point: times, main launches, bottlenecks and verdicts.
 
-    ``of``: what the bounds are of, the main launch, or the run where that is not the same launch. ``moves``: of the
-    stages of its critical path; empty when nobody kept it.
+    ``of``: the subject of the bounds: the main launch, or the run if the main launches differ. ``moves``: changed
+    stages of the critical path; empty without critical paths.
     """
 
     where: tuple[tuple[str, Any], ...]
@@ -125,13 +125,13 @@ class Pair:
 
     @property
     def same_launch(self) -> bool:
-        """True if the main launch has the same name on both sides, or none."""
+        """True if both sides have the same main launch by name, or none."""
         return len({*self.launches} - {""}) < 2
 
 
 @value
 class BoundGroup:
-    """All pairs that the same binds: the sums of their times and of their bounds."""
+    """The pairs with the same bottlenecks: the sums of their times and of their bounds."""
 
     of: str
     bounds: tuple[str, str]
@@ -148,11 +148,13 @@ class BoundGroup:
 
 @value
 class ResultComparison:
-    """Everything about two results. ``stages`` are sums over all pairs, ``moves`` the same by what trades places;
-    without critical paths ``busy`` are, of phases and engines, which overlap. ``unmatched``: results of each side
-    without a partner or without figures; ``left_out``: why. ``unsaid``: what one side does not say, such as one of an
-    earlier version, so that it is not compared; in sentences. ``machines``: what the machines differ in, where that is
-    much; ``unused``: what of that no result uses.
+    """The complete comparison of two results.
+
+    ``stages``: sums over all pairs. ``moves``: the same, grouped by stages that trade places. ``busy``: without
+    critical paths, busy times of phases and engines, which overlap. ``unmatched``: results of each side without a
+    partner or without figures; ``left_out``: the reasons. ``unsaid``: sentences about contents that one side lacks, so
+    they are not compared. ``machines``: differences of the machines, if there are many. ``unused``: differences that no
+    result uses.
     """
 
     differing: tuple[Differing, ...]
@@ -171,7 +173,7 @@ class ResultComparison:
 
 
 def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
-    """Compare what the files have at the same points. InputError when nothing fits together."""
+    """Compare the results of two files at the same points. Raises InputError if they have no points in common."""
     axes, matched = _match(a, b)
     good = [(one, other) for one, other in matched if one.ok and other.ok]
     if not good:
@@ -197,7 +199,7 @@ def compare_results(a: ResultFile, b: ResultFile) -> ResultComparison:
 
 
 def _say_left_out(a: ResultFile, b: ResultFile, compared: int) -> Iterator[str]:
-    """Say how many results of each side are not compared, and why."""
+    """Yield the number of results of each side that are not compared, with the reason."""
     for name, file in (("A", a), ("B", b)):
         failed = [each for each in file.results if not each.ok]
         why = "the other side has none there, or it failed there"
@@ -212,12 +214,12 @@ def _both_say(pairs: Sequence[ResultPair], begin: str) -> bool:
 
 
 def _unsaid(pairs: Sequence[ResultPair]) -> Iterator[str]:
-    """Name what only one side says, or says in words that are not known."""
+    """Yield contents that only one side has, or that this version does not know."""
     for begin, what in _SAID.items():
         said = [all(each.says(begin) for each in side) for side in zip(*pairs, strict=True)]
         if said in ([True, False], [False, True]):
             lacking, having = ("B", "A") if said[0] else ("A", "B")
-            yield f"{lacking} does not say {what}, {having} does: not compared"
+            yield f"{lacking} lacks {what}, which {having} has: not compared"
     for name, side in zip("AB", zip(*pairs, strict=True), strict=True):
         unknown = [each for each in _names_in(side, _PATH) if each not in map(slug, PathPart)]
         if unknown:
@@ -225,13 +227,13 @@ def _unsaid(pairs: Sequence[ResultPair]) -> Iterator[str]:
 
 
 def _names_in(results: Iterable[ResultFigures], begin: str) -> list[str]:
-    """The names of what results have times of in columns that begin so."""
+    """Return the names of the times in columns with this prefix."""
     columns = dict.fromkeys(column for each in results for column in each.row if column.startswith(begin))
     return [column.removeprefix(begin).removesuffix("_ns") for column in columns]
 
 
 def _match(a: ResultFile, b: ResultFile) -> tuple[tuple[str, ...], list[ResultPair]]:
-    """Results at the same values of all axes; if there are none, of the axes that both have."""
+    """Pair results with the same values on all axes, or, failing that, on the common axes."""
     every = tuple(dict.fromkeys([*a.axes, *b.axes]))
     common = tuple(axis for axis in a.axes if axis in b.axes)
     for axes in (every, common):
@@ -240,7 +242,7 @@ def _match(a: ResultFile, b: ResultFile) -> tuple[tuple[str, ...], list[ResultPa
         if found and len(ours) == len(a.results) and len(theirs) == len(b.results):
             return axes, found
     has = [f"{file.name} has {len(file.results)} over {', '.join(file.axes) or 'no axis'}" for file in (a, b)]
-    raise InputError(f"no points fit together: {'; '.join(has)}; choose one point of a sweep with FILE.parquet:POINT")
+    raise InputError(f"no points match: {'; '.join(has)}; choose one point of a sweep with FILE.parquet:POINT")
 
 
 def _by_key(file: ResultFile, axes: Sequence[str]) -> dict[str, ResultFigures]:
@@ -281,7 +283,7 @@ def _sum_column(name: str, pairs: Sequence[ResultPair], column: str, parts: tupl
 
 
 def _stages(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
-    """The stages of the critical path of the whole run, summed over pairs, the largest change first."""
+    """Return the stages of the critical path of the run, summed over pairs, the largest change first."""
     begin = next((each for each in (_CAUSES, _PATH) if _both_say(pairs, each)), None)
     if begin is None:
         return ()
@@ -304,12 +306,12 @@ def _busy(pairs: Sequence[ResultPair]) -> tuple[Change, ...]:
 
 
 def _sort_changes(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Sort the changes that are not nothing, the largest first."""
+    """Return the non-zero changes, the largest first."""
     return tuple(sorted((each for each in changes if each.a_ns or each.b_ns), key=lambda each: -abs(each.ns)))
 
 
 def _find_moves(stages: Sequence[Change]) -> tuple[Move, ...]:
-    """Return the stages that moved, the largest first; as one with others that make up for it."""
+    """Return the changed stages, the largest first. Stages that compensate each other are one move."""
     left, found = [each for each in stages if each.ns], []
     least = SEEN * abs(stages[0].ns) if stages else 0.0
     while left:
@@ -336,15 +338,17 @@ def _groups(pairs: Sequence[Pair]) -> tuple[BoundGroup, ...]:
 
 
 def ns_text(ns: float, plus: str = "") -> str:
-    """A time in ns as a reader says it: to three digits, or to a whole number of ns; ``plus`` before an increase."""
+    """Return a time in ns with three digits, or as a whole number of ns; ``plus`` precedes an increase."""
     size = f"{abs(ns):,.0f}" if abs(ns) >= 100 else f"{abs(ns):.3g}"
     return f"{'−' if ns < 0 else plus}{size}"
 
 
-def verdict(found: ResultComparison) -> tuple[str, ...]:
-    """Say in sentences what moved and why; then what differs, what of it is not used, and how latency, verdict, stages
-    moved."""
-    return (_say_headline(found), *found.left_out, *found.unsaid, *_say_parts(found))
+def verdict(compared: ResultComparison) -> tuple[str, ...]:
+    """Return the comparison in sentences: the main change and its cause first.
+
+    Differences, unused differences, and changes of latency, verdict and stages follow.
+    """
+    return (_say_headline(compared), *compared.left_out, *compared.unsaid, *_say_parts(compared))
 
 
 def _say_headline(found: ResultComparison) -> str:
@@ -359,7 +363,7 @@ def _say_headline(found: ResultComparison) -> str:
         elif all(each.unused for each in found.differing):
             why = [f"what differs, {join_words(found.unused)}, is not used by this bench"]
         elif not any(pair.time.ns for pair in found.pairs):
-            why = ["what differs holds up nothing", *why]
+            why = ["no difference is on the critical path", *why]
     else:
         said = f"B takes {ns_text(abs(time.ns))} ns {'more' if time.ns > 0 else 'less'} ({time.share_text}){count}"
         why += [", ".join(map(str, found.moves[:MOST_IN_HEADLINE]))] if found.moves else []

@@ -1,5 +1,4 @@
-"""One style for the figures of evaluations: readable at half a page, and by colour-blind readers, and in grey; and axes
-of sizes and times."""
+"""Common figure style of evaluations, readable at half a page and in grey, and axes of sizes and times."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from kernbench.common.files import replacing
 
-# Okabe-Ito: apart for every kind of colour blindness.
+# Okabe-Ito palette: distinct for every type of colour blindness.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILLION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 INK, MUTED, SLATE, GRID = "#222222", "#666666", "#5B6770", "#E4E4E4"
 PALETTE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
-"""Colours for curves, in the order to take them."""
+"""Colours of curves, in order of use"""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-"""One for each colour, so that curves are told apart without it."""
+"""One marker per colour, so curves are distinct without colour"""
 
 DPI = 200
 STYLE: dict[Any, Any] = {
@@ -58,22 +57,22 @@ STYLE: dict[Any, Any] = {
 
 
 THEORY: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1}
-"""The look of a curve that is computed, not measured."""
+"""Style of a computed, not measured, curve"""
 
 
 def hollow(colour: str) -> dict[str, Any]:
-    """Return the look of a bar that is computed, or one of two parts: white, hatched in the colour."""
+    """Return the style of a computed bar, or of one of two parts: white, hatched in the colour."""
     return {"facecolor": "white", "edgecolor": colour, "hatch": "//////"}
 
 
 def halo() -> list[AbstractPathEffect]:
-    """A white rim for black lines and letters that lie on colours."""
+    """Return a white outline for black lines and letters on colours."""
     return [withStroke(linewidth=3, foreground="white")]
 
 
 @contextmanager
 def make_figure(width_in: float, height_in: float, title: str = "") -> Iterator[Figure]:
-    """Give a figure in the common style, to be filled inside."""
+    """Yield a figure in the common style, to be filled inside the block."""
     with rc_context(STYLE):
         figure = Figure(figsize=(width_in, height_in), layout="constrained")
         FigureCanvasAgg(figure)
@@ -83,7 +82,7 @@ def make_figure(width_in: float, height_in: float, title: str = "") -> Iterator[
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure to the PNG ``path``, whole or not at all. InputError when it cannot be written.
+    """Write a figure to the PNG ``path`` atomically. Raises InputError if the file cannot be written.
 
     The same data give the same file.
     """
@@ -93,32 +92,32 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 @contextmanager
 def drawing(path: Path, width_in: float, height_in: float, title: str = "") -> Iterator[Figure]:
-    """Give a figure in the common style, to be filled inside; written to the PNG ``path`` at the end."""
+    """Yield a figure in the common style and write it to the PNG ``path`` at the end of the block."""
     with make_figure(width_in, height_in, title) as figure:
         yield figure
     save_figure(figure, path)
 
 
 def value_grid(axes: Axes, along: str = "y") -> None:
-    """Lines to read values by, along one axis (``x``, ``y`` or ``both``)."""
+    """Draw grid lines along one axis (``x``, ``y`` or ``both``)."""
     axes.grid(visible=True, axis=along)  # type: ignore[arg-type]
 
 
 def category_axis(axes: Axes, at: Sequence[float], labels: Sequence[str], along: str = "x") -> None:
-    """Names instead of numbers, without tick marks."""
+    """Label an axis with names, without tick marks."""
     axis = axes.xaxis if along == "x" else axes.yaxis
     axis.set_ticks(at, labels)
     axes.tick_params(axis=along, length=0)  # type: ignore[arg-type]
 
 
 def legend_above(figure: Figure, handles: Sequence[Artist], columns: int) -> None:
-    """One legend for all panels, above them, on the right: a title stands on the left."""
+    """Draw one legend for all panels, above them on the right; the title is on the left."""
     labels = [str(handle.get_label()) for handle in handles]
     figure.legend(handles, labels, loc="outside upper right", ncols=columns, columnspacing=1.4, handletextpad=0.5)
 
 
 def percent_axis(axes: Axes, label: str, top: float) -> None:
-    """An axis of shares in percent, from 0 to ``top``."""
+    """Format an axis as percent, from 0 to ``top``."""
     axes.set_ylabel(label)
     axes.set_ylim(0, top)
     value_grid(axes)
@@ -126,7 +125,7 @@ def percent_axis(axes: Axes, label: str, top: float) -> None:
 
 
 def write_above(axes: Axes, x: float, y: float, text: str, size: float = 8) -> None:
-    """A text above the end of a bar."""
+    """Write a text above the end of a bar."""
     axes.annotate(text, (x, y), (0, 2), textcoords="offset points", ha="center", fontsize=size)
 
 
@@ -135,13 +134,13 @@ FEWEST_LABELS = 5
 
 
 def size_title(nbytes: float) -> str:
-    """Such as ``64 KiB``."""
+    """Return a size as text, such as ``64 KiB``."""
     unit, name = next((unit, name) for unit, name in _UNITS if nbytes >= unit or unit == 1)
     return f"{nbytes / unit:g} {name}"
 
 
 def size_axis(axes: Axes, sizes: Sequence[int], label: str) -> None:
-    """Sizes, each with its tick; as many labels as there is room for."""
+    """Mark each size on the axis, with as many labels as fit."""
     ordered = sorted(set(sizes))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(ordered))
@@ -153,7 +152,10 @@ def size_axis(axes: Axes, sizes: Sequence[int], label: str) -> None:
 
 
 def time_axis(axes: Axes, label: str = "", unit_ns: float = 1000.0, *, close: bool = False) -> None:
-    """Times in ns, shown in units of ``unit_ns`` on a log scale; ``close``: they differ by about ten times at most."""
+    """Format a logarithmic axis of times in ns, in units of ``unit_ns``.
+
+    ``close``: the values differ by a factor of about ten at most.
+    """
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if close else (1.0, 2.0, 5.0)))
     axes.yaxis.set_minor_locator(NullLocator())

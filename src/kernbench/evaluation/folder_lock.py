@@ -1,5 +1,8 @@
-"""One sweep at a time in a folder. The lock is the kernel's, on an open file: it ends with the process that holds it,
-however that ends, and what stands in the file only says who that is."""
+"""Exclusive lock of a sweep folder.
+
+The operating system holds the lock on an open file, so the lock ends with its process. The content of the file only
+names the holder.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,19 @@ from kernbench.common.errors import InputError
 LOCK_FILE = "sweep.lock"
 LONGEST_OWNER = 300
 MOST_TRIES = 100
-"""Each takes another sweep that ended in between, or a file system whose files do not keep their numbers."""
+"""Retries, needed when another sweep ends in between or when inode numbers change on the file system"""
 _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Have ``folder`` to oneself. InputError, which says who has it, when another process does."""
+    """Lock ``folder`` inside the block. Raises InputError, which names the holder, if another process has the lock."""
     path = folder / LOCK_FILE
     file = _try_lock(path)
     try:
         yield
     finally:
-        # While it is still locked: who opened the file meanwhile finds, once it has the lock, that the name is gone.
+        # Remove the file while it is locked: a waiting process then finds that the name is gone.
         path.unlink(missing_ok=True)
         os.close(file)
 
@@ -40,13 +43,12 @@ def _try_lock(path: Path) -> int:
             return file
         os.close(file)
     raise InputError(
-        f"{path}: cannot be locked: after each of {MOST_TRIES} tries the name was that of another file; "
-        "choose another --out"
+        f"{path}: cannot be locked: in each of {MOST_TRIES} tries, another file had the name; choose another --out"
     )
 
 
 def _lock_or_close(path: Path) -> int:
-    """``path`` opened and locked. Processes that are started do not get the file: Python's files close at exec."""
+    """Open and lock ``path``. Child processes do not inherit the file, because Python closes its files at exec."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
@@ -69,7 +71,7 @@ def _lock_or_close(path: Path) -> int:
 
 
 def _is_at(path: Path, file: int) -> bool:
-    """Tell whether ``path`` still names ``file``: the sweep before may have removed it after it was opened here."""
+    """Return True if ``path`` still names ``file``. The previous sweep may have removed it after it was opened here."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file))
     except FileNotFoundError:

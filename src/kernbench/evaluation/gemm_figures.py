@@ -1,5 +1,7 @@
-"""Figures of GEMMs over shapes and variants: stages of the pipeline beside the time of the kernel, utilisation
-of the matrix unit, the ideal pipeline; the largest shape, beside which the others would be invisible, by itself."""
+"""Figures of GEMMs over shapes and variants: pipeline stages, utilisation of the matrix unit, and the ideal pipeline.
+
+The largest shape has a separate figure, because it would hide the others.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,10 @@ CLUSTER = 0.84  # of the distance between two variants
 
 @value
 class StageBar:
-    """A stage of a run, in ns: the load of staged operands first, then tiles; ``work``: what the tiles keep the unit
-    busy for in the ideal pipeline."""
+    """A stage of a run, in ns: loads of staged operands first, then tiles.
+
+    ``work``: the busy time of the unit for these tiles in the ideal pipeline.
+    """
 
     stage: str
     load: float
@@ -42,10 +46,10 @@ class StageBar:
 
 
 def draw_stages(sweep: GemmSweep, path: Path) -> None:
-    """A panel for each shape but the largest, each with its own scale."""
+    """Draw a panel per shape except the largest, each with its own scale."""
     shapes = [shape for shape in sweep.shapes if shape != LARGEST]
     rows = -(-(len(shapes) + 1) // COLUMNS)
-    with style.drawing(path, 10.4, 0.9 + 2.75 * rows, "How long each stage of the tile pipeline was busy") as figure:
+    with style.drawing(path, 10.4, 0.9 + 2.75 * rows, "Busy time of each stage of the tile pipeline") as figure:
         panels = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
         for axes, shape in zip(panels, shapes, strict=False):
             stage_panel(axes, sweep.of(shape))
@@ -59,7 +63,7 @@ def draw_stages(sweep: GemmSweep, path: Path) -> None:
 
 
 def stage_panel(axes: Axes, runs: Sequence[GemmRun], unit_ns: float = 1) -> None:
-    """The stages of the runs of one shape, in units of ``unit_ns``; a line says how long the kernel took."""
+    """Draw the stages of the runs of one shape in units of ``unit_ns``, with a line for the kernel time."""
     for at, run in enumerate(runs):
         bars = list(_bars(run))
         width = CLUSTER / len(bars)
@@ -77,7 +81,7 @@ def stage_panel(axes: Axes, runs: Sequence[GemmRun], unit_ns: float = 1) -> None
 
 
 def stage_legend(runs: Sequence[GemmRun]) -> list[Artist]:
-    """Make a legend of the colours and lines."""
+    """Return a legend of the colours and lines."""
     used = {use.name for run in runs for use in run.stages}
     stages: list[Artist] = [
         Patch(color=STAGE_COLOURS[stage], label=stage) for stage in STAGES if stage in used and stage != LOAD
@@ -110,16 +114,16 @@ def _draw_bar(axes: Axes, bar: StageBar, left: float, width: float, unit_ns: flo
 
 
 COLOURS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE)
-"""Of the variants, in order."""
+"""Colours of the variants, in order"""
 PALE = 0.32
 LABEL_SIZE = 7.5
-TOP = 1.13  # of an axis of shares: room for words above 100 %
-LEAST_BEYOND = 0.05  # where all kernels are as fast as the ideal, an axis with numbers all the same
+TOP = 1.13  # top of an axis of shares, with room for text above 100 %
+LEAST_BEYOND = 0.05  # least range of the axis if all kernels match the ideal
 
 
 @value
 class BarPlace:
-    """The place of a run's bar: its middle, its width, its colour."""
+    """The place of a run's bar: middle, width and colour."""
 
     run: GemmRun
     x: float
@@ -128,7 +132,7 @@ class BarPlace:
 
 
 def draw_utilisation(sweep: GemmSweep, path: Path) -> None:
-    """Draw the share of the kernel's time that the matrix unit was busy, and the share of its rate in the product."""
+    """Draw the matrix unit's share of busy time, and its share of useful work."""
     with style.drawing(path, 10.4, 4.6, "Utilisation of the matrix unit, measured") as figure:
         axes = figure.subplots()
         for slot in slots(sweep):
@@ -140,7 +144,7 @@ def draw_utilisation(sweep: GemmSweep, path: Path) -> None:
 
 
 def draw_theory(sweep: GemmSweep, path: Path) -> None:
-    """MAC utilisation of the ideal pipeline beside the measured one, and how much longer the kernel took."""
+    """Draw ideal and measured MAC utilisation, and the kernel time beyond the ideal."""
     with style.drawing(path, 10.4, 6.4, "The ideal pipeline and what was measured") as figure:
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
         for slot in slots(sweep):
@@ -157,26 +161,26 @@ def draw_theory(sweep: GemmSweep, path: Path) -> None:
 
 
 def utilisation_bar(axes: Axes, slot: BarPlace) -> None:
-    """Useful efficiency in front of MAC utilisation."""
+    """Draw useful efficiency in front of MAC utilisation."""
     axes.bar(slot.x, slot.run.mac_utilisation, slot.width, color=slot.colour, alpha=PALE)
     axes.bar(slot.x, slot.run.useful_efficiency, slot.width, color=slot.colour)
 
 
 def theory_bars(axes: Axes, slot: BarPlace, ideal: float, measured: float) -> None:
-    """Draw the ideal pipeline's figure and the measured one side by side."""
+    """Draw the ideal and the measured value side by side."""
     half = slot.width / 2
     axes.bar(slot.x - half / 2, ideal, half, linewidth=1, **style.hollow(slot.colour))
     axes.bar(slot.x + half / 2, measured, half, color=slot.colour, edgecolor=slot.colour, linewidth=1)
 
 
 def variant_handles(sweep: GemmSweep) -> list[Artist]:
-    """The colours of the variants."""
+    """Return legend entries for the variants."""
     variants = dict.fromkeys(run.variant for run in sweep.runs)
     return [Patch(color=colour, label=variant) for variant, colour in zip(variants, COLOURS, strict=False)]
 
 
 def utilisation_handles() -> list[Artist]:
-    """Explain pale and full bars."""
+    """Return legend entries for pale and full bars."""
     return [
         Patch(color=style.MUTED, alpha=PALE, label="MAC utilisation"),
         Patch(color=style.MUTED, label="useful efficiency"),
@@ -184,7 +188,7 @@ def utilisation_handles() -> list[Artist]:
 
 
 def theory_handles(colour: str = style.MUTED) -> list[Artist]:
-    """Explain hatched and full bars."""
+    """Return legend entries for hatched and full bars."""
     return [
         Patch(label="ideal pipeline", **style.hollow(colour)),
         Patch(color=colour, label="measured"),
@@ -192,7 +196,7 @@ def theory_handles(colour: str = style.MUTED) -> list[Artist]:
 
 
 def slots(sweep: GemmSweep) -> Iterator[BarPlace]:
-    """The places of all runs: a cluster for each shape."""
+    """Yield the places of all runs: one cluster per shape."""
     for at, shape in enumerate(sweep.shapes):
         runs = sweep.of(shape)
         width = CLUSTER / len(runs)
@@ -201,7 +205,7 @@ def slots(sweep: GemmSweep) -> Iterator[BarPlace]:
 
 
 def _shape_axis(axes: Axes, sweep: GemmSweep, marked: str = "under-tile") -> None:
-    """The shapes by name; those under the tile are ``marked``, and stand on a darker ground."""
+    """Label the shapes by name. Shapes below the tile size are ``marked`` and have a darker background."""
     style.category_axis(axes, range(len(sweep.shapes)), [str(shape) for shape in sweep.shapes])
     axes.set_xlabel("shape M×K×N")
     axes.set_xlim(-0.5, len(sweep.shapes) - 0.5)
@@ -213,7 +217,7 @@ def _shape_axis(axes: Axes, sweep: GemmSweep, marked: str = "under-tile") -> Non
 
 
 def write_share(axes: Axes, x: float, share: float, size: float = LABEL_SIZE) -> None:
-    """A share in percent above its bar."""
+    """Write a share in percent above its bar."""
     style.write_above(axes, x, share, f"{share * 100:.0f}" if share >= 0.0995 else f"{share * 100:.1f}", size)
 
 
@@ -229,7 +233,7 @@ LEGEND: dict[str, Any] = {
 
 
 def draw_large(runs: Sequence[GemmRun], path: Path) -> None:
-    """Stages, time and utilisation of the runs of one shape; times in µs."""
+    """Draw stages, time and utilisation of the runs of one shape, with times in µs."""
     shape, tiles = runs[0].shape, runs[0].tiles
     with style.drawing(path, 10.4, 4.8, f"{shape}: {tiles:,} tiles on one PE") as figure:
         stages, times, shares = figure.subplots(1, 3, width_ratios=(2.1, 1.2, 1.2))
@@ -256,7 +260,7 @@ def draw_large(runs: Sequence[GemmRun], path: Path) -> None:
 
 
 def _slots(runs: Sequence[GemmRun]) -> Iterator[BarPlace]:
-    """One for each run, in no colour: in this figure colours are stages, and names stand below."""
+    """Yield one place per run without a colour: here, colours denote stages and labels denote runs."""
     for at, run in enumerate(runs):
         yield BarPlace(run, at, CLUSTER, style.SLATE)
 

@@ -1,4 +1,4 @@
-"""Runs of the GEMM evaluation: each a simulation of its own, read off its op-log."""
+"""Runs of the GEMM evaluation: each is a separate simulation, measured from its op-log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BENCH = "matmul-composite"
 
 @value(kw_only=True)
 class GemmStudy:
-    """The simulations to run: every shape in every variant, on one PE of SIP ``sip``."""
+    """The simulations: every shape in every variant, on one PE of SIP ``sip``."""
 
     topology: Topology
     shapes: tuple[GemmShape, ...]
@@ -40,14 +40,14 @@ class GemmStudy:
     sip: int = 0
 
     def __post_init__(self) -> None:
-        """InputError for operands that are not staged whole: a block of them would be loaded while another is used."""
+        """Raise InputError for operands too large for staging: blocks would be loaded while others are used."""
         item, most = dtype_of(self.dtype).itemsize, Matmul(0, 0, 0, self.dtype).stage_bytes
         for shape in self.shapes:
             if max(shape.m, shape.n) * shape.k * item > most:
                 raise InputError(f"{shape} in {self.dtype}: an operand has more than the {most} bytes that are staged")
 
     def run(self) -> GemmSweep:
-        """Simulate all of it, numbers included. What goes wrong in a run is raised."""
+        """Run all simulations with values. Errors of a run are raised."""
         pipeline = IdealPipeline(Machine(self.topology.topology_obj), dtype_of(self.dtype), self.sip)
         pairs = [(shape, variant) for shape in self.shapes for variant in self.variants]
         return GemmSweep(
@@ -73,7 +73,7 @@ class GemmStudy:
 
 @state
 class _Measurement:
-    """Reads a run off its engine: the one launch, of one PE."""
+    """Measures a run from its engine: its single launch, on one PE."""
 
     engine: GraphEngine
     result: BenchResult
@@ -84,12 +84,12 @@ class _Measurement:
 
     def __post_init__(self) -> None:
         (self._launch,) = launches_of(self.engine.handles)
-        assert self._launch.outcome is not None, "a launch that is over has an outcome"
+        assert self._launch.outcome is not None, "a finished launch has an outcome"
         (self._kernel,) = self._launch.outcome.reports
         self._records = [each for each in self.engine.op_log if each.launch_id == self._launch.request_id]
 
     def run(self, shape: GemmShape, variant: str, pipeline: IdealPipeline) -> GemmRun:
-        """Everything about it."""
+        """Return all measurements of the run."""
         gemm, dtype = self.engine.spec.pe.gemm, dtype_of(self.dtype)
         stages = self._usages(_stage)
         matrix_unit = next(use for use in stages if use.name == ENGINE_OF["gemm"])
@@ -116,7 +116,7 @@ class _Measurement:
         )
 
     def _usages(self, name_of: Callable[[OpRecord], str]) -> tuple[Usage, ...]:
-        """Usage by stage or engine, in the order of the pipeline; the record of a whole composite is none of them."""
+        """Return the usage by stage or engine in pipeline order, without the record of the complete composite."""
         groups: dict[str, list[OpRecord]] = {name: [] for name in STAGES}
         for record in self._records:
             if not _is_whole(record):
@@ -143,7 +143,7 @@ class _Measurement:
 
 
 def _is_whole(record: OpRecord) -> bool:
-    """Tell whether it is the composite of which others are parts."""
+    """Return True for the composite record that other records belong to."""
     return record.kind == "gemm" and record.tile is None
 
 
@@ -152,5 +152,5 @@ def _engine(record: OpRecord) -> str:
 
 
 def _stage(record: OpRecord) -> str:
-    """A descriptor that belongs to no tile, and to no panel, stages an operand."""
+    """Return the stage of a record. A descriptor without a tile or panel stages an operand."""
     return LOAD if record.kind == "dma_read" and record.tile is None else _engine(record)

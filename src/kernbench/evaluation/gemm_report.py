@@ -1,4 +1,4 @@
-"""The report of the GEMM evaluation: its files, figures and summary."""
+"""Report of the GEMM evaluation: files, figures and summary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _find_gap(sweep: GemmSweep) -> str:
 
 
 def _drawings(sweep: GemmSweep) -> dict[str, Drawing]:
-    """Return the figures. The largest shape has one of its own."""
+    """Return the figures. The largest shape has a separate one."""
     found: dict[str, Drawing] = {
         "gemm_utilisation.png": partial(draw_utilisation, sweep),
         "gemm_theory.png": partial(draw_theory, sweep),
@@ -52,9 +52,9 @@ def _row(run: GemmRun) -> dict[str, str]:
 
 def _notes(sweep: GemmSweep) -> tuple[str, ...]:
     return (
-        "* under-tile: M, K or N is below the tile, so that every tile is partly empty",
-        "blocks: M×K×N of the blocks that a product went by; without, operands are streamed or staged",
-        "beyond: how much longer than the ideal the kernel took",
+        "* under-tile: M, K or N is below the tile, so every tile is partly empty",
+        "blocks: M×K×N of the blocks of a product; without blocks, operands are streamed or staged",
+        "beyond: the kernel time beyond the ideal",
         "MACs busy: the part of the kernel's time in which the matrix unit worked (MAC utilisation)",
         "useful: the MACs of the product over what the unit could have done in the kernel's time",
         f"{len(sweep.runs)} simulations, all numbers verified",

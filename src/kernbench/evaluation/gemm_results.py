@@ -1,4 +1,4 @@
-"""Hold the results of the GEMM evaluation: runs, each a row of a table."""
+"""Results of the GEMM evaluation: runs, each as a table row."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from kernbench.evaluation.gemm_theory import Ideal
 from kernbench.evaluation.outputs import TableValue
 
 LOAD = "load"
-"""The stage of operands that are staged whole, before the pipeline; its engine is ``DMA in``, as of streamed tiles."""
+"""The stage of operands staged before the pipeline. Its engine is ``DMA in``, as for streamed tiles."""
 STAGES = (LOAD, "DMA in", "fetch", "GEMM", "MATH", "store", "DMA out")
-"""The stages in the order of the pipeline."""
+"""The stages in pipeline order"""
 
 
 @value
 class RunWindow:
-    """From the first start to the last end, in ns since the kernel's start."""
+    """The time from the first start to the last end, in ns since the kernel's start."""
 
     start_ns: float
     end_ns: float
 
     @property
     def ns(self) -> float:
-        """Its length."""
+        """The length in ns."""
         return self.end_ns - self.start_ns
 
 
 @value(kw_only=True)
 class Usage:
-    """A stage or an engine of the PE: its records in the op-log, the ns in which at least one was under way, that as a
-    share of the kernel's time, and its window."""
+    """The usage of a stage or an engine of the PE: its op-log records, busy time, share of the kernel time, and window.
+
+    The busy time is the ns with at least one record in flight.
+    """
 
     name: str
     records: int
@@ -40,7 +42,7 @@ class Usage:
 
 @value(kw_only=True)
 class Verified:
-    """The outcome of comparing the result with the host's product."""
+    """The comparison of the result with the host's product."""
 
     passed: bool
     elements: int
@@ -49,12 +51,13 @@ class Verified:
 
 @value(kw_only=True)
 class GemmRun:
-    """One simulation. ``tile``: its sizes along (m, k, n); ``blocks``: of a product by blocks their sizes, as m×k×n;
-    ``launch_ns``: control path included; ``sim_ns``: with the copies of the operands.
+    """One simulation.
 
-    ``pe``: the kernel; ``composite``: from the issue of the first tile to the end of the last.
-    ``mac_utilisation``: the share of the kernel's time in which the matrix unit was busy; ``useful_efficiency``: the
-    MACs of the product over what the unit could have done in that time. Both as measured.
+    ``tile``: tile sizes along (m, k, n). ``blocks``: block sizes of a product by blocks, as m×k×n. ``launch_ns``: time
+    with the control path. ``sim_ns``: time with the copies of the operands. ``pe``: the kernel. ``composite``: from the
+    issue of the first tile to the end of the last. ``mac_utilisation``: share of the kernel time with a busy matrix
+    unit. ``useful_efficiency``: MACs of the product over the MACs that the unit could do in the kernel time. Both are
+    measured.
     """
 
     shape: GemmShape
@@ -78,22 +81,22 @@ class GemmRun:
 
     @property
     def beyond_ideal(self) -> float:
-        """The time of the kernel beyond the ideal pipeline, as a share of that."""
+        """The kernel time beyond the ideal pipeline, as a share of the ideal."""
         return self.pe.ns / self.ideal.ns - 1
 
     @property
     def title(self) -> str:
-        """Such as ``32×64×32 ref_ref``."""
+        """The title, such as ``32×64×32 ref_ref``."""
         return f"{self.shape} {self.variant}"
 
     @property
     def passed(self) -> bool:
-        """True if the product is what the host computed."""
+        """True if the product equals the host's product."""
         return self.verified.passed
 
     @property
     def row(self) -> dict[str, TableValue]:
-        """Return it as a row of a table."""
+        """The run as a table row."""
         row: dict[str, TableValue] = {"m": self.shape.m, "k": self.shape.k, "n": self.shape.n, "variant": self.variant}
         row |= dict(zip(("tile_m", "tile_k", "tile_n"), self.tile, strict=True))
         row |= {"dtype": self.dtype, "tiles": self.tiles, "blocks": self.blocks, "under_tile": self.under_tile}
@@ -113,16 +116,16 @@ class GemmRun:
 
 @value(kw_only=True)
 class GemmSweep:
-    """All runs on one machine; ``topology_hash`` is that of its resolved configuration."""
+    """The runs on one machine. ``topology_hash``: hash of its resolved configuration."""
 
     topology_hash: str
     runs: tuple[GemmRun, ...]
 
     @property
     def shapes(self) -> tuple[GemmShape, ...]:
-        """The shapes in order."""
+        """The shapes, in order."""
         return tuple(dict.fromkeys(run.shape for run in self.runs))
 
     def of(self, shape: GemmShape) -> tuple[GemmRun, ...]:
-        """The runs of a shape, one for each variant."""
+        """Return the runs of a shape, one per variant."""
         return tuple(run for run in self.runs if run.shape == shape)

@@ -1,4 +1,4 @@
-"""The products of the GEMM evaluation, and how they fall into tiles."""
+"""The products of the GEMM evaluation, and their division into tiles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LARGEST", "SHAPES", "VARIANTS", "GemmShape", "GemmTile", "TileSizes"
 
 @value
 class GemmTile:
-    """The extent of a tile: rows of A, steps along K, columns of B. ``last``: it completes an output tile."""
+    """The extent of a tile: rows of A, steps along K, columns of B. ``last``: the tile completes an output tile."""
 
     rows: int
     steps: int
@@ -35,19 +35,19 @@ class GemmShape:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of the product itself."""
+        """The multiply-accumulates of the product."""
         return self.m * self.k * self.n
 
     def under_tile(self, sizes: TileSizes) -> bool:
-        """Tell whether an axis is shorter than the tile, so that every tile is partly empty."""
+        """Return True if an axis is shorter than the tile, so every tile is partly empty."""
         return self.m < sizes[0] or self.k < sizes[1] or self.n < sizes[2]
 
     def tile_count(self, sizes: TileSizes) -> int:
-        """Count the tiles it takes."""
+        """Return the number of tiles."""
         return ceil(self.m / sizes[0]) * ceil(self.k / sizes[1]) * ceil(self.n / sizes[2])
 
     def tiles(self, sizes: TileSizes) -> Iterator[GemmTile]:
-        """The tiles in the order of the plan, K innermost; those at an edge hold what is left."""
+        """Yield the tiles in plan order, K innermost. Tiles at an edge contain the remainder."""
         for rows in _extents(self.m, sizes[0]):
             for columns in _extents(self.n, sizes[2]):
                 left = self.k
@@ -57,13 +57,13 @@ class GemmShape:
 
 
 def _extents(extent: int, size: int) -> Iterator[int]:
-    """``extent`` in pieces of ``size``, the last of what is left."""
+    """Yield pieces of ``size`` that add up to ``extent``; the last is the remainder."""
     for at in range(0, extent, size):
         yield min(size, extent - at)
 
 
 LARGEST = GemmShape(512, 512, 512)
-"""2,048 tiles: beside it the others would be invisible, so it has a figure of its own."""
+"""2,048 tiles; in a separate figure, because it would hide the other shapes"""
 
 SHAPES = (
     GemmShape(16, 64, 32),  # one tile, M below it
@@ -75,4 +75,4 @@ SHAPES = (
     GemmShape(128, 256, 128),  # 64 whole tiles
     LARGEST,
 )
-"""Those below a tile, then larger and larger; on the default machine a tile is 32×64×32."""
+"""Shapes below a tile, then in ascending size; a tile of the default machine is 32×64×32"""

@@ -1,29 +1,30 @@
-"""The ideal pipeline of a tiled GEMM: the least time that the machine as configured needs for it.
+"""Ideal pipeline of a tiled GEMM: the least time that the configured machine needs.
 
-Every constant is read from the topology, every formula is the machine's closed form of the part. Of n equal tiles
+Every constant comes from the topology, and every formula is the closed form of a component. For n equal tiles
 
     (n - 1) · longest stage + Σ stages
 
-where Σ stages is one tile alone, latencies included, and a stage counts as long as a tile occupies its unit. Tiles at
-an edge hold less, and only the last along K is stored and written, so here the same is said of unequal tiles: a stage
-works for the sum of its tiles, after what comes before it in the first tile and before what comes after it in the last.
-Reads and writes share the HBM slice, which thereby counts as a stage too. The longest of these is the pipeline's time.
+where Σ stages is one tile alone, latencies included, and a stage counts for the occupancy of its unit by a tile. Tiles
+at an edge are smaller, and only the last tile along K is stored and written. For such unequal tiles, a stage works for
+the sum of its tiles. The earlier stages of the first tile precede this work, and the later stages of the last tile
+follow it. Reads and writes share the HBM slice, so the slice counts as a stage too. The longest of these times is the
+time of the pipeline.
 
-By blocks (``blocked``) panels come instead of tiles, two steps ahead at most. With R the time in which the memory gives
-the panels of a step, and G, F that of its tiles in the matrix unit and at the TCM's port,
+With blocks (``blocked``), panels replace tiles, at most two steps ahead. R is the time in which the memory delivers the
+panels of a step. G and F are the times of its tiles in the matrix unit and at the TCM port.
 
     given(s) = max(given(s - 1), way there + freed(s - 2)) + R(s)
     there(s) = given(s) + way back
     gemm(s)  = max(gemm(s - 1), there(s) + issue + first fetch) + G(s)      fetch(s) likewise, with F
     freed(s) = when the last tile of s has been fetched: at most ``stage_slots`` tiles before it is multiplied
 
-and behind gemm of the last step the last tile is stored and its row of tiles written. Steps, edges, and what
-stays in TCM between blocks, are those of the plan itself.
+After gemm of the last step, the last tile is stored and its row of tiles is written. Steps, edges, and data that stay
+in TCM between blocks are those of the plan itself.
 
-With ``refresh: spread`` the memory moves what it sustains. With outages (``all-bank``) it moves its peak, and what it
-gives in one go takes longer by the outages that come meanwhile, whenever it begins: none in the first period.
+With ``refresh: spread``, the memory delivers its sustained bandwidth. With outages (``all-bank``), it delivers its
+peak. Outages during a continuous transfer extend it, whenever it begins. The first period has no outage.
 
-What is ideal: any number of tiles in flight, buffers without bounds, all channels of the memory evenly used.
+Ideal assumptions: any number of tiles in flight, unbounded buffers, and evenly used memory channels.
 """
 
 from __future__ import annotations
@@ -47,8 +48,11 @@ MEMORY = "HBM slice"
 
 @value
 class TileStep:
-    """A tile at a stage, in ps: it occupies the unit for ``busy``, is under way ``before`` and ``after``, and makes the
-    memory work for ``memory`` meanwhile."""
+    """A tile at a stage, in ps.
+
+    The tile occupies the unit for ``busy``, is in flight ``before`` and ``after``, and occupies the memory for
+    ``memory``.
+    """
 
     stage: str
     busy: int
@@ -58,13 +62,13 @@ class TileStep:
 
     @property
     def alone(self) -> int:
-        """All of it, when nothing else is there."""
+        """The total time of a tile alone."""
         return self.before + self.busy + self.after
 
 
 @value
 class _Go:
-    """Reads in one go from ``begin`` on: so long for their bytes, and so much of that in the memory."""
+    """Continuous reads from ``begin`` on: the time of their bytes, and the memory time within it."""
 
     begin: int = 0
     busy: int = 0
@@ -83,7 +87,7 @@ StepWork = Callable[[TileStep], int]
 
 @value
 class Floor:
-    """The least time of a pipeline because of one of its stages, which works for ``busy_ns`` of it."""
+    """A lower bound of the pipeline time from one stage, which is busy for ``busy_ns`` of it."""
 
     stage: str
     ns: float
@@ -92,10 +96,10 @@ class Floor:
 
 @value(kw_only=True)
 class Ideal:
-    """The ideal time of a kernel and its parts: start and first command, loads of staged operands, pipeline.
+    """The ideal time of a kernel and its terms: start and first command, loads of staged operands, pipeline.
 
-    ``floors``: of every stage, the longest, which is the time of the pipeline, first; ``gemm_ns``: all tiles in the
-    matrix unit.
+    ``floors``: lower bounds by stage, the longest first; the longest is the pipeline time. ``gemm_ns``: all tiles in
+    the matrix unit.
     """
 
     ns: float
@@ -106,18 +110,18 @@ class Ideal:
 
     @property
     def longest(self) -> str:
-        """The stages that the pipeline waits for: several when they take the same."""
+        """The stages that limit the pipeline; several if they tie."""
         first = self.floors[0]
         return " and ".join(each.stage for each in self.floors if (each.ns, each.busy_ns) == (first.ns, first.busy_ns))
 
     @property
     def utilisation(self) -> float:
-        """The share of the time in which the matrix unit works."""
+        """The share of the time with a busy matrix unit."""
         return self.gemm_ns / self.ns
 
 
 class IdealPipeline:
-    """The ideal pipeline of PE 0 of cube 0 of ``sip`` on operands of a ``dtype`` in the PE's own HBM slice."""
+    """The ideal pipeline of PE 0 of cube 0 of ``sip``, with operands of a ``dtype`` in the PE's own HBM slice."""
 
     def __init__(self, machine: Machine, dtype: DType, sip: int = 0) -> None:
         self._item, self._dtype = dtype.itemsize, dtype
@@ -133,7 +137,7 @@ class IdealPipeline:
         self._header_bytes = machine.header_bytes
 
     def ideal(self, shape: GemmShape, variant: str) -> Ideal:
-        """The ideal time of a product; ``variant`` says of A and B whether they are loaded before the pipeline."""
+        """Return the ideal time of a product. ``variant``: whether A and B are loaded before the pipeline."""
         sizes = self.block_sizes(shape) if variant == BLOCKED else None
         if sizes is not None:
             return self._time_blocks(shape, sizes)
@@ -153,7 +157,7 @@ class IdealPipeline:
         )
 
     def block_sizes(self, shape: GemmShape) -> TileSizes | None:
-        """Return the sizes of the blocks by which the machine does a product; None: it streams it."""
+        """Return the block sizes that the machine uses for a product, or None if the product is streamed."""
         return self._scheduler.block_sizes(self._product(shape)[1], "auto", self._pe.gemm.acc_bytes)
 
     def _product(self, shape: GemmShape) -> tuple[Command, BlockedProduct]:
@@ -165,7 +169,7 @@ class IdealPipeline:
         return command, self._scheduler.product_of(command, dict.fromkeys((a, b, out), (self._memory,)))
 
     def _time_blocks(self, shape: GemmShape, sizes: TileSizes) -> Ideal:
-        """The ideal time of a product by blocks."""
+        """Return the ideal time of a product by blocks."""
         command, product = self._product(shape)
         issue, gemm = self._pe.components.pe_scheduler.attrs.issue_ps, self._gemm_ps
         ahead = (self._pe.components.pe_scheduler.attrs.stage_slots + 1) * gemm
@@ -211,7 +215,7 @@ class IdealPipeline:
         return self._pe.tcm.write_ps(tile.store_bytes)
 
     def _steps(self, tile: GemmTile, stream_a: bool, stream_b: bool) -> TileSteps:
-        """The stages of one tile: page 02's times of a tile in each."""
+        """Return the stages of one tile, with its time in each."""
         a, b = tile.rows * tile.steps * self._item, tile.steps * tile.columns * self._item
         streamed = a * stream_a + b * stream_b
         found = [TileStep("issue", self._pe.components.pe_scheduler.attrs.issue_ps)]
@@ -224,7 +228,7 @@ class IdealPipeline:
         return found
 
     def _read(self, nbytes: int) -> TileStep:
-        """Set-up and request there, access; the data, as the memory gives them or the way takes them; back."""
+        """Return set-up, request and access; then the data, at the rate of memory or route; then the return."""
         memory = transfer_ps(nbytes, self._pace.gbs)
         request = self._there_ps + transfer_ps(self._header_bytes, self._there_gbs)
         before = self._pe.dma.setup_ps + request + self._access_ps
@@ -232,7 +236,7 @@ class IdealPipeline:
         return TileStep("DMA in", busy, before, self._back_ps, memory)
 
     def _write(self, nbytes: int) -> TileStep:
-        """Set-up and there; the data; access, acknowledgement back. Banks keep writes for later: none is waited for."""
+        """Return set-up and route; the data; access and acknowledgement. Banks defer writes: none is waited for."""
         memory = 0 if self._keeps_writes else transfer_ps(nbytes, self._pace.gbs)
         before = self._pe.dma.setup_ps + self._there_ps
         after = self._access_ps + self._back_ps + transfer_ps(self._header_bytes, self._back_gbs)
@@ -240,7 +244,7 @@ class IdealPipeline:
 
 
 def _floors(tiles: Sequence[TileSteps], outages: RefreshClock) -> list[Floor]:
-    """Compute the least time of the pipeline by each stage, and by the memory that some stages share."""
+    """Return lower bounds of the pipeline time from each stage, and from the memory that some stages share."""
     stages = [_floor(step.stage, tiles, _work_at(step.stage), outages) for step in tiles[-1]]
     memory = _floor(MEMORY, tiles, lambda step: step.memory, outages)
     return [*stages, memory] if memory.busy_ns else stages
@@ -251,9 +255,9 @@ def _work_at(stage: str) -> StepWork:
 
 
 def _floor(stage: str, tiles: Sequence[TileSteps], work: StepWork, outages: RefreshClock) -> Floor:
-    """All ``work``, behind what is before it in the first tile and before what is behind it in the last.
+    """Return the time of all ``work``, after its first tile's earlier stages and before its last tile's later stages.
 
-    What the memory does for it takes its outages too.
+    Refresh outages extend the work of the memory.
     """
     working = [step for tile in tiles for step in tile if work(step)]
     busy = max(sum(map(work, working)), outages.out(sum(step.memory for step in working)))
@@ -262,7 +266,7 @@ def _floor(stage: str, tiles: Sequence[TileSteps], work: StepWork, outages: Refr
 
 
 def _before(tile: TileSteps, work: StepWork) -> int:
-    """Sum what a tile passes before it works; all of it when it does not."""
+    """Return the time of a tile before its work; the total time for a tile without work."""
     passed = 0
     for step in tile:
         if work(step):
@@ -272,7 +276,7 @@ def _before(tile: TileSteps, work: StepWork) -> int:
 
 
 def _after(tile: TileSteps, work: StepWork) -> int:
-    """Sum what a tile still passes when it has worked for the last time."""
+    """Return the time of a tile after its last work."""
     passed = 0
     for step in reversed(tile):
         if work(step):

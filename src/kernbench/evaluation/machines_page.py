@@ -1,6 +1,6 @@
-"""docs/machines.md: what it has of the packaged machines, made anew from them.
+"""Generated content of docs/machines.md: tables and drawings of the packaged machines.
 
-A section of the page between ``<!-- NAME -->`` and ``<!-- end -->`` is made by kernbench; the rest is written.
+kernbench generates each section between ``<!-- NAME -->`` and ``<!-- end -->``. The other text is written by hand.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _COLUMNS = (
 
 
 def figure_name(machine: str) -> str:
-    """Return the file of a machine's drawing, in docs/figures."""
+    """Return the file name of a machine's drawing in docs/figures."""
     return f"machine_{machine}.svg"
 
 
 def draw_machines() -> Iterator[tuple[str, str]]:
-    """Yield file and SVG of the drawing of each packaged machine."""
+    """Yield file name and SVG of the drawing of each packaged machine."""
     for name in packaged_machines():
         yield figure_name(name), to_svg(resolve_topology(name))
 
 
 def tabulate_machines() -> str:
-    """Return the packaged machines as a table in Markdown, a row each."""
+    """Return the packaged machines as a Markdown table, one row each."""
     rows = [_COLUMNS, ("---",) * len(_COLUMNS), *(_row(resolve_topology(name)) for name in packaged_machines())]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -62,7 +62,7 @@ def _row(machine: Topology) -> tuple[str, ...]:
 
 
 def fill_page(page: str, sections: Mapping[str, str]) -> str:
-    """Return the page with these sections made anew. InputError when it lacks one."""
+    """Return the page with regenerated sections. Raises InputError if the page lacks a section."""
     for name, content in sections.items():
         begin, end = f"<!-- {name} -->\n", "<!-- end -->"
         before, found, behind = page.partition(begin)
@@ -74,7 +74,7 @@ def fill_page(page: str, sections: Mapping[str, str]) -> str:
 
 
 def write_drawings(folder: Path) -> list[Path]:
-    """Write the drawings of all packaged machines into a folder; return their files."""
+    """Write the drawings of all packaged machines into a folder and return their paths."""
     written = []
     for name, drawing in draw_machines():
         written.append(folder / name)

@@ -1,7 +1,7 @@
-"""Latency and throughput of a mesh under load: warm up, measure, and go on until what was measured has arrived.
+"""Latency and throughput of a mesh under load: warm up, measure, and run until all measured messages have arrived.
 
-Latency is from the creation of a message to the delivery of its last flit, the queue at the source included; the
-messages created in the measured window count. Accepted throughput counts flits delivered in that window.
+Latency is the time from the creation of a message to the delivery of its last flit, including the source queue.
+Messages created in the measured window count. Accepted throughput counts the flits delivered in that window.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SATURATED_AT = 3.0
 
 @value
 class LoadPlan:
-    """The amount to simulate: at least ``cycles`` and about ``messages`` messages per seed, after ``warmup_cycles``.
+    """The simulated amount: at least ``cycles`` and about ``messages`` messages per seed, after ``warmup_cycles``.
 
-    After ``drain_cycles`` what is still under way counts with its age.
+    After ``drain_cycles``, messages in flight count with their age.
     """
 
     warmup_cycles: int = 2000
@@ -40,14 +40,14 @@ class LoadPlan:
     seeds: tuple[int, ...] = (1, 2, 3)
 
     def window_cycles(self, spec: MeshSpec, traffic: MeshTraffic) -> int:
-        """Length of the measured window."""
+        """Return the length of the measured window."""
         per_cycle = float(traffic.rates.sum()) / spec.packet_flits
         return max(self.cycles, ceil(self.messages / per_cycle))
 
 
 @value
 class LoadPoint:
-    """``accepted`` in flits per node and cycle; ``error_cycles``: standard error of the mean latency over seeds."""
+    """The result at one load. ``accepted``: flits per node and cycle. ``error_cycles``: standard error over seeds."""
 
     offered: float
     latency_cycles: float
@@ -57,7 +57,7 @@ class LoadPoint:
 
 @value
 class MeshRun:
-    """One run. ``accepted[s]``: flits per cycle delivered of what node s sent; ``events``: of the simulation."""
+    """One run. ``accepted[s]``: delivered flits per cycle from node s. ``events``: events of the simulation."""
 
     latency_cycles: float
     accepted: tuple[float, ...]
@@ -65,7 +65,7 @@ class MeshRun:
 
 
 class MeasuredWindow:
-    """Collects what happens to the messages of a window of time, [``start``, ``end``) in cycles."""
+    """Collects the messages of a time window [``start``, ``end``) in cycles."""
 
     def __init__(self, nodes: int, start: int, end: int) -> None:
         self.start_ps, self.end_ps = start * CYCLE_PS, end * CYCLE_PS
@@ -74,12 +74,12 @@ class MeasuredWindow:
         self.latencies_ps: list[int] = []
 
     def sent(self, transfer: Transfer) -> None:
-        """``transfer`` has just been created."""
+        """Record the creation of ``transfer``."""
         if self.start_ps <= transfer.injected_ps < self.end_ps:
             self.under_way[transfer.serial] = transfer
 
     def delivered(self, transfer: Transfer) -> None:
-        """``transfer`` has arrived."""
+        """Record the arrival of ``transfer``."""
         source = transfer.arg
         assert isinstance(source, int)
         if self.start_ps <= transfer.delivered_ps < self.end_ps:
@@ -88,15 +88,15 @@ class MeasuredWindow:
             self.latencies_ps.append(transfer.delivered_ps - transfer.injected_ps)
 
     def latency_cycles(self, now_ps: int) -> float:
-        """Mean latency; what has not arrived counts with its age."""
+        """Return the mean latency. Messages in flight count with their age."""
         ages = [now_ps - t.injected_ps for t in self.under_way.values()]
         return fmean(self.latencies_ps + ages) / CYCLE_PS
 
 
 def simulate(spec: MeshSpec, traffic: MeshTraffic, plan: LoadPlan, seed: int, *, drain: bool = True) -> MeshRun:
-    """Run ``traffic`` with one seed. Without ``drain`` it ends with the window, and latency is that of what arrived.
+    """Run ``traffic`` with one seed. Without ``drain``, stop at the end of the window and count arrived messages only.
 
-    Sources go on sending until all that was measured has arrived, as it would find the network under steady load.
+    Sources continue to send until all measured messages have arrived, so these see the network under steady load.
     """
     net = build_mesh(spec)
     end = plan.warmup_cycles + plan.window_cycles(spec, traffic)
@@ -126,7 +126,7 @@ def _advance(net: Network, cycle: int) -> None:
 
 
 def load_point(spec: MeshSpec, pattern: str, offered: float, plan: LoadPlan) -> LoadPoint:
-    """Mean latency and accepted throughput at one offered load (flits per node and cycle), over all seeds."""
+    """Return mean latency and accepted throughput at one offered load (flits per node and cycle), over all seeds."""
     traffic = pattern_traffic(spec, pattern, offered)
     runs = [simulate(spec, traffic, plan, seed) for seed in plan.seeds]
     latencies = [run.latency_cycles for run in runs]
@@ -135,13 +135,16 @@ def load_point(spec: MeshSpec, pattern: str, offered: float, plan: LoadPlan) -> 
 
 
 def measure_full_load(spec: MeshSpec, pattern: str, plan: LoadPlan) -> float:
-    """Flits per node and cycle that arrive when every node offers one flit every cycle."""
+    """Return the flits per node and cycle that arrive if every node offers one flit per cycle."""
     traffic = pattern_traffic(spec, pattern, 1.0)
     return fmean(fmean(simulate(spec, traffic, plan, seed, drain=False).accepted) for seed in plan.seeds)
 
 
 def saturation_load(spec: MeshSpec, pattern: str, plan: LoadPlan, resolution: float) -> tuple[float, float]:
-    """The offered loads, at most ``resolution`` apart, between which mean latency passes 3 times that at zero load."""
+    """Return two offered loads, at most ``resolution`` apart, around saturation.
+
+    Between them, the mean latency exceeds 3 times the zero-load latency.
+    """
     limit = SATURATED_AT * pattern_traffic(spec, pattern, 1.0).zero_load_cycles(spec)
     low, high = 0.0, 1.0
     for _ in range(ceil(-log2(resolution))):
@@ -154,7 +157,7 @@ def saturation_load(spec: MeshSpec, pattern: str, plan: LoadPlan, resolution: fl
 
 
 def flow_shares(spec: MeshSpec, flows: tuple[MeshFlow, ...], plan: LoadPlan) -> tuple[float, ...]:
-    """Flits per cycle that arrive of each of ``flows``, which have the mesh for themselves."""
+    """Return the delivered flits per cycle of each of ``flows``, without other traffic."""
     traffic = flow_traffic(spec, flows)
     runs = [simulate(spec, traffic, plan, seed, drain=False) for seed in plan.seeds]
     return tuple(fmean(run.accepted[flow.src] for run in runs) for flow in flows)

@@ -1,10 +1,10 @@
 """A k x k mesh of routers on the transport, configured as the reference mesh: a cycle is 1 ns, a flit is 1 byte.
 
-Node n is at column n mod k, row n div k, and has a source and a destination of its own. Where the cycles of the closed
-form 7 + 5·H + (P - 1) sit: 5 for each router entered (H + 1 of them: the links into it carry them), 1 for ejection,
-and P for the flits on the narrowest link, all of which are equally wide.
+Node n is at column n mod k, row n div k, with its own source and destination. The closed form is 7 + 5·H + (P - 1)
+cycles. Each of the H + 1 entered routers costs 5 cycles, which its incoming link carries. Ejection costs 1 cycle, and
+the flits cost P cycles on the narrowest link. All links have the same width.
 
-Traffic is synthetic: a pattern says where each node's messages go, a Bernoulli source when they come.
+Traffic is synthetic: a pattern selects destinations, and Bernoulli sources create messages.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ EJECTION_CYCLES = 1
 
 @value
 class MeshSpec:
-    """``packet_flits``: length of a message. ``unit_flits``: what a link grants at a time (default: a whole message).
+    """A mesh and its messages.
 
-    ``fifo_flits``: FIFO at each router input, its injection port included (None: unbounded).
+    ``packet_flits``: length of a message. ``unit_flits``: flits per grant of a link (default: a complete message).
+    ``fifo_flits``: FIFO at each router input, including its injection port (None: unbounded).
     """
 
     k: int = 4
@@ -45,21 +46,21 @@ class MeshSpec:
 
     @property
     def granted_flits(self) -> int:
-        """Flits of one grant."""
+        """The flits of one grant."""
         return self.packet_flits if self.unit_flits is None else self.unit_flits
 
     def hops(self, src: int, dst: int) -> int:
-        """Links between routers from ``src`` to ``dst``."""
+        """Return the number of links between routers from ``src`` to ``dst``."""
         return abs(src % self.k - dst % self.k) + abs(src // self.k - dst // self.k)
 
     def zero_load_cycles(self, src: int, dst: int) -> int:
-        """Latency of a message that meets nobody: 7 + 5·H + (P - 1) with routers of 5 cycles."""
+        """Return the uncontended latency of a message: 7 + 5·H + (P - 1) for routers of 5 cycles."""
         routers = self.hops(src, dst) + 1
         return self.router_cycles * routers + EJECTION_CYCLES + self.packet_flits
 
 
 def build_mesh(spec: MeshSpec, *, express: bool = True) -> Network:
-    """The network of ``spec``: per node a source, a router and a destination; links between neighbouring routers."""
+    """Build the network of ``spec``: a source, a router and a destination per node; links between neighbours."""
     net = Network(spec.granted_flits, express=express)
     for node in range(spec.nodes):
         for other in neighbours(spec.k, node):
@@ -80,14 +81,14 @@ def _router_link(net: Network, spec: MeshSpec, src: str, dst: str) -> None:
 
 
 def neighbours(k: int, node: int) -> list[int]:
-    """Nodes next to ``node``: east, west, south, north as far as they exist."""
+    """Return the existing nodes next to ``node``: east, west, south, north."""
     x, y = node % k, node // k
     around = ((x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1))
     return [b * k + a for a, b in around if 0 <= a < k and 0 <= b < k]
 
 
 def xy_routers(k: int, src: int, dst: int) -> list[int]:
-    """The routers from ``src`` to ``dst``, both included: along the row first, then along the column."""
+    """Return the routers from ``src`` to ``dst``, both included: along the row first, then along the column."""
     x, y = src % k, src // k
     to_x, to_y = dst % k, dst // k
     way = [src]
@@ -101,7 +102,7 @@ def xy_routers(k: int, src: int, dst: int) -> list[int]:
 
 
 def xy_route(k: int, src: int, dst: int) -> tuple[str, ...]:
-    """The same as names of nodes of the network, from the source to the destination."""
+    """Return the same route as node names of the network, from the source to the destination."""
     return (f"s{src}", *(f"r{n}" for n in xy_routers(k, src, dst)), f"d{dst}")
 
 
@@ -110,33 +111,33 @@ HOTSPOT_SHARE = 0.2
 
 
 def uniform(k: int) -> Matrix:
-    """Every node, the sender included, is as likely."""
+    """Return a pattern in which every node, including the sender, is equally likely."""
     n = k * k
     return np.full((n, n), 1.0 / n)
 
 
 def transpose(k: int) -> Matrix:
-    """Column and row change places; the diagonal sends to itself."""
+    """Return a pattern that swaps column and row; nodes on the diagonal send to themselves."""
     return _to(k, lambda x, y: (y, x))
 
 
 def bit_complement(k: int) -> Matrix:
-    """To the node opposite the centre."""
+    """Return a pattern that sends to the node opposite the centre."""
     return _to(k, lambda x, y: (k - 1 - x, k - 1 - y))
 
 
 def tornado(k: int) -> Matrix:
-    """Almost half a row further, around the edge."""
+    """Return a pattern that sends almost half a row further, with wrap-around."""
     return _to(k, lambda x, y: ((x + (k + 1) // 2 - 1) % k, y))
 
 
 def neighbour(k: int) -> Matrix:
-    """To the next node of the row, around the edge."""
+    """Return a pattern that sends to the next node of the row, with wrap-around."""
     return _to(k, lambda x, y: ((x + 1) % k, y))
 
 
 def hotspot(k: int) -> Matrix:
-    """A fifth of the messages to a node in the middle, the rest uniform."""
+    """Return a pattern that sends a fifth of the messages to a node in the middle, the others uniformly."""
     matrix = (1.0 - HOTSPOT_SHARE) * uniform(k)
     matrix[:, (k // 2) * k + k // 2] += HOTSPOT_SHARE
     return matrix
@@ -162,20 +163,20 @@ def _to(k: int, move: Callable[[int, int], tuple[int, int]]) -> Matrix:
 
 @value
 class MeshTraffic:
-    """``rates[s]``: flits per cycle that node s offers; ``destinations[s, d]``: how likely a message of s goes to d."""
+    """Offered traffic: ``rates[s]`` flits per cycle of node s; ``destinations[s, d]``: the probability of node d."""
 
     rates: Matrix
     destinations: Matrix
 
     def zero_load_cycles(self, spec: MeshSpec) -> float:
-        """Mean latency of its messages when none meets another."""
+        """Return the mean uncontended latency of its messages."""
         shares = self.rates / self.rates.sum()
         nodes = range(spec.nodes)
         cycles = np.array([[spec.zero_load_cycles(s, d) for d in nodes] for s in nodes], dtype=float)
         return float((shares[:, None] * self.destinations * cycles).sum())
 
     def busiest_link(self, spec: MeshSpec) -> float:
-        """Flits per cycle that the most loaded link between routers would have to carry."""
+        """Return the flits per cycle that the most loaded link between routers would have to carry."""
         load: dict[tuple[int, int], float] = {}
         for s, d in zip(*np.nonzero(self.destinations), strict=True):
             way = xy_routers(spec.k, int(s), int(d))
@@ -185,7 +186,7 @@ class MeshTraffic:
 
 
 def pattern_traffic(spec: MeshSpec, pattern: str, offered: float) -> MeshTraffic:
-    """Every node offers ``offered`` flits per cycle by ``pattern``; UnknownNameError when there is no such."""
+    """Return traffic of ``offered`` flits per cycle and node. Raises UnknownNameError for an unknown pattern."""
     if pattern not in PATTERNS:
         raise UnknownNameError("traffic pattern", pattern, tuple(PATTERNS))
     return MeshTraffic(np.full(spec.nodes, offered), PATTERNS[pattern](spec.k))
@@ -193,7 +194,7 @@ def pattern_traffic(spec: MeshSpec, pattern: str, offered: float) -> MeshTraffic
 
 @value
 class MeshFlow:
-    """Node ``src`` offers ``offered`` flits per cycle to ``dst``."""
+    """A flow: node ``src`` offers ``offered`` flits per cycle to ``dst``."""
 
     src: int
     dst: int
@@ -201,7 +202,7 @@ class MeshFlow:
 
 
 def flow_traffic(spec: MeshSpec, flows: tuple[MeshFlow, ...]) -> MeshTraffic:
-    """The flows of distinct sources, and nothing else."""
+    """Return traffic of these flows only; their sources are distinct."""
     rates, matrix = np.zeros(spec.nodes), np.zeros((spec.nodes, spec.nodes))
     for flow in flows:
         rates[flow.src], matrix[flow.src, flow.dst] = flow.offered, 1.0
@@ -211,9 +212,9 @@ def flow_traffic(spec: MeshSpec, flows: tuple[MeshFlow, ...]) -> MeshTraffic:
 def messages(
     spec: MeshSpec, traffic: MeshTraffic, seed: int, chunk_cycles: int = 1000
 ) -> Iterator[tuple[int, int, int]]:
-    """(cycle, source, destination) of message after message, for ever: each node tosses a coin every cycle.
+    """Yield (cycle, source, destination) of message after message, without end: every node draws in every cycle.
 
-    There are none where no node offers anything.
+    Nothing is yielded if no node offers traffic.
     """
     rng = np.random.default_rng(seed)
     chance = traffic.rates / spec.packet_flits
@@ -221,7 +222,7 @@ def messages(
     first = 0
     while chance.any():
         cycles, sources = np.nonzero(rng.random((chunk_cycles, spec.nodes)) < chance)
-        # The sum of a row may fall short of 1 by rounding, and a draw may exceed it.
+        # Rounding may leave the sum of a row below 1, and a draw may exceed the sum.
         targets = (cumulated[sources] <= rng.random(len(sources))[:, None]).sum(axis=1).clip(max=spec.nodes - 1)
         yield from zip((cycles + first).tolist(), sources.tolist(), targets.tolist(), strict=True)
         first += chunk_cycles

@@ -1,5 +1,7 @@
-"""The transport against a cycle-accurate mesh: its figures, ours for the same mesh, and the gates between; as
-Markdown tables and as a figure."""
+"""Comparison of the transport with a cycle-accurate mesh: reference values, ours for the same mesh, and the gates.
+
+The comparison is available as Markdown tables and as a figure.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,14 @@ from kernbench.evaluation.mesh_network import MeshFlow, MeshSpec
 
 SHARE_TOLERANCE = 0.02
 LOW_LOAD, LOW_LOAD_TOLERANCE = 0.5, 0.05
-# The specification asks for 0.8; 0.85 takes in the next point of every curve.
+# The specification demands 0.8; 0.85 includes the next point of every curve.
 HIGH_LOAD, HIGH_LOAD_TOLERANCE = 0.85, 0.20
 SATURATION_TOLERANCE = {"transpose": 0.05, "uniform": 0.10}
 
 
 @value
 class ReferencePoint:
-    """One measurement of the reference: flits per node and cycle, cycles."""
+    """One measurement of the reference: flits per node and cycle, and cycles."""
 
     offered: float
     latency_cycles: float
@@ -42,7 +44,7 @@ class ReferencePoint:
 
 @value
 class ReferenceCurve:
-    """Latency over load. ``saturation``: the loads between which latency passes 3 times that at zero load."""
+    """Latency over load. ``saturation``: two loads between which latency exceeds 3 times the zero-load latency."""
 
     k: int
     packet_flits: int
@@ -54,17 +56,17 @@ class ReferenceCurve:
 
     @property
     def saturation_load(self) -> float:
-        """The middle of the two."""
+        """The middle of the two saturation loads."""
         return sum(self.saturation) / 2
 
     def spec(self, unit_flits: int | None = None) -> MeshSpec:
-        """The mesh it was measured on."""
+        """Return the mesh of the measurement."""
         return MeshSpec(self.k, self.packet_flits, unit_flits)
 
 
 @value
 class ReferenceFlows:
-    """Flows that share a link, and what the reference let through of each, in flits per cycle."""
+    """Flows that share a link, and the delivered flits per cycle of each in the reference."""
 
     name: str
     packet_flits: int
@@ -74,7 +76,7 @@ class ReferenceFlows:
 
 @value
 class MeshReference:
-    """All of the reference's figures. ``source``: what they were measured with."""
+    """The values of the reference. ``source``: the simulator that measured them."""
 
     source: str
     network: str
@@ -83,7 +85,7 @@ class MeshReference:
 
 
 def load_reference(path: Path) -> MeshReference:
-    """The reference in the JSON file ``path``."""
+    """Read the reference from the JSON file ``path``."""
     data = json.loads(path.read_text())
     return MeshReference(
         data["source"], data["network"], tuple(map(_curve, data["curves"])), tuple(map(_flows, data["contention"]))
@@ -111,7 +113,7 @@ def _flows(data: dict[str, Any]) -> ReferenceFlows:
 
 @value
 class FigureCheck:
-    """A figure of the reference and ours, which may differ by ``tolerance`` of the reference (None: not a gate)."""
+    """A reference value and ours. They may differ by ``tolerance`` of the reference (None: not a gate)."""
 
     what: str
     reference: float
@@ -121,7 +123,7 @@ class FigureCheck:
 
     @property
     def difference(self) -> float:
-        """Relative to the reference."""
+        """The difference relative to the reference."""
         return self.measured / self.reference - 1.0
 
     @property
@@ -131,7 +133,7 @@ class FigureCheck:
 
 
 def latency_tolerance(curve: ReferenceCurve, offered: float) -> float | None:
-    """Compute the tolerance of the latency at ``offered``; None where the reference itself is noisy and steep."""
+    """Return the latency tolerance at ``offered``; None where the reference is noisy and steep."""
     load = offered / curve.saturation_load
     if load <= LOW_LOAD:
         return LOW_LOAD_TOLERANCE
@@ -140,7 +142,7 @@ def latency_tolerance(curve: ReferenceCurve, offered: float) -> float | None:
 
 @value
 class CurveComparison:
-    """A curve of the reference and ours at the same loads; saturation figures are None where they were not measured."""
+    """A reference curve and ours at the same loads. Saturation values are None if they were not measured."""
 
     curve: ReferenceCurve
     points: tuple[LoadPoint, ...]
@@ -148,7 +150,7 @@ class CurveComparison:
     measure_full_load: float | None
 
     def latency_gates(self) -> Iterator[FigureCheck]:
-        """Latency at each load that was measured."""
+        """Yield the latency check at each measured load."""
         reference = {p.offered: p for p in self.curve.points}
         for point in self.points:
             tolerance = latency_tolerance(self.curve, point.offered)
@@ -156,7 +158,7 @@ class CurveComparison:
             yield FigureCheck(f"latency at {point.offered:.3f}", expected, point.latency_cycles, tolerance, "cycles")
 
     def saturation_gates(self) -> Iterator[FigureCheck]:
-        """Saturation by latency, and what arrives at full load."""
+        """Yield the checks of the saturation load and of the accepted throughput at full load."""
         tolerance = SATURATION_TOLERANCE[self.curve.traffic]
         if self.saturation is not None:
             measured = sum(self.saturation) / 2
@@ -167,7 +169,7 @@ class CurveComparison:
 
 
 def compare_latency(curve: ReferenceCurve, plan: LoadPlan, highest_load: float = 1.0) -> CurveComparison:
-    """Latency at those loads of ``curve`` that are at most ``highest_load`` of its saturation."""
+    """Compare latencies at the loads of ``curve`` up to ``highest_load`` of its saturation."""
     offered = [p.offered for p in curve.points if p.offered <= highest_load * curve.saturation_load]
     points = tuple(load_point(curve.spec(), curve.traffic, o, plan) for o in offered)
     return CurveComparison(curve, points, None, None)
@@ -176,7 +178,7 @@ def compare_latency(curve: ReferenceCurve, plan: LoadPlan, highest_load: float =
 def compare_curve(
     curve: ReferenceCurve, plan: LoadPlan, resolution: float, unit_flits: int | None = None
 ) -> CurveComparison:
-    """Everything about ``curve``; ``unit_flits`` as in MeshSpec."""
+    """Compare everything about ``curve``. ``unit_flits``: as in MeshSpec."""
     spec = curve.spec(unit_flits)
     return CurveComparison(
         curve,
@@ -187,7 +189,7 @@ def compare_curve(
 
 
 def compare_flows(case: ReferenceFlows, plan: LoadPlan) -> list[FigureCheck]:
-    """The share of each flow."""
+    """Compare the share of each flow."""
     shares = flow_shares(MeshSpec(packet_flits=case.packet_flits), case.flows, plan)
     return [
         FigureCheck(
@@ -197,20 +199,20 @@ def compare_flows(case: ReferenceFlows, plan: LoadPlan) -> list[FigureCheck]:
     ]
 
 
-# Blue and vermilion of the Okabe-Ito palette: apart for every kind of colour blindness, and apart in grey.
+# Blue and vermilion of the Okabe-Ito palette: distinct for every type of colour blindness, and in grey.
 REFERENCE_COLOUR = "#0072B2"
 OURS_COLOUR = "#D55E00"
 LATENCY_TICKS = (20, 30, 50, 100, 200, 400, 800)
 
 
 def title(comparison: CurveComparison) -> str:
-    """Such as ``uniform, 4-flit packets``."""
+    """Return the title of a comparison, such as ``uniform, 4-flit packets``."""
     curve = comparison.curve
     return f"{curve.traffic}, {curve.packet_flits}-flit packets"
 
 
 def gate_table(gates: Iterable[FigureCheck]) -> str:
-    """A Markdown table; a line without a tolerance is there to be seen, not a gate."""
+    """Return a Markdown table. A line without a tolerance is for information and no gate."""
     lines = ["| figure | reference | kernbench | difference | gate |", "| --- | ---: | ---: | ---: | --- |"]
     return "\n".join(lines + [_row(gate) for gate in gates])
 
@@ -225,14 +227,14 @@ def _row(gate: FigureCheck) -> str:
 
 
 def comparison_tables(comparisons: Iterable[CurveComparison]) -> str:
-    """Per curve a heading and a table of all its figures."""
+    """Return a heading and a table of all checks per curve."""
     return "\n\n".join(
         f"### {title(c).capitalize()}\n\n{gate_table([*c.saturation_gates(), *c.latency_gates()])}" for c in comparisons
     )
 
 
 def draw_mesh_latency(comparisons: Sequence[CurveComparison], path: Path) -> None:
-    """Latency over offered load, a panel per curve, to the image ``path``."""
+    """Draw latency over offered load to the image ``path``, one panel per curve."""
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
     FigureCanvasAgg(figure)
     columns = 2

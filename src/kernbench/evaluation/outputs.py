@@ -1,4 +1,4 @@
-"""Files of an evaluation in one folder, each whole or not at all: JSON, CSV, Parquet, provenance."""
+"""Output files of an evaluation in one folder, each written atomically: JSON, CSV, Parquet, provenance."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ TableRow: TypeAlias = Mapping[str, TableValue]
 
 
 def output_folder(path: str | Path) -> Path:
-    """The folder ``path``, made if there is none. InputError when that is not possible."""
+    """Return the folder ``path`` and create it if needed. Raises InputError if this is impossible."""
     place = Path(path)
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{path}: no folder can be made there: {error.strerror}") from error
+        raise InputError(f"{path}: cannot create the folder: {error.strerror}") from error
     return place
 
 
@@ -42,22 +42,22 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, document: object) -> None:
-    """Write a JSON document; equal documents give identical files."""
+    """Write a JSON document. Equal documents give identical files."""
     write_text(path, json_text(document, indent=1) + "\n")
 
 
 def read_json(path: Path, made_by: str) -> Any:
-    """A document that ``write_json`` wrote. InputError, which names the command ``made_by``, when there is none."""
+    """Read a document that ``write_json`` wrote. Raises InputError, which names the command ``made_by``, otherwise."""
     try:
         return parse_json(read_input(path))
     except UnreadableFileError as error:
-        raise InputError(f"{path}: cannot be read: {error.why}; it is made by: {made_by}") from error
+        raise InputError(f"{path}: cannot be read: {error.why}; write it with: {made_by}") from error
     except ValueError as error:
-        raise InputError(f"{path}: not JSON: {error}; it is made by: {made_by}") from error
+        raise InputError(f"{path}: not JSON: {error}; write it with: {made_by}") from error
 
 
 def write_csv(path: Path, rows: Sequence[TableRow]) -> None:
-    """Write rows of the same columns as CSV with a header line; numbers in full."""
+    """Write rows with equal columns as CSV with a header line, without rounding."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -65,20 +65,20 @@ def write_csv(path: Path, rows: Sequence[TableRow]) -> None:
 
 
 def write_parquet(path: Path, rows: Sequence[TableRow]) -> None:
-    """Write the same rows as Parquet; types are those of the values."""
+    """Write the same rows as Parquet, with the types of the values."""
     with replacing(path) as temporary:
         pq.write_table(pa.Table.from_pylist(list(rows)), temporary, compression="zstd")
 
 
 PROVENANCE_FILE = "provenance.json"
 CONFIGURATION_FILE = "topology.resolved.yaml"
-# Their versions may change numbers (phase 2) or figures.
+# Versions of these packages may change values (phase 2) or figures.
 _LIBRARIES = ("numpy", "ml_dtypes", "simpy", "matplotlib", "pyarrow")
 
 
 @value(kw_only=True)
 class Computer:
-    """The computer that made results; no simulated time depends on it."""
+    """The computer that made results. No simulated time depends on it."""
 
     system: str = field(default_factory=platform.platform)
     processor: str = field(default_factory=platform.machine)
@@ -89,9 +89,10 @@ class Computer:
 
 @value(kw_only=True)
 class Provenance:
-    """The origin of results. ``topology_hash``: of the resolved configuration, see ``Topology.digest``.
+    """The origin of results.
 
-    ``date``: UTC, ISO 8601. ``machine``: the computer, not the simulated one.
+    ``topology_hash``: hash of the resolved configuration, see ``Topology.digest``. ``date``: UTC, ISO 8601.
+    ``machine``: the computer, not the simulated machine.
     """
 
     made_by: str
@@ -104,14 +105,14 @@ class Provenance:
 
 
 def provenance_of(topology: Topology, made_by: str, parameters: Mapping[str, Any]) -> Provenance:
-    """The provenance of something made here and now; ``made_by``: a bench or a command."""
+    """Return the provenance of a result made now on this computer. ``made_by``: a bench or a command."""
     return Provenance(
         made_by=made_by, topology=topology.source, topology_hash=topology.digest, parameters=dict(parameters)
     )
 
 
 def write_provenance(folder: Path, provenance: Provenance, topology: Topology) -> None:
-    """Write ``provenance.json``, and beside it the machine in full, as ``--topology`` takes it."""
+    """Write ``provenance.json`` and, beside it, the complete machine as a file for ``--topology``."""
     write_json(folder / PROVENANCE_FILE, asdict(provenance))
     head = f"# kernbench {provenance.kernbench_version}: the machine of {provenance.made_by}, {provenance.date}\n"
     write_text(folder / CONFIGURATION_FILE, head + topology.resolved_yaml())

@@ -1,6 +1,6 @@
-"""Review what a program makes of its machine: what it could do differently, why, and the most that can give.
+"""Review of a program's use of its machine: suggested changes, evidence, and the upper bound of each gain.
 
-Nothing here is simulated: how much of it another program gets is for its author to find out.
+Nothing here is simulated. The real gain depends on the changed program.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from kernbench.topology import resources as of
 from kernbench.topology.hbm_spec import HbmCtrlAttrs
 
 SMALLEST_SHARE = 0.02
-"""Of the launch's time: what can give less is not told"""
+"""Smallest share of the launch's time that is reported as a gain"""
 _ROUND_TRIP = frozenset((PathPart.REQUEST, PathPart.ACCESS, PathPart.RESPONSE))
 _BETWEEN = frozenset((PathPart.REQUEST, PathPart.RESPONSE, PathPart.NETWORK_QUEUE))
 
 
 @value(kw_only=True)
 class ProgramAdvice:
-    """A change of the program, with its evidence: it gives at most ``share`` of the launch's time."""
+    """A change of the program with its evidence. It saves at most ``share`` of the launch's time."""
 
     what: str
     evidence: str
@@ -36,7 +36,7 @@ class ProgramAdvice:
 
 
 def review_program(log: TraceLog, launch: LaunchExplanation) -> tuple[ProgramAdvice, ...]:
-    """Return what the kernel of a launch could do differently, what can give most first."""
+    """Return suggested changes of a launch's kernel, the largest possible gain first."""
     review = _Review(log, launch)
     found = [
         *review.tiles(),
@@ -50,7 +50,7 @@ def review_program(log: TraceLog, launch: LaunchExplanation) -> tuple[ProgramAdv
 
 
 class _Review:
-    """Looks through the rows and transfers of a launch."""
+    """Examines the rows and transfers of a launch."""
 
     def __init__(self, log: TraceLog, launch: LaunchExplanation) -> None:
         self._spec = log.machine.spec
@@ -66,7 +66,7 @@ class _Review:
         return ps / self._launch.path.ps
 
     def tiles(self) -> Iterator[ProgramAdvice]:
-        """Yield more tiles in flight, where streamed tiles wait for the round trip to the memory."""
+        """Yield more tiles in flight if streamed tiles wait for the round trip to the memory."""
         in_flight = self._spec.pe.components.pe_scheduler.attrs.tiles_in_flight
         if len(self._reads) > 2 * in_flight:
             share = self._share(sum(self._parts[part] for part in _ROUND_TRIP))
@@ -77,7 +77,7 @@ class _Review:
             )
 
     def repeats(self) -> Iterator[ProgramAdvice]:
-        """Yield blocks, or operands that stay, where tiles of products are read again and again."""
+        """Yield blocks, or resident operands, if tiles of products are read repeatedly."""
         columns, tiles = self._seen.columns, self._seen.machine.log.tiles
         whole = distinct = 0
         for parent in np.unique(columns.parent[self._reads]).tolist():
@@ -91,12 +91,12 @@ class _Review:
         if whole > distinct > 0:
             yield ProgramAdvice(
                 what='products by blocks: tl.composite(..., block="auto"), or an operand that is loaded once',
-                evidence=f"{whole:,} tiles are read where {distinct:,} would do",
+                evidence=f"{whole:,} tiles are read where {distinct:,} would suffice",
                 share=self._share(bound * (1 - distinct / whole)),
             )
 
     def distance(self) -> Iterator[ProgramAdvice]:
-        """Yield placement beside the data, where bytes come from slices of other PEs."""
+        """Yield placement beside the data if bytes come from slices of other PEs."""
         seen, transfers = self._seen, self._seen.transfers
         asks = seen.asks[np.isin(transfers.of[seen.asks], np.flatnonzero(self._mine))]
         near = far = 0
@@ -122,7 +122,7 @@ class _Review:
             )
 
     def descriptors(self) -> Iterator[ProgramAdvice]:
-        """Yield fewer, larger descriptors, where their set-up holds up work."""
+        """Yield fewer, larger descriptors if their set-up delays work."""
         path = next((each.ps for each in sum_resources(self._launch.shares) if each.resources == (of.DMA_SETUP,)), 0)
         bound = next((each for each in self._launch.roofline.bounds if each.resource == of.DMA_SETUP), None)
         if bound is not None and bound.amount > 1:
@@ -133,7 +133,7 @@ class _Review:
             )
 
     def slots(self) -> Iterator[ProgramAdvice]:
-        """Yield more slots, where senders wait for them."""
+        """Yield more slots if senders wait for them."""
         waits = [hop for hop in self._launch.path.hops if hop.waited_for == "slot"]
         if waits:
             yield ProgramAdvice(
@@ -143,7 +143,7 @@ class _Review:
             )
 
     def idle(self) -> Iterator[ProgramAdvice]:
-        """Yield more PEs, where some of the cubes that work do not."""
+        """Yield more PEs if some PEs of the active cubes are idle."""
         parts = np.unique(self._seen.columns.part[self._mine & (self._seen.columns.kind == Kind.LAUNCH)]).tolist()
         nodes = [self._graph.node(self._seen.columns.parts[part]) for part in parts]
         there = len({node.cube_coord for node in nodes}) * self._spec.pes_per_cube

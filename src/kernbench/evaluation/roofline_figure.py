@@ -1,4 +1,4 @@
-"""The roofline of a run as a picture: its launches under the roofs of the machine, a panel for each engine."""
+"""Roofline plot of a run: its launches under the roofs of the machine, one panel per engine."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from kernbench.observe.roofline_chart import ChartPoint, RooflineChart
 from kernbench.topology import resources as of
 
 COLOURS = {of.HBM: BLUE, of.SRAM: GREEN, of.FETCH: ORANGE}
-"""One for each memory"""
+"""One marker per memory"""
 SIZES = (11.0, 5.5, 3.0)
-"""Of marks, in points: of a launch with as many bytes from two memories both can be seen"""
+"""Marker sizes in points: both markers of a launch with equal bytes from two memories are visible"""
 PANEL_IN = (6.4, 4.2)
 LETTERS = 52
-"""Those of a title that a panel is wide"""
+"""Characters of a title that fit the width of a panel"""
 MOST_NAMES = 12
 NAME_DECADES = 0.12
-"""How close on the axes names lie on each other"""
+"""Distance on the axes below which names overlap"""
 
 
 def draw_roofline(charts: Sequence[RooflineChart], title: str, path: Path) -> None:
-    """Draw ``charts`` to the PNG ``path``. InputError when it cannot be written."""
+    """Draw ``charts`` to the PNG ``path``. Raises InputError if the file cannot be written."""
     save_figure(roofline_figure(charts, title), path)
 
 
@@ -85,7 +85,7 @@ def _draw_chart(axes: Axes, chart: RooflineChart) -> None:
 
 
 def _draw_launches(axes: Axes, points: Sequence[ChartPoint], marker: str) -> None:
-    """Draw the launches of a name, a mark for each memory that they used, with a line between those of one launch."""
+    """Draw the launches of a name: one marker per used memory, joined by a line for each launch."""
     across: list[float] = []
     up: list[float] = []
     for before, point in zip([None, *points], points, strict=False):
@@ -103,7 +103,7 @@ def _draw_launches(axes: Axes, points: Sequence[ChartPoint], marker: str) -> Non
 
 
 def _name_launches(axes: Axes, points: Sequence[ChartPoint]) -> None:
-    """Write the names of launches beside their rightmost marks; those that would lie on each other share a place."""
+    """Write launch names beside their rightmost markers. Overlapping names share a place."""
     rightmost: dict[str, ChartPoint] = {}
     for point in points:
         best = rightmost.get(point.launch)
@@ -120,7 +120,7 @@ def _name_launches(axes: Axes, points: Sequence[ChartPoint]) -> None:
 
 
 def _plain(text: str) -> str:
-    """Escape what Matplotlib would read as mathematics."""
+    """Escape characters that Matplotlib reads as mathematics."""
     return text.replace("$", r"\$")
 
 

@@ -1,6 +1,7 @@
-"""Evaluate: simulate a study, write its results as files and figures, and summarise them for the reader.
+"""Evaluations: simulate a study, write its results as files and figures, and summarise them.
 
-A study gives results made of cells. A report has what is an evaluation's own: tables of cells, figures, a summary.
+The results of a study consist of cells. A report holds the parts that are specific to an evaluation: tables of cells,
+figures, and a summary.
 """
 
 from __future__ import annotations
@@ -34,39 +35,39 @@ from kernbench.topology.builder import Topology
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 Drawing: TypeAlias = Callable[[Path], None]
-"""Draws a figure to a file"""
+"""Function that draws a figure to a file"""
 
 
 class StudyCell(Protocol):
-    """One measurement of a study, with the parameters it was made with and what it is compared with."""
+    """One measurement of a study, with its parameters and its reference values."""
 
     @property
     def title(self) -> str:
-        """Name it by its parameters."""
+        """The title, composed of its parameters."""
 
     @property
     def row(self) -> dict[str, TableValue]:
-        """Return it as a row of a table: parameters, figures, references, verification."""
+        """The cell as a table row: parameters, figures, references, verification."""
 
     @property
     def passed(self) -> bool | None:
-        """Tell whether its numbers are correct; None: none were computed."""
+        """True if its values are correct; None if no values were computed."""
 
 
 class Study(Protocol[R_co]):
-    """The simulations of an evaluation, on machines made of one."""
+    """The simulations of an evaluation, on variants of one machine."""
 
     @property
     def topology(self) -> Topology:
         """The machine."""
 
     def run(self) -> R_co:
-        """Simulate all of it."""
+        """Run all simulations."""
 
 
 @value
 class TableColumn:
-    """A column of the table; figures stand on the right."""
+    """A column of the table; numbers are right-aligned."""
 
     name: str
     figures: bool = True
@@ -74,9 +75,9 @@ class TableColumn:
 
 @value(kw_only=True)
 class Summary:
-    """The outcome of an evaluation bench, which returns it. Rows have a text for each column.
+    """The result of an evaluation bench. Rows have one text per column.
 
-    ``notes`` are lines below the table; ``results`` is all of it as plain data; ``files`` are in ``folder``.
+    ``notes``: lines below the table. ``results``: all results as plain data. ``files``: file names in ``folder``.
     """
 
     title: str
@@ -90,12 +91,12 @@ class Summary:
 
 @value(kw_only=True)
 class StudyReport(Generic[R]):
-    """The report of one kind of evaluation, whose results are ``R``: fields are its own, methods are those of all.
+    """The report of one evaluation type with results ``R``. Fields are specific to it, methods are common to all.
 
-    ``data_file``: of the results, which are JSON in the form ``form``. ``tables``: the cells of each CSV file; the
-    first has the main ones, which are written as Parquet too. ``comparisons``: the rows of each CSV file that compares
-    with something from outside. ``find_gap``: what figures need and results lack, in words; empty when nothing.
-    ``rows``, ``notes``: the summary's; columns of ``words`` are no figures.
+    ``data_file``: the JSON file of the results, in the form ``form``. ``tables``: the cells of each CSV file. The first
+    table has the main cells and is also written as Parquet. ``comparisons``: the rows of each CSV file that compares
+    with external data. ``find_gap``: the data that figures need and the results lack, as text; empty if none. ``rows``,
+    ``notes``: contents of the summary. ``words``: columns with text instead of numbers.
     """
 
     title: str
@@ -110,9 +111,9 @@ class StudyReport(Generic[R]):
     notes: Callable[[R], Sequence[str]]
 
     def evaluate(self, study: Study[R], folder: str, made_by: str, parameters: Mapping[str, Any]) -> Summary:
-        """Simulate all of ``study``; results and figures go to ``folder``.
+        """Run all simulations of ``study`` and write results and figures to ``folder``.
 
-        VerificationError, when everything is written, for numbers that are wrong.
+        Raises VerificationError for wrong values, after everything is written.
         """
         place = output_folder(folder)
         results = study.run()
@@ -123,7 +124,7 @@ class StudyReport(Generic[R]):
         return self._summarise(results, place, (*data, PROVENANCE_FILE, CONFIGURATION_FILE, *figures))
 
     def redraw(self, folder: str, made_by: str) -> Summary:
-        """Draw the figures again from the results in ``folder``. InputError when it has none."""
+        """Redraw the figures from the results in ``folder``. Raises InputError if there are none."""
         place = Path(folder)
         results = self.read(place, made_by)
         try:
@@ -133,14 +134,14 @@ class StudyReport(Generic[R]):
             raise
         except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
             why = one_line(f"{type(error).__name__}: {error}")
-            raise InputError(f"{place / self.data_file}: no figure can be drawn of these results: {why}") from error
+            raise InputError(f"{place / self.data_file}: cannot draw figures of these results: {why}") from error
 
     def document(self, results: R) -> Any:
-        """Return the results as plain data, as they are in the JSON file."""
+        """Return the results as plain data, in the form of the JSON file."""
         return self.form.dump_python(results, mode="json")
 
     def write(self, results: R, folder: Path) -> tuple[str, ...]:
-        """Write all results as JSON, and the cells as tables; return the names of the files."""
+        """Write all results as JSON and the cells as tables; return the file names."""
         tables = {name: [cell.row for cell in cells] for name, cells in self.tables(results).items()}
         main, *others = _write_tables(folder, tables)
         parquet = Path(self.data_file).with_suffix(".parquet").name
@@ -149,7 +150,7 @@ class StudyReport(Generic[R]):
         return (self.data_file, main, parquet, *others)
 
     def read(self, folder: Path, made_by: str) -> R:
-        """Read the results in ``folder``. InputError, which names the command ``made_by``, when there are none."""
+        """Read the results in ``folder``. Raises InputError, which names the command ``made_by``, if there are none."""
         path = folder / self.data_file
         try:
             found = self.form.validate_python(read_json(path, made_by))
@@ -158,18 +159,18 @@ class StudyReport(Generic[R]):
             first, at = error.errors()[0], ".".join(map(str, error.errors()[0]["loc"]))
             why = f"{at}: {first['msg']}"
         if why:
-            raise InputError(f"{path}: not the results of this version: {one_line(why)}; it is made by: {made_by}")
+            raise InputError(f"{path}: not the results of this version: {one_line(why)}; write it with: {made_by}")
         return found
 
     def draw(self, results: R, folder: Path) -> tuple[str, ...]:
-        """Draw everything that there are results for; return the names of the figures."""
+        """Draw every figure for which there are results; return the file names."""
         drawings = self.drawings(results)
         for name, drawing in drawings.items():
             drawing(folder / name)
         return tuple(drawings)
 
     def verify(self, results: R) -> None:
-        """Raise VerificationError, which names them, when numbers of some cells are wrong."""
+        """Raise VerificationError, which names the cells, if values of some cells are wrong."""
         cells = [cell for found in self.tables(results).values() for cell in found if cell.passed is not None]
         wrong = [cell.title for cell in cells if not cell.passed]
         if wrong:
@@ -189,7 +190,7 @@ class StudyReport(Generic[R]):
 
 
 def _write_tables(folder: Path, tables: Mapping[str, Sequence[TableRow]]) -> list[str]:
-    """Write CSV files; return the names of those that have rows."""
+    """Write CSV files; return the names of those with rows."""
     written = [name for name, rows in tables.items() if rows]
     for name in written:
         write_csv(folder / name, tables[name])
@@ -199,7 +200,7 @@ def _write_tables(folder: Path, tables: Mapping[str, Sequence[TableRow]]) -> lis
 def update_figures(
     report: StudyReport[R], make_study: Callable[[], Study[R]], folder: Path, description: str | None
 ) -> int:
-    """Run as a script: write results to ``folder``, unless ``--render-only`` is given, and draw them; the exit code."""
+    """Run as a script and return the exit code: write results unless ``--render-only`` is set, then draw them."""
     script = Path(sys.argv[0]).name
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--render-only", action="store_true")

@@ -1,4 +1,4 @@
-"""Axes, labels and rows of the pictures of a sweep."""
+"""Axes, labels and rows of sweep figures."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from kernbench.evaluation.sweep_spec import AxisValue, is_numeric, short_name
 from kernbench.evaluation.sweep_table import SweepTable
 
 ValueGrid: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.float64]]"
-# Beyond this ratio of largest to smallest a linear scale shows only the largest.
+# Beyond this ratio of largest to smallest, a linear scale hides the small values.
 WIDE = 8.0
 MOST_NUMBERS = 120
 PLAIN = FuncFormatter(lambda value, _: f"{value:,.6g}")
-"""Numbers in full, with commas."""
+"""Format of unabridged numbers, with commas"""
 MOST_TICKS = 12
 MOST_NAMES = 24
 
 
 @value
 class TableSlice:
-    """The good rows of a table where all axes but those drawn have one value; ``note`` says which."""
+    """The successful rows of a table with a fixed value on each axis that is not drawn. ``note`` lists these values."""
 
     rows: tuple[PointRow, ...]
     note: str
 
 
 def slice_of(table: SweepTable, drawn: Sequence[str | None], value: str) -> TableSlice:
-    """The rows with ``value`` where every other axis is as at the first of them; there is one."""
+    """Return the rows with ``value`` whose other axes equal those of the first such row, which must exist."""
     good = [row for row in table.rows if has_values(row, [value])]
     others = [name for name, values in table.grid.items() if name not in drawn and len(values) > 1]
     first = {name: good[0][name] for name in others}
@@ -47,19 +47,19 @@ def slice_of(table: SweepTable, drawn: Sequence[str | None], value: str) -> Tabl
 
 
 def has_values(row: PointRow, columns: Iterable[str]) -> bool:
-    """Tell whether a row is good and has numbers in ``columns``, or where they say what binds, words."""
+    """Return True if a row is successful and has numbers, or bottleneck texts, in ``columns``."""
     cells = ((row.get(name), str if name in BOUNDS else int | float) for name in columns)
     return row["status"] == OK and all(isinstance(cell, kind) for cell, kind in cells)
 
 
 def number_of(row: PointRow, column: str) -> float:
     cell = row[column]
-    assert isinstance(cell, int | float), "rows without the number are not drawn"
+    assert isinstance(cell, int | float), "only rows with the number are drawn"
     return float(cell)
 
 
 def places_along(table: SweepTable, x: str, rows: Sequence[PointRow]) -> list[float]:
-    """Place the rows of a curve along ``x``: at its numbers, or one beside the other."""
+    """Return the positions of rows along ``x``: their numbers, or consecutive positions."""
     values = table.grid[x]
     if is_numeric(values):
         return [number_of(row, x) for row in rows]
@@ -68,7 +68,7 @@ def places_along(table: SweepTable, x: str, rows: Sequence[PointRow]) -> list[fl
 
 
 def mark_x(panel: Axes, values: Sequence[AxisValue]) -> None:
-    """Mark an axis with its values: at its numbers, or one beside the other."""
+    """Mark an axis with its values: at their numbers, or at consecutive positions."""
     if not is_numeric(values):
         panel.set_xticks(range(len(values)), [axis_text(value) for value in values])
         return
@@ -83,14 +83,14 @@ def mark_x(panel: Axes, values: Sequence[AxisValue]) -> None:
 
 
 def _have_room(places: Sequence[float]) -> bool:
-    """Tell whether a label fits at each place."""
+    """Return True if a label fits at each position."""
     along = sorted(places)
     least = (along[-1] - along[0]) / MOST_TICKS
     return all(after - before >= least for before, after in pairwise(along))
 
 
 def _is_geometric(numbers: Sequence[float]) -> bool:
-    """Tell whether a logarithmic scale spreads them better: about the same multiple each, or far apart."""
+    """Return True if a logarithmic scale spreads the numbers better: constant ratios or a large range."""
     along = sorted(numbers)
     if len(along) < 3 or along[0] <= 0:
         return False
@@ -109,7 +109,7 @@ def scale_y(panel: Axes, values: Sequence[float]) -> None:
 
 
 def decades() -> LogLocator:
-    """Make the marks of a logarithmic scale: 1, 2, 5, 10, 20 …"""
+    """Return the marks of a logarithmic scale: 1, 2, 5, 10, 20 …"""
     return LogLocator(subs=(1.0, 2.0, 5.0))
 
 

@@ -17,27 +17,27 @@ CHUNKS_PER_THREAD = 2
 
 
 class DaskWorkers:
-    """The workers of the scheduler at ``address``, or ``jobs`` of a cluster of its own when that is None."""
+    """The workers of the scheduler at ``address``, or ``jobs`` workers of a temporary cluster if that is None."""
 
     def __init__(self, address: str | None, jobs: int) -> None:
-        # A simulation is one thread's work.
+        # A simulation uses one thread.
         self._cluster = _local_cluster(jobs) if address is None else None
         self._client = _connect(self._cluster or address)
         self._executor = self._client.get_executor(pure=False)
 
     @property
     def slots(self) -> int:
-        """The number of chunks that keeps all workers busy; workers may come and go."""
+        """The number of chunks that keeps all workers busy. Workers may join and leave."""
         threads = sum(int(each) for each in self._client.nthreads().values())
         return CHUNKS_PER_THREAD * max(1, threads)
 
     def submit(self, chunk: PointChunk) -> Chunked:
-        """Begin to run a chunk; dask runs it again elsewhere when a worker is lost."""
+        """Start a chunk. Dask runs it again on another worker if its worker is lost."""
         future: Chunked = self._executor.submit(run_chunk, chunk)
         return future
 
     def is_loss(self, error: BaseException) -> bool:
-        """Tell whether ``error`` means that workers died of a chunk."""
+        """Return True if ``error`` means that a chunk killed its workers."""
         return isinstance(error, KilledWorker)
 
     def __enter__(self) -> Self:

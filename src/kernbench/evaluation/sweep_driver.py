@@ -1,7 +1,7 @@
-"""Runs what is missing of a sweep on workers, and writes down what comes back: processes on this computer, or this one.
+"""Run the missing points of a sweep on workers and write their outcomes to the journal.
 
-As many points travel together as take about ``CHUNK_S``, so that handing them over costs next to nothing beside running
-them. Those of one machine are next to each other: it is compiled once.
+A chunk has as many points as run in about ``CHUNK_S``, so its transfer costs almost nothing beside its run. Points of
+one machine are adjacent, so the machine is compiled once.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ Chunked: TypeAlias = "Future[list[PointOutcome]]"
 
 
 class ChunkWorkers(Protocol):
-    """Workers that run chunks. ``slots``: the number of chunks that keeps all of them busy."""
+    """Workers that run chunks. ``slots``: the number of chunks that keeps all workers busy."""
 
     @property
     def slots(self) -> int:
-        """The number of chunks to have under way."""
+        """The number of chunks to have in flight."""
 
     def submit(self, chunk: PointChunk) -> Chunked:
-        """Begin to run a chunk; works again after workers have died."""
+        """Start a chunk; this also works after workers have died."""
 
     def is_loss(self, error: BaseException) -> bool:
-        """Tell whether ``error``, of a chunk, means that its worker died."""
+        """Return True if ``error`` of a chunk means that its worker died."""
 
 
 @value
 class SweepProgress:
-    """The progress of a sweep. ``found``: points finished before it began, in a sweep that is resumed."""
+    """The progress of a sweep. ``found``: finished points of earlier runs, if the sweep is resumed."""
 
     points: int
     finished: int
@@ -62,7 +62,7 @@ class SweepProgress:
 
     @property
     def share(self) -> float:
-        """The share of the points that are finished."""
+        """The share of finished points."""
         return self.finished / self.points
 
     def __str__(self) -> str:
@@ -79,13 +79,13 @@ class SweepProgress:
 def run_sweep(
     plan: SweepPlan, journal: Journal, workers: ChunkWorkers, on_progress: Callable[[SweepProgress], None]
 ) -> None:
-    """Run the points that ``journal`` lacks, until it has all of them."""
+    """Run the points that ``journal`` lacks, until the journal is complete."""
     _SweepRun(plan, journal, workers, on_progress).run()
 
 
 @state
 class _SweepRun:
-    """A sweep under way. ``waiting``: points to run, by machine; ``suspects``: those whose worker died, one by one."""
+    """A running sweep. ``waiting``: points to run, by machine. ``suspects``: points of dead workers, run one by one."""
 
     plan: SweepPlan
     journal: Journal
@@ -136,7 +136,7 @@ class _SweepRun:
         self.waiting.extend(sorted(jobs, key=attrgetter("changes.machine")))
 
     def _hand_out(self, job: SweepJob) -> None:
-        """Keep the workers busy; a suspect has them to itself, so that it is known who died of what."""
+        """Submit work to idle workers. A suspect runs alone, to identify the point that kills its worker."""
         if self.suspects:
             if not self.under_way:
                 self._submit(self.suspects.popleft())
@@ -148,7 +148,7 @@ class _SweepRun:
         return PointChunk(job, tuple(self.waiting.popleft() for _ in range(self._size())))
 
     def _size(self) -> int:
-        """Points for a chunk: one while nobody knows how long they take, fewer when few are left for all workers."""
+        """Return the number of points for a chunk: one before the first timing, fewer near the end of the sweep."""
         worth = int(min(CHUNK_S / max(self.cpu_s_per_point, 1e-6), MOST_IN_CHUNK))
         return max(1, min(worth, len(self.waiting) // (2 * self.workers.slots)))
 
@@ -177,10 +177,10 @@ class _SweepRun:
         return []
 
     def _describe_stop(self, error: BaseException) -> KernbenchError:
-        """Why the sweep cannot go on."""
+        """Return the reason why the sweep cannot continue."""
         if isinstance(error, KernbenchError):
             return error
-        finished = f"{len(self.journal.finished)} of {self.plan.n_points} points are finished; go on with --resume"
+        finished = f"{len(self.journal.finished)} of {self.plan.n_points} points are finished; continue with --resume"
         return RunError(f"the workers are gone: {type(error).__name__} {error}; {finished}")
 
 
@@ -192,12 +192,12 @@ def _singles(chunk: PointChunk) -> Iterator[PointChunk]:
     return (PointChunk(chunk.job, (point,)) for point in chunk.points)
 
 
-# One that is being run and one that waits, so that a worker never does.
+# One running chunk and one queued, so a worker never waits.
 CHUNKS_PER_WORKER = 2
 
 
 class LocalWorkers:
-    """``jobs`` processes, which end with this one. A context manager; after an error it does not wait for them."""
+    """``jobs`` processes that end with this process. A context manager; it does not wait for them after an error."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
@@ -210,7 +210,7 @@ class LocalWorkers:
         return CHUNKS_PER_WORKER * self._jobs
 
     def submit(self, chunk: PointChunk) -> Chunked:
-        """Begin to run a chunk, on new processes where the old ones died."""
+        """Start a chunk, on new processes if the old ones died."""
         with hidden_main():
             try:
                 return self._pool.submit(run_chunk, chunk)
@@ -220,7 +220,7 @@ class LocalWorkers:
                 return self._pool.submit(run_chunk, chunk)
 
     def is_loss(self, error: BaseException) -> bool:
-        """Tell whether ``error`` means that a process died."""
+        """Return True if ``error`` means that a process died."""
         return isinstance(error, BrokenExecutor)
 
     def __enter__(self) -> Self:
@@ -233,7 +233,7 @@ class LocalWorkers:
 
 
 class InlineWorker:
-    """Runs chunks in this process, one after the other. A context manager, as other workers are."""
+    """Runs chunks in this process, one after another. A context manager, like other workers."""
 
     slots = 1
 
@@ -243,7 +243,7 @@ class InlineWorker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """It has nothing to end."""
+        """Do nothing: no worker has to be stopped."""
 
     def submit(self, chunk: PointChunk) -> Chunked:
         """Run a chunk now."""
@@ -252,15 +252,15 @@ class InlineWorker:
         return future
 
     def is_loss(self, error: BaseException) -> bool:
-        """It cannot die alone."""
+        """Return False: this worker cannot die alone."""
         return False
 
 
 @contextmanager
 def worker_pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """``jobs`` processes, which end with this one; after an error, Ctrl-C too, it does not wait for them.
+    """Yield ``jobs`` processes that end with this process. After an error or Ctrl-C, do not wait for them.
 
-    RunError when one of them dies.
+    Raises RunError if a process dies.
     """
     strangers = set(multiprocessing.active_children())
     pool = make_pool(jobs)
@@ -275,12 +275,12 @@ def worker_pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def make_pool(jobs: int) -> ProcessPoolExecutor:
-    """A pool whose processes end with this one, and leave Ctrl-C to it."""
+    """Return a pool whose processes end with this process and ignore Ctrl-C."""
     return ProcessPoolExecutor(jobs, worker_context(), _begin, (os.getcwd(),))
 
 
 def _end(pool: ProcessPoolExecutor, strangers: Set[BaseProcess], *, at_once: bool) -> None:
-    """End a pool; ``strangers``: processes that were there before it."""
+    """End a pool. ``strangers``: processes that existed before the pool."""
     pool.shutdown(wait=not at_once, cancel_futures=True)
     if at_once:
         for process in set(multiprocessing.active_children()) - strangers:
@@ -288,7 +288,7 @@ def _end(pool: ProcessPoolExecutor, strangers: Set[BaseProcess], *, at_once: boo
 
 
 def _begin(folder: str) -> None:
-    """A worker begins: it leaves Ctrl-C to the process that started it, and ends when that one is no more."""
+    """Initialise a worker: it ignores Ctrl-C and ends when its parent process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.chdir(folder)
     threading.Thread(target=_end_with_parent, daemon=True).start()

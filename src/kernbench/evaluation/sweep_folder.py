@@ -1,4 +1,4 @@
-"""The folder of a sweep: what it leaves there, and whether another may begin; no result is lost unasked."""
+"""The folder of a sweep: its files, and the check that a new sweep overwrites no result without permission."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ WALL_FILE = "wall_s.csv"
 
 
 def picture_file(number: int, kind: PlotKind) -> str:
-    """The name of a picture; ``number`` counts from 1."""
+    """Return the name of a picture; ``number`` counts from 1."""
     return f"{number}_{kind.replace('-', '_')}.png"
 
 
 def pictures_in(folder: Path) -> set[Path]:
-    """The pictures of sweeps that are in ``folder``."""
+    """Return the pictures of sweeps in ``folder``."""
     return {path for kind in get_args(PlotKind) for path in folder.glob(f"[0-9]*_{kind.replace('-', '_')}.png")}
 
 
 def open_journal(
     folder: Path, identity: Mapping[str, Any], n_points: int, *, resume: bool = False, force: bool = False
 ) -> Journal:
-    """Begin the sweep ``identity`` in ``folder``, or with ``resume`` go on with it; its journal.
+    """Open the journal of the sweep ``identity`` in ``folder``; with ``resume``, continue an existing one.
 
-    InputError, which says what is there, when results or finished points would be overwritten without ``force``, and
-    for a journal of another sweep that should be resumed.
+    Raises InputError if results or finished points would be overwritten without ``force``, and if ``resume`` meets the
+    journal of another sweep.
     """
     path = folder / JOURNAL_FILE
     if resume and is_begun(path):
@@ -57,13 +57,13 @@ def _check_nothing_lost(folder: Path, identity: Mapping[str, Any]) -> None:
     names = [JOURNAL_FILE, *results] if state is not None else results
     ways = []
     if state is not None and state.is_of(identity):
-        ways.append("--resume writes its results again" if state.is_finished else "--resume goes on with it")
-    ways += ["--force begins anew and overwrites what is there", "another --out leaves it as it is"]
+        ways.append("--resume writes its results again" if state.is_finished else "--resume continues it")
+    ways += ["--force restarts and overwrites the results", "another --out keeps it unchanged"]
     raise InputError(f"{folder}: holds {_content(state)} ({', '.join(names)}); {', '.join(ways)}")
 
 
 def _results_in(folder: Path) -> Iterator[str]:
-    """List by name the files that a sweep that ended would overwrite or remove."""
+    """Yield the names of files that a finished sweep would overwrite or remove."""
     files = (TABLE_FILE, WALL_FILE, PROVENANCE_FILE, CONFIGURATION_FILE)
     yield from (name for name in files if (folder / name).exists())
     yield from sorted(path.name for path in pictures_in(folder))
@@ -74,4 +74,4 @@ def _content(state: JournalState | None) -> str:
         return "results"
     if state.is_finished:
         return f"a finished sweep, {state.finished} of {state.points} points"
-    return f"a sweep of which {state}"
+    return f"an unfinished sweep, {state}"

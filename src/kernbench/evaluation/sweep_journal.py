@@ -1,7 +1,7 @@
-"""The journal of a sweep: a header, then a line for each finished point, on disk before the next is waited for.
+"""The journal of a sweep: a header, then a line per finished point, flushed to disk before the next wait.
 
-A kill loses only points that are under way. The last line may be torn by it; it is dropped, and its point runs again.
-A sweep goes on only where the same one stopped: what differs is said by axis, and by parameter.
+A kill loses only the points in flight. It may tear the last line; this line is dropped and its point runs again. A
+sweep continues only from a journal of the identical sweep. Differences are listed by axis and by parameter.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from kernbench.evaluation.sweep_measure import COLUMNS, STATUSES, Cell, PointRow
 from kernbench.evaluation.sweep_point import PointOutcome
 
 GRID = "grid"
-# The digest of what "configuration" says in full.
+# The digest of the complete "configuration".
 MACHINE = "machine"
-# Parts that are said parameter by parameter, and what stands before the paths.
+# Sections that are compared by parameter, with the prefix of their paths.
 _SECTIONS: Mapping[str, str] = {"configuration": "", "set": "set ", "ccl": "ccl."}
 LONGEST_VALUE = 80
 MOST_VALUES = 8
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """List the differences of two identities as sentences, axes of the grid first."""
+    """Return the differences of two identities as sentences, axes of the grid first."""
     found = list(_axes(before.get(GRID), now.get(GRID)))
     by_path = {key for key in _SECTIONS if isinstance(before.get(key), dict) and isinstance(now.get(key), dict)}
     was, is_now = _by_parameter(before, by_path), _by_parameter(now, by_path)
@@ -46,7 +46,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _by_parameter(identity: Mapping[str, Any], by_path: Set[str]) -> dict[str, Any]:
-    """An identity without its grid, in which sections ``by_path`` are not one value but many."""
+    """Return an identity without its grid, with the sections ``by_path`` split into parameters."""
     plain: dict[str, Any] = {}
     for key, content in identity.items():
         if key in by_path:
@@ -57,7 +57,7 @@ def _by_parameter(identity: Mapping[str, Any], by_path: Set[str]) -> dict[str, A
 
 
 def _axes(before: Any, now: Any) -> Iterator[str]:
-    """List how the axes of a grid differ. Their order is the order of the points."""
+    """Yield the differences between the axes of two grids. The order of axes is the order of points."""
     was = before if isinstance(before, dict) else {}
     is_now = now if isinstance(now, dict) else {}
     for axis in {**was, **is_now}:
@@ -89,7 +89,7 @@ def _join_listed(texts: Sequence[str]) -> str:
 
 
 def _text(value: object) -> str:
-    """Write a value as the file has it: 1, 1.0 and true are equal, and three different texts."""
+    """Return a value as YAML text. 1, 1.0 and true are equal in Python but have three different texts."""
     return json.dumps(value)
 
 
@@ -107,7 +107,7 @@ MOST_NAMED = 8
 
 
 class Journal:
-    """Finished points, by number, in memory and in the file ``path``. A context manager that closes it."""
+    """Finished points by number, in memory and in the file ``path``. A context manager that closes the file."""
 
     def __init__(self, path: Path, file: BinaryIO, finished: dict[int, PointOutcome]) -> None:
         self.path = path
@@ -115,14 +115,14 @@ class Journal:
         self._file = file
 
     def append(self, outcomes: Iterable[PointOutcome]) -> None:
-        """Add points; they are safe when this returns. A point that is there already stays as it is."""
+        """Add points, which are on disk when this method returns. An existing point stays unchanged."""
         new = [outcome for outcome in outcomes if outcome.index not in self.finished]
         lines = [_line(_entry(outcome)) for outcome in new]
         with _refusing(self.path):
             self._file.write(b"".join(lines))
             self._file.flush()
             os.fsync(self._file.fileno())
-        # As they will be read: a sweep that was resumed ends with the same bytes.
+        # Store values as they are read back, so a resumed sweep writes the same bytes.
         self.finished |= {outcome.index: _outcome(json.loads(line)) for outcome, line in zip(new, lines, strict=True)}
 
     def __enter__(self) -> Self:
@@ -131,17 +131,17 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What is not in the file yet could not be written; that was said.
+        # The remaining data could not be written, and the error has been reported.
         with suppress(OSError):
             self._file.close()
 
 
 def begin_journal(path: Path, identity: Mapping[str, Any], n_points: int, *, force: bool = False) -> Journal:
-    """A new journal. InputError when points that are finished would be lost, unless that is asked for by ``force``."""
+    """Return a new journal. Raises InputError if finished points would be lost without ``force``."""
     found = None if force else read_state(path)
     if found is not None and found.finished:
         raise InputError(
-            f"{path}: {found}; go on with --resume, begin anew with --force, which loses them, or choose another --out"
+            f"{path}: {found}; continue with --resume, restart with --force, which loses them, or choose another --out"
         )
     with _refusing(path):
         path.write_bytes(_line({"journal": HEADER, "points": n_points, "identity": dict(identity)}))
@@ -150,9 +150,9 @@ def begin_journal(path: Path, identity: Mapping[str, Any], n_points: int, *, for
 
 
 def resume_journal(path: Path, identity: Mapping[str, Any], n_points: int) -> Journal:
-    """The journal at ``path`` to go on with; a new one when there is none.
+    """Return the journal at ``path`` for continuation, or a new one if there is none.
 
-    InputError for a file that is no journal, and for one of another sweep, whose rows could not be compared.
+    Raises InputError for a file that is no journal, and for the journal of another sweep: its rows are not comparable.
     """
     found = _lines(path) if path.exists() else []
     if not found:
@@ -163,7 +163,7 @@ def resume_journal(path: Path, identity: Mapping[str, Any], n_points: int) -> Jo
 
 @value
 class JournalState:
-    """The progress of a journal's sweep, as ``--resume`` counts it. ``identity``: which sweep that is."""
+    """The progress of a journal's sweep, as ``--resume`` counts it. ``identity``: the identity of the sweep."""
 
     points: int
     finished: int
@@ -171,11 +171,11 @@ class JournalState:
 
     @property
     def is_finished(self) -> bool:
-        """True if nothing is missing."""
+        """True if no point is missing."""
         return self.finished == self.points
 
     def is_of(self, identity: Mapping[str, Any]) -> bool:
-        """Tell whether it is the sweep ``identity``, which can then go on."""
+        """Return True for the journal of the sweep ``identity``, which can then continue."""
         return not _differences_to(self.identity, identity)
 
     def __str__(self) -> str:
@@ -183,12 +183,12 @@ class JournalState:
 
 
 def is_begun(path: Path) -> bool:
-    """Tell whether there is a journal at ``path`` that has at least its first line."""
+    """Return True if a journal at ``path`` has at least its first line."""
     return path.exists() and bool(_lines(path))
 
 
 def read_state(path: Path) -> JournalState | None:
-    """Read the progress of the journal at ``path``; None when there is none. InputError for any other file."""
+    """Read the progress of the journal at ``path``; None if there is none. Raises InputError for other files."""
     found = _lines(path) if path.exists() else []
     if not found:
         return None
@@ -197,7 +197,7 @@ def read_state(path: Path) -> JournalState | None:
 
 
 def _read_finished(path: Path, entries: Sequence[Mapping[str, Any]], n_points: int) -> dict[int, PointOutcome]:
-    """The points of a journal; InputError for a line that is none of the sweep's."""
+    """Return the points of a journal. Raises InputError for a line that does not belong to the sweep."""
     finished: dict[int, PointOutcome] = {}
     for number, entry in enumerate(entries[1:], start=2):
         try:
@@ -221,31 +221,32 @@ def _open(path: Path, finished: dict[int, PointOutcome]) -> Journal:
 
 @contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """InputError when the system refuses: no space is left, nothing may be written there."""
+    """Raise InputError if the system refuses an operation, for lack of space or permission."""
     try:
         yield
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be read or written: {error.strerror or error}; mend that and go on with --resume, for the "
-            "points in it are safe, or choose another --out"
+            f"{path}: cannot be read or written: {error.strerror or error}; fix that and continue with "
+            "--resume, because the points in it are safe, or choose another --out"
         ) from error
 
 
 def _foreign(path: Path, line: int) -> InputError:
     return InputError(
-        f"{path}:{line}: no line of the journal of this sweep; choose another --out, or remove it (--force does)"
+        f"{path}:{line}: this line does not belong to the journal of this sweep; choose another --out, "
+        "or remove the journal (--force does)"
     )
 
 
 def _whole(content: bytes) -> int:
-    """Bytes of ``content`` up to the end of the last line that is complete and can be read."""
+    """Return the bytes of ``content`` up to the end of the last complete and valid line."""
     end = content.rfind(b"\n") + 1
     last = content[:end].rstrip(b"\n").rfind(b"\n") + 1
     return end if _parse(content[last:end]) is not None else last
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of a journal, without a torn last line. InputError when another line cannot be read."""
+    """Read the lines of a journal, without a torn last line. Raises InputError for another invalid line."""
     with _refusing(path):
         content = path.read_bytes()
     found = []
@@ -283,7 +284,7 @@ def _must_match(path: Path, header: Mapping[str, Any], identity: Mapping[str, An
 
 
 def _differences_to(before: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
-    """List the differences between an identity read from a journal and ``identity``."""
+    """Return the differences between an identity from a journal and ``identity``."""
     return differences(before, json.loads(json.dumps(identity)))
 
 
@@ -293,16 +294,16 @@ def _entry(outcome: PointOutcome) -> dict[str, Any]:
 
 
 def _is_odd(cell: Cell) -> bool:
-    """JSON has no infinities and no NaN; they are written as texts, which ``float`` reads back."""
+    """Return True for infinities and NaN. JSON lacks them, so they are texts, which ``float`` reads."""
     return isinstance(cell, float) and not math.isfinite(cell)
 
 
 def _outcome(entry: Mapping[str, Any]) -> PointOutcome:
-    """The outcome of a line. ValueError, or what comes of parts that are missing, for a line of something else."""
+    """Return the outcome of a line. Raises ValueError, KeyError or TypeError for other lines."""
     index, wall_s = entry["point"], entry["wall_s"]
     row: PointRow = {name: _cell(name, cell) for name, cell in entry["row"].items()}
     if not is_whole(index) or wall_s is None or not fits(wall_s, float) or row["status"] not in STATUSES:
-        raise ValueError("not what a point leaves")
+        raise ValueError("not the outcome of a point")
     return PointOutcome(index, row, float(wall_s))
 
 
@@ -319,7 +320,7 @@ def _line(entry: Mapping[str, Any]) -> bytes:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the name of a new file as safe as its content."""
+    """Flush the folder entry of a new file to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,8 +1,7 @@
-"""From a sweep file to a plan. What is wrong with it, with the command line and with the files that it names is said
-at once.
+"""Load a sweep file into a plan. All errors of the file, the command line and the named files are reported at once.
 
-What would make every point fail is reported with its place. What only some points trip over, such as a number of
-slices that the others allow and one does not, becomes the result of those points.
+Errors that would affect every point are reported with their place. An error of some points only becomes the result of
+these points, for example a number of slices that one machine does not allow.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ from kernbench.topology.spec import TopologySpec
 
 
 def plan_complaints(draft: SweepDraft, bench: Bench | None, base: Document | None) -> Iterator[Complaint]:
-    """Everything that is wrong with entries that can be read; ``bench``, ``base``: None when there is none."""
+    """Yield all errors of entries that can be read. ``bench``, ``base``: None if missing."""
     yield from _device_complaints(draft)
     for at, plot in enumerate(draft.plots):
         if plot is not None:
@@ -76,26 +75,26 @@ def _column_complaints(at: int, plot: Plot, draft: SweepDraft) -> Iterator[Compl
         if name not in numeric and name not in draft.grid:
             hint = close_to(name, [*numeric, *draft.grid])
             there = f"there are the axes, and {one_of(families_of(numeric))}"
-            yield Complaint(("plots", at, key), f"{name!r} is no column with numbers; {hint}{there}")
+            yield Complaint(("plots", at, key), f"{name!r} is no numeric column; {hint}{there}")
         elif not is_numeric(draft.grid.get(name, ())):
             yield Complaint(("plots", at, key), f"the values of {name} are no numbers")
 
 
 def families_of(columns: Iterable[str]) -> list[str]:
-    """Columns as a reader can take them in: ``phase.*`` for all that begin so."""
+    """Return column names in a short form: ``phase.*`` for all columns with this prefix."""
     return list(dict.fromkeys(f"{name.partition('.')[0]}.*" if "." in name else name for name in columns))
 
 
 @value
 class _Checker:
-    """Looks for values that no point can use: those of an axis by themselves, the others being as at either end."""
+    """Finds values that no point can use. Each axis is checked alone, with the others at either end."""
 
     draft: SweepDraft
     bench: Bench | None
     base: Document | None
 
     def complaints(self) -> Iterator[Complaint]:
-        """One for each fixed value and each axis that is wrong."""
+        """Yield a complaint per invalid fixed value and per invalid axis."""
         for path, fixed in self.draft.fixed.items():
             message = self._trouble(path, (fixed,))
             if message:
@@ -106,7 +105,7 @@ class _Checker:
                 yield Complaint(("grid", path), message)
 
     def _trouble(self, path: str, values: Iterable[AxisValue]) -> str:
-        """Say what is wrong with ``path`` at every value; empty when some value is good."""
+        """Describe an error of ``path`` that all values share; return an empty text if some value is valid."""
         ends = [{other: values[at] for other, values in self.draft.axes.items()} for at in (0, -1)]
         first = ""
         for each in values:
@@ -128,7 +127,7 @@ class _Checker:
         return ""
 
     def _apply(self, part: Part, texts: Sequence[str]) -> None:
-        """ConfigError for what the bench, front ends or the machine refuse."""
+        """Raise ConfigError for values that the bench, a front end or the machine rejects."""
         if part == "frontends":
             frontend_settings(texts)
         elif part == "bench" and self.bench is not None:
@@ -151,10 +150,10 @@ def plan_sweep(
     jobs: int = 1,
     wrong: Sequence[Problem] = (),
 ) -> SweepPlan:
-    """Read a sweep file; ``topology``, ``ccl`` and ``overrides`` (``path=value``) go before what it says.
+    """Read a sweep file. ``topology``, ``ccl`` and ``overrides`` (``path=value``) override its entries.
 
-    ``values``: what runs keep; ``jobs`` of them, at a time, share the limit.
-    ConfigError with everything that is wrong, also with what ``wrong`` says of the command line.
+    ``values``: options for recorded values; ``jobs`` simultaneous runs share the limit. Raises ConfigError with all
+    errors, including those in ``wrong`` about the command line.
     """
     asked = SweepAsked(topology=topology, overrides=overrides, ccl=ccl, values=values, jobs=jobs)
     return plan_document(load_document(path), Path(path), asked, wrong)
@@ -162,7 +161,7 @@ def plan_sweep(
 
 @value(kw_only=True)
 class SweepAsked:
-    """Choices that precede a sweep's file: of the command line, or of a call, which may give bench and machine."""
+    """Choices that override a sweep file, from the command line or a call. A call may provide bench and machine."""
 
     topology: str | None = None
     overrides: Sequence[str] = ()
@@ -173,18 +172,18 @@ class SweepAsked:
     base: Document | None = None
 
 
-def plan_document(document: Document, path: Path, asked: SweepAsked, wrong: Sequence[Problem] = ()) -> SweepPlan:
-    """Plan the sweep of a document, whose name and place are those of ``path``; else as ``plan_sweep``."""
+def plan_document(document: Document, path: Path, choices: SweepAsked, wrong: Sequence[Problem] = ()) -> SweepPlan:
+    """Plan the sweep of a document. ``path`` gives its name and folder; otherwise like ``plan_sweep``."""
     checked = check(document, SweepSpec)
     draft = read_draft(document, checked.complaints)
     loading = _Loading(document, path.parent, list(checked.complaints), list(wrong))
-    draft = loading.with_overrides(draft, asked.overrides)
+    draft = loading.with_overrides(draft, choices.overrides)
     loading.complain(*draft_complaints(draft))
     draft = draft.without({complaint.path[:2] for complaint in loading.complaints})
-    bench_name, bench = loading.bench(draft.bench) if asked.bench is None else ("", asked.bench)
-    base = loading.machine(draft.topology, asked.topology) if asked.base is None else asked.base
+    bench_name, bench = loading.bench(draft.bench) if choices.bench is None else ("", choices.bench)
+    base = loading.machine(draft.topology, choices.topology) if choices.base is None else choices.base
     machine = None if base is None else loading.attempt(base.source, partial(compile_topology, base))
-    collectives = loading.file("ccl", draft.ccl, asked.ccl, _load_ccl)
+    collectives = loading.file("ccl", draft.ccl, choices.ccl, _load_ccl)
     loading.complain(*plan_complaints(draft, bench, base))
     loading.report()
     assert checked.value is not None, "a file without complaints has a value"
@@ -193,15 +192,15 @@ def plan_document(document: Document, path: Path, asked: SweepAsked, wrong: Sequ
     assert machine is not None, "a sweep without complaints has a machine"
     assert collectives is not None, "a sweep without complaints has its collectives"
     spec = checked.value.model_copy(update={"fixed": dict(draft.fixed)})
-    data = asked.values.policy(verify=spec.verify, bench=bench.data, share=asked.jobs)
+    data = choices.values.policy(verify=spec.verify, bench=bench.data, share=choices.jobs)
     return SweepPlan(path.stem, spec, bench, bench_name, base, machine, collectives, data)
 
 
 @state
 class _Loading:
-    """A sweep file on its way to a plan, and all that was found wrong so far.
+    """A sweep file while it is loaded, and all its errors so far.
 
-    ``others``: what is wrong elsewhere, on the command line and in the files that it names.
+    ``others``: errors on the command line and in the named files.
     """
 
     document: Document
@@ -213,13 +212,13 @@ class _Loading:
         self.complaints += found
 
     def report(self) -> None:
-        """ConfigError when anything is wrong."""
+        """Raise ConfigError if there is any error."""
         found = (*problems_of(self.document, self.complaints), *dict.fromkeys(self.others))
         if found:
             raise ConfigError(found)
 
     def attempt(self, source: str, action: Callable[[], T]) -> T | None:
-        """Run ``action`` on the file ``source``. None when it finds something wrong, which is kept."""
+        """Run ``action`` on the file ``source``. Store its errors and return None if it fails."""
         try:
             return action()
         except ConfigError as error:
@@ -229,7 +228,7 @@ class _Loading:
         return None
 
     def with_overrides(self, draft: SweepDraft, overrides: Sequence[str]) -> SweepDraft:
-        """``draft`` with what the command line sets."""
+        """Return ``draft`` with the settings of the command line."""
         fixed = dict(draft.fixed)
         for text in overrides:
             source = f"--set {text}"
@@ -246,7 +245,7 @@ class _Loading:
         return replace(draft, fixed=fixed)
 
     def bench(self, text: str | None) -> tuple[str, Bench | None]:
-        """The bench that the file names, and how workers call it."""
+        """Return the bench of the file, with the name by which workers load it."""
         name = "" if text is None else _bench_name(text, self.beside)
         if text is None:
             return name, None
@@ -258,28 +257,28 @@ class _Loading:
             return name, None
         return name, bench
 
-    def machine(self, named: str | None, asked: str | None) -> Document | None:
-        """Load the machine that the command line asks for, else the one named in the file: packaged, or beside it."""
-        if asked is None and named is not None and is_machine_name(named, self.beside):
+    def machine(self, named: str | None, chosen: str | None) -> Document | None:
+        """Load the machine of the command line, else that of the sweep file: packaged, or a file beside it."""
+        if chosen is None and named is not None and is_machine_name(named, self.beside):
             try:
-                asked = machine_file(named, self.beside)
+                chosen = machine_file(named, self.beside)
             except UnknownNameError as error:
                 self.complain(Complaint(("topology",), str(error)))
                 return None
-        return self.file("topology", named, asked, lambda file: load_document(topology_file(file)))
+        return self.file("topology", named, chosen, lambda file: load_document(topology_file(file)))
 
-    def file(self, key: str, named: str | None, asked: str | None, load: Callable[[str | None], T]) -> T | None:
-        """Load the file that the command line asks for, else the one named at ``key``, with ``load``."""
-        if asked is None and named is not None:
-            asked = os.fspath(self.beside / named)
-            if not Path(asked).exists():
-                self.complain(Complaint((key,), f"{asked}: no such file"))
+    def file(self, key: str, named: str | None, chosen: str | None, load: Callable[[str | None], T]) -> T | None:
+        """Load the file of the command line, else that of the entry ``key``, with ``load``."""
+        if chosen is None and named is not None:
+            chosen = os.fspath(self.beside / named)
+            if not Path(chosen).exists():
+                self.complain(Complaint((key,), f"{chosen}: no such file"))
                 return None
-        return self.attempt(asked or key, partial(load, asked))
+        return self.attempt(chosen or key, partial(load, chosen))
 
 
 def _choice(text: str) -> tuple[str, AxisValue]:
-    """``path=value``, the value read like YAML. ValueError, which says why, for anything else."""
+    """Split ``path=value`` and read the value as YAML. Raises ValueError, with the reason, for other texts."""
     name, equals, given = (part.strip() for part in text.partition("="))
     path_of(name)
     if not equals:
@@ -295,18 +294,20 @@ def _choice(text: str) -> tuple[str, AxisValue]:
 
 
 def _load_ccl(file: str | None) -> CclConfig:
-    """The configuration in a file; without one, of ./ccl.yaml, else of the package. By its full path, since workers
-    may stand elsewhere."""
+    """Load the collective configuration from a file, else from ./ccl.yaml, else from the package.
+
+    The result has an absolute path, because workers may have another current folder.
+    """
     if file is None and Path(LOCAL_CCL).exists():
         file = LOCAL_CCL
     return load_ccl_config(None if file is None else Path(file).resolve())
 
 
 def _bench_name(text: str, beside: Path) -> str:
-    """A file of the user's in full, since workers may stand elsewhere; a name as it is."""
+    """Return a bench file as an absolute path, because workers may have another folder; return a name unchanged."""
     return os.fspath((beside / text).resolve()) if ".py" in text else text
 
 
 def _check_bench(bench: Bench) -> None:
     if bench.evaluation:
-        raise BenchError(f"{bench.name!r} builds engines of its own, so there is nothing to measure; run it by itself")
+        raise BenchError(f"{bench.name!r} builds its own engines, so a sweep cannot measure it; use kernbench run")

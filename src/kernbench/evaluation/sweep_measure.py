@@ -1,8 +1,8 @@
-"""A run as one flat row: what it took, by phase, engine, resource and part of the critical path.
+"""A run as one flat row: times by phase, engine, resource and part of the critical path.
 
-Columns are named ``group.what_unit``. ``run`` is the whole program; ``launch`` is the launch that has most of its
-critical path, and where nobody followed that, the one that took longest. ``bound`` is the verdict on it in short,
-``verdict`` the same in a sentence.
+Columns are named ``group.what_unit``. ``run`` is the complete program. ``launch`` is the launch with most of the
+critical path, or the longest launch without a critical path. ``bound`` is its verdict in short, ``verdict`` the same
+in a sentence.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ Cell: TypeAlias = "str | int | float | bool | None"
 PointRow: TypeAlias = dict[str, Cell]
 
 STATUSES = OK, FAILED, INVALID, LOST = "ok", "failed", "invalid", "lost"
-"""How a point ended: well; its run failed; its machine or parameters are not possible; its worker died."""
+"""Status of a point: success, failed run, invalid machine or parameters, dead worker"""
 
 BOUNDS = ("launch.bound", "run.bound")
-"""The columns that say in a few words what binds"""
+"""Columns with a bottleneck as text"""
 OWN_PARTS = "own parts"
-"""The name, in a table, of all resources that only this machine has"""
+"""Common column name of all resources that only this machine has"""
 CAUSES = tuple(dict.fromkeys([*PathPart, *BUILTIN_RESOURCES, OWN_PARTS]))
-"""What the time of a path is divided among: resources, and parts that no resource has"""
+"""Categories of a path's time: resources, and parts without a resource"""
 COUNTS = ("sips", "cubes", "pes", "slices")
-"""What is counted of what was used of a machine"""
+"""Counted components of the used machine"""
 
 
 def slug(text: str) -> str:
-    """``memory access`` as ``memory_access``: how it is called in a column."""
+    """Return a name as a column name: ``memory_access`` for ``memory access``."""
     return re.sub(r"[^a-z0-9]+", "_", text.lower())
 
 
 def time_column(group: str, kind: str, name: str) -> str:
-    """The column of a part of the ``path`` of ``run`` or ``launch``, of a resource on it, its queues, its bound."""
+    """Return the column of a part, resource, queue or bound of ``run`` or ``launch``."""
     return f"{group}.{kind}.{slug(name)}_ns"
 
 
@@ -96,23 +96,23 @@ def _columns() -> Iterator[tuple[str, type]]:
 
 
 COLUMNS: Mapping[str, type] = dict(_columns())
-"""Every column beside the axes of a grid, in order, with the type of its values."""
+"""Every column besides the axes of a grid, in order, with the type of its values"""
 
 
 def is_whole(value: object) -> bool:
-    """Tell whether ``value`` is a whole number of 64 bits; true and false are none."""
+    """Return True for a whole number of 64 bits; booleans do not count."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def fits(cell: object, kind: type) -> bool:
-    """Tell whether a cell may stand in a column of ``kind``, one of ``COLUMNS``; None may anywhere."""
+    """Return True if a cell fits a column of type ``kind`` in ``COLUMNS``; None fits everywhere."""
     if kind is float:
         return cell is None or isinstance(cell, float) or is_whole(cell)
     return cell is None or (is_whole(cell) if kind is int else isinstance(cell, kind))
 
 
 def measure(result: BenchResult, engine: GraphEngine, log: TraceLog | None) -> PointRow:
-    """The row of a run, without what the grid says of it; with ``log``, also where its time went."""
+    """Return the row of a run without its grid values; with ``log``, including the causes of its time."""
     zero_ns, end_ns = result.completion.t_start, result.completion.t_end
     report = report_run(engine, result.links, None if log is None else log.seen.works, zero_ns)
     main: LaunchExplanation | None = None
@@ -149,7 +149,7 @@ def _head(result: BenchResult) -> PointRow:
 
 
 def error_text(error: BaseException) -> str:
-    """``ValueError: no 48``, without what no text file could hold."""
+    """Return an error as text, such as ``ValueError: no 48``, without characters that a text file cannot store."""
     return f"{type(error).__name__}: {text_of(error)}".encode(errors="replace").decode()
 
 
@@ -163,7 +163,7 @@ def _why(result: BenchResult) -> str:
 
 
 def _worst(errors: list[float]) -> float | None:
-    """The largest; NaN when one is."""
+    """Return the largest error; NaN if one is NaN."""
     return None if not errors else math.nan if any(map(math.isnan, errors)) else max(errors)
 
 
@@ -197,7 +197,7 @@ def _traffic(found: Traffic) -> PointRow:
 
 
 def tabulate_use(used: Mapping[str, Any]) -> PointRow:
-    """The row of what was used of the machine."""
+    """Return the row of the used parts of the machine."""
     return {f"used.{name}": ", ".join(each) if isinstance(each, tuple) else each for name, each in used.items()}
 
 
@@ -209,7 +209,7 @@ def _tabulate_explanation(found: RunExplanation) -> PointRow:
 
 
 def _tabulate_times(group: str, found: RunExplanation | LaunchExplanation, verdict: RunVerdict | Verdict) -> PointRow:
-    """The row of an explanation. Resources that only this machine has are one in a table."""
+    """Return the row of an explanation. Resources that only this machine has share a column."""
     roofline, causes = found.roofline, divide_ties(sum_causes(found.shares))
     own = [each for each in causes if each.resource not in CAUSES]
     row = tabulate_times(
@@ -234,7 +234,7 @@ def tabulate_times(
     bounds: Mapping[str, int],
     label: str | None,
 ) -> PointRow:
-    """The row of times in ps: of the parts of a path, of its causes and of their queues, of bounds; and what binds."""
+    """Return the row of times in ps: parts of a path, causes and their queues, bounds, and the bottleneck."""
     times = [("path", part, ps) for part, ps in path]
     for name, ps, queued_ps in causes:
         times += [("resources", name, ps), *([("queues", name, queued_ps)] if queued_ps else [])]
@@ -245,7 +245,7 @@ def tabulate_times(
 
 
 def flat_configuration(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """A nested configuration by path: ``{"cube.hbm.slices": 8}``. Lists stay whole."""
+    """Return a nested configuration by path: ``{"cube.hbm.slices": 8}``. Lists are not split."""
     flat: dict[str, Any] = {}
     for key, value in configuration.items():
         if isinstance(value, dict):

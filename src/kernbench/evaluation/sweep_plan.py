@@ -1,4 +1,4 @@
-"""A sweep that is ready to run: the machine and the bench it starts from, and every point of the grid."""
+"""A sweep that is ready to run: the base machine, the bench, and every point of the grid."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from kernbench.runtime_api.overrides import OverrideTexts, split_overrides
 from kernbench.topology.builder import Topology
 
 CCL = "ccl"
-"""The part of an identity that says how collectives are configured."""
+"""The section of an identity with the configuration of collectives"""
 Choice = tuple[str, AxisValue]
 
 
 @value
 class Point:
-    """A point of the grid: its number, from 0, the last axis running fastest, and its value on each axis."""
+    """A point of the grid: its number from 0, with the last axis varying fastest, and its value on each axis."""
 
     index: int
     values: tuple[Choice, ...]
@@ -39,10 +39,10 @@ class Point:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """A sweep that is ready to run, with everything that it depends on: files that change meanwhile change nothing.
+    """A sweep that is ready to run, with all its inputs. Files that change later have no effect.
 
-    ``base``: the machine's file as it was read; ``machine``: what it compiles to; ``bench_name``: what workers load,
-    empty for a function, which runs in this process alone; ``data``: what each run keeps to compute values.
+    ``base``: the machine's file as read. ``machine``: the compiled base machine. ``bench_name``: the name for workers,
+    empty for a function, which runs in this process only. ``data``: the recorded values of each run.
     """
 
     name: str
@@ -56,7 +56,7 @@ class SweepPlan:
 
     @property
     def axes(self) -> Mapping[str, tuple[AxisValue, ...]]:
-        """The values of each axis, by its path."""
+        """The values of each axis by path."""
         return self.spec.grid
 
     @property
@@ -65,12 +65,12 @@ class SweepPlan:
         return math.prod(len(values) for values in self.axes.values())
 
     def points(self) -> Iterator[Point]:
-        """All points, in the order of results."""
+        """Yield all points in the order of results."""
         for index, values in enumerate(product(*self.axes.values())):
             yield Point(index, tuple(zip(self.axes, values, strict=True)))
 
     def changes(self, point: Point) -> OverrideTexts:
-        """Return what a point changes: what is fixed, then its values."""
+        """Return the changes of a point: fixed values, then its axis values."""
         return split_overrides(map(as_override, (*self.spec.fixed.items(), *point.values)))
 
     def configuration(self) -> dict[str, Any]:
@@ -78,9 +78,9 @@ class SweepPlan:
         return flat_configuration(self.machine.configuration)
 
     def identity(self) -> dict[str, Any]:
-        """Everything that a row depends on: rows of equal identities may stand in one table.
+        """Return all inputs of a row. Rows of equal identities are comparable and may share a table.
 
-        ``configuration`` is the resolved base machine by path, of which ``machine`` is the digest.
+        ``configuration`` is the resolved base machine by path; ``machine`` is its digest.
         """
         return {
             "kernbench": __version__,
@@ -99,7 +99,7 @@ class SweepPlan:
 
 
 def _settings(ccl: CclConfig) -> dict[str, Any]:
-    """Read a ``ccl.yaml``, wherever it lies: the default algorithm, and by name the settings of each."""
+    """Return the content of a ``ccl.yaml``, independent of its place: the default algorithm and all settings."""
     elsewhere = {"name", "passthrough", "folder", "place", "passed_at"}
     algorithms = {each.name: to_jsonable_python(each, exclude=elsewhere) for each in ccl.algorithms}
     for each in ccl.algorithms:
@@ -108,12 +108,12 @@ def _settings(ccl: CclConfig) -> dict[str, Any]:
 
 
 def as_override(choice: Choice) -> str:
-    """``path=value``, as ``--set`` takes it."""
+    """Return ``path=value``, as for ``--set``."""
     path, value = choice
     return f"{path}={json.dumps(value)}"
 
 
 def _digest_of_file(file: str) -> str:
-    """Of the file of a bench; empty for one that is in none."""
+    """Return the digest of a bench's file; empty for a bench without a file."""
     path = Path(file)
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

@@ -1,6 +1,6 @@
-"""Run some points of a grid on one machine in a worker, each to its row. Knows nothing but what it is given.
+"""Run points of a grid on one machine in a worker. Each point becomes a row; its inputs are the arguments only.
 
-A worker imports this module, so it imports no more than a run needs.
+Workers import this module, so it imports only the modules of a run.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from kernbench.topology.builder import Topology, compile_topology
 
 @value(kw_only=True)
 class SweepJob:
-    """The part that all points of a sweep have in common. ``configuration``: the resolved base machine by path.
+    """The common part of all points of a sweep. ``configuration``: the resolved base machine by path.
 
-    ``bench``: what workers load; a bench itself goes to no other process.
+    ``bench``: the name that workers load. A bench object never goes to another process.
     """
 
     bench: str | Bench
@@ -59,7 +59,7 @@ class SweepJob:
 
 @value
 class PointJob:
-    """One point: its number, and what it changes of the base machine, of the bench's parameters and of front ends."""
+    """One point: its number, and its changes of the base machine, of bench parameters and of frontend settings."""
 
     index: int
     changes: OverrideTexts
@@ -67,7 +67,7 @@ class PointJob:
 
 @value
 class PointChunk:
-    """Points that travel together. A machine is compiled once for all of its points that follow one another."""
+    """Points that are sent together. A machine is compiled once for consecutive points that share it."""
 
     job: SweepJob
     points: tuple[PointJob, ...]
@@ -75,10 +75,10 @@ class PointChunk:
 
 @value
 class PointOutcome:
-    """A finished point: its row, without its place in the grid, and how long it ran: in seconds, and of a processor.
+    """A finished point: its row without its grid values, its run time in seconds, and its processor time.
 
-    The latter says how much work it was, whoever else used the computer, the making of its machine included; it is not
-    kept.
+    The processor time is the work of the point regardless of other load, including the compilation of its machine. It
+    is not stored.
     """
 
     index: int
@@ -88,15 +88,15 @@ class PointOutcome:
 
 
 def run_chunk(chunk: PointChunk) -> list[PointOutcome]:
-    """Run all points of a chunk. What goes wrong with one is in its row.
+    """Run all points of a chunk. The error of a point is in its row.
 
-    RunError on a worker of another version, whose rows could not be compared.
+    Raises RunError on a worker of another version, because its rows are not comparable.
     """
     if chunk.job.version != __version__:
-        raise RunError(f"a worker has kernbench {__version__}, the sweep is made by {chunk.job.version}")
+        raise RunError(f"a worker has kernbench {__version__}, the sweep was started by {chunk.job.version}")
     named = chunk.job.bench
     bench = load_bench(named) if isinstance(named, str) else named
-    # Programs may print; the document of --json shall be the only thing on stdout.
+    # Programs may print, but the document of --json must be the only output on stdout.
     with redirect_stdout(io.StringIO()):
         return [
             outcome
@@ -108,11 +108,11 @@ def run_chunk(chunk: PointChunk) -> list[PointOutcome]:
 def _run_on(
     job: SweepJob, changes: tuple[str, ...], bench: Bench, points: Iterable[PointJob]
 ) -> Iterator[PointOutcome]:
-    """Run ``points`` on the base with ``changes``."""
+    """Run ``points`` on the base machine with ``changes``."""
     cpu = time.thread_time()
     try:
         with exit_is_failure(), warnings.catch_warnings():
-            # A sweep warns of its base alone: what its points lose is what it is to find out.
+            # Only the base machine causes warnings: the losses of points are results of the sweep.
             warnings.simplefilter("ignore")
             machine = compile_topology(apply_overrides(job.base, changes))
     except Exception as error:
@@ -128,16 +128,16 @@ def _run_on(
 
 def _row(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> PointRow:
     try:
-        with exit_is_failure():  # sys.exit() of a program ends its point, not the worker
+        with exit_is_failure():  # sys.exit() in a program ends its point, not the worker
             return _run(job, machine, bench, point) | _machine(job, machine)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # whatever a program raises, such as pytest.fail(), ends its own point only
+    except BaseException as error:  # any exception of a program, such as pytest.fail(), ends its point only
         return _row_without_figures(error)
 
 
 def _row_without_figures(error: BaseException) -> PointRow:
-    """The row of a point that could not be made, or whose run left nothing to measure."""
+    """Return the row of a point that could not be built or whose run has no results."""
     if isinstance(error, InputError):
         return {"status": INVALID, "error": str(error)}
     return {"status": FAILED, "error": error_text(error)}
@@ -160,7 +160,7 @@ def _run(job: SweepJob, machine: Topology, bench: Bench, point: PointJob) -> Poi
 
 
 def _machine(job: SweepJob, machine: Topology) -> PointRow:
-    """Identify the machine: its digest, and its differences from the base."""
+    """Return the digest of the machine and its differences from the base."""
     configuration = flat_configuration(machine.configuration)
     base = job.configuration
     changed = {

@@ -1,4 +1,4 @@
-"""Start worker processes. Light: the process they are forked from is begun before anything else."""
+"""Start worker processes. The server process that forks them starts before any other work."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from types import ModuleType
 
-# Imported once, in the process from which workers are forked.
+# Imported once, in the server process from which workers are forked.
 PRELOADED = ("kernbench.evaluation.sweep_warm",)
 METHOD = "forkserver"
 
 
 def worker_context() -> BaseContext:
-    """A way to start processes that is safe where this one has threads."""
+    """Return a process start method that is safe in a process with threads."""
     if METHOD not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context(METHOD)
@@ -26,9 +26,9 @@ def worker_context() -> BaseContext:
 
 
 def begin_server() -> None:
-    """Begin the process from which workers are forked: it imports what they need while this one does.
+    """Start the server process from which workers are forked. It imports modules while this process imports others.
 
-    To be called by the main thread. Ctrl-C, which a terminal sends to all, is left to this process.
+    Call this function in the main thread. This process alone handles Ctrl-C, which a terminal sends to all.
     """
     if worker_context().get_start_method() != METHOD:
         return
@@ -42,7 +42,7 @@ def begin_server() -> None:
 
 @contextmanager
 def hidden_main() -> Iterator[None]:
-    """Inside, processes that begin do not run the main program again: workers need nothing of it, and it may sweep."""
+    """Inside the block, new processes do not run the main program again: it may itself start a sweep."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

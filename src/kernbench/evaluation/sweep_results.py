@@ -1,5 +1,7 @@
-"""Write the results of a finished sweep to its folder: the table, how long points took, where it comes from; and
-pictures: lines over an axis, a heat map of two, and the front of those that no other beats."""
+"""Write the results of a finished sweep to its folder: the table, run times of points, provenance, and pictures.
+
+Pictures are lines over an axis, a heat map over two axes, and the Pareto front.
+"""
 
 from __future__ import annotations
 
@@ -51,9 +53,9 @@ MOST_NAMED = 12
 
 
 def draw_plots(folder: Path, plan: SweepPlan, table: SweepTable) -> tuple[Path, ...]:
-    """Draw what the sweep asks for, or lines and a heat map where there are axes for them; the files.
+    """Draw the requested pictures, by default lines and a heat map if the axes allow; return the files.
 
-    A picture for which no point has numbers is left out.
+    A picture is omitted if no point has its numbers.
     """
     drawn = []
     for at, plot in enumerate(plan.spec.plots if plan.spec.plots is not None else _usual(plan)):
@@ -65,7 +67,7 @@ def draw_plots(folder: Path, plan: SweepPlan, table: SweepTable) -> tuple[Path, 
 
 
 def can_draw(table: SweepTable, plot: Plot) -> bool:
-    """Return True when some point has the numbers of a picture."""
+    """Return True if some point has the numbers of a picture."""
     columns = [name for name in (plot.value, plot.cost) if name is not None]
     return any(has_values(row, columns) for row in table.rows)
 
@@ -94,7 +96,7 @@ def _draw_lines(table: SweepTable, plot: Plot) -> Figure:
         for at, (label, rows) in enumerate(_curves(chosen.rows, by)):
             places, values = places_along(table, x, rows), [number_of(row, plot.value) for row in rows]
             colour, marker = PALETTE[at % MOST_CURVES], MARKERS[at % MOST_CURVES]
-            # Curves often lie upon each other: those below look out.
+            # Curves often coincide: larger markers keep the lower curves visible.
             panel.plot(places, values, color=colour, marker=marker, markersize=max(3, 8 - at), label=label)
         mark_x(panel, grid[x])
         label_axes(panel, table, x, plot.value, chosen.note)
@@ -176,9 +178,9 @@ def _draw_pareto(table: SweepTable, plot: Plot) -> Figure:
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """The numbers of those (cost, value) that no other is at most equal to in both and less in one, by cost.
+    """Return the numbers of the (cost, value) points that no other point dominates, by ascending cost.
 
-    Of equal points the first.
+    A point dominates another if it is at most equal in both and less in one. Of equal points, the first counts.
     """
     front: list[int] = []
     for at in sorted(range(len(points)), key=lambda at: (*points[at], at)):
@@ -195,11 +197,11 @@ _DRAW: Mapping[PlotKind, Callable[[SweepTable, Plot], Figure]] = {
 
 
 def write_results(folder: Path, plan: SweepPlan, journal: Journal) -> tuple[SweepTable, tuple[Path, ...]]:
-    """Write everything; the table, and the names of the files."""
+    """Write all results; return the table and the names of the files."""
     table = sweep_table(plan, journal.finished)
     write_sweep_table(table, folder / TABLE_FILE)
     write_csv(folder / WALL_FILE, walls(journal.finished))
-    # The machine in full is a file of its own.
+    # The complete machine is a separate file.
     parameters = {key: value for key, value in plan.identity().items() if key != "configuration"}
     parameters["ccl file"] = plan.ccl.source
     provenance = provenance_of(plan.machine, f"kernbench sweep {plan.name}", parameters)
@@ -210,6 +212,6 @@ def write_results(folder: Path, plan: SweepPlan, journal: Journal) -> tuple[Swee
 
 
 def _remove_others(folder: Path, pictures: Sequence[Path]) -> None:
-    """Remove the pictures of a sweep that was in ``folder`` before and had others."""
+    """Remove other pictures of an earlier sweep from ``folder``."""
     for path in pictures_in(folder) - set(pictures):
         path.unlink()

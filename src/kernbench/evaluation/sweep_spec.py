@@ -1,4 +1,4 @@
-"""The typed form of a sweep file: a bench, a grid of parameters of machine and bench, what is fixed, and the pictures.
+"""The typed form of a sweep file: a bench, a grid of machine and bench parameters, fixed values, and pictures.
 
 bench: matmul-composite
 set:  { bench.k: 256, bench.n: 256 }
@@ -6,7 +6,7 @@ grid:
   cube.components.hbm_ctrl.attrs.efficiency: [0.6, 0.7, 0.8, 0.9]
   bench.m: { start: 32, stop: 512, factor: 2 }
 
-A draft is what can be read of a file, whatever else is wrong with it, so that a reader learns of every mistake at once.
+A draft holds the readable entries of a file with errors, so that every error is reported at once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PLOT_KEYS: dict[PlotKind, tuple[str, ...]] = {
 
 
 class ValueRange(ConfigModel):
-    """From ``start`` to ``stop``, both included: by ``step``, or each ``factor`` times the one before."""
+    """The values from ``start`` to ``stop``, both included: with a constant ``step`` or a constant ``factor``."""
 
     start: int | float
     stop: int | float
@@ -71,16 +71,16 @@ class ValueRange(ConfigModel):
 
     @property
     def count(self) -> int:
-        """Compute the number of its values: there may be more than any memory holds."""
+        """The number of values, computed without the values: they may exceed any memory."""
         start, stop = _decimal(self.start), _decimal(self.stop)
         if self.step is not None:
             return int((Fraction(stop) - Fraction(start)) // Fraction(_decimal(self.step))) + 1
         return int((stop / start).ln() / _decimal(self.factor or 2).ln()) + 1
 
     def values(self) -> tuple[AxisValue, ...]:
-        """List its values; none where those are more than any sweep has points.
+        """Return the values; none if there are more than a sweep may have points.
 
-        Decimal, so that 0.1 steps end where one expects. Whole numbers stay whole.
+        The arithmetic is decimal, so steps of 0.1 end exactly. Whole numbers stay whole.
         """
         if self.count > MOST_POINTS:
             return ()
@@ -94,7 +94,7 @@ class ValueRange(ConfigModel):
 
     def _by_factor(self, factor: float) -> Iterator[Decimal]:
         at, stop = _decimal(self.start), _decimal(self.stop)
-        while at <= stop:  # a factor above 1 has fewer digits than a decimal: each value is greater
+        while at <= stop:  # a factor above 1 has fewer digits than the decimal precision, so each value is greater
             yield at
             at *= _decimal(factor)
 
@@ -103,39 +103,39 @@ def _decimal(number: float) -> Decimal:
     return Decimal(repr(number))
 
 
-def as_values(given: Any) -> Any:
-    """The values of an axis: those listed, or those of a range."""
-    if isinstance(given, dict):
+def as_values(content: Any) -> Any:
+    """Return the values of an axis from a list or a range."""
+    if isinstance(content, dict):
         try:
-            values = read_model(ValueRange, given).values()
+            values = read_model(ValueRange, content).values()
         except ValidationError as error:
-            raise Rejected(explain(ValueRange, given, error)) from error
+            raise Rejected(explain(ValueRange, content, error)) from error
         why = why_not_stored(values)
         if why:
             raise ValueError(why)
         return values
-    if not isinstance(given, list):
-        raise ValueError(f"found {show(given)}, must be a list of values or a range: {{start, stop, step or factor}}")
-    if not given:
+    if not isinstance(content, list):
+        raise ValueError(f"found {show(content)}, must be a list of values or a range: {{start, stop, step or factor}}")
+    if not content:
         raise ValueError("found an empty list, must have at least one value")
-    texts = [json.dumps(each, sort_keys=True, default=str) for each in given]
+    texts = [json.dumps(each, sort_keys=True, default=str) for each in content]
     first = {text: at for at, text in reversed(list(enumerate(texts)))}
     twice = [at for at, text in enumerate(texts) if first[text] < at]
     if twice:
-        raise Rejected(Complaint((at,), f"{show(given[at])} is in the list twice") for at in twice)
-    wrong = [Complaint((at,), why) for at, value in enumerate(given) if (why := why_not_stored(value))]
+        raise Rejected(Complaint((at,), f"{show(content[at])} is in the list twice") for at in twice)
+    wrong = [Complaint((at,), why) for at, value in enumerate(content) if (why := why_not_stored(value))]
     if wrong:
         raise Rejected(wrong)
-    return tuple(given)
+    return tuple(content)
 
 
 def _length(given: Any, values: tuple[AxisValue, ...]) -> int:
-    """Count the values of an axis that was written as ``given``; ``values`` are empty where they are too many."""
+    """Return the number of values of an axis. ``values`` is empty if there are too many."""
     return len(values) or (read_model(ValueRange, given).count if isinstance(given, dict) else 0)
 
 
 def why_not_stored(value: AxisValue) -> str:
-    """Why neither the journal nor Parquet could hold ``value``; empty when they can."""
+    """Return the reason why the journal or Parquet cannot store ``value``; empty if they can."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"found {show(value)}, must be a finite number"
     if isinstance(value, int) and abs(value) > LARGEST:
@@ -150,8 +150,9 @@ AxisValues = Annotated[tuple[Any, ...], BeforeValidator(as_values)]
 class Plot(ConfigModel):
     """A picture of the results.
 
-    ``lines``: column ``value`` over axis ``x``, a curve for each value of axis ``by``; ``heat-map``: ``value`` over
-    axes ``x`` and ``y``; ``pareto``: the points that no other beats in both ``cost`` and ``value``, less being better.
+    ``lines``: column ``value`` over axis ``x``, with one curve per value of axis ``by``. ``heat-map``: ``value`` over
+    axes ``x`` and ``y``. ``pareto``: the points that no other point beats in both ``cost`` and ``value``; less is
+    better.
     """
 
     kind: PlotKind
@@ -169,7 +170,7 @@ class Plot(ConfigModel):
             message = f"{self.kind} does not use it; it takes {one_of(allowed)}"
             raise Rejected(Complaint((key,), message, at_key=True) for key in wrong)
         if self.kind == "pareto" and self.cost is None:
-            raise ValueError("pareto needs cost: the axis or column that is paid for speed")
+            raise ValueError("pareto needs cost: the axis or column that speed costs")
         drawn = [name for name in (self.x, self.y, self.by) if name is not None]
         if len(set(drawn)) < len(drawn):
             raise ValueError(f"{one_of(drawn)}: an axis can be drawn once")
@@ -177,10 +178,10 @@ class Plot(ConfigModel):
 
 
 class SweepSpec(ConfigModel):
-    """A sweep. Files named in it are looked for beside it; without ``topology`` and ``ccl`` they are those of the
-    command line. What entries must be beside each other is in ``sweep_draft``.
+    """A sweep. Paths of files are relative to the sweep file. ``topology`` and ``ccl`` default to the command line's.
 
-    ``explain``: keep the critical path and the roofline of every point, for about a third of the time more.
+    ``sweep_draft`` has the rules between entries. ``explain``: record the critical path and the roofline of every
+    point, for about a third more run time.
     """
 
     bench: str
@@ -195,12 +196,12 @@ class SweepSpec(ConfigModel):
 
 
 def is_numeric(values: Iterable[AxisValue]) -> bool:
-    """Tell whether all values of an axis are numbers."""
+    """Return True if all values of an axis are numbers."""
     return all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
 
 
 def short_name(path: str) -> str:
-    """A path without the levels that say nothing: ``hbm_ctrl.efficiency``."""
+    """Return a path without redundant levels: ``hbm_ctrl.efficiency``."""
     parts = [part for part in path.split(".") if part not in ("components", "attrs", "links")]
     return ".".join(parts[-2:])
 
@@ -211,9 +212,9 @@ DEFAULT_DEVICE = SweepSpec.model_fields["device"].default
 
 @value
 class SweepDraft:
-    """A sweep file as far as it can be read. An axis that cannot be read has no values, such a plot is None.
+    """The readable entries of a sweep file. An unreadable axis has no values; an unreadable plot is None.
 
-    ``n_points``: how many the readable axes make, also where that is too many for an axis to have its values.
+    ``n_points``: the number of points of the readable axes, also if an axis is too long to have values.
     """
 
     bench: str | None
@@ -227,11 +228,11 @@ class SweepDraft:
 
     @property
     def axes(self) -> Axes:
-        """The axes that can be read."""
+        """The readable axes."""
         return {path: values for path, values in self.grid.items() if values}
 
     def without(self, wrong: Set[Path]) -> SweepDraft:
-        """The same without these entries of ``set``, and with nothing known of these axes, or of the whole grid."""
+        """Return the draft without these entries of ``set``, and with these axes, or the complete grid, as unknown."""
         return replace(
             self,
             fixed={path: value for path, value in self.fixed.items() if ("set", path) not in wrong},
@@ -240,7 +241,7 @@ class SweepDraft:
 
 
 def read_draft(document: Document, complaints: Iterable[Complaint]) -> SweepDraft:
-    """The draft of a file in which ``complaints`` were found, by checking it against ``SweepSpec``."""
+    """Return the draft of a file. ``complaints``: errors of its check against ``SweepSpec``."""
     wrong = {complaint.path[:2] for complaint in complaints}
     grid, fixed, plots = document.get(("grid",)), document.get(("set",)), document.get(("plots",))
     axes = {path: as_values(given) for path, given in _items(grid) if ("grid", path) not in wrong}
@@ -269,7 +270,7 @@ def _items(found: Any) -> Iterable[tuple[str, Any]]:
 
 
 def draft_complaints(draft: SweepDraft) -> Iterator[Complaint]:
-    """Find what is wrong between entries, and with paths and fixed values, which no type describes."""
+    """Yield errors between entries, of paths, and of fixed values, which types do not express."""
     for section, path in [*(("set", path) for path in draft.fixed), *(("grid", path) for path in draft.grid)]:
         why = _no_path(path)
         if why:
@@ -299,7 +300,7 @@ def _plot_complaints(at: int, plot: Plot, axes: tuple[str, ...]) -> Iterator[Com
 
 
 def _no_path(text: str) -> str:
-    """Why ``text`` is no path; empty when it is one."""
+    """Return the reason why ``text`` is no path; empty for a path."""
     try:
         path_of(text)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""The results of a sweep as a table, in memory and as one Parquet file: a row for each point, in the order of the grid.
+"""The results of a sweep as a table, in memory and as one Parquet file: one row per point, in grid order.
 
-The file depends on nothing but the sweep: neither on who ran it, nor on when, nor on how often it was interrupted. What
-it starts from (bench, grid, the resolved base machine) is in its metadata.
+The file depends on the sweep only, not on the user, the time, or the number of interrupts. Its metadata has the inputs:
+bench, grid, and the resolved base machine.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ CELL_TYPES = (str, int, float, bool)
 
 @value
 class SweepTable:
-    """The rows of a sweep, with its axes; ``about``: its identity."""
+    """The rows of a sweep and its axes. ``about``: the identity of the sweep."""
 
     axes: tuple[str, ...]
     rows: tuple[PointRow, ...]
     about: Mapping[str, Any]
 
     def numbers(self, column: str) -> list[float | None]:
-        """A column as numbers; None where there is none."""
+        """Return a column as numbers, with None for other cells."""
         cells = (row.get(column) for row in self.rows)
         return [float(cell) if isinstance(cell, int | float) else None for cell in cells]
 
@@ -49,24 +49,24 @@ class SweepTable:
 
     @property
     def grid(self) -> Mapping[str, tuple[AxisValue, ...]]:
-        """The values of each axis; of a sweep that does not say them, those that its rows have."""
+        """The values of each axis. Without a stored grid, they come from the rows."""
         given = self.about.get("grid", {})
         seen = ((axis, dict.fromkeys(row[axis] for row in self.rows)) for axis in self.axes)
         return {axis: tuple(given.get(axis, values)) for axis, values in seen}
 
     @property
     def fixed(self) -> Mapping[str, AxisValue]:
-        """Return the settings of all points, by path; of a sweep that does not say them, none."""
+        """The fixed settings of all points by path; empty if they are not stored."""
         return dict(self.about.get("set", {}))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Every column that some row has."""
+        """The columns that some row has."""
         return tuple(dict.fromkeys(name for row in self.rows for name, cell in row.items() if cell is not None))
 
 
 def sweep_table(plan: SweepPlan, outcomes: Mapping[int, PointOutcome]) -> SweepTable:
-    """The table of a sweep whose points are all finished."""
+    """Return the table of a sweep whose points are all finished."""
     kinds = {path: kind_of(values) for path, values in plan.axes.items()}
     rows = []
     for point in plan.points():
@@ -76,7 +76,7 @@ def sweep_table(plan: SweepPlan, outcomes: Mapping[int, PointOutcome]) -> SweepT
 
 
 def kind_of(values: Iterable[object]) -> type:
-    """The type of an axis: what all values are, numbers if all are numbers, else texts."""
+    """Return the type of an axis: the common type of its values, float for mixed numbers, else str."""
     kinds = {type(value) for value in values}
     if kinds == {int, float}:
         return float
@@ -90,13 +90,13 @@ def _cell(value: AxisValue, kind: type) -> Any:
 
 
 def walls(outcomes: Mapping[int, PointOutcome]) -> Sequence[dict[str, int | float]]:
-    """List the time each point took to run, in the order of the grid."""
+    """Return the run time of each point, in grid order."""
     return [{POINT: index, "wall_s": outcomes[index].wall_s} for index in sorted(outcomes)]
 
 
 @value
 class FailureGroup:
-    """The rows of all points that ended in the same way, in the order of the grid."""
+    """The rows of all points with the same failure, in grid order."""
 
     status: str
     error: str
@@ -104,7 +104,7 @@ class FailureGroup:
 
 
 def failure_groups(rows: Iterable[PointRow]) -> tuple[FailureGroup, ...]:
-    """The failures among ``rows``, those of most points first."""
+    """Group the failures in ``rows``, the largest group first."""
     found: dict[tuple[str, str], list[PointRow]] = {}
     for row in rows:
         if row["status"] != OK:
@@ -116,15 +116,15 @@ def failure_groups(rows: Iterable[PointRow]) -> tuple[FailureGroup, ...]:
 _METADATA = b"kernbench.sweep"
 _TYPES: dict[type, pa.DataType] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
-# What readers need of the metadata.
+# Metadata that readers need.
 _ABOUT: dict[str, type] = {"axes": list, "bench": str, "configuration": dict}
 _KINDS: dict[type, str] = {list: "list", str: "text", dict: "mapping"}
 JSON_COLUMNS = ("params", "changed")
-"""Columns whose cells are mappings as JSON."""
+"""Columns whose cells are mappings, stored as JSON"""
 
 
 def write_sweep_table(table: SweepTable, path: Path) -> None:
-    """Write the Parquet file; columns that no row has are left out. Equal tables give identical files."""
+    """Write the Parquet file, without empty columns. Equal tables give identical files."""
     kinds = {POINT: int, **{axis: kind_of([row[axis] for row in table.rows]) for axis in table.axes}, **COLUMNS}
     there = set(table.columns)
     fields = [(name, _TYPES[kind]) for name, kind in kinds.items() if name in there]
@@ -135,10 +135,10 @@ def write_sweep_table(table: SweepTable, path: Path) -> None:
 
 
 def read_sweep_table(path: Path) -> SweepTable:
-    """A table that ``write_sweep_table`` wrote. InputError for any other file."""
+    """Read a table that ``write_sweep_table`` wrote. Raises InputError for other files."""
     try:
         check_input(path, most=None)
-        # Opened here: of a name alone Arrow reads all files, when it is a folder, and columns, when it has a '='.
+        # Pass an open file: from a name, Arrow would read all files of a folder, and columns from a '=' in it.
         with path.open("rb") as file:
             found = pq.ParquetFile(file).read()
         about = _about(found.schema)
@@ -157,7 +157,7 @@ def read_sweep_table(path: Path) -> SweepTable:
 
 
 def _about(schema: pa.Schema) -> dict[str, Any]:
-    """Read the metadata. ValueError where they are not what a sweep writes."""
+    """Read the metadata. Raises ValueError for metadata of other files."""
     text = (schema.metadata or {}).get(_METADATA)
     if text is None:
         raise ValueError(f"its schema has no metadata {_METADATA.decode()!r}")
@@ -173,11 +173,11 @@ def _about(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _check_columns(schema: pa.Schema, about: Mapping[str, Any]) -> None:
-    """ValueError for a column that is missing, there twice, or of another type."""
+    """Raise ValueError for a missing column, a duplicate, or a wrong type."""
     needed = (POINT, "status", *about["axes"])
     for name in dict.fromkeys([*needed, *schema.names]):
         if schema.names.count(name) != 1:
-            raise ValueError(f"column {show(name)} is there {schema.names.count(name)} times, must be once")
+            raise ValueError(f"column {show(name)} exists {schema.names.count(name)} times, must exist once")
     for name, kind in {POINT: int, **COLUMNS}.items():
         if name in schema.names and schema.field(name).type != _TYPES[kind]:
             raise ValueError(f"column {name!r} is of type {schema.field(name).type}, must be {_TYPES[kind]}")
@@ -187,7 +187,7 @@ def _check_columns(schema: pa.Schema, about: Mapping[str, Any]) -> None:
 
 
 def _check_rows(rows: Sequence[PointRow], about: Mapping[str, Any]) -> None:
-    """ValueError for what no sweep writes."""
+    """Raise ValueError for rows that no sweep writes."""
     if not rows or [row[POINT] for row in rows] != list(range(len(rows))):
         raise ValueError(f"column {POINT!r} must be 0, 1, 2 …, a row for each point of the grid")
     for row in rows:

@@ -1,4 +1,4 @@
-"""Everything that a worker needs, imported: parts and benches are found when they are first asked for."""
+"""Import everything that a worker needs: parts and benches are otherwise imported on first use."""
 
 import gc
 
@@ -7,5 +7,5 @@ from kernbench.evaluation import sweep_driver
 from kernbench.runtime_api.bench_registry import known_benches
 
 WARM = (sweep_driver.__name__, *REGISTRY.known_impls(), *(bench.name for bench in known_benches()))
-# None of this goes away again: the workers need not look through it for garbage, time and again.
+# These objects live until the end, so exclude them from garbage collection in the workers.
 gc.freeze()

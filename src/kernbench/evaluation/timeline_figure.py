@@ -1,4 +1,4 @@
-"""A timeline as a picture: the engines of a PE and a memory over the time of a kernel, drawn from a trace file."""
+"""A timeline as a picture: the engines of a PE and a memory during a kernel, drawn from a trace file."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from matplotlib.figure import Figure
 from kernbench.common.errors import InputError
 from kernbench.common.values import value
 
-# Okabe-Ito, light enough for black letters. One colour a tile, so that the eye follows it from row to row.
+# Okabe-Ito palette, light enough for black text. One colour per tile shows its path from row to row.
 TILE_COLOURS = ("#56B4E9", "#E69F00", "#35B58A", "#CC79A7", "#F0E442", "#D55E00", "#6C8EBF")
 PLAIN = "#B0B0B0"
 MOST_LANES = 4
-"""An engine that does more at once has one row, in which works overlap."""
+"""Lanes above which an engine has a single row with overlapping work"""
 LETTER = 0.0088
-"""How wide a letter is, as a share of the picture."""
+"""Width of a character, as a share of the picture"""
 _TILE = re.compile(r"(?P<what>.*) (?P<tile>\d+(?:,\d+)+)")
 
 
 @value
 class Bar:
-    """Something on a row of the picture; times in ns. ``tile`` is empty for what belongs to no tile."""
+    """A bar in a row of the picture; times in ns. ``tile`` is empty for work without a tile."""
 
     process: str
     row: str
@@ -39,7 +39,7 @@ class Bar:
 
 @value
 class FigureRow:
-    """A row and its bars."""
+    """A row with its bars."""
 
     label: str
     bars: tuple[Bar, ...]
@@ -47,11 +47,11 @@ class FigureRow:
 
 
 def read_bars(path: Path) -> tuple[Bar, ...]:
-    """The spans of a trace file. InputError for a file that is none."""
+    """Read the spans of a trace file. Raises InputError for other files."""
     try:
         return tuple(_bars(json.loads(path.read_text(encoding="utf-8"))["traceEvents"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: no trace file: {error}") from error
+        raise InputError(f"{path}: not a trace file: {error}") from error
 
 
 def _bars(events: list[dict[str, Any]]) -> Iterator[Bar]:
@@ -76,7 +76,7 @@ def draw_timeline(bars: Iterable[Bar], pe: str, memory: str, path: Path) -> None
 def timeline_figure(bars: Iterable[Bar], pe: str, memory: str) -> Figure:
     """Draw the rows of process ``pe`` and the row of ``memory`` during the PE's kernels.
 
-    InputError when the PE ran none.
+    Raises InputError if the PE ran no kernel.
     """
     given = tuple(bars)
     kernels = [bar for bar in given if bar.process == pe and bar.row == "cpu"]
@@ -100,7 +100,7 @@ def timeline_figure(bars: Iterable[Bar], pe: str, memory: str) -> Figure:
 
 
 def timeline_rows(bars: Sequence[Bar], pe: str, memory: str) -> list[FigureRow]:
-    """The rows of the process ``pe`` in the order of the trace, then the row of ``memory`` when it served something."""
+    """Return the rows of process ``pe`` in trace order, then the row of ``memory`` if it served accesses."""
     engines: dict[str, list[Bar]] = {}
     for bar in sorted((bar for bar in bars if bar.process == pe), key=lambda bar: _row_order(bar.row)):
         engines.setdefault(bar.row.partition(" #")[0], []).append(bar)

@@ -1,1 +1,1 @@
-"""kernbench as a library: calls that simulate, and results that are plain data."""
+"""kernbench as a library: calls that simulate, and results as plain data."""

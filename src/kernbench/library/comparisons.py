@@ -1,4 +1,4 @@
-"""Two results side by side: runs, sweeps, and files of either."""
+"""Comparison of two results: runs, sweeps, or files of either."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from kernbench.library.sweeps import Sweep
 from kernbench.library.tables import LINE, Table, make_table, text_html
 
 Comparable: TypeAlias = "Run | Sweep | str | os.PathLike[str]"
-"""A run, a sweep, or what names a file of one: a run's JSON, a sweep's folder, its Parquet file, a point of that"""
+"""A run, a sweep, or a path: the JSON of a run, or the folder, the Parquet file or one point of a sweep"""
 MOST_LINES = 8
 
 
 @value(repr=False, eq=False)
 class SideBySide:
-    """Two results side by side: in what they differ, and what explains it."""
+    """Two results side by side: their differences, and the causes of these."""
 
     a: ResultFile
     b: ResultFile
@@ -32,12 +32,12 @@ class SideBySide:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The changes and their reasons, in sentences."""
+        """The changes and their causes, in sentences."""
         return verdict(self.found)
 
     @property
     def verdict(self) -> str:
-        """The change, in a sentence."""
+        """The main change, in a sentence."""
         return self.sentences[0]
 
     @property
@@ -47,12 +47,12 @@ class SideBySide:
 
     @property
     def stages(self) -> Table[Change]:
-        """The stages of the critical path, the largest change first; empty where one side has none."""
+        """The stages of the critical path, the largest change first; empty if one side has no critical path."""
         return make_table("stages", self.found.stages, _CHANGES)
 
     @property
     def differing(self) -> Table[Differing]:
-        """The parameters that are not the same."""
+        """The parameters that differ."""
         return make_table("differing parameters", self.found.differing, _DIFFERING)
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ _PAIRS: dict[str, Any] = {
     "a_ns": ("time of A", lambda row: row.time.a_ns),
     "b_ns": ("time of B", lambda row: row.time.b_ns),
     "share": ("the change, as a share of A", lambda row: row.time.share),
-    "bound": ("what binds the launch, on both sides", lambda row: " → ".join(dict.fromkeys(row.bounds))),
+    "bound": ("the bottleneck of the launch, on both sides", lambda row: " → ".join(dict.fromkeys(row.bounds))),
 }
 _CHANGES: dict[str, Any] = {
     "name": "the stage",
@@ -93,9 +93,9 @@ _DIFFERING: dict[str, Any] = {
 
 
 def compare(a: Comparable, b: Comparable) -> SideBySide:
-    """Put two results side by side: runs, sweeps, or files that commands wrote.
+    """Compare two results: runs, sweeps, or files that commands wrote.
 
-    InputError for what is no result, for a run that failed, and when nothing fits together.
+    Raises InputError for an input that is no result, for a failed run, and if the results have no points in common.
     """
     one, other = _file_of(a, "a"), _file_of(b, "b")
     return SideBySide(one, other, compare_results(one, other))

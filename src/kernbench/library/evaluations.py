@@ -1,4 +1,4 @@
-"""Evaluations: benches that make simulations of their own, and write data and figures."""
+"""Evaluations: benches that run simulations of their own and write data and figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kernbench.runtime_api.types import DeviceSelector, resolve_device
 
 @value(repr=False, eq=False)
 class Evaluation:
-    """An evaluation that is over. ``summary``: what it found, in which folder; None after one that failed."""
+    """A finished evaluation. ``summary``: its findings and its folder, or None after a failure."""
 
     bench: str
     machine: CompiledMachine
@@ -29,20 +29,20 @@ class Evaluation:
 
     @property
     def summary(self) -> Summary | None:
-        """The findings, and their folder, in a sentence."""
+        """The findings and their folder, or None after a failure."""
         return self.result.value if isinstance(self.result.value, Summary) else None
 
     @property
     def ok(self) -> bool:
-        """True when it went well."""
+        """True if the evaluation succeeded."""
         return self.result.ok
 
     def raise_for_status(self) -> None:
-        """Raise what went wrong."""
+        """Raise the error of a failed evaluation."""
         self.result.raise_for_status()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the document that ``kernbench run --json`` prints of an evaluation."""
+        """Return the document that ``kernbench run --json`` prints for an evaluation."""
         result, summary, error = self.result, self.summary, self.result.completion.error
         return plain_document(
             {
@@ -68,7 +68,10 @@ class Evaluation:
 def evaluate(
     program: str, machine: MachineLike = None, *, params: Mapping[str, object] | None = None, **keywords: object
 ) -> Evaluation:
-    """Run an evaluation, such as ``milestone-1h-gemm``; ``out``, a parameter, says where its files go."""
+    """Run an evaluation, such as ``milestone-1h-gemm``. Its parameter ``out`` is the folder of its files.
+
+    Raises InputError for a bench that is no evaluation.
+    """
     bench = load_bench(program)
     if not bench.evaluation:
         raise InputError(f"{bench.name!r} is one simulation: use run")
@@ -78,7 +81,7 @@ def evaluate(
 def run_evaluation(
     bench: Bench, machine: CompiledMachine, params: Sequence[str] = (), device: str = "all"
 ) -> Evaluation:
-    """Run an evaluation; ``params``: changes of its parameters as texts."""
+    """Run an evaluation. ``params``: changes of its parameters as texts, ``bench.NAME=VALUE``."""
     selector = DeviceSelector(device)
     resolve_device(selector, machine.spec)
     result = run_bench(

@@ -1,4 +1,4 @@
-"""The time of a run by its causes, as plain data: a part of the document of an observed run, and its tables."""
+"""Explanation of a run's time by cause, as plain data in the document of an observed run, and as tables."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from kernbench.evaluation.advice import Advice
 
 FIGURES = "kernbench.library.live_outputs"
-NOT_SAID = "no verdict: made by a version that gave none"
+NOT_SAID = "no verdict: an earlier version wrote this file"
 
 
 @value
 class PartTime:
-    """A part of a critical path."""
+    """The time of a critical path in one part."""
 
     part: str
     ns: float
@@ -40,7 +40,7 @@ class PartTime:
 
 @value
 class ResourceRow:
-    """The time of a path on a resource, and of that in its queues."""
+    """The time of a path on a resource, and in its queues."""
 
     resource: str
     ns: float
@@ -81,7 +81,7 @@ class LineRow:
 
 @value
 class WaitRow:
-    """A line on the path that waited for another."""
+    """A line on the path that waited for another line."""
 
     waiting: str
     waited_for: str
@@ -92,7 +92,7 @@ class WaitRow:
 
 @value
 class KernelRow:
-    """A kernel that the path goes through."""
+    """A kernel on the critical path."""
 
     pe: str
     kernel: str
@@ -109,20 +109,20 @@ class ExplainedTime:
 
     @property
     def critical_path(self) -> Table[PartTime]:
-        """The critical path by part; adds up to the time."""
+        """The critical path by part. The rows add up to the total time."""
         parts = self._document["critical_path"]["parts"]
         rows = [PartTime(each["part"], ps_to_ns(each["ps"]), self._share(ps_to_ns(each["ps"]))) for each in parts]
         return make_table("critical path", rows, _PATH)
 
     @property
     def verdict(self) -> str:
-        """The resource that binds, in a sentence."""
+        """The limiting resource, in a sentence."""
         found = self._document.get("verdict")
         return NOT_SAID if found is None else str(found["sentence"])
 
     @property
     def resources(self) -> Table[ResourceRow]:
-        """The resources on the path with their queues: a faster one gives at most its share."""
+        """The resources on the path with their queues. A faster resource saves at most its share."""
         rows = [
             ResourceRow(each["resource"], ps_to_ns(each["ps"]), ps_to_ns(each["queued_ps"]))
             for each in self._document["critical_path"].get("resources", ())
@@ -131,7 +131,7 @@ class ExplainedTime:
 
     @property
     def bounds(self) -> Table[BoundRow]:
-        """The least time by resource, the largest first: the first binds."""
+        """The least time by resource, the largest first. The first row is the roofline bound."""
         return make_table("bounds", list(self._bounds()), _BOUNDS)
 
     def _bounds(self) -> Iterator[BoundRow]:
@@ -148,7 +148,7 @@ class ExplainedTime:
 
     @property
     def slices(self) -> Table[dict[str, Any]]:
-        """The work of slices of HBM with banks; empty where there are none."""
+        """The work of HBM slices with banks; empty for a memory without banks."""
         return make_table("slices of HBM", self._document.get("slices", []), _SLICES)
 
     def _share(self, ns: float) -> float:
@@ -171,7 +171,7 @@ class ExplainedTime:
 
 
 class ExplainedLaunch(ExplainedTime):
-    """The time of a launch, also by line of its kernel. ``ended`` is false when it is explained as far as it got."""
+    """The time of a launch, also by line of its kernel. ``ended`` is False for a launch that did not finish."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         super().__init__(document["name"], document)
@@ -181,7 +181,7 @@ class ExplainedLaunch(ExplainedTime):
 
     @property
     def lines(self) -> Table[LineRow]:
-        """The lines of the kernel that issued commands or that the path goes through."""
+        """The lines of the kernel that issued commands or that are on the path."""
         return make_table("lines", [self._line(each) for each in self._document["lines"]], _LINES)
 
     def _line(self, each: Mapping[str, Any]) -> LineRow:
@@ -191,7 +191,7 @@ class ExplainedLaunch(ExplainedTime):
 
     @property
     def waits(self) -> Table[WaitRow]:
-        """Lines on the path that waited for others, the longest first."""
+        """The lines on the path that waited for other lines, the longest wait first."""
         rows = [
             WaitRow(
                 _place(each["waiting"]),
@@ -206,7 +206,7 @@ class ExplainedLaunch(ExplainedTime):
 
     @property
     def kernels(self) -> Table[KernelRow]:
-        """The kernels that the path goes through, the longest first."""
+        """The kernels on the path, the longest first."""
         rows = [KernelRow(pe_name(tuple(each["pe"])), each["kernel"], each["ns"]) for each in self._document["kernels"]]
         return make_table("kernels", rows, _KERNELS)
 
@@ -215,20 +215,20 @@ class ExplainedLaunch(ExplainedTime):
 
 
 class Explanation(ExplainedTime):
-    """The time of a run by its causes, and that of each of its launches."""
+    """The time of a run by cause, and the time of each of its launches."""
 
     def __init__(self, bench: str, document: Mapping[str, Any]) -> None:
         super().__init__(bench, document)
         self.launches = tuple(ExplainedLaunch(each) for each in document["launches"])
 
     def longest_launches(self) -> tuple[ExplainedLaunch, ...]:
-        """Return the launch of each name that took longest, in the order of the program."""
+        """Return the longest launch of each name, in program order."""
         names = dict.fromkeys(each.name for each in self.launches)
         own = ([each for each in self.launches if each.name == name] for name in names)
         return tuple(max(each, key=lambda launch: launch.total_ns) for each in own)
 
     def roofline_figure(self) -> Figure:
-        """Draw the bounds of the run and of its launches beside the time they took."""
+        """Draw the bounds of the run and of its launches beside their measured times."""
         figure: Figure = late(FIGURES, "draw_bounds")(self)
         return figure
 
@@ -242,30 +242,30 @@ class Explanation(ExplainedTime):
 
 def _place(found: Mapping[str, Any]) -> str:
     line = f" line {found['line']}" if found["line"] else ""
-    return f"{pe_name(tuple(found['pe']))} ({found['kernel'] or 'a kernel under way'}{line})"
+    return f"{pe_name(tuple(found['pe']))} ({found['kernel'] or 'a running kernel'}{line})"
 
 
-_PATH = {"part": "what the path goes through", "ns": "how long, in ns", "share": "of the whole time"}
+_PATH = {"part": "the part on the path", "ns": "how long, in ns", "share": "of the whole time"}
 _RESOURCES = {
-    "resource": "what the path goes through or waits for",
+    "resource": "the resource on the path, or that the path waits for",
     "ns": "how long, in ns",
-    "queued_ns": "of that in its queues, in ns",
+    "queued_ns": "the time in its queues, in ns",
 }
 _BOUNDS = {
-    "resource": "what is bound",
+    "resource": "the resource",
     "where": "its busiest instance",
-    "amount": "the work given to that",
+    "amount": "the work of that instance",
     "unit": "of what",
-    "rate_per_ns": "how much it does in a ns",
-    "bound_ns": "the least time that it needs, in ns",
+    "rate_per_ns": "work per ns",
+    "bound_ns": "the least time for this work, in ns",
     "share": "of the whole time",
 }
 _LINES = {
-    "line": "of the kernel's file; of a schedule, the number of the step",
+    "line": "the line in the kernel's file, or the step of a schedule",
     "source": "what it says",
-    "path_ns": "how long the path goes through it",
+    "path_ns": "the time of the path in this line, in ns",
     "share": "of the whole time",
-    "busy": "how long engines worked for it, in ns, summed over PEs",
+    "busy": "the busy time of engines for this line, in ns, summed over PEs",
 }
 _WAITS = {
     "waiting": "who waited",
@@ -274,24 +274,24 @@ _WAITS = {
     "count": "how often",
     "ns": "how long, in ns",
 }
-_KERNELS = {"pe": "where it ran", "kernel": "its launch", "ns": "how long the path goes through it, in ns"}
+_KERNELS = {"pe": "the PE", "kernel": "its launch", "ns": "the time of the path in this kernel, in ns"}
 _SLICES = {
     "where": "which slice",
-    "bursts": "how many it served",
-    "hits": "how many found their row open",
-    **{f"{name}_ps": f"ps of its buses for {name}" for name in ("data", "rows", "turnarounds", "refresh", "groups")},
+    "bursts": "the number of bursts",
+    "hits": "the number of row hits",
+    **{f"{name}_ps": f"bus time for {name}, in ps" for name in ("data", "rows", "turnarounds", "refresh", "groups")},
 }
 
 
-def explanation_document(found: RunExplanation) -> dict[str, Any]:
-    """Return the explanation of a run and its launches as plain data. Whole ps, so that sums are exact."""
+def explanation_document(explained: RunExplanation) -> dict[str, Any]:
+    """Return the explanation of a run and its launches as plain data. Times are whole ps, so sums are exact."""
     return {
-        "verdict": run_verdict_document(found.verdict),
-        "critical_path": _path_of(found.path, found.shares),
-        "roofline": _roofline_of(found.roofline),
-        "main_launch": None if found.main_launch is None else found.main_launch.request_id,
-        "launches": [_launch_of(launch) for launch in found.launches],
-        **_slices_of(found.slices),
+        "verdict": run_verdict_document(explained.verdict),
+        "critical_path": _path_of(explained.path, explained.shares),
+        "roofline": _roofline_of(explained.roofline),
+        "main_launch": None if explained.main_launch is None else explained.main_launch.request_id,
+        "launches": [_launch_of(launch) for launch in explained.launches],
+        **_slices_of(explained.slices),
     }
 
 
@@ -314,7 +314,7 @@ def _launch_of(launch: LaunchExplanation) -> dict[str, Any]:
 
 
 def _slices_of(found: Sequence[SliceTime]) -> dict[str, Any]:
-    """Return slices with banks, if there are any."""
+    """Return the slices with banks, if the machine has any."""
     return {"slices": [asdict(each) for each in found]} if found else {}
 
 
@@ -337,18 +337,18 @@ def _share_of(each: KernelShare) -> dict[str, Any]:
     return {"pe": list(each.pe), "request_id": each.launch_id, "kernel": each.kernel, "ns": each.ns}
 
 
-def run_verdict_document(found: RunVerdict) -> dict[str, Any]:
-    """Return the verdict on a run as a part of a document."""
-    return {"sentence": found.sentence, "label": found.label, **asdict(found)}
+def run_verdict_document(verdict: RunVerdict) -> dict[str, Any]:
+    """Return the verdict on a run as a part of the run's document."""
+    return {"sentence": verdict.sentence, "label": verdict.label, **asdict(verdict)}
 
 
-def advice_document(found: Advice) -> dict[str, Any]:
-    """Return advice as a part of a document."""
+def advice_document(advice: Advice) -> dict[str, Any]:
+    """Return advice as a part of the run's document."""
     return {
-        "launch": found.launch,
-        "run_ns": ps_to_ns(found.timing.run_ps),
-        "machine": [asdict(each) for each in found.machine],
-        "program": [asdict(each) for each in found.program],
+        "launch": advice.launch,
+        "run_ns": ps_to_ns(advice.timing.run_ps),
+        "machine": [asdict(each) for each in advice.machine],
+        "program": [asdict(each) for each in advice.program],
     }
 
 

@@ -1,4 +1,4 @@
-"""Lists of all there is: to run, to run on and to build from, and descriptions of an entry of them."""
+"""Lists of registered names (benches, machines, parts, algorithms, probe cases), and descriptions of entries."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from kernbench.topology.builder import list_machines as packaged
 from kernbench.topology.hbm_export import TimingRow, preset_document, preset_facts, preset_named, timing_rows
 from kernbench.topology.hbm_spec import TimingPreset, mark_assumed
 
-# Importing the package is what makes its benches known.
+# Importing the package registers its benches.
 BENCHES = kernbench.benches.__name__
-_NAMED = {"name": "what it is called", "description": "what it is"}
+_NAMED = {"name": "the name", "description": "what it is"}
 
 
 @value
 class Named:
-    """Something that is called by its name."""
+    """A name with its description."""
 
     name: str
     description: str
@@ -35,7 +35,7 @@ class Named:
 
 @value
 class PartEntry:
-    """An implementation of a kind of part."""
+    """An implementation of a part kind."""
 
     kind: str
     impl: str
@@ -44,7 +44,7 @@ class PartEntry:
 
 @value(repr=False, eq=False)
 class Catalogue:
-    """Everything there is."""
+    """Lists of all registered names."""
 
     benches: Table[Bench]
     machines: Table[Named]
@@ -74,7 +74,10 @@ class Catalogue:
 
 
 def list_all(ccl: str | os.PathLike[str] | None = None) -> Catalogue:
-    """List everything; ``ccl``: the file whose algorithms are meant."""
+    """List all registered names.
+
+    ``ccl``: the file of collective algorithms; None: ./ccl.yaml, else the packaged file.
+    """
     return Catalogue(list_benches(), list_machines(), list_algorithms(ccl), list_parts(), list_probe_cases())
 
 
@@ -89,13 +92,13 @@ def list_machines() -> Table[Named]:
 
 
 def list_parts() -> Table[PartEntry]:
-    """List the parts of a machine by kind, in the order of the machine, with what implements them."""
-    about = {"kind": "the place it has", "impl": "what topology.yaml calls it", "description": "what it is"}
+    """List the parts of a machine by kind, in the order of the machine, with their implementations."""
+    about = {"kind": "the place it has", "impl": "the name in topology.yaml", "description": "what it is"}
     return make_table("parts", tuple(_parts()), about)
 
 
 def list_algorithms(ccl: str | os.PathLike[str] | None = None) -> Table[Named]:
-    """List the collective algorithms of a ``ccl.yaml``; None: ./ccl.yaml, else the packaged one."""
+    """List the collective algorithms of a ``ccl.yaml``. None: ./ccl.yaml, else the packaged file."""
     found = algorithms(load_ccl_config(ccl))
     return make_table("algorithms", [Named(name, line.removesuffix(".")) for name, line in found], _NAMED)
 
@@ -115,14 +118,14 @@ def _parts() -> Iterator[PartEntry]:
 
 
 def _first_sentence(cls: type) -> str:
-    """Return the first sentence of a class's docstring, without the marks of code."""
+    """Return the first sentence of a class docstring without code marks."""
     line = (inspect.getdoc(cls) or "").partition("\n")[0].replace("``", "")
     return line.partition(". ")[0].removesuffix(".")
 
 
 @value(repr=False, eq=False)
 class BenchDescription:
-    """A bench and its parameters; ``params`` has a key for each."""
+    """A bench and its parameters. ``params`` has one key per parameter."""
 
     bench: Bench
     params: ConfigKey
@@ -140,32 +143,39 @@ class BenchDescription:
 
 
 def describe_bench(bench: str) -> BenchDescription:
-    """Describe a bench, by its name or its file. UnknownNameError, with the nearest, for a name that none has."""
+    """Describe a bench, given by its name or its file.
+
+    Raises UnknownNameError, with the nearest name, if no bench has this name.
+    """
     found = load_bench(bench)
     return BenchDescription(found, describe_key(found.params))
 
 
 @value(repr=False, eq=False)
 class TimingDescription:
-    """A named timing of HBM."""
+    """A named HBM timing."""
 
     name: str
     preset: TimingPreset
 
     @property
     def title(self) -> str:
-        """The name, marked if values of it are assumed."""
+        """The name, with a mark if some of its values are assumed."""
         return mark_assumed(self.name, assumed=self.preset.assumed)
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Its source, its peak and the share of refresh, in words."""
+        """The source, the peak bandwidth and the refresh share, as text."""
         return dict(preset_facts(self.preset))
 
     @property
     def table(self) -> Table[TimingRow]:
-        """Its values."""
-        about = {"key": "below cube.hbm.timing", "value": "with its unit", "about": "its JEDEC name, or what it is"}
+        """The values of the timing."""
+        about = {
+            "key": "below cube.hbm.timing",
+            "value": "the value with its unit",
+            "about": "the JEDEC name, or a description",
+        }
         return make_table("values", timing_rows(self.preset.timing), about)
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,5 +187,5 @@ class TimingDescription:
 
 
 def describe_timing(name: str) -> TimingDescription:
-    """Describe a named timing of HBM, such as ``hbm3``. UnknownNameError for a name that none has."""
+    """Describe a named HBM timing, such as ``hbm3``. Raises UnknownNameError for an unknown name."""
     return TimingDescription(name, preset_named(name))

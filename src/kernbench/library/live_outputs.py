@@ -1,4 +1,4 @@
-"""Files, pictures and tables of a run whose engine is still there."""
+"""Files, figures and tables of a run that need its engine."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def write_timeline(live: LiveRun, path: Path, keep: TraceFilter | None = None) -
 
 
 def draw_run(live: LiveRun, launches: Sequence[LaunchSplit]) -> Figure:
-    """Draw the engines of the PE whose kernel took longest. InputError for a run without kernels."""
+    """Draw the engines of the PE with the longest kernel. Raises InputError for a run without kernels."""
     if not launches:
-        raise InputError("timeline: no kernel has run")
+        raise InputError("timeline: the run has no kernel")
     longest = max(launches, key=lambda each: each.total_ns)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
@@ -61,14 +61,14 @@ def _busiest_memory(bars: Sequence[Bar]) -> str:
 
 
 def draw_roofs(live: LiveRun, title: str) -> Figure:
-    """Draw the launches of a run under the roofs of the machine."""
+    """Draw the launches of a run in a roofline plot of the machine."""
     assert live.explanation is not None, "an observed run is explained"
     return roofline_figure(roofline_charts(live.engine.machine.graph, live.explanation.rooflines), title)
 
 
-def draw_bounds(found: Explanation) -> Figure:
-    """Draw the bounds of a run and of its longest launches as bars, each as a share of the time that was taken."""
-    parts = [found, *sorted(found.longest_launches(), key=lambda each: -each.total_ns)[:MOST_LAUNCHES]]
+def draw_bounds(explanation: Explanation) -> Figure:
+    """Draw the bounds of a run and of its longest launches as bars, each as a share of the measured time."""
+    parts = [explanation, *sorted(explanation.longest_launches(), key=lambda each: -each.total_ns)[:MOST_LAUNCHES]]
     with rc_context(STYLE):
         figure = Figure(figsize=(6.4, 0.9 + sum(0.32 + 0.2 * len(each.bounds) for each in parts)), layout="constrained")
         FigureCanvasAgg(figure)
@@ -83,7 +83,7 @@ def draw_bounds(found: Explanation) -> Figure:
             panel.set_title(f"{each.name}: {each.total_ns:,.3f} ns", fontsize=9)
             value_grid(panel, "x")
         panels[-1].set_xlim(0, 105)
-        panels[-1].set_xlabel("least time that a resource needs, % of the time taken")
+        panels[-1].set_xlabel("least time that a resource needs, % of the measured time")
     return figure
 
 
@@ -100,7 +100,7 @@ def op_log_of(live: LiveRun) -> pyarrow.Table:
 
 
 def transfers_of(live: LiveRun) -> pyarrow.Table:
-    """Return the transfers as an Arrow table, in the order of their beginnings."""
+    """Return the transfers as an Arrow table, ordered by start time."""
     assert live.log is not None, "an observed run has a log"
     seen = live.log.seen
     found, parts = seen.transfers, live.engine.machine.log.parts
@@ -120,9 +120,9 @@ def transfers_of(live: LiveRun) -> pyarrow.Table:
 _TRANSFERS = {
     "src": "from",
     "dst": "to",
-    "carries": "what it is to its receiver",
+    "carries": "the role of the transfer for its receiver",
     "nbytes": "bytes without headers",
-    "start_ns": "when it was sent",
-    "end_ns": "when its last byte was there; nothing while it is under way",
-    "zero_load_ns": "how long it takes alone",
+    "start_ns": "the time of sending",
+    "end_ns": "the arrival time of the last byte; empty in flight",
+    "zero_load_ns": "the duration without contention",
 }

@@ -1,4 +1,4 @@
-"""Read what commands wrote: the document of a run, the folder of a sweep; of earlier versions too."""
+"""Read files that commands wrote: documents of runs and folders of sweeps, also those of earlier versions."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _LATER: Mapping[str, Any] = {
     "translation": None,
     "used": {"sips": 0, "cubes": 0, "pes": 0, "slices": 0, "within": "", "parts": ()},
 }
-"""What a document says that has none of these"""
+"""Defaults of fields that documents of earlier versions lack"""
 
 
 def load(path: str | os.PathLike[str]) -> Run | Sweep:
-    """Read what a command wrote: a run's JSON, a sweep's folder or Parquet file.
+    """Read a file that a command wrote: the JSON of a run, or the folder or Parquet file of a sweep.
 
-    InputError, which names the command that makes it, for anything else.
+    Raises InputError, with the command that writes such a file, for anything else.
     """
     place = Path(path)
     if place.is_dir() or place.suffix == PARQUET:
@@ -56,11 +56,11 @@ def load(path: str | os.PathLike[str]) -> Run | Sweep:
 
 
 def load_run(path: Path) -> Run:
-    """Read a run from a file. InputError, which names the command that makes it, for what is none."""
+    """Read a run from a file. Raises InputError, with the command that writes such a file, for other files."""
     try:
         document = parse_json(read_input(path))
     except ValueError as error:
-        raise InputError(f"{path}: not JSON: {error}; it is made by: {COMMAND}") from error
+        raise InputError(f"{path}: not JSON: {error}; write it with: {COMMAND}") from error
     try:
         return run_of(document)
     except ValidationError as error:
@@ -68,13 +68,13 @@ def load_run(path: Path) -> Run:
         why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else str(error)
-    raise InputError(f"{path}: not what {COMMAND} prints: {one_line(why)}; make it anew with that command")
+    raise InputError(f"{path}: not an output of {COMMAND}: {one_line(why)}; write it again with that command")
 
 
 def run_of(document: Mapping[str, Any]) -> Run:
-    """Return the run that a document tells of. What an earlier version did not say is empty.
+    """Return the run of a document. Fields that an earlier version did not write are empty.
 
-    KeyError, TypeError, ValueError for what is no such document.
+    Raises KeyError, TypeError or ValueError for other documents.
     """
     if not isinstance(document, dict):
         raise TypeError(f"found {show(document)}, must be a mapping")
@@ -153,7 +153,7 @@ def _read_comparison(found: Mapping[str, Any]) -> Comparison:
 
 
 def _with_numbers(found: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return a mapping in which these are numbers: JSON has NaN and infinities as texts."""
+    """Return a mapping with numbers in place of the texts that stand for NaN and infinities in JSON."""
     return {**found, **{name: float(found[name]) for name in names}}
 
 

@@ -1,4 +1,4 @@
-"""Machines of the library: loaded from a name, a file, a mapping or another machine, and told in a few lines."""
+"""Machines of the library: compiled from a name, a file, a mapping or another machine, and summarised as text."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 PICTURES = "kernbench.topology.drawing.figure"
 PAGE = "kernbench.web.page"
 Overrides: TypeAlias = Mapping[str, object]
-"""Values by their path, as ``--set`` has them: ``{"cube.hbm.num_pcs": 16}``"""
+"""Values by path, as for ``--set``: ``{"cube.hbm.num_pcs": 16}``"""
 
 
 @dataclass(frozen=True, repr=False)
 class CompiledMachine:
-    """A machine that has been compiled. It is its document: pickled as that, and compiled again when it is asked.
+    """A compiled machine. It is pickled as its document and compiled again on first use.
 
-    ``changes``: how many values were changed since it was read.
+    ``changes``: the number of values changed since the machine was read.
     """
 
     document: Document
@@ -54,32 +54,32 @@ class CompiledMachine:
 
     @cached_property
     def topology(self) -> Topology:
-        """The compiled machine as the engine takes it."""
+        """The compiled machine in the form that the engine takes."""
         return compile_topology(self.document)
 
     @property
     def name(self) -> str:
-        """The name of a packaged machine; else the path of its file, or what it was made of."""
+        """The name of a packaged machine, else the path of its file or its other source."""
         return self.topology.name
 
     @property
     def source(self) -> str:
-        """The file that it was read from, or what else it was made of."""
+        """The file that the machine was read from, or its other source."""
         return self.document.source
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the resolved configuration: the same for files that mean the same machine."""
+        """SHA-256 of the resolved configuration. Files with the same meaning have the same digest."""
         return self.topology.digest
 
     @property
     def spec(self) -> TopologySpec:
-        """The typed configuration, with every size that follows from it."""
+        """The typed configuration, with all derived sizes."""
         return self.topology.spec
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """The whole configuration as plain data, with every default."""
+        """The complete configuration as plain data, defaults included."""
         return self.topology.configuration
 
     @property
@@ -98,24 +98,24 @@ class CompiledMachine:
         return self.spec.num_pes
 
     def with_(self, overrides: Overrides) -> CompiledMachine:
-        """Return the machine with other values: ``machine.with_({"cube.hbm.num_pcs": 16})``.
+        """Return the machine with changed values: ``machine.with_({"cube.hbm.num_pcs": 16})``.
 
-        ConfigError for paths that do not exist and values that are not allowed.
+        Raises ConfigError for paths that do not exist and for values that are not allowed.
         """
         return load_machine(self, overrides=overrides)
 
     def to_yaml(self) -> str:
-        """Return the whole configuration as YAML, which compiles to the same machine."""
+        """Return the complete configuration as YAML, which compiles to the same machine."""
         return self.topology.resolved_yaml()
 
     @property
     def facts(self) -> dict[str, str]:
-        """The machine in a few words: its counts, its memories, its network."""
+        """A summary of the machine: counts, memories and network."""
         return dict(machine_rows(self.topology, banks=False))
 
     @property
     def banks(self) -> dict[str, str]:
-        """The banks of an HBM slice in a few words; empty for a memory without banks."""
+        """A summary of the banks of an HBM slice; empty for a memory without banks."""
         return dict(bank_rows(self.topology))
 
     @property
@@ -125,20 +125,20 @@ class CompiledMachine:
 
     @property
     def links(self) -> Table[LinkRow]:
-        """The links by class. They are directed; a hop is the node entered, the wire and the link's own overhead."""
+        """The links by class. Links are directed; a hop is the node entered, the wire and the link's overhead."""
         return make_table("links", link_rows(self.topology.topology_obj), _LINKS)
 
     @property
     def clocks(self) -> Table[ClockRow]:
-        """The numbers of the file that a clock changes."""
+        """The values of the file that a clock changes."""
         return make_table("clocks", clock_rows(self.topology), _CLOCKS)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the document that ``kernbench topology --json`` prints: the configuration, every node, every link."""
+        """Return the document that ``kernbench topology --json`` prints: configuration, nodes and links."""
         return plain_document(machine_document(self.topology))
 
     def to_dot(self) -> str:
-        """Return the machine for Graphviz."""
+        """Return the machine as a Graphviz graph."""
         return to_dot(self.topology)
 
     def to_svg(self) -> str:
@@ -152,11 +152,11 @@ class CompiledMachine:
         return drawing
 
     def page(self, path: str | os.PathLike[str]) -> None:
-        """Write the machine as a page for the browser, and beside it its configuration."""
+        """Write the machine as a page for the browser, with its configuration beside it."""
         late(PAGE, "make_page")(self.topology).write(os.fspath(path))
 
     def draw(self) -> Figure:
-        """Draw the machine to scale, as a figure of matplotlib."""
+        """Draw the machine to scale as a matplotlib figure."""
         figure: Figure = late(PICTURES, "draw")(self.topology)
         return figure
 
@@ -196,12 +196,12 @@ class CompiledMachine:
 _PARTS: Mapping[str, Any] = {
     "place": "system, sip, cube or pe",
     "kind": "the kind of part",
-    "impl": "what implements it",
+    "impl": "the implementation",
     "parts": "how many there are",
-    "attributes": ("values of its own", lambda row: ", ".join(f"{name} {given}" for name, given in row.attrs.items())),
+    "attributes": ("its attributes", lambda row: ", ".join(f"{name} {given}" for name, given in row.attrs.items())),
 }
 _LINKS: Mapping[str, Any] = {
-    "link_class": "what it joins",
+    "link_class": "the places that it joins",
     "links": "how many there are",
     "bw_gbs": "bandwidth of each",
     "least_length_mm": ("the shortest", lambda row: row.length_mm[0]),
@@ -220,19 +220,19 @@ MachineLike: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | CompiledM
 
 
 def load_machine(source: MachineLike = None, *, overrides: Overrides | None = None) -> CompiledMachine:
-    """Compile a machine: a packaged one by its name, a file, a mapping like one, or another machine.
+    """Compile a machine from the name of a packaged machine, a file, a mapping, or another machine.
 
-    ``overrides``: values by their path, as ``--set`` has them. None: ./topology.yaml, else ``default``. ConfigError
-    with every problem; UnknownNameError, with the nearest, for a name that no machine has.
+    ``overrides``: values by path, as for ``--set``. None: ./topology.yaml, else ``default``. Raises ConfigError with
+    every problem, and UnknownNameError, with the nearest name, for an unknown machine.
     """
     return compile_machine(source, override_texts(overrides or {}))
 
 
 def compile_machine(source: MachineLike, texts: Sequence[str]) -> CompiledMachine:
-    """Compile a machine with changes as texts: ``path=value``, as ``--set`` takes them."""
+    """Compile a machine with changes as texts: ``path=value``, as for ``--set``."""
     document, changed = _document_of(source)
     made = CompiledMachine(apply_overrides(document, texts) if texts else document, changed + len(texts))
-    _ = made.topology  # what is wrong with it is told now
+    _ = made.topology  # report errors of the machine now
     return made
 
 
@@ -245,7 +245,7 @@ def _document_of(source: MachineLike) -> tuple[Document, int]:
         return Document("a mapping", json.loads(json.dumps(dict(source), default=_refuse)), {}), 0
     if source is None or isinstance(source, str | os.PathLike):
         return load_document(topology_file(source)), 0
-    raise InputError(f"found {show(source)}, must be a machine: a name, a file, a mapping, or what load_machine gave")
+    raise InputError(f"found {show(source)}, must be a machine: a name, a file, a mapping, or a result of load_machine")
 
 
 def _refuse(given: object) -> object:
@@ -253,7 +253,7 @@ def _refuse(given: object) -> object:
 
 
 def override_texts(overrides: Overrides) -> list[str]:
-    """Return values by their path as ``--set`` takes them. InputError for what is no mapping of paths."""
+    """Return values by path as texts for ``--set``. Raises InputError for anything but a mapping of paths."""
     if not isinstance(overrides, Mapping):
         raise InputError(f"found {show(overrides)}, must be a mapping of paths such as cube.hbm.num_pcs to values")
     return [f"{path}={json.dumps(given, default=_refuse)}" for path, given in overrides.items()]

@@ -1,4 +1,4 @@
-"""Pages for the browser, made anew whenever the files of a machine or a program change."""
+"""Pages for the browser, rebuilt whenever the files of a machine or a program change."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _PYTHON = ".py"
 
 @value(repr=False, eq=False)
 class MadePage:
-    """A page, and the run that it shows; None: it shows none."""
+    """A page and the run that it shows, or None for a page without a run."""
 
     page: Page
     run: Run | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what ``kernbench web --json`` prints below the places of the page."""
+        """Return the part of the ``kernbench web --json`` document that describes the page."""
         run, nbytes = self.run, {"nbytes": self.page.nbytes}
         if run is None:
             absent = ("verdict", "bench", "status", "error", "place", "sim_ns", "load", "verification", "data")
@@ -69,9 +69,9 @@ class MadePage:
 class PageRequest:
     """A machine, and a bench or a script that runs on it.
 
-    ``arguments``: of the script. ``overrides``: ``path=value`` texts, as ``--set`` takes them. ``ccl``: the file that
-    configures collectives; None: ./ccl.yaml, else the packaged one. ``values``: what the run keeps to compute values;
-    ``verify``: comparisons are evaluated; ``limits``: when it is stopped.
+    ``arguments``: arguments of the script. ``overrides``: ``path=value`` texts, as for ``--set``. ``ccl``: the file
+    that configures collectives; None: ./ccl.yaml, else the packaged file. ``values``: options for recorded values.
+    ``verify``: evaluate comparisons. ``limits``: limits of the run.
     """
 
     bench: str | None = None
@@ -87,14 +87,17 @@ class PageRequest:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The topology, and the program's file and that of collectives when the user named them."""
+        """The topology, and the files of the program and of collectives if the user named them."""
         before, python, _ = (self.bench or "").rpartition(_PYTHON)
         named = [before + python] if python else []
         named += [each for each in (self.script, self.ccl) if each is not None]
         return (Path(topology_file(self.topology)), *map(Path, named))
 
     def make(self, on_progress: OnProgress | None = None) -> MadePage:
-        """Run, and make the page. InputError for a machine, program, device, settings or collectives of no use."""
+        """Run the program and make the page.
+
+        Raises InputError for an invalid machine, program, device, setting or ccl file.
+        """
         changes = split_overrides(self.overrides)
         machine = compile_machine(self.topology, changes.machine)
         bench = self._load_program()
@@ -117,11 +120,11 @@ class PageRequest:
             on_progress,
         )
         if run.unexplained is None and (run.live is None or run.live.explanation is None):
-            raise KeyboardInterrupt  # while the run was explained
+            raise KeyboardInterrupt  # Ctrl-C during the explanation
         return MadePage(page_of(run), run)
 
     def _load_program(self) -> Bench | None:
-        """Return what is to run; None when that is nothing. BenchError for an evaluation."""
+        """Return the program to run, or None without a program. Raises BenchError for an evaluation."""
         if self.script is not None:
             return load_script(self.script, self.arguments)
         bench = None if self.bench is None else load_bench(self.bench)
@@ -132,29 +135,30 @@ class PageRequest:
         return bench
 
     def content(self) -> str:
-        """Run, and return the page. KeyboardInterrupt for a run that was interrupted."""
+        """Run the program and return the page. Raises KeyboardInterrupt for an interrupted run."""
         made = self.make()
         if made.run is not None and made.run.status == "INTERRUPTED":
             raise KeyboardInterrupt
         return made.page.content
 
     def _refuse_options(self, changes: tuple[str, ...]) -> None:
-        """Raise InputError for options that say something about a run; ``changes``: of its parameters and settings."""
+        """Raise InputError for options of a run without a program. ``changes``: changed parameters and settings."""
         given = [f"--set {text}" for text in changes]
         given += [] if self.ccl is None else [f"--ccl {os.fspath(self.ccl)}"]
         given += [] if self.limits.sim_ns is None else [f"--max-sim-ns {self.limits.sim_ns:g}"]
         given += [] if self.limits.wall_s is None else [f"--max-wall-s {self.limits.wall_s:g}"]
-        say_which = "say which with --bench NAME or --script FILE"
+        say_which = "name one with --bench NAME or --script FILE"
         if given:
             raise InputError(f"{given[0]}: there is no program; {say_which}")
         if self.verify or self.values != UNSAID:
-            raise InputError(f"there is no program, so no value to say anything of; {say_which}")
+            raise InputError(f"there is no program, so options about values have no effect; {say_which}")
 
 
 def page_of(run: Run) -> Page:
-    """Return the page of a run, as far as it got.
+    """Return the page of a run, also of an unfinished one.
 
-    InputError for one whose explanation was interrupted, ExplanationError where it, or the page, failed.
+    Raises InputError if the explanation of the run was interrupted, and ExplanationError if the explanation or the page
+    failed.
     """
     observed = observed_run(run)
     with guarded("page"):
@@ -162,7 +166,7 @@ def page_of(run: Run) -> Page:
 
 
 def observed_run(run: Run) -> ObservedRun:
-    """Return what a page shows of a run. Errors as of ``page_of``."""
+    """Return the data of a run that its page shows. Raises the errors of ``page_of``."""
     live = run.live
     if run.unexplained is not None:
         raise run.unexplained.as_error()
@@ -185,7 +189,7 @@ def observed_run(run: Run) -> ObservedRun:
 
 
 def _describe_failure(run: Run) -> str:
-    """Tell what a reader has to know of a run that did not go well, and where; empty when it did."""
+    """Describe the failure of a run and its place; return an empty text for a successful run."""
     if run.ok:
         return ""
     why = "" if run.error is None or run.status == "NO_REQUESTS" else f": {run.error}"

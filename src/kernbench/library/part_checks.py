@@ -1,4 +1,4 @@
-"""The contract of a user's part with the machine, checked on a small machine under standard traffic."""
+"""Contract checks of a user's part: it is checked on a small machine under standard traffic."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from kernbench.probe.part_suite import check_part as make_checks
 
 @value(repr=False, eq=False)
 class PartReport:
-    """The checks of a part, in the order in which they were made."""
+    """The checks of a part, in order."""
 
     part: str
     checks: tuple[PartCheck, ...]
 
     @property
     def ok(self) -> bool:
-        """True when every check holds."""
+        """True if every check passes."""
         return all(each.ok for each in self.checks)
 
     @property
     def verdict(self) -> str:
-        """The number of checks that hold."""
+        """The number of checks that pass."""
         return f"{self.part}: {sum(each.ok for each in self.checks)} of {len(self.checks)} checks hold"
 
     @property
@@ -47,18 +47,18 @@ class PartReport:
 
 _CHECKS: dict[str, Any] = {
     "kind": "the kind of place",
-    "check": ("what has to hold", lambda row: row.name),
-    "ok": "whether it holds",
-    "problem": "why it does not hold",
-    "note": "what was measured",
+    "check": ("the rule", lambda row: row.name),
+    "ok": "whether the part keeps the rule",
+    "problem": "the reason of a failure",
+    "note": "the measured values",
 }
 
 
 def check_part(part: str, kinds: Sequence[str] = (), on_check: Callable[[PartCheck], None] | None = None) -> PartReport:
-    """Check a part at every kind of place that it is for: ``kinds``, else those it tells.
+    """Check a part at every kind of place in ``kinds``, by default at every kind that the part declares.
 
-    ``part``: one that is registered, ``my_pkg.parts:Part`` or ``file.py:Part``. ``on_check`` is called after each
-    check. InputError for one that is no part, and for kinds that are none.
+    ``part``: a registered name, ``my_pkg.parts:Part`` or ``file.py:Part``. ``on_check`` is called after each check.
+    Raises InputError for an input that is no part, and for unknown kinds.
     """
     found = []
     for checked in make_checks(part, kinds):

@@ -1,4 +1,4 @@
-"""Probe cases: predefined traffic on a machine, and what it took."""
+"""Probe cases: predefined traffic on a machine, and its measured latency and bandwidth."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ DEFAULT_SIZE = "4KiB"
 
 @value(repr=False, eq=False)
 class Probe:
-    """The results of a probe. ``memory``: of the case memory, if asked for; ``complete`` is false after Ctrl-C."""
+    """The results of a probe.
+
+    ``memory``: reports of the case memory, if requested. ``complete``: False after Ctrl-C.
+    """
 
     machine: CompiledMachine
     nbytes: int
@@ -36,22 +39,22 @@ class Probe:
 
     @property
     def measurements(self) -> tuple[ProbeReport, ...]:
-        """The reports of the cases that the machine can have."""
+        """The reports of the cases that the machine can run."""
         return tuple(each for each in self.reports if isinstance(each, ProbeReport))
 
     @property
     def table(self) -> Table[ProbeReport]:
-        """A row for each case that the machine can have."""
+        """One row per case that the machine can run."""
         return make_table("cases", self.measurements, _CASES)
 
     @property
     def hops(self) -> Table[TraceRow]:
-        """The hops of one transaction of each case that was asked for by its name."""
+        """The hops of one transaction, for each case requested by name."""
         return make_table("hops", [row for report in self.measurements for row in report.trace], _HOPS)
 
     @property
     def sizes(self) -> Table[Transaction]:
-        """One transaction by size, of each case that was asked for by its name."""
+        """One transaction by size, for each case requested by name."""
         return make_table("transactions", [step for report in self.measurements for step in report.sweep], _SIZES)
 
     @property
@@ -98,28 +101,28 @@ _CASES: Mapping[str, Any] = {
     "case": "its name",
     "operation": "read or write",
     "initiator": "who asks",
-    "memory": "what is asked",
-    "latency_ns": ("of one transaction", lambda row: row.single.latency_ns),
+    "memory": "the access",
+    "latency_ns": ("latency of one transaction", lambda row: row.single.latency_ns),
     "closed_form_ns": ("what it takes alone, by the formula", lambda row: row.single.closed_form_ns),
     "effective_gbs": ("bandwidth of one transaction", lambda row: row.single.effective_gbs),
-    "bottleneck_gbs": ("bandwidth of the narrowest place on the way", lambda row: row.single.bottleneck_gbs),
+    "bottleneck_gbs": ("bandwidth of the narrowest place on the route", lambda row: row.single.bottleneck_gbs),
     "stream_gbs": ("bandwidth of a long stream", lambda row: row.sustained.effective_gbs),
-    "stream_utilisation": ("of that of its bottleneck", lambda row: row.sustained.utilisation),
+    "stream_utilisation": ("share of the bottleneck's bandwidth", lambda row: row.sustained.utilisation),
 }
 _HOPS: Mapping[str, Any] = {
     "leg": "request, memory or response",
-    "node": "where it comes to",
-    "what": "what it does there",
-    "link_gbs": "bandwidth of the link that it came by",
-    "first_byte_ns": ("when its first byte was there", lambda row: ps_to_ns(row.head_ps)),
-    "last_byte_ns": ("when its last byte was there", lambda row: ps_to_ns(row.tail_ps)),
+    "node": "the node that is entered",
+    "what": "the activity at the node",
+    "link_gbs": "bandwidth of the incoming link",
+    "first_byte_ns": ("arrival of the first byte", lambda row: ps_to_ns(row.head_ps)),
+    "last_byte_ns": ("arrival of the last byte", lambda row: ps_to_ns(row.tail_ps)),
 }
 _SIZES = {
     "nbytes": "its size",
     "latency_ns": "from the request to its completion",
     "closed_form_ns": "what it takes alone, by the formula",
     "effective_gbs": "bytes over latency",
-    "utilisation": "of the bandwidth of its bottleneck",
+    "utilisation": "share of the bottleneck's bandwidth",
 }
 
 
@@ -130,31 +133,32 @@ def probe_case(
     size: int | str = DEFAULT_SIZE,
     on_progress: OnSteps | None = None,
 ) -> Probe:
-    """Probe a machine. ``case``: by name, one or several, with its hops and its latency by size; None: all but memory.
+    """Probe a machine with one case, several cases, or (None) with all but memory.
 
-    ``size``: bytes of the one transaction. Ctrl-C gives what is finished. UnknownNameError, with the nearest, for no
-    case; InputError for a size that is none.
+    Cases requested by name have their hops and their latency by size. ``size``: bytes of the single transaction. After
+    Ctrl-C, the result has the finished cases. Raises UnknownNameError, with the nearest name, for an unknown case, and
+    InputError for an invalid size.
     """
     made = load_machine(machine)
     names = (case,) if isinstance(case, str) else None if case is None else tuple(case)
     return probe_machine(made, names, bytes_of(size), on_progress)
 
 
-def bytes_of(size: int | str, what: str = "size") -> int:
-    """Return a size in bytes. InputError for what is none."""
+def bytes_of(size: int | str, name: str = "size") -> int:
+    """Return a size in bytes. Raises InputError for an invalid size."""
     try:
         nbytes = parse_size(int(size) if isinstance(size, str) and size.isdigit() else size)
     except ValueError as error:
-        raise InputError(f"{what}: {error}") from error
+        raise InputError(f"{name}: {error}") from error
     if nbytes < 1:
-        raise InputError(f"{what}: found {size}, must be at least 1 byte")
+        raise InputError(f"{name}: found {size}, must be at least 1 byte")
     return nbytes
 
 
 def probe_machine(
     machine: CompiledMachine, names: Sequence[str] | None, nbytes: int, on_progress: OnSteps | None = None
 ) -> Probe:
-    """Probe cases one after another; ``names`` None: all but memory."""
+    """Probe cases one after another. ``names``: None stands for all but memory."""
     if names is not None and not all(isinstance(each, str) for each in names):
         raise InputError(f"case: found {show(list(names))}, must be names of cases")
     known = cases_of(machine.topology.topology_obj)
@@ -272,7 +276,7 @@ def _hop(row: TraceRow) -> dict[str, Any]:
 
 
 def memory_document(reports: Sequence[SliceReport]) -> list[dict[str, Any]]:
-    """Return all reports: rows as those of the reference, latencies over load, and those at the reference's loads."""
+    """Return all reports: rows as in the reference, latencies over load, and latencies at the reference's loads."""
     return [
         {
             "memory": report.timing,

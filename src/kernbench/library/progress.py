@@ -1,4 +1,4 @@
-"""Progress of runs and sweeps: how far they are, and how that is shown in a terminal, in a notebook and elsewhere."""
+"""Progress of runs and sweeps, and its display in a terminal, in a notebook and elsewhere."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _BYTES_OF_MAXRSS = 1 if sys.platform == "darwin" else 1024
 
 
 class ProgressState(Protocol):
-    """Says how far something is: as text, and as a share of all of it; None: nobody knows how much there is."""
+    """The progress of work, as text and as a share of the total; the share is None if the total is unknown."""
 
     @property
     def share(self) -> float | None:
-        """From 0 to 1."""
+        """The finished share, from 0 to 1."""
 
 
 @value(kw_only=True)
 class RunProgress:
     """The progress of a run.
 
-    ``requests``: those submitted, of which ``requests_done`` are over. ``launches``: those under way, by name.
-    ``memory_bytes``: the most that the process has had.
+    ``requests``: submitted requests, of which ``requests_done`` are finished. ``launches``: names of the launches in
+    flight. ``memory_bytes``: peak memory of the process.
     """
 
     bench: str
@@ -53,12 +53,12 @@ class RunProgress:
 
     @property
     def events_per_s(self) -> float:
-        """Events a second, since the run began."""
+        """Events per second since the start of the run."""
         return self.events / self.elapsed_s if self.elapsed_s else 0.0
 
     @property
     def share(self) -> None:
-        """None: a program does not say what it will do."""
+        """None: the total work of a program is unknown."""
 
     def __str__(self) -> str:
         if not self.events:
@@ -73,7 +73,7 @@ class RunProgress:
 
 @value
 class StepProgress:
-    """The progress of work in steps: ``at``, from 0, is under way and is called ``name``."""
+    """The progress of work in steps. Step ``at``, counted from 0, runs now and is called ``name``."""
 
     name: str
     at: int
@@ -81,7 +81,7 @@ class StepProgress:
 
     @property
     def share(self) -> float | None:
-        """The share of steps that are over; None for work that is one."""
+        """The share of finished steps; None for work of a single step."""
         return self.at / self.total if self.total > 1 else None
 
     def __str__(self) -> str:
@@ -92,9 +92,9 @@ OnProgress: TypeAlias = Callable[[RunProgress], None]
 
 
 class ProgressWatch:
-    """Looks at an engine from a thread of its own, so that watching costs the run nothing. A context manager.
+    """A watcher that polls an engine from a separate thread, so that the run pays nothing. A context manager.
 
-    An error of ``on_progress`` ends the watching, and is raised when the run is over.
+    An error of ``on_progress`` ends the watcher and is raised at the end of the run.
     """
 
     def __init__(self, bench: str, on_progress: OnProgress, every_s: float = LOOK_EVERY_S) -> None:
@@ -147,13 +147,13 @@ class ProgressWatch:
 
 
 BAR_WIDTH, BESIDE_TEXT = 40, 14
-"""Letters of the bar, and of what else stands beside the text: the spinner, the time, blanks"""
+"""Characters of the bar, and of the other columns beside the text: spinner, time, blanks"""
 
 
 class ProgressDisplay:
-    """Shows progress while it is entered: a bar in a terminal and in a notebook, a line every 5 s elsewhere.
+    """A progress display: a bar in a terminal and in a notebook, a line every 5 s elsewhere. A context manager.
 
-    Call it with a state, such as those that ``on_progress`` is told. ``say`` prints a line.
+    Call the display with a state, such as the argument of ``on_progress``. ``say`` prints a line.
     """
 
     def __init__(self, say: Callable[[str], None] | None = None, console: Any = None) -> None:
@@ -174,7 +174,7 @@ class ProgressDisplay:
         self.close()
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -227,5 +227,5 @@ def _print_line(text: str) -> None:
 
 
 def _in_notebook() -> bool:
-    """Return True in the kernel of a notebook, which shows HTML."""
+    """Return True in a notebook kernel, which shows HTML."""
     return "ipykernel" in sys.modules and "IPython" in sys.modules

@@ -1,6 +1,6 @@
-"""A run as the document that ``kernbench run --json`` prints: what was found first, the configuration last.
+"""The document of a run, which ``kernbench run --json`` prints: results first, the configuration last.
 
-Nothing in it depends on the computer or the hour.
+The document depends neither on the computer nor on the time of day.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kernbench.runtime_api.launch_report import LaunchSplit
 
 
 def document_of(run: Run) -> dict[str, Any]:
-    """Return everything about a run as plain data, with figures in full."""
+    """Return everything about a run as plain data, with unrounded numbers."""
     report = run.report
     document: dict[str, Any] = {
         "status": run.status,

@@ -1,4 +1,4 @@
-"""Run a program on a machine: what is asked, the run under observation, and its result."""
+"""Run a program on a machine: the request, the observed simulation, and its result."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kernbench.observe.verdict import RunVerdict
     from kernbench.runtime_api.run_explanation import RunExplanation
 
-# Importing the package is what makes its benches known.
+# Importing the package registers its benches.
 BENCHES = kernbench.benches.__name__
 TRACE_LOG = "kernbench.observe.trace_log"
 SANITIZER = "kernbench.observe.sanitizer"
@@ -50,22 +50,21 @@ EXPLAIN = "kernbench.runtime_api.run_explanation"
 EXPLANATION = "kernbench.library.explanations"
 GUARD = "kernbench.observe.guard"
 ADVICE = "kernbench.evaluation.advice"
-UNSANITIZED = "sanitizer: interrupted, so nothing was found out"
+UNSANITIZED = "sanitizer: interrupted, so there is no result"
 WRONG = ("unwritten", "copies", "race", "slot", "message")
-"""Findings that make a run fail; a wait for scratch only costs time."""
+"""Findings that fail a run; a wait for scratch memory only costs time"""
 FAILED = 1
 Program: TypeAlias = "str | os.PathLike[str] | Bench | Callable[[Any], object]"
-"""A bench's name, ``file.py[:function]``, ``module:function``, a bench, or a function of one argument"""
+"""A bench name, ``file.py[:function]``, ``module:function``, a bench, or a function of one argument"""
 
 
 @value(kw_only=True)
 class RunRequest:
-    """A program to run, and how to run it.
+    """A program to run, and its options.
 
-    ``params``: changes of the bench's parameters as texts, ``bench.m=512``. ``observe``: keep what explains the time;
-    ``links``, ``queues``: also their loads, which pages and timelines show. ``sanitize``: look for races and
-    reads of what nobody wrote; ``trace_ccl``: print every message of queues.
-    ``advise``: simulate what changes of the machine would give.
+    ``params``: changes of bench parameters as texts, ``bench.m=512``. ``observe``: record the causes of the time.
+    ``links``, ``queues``: record their loads too, which pages and timelines show. ``sanitize``: report races and reads
+    of unwritten bytes. ``trace_ccl``: print every message of queues. ``advise``: simulate the gain of machine changes.
     """
 
     bench: Bench
@@ -104,17 +103,17 @@ def run(
 ) -> Run:
     """Run a program on a machine.
 
-    ``program``: a bench's name, ``file.py[:function]``, ``module:function``, a function of one argument, or a bench.
-    Its parameters: as keywords or in ``params``. ``machine``: as ``load_machine`` takes it. ``verify``: compute
-    numbers, and check them; ``data``: keep values to be read, by default as the bench says. ``settings``: of the front
-    ends for PyTorch and Triton, as ``--set`` has them: ``{"torch.cubes": 4}``. ``device``: ``all``, or one SIP as
-    ``sip:0``. ``ccl``: the file that configures collectives. ``observe``: keep what explains the time; ``advise``:
-    simulate what changes of the machine would give, on copies of it. ``max_sim_ns``, ``max_wall_s``: stop beyond this
-    simulated time, or after so many seconds. ``on_progress`` is called with a RunProgress twice a second, from a thread
-    of its own; ``kb.ProgressDisplay()`` shows a bar.
+    ``program``: a bench name, ``file.py[:function]``, ``module:function``, a function of one argument, or a bench.
+    ``params`` or keywords: its parameters. ``machine``: as for ``load_machine``. ``verify``: compute values and check
+    them. ``data``: record values for reading, by default as the bench declares. ``settings``: settings of the PyTorch
+    and Triton front ends, as for ``--set``: ``{"torch.cubes": 4}``. ``device``: ``all``, or one SIP as ``sip:0``.
+    ``ccl``: the file that configures collectives. ``observe``: record the causes of the time. ``advise``: simulate the
+    gain of machine changes on copies of the machine. ``max_sim_ns``, ``max_wall_s``: limits in simulated ns and in
+    seconds of real time. ``on_progress`` is called with a RunProgress twice a second, from a separate thread;
+    ``kb.ProgressDisplay()`` shows a bar.
 
-    A program that fails does not raise: the result says so, and its ``raise_for_status`` raises. Ctrl-C ends the run,
-    whose result has what was finished. InputError for a program, a machine or parameters that cannot be used.
+    A failing program does not raise: the result has the error, and its ``raise_for_status`` raises it. Ctrl-C ends the
+    run, and the result has the finished work. Raises InputError for an invalid program, machine or parameter.
     """
     bench = find_program(program)
     policy = DataOptions(data).policy(verify=verify, bench=bench.data)
@@ -135,19 +134,19 @@ def run(
 
 
 def find_program(program: Program) -> Bench:
-    """Return the bench that a program is. UnknownNameError or BenchError, with what there is, for none."""
+    """Return the bench of a program. Raises UnknownNameError, with the available names, or BenchError."""
     if isinstance(program, str | os.PathLike):
         bench = load_bench(os.fspath(program))
     else:
         bench = as_bench(program)
         bench = replace(bench, name=program.__name__) if isinstance(program, FunctionType) else bench
     if bench.evaluation:
-        raise BenchError(f"{bench.name!r} is an evaluation, which makes many runs of its own: kernbench run --bench")
+        raise BenchError(f"{bench.name!r} is an evaluation, which makes many runs: kernbench run --bench")
     return bench
 
 
 def param_texts(params: Mapping[str, object], keywords: Mapping[str, object]) -> list[str]:
-    """Return parameters as texts. InputError for a name that is given twice and for values that no file could have."""
+    """Return parameters as texts. Raises InputError for a duplicate name and for values that YAML cannot store."""
     if not isinstance(params, Mapping):
         raise InputError(f"params: found {show(params)}, must be a mapping of names to values")
     twice = [name for name in keywords if name in params]
@@ -157,14 +156,14 @@ def param_texts(params: Mapping[str, object], keywords: Mapping[str, object]) ->
 
 
 def setting_texts(settings: Mapping[str, object]) -> list[str]:
-    """Return settings of front ends as ``--set`` takes them. InputError for names that are none."""
+    """Return frontend settings as texts for ``--set``. Raises InputError for unknown names."""
     if not isinstance(settings, Mapping):
         raise InputError(f"settings: found {show(settings)}, must be a mapping of names such as torch.cubes to values")
     for name in settings:
         if not isinstance(name, str) or part_of(name) != "frontends":
             raise InputError(
-                f"settings: {show(name)} is no setting of a front end, which begins with one of: "
-                f"{one_of(FRONTEND_PREFIXES)}; what changes a machine goes to overrides, a bench to params"
+                f"settings: {show(name)} is no frontend setting, which begins with one of: "
+                f"{one_of(FRONTEND_PREFIXES)}; put machine values into overrides and bench parameters into params"
             )
     return [_text_of(name, content) for name, content in settings.items()]
 
@@ -185,12 +184,12 @@ def _limit(name: str, given: float | None) -> float | None:
 
 
 def simulate(request: RunRequest, on_progress: OnProgress | None = None) -> Run:
-    """Run what is asked to its end, or until the user interrupts. InputError for what cannot be used."""
+    """Run a request until it ends or the user interrupts it. Raises InputError for invalid inputs."""
     machine = request.machine.topology
     device = DeviceSelector(request.device)
     resolve_device(device, machine.spec)
     if request.advise and not request.observe:
-        raise InputError("advise: it is about what was observed: leave observe=False out")
+        raise InputError("advise needs an observed run: remove observe=False")
     if request.ccl is not None:
         check_ccl(os.fspath(request.ccl))
     return _Simulation(request, device, on_progress).run()
@@ -198,7 +197,7 @@ def simulate(request: RunRequest, on_progress: OnProgress | None = None) -> Run:
 
 @state(eq=False)
 class _Simulation:
-    """A run under way, so that what is finished can be told when it is interrupted."""
+    """A running simulation. Its state allows a result even after an interrupt."""
 
     request: RunRequest
     device: DeviceSelector
@@ -211,7 +210,7 @@ class _Simulation:
     end_ns: float = 0.0
 
     def run(self) -> Run:
-        """Run, and collect what came of it."""
+        """Run the program and collect its result."""
         request, result = self.request, None
         if request.observe:
             self.log = late(TRACE_LOG, "TraceLog")(links=request.links, watch_queues=request.queues)
@@ -248,7 +247,7 @@ class _Simulation:
         return self._with_advice(found) if request.advise and result is not None and result.error is None else found
 
     def _with_advice(self, found: Run) -> Run:
-        """Run the program again, on the machine with ``refresh: spread`` and on faster ones, until interrupted."""
+        """Run the program again, on the machine with ``refresh: spread`` and on faster machines, until interrupted."""
         request = self.request
         program = late(ADVICE, "RepeatedProgram")(
             bench=request.bench,
@@ -261,7 +260,7 @@ class _Simulation:
         try:
             with late(GUARD, "guarded")("advice"):
                 advice = late(ADVICE, "advise_program")(program, request.machine.topology)
-        except KeyboardInterrupt:  # what the program did is known
+        except KeyboardInterrupt:  # the result of the program itself is complete
             return replace(found, status="INTERRUPTED", exit_code=INTERRUPTED)
         except RunError as error:
             return replace(found, remarks=(*found.remarks, f"no advice: {text_of(error)}"))
@@ -270,7 +269,7 @@ class _Simulation:
         return replace(found, advised=document, live=replace(found.live, advice=advice))
 
     def _note_context(self) -> Callable[[RuntimeContext[Any]], object]:
-        """Return the bench's function, which also notes the context that it runs in."""
+        """Return the bench's function with a wrapper that stores its context."""
         bench = self.request.bench
 
         @wraps(bench.function)
@@ -298,7 +297,7 @@ class _Simulation:
         return LimitReached("stopped by --max-wall-s") if self.engine is None else self.engine.out_of_time()
 
     def _collect(self, engine: GraphEngine, result: BenchResult | None, *, explains: bool = True) -> Run:
-        """Return what came of the run; ``explains``: also what takes long to find, its explanation and findings."""
+        """Return the result of the run. ``explains``: also compute the slow parts, explanation and findings."""
         request, context, log = self.request, self.context, self.log
         load = None if context is None else context.operators.load
         zero_ns = 0.0 if load is None else load.left_out_ns
@@ -340,7 +339,7 @@ class _Simulation:
         return found if result is None else _with_result(found, result)
 
     def _explain(self, engine: GraphEngine, begin_ns: float, end_ns: float) -> RunExplanation | RunFailure | None:
-        """Return where the time went, with its verdict, or why that failed; None where nobody observed."""
+        """Return the explanation with its verdict, or its failure, or None without observation."""
         if self.log is None:
             return None
         try:
@@ -351,7 +350,7 @@ class _Simulation:
             return failure_of(error)
 
     def _sanitize(self, engine: GraphEngine) -> tuple[Finding, ...] | RunFailure | None:
-        """Return what the sanitizer has found, or why it failed; None where it did not look."""
+        """Return the findings of the sanitizer, or its failure, or None if it was off."""
         if self.sanitizer is None:
             return None
         try:
@@ -363,21 +362,21 @@ class _Simulation:
 
 @contextmanager
 def _return_to_folder() -> Iterator[None]:
-    """Be at the end where the process is now: files to write are named from there, wherever the program went."""
+    """Restore the current folder at the end: relative output paths start there, wherever the program moved."""
     here = os.curdir
-    with suppress(OSError):  # a folder that is no more
+    with suppress(OSError):  # the folder was deleted
         here = os.getcwd()
     try:
         yield
     finally:
-        with suppress(OSError):  # as above, or nobody may enter it by its name
+        with suppress(OSError):  # as above, or the folder may not be entered by name
             os.chdir(here)
 
 
 def _with_result(found: Run, result: BenchResult) -> Run:
-    """Return the run with what its program came to."""
+    """Return the run with the result of its program."""
     wrong = [each for each in found.findings or () if each.kind in WRONG]
-    failure = result.completion.error or (RunError(f"the sanitizer has found: {wrong[0]}") if wrong else None)
+    failure = result.completion.error or (RunError(f"the sanitizer found: {wrong[0]}") if wrong else None)
     assert found.live is not None, "a run that has just ended has its engine"
     return replace(
         found,
@@ -387,7 +386,7 @@ def _with_result(found: Run, result: BenchResult) -> Run:
         place=result.place or (ErrorPlace(line=result.program) if wrong else None),
         exit_code=result.exit_code or (FAILED if wrong else 0),
         said=result.value if isinstance(result.value, str) else "",
-        # A run that broke off could not give back what it had.
+        # An aborted run could not free its memory.
         leaked=tuple(map(str, result.cleanup.leaked)) if result.error is None else (),
         left=result.cleanup.left,
         unmodelled=result.unmodelled,
@@ -406,7 +405,7 @@ def _status(result: BenchResult, failure: Exception | None) -> RunStatus:
 def _say_verdict(
     explained: RunExplanation | RunFailure | None, report: RunReport, why_not: str
 ) -> RunVerdict | StatedVerdict:
-    """Return what binds a run; where that is not known, ``why_not`` and what was busy."""
+    """Return the verdict on a run. Without a critical path: ``why_not`` and the busiest resources."""
     if isinstance(explained, RunFailure):
         return StatedVerdict(explained.text)
     if explained is not None:

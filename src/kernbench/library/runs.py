@@ -1,4 +1,4 @@
-"""The result of a run: plain data, and beside it, until it is pickled, the engine that has run."""
+"""The result of a run: plain data, and the engine of the run until the result is pickled."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ PAGES = "kernbench.library.pages"
 HTML_ROWS = 8
 """Rows of each table of a run in a notebook"""
 INTERRUPTED = 130
-"""The exit code of a run that Ctrl-C has ended"""
+"""The exit code of a run that Ctrl-C ended"""
 UNEXPLAINED = "not explained: the explanation was interrupted"
-RUN_AGAIN = "it needs the engine, which is not kept in files and pickles: run again"
+RUN_AGAIN = "it needs the engine, which files and pickles do not contain: run again"
 
 
 @value
 class RunFailure:
-    """The error that ended a run: its type, its text, and the text with everything."""
+    """The error that ended a run: its type, its text, and its text with all details."""
 
     kind: str
     text: str
@@ -67,7 +67,7 @@ class RunFailure:
         return f"{self.kind}: {self.text}"
 
     def as_error(self) -> KernbenchError:
-        """Return an error of that type, if it takes a text alone; else a RunError that names the type."""
+        """Return an error of the original type if the type takes a single text, else a RunError that names the type."""
         kind = vars(errors).get(self.kind)
         if isinstance(kind, type) and issubclass(kind, RunError | InputError) and kind.__init__ is Exception.__init__:
             return kind(self.text)
@@ -75,7 +75,7 @@ class RunFailure:
 
 
 def failure_of(error: Exception) -> RunFailure:
-    """Return what is kept of an error."""
+    """Return the stored form of an error."""
     text = text_of(error)
     full = error.full if isinstance(error, errors.SimulationDeadlock) else text
     return RunFailure(type(error).__name__, text, full)
@@ -83,14 +83,14 @@ def failure_of(error: Exception) -> RunFailure:
 
 @value
 class StatedVerdict:
-    """The verdict on a run whose critical path nobody followed."""
+    """The verdict on a run without a critical path."""
 
     sentence: str
 
 
 @state(eq=False)
 class LiveRun:
-    """The objects that a run has beside its data while its process lives. ``error``: what the program raised."""
+    """The objects of a run beside its data, available in its process only. ``error``: the error of the program."""
 
     engine: GraphEngine
     machine: CompiledMachine
@@ -107,15 +107,15 @@ class LiveRun:
 class Run:
     """A run of a program on a machine, as plain data.
 
-    ``verdict``: what binds; its ``sentence`` says so. ``params``: the program's parameters. ``error`` is None after a
-    run that went well, else it happened at ``place``. ``said``: the program's own line. ``skipped``: comparisons that
-    were not evaluated. ``leaked``, ``left``: memory and work that the program left. ``unmodelled``: operators that the
-    host computed, and how often. ``operators``: those of a host library that took time, the longest first; ``remarks``:
-    what a front end has to say, and why there is no advice; ``load``: how long its program loaded; ``frontends``:
-    their settings, without those that nobody changed. ``findings``: of the sanitizer, if it looked. ``advised``: what
-    a change would give, as a part of the document, if asked. ``unexplained``: why the explanation failed.
-    ``explained_before``: where the time went, likewise, of a
-    run without its engine.
+    ``verdict`` names the bottleneck, also in a ``sentence``. ``params``: the program's parameters. ``error``: None
+    after success, else the error at ``place``. ``said``: a summary line of the program. ``skipped``: number of
+    comparisons that were not evaluated. ``leaked``, ``left``: memory and work that the program left behind.
+    ``unmodelled``: operators that the host computed, with counts. ``operators``: operators of a host library by time,
+    the longest first. ``remarks``: remarks of a front end, and the reason for missing advice. ``load``: initialisation
+    time of the program. ``frontends``: front-end settings that differ from their defaults. ``findings``: findings of
+    the sanitizer, if it ran. ``advised``: the predicted gain of each machine change, as a part of the document, if
+    requested. ``unexplained``: the failure of the explanation. ``explained_before``: the explanation as a part of the
+    document, for a run without its engine.
     """
 
     bench: str
@@ -152,27 +152,27 @@ class Run:
 
     @property
     def ok(self) -> bool:
-        """True when the run went well."""
+        """True if the run succeeded."""
         return self.status == "OK"
 
     @property
     def latency_ns(self) -> float:
-        """The simulated time of the program in ns, from the end of loading on."""
+        """The simulated time of the program in ns, without its initialisation."""
         return self.summary.sim_ns
 
     @property
     def verified(self) -> bool:
-        """True when numbers were compared and all were right."""
+        """True if values were compared and all were right."""
         return bool(self.checks) and all(each.passed for each in self.checks)
 
     def without_explanation(self) -> Run:
-        """Return what is told of a run when its explanation was interrupted: all but that."""
+        """Return the run without its explanation, for an interrupted explanation."""
         live = None if self.live is None else replace(self.live, explanation=None)
         remarks = (*self.remarks, UNEXPLAINED)
         return replace(self, status="INTERRUPTED", exit_code=INTERRUPTED, remarks=remarks, live=live)
 
     def raise_for_status(self) -> None:
-        """Raise what went wrong; nothing after a run that went well."""
+        """Raise the error of a failed run."""
         if self.live is not None and self.live.error is not None:
             raise self.live.error
         if self.error is not None:
@@ -180,17 +180,17 @@ class Run:
 
     @property
     def machine_name(self) -> str:
-        """The name of the machine; else the path of its file."""
+        """The name of the machine, or the path of its file."""
         return name_of(self.source)
 
     @property
     def machine(self) -> CompiledMachine:
-        """The machine that it ran on; of a run that was loaded or unpickled, compiled from its configuration."""
+        """The machine of the run. A loaded or unpickled run compiles it from its configuration."""
         return load_machine(self.configuration) if self.live is None else self.live.machine
 
     @property
     def engine(self) -> GraphEngine:
-        """The engine that has run. InputError when it is no more."""
+        """The engine of the run. Raises InputError for a run without its engine."""
         return self._require_live("engine").engine
 
     @property
@@ -215,7 +215,7 @@ class Run:
 
     @property
     def memories(self) -> Table[MemoryTraffic]:
-        """The memories that moved most."""
+        """The memories with the most traffic."""
         return make_table("memories", self.report.memories, _MEMORIES)
 
     @property
@@ -225,7 +225,7 @@ class Run:
 
     @property
     def explained(self) -> Mapping[str, Any] | RunFailure | None:
-        """The time by its causes, as a part of the document, or why that failed; None where nobody observed."""
+        """The time by cause, as a part of the document, or its failure; None without observation."""
         if self.unexplained is not None:
             return self.unexplained
         if self.live is None or self.live.explanation is None:
@@ -238,27 +238,27 @@ class Run:
         return document
 
     def explain(self) -> Explanation:
-        """Return where the time went: critical paths, bounds, lines.
+        """Return the explanation of the time: critical paths, bounds, lines.
 
-        InputError for a run that nobody observed, ExplanationError where the explanation failed.
+        Raises InputError for a run without observation, and ExplanationError if the explanation failed.
         """
         explained = self.explained
         if isinstance(explained, RunFailure):
             raise explained.as_error()
         if explained is None:
-            why = "its explanation was interrupted" if UNEXPLAINED in self.remarks else "nobody observed it"
-            raise InputError(f"the time of this run is not explained, since {why}: run again with observe=True")
+            why = "its explanation was interrupted" if UNEXPLAINED in self.remarks else "the run was not observed"
+            raise InputError(f"this run has no explanation, since {why}: run again with observe=True")
         found: Explanation = late(EXPLANATION, "Explanation")(self.bench, explained)
         return found
 
     def trace(self, path: str | os.PathLike[str], *, keep: TraceFilter | None = None) -> None:
-        """Write a timeline for Perfetto. ``keep``: what of it; by default everything."""
+        """Write a timeline for Perfetto. ``keep``: filter of its tracks; by default all tracks."""
         live, place = self._require_log("trace"), writable(os.fspath(path))
         with late(GUARD, "guarded")("trace"):
             late(LIVE, "write_timeline")(live, place, keep)
 
     def page(self, path: str | os.PathLike[str]) -> None:
-        """Write the machine and the run as a page for the browser, and beside it the machine's configuration."""
+        """Write the machine and the run as a page for the browser, with the machine's configuration beside it."""
         self._require_log("page")
         late(PAGES, "page_of")(self).write(os.fspath(path))
 
@@ -270,7 +270,7 @@ class Run:
         return figure
 
     def roofline(self) -> Figure:
-        """Draw the launches under the roofs of the machine; of a run without its engine, the bounds beside the time."""
+        """Draw the launches in a roofline plot. Without its engine, draw the bounds beside the measured time."""
         if self.live is None or self.live.explanation is None:
             return self.explain().roofline_figure()
         with late(GUARD, "guarded")("roofline"):
@@ -279,12 +279,12 @@ class Run:
 
     @property
     def log(self) -> pyarrow.Table:
-        """The op-log as an Arrow table, made once."""
+        """The op-log as an Arrow table, built once."""
         return self._table("log", "op_log_of")
 
     @property
     def transfers(self) -> pyarrow.Table:
-        """The transfers on the network as an Arrow table, made once."""
+        """The transfers on the network as an Arrow table, built once."""
         self._require_log("transfers")
         return self._table("transfers", "transfers_of")
 
@@ -302,7 +302,7 @@ class Run:
     def _require_log(self, what: str) -> LiveRun:
         live = self._require_live(what)
         if live.log is None:
-            raise InputError(f"{what}: nobody observed this run: run again with observe=True")
+            raise InputError(f"{what}: this run was not observed: run again with observe=True")
         return live
 
     def to_dict(self) -> dict[str, Any]:
@@ -346,9 +346,9 @@ class Run:
         return [changed.get(item.name, getattr(self, item.name)) for item in fields(self)]
 
 
-_NS = "ns in which at least one was under way"
+_NS = "ns with at least one request in flight"
 _PHASES: Mapping[str, Any] = {
-    "phase": "what the host asked for",
+    "phase": "the request type",
     "requests": "how many there were",
     "nbytes": "bytes of all",
     "busy_ns": _NS,
@@ -356,22 +356,22 @@ _PHASES: Mapping[str, Any] = {
 }
 _LAUNCHES: Mapping[str, Any] = {
     "name": "as the program calls it",
-    "algorithm": "of a collective, what carried it out",
-    "launches": "how many there were of this name; the figures are of the longest",
+    "algorithm": "the schedule or kernel of a collective",
+    "launches": "launches of this name; the figures are of the longest",
     "pes": ("PEs that ran it", lambda row: row.pe_count),
     "total_ns": "from submission to completion",
     "before_ns": "control path from the host to the PEs",
     "kernel_ns": "from the first start of a kernel to the last end",
     "after_ns": "control path from the PEs to the host",
     "slowest_pe": ("the PE that ran longest", lambda row: pe_name(row.slowest)),
-    "slowest_ns": "how long that ran",
+    "slowest_ns": "the time of that PE",
     "late_pes": "PEs that got the order after the common start",
 }
 _ENGINES: Mapping[str, Any] = {
     "engine": "the kind of engine",
     "pes": "PEs that used it",
-    "operations": ("how many it carried out", lambda row: row.records),
-    "busy_ns": "ns in which it worked, summed over PEs",
+    "operations": ("executed operations", lambda row: row.records),
+    "busy_ns": "busy ns, summed over PEs",
     "occupancy": "busy time over the time of those PEs",
 }
 _LINKS: Mapping[str, Any] = {
@@ -379,32 +379,32 @@ _LINKS: Mapping[str, Any] = {
     "dst": "to",
     "bw_gbs": "bandwidth",
     "nbytes": "bytes it carried, headers included",
-    "busy_ns": "ns in which it carried something",
-    "utilisation": "that over the time of the run",
-    "peak_fifo_bytes": "the most that lay in its FIFO",
+    "busy_ns": "busy ns",
+    "utilisation": "busy time over the time of the run",
+    "peak_fifo_bytes": "the peak occupancy of its FIFO",
 }
 _MEMORIES: Mapping[str, Any] = {
-    "memory": "where it is",
+    "memory": "the place",
     "kind": "what it is",
-    "bytes_in": "bytes brought to it, headers included",
-    "bytes_out": "bytes taken from it, headers included",
-    "utilisation": "of its busiest link",
+    "bytes_in": "bytes written, headers included",
+    "bytes_out": "bytes read, headers included",
+    "utilisation": "utilisation of its busiest link",
 }
 _COMPARISONS: Mapping[str, Any] = {
     "name": "as the program calls it",
-    "passed": "whether all is close",
-    "elements": "how many were compared",
-    "wrong": "how many are wrong",
+    "passed": "whether all values are close",
+    "elements": "compared values",
+    "wrong": "wrong values",
     "max_abs_error": "the largest difference",
-    "max_rel_error": "the largest difference, as a share of what was expected",
+    "max_rel_error": "the largest difference, as a share of the expected value",
     "rtol": ("relative tolerance", lambda row: row.tolerance.rtol),
     "atol": ("absolute tolerance", lambda row: row.tolerance.atol),
-    "reason": "why nothing was compared",
+    "reason": "the reason if nothing was compared",
 }
 
 
 def verification_document(comparisons: Sequence[Comparison], skipped: int) -> dict[str, Any]:
-    """Return the comparisons made and the number of those not evaluated."""
+    """Return the evaluated comparisons and the number of skipped ones."""
     return {
         "verdict": passed_or_not(comparisons),
         "skipped": skipped,

@@ -1,4 +1,4 @@
-"""Sweeps: a program at every point of a grid of parameters of machine and bench, and what came of it."""
+"""Sweeps: runs of a program at every point of a grid of machine and bench parameters."""
 
 from __future__ import annotations
 
@@ -61,9 +61,10 @@ _ADDRESS = re.compile(r"dask://(?P<address>[^\s/]+:\d+)")
 
 @value(repr=False, eq=False)
 class Sweep:
-    """The results of a sweep. ``found``: a row for each point; ``folder``: where it is, None for one without files.
+    """The results of a sweep.
 
-    ``source``: the file of the machine it started from; ``files``: what was written.
+    ``found``: the results table, one row per point. ``folder``: the folder of its files, or None. ``source``: the file
+    of the base machine. ``files``: the written files.
     """
 
     name: str
@@ -79,37 +80,43 @@ class Sweep:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The columns that a report shows: what loading took where some point says it."""
+        """The columns that a report shows. Initialisation time is one of them if a point reports it."""
         return (TIME, *([LOAD] if LOAD in self.found.columns else []), *SHOWN)
 
     @property
     def table(self) -> Table[PointRow]:
-        """A row for each point: its number, its place on the axes, and what was measured."""
+        """One row per point: its number, its axis values, and its results."""
         return self._tabulate("points", self.found.rows)
 
     @property
     def failed(self) -> Table[PointRow]:
-        """The points without figures, and why."""
+        """The failed points and their errors."""
         return self._tabulate("failed points", [row for row in self.found.rows if row["status"] != OK])
 
     def _tabulate(self, kind: str, rows: Sequence[PointRow]) -> Table[PointRow]:
-        known = {POINT: "its number, the last axis running fastest", **dict.fromkeys(self.axes, "an axis of the grid")}
+        known = {
+            POINT: "the number of the point; the last axis varies fastest",
+            **dict.fromkeys(self.axes, "an axis of the grid"),
+        }
         about = {**known, **{name: _say_column(name) for name in COLUMNS if name in self.found.columns}}
         return make_table(kind, rows, about)
 
     def best(self, value: str = TIME) -> PointRow:
-        """Return the row in which a column is smallest. InputError for no such column, and where no point has it."""
+        """Return the row with the smallest value in a column.
+
+        Raises InputError if the column does not exist or no point has a number in it.
+        """
         rows = [row for row in self.found.rows if row["status"] == OK and _number(row.get(value)) is not None]
         if not rows:
             raise InputError(f"no point has a number in {value!r}; {self._hint(value)}")
         return min(rows, key=lambda row: _number(row[value]) or 0.0)
 
     def plot(self, x: str, y: str, by: str | None = None, kind: PlotKind = "lines", value: str = TIME) -> Figure:
-        """Draw the sweep, as a figure of matplotlib.
+        """Draw the sweep as a matplotlib figure.
 
-        ``lines``: column ``y`` over axis ``x``, a curve for each value of axis ``by``. ``heat-map``: column ``value``
-        over axes ``x`` and ``y``. ``pareto``: the points that no other beats both in ``x``, which is paid, and ``y``.
-        The axes that are not shown are as at the first point.
+        ``lines``: column ``y`` over axis ``x``, with one curve per value of axis ``by``. ``heat-map``: column ``value``
+        over axes ``x`` and ``y``. ``pareto``: the points that no other point beats in both cost ``x`` and result ``y``.
+        All other axes have the values of the first point.
         """
         shown: dict[str, dict[str, str | None]] = {
             "lines": {"x": x, "by": by, "value": y},
@@ -141,7 +148,7 @@ class Sweep:
 
     @property
     def groups(self) -> tuple[FailureGroup, ...]:
-        """The failures, those of most points first."""
+        """The failures, grouped by error, the most frequent first."""
         return failure_groups(self.found.rows)
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,7 +184,7 @@ class Sweep:
         """The fastest point and what bound it, in a sentence."""
         good = [row for row in self.found.rows if row["status"] == OK]
         if not good:
-            return "no point has ended well"
+            return "no point succeeded"
         best = self.best()
         where = ", ".join(f"{short_name(axis)} {best[axis]}" for axis in self.axes)
         bound = f", bound by {best['launch.bound']}" if best.get("launch.bound") else ""
@@ -195,7 +202,7 @@ class Sweep:
 
 
 def _say_column(name: str) -> str:
-    """Say what a column is: its name does."""
+    """Describe a column by its name."""
     group, _, rest = name.rpartition(".")
     words = rest.replace("_", " ")
     return f"{words} of {group}" if group else words
@@ -230,19 +237,19 @@ def sweep(
 ) -> Sweep:
     """Run a program at every point of a grid.
 
-    ``grid``: the values of each path, as ``--set`` has them: ``{"bench.m": [64, 128], "cube.hbm.num_pcs": [4, 8]}``, or
-    a range, ``{"start": 32, "stop": 512, "factor": 2}``. ``overrides``: the same at all points, as are ``settings`` of
-    front ends, ``{"torch.cubes": 4}``. ``workers``: processes, by default one for each core; 1: this one. ``folder``:
-    where results go, and a journal: a sweep that was interrupted goes on there, also one of ``kernbench sweep``.
-    ``observe``: keep what explains the time of each point.
+    ``grid``: the values of each path, as for ``--set``: ``{"bench.m": [64, 128], "cube.hbm.num_pcs": [4, 8]}``, or a
+    range, ``{"start": 32, "stop": 512, "factor": 2}``. ``overrides`` and frontend ``settings``, ``{"torch.cubes": 4}``,
+    are the same at all points. ``workers``: number of processes, by default one per core; 1: this process. ``folder``:
+    the folder of results and of a journal. An interrupted sweep, also one of ``kernbench sweep``, continues there.
+    ``observe``: record the causes of the time of each point.
 
-    A name, a file and ``module:function`` run on workers; another function runs in this process, without a folder.
-    What only some points trip over is their result: ``failed``. ConfigError with everything that is wrong otherwise.
+    A bench name, a file and ``module:function`` run on workers. A function object runs in this process, without a
+    folder. An error of some points only is in their results: ``failed``. Raises ConfigError with every other error.
     """
     named = isinstance(program, str | os.PathLike)
     if not named and folder is not None:
         raise InputError(
-            "folder: a function is known to this process alone; name it as file.py:function or module:function"
+            "folder: a function object exists in this process only; name it as file.py:function or module:function"
         )
     if not named and workers not in (None, 1):
         raise InputError(f"workers: found {workers}, and a function runs in this process: name it as module:function")
@@ -264,7 +271,7 @@ def sweep(
 
 
 def _fixed(overrides: Overrides, settings: Mapping[str, object]) -> Overrides:
-    """Return what is the same at all points. InputError for a name that is in both, and for no setting."""
+    """Return the values that are the same at all points. Raises InputError for duplicate names and unknown settings."""
     setting_texts(settings)
     twice = [name for name in settings if name in overrides]
     if twice:
@@ -296,7 +303,7 @@ def _document_of(program: Program, grid: object, overrides: Overrides, *, verify
 
 
 def _values_of(given: object) -> object:
-    """Return the values of an axis as a file has them: arrays of NumPy as lists, with numbers of Python."""
+    """Return the values of an axis as a YAML file would have them: NumPy arrays become lists of Python numbers."""
     if isinstance(given, np.ndarray):
         return given.tolist()
     if isinstance(given, Sequence) and not isinstance(given, str | bytes):
@@ -305,7 +312,7 @@ def _values_of(given: object) -> object:
 
 
 def is_unfinished(folder: Path, plan: SweepPlan) -> bool:
-    """Return True when the folder has the journal of this sweep, which can then go on."""
+    """Return True if the folder has a journal of this sweep, from which the sweep can continue."""
     state = read_state(folder / JOURNAL_FILE)
     return state is not None and state.is_of(plan.identity())
 
@@ -319,7 +326,7 @@ def run_planned(
     force: bool = False,
     on_progress: OnSweepProgress | None = None,
 ) -> Sweep:
-    """Run the points of a plan that are missing, and write the results to its folder, if it has one."""
+    """Run the missing points of a plan and write the results to its folder, if it has one."""
     with ExitStack() as around:
         temporary = around.enter_context(tempfile.TemporaryDirectory()) if folder is None else None
         place = Path(temporary) if folder is None and temporary is not None else output_folder(folder or Path())
@@ -340,13 +347,13 @@ def _run(
             around.enter_context(on_progress)
         workers = around.enter_context(make_workers())
         if write:
-            # Parquet and pictures take long to import: while the workers run.
+            # Importing the writers of Parquet and pictures is slow, so import them while the workers run.
             threading.Thread(target=late, args=WRITER).start()
         run_sweep(plan, journal, workers, on_progress or (lambda _: None))
 
 
 def workers_named(executor: str, jobs: int) -> MakeWorkers:
-    """Return the workers that ``--executor`` means. InputError for none; not all can be there without dask."""
+    """Return the workers for ``--executor``. Raises InputError for an unknown value and if dask is not installed."""
     if executor == "local":
         return partial(LocalWorkers, jobs)
     match = _ADDRESS.fullmatch(executor)
@@ -362,11 +369,15 @@ def workers_named(executor: str, jobs: int) -> MakeWorkers:
 
 
 def load_sweep(path: Path) -> Sweep:
-    """Read the results of a sweep: its folder, or its Parquet file. InputError for anything else."""
+    """Read the results of a sweep from its folder or its Parquet file. Raises InputError for anything else."""
     file = path / TABLE_FILE if path.is_dir() else path
     if path.is_dir() and not file.exists():
         state = read_state(path / JOURNAL_FILE)
-        why = "it has no results of a sweep" if state is None else f"a sweep of which {state}: go on with --resume"
-        raise InputError(f"{path}: {why}; they are made by: kernbench sweep SPEC.yaml --out {path}")
+        why = (
+            "it has no sweep results"
+            if state is None
+            else f"the sweep has no results yet, {state}: continue with --resume"
+        )
+        raise InputError(f"{path}: {why}; write results with: kernbench sweep SPEC.yaml --out {path}")
     found = read_sweep_table(file)
     return Sweep(file.parent.name, "", found, file.parent)

@@ -20,14 +20,14 @@ R = TypeVar("R")
 TableCell: TypeAlias = "str | int | float | bool | None"
 
 SHOWN_ROWS = 6
-"""Rows of a ``repr``, which has at most ten lines with its head"""
+"""Rows of a ``repr``, which has at most ten lines including its head"""
 HTML_ROWS = 60
 LONGEST_CELL = 48
 
 
 @value
 class NamedColumn(Generic[R]):
-    """A column: its name, which ends with its unit where it has one, what it says, and where a row has it."""
+    """A column: its name, which ends with its unit if it has one, its description, and a reader of its cells."""
 
     name: str
     about: str
@@ -36,9 +36,9 @@ class NamedColumn(Generic[R]):
 
 @value(repr=False, eq=False)
 class Table(Generic[R]):
-    """Rows of one kind with columns. Iteration gives the rows; ``columns`` says what each column means.
+    """Rows of one type with columns. Iteration yields the rows; ``columns`` describes each column.
 
-    ``kind``: what a row is, such as ``phases``.
+    ``kind``: the name of the row type, such as ``phases``.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Table(Generic[R]):
 
     @property
     def columns(self) -> dict[str, str]:
-        """The names of the columns and what they say."""
+        """The names and descriptions of the columns."""
         return {each.name: each.about for each in self.headings}
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class Table(Generic[R]):
         return self.rows[at]
 
     def column(self, name: str) -> list[TableCell]:
-        """Return the cells of a column. InputError, with the columns there are, for another name."""
+        """Return the cells of a column. Raises InputError, with the available columns, for an unknown name."""
         found = next((each for each in self.headings if each.name == name), None)
         if found is None:
             raise InputError(f"{self.kind} have no column {name!r}; there are: {', '.join(self.columns)}")
@@ -77,11 +77,11 @@ class Table(Generic[R]):
         return [{each.name: cell_of(each.read(row)) for each in self.headings} for row in self.rows]
 
     def to_arrow(self) -> pyarrow.Table:
-        """Return the table for Arrow; what a column says is in the metadata of its field, under ``about``."""
+        """Return the table for Arrow. Field metadata has the column descriptions under ``about``."""
         return arrow_table({each.name: self.column(each.name) for each in self.headings}, self.columns)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the table for pandas. InputError, with the command that installs it, where it is not installed."""
+        """Return the table for pandas. Raises InputError, with the install command, if pandas is not installed."""
         return to_pandas(self.to_arrow())
 
     def __repr__(self) -> str:
@@ -92,7 +92,7 @@ class Table(Generic[R]):
         return "\n".join([f"{self.kind}: {len(self):,} × {', '.join(names)}"[:LINE], *lines, *more])
 
     def to_html(self, most: int = HTML_ROWS) -> str:
-        """Return the first rows as a table of HTML; what a column says is shown over its name."""
+        """Return the first rows as an HTML table. The description of a column is its tooltip."""
         cells = ((each.read(row) for each in self.headings) for row in islice(self.rows, most))
         more = f"… {len(self) - most:,} more rows" if len(self) > most else ""
         return _html_table(self.kind, self.columns, cells, more)
@@ -102,11 +102,11 @@ class Table(Generic[R]):
 
 
 LINE = 120
-"""Letters of a line of a ``repr``"""
+"""Most characters of a ``repr`` line"""
 
 
 def make_table(kind: str, rows: Sequence[R], about: Mapping[str, str | tuple[str, Callable[[R], object]]]) -> Table[R]:
-    """Make a table; ``about`` says of each column what it means and, if no attribute has its name, where it is."""
+    """Make a table. ``about``: the description of each column, with a reader if no attribute has the column's name."""
     headings = []
     for name, said in about.items():
         text, read = (said, _reader(name)) if isinstance(said, str) else said
@@ -118,11 +118,11 @@ def _reader(name: str) -> Callable[[Any], object]:
     return lambda row: row.get(name) if isinstance(row, Mapping) else getattr(row, name)
 
 
-def cell_of(given: object) -> TableCell:
-    """Return what a cell holds: numbers and texts as they are, anything else as text."""
-    if isinstance(given, Enum):
-        return str(given.value)
-    return given if given is None or isinstance(given, str | int | float | bool) else str(given)
+def cell_of(content: object) -> TableCell:
+    """Return the content of a cell: numbers and texts unchanged, anything else as text."""
+    if isinstance(content, Enum):
+        return str(content.value)
+    return content if content is None or isinstance(content, str | int | float | bool) else str(content)
 
 
 def _text(given: object) -> str:
@@ -154,28 +154,28 @@ def _html_table(title: str, columns: Mapping[str, str], rows: Iterable[Iterable[
 
 
 def _html_cell(given: object) -> str:
-    """Return a cell of HTML: figures stand on the right, texts on the left."""
+    """Return an HTML cell: numbers right-aligned, texts left-aligned."""
     side = "right" if isinstance(given, int | float) and not isinstance(given, bool) else "left"
     return f'<td style="text-align:{side}">{html.escape(_text(given))}</td>'
 
 
 def text_html(text: str, *more: str) -> str:
-    """Return a text as HTML, and what follows it."""
+    """Return a text as HTML, followed by more HTML."""
     return "".join([f'<pre style="font-family:monospace">{html.escape(text)}</pre>', *more])
 
 
 def arrow_table(columns: Mapping[str, Sequence[TableCell]], about: Mapping[str, str]) -> pyarrow.Table:
-    """Return columns as an Arrow table whose fields say what they mean."""
+    """Return columns as an Arrow table with descriptions in its field metadata."""
     table, field = late("pyarrow", "table"), late("pyarrow", "field")
     plain = table({name: list(cells) for name, cells in columns.items()})
     fields = [field(each.name, each.type, metadata={"about": about.get(each.name, "")}) for each in plain.schema]
     return plain.cast(late("pyarrow", "schema")(fields))
 
 
-def to_pandas(found: pyarrow.Table) -> pandas.DataFrame:
-    """Return an Arrow table as pandas has it. InputError where pandas is not installed."""
+def to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
+    """Return an Arrow table as a pandas table. Raises InputError if pandas is not installed."""
     try:
         late("pandas", "DataFrame")
     except ImportError as error:
         raise InputError(f"{error}; install it: pip install 'kernbench[notebook]'") from error
-    return found.to_pandas()
+    return table.to_pandas()

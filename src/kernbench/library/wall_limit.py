@@ -1,4 +1,4 @@
-"""A limit in seconds for what runs in Python and lets nobody ask: a kernel or a host program that loops."""
+"""A limit in seconds for Python code without stop points: a kernel or a host program that loops."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any
 from kernbench.common.errors import RunError, RunStopped
 from kernbench.common.program_line import is_program
 
-# Where time passes, the engine stops between two events, which is tidier: it comes first.
+# If simulated time passes, the engine stops between two events, which is cleaner: give it this head start.
 GRACE_S = 0.25
-# A program that catches the first stop gets another.
+# A program that catches the first stop gets another after this time.
 REPEAT_S = 1.0
-# More than timers take is as good as never.
+# A limit beyond the range of timers counts as none.
 FOREVER_S = 1e8
 
 
 @contextmanager
 def wall_limit(seconds: float | None, why: Callable[[], RunError]) -> Iterator[None]:
-    """Inside, RunStopped is raised wherever the program is, a little after ``seconds``; None: never.
+    """Raise RunStopped inside the block, at any point of the program, shortly after ``seconds``; None: never.
 
-    Only in the main thread, which is the one that gets signals.
+    The limit works in the main thread only, because only this thread receives signals.
     """
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
@@ -44,7 +44,7 @@ def wall_limit(seconds: float | None, why: Callable[[], RunError]) -> Iterator[N
 
 
 class _Stopper:
-    """Stops the program; one that has caught that and goes on is stopped again, in its ``except`` clauses too."""
+    """Stops the program. A program that catches the stop and continues is stopped again, also in ``except`` clauses."""
 
     def __init__(self, why: Callable[[], RunError]) -> None:
         self._why = why
@@ -52,7 +52,7 @@ class _Stopper:
         self.armed = True
 
     def stop(self, _: int, frame: FrameType | None) -> None:
-        """The time is up, and ``frame`` runs."""
+        """Stop the program that runs in ``frame``."""
         if not self.armed:
             return
         if self._stopped:
@@ -65,7 +65,7 @@ class _Stopper:
         raise RunStopped(self._why())
 
     def _stop_at_line(self, _: FrameType, event: str, __: object) -> Any:
-        """A line of a program that has caught the stop: it is beyond the ``try`` that did."""
+        """Stop at the next line of a program that caught the first stop: that line is outside the ``try``."""
         if event == "line":
             raise RunStopped(self._why())
         return self._stop_at_line

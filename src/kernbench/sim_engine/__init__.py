@@ -1,1 +1,1 @@
-"""A face: names that programs import. The code is in ``engine``, ``core``, ``transport`` and ``observe``."""
+"""Public names for programs. The code is in ``engine``, ``core``, ``transport`` and ``observe``."""

@@ -1,4 +1,4 @@
-"""The transport by itself: links, routes and transfers on a clock."""
+"""The transport alone: links, routes and transfers on a clock."""
 
 from kernbench.transport import (
     AT_ONCE,

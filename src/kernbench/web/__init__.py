@@ -1,1 +1,1 @@
-"""The machine and a run in the browser: one HTML file that needs nothing else."""
+"""The machine and a run as one self-contained HTML file for the browser."""

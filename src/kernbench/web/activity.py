@@ -1,5 +1,4 @@
-"""Collect what a run did: the work of the engines of every PE, row by row of its timeline, the times when memories
-worked, and the traffic of links."""
+"""Collect the activity of a run: work of PE engines by timeline row, busy times of memories, and link traffic."""
 
 from __future__ import annotations
 
@@ -25,11 +24,11 @@ from kernbench.web.packing import IntArray, TimeSpans, merge_spans
 
 @value(kw_only=True)
 class ObservedRun:
-    """A run that is over or was interrupted, and what was seen of it.
+    """A finished or interrupted run, and its observations.
 
-    ``begin_ps``: the time from which it counts: the end of loading, where that is left out; ``end_ps``: the time when
-    the program was over; what follows only cleans up. ``links``: what they had carried then. ``notice``: what a reader
-    has to know of a run that did not go well.
+    ``begin_ps``: start of the counted time, after the initialisation if that is not counted. ``end_ps``: end of the
+    program, before the cleanup. ``links``: link loads at that time. ``notice``: a note for the reader about a failed
+    run.
     """
 
     bench: str
@@ -45,7 +44,7 @@ class ObservedRun:
     notice: str = ""
 
     def traffic(self) -> dict[int, TimeSpans]:
-        """Return the busy times of each link that carried something, by the link's place in the graph."""
+        """Return the busy times of each used link, by its index in the graph."""
         carried = self.log.seen.tables.carried()
         order = np.lexsort((carried.start, carried.link))
         used, first = np.unique(carried.link[order], return_index=True)
@@ -57,7 +56,7 @@ class ObservedRun:
 
 
 CPU_ROW = PE_ROWS.index("cpu")
-# A scheduler's row shows whole commands, waiting included, and the CPU's a whole kernel: neither is work of an engine.
+# The rows of the scheduler (complete commands with waits) and of the CPU (a complete kernel) are no engine work.
 NOT_WORK = frozenset(("cpu", "scheduler"))
 WORK_ROWS = tuple(row for row, name in enumerate(PE_ROWS) if name not in NOT_WORK)
 ROWS_OF_KIND: Mapping[str, tuple[int, ...]] = {
@@ -72,11 +71,11 @@ ROWS_OF_KIND: Mapping[str, tuple[int, ...]] = {
         "pe_ipcq": (IPCQ,),
     }.items()
 }
-"""The rows on which the parts of a PE work, by kind of part; parts of other kinds have none."""
+"""The timeline rows of PE parts, by part kind; parts of other kinds have no row"""
 _MEMORY_KINDS = frozenset(("hbm_ctrl", "sram"))
 
 Label: TypeAlias = tuple[str, str, int]
-"""What a span is called: its name, the kernel, the line of the kernel's source (0: none)."""
+"""The label of a span: its name, the kernel, the line of the kernel's source (0: none)"""
 
 
 @state
@@ -101,7 +100,7 @@ class TimelineRow:
         return merge_spans(_column(self.starts), _column(self.ends))
 
     def numbers(self) -> IntArray:
-        """Return its spans in the order of time: ps since the start of the one before, length in ps, label."""
+        """Return its spans in time order: ps since the previous start, length in ps, label."""
         starts, ends = _column(self.starts), _column(self.ends)
         order = np.lexsort((ends, starts))
         starts = starts[order]
@@ -110,25 +109,25 @@ class TimelineRow:
 
 @state
 class Activity:
-    """The rows of every PE that did anything; ``labels`` by their numbers."""
+    """The rows of every active PE. ``labels``: labels by number."""
 
     rows: dict[PeCoord, list[TimelineRow]] = field(default_factory=dict)
     labels: dict[Label, int] = field(default_factory=dict)
 
     def row(self, pe: PeCoord, row: int) -> TimelineRow:
-        """Return a row of a PE; make it when it is first used."""
+        """Return a row of a PE; create it on first use."""
         found = self.rows.get(pe)
         if found is None:
             found = self.rows[pe] = [TimelineRow() for _ in PE_ROWS]
         return found[row]
 
     def label(self, name: str, kernel: str, line: int) -> int:
-        """Return the number of a label."""
+        """Return the number of a label; assign one on first use."""
         return self.labels.setdefault((name, kernel, line), len(self.labels))
 
 
 def collect_activity(log: TraceLog, handles: Sequence[RequestHandle], end_ps: int) -> Activity:
-    """Collect the timelines of a run, PEs in the graph's order; what was under way at its end counts up to then."""
+    """Collect the timelines of a run, with PEs in graph order. Work in flight at its end counts up to the end."""
     found = Activity()
     rows = {name: at for at, name in enumerate(PE_ROWS)}
     for handle in launches_of(handles):
@@ -146,12 +145,12 @@ def collect_activity(log: TraceLog, handles: Sequence[RequestHandle], end_ps: in
 
 
 def is_memory(node: Node) -> bool:
-    """Tell whether a part is a memory whose time is shown: an HBM slice, an SRAM, an extra one."""
+    """Return True for a memory whose busy time is shown: an HBM slice, an SRAM, or an extra memory."""
     return node.kind in _MEMORY_KINDS or node.window is not None
 
 
 def collect_memory_spans(log: TraceLog, end_ps: int) -> dict[int, TimeSpans]:
-    """Collect the time up to ``end_ps`` in which memories worked on accesses, by their places in the graph."""
+    """Collect the busy times of memories up to ``end_ps``, by index in the graph."""
     nodes = log.machine.graph.nodes
     rows = {node.id: TimelineRow() for node in nodes.values() if is_memory(node)}
     turns, parts = log.seen.turns, log.seen.columns.parts
@@ -162,7 +161,7 @@ def collect_memory_spans(log: TraceLog, end_ps: int) -> dict[int, TimeSpans]:
 
 
 def merge_rows(rows: Sequence[TimelineRow]) -> Iterator[TimeSpans]:
-    """Yield the busy time of each row of a PE, and last that of any engine."""
+    """Yield the busy time of each row of a PE, then the time with any busy engine."""
     busy = [row.busy() for row in rows]
     yield from busy
     yield _any_of([busy[row] for row in WORK_ROWS])

@@ -1,4 +1,4 @@
-"""A machine as the page draws it: parts as rectangles in mm, links as polylines, everything in columns."""
+"""The machine in the form that the page draws: parts as rectangles in mm, links as polylines, all data in columns."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from kernbench.transport import Link
 from kernbench.web.activity import is_memory
 from kernbench.web.packing import PageJson
 
-# Links that join two ports facing each other, or have no parts in their way.
+# Link classes that join two facing ports, or cross no parts.
 _STRAIGHT = frozenset(("cube_to_cube", "io_to_cube", "noc"))
 
-# Rows that say where the file of the machine lies.
+# Rows with the path of the machine's file.
 _NAMES = ("machine", "source")
 
 
 @state
 class Wires:
-    """The ways of all links; ``of_edge`` has for each link the number of its way and whether it runs against it."""
+    """The polylines of all links. ``of_edge``: for each link, the number of its polyline and its direction."""
 
     graph: Graph
     paths: list[tuple[PointMm, ...]] = field(default_factory=list)
@@ -68,18 +68,18 @@ class Wires:
         return found if found[0] == src.pos_mm else tuple(reversed(found))
 
     def _from_host(self) -> tuple[PointMm, ...]:
-        """Lead a wire from edge to edge: these two are large."""
+        """Draw a wire from edge to edge, because both parts are large."""
         geometry = MachineGeometry(self.graph.spec)
         host, switch = geometry.host(), geometry.switch()
         return ((host.centre[0], host.y + host.h), (switch.centre[0], switch.y))
 
     def _host_cable(self, src: Node, dst: Node) -> tuple[PointMm, ...]:
-        """Lead a cable from the switch's lower edge, below its middle."""
+        """Draw a cable from the switch's lower edge, below its middle."""
         ends_here = (path for path in self._cables.values() if path[-1] == dst.pos_mm)
         return next(ends_here, (src.pos_mm, dst.pos_mm))
 
     def _in_chiplet(self, src: Node, dst: Node) -> tuple[PointMm, ...]:
-        """Lead a wire from the chiplet's NoC along its middle, then to the part."""
+        """Draw a wire from the chiplet's NoC along its middle, then to the part."""
         (x0, y0), (x1, y1) = src.pos_mm, dst.pos_mm
         lying = self.graph.spec.sip.io_chiplet.edge in {"N", "S"}
         bend = (x1, y0) if lying else (x0, y1)
@@ -95,8 +95,8 @@ DIGITS = 4
 def view_machine(topology: Topology, wired: Mapping[tuple[str, str], Link] | None = None) -> dict[str, PageJson]:
     """Describe the machine for the page; lengths in mm, bandwidths in GB/s, times in ns.
 
-    ``nodes`` and ``edges`` are in the order of the graph, ``pes`` in that of ``Graph.pes``. ``wired``: the links that a
-    run has used, whose parts may have limited them.
+    ``nodes`` and ``edges`` are in graph order, ``pes`` in the order of ``Graph.pes``. ``wired``: the used links of a
+    run, whose parts may have limited them.
     """
     graph = topology.topology_obj
     kinds = list(graph.count_of_kinds())
@@ -114,7 +114,7 @@ def view_machine(topology: Topology, wired: Mapping[tuple[str, str], Link] | Non
 
 
 def source_name(topology: Topology) -> str:
-    """Name the file of the machine; where the package lies on this computer is nobody's business."""
+    """Return the name of the machine's file. The installation path of a packaged machine stays private."""
     if topology.name == DEFAULT_NAME:
         return "the packaged machine"
     return topology.name
@@ -158,7 +158,7 @@ def _nodes(graph: Graph, kinds: list[str]) -> PageJson:
 
 
 def _or_none(coordinate: int | None) -> int:
-    """-1 for a coordinate that does not apply: columns of the page are of numbers."""
+    """Return -1 for a coordinate that does not apply, because columns of the page contain numbers only."""
     return -1 if coordinate is None else coordinate
 
 

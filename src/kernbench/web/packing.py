@@ -1,5 +1,7 @@
-"""Numbers for the page: by bins of a window of time, and packed: a JSON head and sections of variable-length integers,
-compressed, as text."""
+"""Numbers for the page: binned over a time window, and packed as compressed text.
+
+A pack has a JSON head and sections of variable-length integers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ _ZEROS = np.zeros(1, dtype=np.int64)
 
 
 def encode_varints(values: npt.ArrayLike) -> bytes:
-    """Encode whole numbers from 0 up as LEB128: seven bits a byte, the lowest first, the top bit: more follow."""
+    """Encode non-negative whole numbers as LEB128: seven bits per byte, lowest first; the top bit means more."""
     rest = np.asarray(values, dtype=np.int64)
     if rest.size == 0:
         return b""
@@ -43,20 +45,20 @@ def encode_varints(values: npt.ArrayLike) -> bytes:
 
 
 def encode_rows(rows: Iterable[IntArray | None]) -> bytes:
-    """Encode rows of counts one after another, each as ``encode_row`` has it; None: a row of zeros."""
+    """Encode consecutive rows of counts with ``encode_row``; None stands for a row of zeros."""
     found = [_ZEROS if row is None else encode_row(row) for row in rows]
     return encode_varints(np.concatenate(found)) if found else b""
 
 
 def encode_row(row: IntArray) -> IntArray:
-    """Encode a row of counts, mostly zeros: the number of pairs, then pairs (zeros skipped, value)."""
+    """Encode a row of counts, mostly zeros: the number of pairs, then pairs (skipped zeros, value)."""
     at = np.flatnonzero(row)
     skipped = np.diff(at, prepend=-1) - 1
     return np.concatenate(([at.size], np.column_stack((skipped, row[at])).ravel()))
 
 
 class Pack:
-    """Sections by name, and at the end one text of all of them."""
+    """Named sections, joined into one text at the end."""
 
     def __init__(self) -> None:
         self._blobs: list[bytes] = []
@@ -64,9 +66,9 @@ class Pack:
         self._length = 0
 
     def add(self, name: str, content: bytes) -> None:
-        """Put a section in. ValueError when its name is taken."""
+        """Add a section. Raises ValueError for a duplicate name."""
         if name in self._places:
-            raise ValueError(f"section {name!r} is there already")
+            raise ValueError(f"section {name!r} exists already")
         self._places[name] = [self._length, len(content)]
         self._blobs.append(content)
         self._length += len(content)
@@ -93,21 +95,21 @@ class TimeWindow:
 
     @property
     def edges(self) -> IntArray:
-        """The bins' borders in ps, ``bins`` + 1 of them, rounded down to whole ps as the page does it."""
+        """The ``bins`` + 1 edges of the bins in ps, rounded down to whole ps as on the page."""
         span = self.end_ps - self.start_ps
         return self.start_ps + span * np.arange(self.bins + 1, dtype=np.int64) // self.bins
 
 
 @value
 class TimeSpans:
-    """Intervals that do not overlap, in the order of time, and how much of something is spread evenly over each."""
+    """Disjoint intervals in time order, each with an amount that is spread evenly over it."""
 
     starts: IntArray
     ends: IntArray
     amounts: IntArray
 
     def within(self, edges: IntArray) -> IntArray:
-        """Divide them between successive edges; whole numbers that add up to all of what lies within."""
+        """Divide the amounts between successive edges into whole numbers that add up to the total within the edges."""
         times = np.column_stack((self.starts, self.ends)).ravel()
         if times.size == 0:
             return np.zeros(edges.size - 1, dtype=np.int64)
@@ -117,11 +119,11 @@ class TimeSpans:
 
 
 class SpanRows:
-    """Many rows of spans by number, of which the few with something in a window are found at once."""
+    """Many rows of spans by number, with a fast search for the few rows that overlap a window."""
 
     def __init__(self, rows: Mapping[int, TimeSpans]) -> None:
         self._rows = [(number, spans) for number, spans in rows.items() if spans.starts.size]
-        # One axis on which row follows row, so that one search answers for all of them.
+        # One axis with consecutive rows, so that one search covers all of them.
         length = max((int(spans.ends[-1]) for _, spans in self._rows), default=0) + 1
         self._begins = length * np.arange(len(self._rows), dtype=np.int64)
         self._starts = _join([begin + spans.starts for begin, (_, spans) in zip(self._begins, self._rows, strict=True)])
@@ -129,7 +131,7 @@ class SpanRows:
         self._first = np.cumsum([0, *(spans.starts.size for _, spans in self._rows)])
 
     def within(self, window: TimeWindow) -> dict[int, IntArray]:
-        """Return row by row what falls into each bin of a window, without the rows of which nothing does."""
+        """Return the amounts in each bin of a window by row, without empty rows."""
         edges = window.edges
         first = np.searchsorted(self._ends, self._begins + window.start_ps, "right") - self._first[:-1]
         last = np.searchsorted(self._starts, self._begins + window.end_ps, "left") - self._first[:-1]
@@ -144,7 +146,7 @@ class SpanRows:
 
 
 def merge_spans(starts: IntArray, ends: IntArray) -> TimeSpans:
-    """Merge intervals, in any order, into spans of the time that they cover."""
+    """Merge intervals, in any order, into disjoint spans."""
     order = np.argsort(starts, kind="stable")
     starts, ends = starts[order], np.maximum.accumulate(ends[order]) if order.size else ends
     opens = np.ones(order.size, dtype=bool)

@@ -1,4 +1,4 @@
-"""The page as a file: markup, style, scripts and data in one; a page that was written before is read again."""
+"""The page as a file: markup, style, scripts and data in one. A written page can be read again."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kernbench.web.machine_view import source_name, view_machine
 from kernbench.web.packing import Pack
 from kernbench.web.run_view import view_run
 
-# The page asks for news when it finds a version in its mark.
+# The page polls for news if this mark has a version.
 MARK = '<meta name="kernbench-version" content="">'
 
 STYLES = ("style.css", "dock.css")
-# In the order in which they need each other.
+# In order of dependency.
 SCRIPTS = (
     "core.js",
     "colours.js",
@@ -45,7 +45,7 @@ SCRIPTS = (
 
 @value
 class Page:
-    """A page, and the configuration that it was made from."""
+    """A page and the configuration of its machine."""
 
     content: str
     title: str
@@ -57,7 +57,7 @@ class Page:
         return len(self.content.encode())
 
     def write(self, path: str | Path) -> None:
-        """Write the file, and beside it ``NAME.config.yaml`` with the machine. InputError when that cannot be."""
+        """Write the file and, beside it, ``NAME.config.yaml`` with the machine. Raises InputError if that fails."""
         place = writable(path)
         with replacing(place) as temporary:
             temporary.write_text(self.content, encoding="utf-8", newline="\n")
@@ -66,9 +66,9 @@ class Page:
 
 
 def make_page(machine: Topology, run: ObservedRun | None = None) -> Page:
-    """Make the page of a machine, and of a run on it if there is one. Equal runs give equal pages."""
+    """Make the page of a machine and, optionally, of a run on it. Equal runs give equal pages."""
     pack = Pack()
-    # A run that ended before any time had passed has nothing to show but its end.
+    # A run that ended at time 0 has only its end to show.
     view = None if run is None or not run.end_ps else view_run(run, pack)
     title = escape_unseen(source_name(machine) if run is None else f"{run.bench} on {source_name(machine)}")
     wired = {} if run is None else run.engine.machine.network.links
@@ -84,12 +84,12 @@ def make_page(machine: Topology, run: ObservedRun | None = None) -> Page:
 
 
 def escape_unseen(text: str) -> str:
-    """Write what cannot be seen in a text, such as a line break, as an escape."""
+    """Write invisible characters of a text, such as line breaks, as escapes."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _fill(title: str, data: str) -> str:
-    """Put everything into the markup. Neither base64 nor our own scripts can end a ``script`` element."""
+    """Insert everything into the markup. Neither base64 nor the page's scripts can close a ``script`` element."""
     scripts = "\n".join(f"// ---- {name}\n{_asset(name)}" for name in SCRIPTS)
     parts = {
         "TITLE": html.escape(f"{title} · kernbench"),
@@ -108,33 +108,33 @@ def _asset(name: str) -> str:
 
 
 class PageSource(Protocol):
-    """Gives a page, and says which files it depends on."""
+    """Provides a page, and the files that it depends on."""
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """List the files to look at for changes."""
+        """The files to watch for changes."""
 
     def content(self) -> str:
-        """Return the page as it is now. KernbenchError when there is none."""
+        """Return the current page. Raises KernbenchError if there is none."""
 
 
 @value
 class FileSource:
-    """A page that was made before."""
+    """A page that exists as a file."""
 
     path: Path
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The page itself."""
+        """The file of the page."""
         return (self.path,)
 
     def content(self) -> str:
-        """Read the file. InputError when it cannot be read, and when that is no page, or a part of one."""
+        """Read the file. Raises InputError if it cannot be read or is no complete page."""
         try:
             found = read_input(self.path, most=None).decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputError(f"{self.path}: cannot be read: it is not UTF-8 text") from error
         if MARK not in found or not found.rstrip().endswith("</html>"):
-            raise InputError(f"{self.path}: not a whole page of kernbench web; that writes one with --out {self.path}")
+            raise InputError(f"{self.path}: not a complete page; write one with: kernbench web --out {self.path}")
         return found

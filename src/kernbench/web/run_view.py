@@ -1,7 +1,7 @@
-"""A run as the page shows it: requests, traffic and engines by bins of time, timelines, critical paths.
+"""A run in the form of the page: requests, traffic and engines by time bins, timelines, critical paths.
 
-Its time begins when its program has loaded. Requests, traffic and engines are those of loading, too.
-The run is over when its program is: what is freed afterwards is in the list of requests, and in no other figure.
+Time starts after the initialisation of the program. Requests, traffic and engines include the initialisation. A run
+ends with its program. Later cleanup is in the list of requests only.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from kernbench.web.packing import Pack, PageJson, SpanRows, TimeWindow, encode_r
 
 _PARTS = list(PathPart)
 SMALLEST_SHARE = 0.01
-"""Of a path, what is shown of a resource"""
+"""Smallest share of a path that the page shows for a resource"""
 MOST_SLICES = 8
-"""The busiest of a path that the page shows"""
+"""Most HBM slices of a path that the page shows, the busiest first"""
 
 
 def view_paths(
-    found: RunExplanation, launches: Iterable[LaunchExplanation], pes: Mapping[PeCoord, int]
+    explained: RunExplanation, launches: Iterable[LaunchExplanation], pes: Mapping[PeCoord, int]
 ) -> list[PageJson]:
-    """Return the critical path of the run, and of each of ``launches``; times in ps."""
-    whole = _path("run", -1, found, pes)
+    """Return the critical paths of the run and of each of ``launches``; times in ps."""
+    whole = _path("run", -1, explained, pes)
     return [whole, *(_launch(each, pes) for each in launches)]
 
 
-def view_charts(graph: Graph, found: RunExplanation, windows: Mapping[int, int]) -> list[PageJson]:
-    """Return the rooflines of launches as charts; ``windows``: those of the requests that are shown."""
-    launches = [each for each in found.rooflines if each[1] in windows]
+def view_charts(graph: Graph, explained: RunExplanation, windows: Mapping[int, int]) -> list[PageJson]:
+    """Return the rooflines of launches as charts. ``windows``: window numbers of the shown requests."""
+    launches = [each for each in explained.rooflines if each[1] in windows]
     return [
         {
             "engine": chart.engine,
@@ -85,7 +85,7 @@ def _launch(launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> PageJson:
 
 
 def _wait(wait: LineWait, launch: LaunchExplanation, pes: Mapping[PeCoord, int]) -> PageJson:
-    """Describe a wait: who, for what, of whom, how often and for how long; kernels as [PE, launch, line or empty]."""
+    """Describe a wait: waiting kernel, cause, awaited kernel, count, time. A kernel is [PE, launch, line or empty]."""
     waiting = _kernel(wait.waiting, wait.waiting_kernel, launch, pes)
     return [waiting, wait.what, _kernel(wait.cause, wait.kernel, launch, pes), wait.count, round(wait.ns * 1000)]
 
@@ -98,7 +98,7 @@ def _kernel(place: KernelPlace, name: str, launch: LaunchExplanation, pes: Mappi
 def _path(
     name: str, request: int, found: RunExplanation | LaunchExplanation, pes: Mapping[PeCoord, int]
 ) -> dict[str, PageJson]:
-    """Describe the path of a run or a launch; steps are [part, start ps, end ps, PE or -1, line or 0]."""
+    """Describe the path of a run or a launch. A step is [part, start ps, end ps, PE or -1, line or 0]."""
     path, bounds, slices = found.path, found.roofline, found.slices
     steps: list[PageJson] = [
         [_PARTS.index(step.part), step.start_ps, step.end_ps, -1 if step.pe is None else pes[step.pe], step.line]
@@ -125,7 +125,7 @@ def _path(
 
 
 def _slice(each: SliceTime) -> PageJson:
-    """Describe a slice: its name, ps by what its buses were busy with, and the share of row hits."""
+    """Describe a slice: its name, bus time in ps by cause, and the share of row hits."""
     spent = each.data_ps, each.rows_ps, each.turnarounds_ps, each.refresh_ps, each.groups_ps
     return [each.where, [*spent], each.hit_share]
 
@@ -135,19 +135,19 @@ def _bound(bound: Bound) -> PageJson:
 
 
 BINS = 240
-# Each launch has bins of its own, so that one of 1 % of a run is not a few bins wide; thousands have fewer each.
+# Each launch has separate bins, so a launch of 1 % of a run has enough; thousands of launches have fewer each.
 LEAST_BINS = 24
 BINS_OF_LAUNCHES = 100 * BINS
 
 
 def view_run(run: ObservedRun, pack: Pack) -> dict[str, PageJson]:
-    """Describe the run for the page, times in ps; the long columns go into ``pack``."""
+    """Describe the run for the page, times in ps. Long columns go into ``pack``."""
     return _RunView(run, pack).make()
 
 
 @state
 class _RunView:
-    """Makes the parts of the view from one run."""
+    """Builds the parts of the view of one run."""
 
     run: ObservedRun
     pack: Pack
@@ -168,7 +168,7 @@ class _RunView:
         self.memories = SpanRows(collect_memory_spans(self.run.log, self.run.end_ps))
 
     def make(self) -> dict[str, PageJson]:
-        """Make everything."""
+        """Build the complete view."""
         engine = self.run.engine
         pes = {pe: at for at, pe in enumerate(engine.machine.graph.pes())}
         return {
@@ -187,7 +187,7 @@ class _RunView:
         }
 
     def _explain(self, pes: Mapping[PeCoord, int]) -> dict[str, PageJson]:
-        """Explain where the time went; ``heaviest``: the window of the launch with most of it, and its share."""
+        """Explain the time of the run. ``heaviest``: the window of the launch with most of the time, and its share."""
         windows = {each.request_id: at for at, each in enumerate(self.launches, start=1)}
         main = self.explained.main_launch
         return {
@@ -211,7 +211,7 @@ class _RunView:
         }
 
     def _windows(self) -> Iterator[tuple[TimeWindow, int]]:
-        """Yield the run, and each of its launches with its place among the requests."""
+        """Yield the run, and each of its launches with its index among the requests."""
         yield TimeWindow("run", 0, self.run.end_ps, min(BINS, self.run.end_ps)), -1
         bins = max(LEAST_BINS, min(BINS, BINS_OF_LAUNCHES // max(1, len(self.launches))))
         places = {handle.request_id: at for at, handle in enumerate(self.run.engine.handles)}
@@ -230,7 +230,7 @@ class _RunView:
         return [*about, handle.ended_ps, "" if error is None else text_of(error)]
 
     def _links(self) -> PageJson:
-        """Describe links: [number, bytes, busy ps, most bytes in its FIFO] of every link that carried something."""
+        """Describe links: [number, bytes, busy ps, peak bytes in its FIFO] for every used link."""
         number = {(edge.src, edge.dst): at for at, edge in enumerate(self.run.engine.machine.graph.edges)}
         return [
             [number[link.src, link.dst], link.nbytes, ns_to_ps(link.busy_ns), link.peak_fifo_bytes]
@@ -238,7 +238,7 @@ class _RunView:
         ]
 
     def _queues(self, pes: Mapping[PeCoord, int]) -> PageJson:
-        """Describe queues: [PE, busy ps, [direction, messages, bytes] of each queue that sent] of each PE that sent."""
+        """Describe queues: [PE, busy ps, [direction, messages, bytes] per sending queue] for each sending PE."""
         engine = self.run.engine
         return [
             [pes[each.pe], ns_to_ps(each.busy_ns), [[use.direction, use.messages, use.nbytes] for use in each.sent]]
@@ -246,7 +246,7 @@ class _RunView:
         ]
 
     def _timeline(self) -> PageJson:
-        """Tell by PE and row how many spans there are and how many bytes they take in the section ``spans``."""
+        """Return the number of spans and their bytes in the section ``spans``, by PE and row."""
         content: list[bytes] = []
         index: list[PageJson] = []
         for rows in self.activity.rows.values():

@@ -1,5 +1,7 @@
-"""Serve a page to the browsers of this machine, which are told when there is a new one; make it anew when a file
-that it was made from changes."""
+"""Serve a page to the browsers of this computer, and rebuild it when a file of its source changes.
+
+Browsers poll for a new version.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ NAMES = (HOST, "localhost", "[::1]")
 
 @state
 class Shelf:
-    """The page that is served: the last good one, and a message when a newer one failed. Shared between threads."""
+    """The served page: the last good one, with a message if a newer one failed. Shared between threads."""
 
     _content: bytes = b""
     _version: str = ""
@@ -40,25 +42,25 @@ class Shelf:
             self._content, self._version, self._message = marked.encode(), version, ""
 
     def complain(self, message: str) -> None:
-        """Keep the page, and let it show why there is no newer one."""
+        """Keep serving the page, with a message why there is no newer one."""
         with self._lock:
             self._message = message
 
     @property
     def page(self) -> bytes:
-        """The page, marked with its version."""
+        """The page with its version mark."""
         with self._lock:
             return self._content
 
     @property
     def news(self) -> bytes:
-        """Version and message, as JSON."""
+        """Version and message as JSON."""
         with self._lock:
             return json.dumps({"version": self._version, "message": self._message}).encode()
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves a shelf at ``/``, and at ``/version`` what is on it."""
+    """Serves a shelf: its page at ``/``, its version and message at ``/version``."""
 
     daemon_threads = True
 
@@ -68,7 +70,7 @@ class PageServer(ThreadingHTTPServer):
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
             why = error.strerror if isinstance(error, OSError) else "a port is a number from 0 to 65535"
-            raise InputError(f"--port {port}: cannot be listened on: {why}") from error
+            raise InputError(f"--port {port}: cannot listen on this port: {why}") from error
 
     @property
     def url(self) -> str:
@@ -77,12 +79,12 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """The port on which it listens."""
+        """The port of the server."""
         return int(self.server_address[1])
 
     @property
     def names(self) -> frozenset[str]:
-        """The names a request may call it: this computer, with the port; browsers leave out port 80."""
+        """The host names that a request may use: this computer, with the port; browsers omit port 80."""
         return frozenset(f"{name}:{self.port}" for name in NAMES) | frozenset(NAMES if self.port == HTTP_PORT else ())
 
 
@@ -94,15 +96,15 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer with the page, its version, or nothing of that name."""
+        """Send the page, its version, or 404."""
         self._answer(with_content=True)
 
     def do_HEAD(self) -> None:
-        """Answer as GET would, without the content."""
+        """Send the headers of a GET response."""
         self._answer(with_content=False)
 
     def do_POST(self) -> None:
-        """Refuse: nothing can be changed here."""
+        """Refuse the request: the server is read-only."""
         self.send_response(HTTPStatus.METHOD_NOT_ALLOWED)
         self.send_header("Allow", "GET, HEAD")
         self.send_header("Content-Length", "0")
@@ -132,15 +134,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def _is_asked_by_name(self) -> bool:
-        """Tell whether the request names this server.
+        """Return True if the request names this server.
 
-        A page of somebody else can have its own name resolved to this computer, and would then read what is served.
+        Otherwise, a foreign site could resolve its own host name to this computer and read the served page.
         """
         given = self.headers.get_all("Host", [])
         return len(given) == 1 and given[0].strip().lower() in self.server.names
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as http.server calls it
-        """Say nothing: a page asks every second."""
+        """Log nothing: a page polls every second."""
 
 
 PAUSE_S = 0.5
@@ -149,7 +151,7 @@ Stamp = tuple[int, int] | None
 
 
 def _stamp(path: Path) -> Stamp:
-    """Return the time and size of a file, which change when it does; None while there is none."""
+    """Return time and size of a file, which detect changes; None without a file."""
     try:
         found = path.stat()
     except OSError:
@@ -159,7 +161,7 @@ def _stamp(path: Path) -> Stamp:
 
 @state
 class Watcher:
-    """Puts a new page on a server's shelf when a file of its source has changed."""
+    """Puts a new page on a server's shelf when a file of its source changes."""
 
     source: PageSource
     server: PageServer
@@ -169,7 +171,7 @@ class Watcher:
         self._seen = self._stamps()
 
     def look(self) -> str | None:
-        """Make a new page if a file has changed; return the error, empty without one, None when nothing has changed."""
+        """Rebuild the page if a file changed. Return the error or an empty text, or None without a change."""
         now = self._stamps()
         if now == self._seen:
             return None
@@ -186,14 +188,14 @@ class Watcher:
 
 
 def serve(watcher: Watcher, tell: Callable[[str], None]) -> None:
-    """Serve until interrupted, and ``tell`` of every change."""
+    """Serve until interrupted, and report every change to ``tell``."""
     with watcher.server as server:
         Thread(target=server.serve_forever, daemon=True).start()
         try:
             while True:
                 found = watcher.look()
                 if found is not None:
-                    tell(found or "changed: browsers show the new page")
+                    tell(found or "changed: browsers load the new page")
                 time.sleep(PAUSE_S)
         finally:
             server.shutdown()

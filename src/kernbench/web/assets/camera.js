@@ -12,7 +12,7 @@
     width: 1,
     height: 1,
     least: 0.1,
-    kept: null, // what is shown, and stays so when the map changes its size
+    kept: null, // the shown rectangle, which stays when the map is resized
     toScreen(x, y) {
       return [(x - this.x) * this.scale + this.width / 2, (y - this.y) * this.scale + this.height / 2];
     },

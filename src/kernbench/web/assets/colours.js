@@ -104,7 +104,7 @@
     queues: ["#009e73", "the overheads of a message's queues"],
     "message network": ["#66c2a5", "a message is on its way to its slot"],
     doorbell: ["#3c8c6e", "the header of a message goes to the receiver"],
-    credit: ["#a6dba0", "a released slot is told to the sender"],
+    credit: ["#a6dba0", "a released slot is reported to the sender"],
     "poll for a credit": ["#c7e9c0", "the credit is there, the sender has not looked yet"],
     barrier: ["#f0e442", "PEs wait for the last to come"],
     "issue/wait": ["#d3d3d3", "what no rule explains"],

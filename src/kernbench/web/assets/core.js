@@ -93,7 +93,7 @@ const KB = {};
 
   KB.swatch = (colour) => KB.el("span", { class: "swatch", style: `background:${colour}` });
 
-  /** A row of a table of figures: a name, figures, and a bar; `says` is told where the pointer is on it. */
+  /** A row of a table of figures: a name, figures, and a bar; `says` is its tooltip. */
   KB.meterRow = (name, figures, share, { colour, says } = {}) =>
     KB.el(
       "tr",

@@ -57,7 +57,7 @@
     return out;
   };
 
-  // Which links can be told apart from afar, and how far their two directions lie apart, in mm.
+  // Links that are distinct from afar, and the distance of their two directions in mm.
   const BOARD = new Set(["host_to_switch", "switch_to_sip", "sip_to_sip"]);
   const DIES = new Set(["cube_to_cube", "io_to_cube"]);
   const laneOf = (name) => (BOARD.has(name) ? 0.42 : DIES.has(name) ? 0.24 : name === "io_internal" ? 0.16 : 0.075);
@@ -217,7 +217,7 @@
     return row;
   };
 
-  // How many windows are kept decoded; of hundreds of launches one looks at a few at a time.
+  // Number of windows that stay decoded; a user views few of hundreds of launches at a time.
   const MOST_WINDOWS = 12;
 
   /** What a launch is called where others have its name: which of them, and where it ran. */

@@ -272,7 +272,7 @@
   const draw = () => {
     const { selected } = KB.state;
     const panel = KB.byId("details");
-    // Figures change while time goes on; who is on a button of the panel stays there.
+    // Numbers change during playback; the focus on a button of the panel stays.
     const at = [...panel.querySelectorAll("button")].indexOf(document.activeElement);
     panel.replaceChildren(...(selected ? OF[selected.kind](selected.id) : overview()));
     const buttons = panel.querySelectorAll("button");

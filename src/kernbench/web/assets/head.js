@@ -1,4 +1,4 @@
-/* The head of the page: what ran, what went wrong, and what binds. */
+/* The head of the page: the program, its errors, and the bottleneck. */
 (() => {
   const { byId, el, format } = KB;
 

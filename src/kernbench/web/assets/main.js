@@ -127,7 +127,7 @@
     });
   };
 
-  // ---- A served page asks its server whether there is a newer one; a page from a file has no version and asks nobody
+  // ---- A served page asks its server whether there is a newer one; a page from a file has no version and does not ask
 
   const PAUSE_MS = 1000;
 

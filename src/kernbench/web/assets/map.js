@@ -1,4 +1,4 @@
-/* The map: three layers on top of each other, of which only those are drawn anew that have changed, and the pointer. */
+/* The map: three layers, of which only changed ones are redrawn, and the pointer. */
 (() => {
   const WHEEL = 0.0016;
   const NEAR_PX = 5;

@@ -104,7 +104,7 @@
   };
 
   const kernel = ([pe, launch, line]) =>
-    `${KB.machine.nameOfPe(pe)} (${launch || "a kernel under way"}${line && ` ${line}`})`;
+    `${KB.machine.nameOfPe(pe)} (${launch || "a running kernel"}${line && ` ${line}`})`;
 
   // None of this is a part of the path: what they waited for is.
   const waits = (path) => {

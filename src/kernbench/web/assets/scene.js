@@ -93,7 +93,7 @@
     }
   };
 
-  /** Words in a rectangle, as large as fits up to `most` pixels; none, and false, when nobody could read them.
+  /** Draws words in a rectangle, as large as fits up to `most` pixels; returns false if they would be unreadable.
       `least` letters have to fit, so that rectangles side by side have words of one size. */
   const label = (context, words, [x, y, w, h], colour, most, weight = 500, least = 0) => {
     if (!words) return false;
@@ -155,7 +155,7 @@
 
   const inset = ([x, y, w, h], by) => [x + by, y + by, w - 2 * by, h - 2 * by];
 
-  /** What lies below the traffic and no run changes: dies, PEs, wires. */
+  /** The static layer below the traffic: dies, PEs, wires. */
   const draw = (canvas) => {
     const { context, width, height } = KB.fitCanvas(canvas);
     const { page } = KB.colours;
@@ -191,7 +191,7 @@
     label(context, `PE ${number}`, [x, above ? top : y + h, w, room], colour, 13, 600);
   };
 
-  /** What lies above the traffic: the parts that links join, which no heat colours. */
+  /** The layer above the traffic: the parts that links join, without heat colours. */
   const drawParts = (canvas) => {
     const { context, width, height } = KB.fitCanvas(canvas);
     const { page } = KB.colours;

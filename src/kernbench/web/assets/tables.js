@@ -231,7 +231,7 @@
     const length = (row) => (row.end < 0 ? run.end_ps : row.end) - row.start;
     // What the end of the program left is freed when its time is over.
     const ended = (row) => {
-      if (row.end < 0) return "under way";
+      if (row.end < 0) return "in flight";
       if (row.start >= run.end_ps) return `${row.error || "ok"}, after the run`;
       return (row.error || "ok") + (row.start < run.begin_ps ? ", while loading" : "");
     };

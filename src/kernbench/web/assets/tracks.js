@@ -2,7 +2,7 @@
 (() => {
   const { format } = KB;
   const [RIGHT, ROW, LANE] = [10, 18, 9];
-  const MOST_HEIGHT = 56; // of what is under way at once on one track
+  const MOST_HEIGHT = 56; // of simultaneous work on one track
   const LEAST_LANE = 0.5;
   const MOST_COLOURS = 8; // of the parts of a path, those of most time, are in the legend; the pointer tells all
 
