@@ -71,14 +71,14 @@ def test_shares_count_what_they_are_shares_of(tmp_path: Path) -> None:
     assert survey.names == {"core": 6}
     assert survey.room_shares() == {"core": pytest.approx(100 * 5 / 6)}
     assert survey.figures["words of a sentence in docs, mean"] == 2.5
-    assert survey.figures["words of documentation"] == 5
+    assert survey.figures["words of the pages in docs"] == 5
     assert survey.figures["old words in 1,000 words"] == pytest.approx(1000 * 2 / 15)
 
 
 def test_a_limit_is_kept_and_falls(tmp_path: Path) -> None:
     find(tmp_path, {"a.md": "One two three.\n"})
     survey = SCRIPT.survey_files([tmp_path / "a.md"])
-    words = "words of documentation"
+    words = "words of the pages in docs"
     assert not list(SCRIPT.find_problems(survey, (SCRIPT.Limit(words, 3, 0),)))
     assert not list(SCRIPT.find_problems(survey, (SCRIPT.Limit(words, 5, 2),)))
     assert "is above the limit of 2" in next(SCRIPT.find_problems(survey, (SCRIPT.Limit(words, 2, 0),)))
