@@ -64,7 +64,7 @@ class QueueData(WriteData):
     """A message of a queue to its slot: number ``sequence`` from ``sender`` to ``pe``.
 
     There is no acknowledgement: the memory notifies ``pe`` instead. The address decides the queue. ``row`` is the
-    message's row in the log, ``sent`` the row of its transfer.
+    message's row in the log, ``sent`` the row of its SEND.
     """
 
     sequence: int

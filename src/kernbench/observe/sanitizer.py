@@ -190,7 +190,7 @@ class Sanitizer(Observer):
         """All that is wrong with what has ended in ``engine`` by now, once for each place in the kernels, by time."""
         engine.replay()
         # Kernels that are under way may still receive what lies in their queues.
-        busy = {pe for launch in engine.launches_under_way for pe in launch.targets}
+        busy = {pe for launch in engine.launches_in_flight for pe in launch.targets}
         found = dict(self._noted)
         ends = self._queues.source_ends()
         for misuse in self._queues.misuses(self._log, ends):
