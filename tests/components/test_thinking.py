@@ -370,7 +370,7 @@ WRONG = [
     (WaitsNegative, "yield self.wait_ns(-1)", "wait_ns(-1): a time is a number of ns, at least 0 and finite"),
     (WaitsNan, "yield self.wait_ns(math.nan)", "wait_ns(nan): a time is a number of ns"),
     (Helps, 'raise ValueError("in a helper")', "ValueError: in a helper"),
-    (AnswersTwice, "self.answer(order)", "nobody waits for an answer to the CubeOrder of request 0"),
+    (AnswersTwice, "self.answer(order)", "no component waits for an answer to the CubeOrder of request 0"),
     (SaysNoError, 'self.answer(order, error="no good")  # type: ignore[arg-type]', "answer(error='no good'): give an"),
     (Ticks, "yield self.wait_ns(0)", "it has waited 1,000 times in a row, and no message came or went"),
     (Unknown, 'yield self.machine.route(self.node.id, "nowhere")', "nowhere"),

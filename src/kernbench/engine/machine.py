@@ -144,8 +144,7 @@ class Machine:
         return component
 
     def part(self, node_id: str, cls: type[C]) -> C:
-        """Return the component at ``node_id`` as a ``cls``. Raises UnsupportedError if its class does not derive from
-        ``cls``."""
+        """Return the component at ``node_id``. Raises UnsupportedError if its class does not derive from ``cls``."""
         component = self.component(node_id)
         if not isinstance(component, cls):
             needed = f"derive it from {cls.__module__}.{cls.__qualname__}"
@@ -280,7 +279,7 @@ class Machine:
         self.network.inject(transfer)
 
     def sideband_ps(self, src: str, dst: str, nbytes: int, via_port: str | None = None) -> int:
-        """Return the delay in ps of a credit of ``nbytes``: the route's zero-load latency. A credit occupies no link."""
+        """Return the delay in ps of a credit of ``nbytes``: the route's zero-load latency."""
         return self.route(src, dst, via_port).latency_ps(nbytes)
 
     def _deliver(self, transfer: Transfer) -> None:

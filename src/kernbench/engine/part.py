@@ -192,7 +192,7 @@ def _sound_rate(label: str, rate: object, *, may_stop: bool = False) -> float:
 
 
 def _ask_rate(rate_gbs: Callable[[float], object], now_ps: int) -> RateStretch:
-    """Return the rate of a part at ``now_ps``. Raises UnsupportedError if it is no rate, or holds until no later time."""
+    """Return the rate of a part at ``now_ps``. Raises UnsupportedError for no rate, or an end that is not later."""
     now_ns = ps_to_ns(now_ps)
     stretch = rate_gbs(now_ns)
     if not isinstance(stretch, tuple | list) or len(stretch) != 2:
