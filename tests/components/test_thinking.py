@@ -449,7 +449,7 @@ class Silent(Wrong):
 
 def test_a_part_that_never_answers_is_named(engine_with: Callable[..., GraphEngine]) -> None:
     engine = engine_with(m_cpu=Silent)
-    wanted = r"waited for: sip0\.cube0\.m_cpu: has not answered the CubeOrder of request 0 from sip0\.io_cpu"
+    wanted = r"no queue is involved: sip0\.cube0\.m_cpu: has not answered the CubeOrder of request 0 from sip0\.io_cpu"
     with pytest.raises(SimulationDeadlock, match=wanted):
         engine.wait(fill(engine))
 

@@ -92,7 +92,7 @@ class Standstill:
             return f"no cycle: the waits end at PEs that wait for no queue: {names}{self._elsewhere()}"
         # The last line belongs to the part nearest to the PEs.
         nearest = self.other_lines[-1].strip() if self.other_lines else "see what each PE waits for"
-        return f"no kernel waits for a queue: {nearest}"
+        return f"no queue is involved: {nearest}"
 
     def _elsewhere(self) -> str:
         """Return a text that names PEs with an unread message in another queue than the awaited queue."""
