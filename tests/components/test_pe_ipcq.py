@@ -363,7 +363,7 @@ def test_messages_in_other_queues_of_a_cycle_are_named(engine: GraphEngine) -> N
     with pytest.raises(IpcqDeadlock) as caught:
         launch(engine, kernel, numbers(engine, A, B, C), pes=(A, B, C))
     cause = str(caught.value).splitlines()[2]
-    assert "let one of them send first, or receive from the queue that messages have come to" in cause
+    assert "let one of them send first, or receive from the queue that has messages" in cause
     assert "On sip0.cube0.pe0 1 message lies unread in its queue W, from sip0.cube0.pe2" in cause
     assert cause.endswith("its kernel waits for another, E (and 2 more PEs alike)")
 

@@ -426,7 +426,7 @@ class RaisesInHandle(MCpu):
     ("cls", "said"),
     [
         (NoGenerator, "run() of my_cpus.My_m_cpu is no generator: it has to yield the events it waits for"),
-        (Returns, "the CubeOrder of request 1 came, and run() has ended: let it take messages for ever"),
+        (Returns, "the CubeOrder of request 1 arrived after run() had ended: take messages in an endless loop"),
         (RaisesInReceive, "RuntimeError: not today"),
         (RaisesInTime, "ZeroDivisionError: division by zero"),
         (RaisesInHandle, "RuntimeError: not today"),
@@ -594,7 +594,7 @@ class NegativeTiles(PeGemm):
 def test_an_error_of_nobodys_code_says_which_parts_are_users(engine_with: Callable[..., GraphEngine]) -> None:
     with pytest.raises(KernbenchError, match="times that parts give are whole ps and not negative") as caught:
         copies_and_products(engine_with(pe_gemm=NegativeTiles))
-    assert [*notes_of(caught.value)] == ["parts of users' in this machine: my_cpus.My_pe_gemm (pe_gemm)"]
+    assert [*notes_of(caught.value)] == ["users' parts in this machine: my_cpus.My_pe_gemm (pe_gemm)"]
 
 
 class Unmade(MCpu):

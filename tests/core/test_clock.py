@@ -380,7 +380,7 @@ def test_what_is_over_cannot_be_asked_for() -> None:
     clock.call_at(5, lambda _: clock.call_at(4, log.append, 4))
     with pytest.raises(
         KernbenchError,
-        match="an event at 4 ps, at 5 ps, is too late: times that parts give are whole ps and not negative",
+        match="an event at 4 ps is in the past, it is 5 ps: times that parts give are whole ps and not negative",
     ):
         clock.advance()
     clock.call_at(7, log.append, 7)

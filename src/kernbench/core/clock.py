@@ -83,7 +83,7 @@ class Clock(Environment):
         except TypeError:
             raise KernbenchError(f"an event at {when!r} ps: {_TIMES_OF_PARTS}") from None
         if time_ps < self.time:
-            raise KernbenchError(f"an event at {time_ps} ps, at {self.time} ps, is too late: {_TIMES_OF_PARTS}")
+            raise KernbenchError(f"an event at {time_ps} ps is in the past, it is {self.time} ps: {_TIMES_OF_PARTS}")
         return time_ps
 
     def schedule(self, event: Event, priority: int = NORMAL, delay: float = 0) -> None:

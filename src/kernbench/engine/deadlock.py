@@ -228,7 +228,7 @@ def _reason(wait: QueueWait, waits: Waits, queues: Queues) -> str:
     if wait.direction is None:
         full_queues = [pair.direction for pair in queues[wait.pe].values() if pair.held >= pair.n_slots]
         full = f"; its kernel holds all slots of {', '.join(full_queues)}: drop handles (del)" if full_queues else ""
-        return f"no message has come{full}"
+        return f"no message has arrived{full}"
     pair = queues[wait.pe][wait.direction]
     peer, peer_pair = pe_name(pair.peer.pe), queues.get(pair.peer.pe, {}).get(pair.peer.direction)
     other = f"queue {pair.peer.direction} of {peer}"
@@ -239,8 +239,8 @@ def _reason(wait: QueueWait, waits: Waits, queues: Queues) -> str:
             if pair.peer.pe in waits
             else f"; {peer} waits for no queue: it has sent all it will, has failed, or never ran"
         )
-        come = "; ".join(filter(None, [f"{_no_message(pair, other)}{idle}", _unread(wait, queues)]))
-        return f"{come} [{pointers}]"
+        reasons = "; ".join(filter(None, [f"{_no_message(pair, other)}{idle}", _unread(wait, queues)]))
+        return f"{reasons} [{pointers}]"
     return f"{_no_slot(pair, other, peer_pair)} [{pointers}]"
 
 
@@ -260,7 +260,7 @@ def _messages(n: int) -> str:
 def _no_message(pair: QueuePair, other: str) -> str:
     if pair.held >= pair.n_slots:
         return (
-            f"its kernel holds all {pair.n_slots} slots of this queue, so that the next message has no place; "
+            f"its kernel holds all {pair.n_slots} slots of this queue, so the next message has no slot; "
             f"drop handles (del) or receive copies (dst_space='tcm')"
         )
     return f"no message from {other}"
@@ -269,7 +269,7 @@ def _no_message(pair: QueuePair, other: str) -> str:
 def _no_slot(pair: QueuePair, other: str, peer_pair: QueuePair | None) -> str:
     n_taken = pair.my_head - pair.peer_tail_cache
     if n_taken < pair.n_slots:
-        text = f"{n_taken} slots of {other} are taken, no fewer than its window"
+        text = f"{n_taken} slots of {other} are taken, all of its window"
     else:
         text = f"all {n_taken} slots of {other} are taken"
     if peer_pair is None:
@@ -286,8 +286,8 @@ def _advice(cycle: Sequence[QueueWait], queues: Queues) -> str:
     """Return a text with the reason why the waits of a cycle do not end, and the remedy."""
     kinds = {wait.kind for wait in cycle}
     if kinds == {"recv"}:
-        come = any(_unread(wait, queues) for wait in cycle)
-        other = ", or receive from the queue that messages have come to" if come else ""
+        has_unread = any(_unread(wait, queues) for wait in cycle)
+        other = ", or receive from the queue that has messages" if has_unread else ""
         advice = f"let one of them send first{other}"
         return f"every PE of the cycle receives before it sends what the next one waits for: {advice}"
     if kinds != {"send"}:
@@ -302,7 +302,7 @@ def _advice(cycle: Sequence[QueueWait], queues: Queues) -> str:
         )
     if any(n_used < pair.n_slots for pair, n_used in zip(pairs, n_taken, strict=True)):
         return (
-            "every PE of the cycle holds what it has received while it waits to send on, and windows let no more come. "
+            "every PE of the cycle holds received messages while it waits to send on, and windows admit no more. "
             "Send with a larger window, or receive copies (dst_space='tcm')"
         )
     n_slots = max(pair.n_slots for pair in pairs)

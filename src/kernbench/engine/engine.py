@@ -148,7 +148,7 @@ class GraphEngine:
         data_observers = [observer for observer in observers if observer.needs_data]
         policy = enable_data if isinstance(enable_data, DataPolicy) else DataPolicy(enable_data)
         if data_observers and not policy.keep:
-            raise InputError(f"{type(data_observers[0]).__name__} looks at data; make the engine with enable_data=True")
+            raise InputError(f"{type(data_observers[0]).__name__} reads data; make the engine with enable_data=True")
         self.topology = topology
         self.spec = topology.spec
         check_parts(topology.topology_obj.places)
@@ -218,7 +218,7 @@ class GraphEngine:
             for node in self.topology.topology_obj.extra_nodes:
                 self.machine.component(node.id)
         except Exception as error:
-            raise name_failure(error)  # noqa: B904 - its cause is known
+            raise name_failure(error)  # noqa: B904 - it has its cause
 
     @property
     def now(self) -> float:
@@ -304,7 +304,7 @@ class GraphEngine:
         except Exception as error:
             failure = name_failure(error)
             self._end(handle, Outcome(failure))
-            raise failure  # noqa: B904 - its cause is known
+            raise failure  # noqa: B904 - it has its cause
         return handle
 
     def _end(self, handle: RequestHandle, outcome: Outcome) -> None:
@@ -426,13 +426,13 @@ class GraphEngine:
     @property
     def _state_text(self) -> str:
         waits = summary(waiting_kernels(self.machine).values())
-        restless = [
+        endless_waits = [
             f"{part.node.id} ({part.node.impl}) has waited {part.waits:,} times since its last message"
             for part in self.machine.components
             if isinstance(part, ThinkingPart) and part.waits > EVENTS_PER_LOOK
         ]
         reached = f"at {format_ns(self.now)} simulated, after {self.n_events:,} events"
-        return "; ".join([reached, *filter(None, [waits]), *restless])
+        return "; ".join([reached, *filter(None, [waits]), *endless_waits])
 
     def run_until(self, ns: float) -> None:
         """Advance to ``ns``, also past requests that complete earlier."""
@@ -464,7 +464,7 @@ class GraphEngine:
             for request_id in self._lost:
                 self._end(self._handles[request_id], Outcome(failure))
             if not self._ended:
-                raise failure  # noqa: B904 - its cause is known
+                raise failure  # noqa: B904 - it has its cause
 
     def get_completion(self, handle: RequestHandle) -> tuple[Completion, RequestTrace]:
         """Return the completion of a request and its time by phase. Raises KernbenchError while it is in flight."""

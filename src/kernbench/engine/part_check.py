@@ -174,7 +174,7 @@ def name_users_parts(error: Exception, parts: Iterable[Component]) -> None:
     """Add a note that lists the users' parts to an error outside any part's code, such as an invalid time."""
     users = {part.node.impl: part.node.kind for part in parts if not is_builtin(type(part))}
     if users:
-        error.add_note(f"parts of users' in this machine: {', '.join(f'{i} ({kind})' for i, kind in users.items())}")
+        error.add_note(f"users' parts in this machine: {', '.join(f'{i} ({kind})' for i, kind in users.items())}")
 
 
 def _calls(error: BaseException) -> Iterator[_Call]:

@@ -137,7 +137,7 @@ class ThinkingPart(Component):
 
     def run(self) -> Behaviour:
         """Run the part: a generator that yields the events that it waits for, usually in an endless loop."""
-        raise NotImplementedError(f"{type(self).__name__} has no run(): it says what the part does")
+        raise NotImplementedError(f"{type(self).__name__} has no run(), which defines the part's behaviour")
 
     def wait_ns(self, ns: float) -> Timeout:
         """Return an event ``ns`` from now, rounded to whole ps. Raises UnsupportedError if ``ns`` is no time."""
@@ -328,7 +328,7 @@ class ThinkingPart(Component):
         if self.inbox.items and not self._n_alive:
             message = _show(self.inbox.items[0])
             raise UnsupportedError(
-                f"{message} came, and run() has ended: let it take messages for ever, "
+                f"{message} arrived after run() had ended: take messages in an endless loop, "
                 "with 'while True: message = yield self.inbox.get()'"
             )
 
