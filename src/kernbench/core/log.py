@@ -66,7 +66,7 @@ LAST_RECORD = Kind.MEMORY_READ
 
 
 class By(IntEnum):
-    """Why a row begins after its cause."""
+    """The rule by which a row begins after its cause."""
 
     NOTHING = 0  # the first action of a run
     ISSUE = 1  # the CPU has issued the command
@@ -152,7 +152,7 @@ class Columns:
         self._n_rows = log.n_rows
 
     def copy(self, column: int) -> NDArray[np.int64]:
-        """Return a copy of a column."""
+        """Return a copy of a column, in which rows refer to each other by number."""
         values = self._log.column(column)[: self._n_rows]
         return values // WIDTH if column in _ROWS else values
 

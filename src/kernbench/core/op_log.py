@@ -101,7 +101,7 @@ class OpRecord:
 
     @property
     def work(self) -> Work:
-        """Return the work of phase 2 for the record."""
+        """The work of phase 2 for the record."""
         return Work(self.kind, self.name, self.inputs, self.output, self.params, self.data)
 
 

@@ -341,7 +341,7 @@ class QueuePointers:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """A line for every queue pair, by PE and in the order of installation."""
+        """The lines for all queue pairs, by PE and in the order of installation."""
         return self._now() if self._snapshot is None or self._used else self._snapshot
 
     @contextmanager

@@ -222,17 +222,17 @@ class GraphEngine:
 
     @property
     def now(self) -> float:
-        """Simulated time in ns."""
+        """The simulated time in ns."""
         return ps_to_ns(self.machine.clock.time)
 
     @property
     def n_events(self) -> int:
-        """Events fired so far."""
+        """The number of events fired so far."""
         return self.machine.clock.n_events
 
     @property
     def handles(self) -> Sequence[RequestHandle]:
-        """All requests, in the order of submission."""
+        """The requests, in the order of submission."""
         return self._handles
 
     @property

@@ -16,7 +16,7 @@ E = TypeVar("E")
 
 
 class Hook(Generic[E]):
-    """A list of listeners. Models test ``if hook.listeners`` before they build the event."""
+    """A list of listeners. Emitters test ``if hook.listeners`` before they make the event."""
 
     __slots__ = ("listeners",)
 
@@ -137,7 +137,7 @@ class SlotReleased(NamedTuple):
 
 
 class Hooks:
-    """All hooks of a machine."""
+    """The hooks of a machine."""
 
     __slots__ = (
         "inverted",

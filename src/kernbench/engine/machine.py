@@ -30,7 +30,7 @@ from kernbench.transport import Link, Network, Port, Route, Transfer, VaryingRat
 
 
 class Memories:
-    """Physical allocators by coordinates, virtual ones by SIP."""
+    """The physical allocators by coordinates, and the allocators of virtual addresses by SIP."""
 
     def __init__(self, spec: TopologySpec) -> None:
         self.config = address_config(spec)
@@ -294,7 +294,7 @@ def _constant(rate: float | VaryingRate | None) -> float | None:
 
 @contextmanager
 def _name_part(node: Node) -> Iterator[None]:
-    """Add the name of the part to an error that its code raises."""
+    """Add a note with the part's name to an error that the part's code raises."""
     try:
         yield
     except KernbenchError:

@@ -253,7 +253,7 @@ def size_error(name: str, pair: QueuePair, sequence: int, nbytes: int) -> Kernel
 
 @value(kw_only=True)
 class QueueWait:
-    """The kernel on ``pe`` waits at ``line`` for queue ``direction`` (None: any): for a slot or for a message."""
+    """A wait of the kernel on ``pe`` at ``line`` for a slot or a message of queue ``direction`` (None: any queue)."""
 
     pe: PeCoord
     kind: WaitKind

@@ -41,7 +41,7 @@ from kernbench.transport import Network, Transfer
 from kernbench.transport.watch import About
 
 Place: TypeAlias = tuple[Segment, ...] | int
-"""The physical (address, nbytes) ranges of an array in memory, or the address of its one range."""
+"""The physical (address, nbytes) ranges of an array in memory, or the address of its only range."""
 Places: TypeAlias = tuple[Place, ...]
 
 

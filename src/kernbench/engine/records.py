@@ -101,7 +101,7 @@ class RecordViews(OpLog):
 
     @property
     def records(self) -> list[OpRecord]:
-        """All records, brought up to date."""
+        """The records, brought up to date."""
         n = len(self)
         if self._n_made < n:
             for seq in range(n):

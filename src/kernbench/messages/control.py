@@ -67,7 +67,7 @@ class CubeTargets:
 
 @value(kw_only=True)
 class SipOrder:
-    """Host to io_cpu."""
+    """An order from the host to an io_cpu."""
 
     request_id: int
     order: Order
@@ -76,8 +76,9 @@ class SipOrder:
 
 @value(kw_only=True)
 class CubeOrder:
-    """io_cpu to m_cpu. ``start_ps``: start time of kernels (``target_start_ns``), the same on all PEs of a SIP.
+    """An order from an io_cpu to an m_cpu.
 
+    ``start_ps``: the start time of kernels (``target_start_ns``), the same on all PEs of a SIP.
     ``start_row``: the row of the log that set the start time.
     """
 
@@ -90,7 +91,7 @@ class CubeOrder:
 
 @value(kw_only=True)
 class PeOrder:
-    """m_cpu to pe_cpu; ``mates`` are all PEs of this cube that receive the order."""
+    """An order from an m_cpu to a pe_cpu; ``mates`` are all PEs of this cube that receive the order."""
 
     request_id: int
     order: Order
@@ -101,7 +102,10 @@ class PeOrder:
 
 @value(kw_only=True)
 class PeReport:
-    """The end of an order on a PE. A kernel ran from ``start_ps`` to ``end_ps``; ``late``: after the common start."""
+    """The end of an order on a PE.
+
+    A kernel ran from ``start_ps`` to ``end_ps``. ``late``: the order arrived after the common start.
+    """
 
     pe: PeCoord
     start_ps: int = 0
@@ -121,7 +125,7 @@ class Report:
 
 @value(kw_only=True)
 class BarrierArrival:
-    """pe_cpu to m_cpu: this PE has reached the barrier of the launch."""
+    """The report of a pe_cpu to its m_cpu that this PE has reached the barrier of the launch."""
 
     request_id: int
     pe: int
@@ -130,7 +134,10 @@ class BarrierArrival:
 
 @value(kw_only=True)
 class BarrierRelease:
-    """m_cpu to pe_cpu: all PEs have reached the barrier; ``error``: the failure of a PE that never will."""
+    """The report of an m_cpu to a pe_cpu that all PEs have reached the barrier.
+
+    ``error``: the failure of a PE that never will.
+    """
 
     request_id: int
     error: Exception | None = None
@@ -138,7 +145,7 @@ class BarrierRelease:
 
 @value(kw_only=True)
 class PartOrder:
-    """Host to an extra part; the program and the part agree on ``content``."""
+    """An order from the host to an extra part; the program and the part agree on ``content``."""
 
     request_id: int
     content: object

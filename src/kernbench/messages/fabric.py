@@ -8,7 +8,10 @@ from kernbench.messages.requests import PeCoord
 
 @value(guarded=False)
 class Access:
-    """Bytes of one memory: ``rows`` runs of ``row_bytes``, the first at address ``pa``, ``stride`` bytes apart."""
+    """An access to bytes of one memory.
+
+    The bytes are ``rows`` runs of ``row_bytes``, the first at address ``pa``, ``stride`` bytes apart.
+    """
 
     pa: int
     row_bytes: int
@@ -17,13 +20,13 @@ class Access:
 
     @property
     def nbytes(self) -> int:
-        """Bytes moved."""
+        """The number of bytes of all rows."""
         return self.rows * self.row_bytes
 
 
 @value(eq=False, guarded=False)
 class ReadRequest:
-    """Header to a memory: send these bytes to ``requester``. ``op`` is the operation of the request."""
+    """A header to a memory that requests bytes for ``requester``. ``op`` is the operation of the request."""
 
     op: int
     part: int
@@ -76,7 +79,7 @@ class QueueData(WriteData):
 
 @value(eq=False, guarded=False)
 class WriteAck:
-    """The bytes of a WriteData are in memory."""
+    """The acknowledgement that the bytes of a WriteData are in memory."""
 
     op: int
     part: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 ChunkSource: TypeAlias = int | str
-"""A buffer, by its number, or the slot of the last message of a direction, by its name"""
+"""A buffer, by its number, or the slot of the last message from a direction, by the direction's name"""
 ReduceName: TypeAlias = Literal["sum", "max", "min", "avg"]
 REDUCE_OPS: tuple[ReduceName, ...] = get_args(ReduceName)
 Does: TypeAlias = Literal["load", "store", "send", "receive", "await", "reduce", "copy", "scale", "zero"]
