@@ -1,8 +1,7 @@
 """The log: the actions of the machine's parts, their times, and the cause of each.
 
-A *row* is one action of one part: a record of the op-log, the issue of a command, a message of the control path, or a
-request. All rows share one array of 64-bit integers, ``WIDTH`` integers a row. The index of its first integer
-identifies a row.
+A *row* is one action of one part: an op-log record, the issue of a command, a control message, or a request. All rows
+share one array of 64-bit integers, ``WIDTH`` integers a row. The index of its first integer identifies a row.
 
 The part that carries out an action opens its row once, in order of start times, and closes the row once. That part
 also writes the *cause*: the row after which this row begins, and the rule (``By``). Facts that are no numbers are

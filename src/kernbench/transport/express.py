@@ -1,9 +1,14 @@
 """The express path: an uncontended transfer costs one event, and its course has a closed form (``timing.py``).
 
 Invariant: at any time a link carries express transfers or packets, never both. A new transfer joins other express
-transfers only if it follows them on every link: it enters the link after they have left it, it reaches the FIFO behind
-the link after they have left that FIFO, and the FIFO never overflows. Otherwise the transfers that it could meet, and
-all that share a link with these, become packets at their current places. The new transfer then uses packets too.
+transfers only if three conditions hold on every link:
+
+- it enters the link after they have left the link;
+- it reaches the FIFO behind the link after they have left that FIFO;
+- the FIFO never overflows.
+
+Otherwise the express transfers that it could meet, and all that share a link with these, become packets at their
+current places. The new transfer then uses packets too.
 
 Most transfers find a free route: every link and FIFO is empty when they arrive, which ``Link.express_free_at`` shows at
 once. Such a transfer only moves ``express_free_at``. It *claims* its links, and changes their figures, only when
@@ -205,7 +210,7 @@ class Express:
         self._unclaimed: dict[Transfer, Profile] = {}  # in flight, without claims yet, in order of admission
         self._carried: list[Route] = []  # routes with delivered traffic that the links' figures do not include yet
         self._claims: defaultdict[Input, Claims] = defaultdict(Claims)
-        self._reported: dict[Transfer, list[int]] = {}  # by transfer that was packets before: packets granted by link
+        self._reported: dict[Transfer, list[int]] = {}  # by transfer that once was packets: packets granted, by link
         self._nowhere = Link(clock, -1, ("", ""), LinkFigures(1.0, 0, NEVER, 1), watch, self.measure, arrive)
         self._nowhere.fifo = deque(maxlen=0)
 

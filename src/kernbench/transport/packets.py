@@ -3,9 +3,8 @@
 A packet of s bytes at the front of input FIFO L uses link M next:
 
 * It requests M when its head has arrived and the packet before it has left L (``L.ready_at``).
-* M is granted at ``start``: M is idle, the FIFO at its far end has space for s bytes, and the request is the oldest
-  (ties: the lower input). A destination needs no space. Each input has one outstanding request, so the grants are
-  round-robin.
+* M is granted at ``start``, when M is idle, its FIFO has space for s bytes, and the request is the oldest (ties: the
+  lower input). A destination needs no space. Each input has one outstanding request, so the grants are round-robin.
 * M is busy until ``start + s/bw``. The last byte leaves at ``tail = max(start + s/bw, arrival of the last byte)``.
 * The space in L returns at ``tail``. The head is at the far end at ``start + overhead``, the last byte at
   ``tail + overhead``.
