@@ -1,6 +1,6 @@
 """Observed tables beside the log: transfers, grants of memories (*turns*), packets on links.
 
-A run has these tables only when an observer requests them. They are tables of integers, like the log. The transport
+A run has these tables only when an observer requests them. All are tables of integers, like the log. The transport
 writes transfers and links; a memory writes its turns. Times are in ps, -1 while unknown. The tables refine what
 happens inside one row of the log.
 """

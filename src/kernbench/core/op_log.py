@@ -52,8 +52,8 @@ class Tile(NamedTuple):
 class OpRecord:
     """One command.
 
-    Times are in ps, -1 while unknown. The command occupies its unit from ``t_start_ps`` to ``t_end_ps``. It reads its
-    operands at ``t_read_ps``. Its result is in memory at ``t_commit_ps``.
+    Times are in ps, -1 while unknown. The command occupies its unit from ``t_start_ps`` to ``t_end_ps``. The command
+    reads its operands at ``t_read_ps``. Its result is in memory at ``t_commit_ps``.
 
     - ``name``: the operator of a ``math``, the plan of a ``gemm``.
     - ``inputs``: operands and numbers, in the operator's order. A record without operands carries timing only and is

@@ -61,7 +61,7 @@ class Standstill:
     def error(self) -> SimulationDeadlock:
         """Return the error: a verdict of three lines, the cycle, and the waits.
 
-        It is an IpcqDeadlock if a PE waits for a queue.
+        The error is an IpcqDeadlock if a PE waits for a queue.
         """
         cycle = find_cycle({pe: self._peers_of(pe) for pe in self.waits})
         verdict = [
@@ -331,8 +331,8 @@ def _dump_line(pair: QueuePair, addresses: AddressMap) -> str:
 class QueuePointers:
     """The counters of all queues of ``machine``, also after the queues have been reset.
 
-    A snapshot is saved when kernels that wait for queues are abandoned. It is valid until queues are installed or
-    carry messages again.
+    A snapshot is saved when kernels that wait for queues are abandoned. The snapshot is valid until queues are
+    installed or carry messages again.
     """
 
     machine: Machine

@@ -57,7 +57,7 @@ def _values(count: int) -> str:
 class Keeping:
     """The switch that stores the inputs of phase 2 up to a limit, and the count of values read.
 
-    ``drop`` releases all data stored outside the log. It is called once, when the limit is reached.
+    ``drop`` releases all data stored outside the log. The run calls ``drop`` once, at the limit.
     """
 
     __slots__ = ("_begin", "_drop", "_host_bytes", "_log", "_now", "_recorder", "policy", "stopped", "values_read")

@@ -208,7 +208,7 @@ def _ask_rate(rate_gbs: Callable[[float], object], now_ps: int) -> RateStretch:
     return RateStretch(gbs, max(now_ps + 1, ns_to_ps(float(until_ns))) if until_ns < LONGEST_NS else NEVER)
 
 
-_ANY_PART = ("abandon", "blocked", "failures", "reset")  # on every part, at any time
+_ANY_PART = ("abandon", "blocked", "failures", "reset")  # on every part, once it is made
 _PASSED = ("overhead_ns", "rate_gbs")  # when a link into the part, or out of the part, is made
 _TRANSIT = (*_PASSED, "forward", "hold_ns", "hold_packet_ns")  # when the head of a transfer, or a packet, enters
 _ENTERED = (*_PASSED, "handles_serially")  # as _PASSED, on parts where messages end

@@ -174,11 +174,11 @@ class ThinkingPart(Component):
         return self.machine.send(self.node.id, dst, nbytes, message, channel)
 
     def answer(self, question: Question, *, pes: tuple[PeReport, ...] = (), error: Exception | None = None) -> None:
-        """Answer a question: an order by a report (``error``: the order failed), a read by its bytes, a write by its
-        acknowledgement.
+        """Answer a message that needs an answer.
 
-        A message of a queue is a write too; its PE is notified instead. Raises UnsupportedError if no component has
-        asked this part, or if the part has already answered.
+        The answer to an order is a report with ``pes`` (``error``: the order failed). The answer to a read is its
+        bytes, the answer to a write its acknowledgement. A message of a queue is a write too, but its PE is notified
+        instead. Raises UnsupportedError if no component has asked this part, or if the part has already answered.
         """
         if error is not None and not isinstance(error, Exception):
             raise UnsupportedError(f"answer(error={_show(error)}): give an exception, as in error=ValueError(...)")

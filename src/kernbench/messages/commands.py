@@ -20,7 +20,9 @@ NOWHERE = (1 << 64) - 1
 
 @value(guarded=False)
 class Operand:
-    """An array at physical addresses. It never changes; it is not frozen because a frozen class costs ten times more.
+    """An array at physical addresses. Operands never change.
+
+    The class is not frozen, because construction would cost ten times as much.
 
     - ``space``: hbm, sram or tcm. ``owner``: (sip, cube) or (sip, cube, pe).
     - ``address``: physical address of the first element. ``nbytes``: the size of the elements.

@@ -11,8 +11,8 @@ Otherwise the express transfers that it could meet, and all that share a link wi
 current places. The new transfer then uses packets too.
 
 Most transfers find a free route: every link and FIFO is empty when they arrive, which ``Link.express_free_at`` shows at
-once. Such a transfer only moves ``express_free_at``. It *claims* its links, and changes their figures, only when
-another transfer or an observer needs them. A delivered transfer is only counted.
+once. Such a transfer only moves ``express_free_at``. The transfer *claims* its links, and changes their figures, only
+when another transfer or an observer needs them. A delivered transfer is only counted.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ class Junction:
 
     ``decide(transfer, hop)`` returns the time in ps for which the head of a transfer is held. If the node ``divides``
     traffic, ``decide`` may also send the transfer another way from link number ``hop`` of its route on
-    (``Network.redirect``). ``hold_packet(packet)`` returns the time in ps for which a packet is held. It is called when
-    the packet's head has arrived and all earlier packets of the same link have proceeded.
+    (``Network.redirect``). ``hold_packet(packet)`` returns the time in ps for which a packet is held. The node calls
+    ``hold_packet`` when the packet's head has arrived and all earlier packets of the same link have proceeded.
     """
 
     __slots__ = ("_arriving", "_decide", "_entered_at", "_hold_packet", "_waiting", "divides")

@@ -25,7 +25,7 @@ class RateStretch(NamedTuple):
 class VaryingRate:
     """The rate of each link out of a node, as a function of time.
 
-    ``ask(now_ps)`` returns the rate from ``now_ps`` on. It is called only for times that no earlier answer covers, so
+    ``ask(now_ps)`` returns the rate from ``now_ps`` on. A call is made only for times that no earlier answer covers, so
     once for all links, and times only grow.
     """
 

@@ -220,10 +220,11 @@ _ENDLESS = 1 << 29
 
 
 class Port(Waiting):
-    """A source: one DMA queue, virtual channel or memory output. It cuts its transfers into packets one at a time.
+    """A source: one DMA queue, virtual channel or memory output.
 
-    If it ``looks``, it probes every ``interval`` packets for a free way (``probe.py``), next after ``patience`` more.
-    A network without express transfers never probes. ``resume`` is called with a successful ``probe``.
+    The port cuts its transfers into packets one at a time. If it ``looks``, it probes for a free way (``probe.py``)
+    every ``interval`` packets, next after ``patience`` more. A network without express transfers never probes. The port
+    calls ``resume`` with a successful ``probe``.
     """
 
     __slots__ = ("interval", "looks", "name", "patience", "probe", "queue", "resume", "undelivered")

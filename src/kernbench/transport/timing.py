@@ -8,9 +8,9 @@ Packet k of a transfer of n full packets and a last one, which may be smaller, a
     tail(n,j)  = t0 + offset[j] + ends[j]                    for the last packet:
                                                              ends[j] = max(n·pace[j] + its time, ends[j-1])
 
-The closed forms follow by induction from the rules of a hop (``packets.py``) if no packet waits for a credit. They are
-exact in integer picoseconds. They also hold behind a backlog: packet 0 is granted link j ``slack[j]`` after its head
-has arrived. If link j is as slow as all links before it, the other packets have the same distance:
+The closed forms follow by induction from the rules of a hop (``packets.py``) if no packet waits for a credit. The forms
+are exact in integer picoseconds. The forms also hold behind a backlog: packet 0 is granted link j ``slack[j]`` after
+its head has arrived. If link j is as slow as all links before it, the other packets have the same distance:
 
     offset[j] = offset[j-1] + overhead of link j-1 + slack[j]
     ends[j]   = max(n·pace[j] + its time, ends[j-1] - slack[j])
