@@ -20,7 +20,7 @@ ALONG = (("E", "W"), ("S", "N"))
 def run(axes: list[Axis], n: int) -> tuple[list[int], list[int]]:
     """The order in which a place first uses its values, and that in which they are written last."""
     steps = all_reduce_by(grid_schedule(axes, n), [Chunk(i, 1) for i in range(n)], Messages("sum", 1, 4), 1)
-    used = [step.what for step in steps if step.does in ("send", "reduce") and isinstance(step.what, int)]
+    used = [step.source for step in steps if step.does in ("send", "reduce") and isinstance(step.source, int)]
     done = [step.to for step in steps if step.does in ("reduce", "copy") and isinstance(step.to, int)]
     return list(dict.fromkeys(used)), list(dict.fromkeys(done[::-1]))[::-1]
 

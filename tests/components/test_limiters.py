@@ -259,9 +259,9 @@ def test_a_number_that_is_no_rate_is_named(mine: ModuleType, rate: Any) -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (5.0, r"rate_gbs\(.*\) is 5.0, must be a rate in GB/s, and until which ns"),
+        (5.0, r"rate_gbs\(.*\) is 5.0, must be a rate in GB/s and the ns until which it holds"),
         ((-1, 1e6), r"the rate of rate_gbs\(.*\) is -1, must be a number of GB/s, at least 0"),
-        ((5.0, 1.0), r"rate_gbs\(.*\) holds until 1.0, must be ns later than it is"),
+        ((5.0, 1.0), r"rate_gbs\(.*\) holds until 1.0, must be a later time in ns"),
         ((5.0, None), r"rate_gbs\(.*\) holds until None"),
         ((0, inf), "0 GB/s until inf ns: nothing would ever pass"),
     ],

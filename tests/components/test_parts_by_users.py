@@ -417,7 +417,7 @@ def test_a_part_in_a_pe_that_never_answers_hides_no_kernel(engine: Make) -> None
     with pytest.raises(SimulationDeadlock) as caught, RuntimeContext(found) as torch:
         torch.launch("stores", stores, torch.zeros(16), torch.map_memory("sip0.cube0.pe0.pad"))
     text = str(caught.value)
-    assert "no queue is waited for: sip0.cube0.pe0.pad: has not answered a WriteData from sip0.cube0.pe0.pe_dma" in text
+    assert "no queue is involved: sip0.cube0.pe0.pad: has not answered a WriteData from sip0.cube0.pe0.pe_dma" in text
     assert "  sip0.cube0.pe0: kernel 'stores' waits for its commands to end" in text
 
 

@@ -345,7 +345,7 @@ def test_a_message_in_another_queue_is_named_in_a_deadlock(engine: GraphEngine) 
     install(engine, line_of(A, B, C), n_slots=4)
     with pytest.raises(IpcqDeadlock) as caught:
         launch(engine, kernel, numbers(engine, A, B, C), pes=(A, B, C))
-    lies = "2 messages lie unread in its queue W, from sip0.cube0.pe0; its kernel waits for another, E"
+    lies = "2 messages are unread in its queue W, from sip0.cube0.pe0; its kernel waits for another, E"
     _, _, cause, _, b = str(caught.value).splitlines()
     assert cause.endswith(f"the waits end at PEs that wait for no queue: sip0.cube0.pe2. On sip0.cube0.pe1 {lies}")
     assert b.startswith("  sip0.cube0.pe1: kernel 'kernel' waits for a message of queue E, at line ")
@@ -363,8 +363,8 @@ def test_messages_in_other_queues_of_a_cycle_are_named(engine: GraphEngine) -> N
     with pytest.raises(IpcqDeadlock) as caught:
         launch(engine, kernel, numbers(engine, A, B, C), pes=(A, B, C))
     cause = str(caught.value).splitlines()[2]
-    assert "let one of them send first, or receive from the queue that messages have come to" in cause
-    assert "On sip0.cube0.pe0 1 message lies unread in its queue W, from sip0.cube0.pe2" in cause
+    assert "let one of them send first, or receive from the queue that has messages" in cause
+    assert "On sip0.cube0.pe0 1 message is unread in its queue W, from sip0.cube0.pe2" in cause
     assert cause.endswith("its kernel waits for another, E (and 2 more PEs alike)")
 
 

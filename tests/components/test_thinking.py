@@ -370,7 +370,7 @@ WRONG = [
     (WaitsNegative, "yield self.wait_ns(-1)", "wait_ns(-1): a time is a number of ns, at least 0 and finite"),
     (WaitsNan, "yield self.wait_ns(math.nan)", "wait_ns(nan): a time is a number of ns"),
     (Helps, 'raise ValueError("in a helper")', "ValueError: in a helper"),
-    (AnswersTwice, "self.answer(order)", "nobody waits for an answer to the CubeOrder of request 0"),
+    (AnswersTwice, "self.answer(order)", "no component waits for an answer to the CubeOrder of request 0"),
     (SaysNoError, 'self.answer(order, error="no good")  # type: ignore[arg-type]', "answer(error='no good'): give an"),
     (Ticks, "yield self.wait_ns(0)", "it has waited 1,000 times in a row, and no message came or went"),
     (Unknown, 'yield self.machine.route(self.node.id, "nowhere")', "nowhere"),
@@ -426,7 +426,7 @@ class RaisesInHandle(MCpu):
     ("cls", "said"),
     [
         (NoGenerator, "run() of my_cpus.My_m_cpu is no generator: it has to yield the events it waits for"),
-        (Returns, "the CubeOrder of request 1 came, and run() has ended: let it take messages for ever"),
+        (Returns, "the CubeOrder of request 1 arrived after run() had ended: take messages in an endless loop"),
         (RaisesInReceive, "RuntimeError: not today"),
         (RaisesInTime, "ZeroDivisionError: division by zero"),
         (RaisesInHandle, "RuntimeError: not today"),
@@ -449,7 +449,7 @@ class Silent(Wrong):
 
 def test_a_part_that_never_answers_is_named(engine_with: Callable[..., GraphEngine]) -> None:
     engine = engine_with(m_cpu=Silent)
-    wanted = r"waited for: sip0\.cube0\.m_cpu: has not answered the CubeOrder of request 0 from sip0\.io_cpu"
+    wanted = r"no queue is involved: sip0\.cube0\.m_cpu: has not answered the CubeOrder of request 0 from sip0\.io_cpu"
     with pytest.raises(SimulationDeadlock, match=wanted):
         engine.wait(fill(engine))
 
@@ -594,7 +594,7 @@ class NegativeTiles(PeGemm):
 def test_an_error_of_nobodys_code_says_which_parts_are_users(engine_with: Callable[..., GraphEngine]) -> None:
     with pytest.raises(KernbenchError, match="times that parts give are whole ps and not negative") as caught:
         copies_and_products(engine_with(pe_gemm=NegativeTiles))
-    assert [*notes_of(caught.value)] == ["parts of users' in this machine: my_cpus.My_pe_gemm (pe_gemm)"]
+    assert [*notes_of(caught.value)] == ["users' parts in this machine: my_cpus.My_pe_gemm (pe_gemm)"]
 
 
 class Unmade(MCpu):

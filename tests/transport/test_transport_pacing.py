@@ -64,7 +64,7 @@ def test_a_rate_is_asked_for_once_for_all_links() -> None:
     ("stretch", "message"),
     [
         (RateStretch(0.0, NEVER), "the rate is 0 GB/s for ever"),
-        (RateStretch(5.0, 1_000), "ends at 1000 ps, asked for at 1000 ps"),
+        (RateStretch(5.0, 1_000), "at 1000 ps ends at 1000 ps, must end later"),
     ],
 )
 def test_a_rate_that_lets_nothing_pass_is_found_out(stretch: RateStretch, message: str) -> None:

@@ -135,7 +135,7 @@ def test_it_refuses_what_would_be_ambiguous() -> None:
     net.link("b", "a", bw_gbs=1.0, index=7)
     with pytest.raises(TransportError, match="each link once: a -> b -> a -> b"):
         net.route(["a", "b", "a", "b"])
-    with pytest.raises(TransportError, match="index 7 is taken"):
+    with pytest.raises(TransportError, match="index 7 is in use"):
         net.link("b", "c", bw_gbs=1.0, index=7)
 
 

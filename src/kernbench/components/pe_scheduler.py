@@ -527,7 +527,7 @@ class PeScheduler(Component):
             Kind.TILE_ISSUE,
             start,
             token.cause,
-            what=log.intern(amounts_of(tile, plan.command)),
+            subject=log.intern(amounts_of(tile, plan.command)),
             launch=launch,
             line=line,
             tile=work.number,

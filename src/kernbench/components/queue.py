@@ -424,7 +424,7 @@ class Queue(QueuePair):
             pe=peer.pe,
             direction=peer.direction,
             peer=self.ipcq.coord,
-            there=self.direction,
+            peer_direction=self.direction,
             nbytes=nbytes,
             launch=launch,
             kernel=log.kernels.get(launch, ""),

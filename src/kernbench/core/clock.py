@@ -1,8 +1,14 @@
-"""Simulated time: integer picoseconds, and what is to happen at each. The only module that knows how that is kept.
+"""The simulation clock: integer picoseconds and a queue of events. No other module knows the queue's layout.
 
-The events of an instant have a *rank*, so that they happen in an order fixed by the machine and not by who asked first:
-packet heads arrive (by input), then links arbitrate (by link), then deliveries (by link), then programs (in the order
-they asked), then SimPy's events, by their priority: what thinks acts after what moves bytes.
+Events of one instant fire in order of their *rank*. The machine fixes that order, not the order of requests:
+
+1. packet heads arrive (by input);
+2. links arbitrate (by link);
+3. packets are delivered (by link);
+4. programs run (in order of their requests);
+5. SimPy's events fire (by priority).
+
+So a thinking part acts after everything that moves bytes.
 """
 
 from __future__ import annotations
@@ -25,11 +31,11 @@ RANK_ARBITRATE = -2 << 32
 RANK_DELIVER = -1 << 32
 RANK_PROGRAM = 1
 RANK_THINK = 2  # and more, by SimPy's priority
-_BEHIND_PROGRAMS = NEVER >> 1  # places of SimPy's events: what has a place of a program at their instant has come
+_BEHIND_PROGRAMS = NEVER >> 1  # SimPy's events take places behind every program's place of the same instant
 _TIMES_OF_PARTS = "times that parts give are whole ps and not negative"
 
 Entry: TypeAlias = tuple[int, int, int, Callable[[Any], None], object]
-"""An event: when, its rank, its place among those of that rank, what is called, and with what"""
+"""An event: time, rank, place among the events of that rank, function, argument of the function"""
 
 
 class Clock(Environment):
@@ -37,9 +43,9 @@ class Clock(Environment):
 
     ``time`` is the current time in ps (SimPy's ``now``, without the property call).
 
-    What would happen at a time that is known, and that nobody may have to be woken for, need be no event: its place in
-    the order of things is taken with ``reserve`` when it is caused, ``has_come`` says later whether it has happened,
-    and ``at_place`` makes an event of it after all.
+    A future action needs no event if its time is fixed and no component waits for it. ``reserve`` then takes the
+    action's place in the order of events. ``has_come`` says later whether that place is over. ``at_place`` turns the
+    reserved place into an event after all.
     """
 
     def __init__(self) -> None:
@@ -48,7 +54,7 @@ class Clock(Environment):
         self._halted = False
         self._place = NEVER  # of the event that fires; NEVER when all of this instant have
         self._lapse_ps = 0
-        self._events: list[Entry] = []  # a heap of those to come
+        self._events: list[Entry] = []  # a heap of the pending events
         self._fired = 0
 
     @property
@@ -61,34 +67,35 @@ class Clock(Environment):
     ) -> None:
         """Call ``function(argument)`` at ``when`` ps, among the events of that instant by ``rank``.
 
-        KernbenchError when that is over.
+        Raises KernbenchError if ``when`` is in the past.
 
-        Who asks by the million gives the function of a class and the object: a bound method is made anew each time.
+        Frequent callers pass the class's function and the object as its argument: each bound method would be allocated
+        anew.
         """
         if when.__class__ is not int or when < self.time:
             when = self._check_time(when)
         heappush(self._events, (when, rank, next(self._eid), function, argument))
 
     def _check_time(self, when: object) -> int:
-        """Return ``when`` as an int; KernbenchError for what is no whole number, or over."""
+        """Return ``when`` as an int. Raises KernbenchError if it is no whole number, or in the past."""
         try:
-            found = index(when)  # type: ignore[arg-type]
+            time_ps = index(when)  # type: ignore[arg-type]
         except TypeError:
             raise KernbenchError(f"an event at {when!r} ps: {_TIMES_OF_PARTS}") from None
-        if found < self.time:
-            raise KernbenchError(f"an event at {found} ps, at {self.time} ps, is too late: {_TIMES_OF_PARTS}")
-        return found
+        if time_ps < self.time:
+            raise KernbenchError(f"an event at {time_ps} ps is in the past, it is {self.time} ps: {_TIMES_OF_PARTS}")
+        return time_ps
 
     def schedule(self, event: Event, priority: int = NORMAL, delay: float = 0) -> None:
-        """Fire an event of SimPy's after ``delay`` ps, rounded to whole ones; never, if that is ``NEVER`` or more."""
+        """Fire a SimPy event after ``delay``, rounded to whole ps; a delay of ``NEVER`` or more drops the event."""
         if delay < NEVER:
             when = self.time + (delay if delay.__class__ is int else round(delay))
             self.at_place(when, _BEHIND_PROGRAMS + next(self._eid), _fire_simpy, event, RANK_THINK + priority)
 
     def reserve(self, when: int) -> int:
-        """Reserve a place in the order of programs at ``when`` ps, behind all places asked for until now.
+        """Reserve a place in the order of programs at ``when`` ps, behind all places reserved so far.
 
-        Time goes on until then at least, even if nothing fires any more.
+        Time advances at least to ``when``, even if no further event fires.
         """
         self._lapse_ps = when if when > self._lapse_ps else self._lapse_ps
         return next(self._eid)
@@ -96,24 +103,24 @@ class Clock(Environment):
     def at_place(
         self, when: int, place: int, function: Callable[[Any], None], argument: object, rank: int = RANK_PROGRAM
     ) -> None:
-        """Call ``function(argument)`` at ``when`` ps, in the ``place`` that was reserved: once at most."""
+        """Call ``function(argument)`` at ``when`` ps, in the reserved ``place``; call this at most once a place."""
         if when < self.time:
             when = self._check_time(when)
         heappush(self._events, (when, rank, place, function, argument))
 
     def has_come(self, when: int, place: int) -> bool:
-        """Return True when ``place`` at ``when`` ps is over or is now. For calls from programs, or between events."""
+        """Return True if ``place`` at ``when`` ps is current or over; call it from programs or between events."""
         return when < self.time or (when == self.time and place <= self._place)
 
     def next_time(self) -> int:
-        """Time in ps of the next event, or up to which time goes on without; NEVER when nothing can happen."""
+        """Return the time in ps of the next event, else of the last reserved place; NEVER if nothing can happen."""
         when = self._next_event_ps()
         if when < NEVER:
             return when
         return self._lapse_ps if self._lapse_ps > self.time else NEVER
 
     def _next_event_ps(self) -> int:
-        """Time in ps of the next event; NEVER when there is none."""
+        """Return the time in ps of the next event; NEVER without one."""
         return self._events[0][0] if self._events else NEVER
 
     @property
@@ -122,12 +129,12 @@ class Clock(Environment):
         return self.time
 
     def peek(self) -> float:
-        """Return the time of the next event, for SimPy; infinity when there is none."""
+        """Return the time of the next event, for SimPy; infinity without one."""
         when = self._next_event_ps()
         return when if when < NEVER else inf
 
     def step(self) -> None:
-        """Fire the next event. SimPy's EmptySchedule when there is none."""
+        """Fire the next event. Raises SimPy's EmptySchedule without one."""
         if not self._events:
             raise EmptySchedule
         self.time, _, self._place, function, argument = heappop(self._events)
@@ -135,9 +142,10 @@ class Clock(Environment):
         function(argument)
 
     def advance(self, until: int = NEVER, enough: int | None = None) -> None:
-        """Fire events up to and including ``until`` ps, or until one of them calls ``halt``, or ``enough`` have fired.
+        """Fire events up to and including ``until`` ps.
 
-        If nothing else ended it, the time is then ``until``, if one was given.
+        Stops earlier if an event calls ``halt`` or ``enough`` events have fired. Otherwise the time is afterwards
+        ``until``; without ``until``, at least the last reserved time.
         """
         self._halted = False
         limited = until < NEVER or enough is not None
@@ -148,7 +156,7 @@ class Clock(Environment):
         self.time = max(self.time, last_ps)
 
     def _fire_all(self) -> bool:
-        """Fire all events; False when ``halt`` ended it."""
+        """Fire all events; return False if ``halt`` stopped the run."""
         events = self._events
         while events:
             self.time, _, self._place, function, argument = heappop(events)
@@ -159,7 +167,7 @@ class Clock(Environment):
         return True
 
     def _fire_some(self, until: int, enough: int | None) -> bool:
-        """Fire the events up to ``until`` ps; False when ``halt`` ended it, or there were ``enough``, before."""
+        """Fire the events up to ``until`` ps; return False if ``halt`` or ``enough`` stopped the run earlier."""
         last = NEVER if enough is None else self._fired + enough
         until = min(until, NEVER - 1)
         while self._next_event_ps() <= until:
@@ -176,7 +184,7 @@ class Clock(Environment):
 
 
 def raise_failure(value: object) -> NoReturn:
-    """Raise what a SimPy process failed with."""
+    """Raise the exception that a SimPy process failed with; TypeError if ``value`` is no exception."""
     if isinstance(value, BaseException):
         raise value
     raise TypeError(f"a process failed with {value!r}, which is no exception")
@@ -188,7 +196,7 @@ def _fire_simpy(event: Any) -> None:
     for n, callback in enumerate(callbacks, 1):
         try:
             callback(event)
-        except StopSimulation:  # a run that was to go on until this event: what else waits for it is for the next
+        except StopSimulation:  # a run until this event ends here; the next run calls the remaining callbacks
             event.callbacks = callbacks[n:]
             event.env.schedule(event, -1)
             raise

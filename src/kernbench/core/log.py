@@ -1,10 +1,11 @@
-"""The log: what parts of the machine did, when, and what made each begin when it did.
+"""The log: the actions of the machine's parts, their times, and the cause of each.
 
-A *row* is what one part did: a record of the op-log, the issue of a command, a message of the control path, a request.
-Rows are integers of 64 bits, ``WIDTH`` of them in a row, in one array; a row is known by the place of its first one.
-Whoever carries a thing out opens its row once, in the order of beginnings, and closes it once. He also writes down the
-*cause*: the row after which this one begins, and by which rule. What a row is about beside numbers (``WHAT``) belongs
-to others.
+A *row* is one action of one part: an op-log record, the issue of a command, a control message, or a request. All rows
+share one array of 64-bit integers, ``WIDTH`` integers a row. The index of its first integer identifies a row.
+
+The part that carries out an action opens its row once, in order of start times, and closes the row once. That part
+also writes the *cause*: the row after which this row begins, and the rule (``By``). Facts that are no numbers are
+stored in tables beside the rows; ``WHAT`` is their index.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-# The columns. Times are in ps; -1 where there is none, or not yet.
+# The columns. Times are in ps; -1 stands for none, or for a time that is not reached yet.
 PART, KIND, WHAT, LAUNCH, LINE, TILE, PARENT, START, READ, COMMIT, END, CAUSE, BY, LAST = range(14)
 WIDTH = 14
 NONE = -1
 _ROWS = frozenset((PARENT, CAUSE, LAST))  # columns that refer to rows
 
 Row: TypeAlias = int
-"""The place of the first integer of a row; a row's number is that over ``WIDTH``"""
+"""The index of a row's first integer; divided by ``WIDTH``, the row's number"""
 Cause: TypeAlias = "tuple[Row, By]"
-"""What something begins after, and why"""
+"""The row after which an action begins, and the rule"""
 
 
 class Kind(IntEnum):
-    """The kind of a row. The first ones are records of the op-log, which calls them by their ``label``."""
+    """The kind of a row. Kinds up to ``MEMORY_READ`` are records of the op-log, which names them by ``label``."""
 
     DMA_READ = 0
     DMA_WRITE = 1
@@ -44,19 +45,19 @@ class Kind(IntEnum):
     MEMORY_WRITE = 8
     MEMORY_READ = 9
     REQUEST = 10  # of the host, from its submission to its completion
-    CONTROL = 11  # a message of the control path, until its receiver has handled it, or goes on with it
+    CONTROL = 11  # a message of the control path, until its receiver has handled it, or proceeds with it
     LAUNCH = 12  # a PE enters a kernel
     ISSUE = 13  # the CPU of a PE issues a command, a receive
     SEND = 14  # the DMA sends a message, until its last byte is delivered
     TILE_ISSUE = 15  # the scheduler issues a tile
     RAW = 16  # traffic without a program
-    CREDIT = 17  # a slot of a queue goes back to a sender who waits for it
+    CREDIT = 17  # a slot of a queue returns to a sender that waits for it
     TRANSLATION = 18  # the MMU walks the pages of a descriptor that its TLB lacks
-    FENCE = 19  # the CPU of a PE issues a fence, until the kernel goes on
+    FENCE = 19  # the CPU of a PE issues a fence, until the kernel continues
 
     @property
     def label(self) -> str:
-        """Its name in the op-log."""
+        """The kind's name in the op-log."""
         return self.name.lower()
 
 
@@ -64,50 +65,50 @@ LAST_RECORD = Kind.MEMORY_READ
 
 
 class By(IntEnum):
-    """Why a row begins after its cause."""
+    """The rule by which a row begins after its cause."""
 
-    NOTHING = 0  # the first thing of a run
-    ISSUE = 1  # the CPU has issued it
-    OPERAND = 2  # what it works on is there; the program waited for that
+    NOTHING = 0  # the first action of a run
+    ISSUE = 1  # the CPU has issued the command
+    OPERAND = 2  # an operand is available; the program waited for the operand
     MEMORY = 3  # an earlier access to the same bytes is done
-    MEMORY_RANGE = 4  # the same, where only the ranges that enclose the bytes were compared
-    MEMORY_END = 5  # the same in the TCM, where the earlier command is over
+    MEMORY_RANGE = 4  # as MEMORY, but only the ranges that enclose the bytes were compared
+    MEMORY_END = 5  # as MEMORY, in the TCM: the earlier command is over
     SPACE = 6  # scratch came free
     ENGINE = 7  # the engine was busy
-    SLOT = 8  # the stage behind, or the pipeline, had no room
+    SLOT = 8  # the next stage, or the pipeline, had no free slot
     SETUP = 9  # the DMA set up another descriptor
-    QUEUE = 10  # a queue has taken the message
-    MESSAGE = 11  # a message of a queue is there
+    QUEUE = 10  # a queue has accepted the message
+    MESSAGE = 11  # a message of a queue has arrived
     CREDIT = 12  # a slot of a queue came free
-    POLL = 13  # the same, found by looking again
+    POLL = 13  # as CREDIT, detected by the next poll
     ORDER = 14  # a message of the control path has been handled
     START = 15  # the common start of a launch
-    BARRIER = 16  # all have come to a barrier
-    KERNEL = 17  # the kernel has been entered; an earlier one on the PE is over
-    HOST = 18  # the host submitted it, after what it had waited for
-    LINK = 19  # of what is observed: a transfer is there
-    BANK = 20  # likewise: the memory was busy with another turn
-    TRANSLATION = 21  # the MMU has walked its pages
-    FENCE = 22  # what the program had written is in memory
+    BARRIER = 16  # all PEs have reached a barrier
+    KERNEL = 17  # the kernel has been entered; an earlier kernel on the PE is over
+    HOST = 18  # the host submitted the request, after the requests that the host had waited for
+    LINK = 19  # in observed tables only: a transfer has arrived
+    BANK = 20  # in observed tables only: the memory was busy with another grant
+    TRANSLATION = 21  # the MMU has walked the descriptor's pages
+    FENCE = 22  # the program's earlier writes are in memory
 
     @property
     def label(self) -> str:
-        """Its name in reports."""
+        """The rule's name in reports."""
         return {By.MEMORY_RANGE: "memory by range", By.MEMORY_END: "memory"}.get(self, self.name.lower())
 
 
-# For what writes a row of every message: to find a member in its Enum takes as long as half of the row.
+# Globals for code that writes a row per message: the look-up of an Enum member costs half as much as the row.
 BY_ISSUE, BY_OPERAND, BY_SETUP = By.ISSUE, By.OPERAND, By.SETUP
 BY_QUEUE, BY_MESSAGE, BY_CREDIT = By.QUEUE, By.MESSAGE, By.CREDIT
 ROOT: Cause = (NONE, By.NOTHING)
 
 
 pack_row = Struct(f"{WIDTH}q").pack
-"""Give the bytes of a row, from its integers: ``rows.frombytes(pack_row(...))`` opens it"""
+"""Pack the integers of a row into bytes: ``rows.frombytes(pack_row(...))`` opens the row"""
 
 
 class _Column:
-    """A column of ``Columns``, copied from the log when it is first asked for."""
+    """A column of ``Columns``, copied from the log at its first use."""
 
     def __init__(self, column: int, dtype: type[np.signedinteger[Any]] = np.int64) -> None:
         self._column = column
@@ -117,16 +118,16 @@ class _Column:
         self._name = name
 
     def __get__(self, columns: Columns, _: type) -> NDArray[Any]:
-        found = columns.copy(self._column).astype(self._dtype, copy=False)
-        found.flags.writeable = False
-        columns.__dict__[self._name] = found  # which is found first from now on
-        return found
+        values = columns.copy(self._column).astype(self._dtype, copy=False)
+        values.flags.writeable = False
+        columns.__dict__[self._name] = values  # later look-ups find this entry first
+        return values
 
 
 class Columns:
-    """The rows up to now, a read-only array a column, where rows refer to each other by number.
+    """The rows written so far, as one read-only array per column. Rows refer to each other by number.
 
-    To be asked until the run goes on.
+    Read a column before the run continues: each is copied at its first use.
     """
 
     part = _Column(PART)
@@ -150,19 +151,21 @@ class Columns:
         self._n_rows = log.n_rows
 
     def copy(self, column: int) -> NDArray[np.int64]:
-        """Return a copy of a column."""
-        found = self._log.column(column)[: self._n_rows]
-        return found // WIDTH if column in _ROWS else found
+        """Return a copy of a column, in which rows refer to each other by number."""
+        values = self._log.column(column)[: self._n_rows]
+        return values // WIDTH if column in _ROWS else values
 
 
 class Log:
-    """``rows``, and the tables that their numbers point into.
+    """``rows``, and the tables that their numbers index.
 
-    ``rows`` grows in place: no view of it may be kept, or it could not.
+    ``rows`` grows in place. Retain no view of ``rows``: an exported buffer prevents growth.
 
-    ``whats``: by ``WHAT``, a text, or what a record is made of; ``kernels``: the name of a launch's kernel;
-    ``steps``: of one that is a schedule, what its step of a number is called on a PE; ``requests``: the row of a
-    request. ``writers`` write what has happened but is not written; who reads all rows calls them first (``catch_up``).
+    - ``whats``: by ``WHAT``, a text, or the fields of a record.
+    - ``kernels``: by launch, the kernel's name.
+    - ``steps``: by launch, for kernels that are schedules, a function that names a step on a PE.
+    - ``requests``: by request id, the request's row.
+    - ``writers``: functions that write deferred rows. Readers of all rows call ``catch_up`` first.
     """
 
     __slots__ = (
@@ -193,7 +196,7 @@ class Log:
         self._tile_of: dict[tuple[int, ...], int] = {}
 
     def catch_up(self) -> None:
-        """Write all that has happened."""
+        """Call all ``writers``, so that every past action has its row."""
         for write in self.writers:
             write()
 
@@ -203,37 +206,37 @@ class Log:
         return len(self.rows) // WIDTH
 
     def place(self, launch: int, line: int, pe: tuple[int, int, int] | None) -> str:
-        """Name a line of the kernel of ``launch``: ``line 5``, of a schedule ``step 5 (send E, 64 f16)``."""
+        """Return the name of a kernel line of ``launch``: ``line 5``, or ``step 5 (send E, 64 f16)`` in a schedule."""
         step = self.steps.get(launch)
         return f"line {line}" if step is None or pe is None else step(line, pe)
 
     def part(self, name: str) -> int:
-        """Return the number of a part, a new one at its first use."""
-        found = self._part_of.get(name)
-        if found is None:
-            found = self._part_of[name] = len(self.parts)
+        """Return the number of a part; the first use of ``name`` assigns a new number."""
+        number = self._part_of.get(name)
+        if number is None:
+            number = self._part_of[name] = len(self.parts)
             self.parts.append(name)
-        return found
+        return number
 
     def intern(self, text: Hashable) -> int:
-        """Return the ``WHAT`` shared by all rows that are about ``text`` or an equal value."""
-        found = self._names.get(text)
-        if found is None:
-            found = self._names[text] = self.about(text)
-        return found
+        """Return the ``WHAT`` that all rows about ``text``, or an equal value, share."""
+        number = self._names.get(text)
+        if number is None:
+            number = self._names[text] = self.about(text)
+        return number
 
-    def about(self, what: object) -> int:
-        """Enter ``what`` for one row, and return its ``WHAT``."""
-        self.whats.append(what)
+    def about(self, subject: object) -> int:
+        """Store ``subject`` for one row, and return its ``WHAT``."""
+        self.whats.append(subject)
         return len(self.whats) - 1
 
     def tile(self, index: tuple[int, ...]) -> int:
-        """Return the number of a tile's indices."""
-        found = self._tile_of.get(index)
-        if found is None:
-            found = self._tile_of[index] = len(self.tiles)
+        """Return the number that stands for a tile's indices."""
+        number = self._tile_of.get(index)
+        if number is None:
+            number = self._tile_of[index] = len(self.tiles)
             self.tiles.append(index)
-        return found
+        return number
 
     def open(
         self,
@@ -242,7 +245,7 @@ class Log:
         start: int,
         cause: Cause,
         *,
-        what: int = NONE,
+        subject: int = NONE,
         launch: int = NONE,
         line: int = 0,
         tile: int = NONE,
@@ -250,36 +253,39 @@ class Log:
         read: int = NONE,
         end: int = NONE,
     ) -> Row:
-        """Open a row that begins at ``start``. Writers of frequent rows enter them in ``rows`` without a call."""
+        """Open a row that begins at ``start``. Writers of frequent rows append to ``rows`` without this call."""
         row = len(self.rows)
         after, by = cause
         self.rows.frombytes(
-            pack_row(part, kind, what, launch, line, tile, parent, start, read, end, end, after, by, NONE)
+            pack_row(part, kind, subject, launch, line, tile, parent, start, read, end, end, after, by, NONE)
         )
         return row
 
     def cause_of(self, request_id: int) -> Cause:
-        """Return the cause of a request, the row after which the host submitted it. Its first rows have the same."""
+        """Return the cause of a request: the row after which the host submitted the request.
+
+        The first rows of the request have the same cause.
+        """
         row = self.requests.get(request_id)
         return ROOT if row is None else (self.rows[row + CAUSE], By(self.rows[row + BY]))
 
     def close(self, row: Row, end: int, last: Row = NONE) -> None:
-        """Close a row at ``end``; ``last``: the row that ended it, if it is made of others."""
+        """Close a row at ``end``; ``last`` is the child row that ended a row with children."""
         rows = self.rows
         rows[row + END], rows[row + LAST] = end, last
         if rows[row + COMMIT] < 0:
             rows[row + COMMIT] = end
 
     def column(self, column: int, first: Row = 0) -> NDArray[np.int64]:
-        """Return a copy of a column as it is in ``rows``, from row ``first`` on."""
+        """Return a copy of a column from row ``first`` on; references to rows are indices into ``rows``."""
         return np.asarray(self.rows)[first + column :: WIDTH].copy()
 
     def cells(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the integers at some places of ``rows``."""
-        found: NDArray[np.int64] = np.asarray(self.rows)[places]
-        return found
+        """Return the integers at the indices ``places`` of ``rows``."""
+        values: NDArray[np.int64] = np.asarray(self.rows)[places]
+        return values
 
     def columns(self) -> Columns:
-        """Return all rows as arrays."""
+        """Return all rows as arrays, after ``catch_up``."""
         self.catch_up()
         return Columns(self)

@@ -1,7 +1,8 @@
-"""Tables beside the log, kept only when an observer asks: transfers, turns of memories, loads of links.
+"""Observed tables beside the log: transfers, grants of memories (*turns*), packets on links.
 
-Tables of integers, like the log; their owners write them: the transport its transfers and links, a memory its turns.
-Times are in ps, -1 while they are unknown. These rows refine the inside of a row of the log.
+A run has these tables only when an observer requests them. All are tables of integers, like the log. The transport
+writes transfers and links; a memory writes its turns. Times are in ps, -1 while unknown. The tables refine what
+happens inside one row of the log.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Column: TypeAlias = NDArray[np.int64]
 
 
 class Carries(IntEnum):
-    """The meaning of a transfer to its receiver."""
+    """The content of a transfer."""
 
     OTHER = 0
     CONTROL = 1  # a message of the control path
@@ -30,20 +31,24 @@ class Carries(IntEnum):
     WRITE = 4
     ACK = 5
     MESSAGE = 6  # of a queue, to its slot
-    DOORBELL = 7  # a memory tells of it
+    DOORBELL = 7  # a memory reports that message
 
 
 T = TypeVar("T")
 
 
 class TransferFields(NamedTuple, Generic[T]):
-    """A transfer, or a column each of many, in the order of their beginnings.
+    """One transfer, or one column of each field for many transfers, in order of their starts.
 
-    ``of`` is a row of the log, of which it is a part, ``src`` and ``dst`` are parts there; ``what`` is one of
-    ``Carries``, ``route`` counts those of the network's watch. It begins by ``LINK`` after a transfer that it answers,
-    or by nothing: its row itself sends it. It ends at ``start + zero_load + held``. ``held_by`` says what its last byte
-    waited for then: the turn of a memory that supplied it, or, as ``held_by_link`` says it, a link; ``behind`` is the
-    turn, or the transfer, that had it, NONE where that is not known (a FIFO was full, or who had it had gone express).
+    - ``of``: the row of the log that the transfer belongs to. ``src`` and ``dst``: numbers of parts in the log.
+    - ``what``: one of ``Carries``. ``route``: index into the routes of the network's watch.
+    - ``cause``, ``by``: the transfer that this one answers, and ``LINK``; or NONE and ``NOTHING``, if the row itself
+      sends the transfer.
+    - ``zero_load``: the duration without contention. A delayed transfer ends later than ``start + zero_load``.
+    - ``held_by``: the resource that delayed the last byte: a turn of the memory that supplied the byte, or a link,
+      encoded by ``held_by_link``.
+    - ``behind``: the turn or the transfer that occupied that resource. NONE if unknown: a FIFO was full, or the
+      occupant went express.
     """
 
     of: T
@@ -62,7 +67,7 @@ class TransferFields(NamedTuple, Generic[T]):
 
 
 class BankTime(NamedTuple):
-    """The time of a turn in a slice with banks, by reason, in ps; see ``TurnFields``."""
+    """The time of a turn in a slice with banks, by reason, in ps. ``TurnFields`` explains the fields."""
 
     bursts: int = 0
     hits: int = 0
@@ -75,15 +80,18 @@ class BankTime(NamedTuple):
 
 
 class TurnFields(NamedTuple, Generic[T]):
-    """A turn of a memory, or a column each of many; ``of`` is the transfer that asked for the access.
+    """One turn (a grant of a memory), or one column of each field for many turns.
 
-    It begins by ``LINK`` after that, or by ``BANK`` after another turn. Those of a slice with banks overlap: one begins
-    when its bus is free of the turns before it.
+    ``of`` is the transfer that requested the access. A turn begins by ``LINK`` after that transfer, or by ``BANK``
+    after another turn. Turns of a slice with banks overlap: a turn begins when its bus is free of earlier turns.
 
-    The rest are 0 but for slices with banks. Of the turn's time ``rows`` went to opening rows, ``turning`` to turns of
-    direction, ``refresh`` to that; what is left is data. ``bursts``, ``hits``: how many were served, and how many of
-    open rows. ``taken``: of the time of all buses together, with what idle time before the turn was filled with;
-    ``turned`` and, at most, ``opened`` of that were turns of direction and waiting for rows.
+    The other fields are 0 except in slices with banks. Times are in ps:
+
+    - ``rows``, ``turning``, ``refresh``: shares of the turn's duration for row openings, bus turnarounds and refresh.
+      The remainder is data transfer.
+    - ``bursts``, ``hits``: numbers of served bursts, and of bursts that hit an open row.
+    - ``taken``: occupancy of all buses together, with the work done in the idle time before the turn.
+    - ``turned``, ``opened``: shares of ``taken`` for turnarounds and, as an upper bound, for waits for rows.
     """
 
     of: T
@@ -103,7 +111,7 @@ class TurnFields(NamedTuple, Generic[T]):
 
 
 class LinkColumns(NamedTuple):
-    """Packets on links: ``link`` (its index) carried ``nbytes`` of ``transfer`` from ``start`` to ``end``."""
+    """Packets on links: the link of index ``link`` carried ``nbytes`` of ``transfer`` from ``start`` to ``end``."""
 
     transfer: Column
     link: Column
@@ -114,7 +122,7 @@ class LinkColumns(NamedTuple):
 
 TransferColumns: TypeAlias = TransferFields[Column]
 TurnColumns: TypeAlias = TurnFields[Column]
-_TRANSFER, _TURN, _CARRIED = (len(each._fields) for each in (TransferFields, TurnFields, LinkColumns))
+_TRANSFER, _TURN, _CARRIED = (len(fields._fields) for fields in (TransferFields, TurnFields, LinkColumns))
 _DST, _START, _END, _CAUSE, _ZERO_LOAD, _HELD_BY, _BEHIND, _ROUTE = map(
     TransferFields._fields.index, ("dst", "start", "end", "cause", "zero_load", "held_by", "behind", "route")
 )
@@ -132,12 +140,12 @@ def held_by_link(index: int) -> int:
 
 
 def link_of(held_by: int) -> int:
-    """Return the index of the link in ``held_by``; NONE when it was none."""
+    """Return the index of the link in ``held_by``; NONE if ``held_by`` stands for no link."""
     return -2 - held_by if held_by < NONE else NONE
 
 
 class Observed:
-    """The tables; that of links only with ``links``."""
+    """The observed tables; the table of links exists only with ``links``."""
 
     __slots__ = ("_last_turns", "_transfers", "_turns", "_turns_of", "links", "n_transfers")
 
@@ -147,42 +155,44 @@ class Observed:
         self._turns = array("q")
         self.links: list[int] | None = [] if links else None
         self._last_turns: dict[Hashable, int] = {}  # of each server
-        self._turns_of: dict[int, int] = {}  # the last one of an access
+        self._turns_of: dict[int, int] = {}  # the last turn of an access
 
     def open_transfer(
         self, way: tuple[int, int, int], nbytes: int, start: int, zero_load: int, about: tuple[Carries, Row, int]
     ) -> int:
-        """Open a transfer and return its number. ``way``: its ends and its route; ``about``: as for ``Watch``."""
-        rows, (src, dst, route), (what, of, cause) = self._transfers, way, about
+        """Open a transfer and return its number. ``way``: (src, dst, route); ``about``: as for ``Watch``."""
+        rows, (src, dst, route), (carries, of, cause) = self._transfers, way, about
         number, by = self.n_transfers, _NOTHING
         self.n_transfers = number + 1
         if cause >= 0:
             by = _LINK
             if of < 0:
                 of = rows[cause * _TRANSFER]
-        rows.frombytes(_pack_transfer(of, src, dst, nbytes, start, NONE, cause, by, zero_load, NONE, NONE, what, route))
+        rows.frombytes(
+            _pack_transfer(of, src, dst, nbytes, start, NONE, cause, by, zero_load, NONE, NONE, carries, route)
+        )
         return number
 
     def redirect_transfer(self, number: int, route: int, zero_load: int) -> None:
-        """Note that a transfer takes another route than it set out on."""
+        """Record that a transfer leaves its original route for another."""
         at = number * _TRANSFER
         self._transfers[at + _ZERO_LOAD], self._transfers[at + _ROUTE] = zero_load, route
 
     def close_transfer(self, number: int, end: int) -> bool:
-        """Close a transfer whose last byte is there; return True when something has held it up."""
+        """Close a transfer whose last byte has arrived; return True if contention delayed the transfer."""
         rows, at = self._transfers, number * _TRANSFER
         rows[at + _END] = end
         return end > rows[at + _START] + rows[at + _ZERO_LOAD]
 
     def note_held(self, number: int, held_by: int, behind: int) -> None:
-        """Note what held the transfer up, and which transfer was in front (``behind``)."""
+        """Record the resource that delayed the transfer, and the turn or transfer that occupied it (``behind``)."""
         at = number * _TRANSFER
         self._transfers[at + _HELD_BY], self._transfers[at + _BEHIND] = held_by, behind
 
     def open_turn(self, access: int, server: Hashable, start: int, end: int) -> None:
-        """``server`` of a memory works from ``start`` to ``end`` on what transfer ``access`` has asked it for.
+        """Open a turn: ``server`` of a memory serves the request of transfer ``access`` from ``start`` to ``end``.
 
-        It begins after the turn before it on that server, if that was in the way: one that was to go on is cut.
+        If the server's previous turn lasts until ``start`` or longer, it is the cause, and it is cut at ``start``.
         """
         turns, cause, by = self._turns, access, _LINK
         before = self._last_turns.get(server, NONE)
@@ -192,30 +202,33 @@ class Observed:
         self._add_turn(access, server, (start, end, cause, by), _NO_BANKS)
 
     def open_turn_in_banks(
-        self, access: int, server: Hashable, span: tuple[int, int], waited: bool, took: BankTime
+        self, access: int, server: Hashable, span: tuple[int, int], waited: bool, bank_time: BankTime
     ) -> None:
-        """``server`` has banks, in which turns overlap. ``waited``: the turn before it was in the way."""
+        """Open a turn of a ``server`` with banks, where turns overlap.
+
+        ``span``: (start, end) in ps; ``waited``: the server's previous turn delayed this turn.
+        """
         before = self._last_turns.get(server, NONE)
         cause, by = (before, _BANK) if waited and before >= 0 else (access, _LINK)
-        self._add_turn(access, server, (*span, cause, by), took)
+        self._add_turn(access, server, (*span, cause, by), bank_time)
 
-    def cut_turn(self, access: int, span: tuple[int, int], took: BankTime) -> None:
-        """Cut the last turn of an access in banks: it ends earlier than it was to."""
+    def cut_turn(self, access: int, span: tuple[int, int], bank_time: BankTime) -> None:
+        """Shorten the last turn of an access in banks to ``span``."""
         at = self._turns_of[access] * _TURN
         self._turns[at + _TURN_START], self._turns[at + _TURN_END] = span
-        self._turns[at + _BANK_TIME : at + _TURN] = array("q", took)
+        self._turns[at + _BANK_TIME : at + _TURN] = array("q", bank_time)
 
-    def _add_turn(self, access: int, server: Hashable, about: tuple[int, int, int, int], took: BankTime) -> None:
+    def _add_turn(self, access: int, server: Hashable, about: tuple[int, int, int, int], bank_time: BankTime) -> None:
         self._last_turns[server] = self._turns_of[access] = len(self._turns) // _TURN
-        self._turns.frombytes(_pack_turn(access, self._transfers[access * _TRANSFER + _DST], *about, *took))
+        self._turns.frombytes(_pack_turn(access, self._transfers[access * _TRANSFER + _DST], *about, *bank_time))
 
     def transfer(self, number: int) -> TransferFields[int]:
-        """Return a transfer; ``of`` is the place of a row."""
+        """Return a transfer; ``of`` is the index of a row's first integer."""
         at = number * _TRANSFER
         return TransferFields(*self._transfers[at : at + _TRANSFER])
 
     def row_of(self, number: int) -> Row:
-        """Return the row that a transfer is a part of."""
+        """Return the row of the log that a transfer belongs to."""
         return self._transfers[number * _TRANSFER]
 
     def turn(self, number: int) -> TurnFields[int]:
@@ -224,7 +237,10 @@ class Observed:
         return TurnFields(*self._turns[at : at + _TURN])
 
     def supplied_by(self, reply: int) -> tuple[int, int, int] | None:
-        """Return the last turn that supplied a reply, its end, and the turn in its way; None: no turn is written."""
+        """Return the last turn that supplied a reply, the turn's end, and the turn that delayed it (else NONE).
+
+        None if the reply's memory wrote no turn.
+        """
         turn = self._turns_of.get(self._transfers[reply * _TRANSFER + _CAUSE])
         if turn is None:
             return None
@@ -232,24 +248,24 @@ class Observed:
         return turn, rows[at + _TURN_END], rows[at + _TURN_CAUSE] if rows[at + _TURN_BY] == _BANK else NONE
 
     def last_turn(self, access: int) -> int:
-        """Return the last turn by now of the access that a transfer asked for; NONE without one."""
+        """Return the latest turn of the access that a transfer requested; NONE without a turn."""
         return self._turns_of.get(access, NONE)
 
     def transfers(self) -> TransferColumns:
-        """Return all transfers by now; ``of`` is the number of a row."""
+        """Return all transfers so far; ``of`` is the number of a row."""
         columns = _columns(self._transfers, _TRANSFER)
         columns[0] //= WIDTH
         return TransferFields(*columns)
 
     def turns(self) -> TurnColumns:
-        """Return all turns by now; one under way has the end that it will have if no other access comes."""
+        """Return all turns so far. A turn in flight has the end that holds if no further access arrives."""
         return TurnFields(*_columns(self._turns, _TURN))
 
     def carried(self) -> LinkColumns:
-        """Return what links have carried by now, as columns."""
+        """Return the packets that links have carried so far, as columns."""
         return LinkColumns(*_columns(self.links or [], _CARRIED))
 
 
 def _columns(rows: array[int] | list[int], width: int) -> NDArray[Any]:
-    """Return a copy: rows of which there is a view could not grow."""
+    """Return the columns as a copy: a view would prevent ``rows`` from growing."""
     return np.asarray(rows, np.int64).reshape(-1, width).T.copy()

@@ -1,4 +1,4 @@
-"""The op-log: every command that moves data or computes, as phase 1 timed it and as phase 2 replays it."""
+"""The op-log: every command that moves data or computes. Phase 1 times the commands, phase 2 replays them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Kind: TypeAlias = Literal[
     "dma_read", "dma_write", "gemm", "math", "ipcq_copy", "fetch", "store", "atomic", "memory_write", "memory_read"
 ]
 Sharing: TypeAlias = Literal["", "bytes", "range"]
-"""What two accesses have in common: nothing; bytes; ranges that enclose them, where the rows are too many to compare"""
+"""The overlap of two accesses: none; bytes; enclosing ranges, where the rows are too many to compare"""
 COPIES = frozenset(("dma_read", "dma_write", "ipcq_copy", "fetch", "store"))
 """Kinds that move one operand, unchanged, to the output."""
 TILE_KINDS = frozenset(("dma_read", "dma_write", "fetch"))
-"""Kinds of the records of tiles that say when a composite reads its operands and writes its output."""
+"""Kinds of tile records that give the times at which a composite reads operands and writes its output."""
 
 
 @state
 class Work:
-    """The work of phase 2 for a record: nothing without inputs and output. ``data``: the array that the host writes."""
+    """The work of phase 2 for a record; none without inputs and output. ``data``: the array that the host writes."""
 
     kind: Kind
     name: str
@@ -39,7 +39,7 @@ class Work:
 
 
 class Tile(NamedTuple):
-    """The record of a move or a fetch for tile ``tile`` of a composite; of a move, ``name`` is the operand's."""
+    """The record of a move or a fetch for tile ``tile`` of a composite. A move has the operand's ``name``."""
 
     kind: Kind
     name: str
@@ -50,15 +50,19 @@ class Tile(NamedTuple):
 
 @state
 class OpRecord:
-    """One command. Times in ps: it occupies its unit from ``t_start_ps`` to ``t_end_ps``, reads its operands at
-    ``t_read_ps`` and its result is in memory at ``t_commit_ps``; -1 while unknown.
+    """One command.
 
-    ``name``: the operator of a ``math``, the plan of a ``gemm``. ``inputs``: operands and numbers, in the operator's
-    order. A record without operands carries timing only and is not replayed: those of stages, which have ``tile``
-    indices and the ``parent`` they are a part of, and every record of a run without data. ``data``: a host write's
-    array until it is replayed, what a ``memory_read`` read once it is. ``line``: of the kernel's source, 0 outside
-    kernels; ``launch_id`` is -1 there. ``order``: what it waited for last was an earlier access to the same bytes, so
-    compared.
+    Times are in ps, -1 while unknown. The command occupies its unit from ``t_start_ps`` to ``t_end_ps``. The command
+    reads its operands at ``t_read_ps``. Its result is in memory at ``t_commit_ps``.
+
+    - ``name``: the operator of a ``math``, the plan of a ``gemm``.
+    - ``inputs``: operands and numbers, in the operator's order. A record without operands carries timing only and is
+      not replayed: records of stages, and every record of a run without data.
+    - ``tile``, ``parent``: the indices and the composite's record number, for records of stages.
+    - ``data``: the array of a host write until it is replayed; the result of a ``memory_read`` after its replay.
+    - ``line``: the line in the kernel's source, 0 outside kernels. ``launch_id`` is -1 outside kernels.
+    - ``order``: set if the command's last wait was for an earlier access to the same bytes; it says how the two
+      accesses were compared.
     """
 
     seq: int
@@ -92,19 +96,19 @@ class OpRecord:
 
     @property
     def has_data(self) -> bool:
-        """True when phase 2 has work for the record."""
+        """True if phase 2 has work for the record."""
         return self.output is not None or (self.kind == "memory_read" and bool(self.inputs))
 
     @property
     def work(self) -> Work:
-        """Return the work of phase 2 for the record."""
+        """The work of phase 2 for the record."""
         return Work(self.kind, self.name, self.inputs, self.output, self.params, self.data)
 
 
 class OpLog:
-    """``records`` in the order of their sequence numbers, which is the order in which commands read their operands.
+    """``records`` by sequence number, which is the order in which commands read their operands.
 
-    Phase 2 asks for numbers, times and work; who wants to see a record asks for that.
+    Phase 2 uses numbers, times and ``Work``. Other readers use the records themselves.
     """
 
     __slots__ = ("_records",)
@@ -114,7 +118,7 @@ class OpLog:
 
     @property
     def records(self) -> list[OpRecord]:
-        """All of them."""
+        """The records in order."""
         return self._records
 
     def __len__(self) -> int:
@@ -136,27 +140,27 @@ class OpLog:
         return self.records[seq:]
 
     def replayed(self, seq: int) -> Array:
-        """Return number, read and commit of the records from ``seq`` on that phase 2 has something to do for.
+        """Return number, read time and commit time of the records from ``seq`` on that have work for phase 2.
 
-        Three rows; times in ps, -1 where they are not known yet.
+        The array has three rows. Times are in ps, -1 while unknown.
         """
-        found = [(r.seq, r.t_read_ps, r.t_commit_ps) for r in self.records[seq:] if r.has_data]
-        return np.array(found, np.int64).reshape(-1, 3).T
+        times = [(r.seq, r.t_read_ps, r.t_commit_ps) for r in self.records[seq:] if r.has_data]
+        return np.array(times, np.int64).reshape(-1, 3).T
 
     def commits(self, numbers: Sequence[int]) -> Array:
-        """Return when the records of ``numbers`` commit, in ps; -1 where that is not known yet."""
+        """Return the commit times of the records ``numbers`` in ps; -1 while unknown."""
         return np.array([self.records[seq].t_commit_ps for seq in numbers], np.int64)
 
     def works(self, numbers: Iterable[int]) -> Iterator[Work]:
-        """Give what phase 2 does for the records of ``numbers``, one when it is asked for."""
+        """Yield the work of phase 2 for the records ``numbers``."""
         return (self.records[seq].work for seq in numbers)
 
     def set_data(self, seq: int, data: Array | None) -> None:
-        """Give a read of memory what it has read, or let go of what the host writes."""
+        """Set the result of a read of memory, or release the data of a host write."""
         self.records[seq].data = data
 
     def tiles(self, seq: int) -> list[tuple[int, int]]:
-        """Return composite and number of each record from ``seq`` on that is a ``tile``."""
+        """Return (composite, number) of each record of a tile from ``seq`` on."""
         return [
             (record.parent, record.seq)
             for record in self.records[seq:]
@@ -165,17 +169,17 @@ class OpLog:
         ]
 
     def tile(self, seq: int) -> Tile:
-        """Return a record that is one of a tile."""
+        """Return the record ``seq`` of a tile."""
         record = self.records[seq]
         assert record.tile is not None
         return Tile(record.kind, record.name, record.tile, record.t_read_ps, record.t_commit_ps)
 
     def place_of(self, record: OpRecord) -> str:
-        """Name the kernel's line of a record, as errors do."""
+        """Return the name of a record's kernel line, for errors."""
         return f"line {record.line}"
 
     def add(self, record: OpRecord) -> OpRecord:
-        """Take ``record``, whose command reads its operands now, and give it its number."""
+        """Append ``record``, whose command reads its operands now, and assign its number."""
         record.seq = len(self._records)
         self._records.append(record)
         return record
@@ -198,9 +202,9 @@ class OpLog:
         parent: int = -1,
         data: Array | None = None,
     ) -> OpRecord:
-        """Open a new record; call it when the command reads its operands (at ``t_read_ps``).
+        """Open a new record; call this when the command reads its operands (at ``t_read_ps``).
 
-        ``data`` is kept, not copied: the caller must not change it afterwards.
+        ``data`` is not copied: the caller must not change the array afterwards.
         """
         record = OpRecord(
             seq=-1,
@@ -222,15 +226,19 @@ class OpLog:
         return self.add(record)
 
     def commit(self, record: OpRecord, t_commit_ps: int) -> None:
-        """Commit a result that is in memory at ``t_commit_ps``; the command ends later, with its acknowledgement."""
+        """Commit a result that is in memory at ``t_commit_ps``; the command ends later, with its acknowledgement.
+
+        Raises RunError if the commit precedes the read.
+        """
         if t_commit_ps < record.t_read_ps:
             raise RunError(f"record {record.seq} commits at {t_commit_ps} ps, before it reads at {record.t_read_ps} ps")
         record.t_commit_ps = t_commit_ps
 
     def finish(self, record: OpRecord, t_end_ps: int, t_commit_ps: int | None = None) -> None:
-        """Close ``record``: it ends at ``t_end_ps`` and commits at ``t_commit_ps``, by default then if not before.
+        """Close ``record``: it ends at ``t_end_ps`` and commits at ``t_commit_ps``.
 
-        RunError: finished before, or a commit before the read.
+        Without ``t_commit_ps``, an uncommitted record commits at ``t_end_ps``. Raises RunError if the record is
+        already finished, or if the commit precedes the read.
         """
         if record.t_end_ps >= 0:
             raise RunError(f"record {record.seq} ({record.kind} on {record.component}) is finished twice")

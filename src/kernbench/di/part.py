@@ -1,6 +1,6 @@
-"""The base of component implementations, as far as the registry and the topology need it; and the kinds of part.
+"""The base of component implementations for the registry and the topology, and the kinds of part.
 
-A kind is a place in the machine; an implementation is a class for it.
+A kind is a place in the machine. An implementation is a class for that place.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ KINDS = SYSTEM_KINDS + SIP_KINDS + CUBE_KINDS + PE_KINDS
 
 
 COMPONENT = "kernbench.sim_engine.component.Component"
-"""The class to derive a part from, by the name that users import it by"""
+"""The base class of parts, by the name that users import"""
 THINKING_PART = "kernbench.sim_engine.component.ThinkingPart"
-"""That of a part with a process of its own"""
+"""The base class of parts with a SimPy process, by the name that users import"""
 
 
 class InnerAttrs(ConfigModel):
-    """The ``attrs`` of a part that no packet enters, such as an engine of a PE: it has none of its own."""
+    """The ``attrs`` of a part that no packet enters, such as an engine of a PE: no key."""
 
 
 class PartAttrs(InnerAttrs):
-    """The ``attrs`` of a part in YAML. A class that wants more keys declares a subclass of its kind's model.
+    """The ``attrs`` of a part in YAML. A class with more keys declares a subclass of its kind's model.
 
-    Parts that limit no link look as if there were no key ``rate_gbs``.
+    An unset ``rate_gbs`` is left out of the serialised form.
     """
 
     overhead_ns: Duration = 0.0
-    """Time that it costs to enter the part."""
+    """Time to enter the part."""
     rate_gbs: Bandwidth | None = None
-    """Bandwidth of each link out of the part, if that is less than the link's; null: the part limits nothing."""
+    """Upper bound of the bandwidth of each link out of the part; null: the part sets no bound."""
 
     @model_serializer(mode="wrap")
     def _without_no_rate(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found: dict[str, Any] = plain(self)
-        return {name: value for name, value in found.items() if name != "rate_gbs" or value is not None}
+        attributes: dict[str, Any] = plain(self)
+        return {name: value for name, value in attributes.items() if name != "rate_gbs" or value is not None}
 
 
 class Part:
-    """Base of every component class; ``COMPONENT`` names the one to derive from.
+    """Base of every component class. Users derive from the class that ``COMPONENT`` names.
 
-    ``Attrs`` is the model that checks the ``attrs`` of the class in YAML; left as it is, that of the kind does.
-    ``stands_alone``: a class of a builtin kind that may also stand at ``cube.extra`` and ``pe.extra``, as a memory.
+    ``Attrs`` is the model that checks the ``attrs`` of the class in YAML. By default the kind's model checks them.
+    ``stands_alone``: a class of a builtin kind may also stand at ``cube.extra`` and ``pe.extra``, such as a memory.
     """
 
     Attrs: ClassVar[type[InnerAttrs]] = PartAttrs

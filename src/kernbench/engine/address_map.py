@@ -1,4 +1,4 @@
-"""A map from physical addresses to the memories that answer there; ranges are cut where memories meet."""
+"""A map from physical addresses to memories; it splits ranges at the borders of memories."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from kernbench.topology.spec import TopologySpec
 
 Segment: TypeAlias = tuple[int, int]
 """(encoded physical address, nbytes)"""
-# Windows of this many bits lie in one part: every part begins at a multiple of one.
+# A window of this many bits belongs to one part: every part begins at a multiple of the window size.
 _WINDOW_BITS = WINDOW_BYTES.bit_length() - 1
 
 
 class MemoryPlace(NamedTuple):
     """A memory of the machine: its ``space`` (hbm, sram, tcm) and ``owner``, (sip, cube) or (sip, cube, pe).
 
-    Extra memories are in space sram. It holds ``nbytes`` from encoded address ``base`` on, ``node_bytes`` behind each
-    of its ``nodes``.
+    Extra memories are in space sram. The memory covers ``nbytes`` from encoded address ``base`` on. Each of its
+    ``nodes`` serves ``node_bytes`` of them, in order.
     """
 
     space: str
@@ -34,7 +34,7 @@ class MemoryPlace(NamedTuple):
 
 
 class AddressMap:
-    """Addresses of one machine."""
+    """The physical addresses of one machine."""
 
     def __init__(self, spec: TopologySpec) -> None:
         self.format = AddressFormat(spec.address.format)
@@ -43,13 +43,13 @@ class AddressMap:
         self._memories = {
             AddressOwner.HBM: (AddressWindow("hbm", 0, cube.hbm.bytes),),
             AddressOwner.SRAM: (AddressWindow("sram", 0, cube.sram.bytes), *cube.extra_memories),
-            AddressOwner.TCM: (AddressWindow("pe_dma", 0, pe.tcm.bytes),),  # which answers for it
+            AddressOwner.TCM: (AddressWindow("pe_dma", 0, pe.tcm.bytes),),  # the DMA serves the TCM's addresses
             AddressOwner.SCRATCHPAD: pe.extra_memories,
         }
         self._places: dict[int, MemoryPlace] = {}
 
     def decode(self, pa: int) -> PhysAddr:
-        """Decode the address ``pa``. PhysAddrError outside the format or outside this machine."""
+        """Decode the address ``pa``. Raises PhysAddrError outside the format or outside this machine."""
         addr = PhysAddr.decode(pa, self.format)
         self._check("sip_id", addr.sip_id, self._spec.num_sips, addr)
         self._check("cube_id", addr.cube_id, self._spec.cubes_per_sip, addr)
@@ -59,63 +59,63 @@ class AddressMap:
         return addr
 
     def range_of(self, node: Node) -> Segment:
-        """Return the addresses of an extra memory. UnsupportedError when ``node`` is none."""
+        """Return the address range of an extra memory. Raises UnsupportedError if ``node`` is no extra memory."""
         if node.window is None:
-            raise UnsupportedError(f"{node.id} has no addresses of its own: it is no extra part with bytes")
+            raise UnsupportedError(f"{node.id} has no addresses: it is no extra part with bytes")
         offset, nbytes = node.window.offset, node.window.nbytes
         if node.pe is None:
             return PhysAddr.cube_sram_addr(0, *node.cube_coord, offset, self.format).value, nbytes
         return PhysAddr.pe_scratchpad_addr(0, *node.pe_coord, offset, self.format).value, nbytes
 
     def base_of_slice(self, node: Node) -> int:
-        """The first address of an HBM slice."""
+        """Return the first address of an HBM slice."""
         size = self._spec.cube.hbm.bytes_per_slice
         return PhysAddr.pe_hbm_addr(0, *node.cube_coord, node.index or 0, 0, size, self.format).value
 
     def place_of(self, pa: int) -> MemoryPlace:
-        """Return the memory that holds ``pa``; errors as ``decode``. Cheap when the next address is near."""
+        """Return the memory that contains ``pa``; raises the errors of ``decode``. The window's memory is cached."""
         place = self._places.get(pa >> _WINDOW_BITS)
         if place is None or pa - place.base >= place.nbytes:
             place = self._places[pa >> _WINDOW_BITS] = self._place(self.decode(pa))
         return place
 
     def node_of(self, pa: int) -> str:
-        """Return the node that serves reads and writes of ``pa``; a PE's TCM is reached through its DMA."""
+        """Return the node that serves reads and writes of ``pa``; a PE's DMA serves its TCM."""
         place = self.place_of(pa)
         return place.nodes[(pa - place.base) // place.node_bytes]
 
     def memory_node(self, addr: PhysAddr) -> str:
-        """Return the node that answers at a decoded address, as ``node_of`` does."""
+        """Return the node that serves a decoded address, as ``node_of`` does."""
         return self.node_of(addr.value)
 
     def by_node(self, segments: tuple[Segment, ...]) -> tuple[tuple[str, Segment], ...]:
-        """Return the segments with the node that serves each, cut where an HBM slice ends."""
-        found: list[tuple[str, Segment]] = []
+        """Return the segments with the node that serves each, split at the ends of HBM slices."""
+        pieces: list[tuple[str, Segment]] = []
         for pa, nbytes in segments:
             start, left = pa, nbytes
             while left:
                 place = self.place_of(start)
                 node, offset = divmod(start - place.base, place.node_bytes)
                 here = min(left, place.node_bytes - offset)
-                found.append((place.nodes[node], (start, here)))
+                pieces.append((place.nodes[node], (start, here)))
                 start, left = start + here, left - here
-        return tuple(found)
+        return tuple(pieces)
 
     def _check(self, field: str, value: int, limit: int, addr: PhysAddr) -> None:
         if value >= limit:
             raise PhysAddrError(f"{addr!r}: this machine has {field} 0..{limit - 1:#x}, not {value:#x}")
 
     def _window(self, addr: PhysAddr) -> AddressWindow:
-        """Return the memory that has ``addr``."""
+        """Return the window of the memory that contains ``addr``."""
         memories = self._memories.get(addr.component)
         if not memories:
             raise PhysAddrError(f"{addr!r}: data can be in hbm, sram or tcm, not in {addr.component}")
-        before = [window for window in memories if window.offset <= addr.component_offset]
-        found = before[-1] if before else memories[0]
-        if not found.offset <= addr.component_offset < found.end:
-            there = ", ".join(f"{window.offset:#x}..{window.end - 1:#x}" for window in memories)
-            raise PhysAddrError(f"{addr!r}: this machine has offset {there}, not {addr.component_offset:#x}")
-        return found
+        before = [memory for memory in memories if memory.offset <= addr.component_offset]
+        window = before[-1] if before else memories[0]
+        if not window.offset <= addr.component_offset < window.end:
+            ranges = ", ".join(f"{memory.offset:#x}..{memory.end - 1:#x}" for memory in memories)
+            raise PhysAddrError(f"{addr!r}: this machine has offset {ranges}, not {addr.component_offset:#x}")
+        return window
 
     def _place(self, addr: PhysAddr) -> MemoryPlace:
         cube, window = (addr.sip_id, addr.cube_id), self._window(addr)

@@ -1,15 +1,15 @@
-"""The error for a run in which nothing can happen any more: who waits, for whom, and why that cannot end.
+"""The error for a deadlocked run: the waiting components, the components that they wait for, and the reason.
 
-The waits of kernels for queues are a graph::
+The waits of kernels for queues form a graph::
 
     a kernel that waits to receive by queue W ──▶ the PE that sends there (None: all PEs that send to it)
-    a kernel that waits to send by queue E ─────▶ the PE that is to give a slot back
+    a kernel that waits to send by queue E ─────▶ the PE that must free a slot
 
-A PE may run several kernels side by side, each of which has its wait.
+A PE may run several kernels concurrently. Each kernel has its own wait.
 
-The report names the first cycle of that graph and advises on it by the kinds of its waits. Without a cycle the waits
-end at PEs that wait for no queue: one of these has failed, has ended, or never ran. The counters of all queues that
-have to do with it come last, as ``pointer_dump`` shows those of a machine.
+The report names the first cycle of that graph. The kinds of its waits decide the advice. Without a cycle the waits end
+at PEs that wait for no queue: one of these PEs has failed, has ended, or never ran. The report ends with the counters
+of the queues involved, in the format of ``pointer_dump``.
 """
 
 from __future__ import annotations
@@ -33,17 +33,20 @@ from kernbench.policy.address.phyaddr import PhysAddr
 
 Waits: TypeAlias = Mapping[PeCoord, Sequence[QueueWait]]
 Queues: TypeAlias = Mapping[PeCoord, Mapping[str, QueuePair]]
-# Of a longer one only both ends are shown.
 MOST_OF_A_CYCLE = 20
+"""The number of PEs of a cycle that are shown; the middle of a longer cycle is left out"""
 
 
 @value(kw_only=True)
 class Standstill:
-    """The state of a machine in which nothing can happen any more from the time ``at`` on.
+    """The state of a machine that is deadlocked from the time ``at`` on.
 
-    ``awaited``: what cannot complete; ``kernels``: by PE what its kernel waits for; ``waits``: of those that wait for
-    queues; ``failed``: PEs whose kernel has failed, with the error; ``others``: other parts that wait, a line each;
-    ``pointers``: lines for the queues that have to do with it.
+    - ``awaited``: the requests that cannot complete.
+    - ``kernels``: by PE, a text that says what its kernels wait for.
+    - ``waits``: by PE, the waits of kernels for queues.
+    - ``failed``: PEs whose kernel has failed, with the error.
+    - ``other_lines``: a line for each wait of a part outside the PEs.
+    - ``pointers``: the counters of the queues involved, a line each.
     """
 
     at: str
@@ -52,11 +55,14 @@ class Standstill:
     waits: Waits
     queues: Queues
     failed: Sequence[tuple[PeCoord, str]] = ()
-    others: tuple[str, ...] = ()
+    other_lines: tuple[str, ...] = ()
     pointers: tuple[str, ...] = ()
 
     def error(self) -> SimulationDeadlock:
-        """Return a verdict of three lines, the cycle, and who waits: an IpcqDeadlock when a PE waits for a queue."""
+        """Return the error: a verdict of three lines, the cycle, and the waits.
+
+        The error is an IpcqDeadlock if a PE waits for a queue.
+        """
         cycle = find_cycle({pe: self._peers_of(pe) for pe in self.waits})
         verdict = [
             f"deadlock {self.at}: nothing can happen any more, and {_some(self.awaited)} cannot complete",
@@ -65,15 +71,15 @@ class Standstill:
         ]
         verdict += [f"who waits for whom: {_walk(cycle)}"] if cycle else []
         pes = tuple(f"  {pe_name(pe)}: {self._wait(pe)}" for pe in sorted({*self.kernels, *self.waits}))
-        others = ("other parts that wait:", *self.others) if self.others else ()
+        other_parts = ("other parts that wait:", *self.other_lines) if self.other_lines else ()
         groups = (("PEs that wait:", *pes),) if pes else ()
         if not self.waits:
-            return SimulationDeadlock("\n".join(verdict), (*groups, *((others,) if others else ())))
-        whole = (f"the whole cycle: {_walk(cycle, most=len(cycle))}",) if len(cycle) > MOST_OF_A_CYCLE else ()
-        return IpcqDeadlock("\n".join(verdict), groups, (*whole, *others, *self.pointers))
+            return SimulationDeadlock("\n".join(verdict), (*groups, *((other_parts,) if other_parts else ())))
+        full_cycle = (f"the whole cycle: {_walk(cycle, most=len(cycle))}",) if len(cycle) > MOST_OF_A_CYCLE else ()
+        return IpcqDeadlock("\n".join(verdict), groups, (*full_cycle, *other_parts, *self.pointers))
 
     def _cause(self, cycle: Sequence[PeCoord]) -> str:
-        """Return why the standstill cannot end, and what to do."""
+        """Return a text with the reason of the standstill and the remedy."""
         if self.failed:
             (pe, error), more = self.failed[0], len(self.failed) - 1
             first = " ".join(error.splitlines())
@@ -84,11 +90,12 @@ class Standstill:
             ends = {peer for pe in self.waits for peer in self._peers_of(pe)} - self.waits.keys()
             names = _some([pe_name(pe) for pe in sorted(ends)])
             return f"no cycle: the waits end at PEs that wait for no queue: {names}{self._elsewhere()}"
-        # What is nearest to the PEs is the last.
-        return f"no queue is waited for: {self.others[-1].strip() if self.others else 'see what each PE waits for'}"
+        # The last line belongs to the part nearest to the PEs.
+        nearest = self.other_lines[-1].strip() if self.other_lines else "see what each PE waits for"
+        return f"no queue is involved: {nearest}"
 
     def _elsewhere(self) -> str:
-        """Name the PEs that wait for a message while another lies in another queue of theirs."""
+        """Return a text that names PEs with an unread message in another queue than the awaited queue."""
         unread = {pe: [_unread(wait, self.queues) for wait in waits] for pe, waits in self.waits.items()}
         texts = [
             f". On {pe_name(pe)} {text}" for pe, lines in unread.items() if (text := "; ".join(filter(None, lines)))
@@ -105,7 +112,7 @@ class Standstill:
         return tuple(peer for wait in self.waits[pe] for peer in peers_awaited(wait, self.queues))
 
     def _waits_along(self, cycle: Sequence[PeCoord]) -> list[QueueWait]:
-        """Return for each PE of a cycle the wait that the next one could end."""
+        """Return, for each PE of a cycle, the wait that the next PE could end."""
         return [
             next(wait for wait in self.waits[pe] if peer in peers_awaited(wait, self.queues))
             for pe, peer in zip(cycle, (*cycle[1:], cycle[0]), strict=True)
@@ -113,30 +120,30 @@ class Standstill:
 
 
 def summary(kernels: Collection[str]) -> str:
-    """Count the kernels that wait, by what they wait for; empty when none does."""
+    """Return the number of waiting kernels by the reason of their wait; empty if no kernel waits."""
     kinds = Counter(text.partition("; ")[0] for text in kernels)
-    said = _some([f"{n} × {text}" if n > 1 else text for text, n in kinds.most_common()])
+    counts = _some([f"{n} × {text}" if n > 1 else text for text, n in kinds.most_common()])
     n = len(kernels)
-    return f"{n} PE{' waits' if n == 1 else 's wait'}: {said}" if n else ""
+    return f"{n} PE{' waits' if n == 1 else 's wait'}: {counts}" if n else ""
 
 
 def waiting_kernels(machine: Machine) -> dict[PeCoord, str]:
-    """Return by PE what the kernels that run wait for."""
+    """Return, by PE, a text that says what the running kernels wait for."""
     blocked = [(part.node, part.blocked()) for part in machine.components if not _is_outside(part)]
     return {node.pe_coord: "; ".join(lines) for node, lines in blocked if lines}
 
 
 def _is_outside(part: Component) -> bool:
-    """Return whether ``part`` is none of a PE that a kernel runs on."""
+    """Return True if ``part`` belongs to no PE, or is an extra part."""
     return part.node.pe is None or part.node.is_extra
 
 
 def deadlock(machine: Machine, awaited: Sequence[str]) -> SimulationDeadlock:
     """Return the error for requests that can never complete."""
     kernels = waiting_kernels(machine)
-    # Extra parts are made first, and were asked last.
+    # Extra parts are made first, but their lines come last.
     parts_outside = sorted(filter(_is_outside, machine.components), key=attrgetter("node.is_extra"))
-    others = [f"  {part.node.id}: {line}" for part in parts_outside for line in part.blocked()]
+    other_lines = [f"  {part.node.id}: {line}" for part in parts_outside for line in part.blocked()]
     parts = sorted(
         (part for part in machine.components if isinstance(part, QueuePart)), key=attrgetter("node.pe_coord")
     )
@@ -154,19 +161,19 @@ def deadlock(machine: Machine, awaited: Sequence[str]) -> SimulationDeadlock:
             for _, report in part.failures()
             if report.error is not None
         ),
-        others=tuple(others),
+        other_lines=tuple(other_lines),
         pointers=tuple(_dump(waits, queues, machine.addresses)) if waits else (),
     ).error()
 
 
 def _some(texts: Sequence[str], most: int = 3) -> str:
-    """Join the first of ``texts`` and the number of the others."""
+    """Join the first ``most`` of ``texts`` and the number of the remaining texts."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return ", ".join(texts[:most]) + more
 
 
 def _walk(cycle: Sequence[PeCoord], most: int = MOST_OF_A_CYCLE) -> str:
-    """Write a cycle as ``a -> b -> a``; the middle of a long one is left out."""
+    """Return a cycle as ``a -> b -> a``, without the middle of a long cycle."""
     names = [pe_name(pe) for pe in (*cycle, cycle[0])]
     left_out = len(cycle) - most
     if left_out > 0:
@@ -175,14 +182,17 @@ def _walk(cycle: Sequence[PeCoord], most: int = MOST_OF_A_CYCLE) -> str:
 
 
 def _dump(waits: Waits, queues: Queues, addresses: AddressMap) -> list[str]:
-    """Return the counters of the queues of PEs that wait and of those not empty: a machine may have thousands more."""
+    """Return the counters of all queues of waiting PEs and of all non-empty queues.
+
+    Other queues are only counted: a machine may have thousands.
+    """
     shown = {
         pe: {name: pair for name, pair in pairs.items() if pe in waits or not pair.settled}
         for pe, pairs in queues.items()
     }
     left_out = sum(len(pairs) for pairs in queues.values()) - sum(len(pairs) for pairs in shown.values())
-    rest = [f"  and {left_out} queue pairs of PEs that wait for none, all empty"] if left_out else []
-    return [*dump_lines(shown, addresses), *rest]
+    omitted = [f"  and {left_out} queue pairs of PEs that wait for none, all empty"] if left_out else []
+    return [*dump_lines(shown, addresses), *omitted]
 
 
 def peers_awaited(wait: QueueWait, queues: Queues) -> tuple[PeCoord, ...]:
@@ -194,7 +204,7 @@ def peers_awaited(wait: QueueWait, queues: Queues) -> tuple[PeCoord, ...]:
 
 
 def find_cycle(edges: Mapping[PeCoord, tuple[PeCoord, ...]]) -> tuple[PeCoord, ...]:
-    """Return the first cycle that a walk along the edges closes, PEs in order; empty when there is none."""
+    """Return the PEs, in order, of the first cycle that a depth-first walk closes; () without a cycle."""
     done: set[PeCoord] = set()
     for start in edges:
         path: list[PeCoord] = []
@@ -214,28 +224,28 @@ def find_cycle(edges: Mapping[PeCoord, tuple[PeCoord, ...]]) -> tuple[PeCoord, .
 
 
 def _reason(wait: QueueWait, waits: Waits, queues: Queues) -> str:
-    """Return why a wait for a queue does not end."""
+    """Return a text with the reason why a wait for a queue does not end."""
     if wait.direction is None:
-        held = [pair.direction for pair in queues[wait.pe].values() if pair.held >= pair.n_slots]
-        full = f"; its kernel holds all slots of {', '.join(held)}: drop handles (del)" if held else ""
-        return f"no message has come{full}"
+        full_queues = [pair.direction for pair in queues[wait.pe].values() if pair.held >= pair.n_slots]
+        full = f"; its kernel holds all slots of {', '.join(full_queues)}: drop handles (del)" if full_queues else ""
+        return f"no message has arrived{full}"
     pair = queues[wait.pe][wait.direction]
-    peer, there = pe_name(pair.peer.pe), queues.get(pair.peer.pe, {}).get(pair.peer.direction)
+    peer, peer_pair = pe_name(pair.peer.pe), queues.get(pair.peer.pe, {}).get(pair.peer.direction)
     other = f"queue {pair.peer.direction} of {peer}"
-    pointers = f"here {pair.counters}; there {there.counters if there else 'nothing is installed'}"
+    pointers = f"here {pair.counters}; there {peer_pair.counters if peer_pair else 'nothing is installed'}"
     if wait.kind == "recv":
         idle = (
             ""
             if pair.peer.pe in waits
             else f"; {peer} waits for no queue: it has sent all it will, has failed, or never ran"
         )
-        come = "; ".join(filter(None, [f"{_no_message(pair, other)}{idle}", _unread(wait, queues)]))
-        return f"{come} [{pointers}]"
-    return f"{_no_slot(pair, other, there)} [{pointers}]"
+        reasons = "; ".join(filter(None, [f"{_no_message(pair, other)}{idle}", _unread(wait, queues)]))
+        return f"{reasons} [{pointers}]"
+    return f"{_no_slot(pair, other, peer_pair)} [{pointers}]"
 
 
 def _unread(wait: QueueWait, queues: Queues) -> str:
-    """Say which messages lie in other queues of a PE that waits for a message of one; empty when none does."""
+    """Return a text about unread messages in other queues of a PE that waits to receive; empty without any."""
     if wait.kind != "recv" or wait.direction is None:
         return ""
     full = [pair for pair in queues[wait.pe].values() if pair.unread and pair.direction != wait.direction]
@@ -244,55 +254,55 @@ def _unread(wait: QueueWait, queues: Queues) -> str:
 
 
 def _messages(n: int) -> str:
-    return f"{n} message{' lies' if n == 1 else 's lie'}"
+    return f"{n} message{' is' if n == 1 else 's are'}"
 
 
 def _no_message(pair: QueuePair, other: str) -> str:
     if pair.held >= pair.n_slots:
         return (
-            f"its kernel holds all {pair.n_slots} slots of this queue, so that the next message has no place; "
+            f"its kernel holds all {pair.n_slots} slots of this queue, so the next message has no slot; "
             f"drop handles (del) or receive copies (dst_space='tcm')"
         )
     return f"no message from {other}"
 
 
-def _no_slot(pair: QueuePair, other: str, there: QueuePair | None) -> str:
-    taken = pair.my_head - pair.peer_tail_cache
-    if taken < pair.n_slots:
-        text = f"{taken} slots of {other} are taken, no fewer than its window"
+def _no_slot(pair: QueuePair, other: str, peer_pair: QueuePair | None) -> str:
+    n_taken = pair.my_head - pair.peer_tail_cache
+    if n_taken < pair.n_slots:
+        text = f"{n_taken} slots of {other} are taken, all of its window"
     else:
-        text = f"all {taken} slots of {other} are taken"
-    if there is None:
+        text = f"all {n_taken} slots of {other} are taken"
+    if peer_pair is None:
         return text
-    return f"{text}: its kernel holds {there.held} of them and has yet to receive {there.unread}"
+    return f"{text}: its kernel holds {peer_pair.held} of them and has yet to receive {peer_pair.unread}"
 
 
 def _full_queue(pair: QueuePair) -> str:
-    """Name the queue that the messages of ``pair`` go to, and its slots."""
+    """Return the name and the slots of the queue that receives the messages of ``pair``."""
     return f"queue {pair.peer.direction} of {pe_name(pair.peer.pe)} ({pair.n_slots} slots of {pair.slot_size} bytes)"
 
 
 def _advice(cycle: Sequence[QueueWait], queues: Queues) -> str:
-    """Return why the waits of a cycle do not end, and what to do."""
+    """Return a text with the reason why the waits of a cycle do not end, and the remedy."""
     kinds = {wait.kind for wait in cycle}
     if kinds == {"recv"}:
-        come = any(_unread(wait, queues) for wait in cycle)
-        other = ", or receive from the queue that messages have come to" if come else ""
+        has_unread = any(_unread(wait, queues) for wait in cycle)
+        other = ", or receive from the queue that has messages" if has_unread else ""
         advice = f"let one of them send first{other}"
         return f"every PE of the cycle receives before it sends what the next one waits for: {advice}"
     if kinds != {"send"}:
         return "the PEs of the cycle wait for each other, some to send and some to receive: see why each of them waits"
     pairs = [queues[wait.pe][wait.direction] for wait in cycle if wait.direction is not None]
     ends = [queues[pair.peer.pe][pair.peer.direction] for pair in pairs]
-    taken = [pair.my_head - pair.peer_tail_cache for pair in pairs]
-    if any(end.held < slots for end, slots in zip(ends, taken, strict=True)):
+    n_taken = [pair.my_head - pair.peer_tail_cache for pair in pairs]
+    if any(end.held < n_used for end, n_used in zip(ends, n_taken, strict=True)):
         full = _some([_full_queue(pair) for pair in pairs])
         return (
             f"every PE of the cycle sends while its own messages wait to be received: receive in between. Full: {full}"
         )
-    if any(slots < pair.n_slots for pair, slots in zip(pairs, taken, strict=True)):
+    if any(n_used < pair.n_slots for pair, n_used in zip(pairs, n_taken, strict=True)):
         return (
-            "every PE of the cycle holds what it has received while it waits to send on, and windows let no more come. "
+            "every PE of the cycle holds received messages while it waits to send on, and windows admit no more. "
             "Send with a larger window, or receive copies (dst_space='tcm')"
         )
     n_slots = max(pair.n_slots for pair in pairs)
@@ -304,7 +314,7 @@ def _advice(cycle: Sequence[QueueWait], queues: Queues) -> str:
 
 
 def dump_lines(queues: Queues, addresses: AddressMap) -> list[str]:
-    """Return the counters of every queue pair, a line each."""
+    """Return a line with the counters of each queue pair."""
     lines = ["queue pairs:"]
     for pe, pairs in queues.items():
         lines += [f"  {pe_name(pe)} {_dump_line(pair, addresses)}" for pair in pairs.values()]
@@ -319,33 +329,34 @@ def _dump_line(pair: QueuePair, addresses: AddressMap) -> str:
 
 @state
 class QueuePointers:
-    """The counters of all queues of ``machine``, for a reader who comes after the queues have begun anew.
+    """The counters of all queues of ``machine``, also after the queues have been reset.
 
-    They are kept when kernels that wait for queues are given up, until queues are installed or carry messages again.
+    A snapshot is saved when kernels that wait for queues are abandoned. The snapshot is valid until queues are
+    installed or carry messages again.
     """
 
     machine: Machine
-    _kept: tuple[str, ...] | None = None
-    _kept_until: int = 0
+    _snapshot: tuple[str, ...] | None = None
+    _n_sent_then: int = 0
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """A line for every queue pair, by PE and in the order of installation."""
-        return self._now() if self._kept is None or self._used else self._kept
+        """The lines for all queue pairs, by PE and in the order of installation."""
+        return self._now() if self._snapshot is None or self._used else self._snapshot
 
     @contextmanager
     def keep(self) -> Iterator[None]:
-        """Keep the counters as they are before kernels are ended inside, if one of them waits for a queue."""
+        """Save the counters before the body ends kernels, if one of the kernels waits for a queue."""
         if any(part.waits for part in self._parts):
-            self._kept = self._now()
+            self._snapshot = self._now()
         elif self._used:
-            self._kept = None
+            self._snapshot = None
         yield
-        self._kept_until = self._n_sent
+        self._n_sent_then = self._n_sent
 
     def forget(self) -> None:
-        """Keep nothing: other queues are installed."""
-        self._kept = None
+        """Drop the saved counters: other queues are installed."""
+        self._snapshot = None
 
     def _now(self) -> tuple[str, ...]:
         by_pe = sorted(self._parts, key=lambda part: part.coord)
@@ -353,7 +364,7 @@ class QueuePointers:
 
     @property
     def _used(self) -> bool:
-        return self._n_sent != self._kept_until
+        return self._n_sent != self._n_sent_then
 
     @property
     def _parts(self) -> list[QueuePart]:

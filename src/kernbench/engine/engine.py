@@ -1,4 +1,4 @@
-"""The simulation engine: requests in, completions and traces out, phase 2 behind the op-log."""
+"""The simulation engine: it runs requests, returns completions and traces, and replays the op-log in phase 2."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from kernbench.triton_emu.source import program_file
 
 @value(kw_only=True)
 class HostRead:
-    """A look of the host program at a tensor: it read elements, or compared them. Times in ps."""
+    """An access of the host program to a tensor: it read elements, or compared them. Times in ps."""
 
     action: Literal["read", "assert_close"]
     tensor: str
@@ -65,7 +65,10 @@ class HostRead:
 
 @value(kw_only=True)
 class SomeElements:
-    """``count`` of the ``total`` elements of a read, ``nbytes`` in all; the first at ``index``, on ``pe`` at ``pa``."""
+    """A subset of a read: ``count`` of ``total`` elements, ``nbytes`` in all.
+
+    The first of them is at ``index``, on ``pe``, at address ``pa``.
+    """
 
     count: int
     total: int
@@ -77,10 +80,11 @@ class SomeElements:
 
 @value(kw_only=True)
 class UnlikeCopies:
-    """Copies of a tensor that are not close to the first: those of ``pes``, of ``owners`` PEs that hold what was read.
+    """Copies of a tensor that differ from the first copy.
 
-    ``held``: what the first of them holds of the first element; ``first_held``: what the first copy, on ``first_pe``,
-    does. ``written``: whether somebody wrote to it there.
+    ``pes`` store these copies; ``owners`` is the number of PEs with a copy. ``held``: the value of the first element
+    in the first differing copy. ``first_held``: its value in the first copy, on ``first_pe``. ``written``: True if the
+    element was ever written there.
     """
 
     pes: tuple[PeCoord, ...]
@@ -92,39 +96,43 @@ class UnlikeCopies:
 
 
 class Observer:
-    """Watches the run of one engine; a subclass overrides what it wants to be told.
+    """An observer of the run of one engine; a subclass overrides the notifications that it uses.
 
-    ``needs_data``: it looks at bytes, so the engine has to compute them.
+    ``needs_data``: the observer reads bytes, so the engine must compute them.
     """
 
     needs_data: ClassVar[bool] = False
 
     def begin(self, machine: Machine) -> None:
-        """Begin: the engine of ``machine`` is made; nothing has happened yet."""
+        """Begin: the engine of ``machine`` exists, and no time has passed."""
 
     def submitted(self, msg: HostMsg, time_ps: int) -> None:
-        """Take note: the host has submitted ``msg``."""
+        """Receive the notification that the host has submitted ``msg``."""
 
     def unwritten(self, record: OpRecord | None, space: str, address: int, nbytes: int) -> None:
-        """Take note: the replay of ``record`` read ``nbytes`` never written, from ``address`` on. With data only."""
+        """Receive the notification that the replay of ``record`` read unwritten bytes: ``nbytes`` from ``address`` on.
+
+        Only in runs with data.
+        """
 
     def read_unwritten(self, read: HostRead, elements: SomeElements) -> None:
-        """Take note: the host has read or compared ``elements`` that were never written. With data only."""
+        """Receive the notification that the host read or compared unwritten ``elements``. Only in runs with data."""
 
     def read_unlike(self, read: HostRead, elements: SomeElements, copies: UnlikeCopies) -> None:
-        """Take note: the host has read or compared ``elements`` that differ between copies. With data only."""
+        """Receive the notification that ``elements`` read by the host differ between copies. Only in runs with data."""
 
 
-# Asking for the time of day costs as much as a few events.
+# A read of the wall clock costs as much as a few events.
 EVENTS_PER_LOOK = 1024
 
 
 class GraphEngine:
-    """Simulates one machine: a compiled topology, or its graph.
+    """The simulator of one machine, given as a compiled topology or its graph.
 
-    ``enable_data``: keep operands so that values can be read (True), give times only (False), or what a policy says.
-    ``trace_hops``: keep per-hop times of every transfer. ``observers``: what watches the run; InputError for one that
-    needs data in a run without. ``limits``: how far it may go; who waits beyond gets LimitReached.
+    - ``enable_data``: True stores operands so that values can be read; False gives times only; or a policy.
+    - ``trace_hops``: record per-hop times of every transfer.
+    - ``observers``: observers of the run. Raises InputError if one needs data in a run without data.
+    - ``limits``: the limits of the run. A wait beyond them raises LimitReached.
     """
 
     def __init__(
@@ -137,10 +145,10 @@ class GraphEngine:
         limits: Limits | None = None,
     ) -> None:
         topology = Topology(topology, "a graph") if isinstance(topology, Graph) else topology
-        looking = [each for each in observers if each.needs_data]
+        data_observers = [observer for observer in observers if observer.needs_data]
         policy = enable_data if isinstance(enable_data, DataPolicy) else DataPolicy(enable_data)
-        if looking and not policy.keep:
-            raise InputError(f"{type(looking[0]).__name__} looks at data; make the engine with enable_data=True")
+        if data_observers and not policy.keep:
+            raise InputError(f"{type(data_observers[0]).__name__} reads data; make the engine with enable_data=True")
         self.topology = topology
         self.spec = topology.spec
         check_parts(topology.topology_obj.places)
@@ -150,17 +158,17 @@ class GraphEngine:
         clock = self.machine.clock
         self._keeping = Keeping(policy, self.machine.recorder, self.machine.log, lambda: clock.time, self._drop_data)
         self._printer = Printer(self.op_log, self.machine.hooks, self.machine.recorder)
-        self._looking = bool(looking)
-        self._reuses = False  # whether memory may hold what an earlier owner has written, and somebody wants to know
+        self._tracks_writes = bool(data_observers)
+        self._reuses = False  # True if writes are tracked and memory may contain the bytes of an earlier owner
         self._new_memory()
         self.machine.values_of = self._values_of
         self._handles: list[RequestHandle] = []
         self._watched: dict[int, RequestHandle] = {}
         self._ended: list[RequestHandle] = []
         self._emptied: list[UnreceivedMessage] = []
-        self._failure: PartError | None = None  # of a user's part, and what failed with it
+        self._failure: PartError | None = None  # the error of a user's part; ``_lost`` are the requests it ended
         self._lost: frozenset[int] = frozenset()
-        self._waited: Row = NONE  # of the request whose end the host has waited for
+        self._waited: Row = NONE  # row of the request whose end the host has waited for
         self._make_extra_parts()
         self.machine.network.trace_hops = trace_hops
         self._limits = limits = limits or Limits()
@@ -171,27 +179,27 @@ class GraphEngine:
             observer.begin(self.machine)
 
     def _new_memory(self) -> None:
-        """Begin phase 2 with nothing in memory."""
-        self._store = MemoryStore(self._unwritten if self._looking else None)
+        """Begin phase 2 with an empty memory."""
+        self._store = MemoryStore(self._unwritten if self._tracks_writes else None)
         self._replay = Replay(self.op_log, self._store, self.spec.pe.gemm.acc)
 
     def _drop_data(self) -> None:
-        """Let go of what phase 2 would need, and of what it has computed."""
+        """Release the inputs and the results of phase 2."""
         self.machine.contents.host_arrays.clear()
         self._new_memory()
 
     @property
     def enable_data(self) -> bool:
-        """True when values can be read: the run keeps what phase 2 needs, and has not reached a limit."""
+        """True if values can be read: the run stores the inputs of phase 2 and has not reached the storage limit."""
         return self._keeping.keeps
 
     @property
     def keeping(self) -> Keeping:
-        """The data that the run keeps for phase 2, and counts of what was read."""
+        """The policy for data stored for phase 2, and the number of values read."""
         return self._keeping
 
     def data_report(self) -> DataReport:
-        """Return what was kept, read and computed up to now."""
+        """Return a report of the data stored, read and computed so far."""
         keeping, stats = self._keeping, self._replay.stats
         zeros = keeping.policy.zeros
         return DataReport(
@@ -205,31 +213,34 @@ class GraphEngine:
         )
 
     def _make_extra_parts(self) -> None:
-        """Make the extra parts, which may act before anybody asks for them. PartError when one cannot be made."""
+        """Make the extra parts, which may act before any request. Raises PartError if a part cannot be made."""
         try:
             for node in self.topology.topology_obj.extra_nodes:
                 self.machine.component(node.id)
         except Exception as error:
-            raise name_failure(error)  # noqa: B904 - its cause is known
+            raise name_failure(error)  # noqa: B904 - it has its cause
 
     @property
     def now(self) -> float:
-        """Simulated time in ns."""
+        """The simulated time in ns."""
         return ps_to_ns(self.machine.clock.time)
 
     @property
     def n_events(self) -> int:
-        """Events fired so far."""
+        """The number of events fired so far."""
         return self.machine.clock.n_events
 
     @property
     def handles(self) -> Sequence[RequestHandle]:
-        """All requests, in the order of submission."""
+        """The requests, in the order of submission."""
         return self._handles
 
     @property
     def memory_store(self) -> MemoryStore:
-        """The memory of the machine at ``now``; replays phase 2 up to then. NoDataError in a run without values."""
+        """The memory of the machine at ``now``; the access replays phase 2 up to ``now``.
+
+        Raises NoDataError in a run without values.
+        """
         if not self.enable_data:
             raise self._keeping.refusal("memory_store")
         self.replay()
@@ -237,51 +248,51 @@ class GraphEngine:
 
     @property
     def allocators(self) -> Mapping[PeCoord, PEMemAllocator]:
-        """The memory of every PE, by (sip, cube, pe)."""
+        """The memory allocator of every PE, by (sip, cube, pe)."""
         return self.machine.memories.pes
 
     @property
     def used_allocators(self) -> Mapping[PeCoord, PEMemAllocator]:
-        """The allocators that have been asked for memory, by PE."""
+        """The allocators in use, by PE."""
         return self.machine.memories.used_pes
 
     def cube_allocator(self, sip: int, cube: int) -> CubeMemAllocator:
-        """Return the SRAM of a cube."""
+        """Return the SRAM allocator of a cube."""
         return self.machine.memories.cube(sip, cube)
 
     def va_allocator(self, sip: int) -> VirtualAllocator:
-        """Return the virtual addresses of a SIP."""
+        """Return the allocator of a SIP's virtual addresses."""
         return self.machine.memories.va(sip)
 
     def addresses_of(self, part: str) -> tuple[int, int]:
         """Return the first physical address and the bytes of a memory at ``cube.extra`` or ``pe.extra``.
 
-        UnsupportedError for a part without ``bytes``, UnknownNameError for none.
+        Raises UnsupportedError for a part without ``bytes``, UnknownNameError if there is no such part.
         """
         return self.machine.addresses.range_of(self.topology.topology_obj.node(part))
 
     def printed(self) -> tuple[PrintedLine, ...]:
-        """Return the lines that kernels have printed by now; without data, arrays show their dtype and shape only."""
+        """Return the lines that kernels have printed so far. Without data, arrays show only dtype and shape."""
         if self._printer.unread_values and self.enable_data:
             self._keeping.read(self._printer.unread_values, "device_print")
             self.replay()
         return self._printer.lines()
 
     def component(self, node_id: str) -> Component:
-        """Return the component at a node. UnknownNameError when there is none."""
+        """Return the component at a node. Raises UnknownNameError if the machine has no such node."""
         return self.machine.component(node_id)
 
     def submit(self, msg: HostMsg) -> RequestHandle:
-        """Start a request now and return at once."""
+        """Submit a request now and return its handle at once. Raises the error of a request that is refused."""
         check_host_calls()
         self._recover()
         numbered = self._assign_number(msg, len(self._handles))
         handle = RequestHandle(numbered, self.machine.clock.time)
         log = self.machine.log
         cause = (NONE, By.NOTHING) if self._waited < 0 else (self._waited, By.HOST)
-        what, launch = log.intern(msg.name), numbered.request_id
+        name, launch = log.intern(msg.name), numbered.request_id
         log.requests[launch] = log.open(
-            log.part(HOST), Kind.REQUEST, handle.submitted_ps, cause, what=what, launch=launch
+            log.part(HOST), Kind.REQUEST, handle.submitted_ps, cause, subject=name, launch=launch
         )
         self._handles.append(handle)
         for observer in self.observers:
@@ -293,11 +304,11 @@ class GraphEngine:
         except Exception as error:
             failure = name_failure(error)
             self._end(handle, Outcome(failure))
-            raise failure  # noqa: B904 - its cause is known
+            raise failure  # noqa: B904 - it has its cause
         return handle
 
     def _end(self, handle: RequestHandle, outcome: Outcome) -> None:
-        """End a request; an answer to one that has failed with a part comes too late and is dropped."""
+        """End a request. An answer to a request that has already failed is dropped."""
         if handle.done:
             return
         handle.ended_ps = self.machine.clock.time
@@ -310,7 +321,7 @@ class GraphEngine:
             self.machine.clock.halt()
 
     def _assign_number(self, msg: HostMsg, request_id: int) -> HostMsg:
-        """Number a request. The data of a write move into its record, which drops them when they are written."""
+        """Number a request. The data of a write move to the machine's contents, which drop them after the write."""
         if isinstance(msg, MemoryWriteMsg) and (data := msg.data) is not None:
             if self.enable_data:
                 self._keeping.hold(data.take_held_bytes() if isinstance(data, HostBytes) else data.nbytes)
@@ -323,9 +334,10 @@ class GraphEngine:
         return self.component(pe_part(*msg.pe, "pe_dma") if isinstance(msg, PeDmaMsg) else HOST)
 
     def wait(self, handle: RequestHandle) -> Completion:
-        """Advance until the request is over. Raises its error, or SimulationDeadlock when it can never end.
+        """Advance until the request is over, and return its completion.
 
-        When it cannot because the kernel of one of its PEs has failed, that failure is raised, from the deadlock.
+        Raises the request's error, SimulationDeadlock if it can never end, or LimitReached. If a failed kernel of the
+        request causes the deadlock, the kernel's error is raised from the deadlock.
         """
         try:
             if not handle.done:
@@ -343,22 +355,24 @@ class GraphEngine:
         return completion
 
     def watch(self, handle: RequestHandle) -> None:
-        """Have ``next_ended`` stop when this request is over."""
+        """Make ``next_ended`` stop when this request is over."""
         if handle.done:
             self._ended.append(handle)
         else:
             self._watched[handle.request_id] = handle
 
     def unwatch(self, handle: RequestHandle) -> None:
-        """Take ``watch`` back."""
+        """Undo ``watch``."""
         self._watched.pop(handle.request_id, None)
         if handle in self._ended:
             self._ended.remove(handle)
 
     def next_ended(self) -> Sequence[RequestHandle]:
-        """Advance until a watched request is over, well or not, at once when one is; those that are: watched no more.
+        """Advance until a watched request is over, successful or failed, and return the requests that are over.
 
-        SimulationDeadlock when none of them can ever end. What is watched and goes on costs nothing here.
+        Returns at once if a watched request is over already. The returned requests are no longer watched. Raises
+        SimulationDeadlock if no watched request can ever end, LimitReached at a limit. The cost does not depend on the
+        number of watched requests in flight.
         """
         check_host_calls()
         self.machine.do_postponed()
@@ -375,7 +389,7 @@ class GraphEngine:
 
     @contextmanager
     def _watching_only(self, *handles: RequestHandle) -> Iterator[None]:
-        """Inside, the clock stops for none but these; what else is watched is so again afterwards."""
+        """Make the clock stop only for ``handles`` inside the body; afterwards all earlier watches apply again."""
         self.machine.do_postponed()
         watched, self._watched = self._watched, {handle.request_id: handle for handle in handles}
         ended, self._ended = self._ended, []
@@ -387,7 +401,7 @@ class GraphEngine:
                 self.watch(handle)
 
     def _check_limits(self, upcoming_ps: int) -> None:
-        """LimitReached when no event may fire any more, the next of which would at ``upcoming_ps``."""
+        """Raise LimitReached if the run may not fire the next event, at ``upcoming_ps``."""
         if upcoming_ps > self._last_ps:
             raise LimitReached(f"stopped by --max-sim-ns {self._limits.sim_ns:g}, {self._state_text}")
         if self._deadline is not None and time.monotonic() >= self._deadline:
@@ -399,11 +413,11 @@ class GraphEngine:
         return self._limits
 
     def seconds_left(self) -> float:
-        """Return the seconds left of the user's time; inf without a limit."""
+        """Return the seconds left until the wall-clock limit; inf without a limit."""
         return inf if self._deadline is None else self._deadline - time.monotonic()
 
     def out_of_time(self, foreseen: str | None = None) -> LimitReached:
-        """Return the error of a run that has taken as long as it may, or, as ``foreseen``, would take longer."""
+        """Return the error of a run at its wall-clock limit; ``foreseen`` explains a run that would exceed it."""
         stopped = f"stopped by --max-wall-s {self._limits.wall_s:g}"
         return LimitReached(
             f"{stopped}, {self._state_text}" if foreseen is None else f"{stopped} before it is over: {foreseen}"
@@ -412,28 +426,31 @@ class GraphEngine:
     @property
     def _state_text(self) -> str:
         waits = summary(waiting_kernels(self.machine).values())
-        restless = [
+        endless_waits = [
             f"{part.node.id} ({part.node.impl}) has waited {part.waits:,} times since its last message"
             for part in self.machine.components
             if isinstance(part, ThinkingPart) and part.waits > EVENTS_PER_LOOK
         ]
         reached = f"at {format_ns(self.now)} simulated, after {self.n_events:,} events"
-        return "; ".join([reached, *filter(None, [waits]), *restless])
+        return "; ".join([reached, *filter(None, [waits]), *endless_waits])
 
     def run_until(self, ns: float) -> None:
-        """Advance to ``ns``, whatever completes before."""
+        """Advance to ``ns``, also past requests that complete earlier."""
         with patient_collector(), self._watching_only():
             self._advance(ns_to_ps(ns))
         self._waited = NONE
 
     def drain(self) -> None:
-        """Let everything under way end."""
+        """Advance until everything in flight has ended."""
         with patient_collector(), self._watching_only():
             self._advance()
         self._waited = NONE
 
     def _advance(self, until: int = NEVER, enough: int | None = None) -> None:
-        """Let time pass. When a user's part fails, so do all requests under way; PartError if none is watched."""
+        """Advance the clock. If a user's part fails, all requests in flight fail.
+
+        Raises PartError if no watched request has ended by that.
+        """
         check_host_calls()
         try:
             self.machine.clock.advance(until, enough)
@@ -447,17 +464,17 @@ class GraphEngine:
             for request_id in self._lost:
                 self._end(self._handles[request_id], Outcome(failure))
             if not self._ended:
-                raise failure  # noqa: B904 - its cause is known
+                raise failure  # noqa: B904 - it has its cause
 
     def get_completion(self, handle: RequestHandle) -> tuple[Completion, RequestTrace]:
-        """Return the end of a request and the parts of its time. KernbenchError while it is under way."""
+        """Return the completion of a request and its time by phase. Raises KernbenchError while it is in flight."""
         return handle.completion(), handle.trace(self.machine.network.traced)
 
     def abandon(self, handles: Sequence[RequestHandle]) -> None:
-        """Give up requests: their kernels are stopped, and what is under way ends.
+        """Abandon requests: stop their kernels and let everything in flight end.
 
-        All queues that no kernel uses are empty afterwards, also when the requests are over: what has failed may have
-        left messages there. So the machine can be used again after one of several programs has failed.
+        Afterwards all queues that no kernel uses are empty, even if the requests were already over, because a failed
+        request may leave messages in queues. So the machine can be used again after one of several programs failed.
         """
         check_host_calls()
         ids = frozenset(handle.request_id for handle in handles if not handle.done)
@@ -469,7 +486,7 @@ class GraphEngine:
         self._waited = NONE
 
     def _stop(self, ids: frozenset[int]) -> None:
-        self.machine.given_up = ids  # of what is still on its way to the PEs
+        self.machine.given_up = ids  # PEs ignore orders of these requests that are still in flight
         with self.pointers.keep():
             for part in self.machine.components:
                 part.abandon(ids)
@@ -479,7 +496,7 @@ class GraphEngine:
         self.machine.given_up = frozenset()
 
     def _run_out(self) -> None:
-        """Let everything end; what users' parts still fail with is about what was given up."""
+        """Advance until everything has ended. Errors of users' parts are ignored: they concern abandoned requests."""
         while True:
             try:
                 self.machine.clock.advance()
@@ -490,7 +507,7 @@ class GraphEngine:
                 return
 
     def _recover(self) -> None:
-        """After a user's part has failed: all parts begin anew. Its error again when that left the machine stuck."""
+        """Reset all parts after a user's part has failed. Raises that part's error again if the machine stays stuck."""
         self.machine.do_postponed()
         if self._failure is None:
             return
@@ -501,40 +518,39 @@ class GraphEngine:
         self._failure = None
 
     def take_emptied(self) -> tuple[UnreceivedMessage, ...]:
-        """Return the messages that lay in queues emptied since the last call."""
-        taken, self._emptied = tuple(self._emptied), []
-        return taken
+        """Return the messages of queues that were emptied since the last call."""
+        messages, self._emptied = tuple(self._emptied), []
+        return messages
 
     def _empty_queues(self) -> None:
-        """Begin all queues anew that no kernel uses, once the last message is there."""
+        """Reset all queues that no kernel uses, after their last message has arrived."""
         clock = self.machine.clock
-        busy = {pe for launch in self.launches_under_way for pe in launch.targets}
+        busy = {pe for launch in self.launches_in_flight for pe in launch.targets}
         queues = [part for part in self.machine.components if isinstance(part, QueuePart)]
         while any(part.has_in_flight(busy) for part in queues) and clock.next_time() < NEVER:
             clock.advance(clock.next_time())
-        messages = [each for part in queues if part.queue_pairs for each in part.pending_messages]
+        messages = [message for part in queues if part.queue_pairs for message in part.pending_messages]
         for part in queues:
             part.empty(busy)
-        self._emptied += [self._locate(each) for each in messages if each.pe not in busy and each.peer not in busy]
+        self._emptied += [self._locate(m) for m in messages if m.pe not in busy and m.peer not in busy]
 
     def unreceived(self, pes: Iterable[PeCoord] | None = None) -> tuple[UnreceivedMessage, ...]:
         """Return the messages to ``pes`` (None: to all PEs with queues) that no kernel has received.
 
-        Messages on their way and those of queues that were just taken off are among them; those of a failed launch
-        are not.
+        Messages in flight and messages of just removed queues are included; messages of a failed launch are not.
         """
         parts = [part for part in self.machine.components if isinstance(part, QueuePart) and part.queue_pairs]
         if pes is not None:
             parts = [queue_part(self.machine, pe) for pe in pes]
-        messages = [self._locate(each) for part in parts for each in part.pending_messages]
-        return tuple(each for each in messages if not self._has_failed(each.launch))
+        messages = [self._locate(message) for part in parts for message in part.pending_messages]
+        return tuple(message for message in messages if not self._has_failed(message.launch))
 
     def _has_failed(self, launch: int) -> bool:
         outcome = self._handles[launch].outcome
         return outcome is not None and outcome.error is not None
 
     def _locate(self, message: UnreceivedMessage) -> UnreceivedMessage:
-        """Return the message with the file of the kernel that sent it, or the line of the program that called that."""
+        """Return the message with its source: the sending kernel's file, or the program line that called the kernel."""
         msg = self._handles[message.launch].msg
         if not isinstance(msg, KernelLaunchMsg):
             return message
@@ -542,19 +558,22 @@ class GraphEngine:
         return replace(message, source=called if msg.called_at else f"of {program_file(msg.kernel)}")
 
     @property
-    def launches_under_way(self) -> tuple[KernelLaunchMsg, ...]:
+    def launches_in_flight(self) -> tuple[KernelLaunchMsg, ...]:
         """The launches that have not completed."""
-        under_way = (handle.msg for handle in self._handles if not handle.done)
-        return tuple(msg for msg in under_way if isinstance(msg, KernelLaunchMsg))
+        in_flight = (handle.msg for handle in self._handles if not handle.done)
+        return tuple(msg for msg in in_flight if isinstance(msg, KernelLaunchMsg))
 
     def replay(self) -> None:
-        """Phase 2 up to now; what has been replayed is not replayed again."""
+        """Replay the op-log up to now. Each record is replayed once."""
         if self.enable_data:
             self._replay.replay(self.machine.clock.time)
             self._keeping.note_replay()
 
     def _values_of(self, array: Operand) -> np.ndarray[Any, Any]:
-        """Return the elements of an array of a kernel. NoDataError in a run without data: zeros are no addresses."""
+        """Return the elements of an array of a kernel.
+
+        Raises NoDataError in a run without data, also with zeros: a kernel must not use zeros as addresses.
+        """
         if not self.enable_data:
             raise self._keeping.refusal("tl.value")
         self._keeping.read(prod(array.shape), "tl.value")
@@ -571,7 +590,7 @@ class GraphEngine:
         return self._replay.stats
 
     def read_memory(self, pa: int, nbytes: int) -> np.ndarray[Any, Any]:
-        """Return the bytes at a physical address as they are now (uint8). NoDataError in a run without data."""
+        """Return the current bytes at a physical address (uint8). Raises NoDataError in a run without data."""
         if not self.enable_data:
             raise self._keeping.refusal(f"the {nbytes:,} bytes at {pa:#x}")
         self.replay()
@@ -579,21 +598,21 @@ class GraphEngine:
 
     @property
     def tracks_writes(self) -> bool:
-        """True when the run notes which bytes have been written: when an observer looks at data."""
+        """True if the run records which bytes were written: an observer needs data."""
         return self._store.is_tracked
 
     def written(self, pa: int, nbytes: int) -> np.ndarray[Any, Any]:
-        """Return a bool for each byte from ``pa`` on: True when written. RunError unless ``tracks_writes``."""
+        """Return a bool for each byte from ``pa`` on: True if written. Raises RunError unless ``tracks_writes``."""
         self.replay()
         return self._store.written(self.machine.addresses.place_of(pa).space, pa, nbytes)
 
     def retire(self) -> None:
-        """Note that memory was given back: what it holds is no content of what is allocated there next."""
+        """Record that memory was freed: its bytes are no content of the next allocation there."""
         self._reuses = self.tracks_writes
 
     def renew(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Note that memory was allocated, (address, bytes) each: nobody has written there what its new owner reads."""
+        """Record that ``ranges`` of (address, bytes) were allocated: their bytes count as unwritten."""
         if self._reuses:
-            self.replay()  # what its last owner wrote
+            self.replay()  # the writes of the last owner
             for pa, nbytes in ranges:
                 self._store.forget(self.machine.addresses.place_of(pa).space, pa, nbytes)

@@ -1,6 +1,6 @@
-"""Typed hooks: where observers (op-log, trace, statistics) subscribe. A hook nobody listens to costs a test.
+"""Typed hooks, to which observers (op-log, trace, statistics) subscribe. A hook without listeners costs one test.
 
-Events are immutable; tuples, because there are several for every command and message.
+Events are tuples, because there are several for every command and message, and tuples are cheap to make.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ E = TypeVar("E")
 
 
 class Hook(Generic[E]):
-    """A list of listeners. Models test ``if hook.listeners`` before they build the event."""
+    """A list of listeners. Emitters test ``if hook.listeners`` before they make the event."""
 
     __slots__ = ("listeners",)
 
@@ -24,21 +24,21 @@ class Hook(Generic[E]):
         self.listeners: list[Callable[[E], None]] = []
 
     def subscribe(self, listener: Callable[[E], None]) -> None:
-        """Call ``listener(event)`` from now on, after those that came before."""
+        """Call ``listener(event)`` from now on, after earlier subscribers."""
         self.listeners.append(listener)
 
     def unsubscribe(self, listener: Callable[[E], None]) -> None:
-        """Stop calling ``listener``; ValueError when it never subscribed."""
+        """Stop calling ``listener``. Raises ValueError if it is not subscribed."""
         self.listeners.remove(listener)
 
     def emit(self, event: E) -> None:
-        """Hand ``event`` to every listener in order."""
+        """Pass ``event`` to every listener, in order of subscription."""
         for listener in self.listeners:
             listener(event)
 
 
 class Printed(NamedTuple):
-    """A kernel printed a line: texts, and arrays whose values phase 2 knows."""
+    """A kernel printed a line: texts, and arrays whose values phase 2 computes."""
 
     pe: PeCoord
     time_ps: int
@@ -47,7 +47,7 @@ class Printed(NamedTuple):
 
 
 class ScratchWaited(NamedTuple):
-    """A kernel waited from ``start_ps`` to ``end_ps`` until a command gave back scratch, for ``nbytes`` of it."""
+    """A kernel waited from ``start_ps`` to ``end_ps`` until commands had freed ``nbytes`` of scratch."""
 
     pe: PeCoord
     kernel: str
@@ -62,8 +62,11 @@ QueueEventKind = Literal["send", "arrive", "recv"]
 
 
 class QueueEvent(NamedTuple):
-    """Message ``sequence`` of queue ``direction`` of ``pe``, exchanged with ``peer``: it is sent, it is there, or the
-    kernel takes it (``nbytes`` 0: it is yet to come, and has no ``row`` in the log). Its slot is at ``pa``."""
+    """Message ``sequence`` of queue ``direction`` of ``pe``, exchanged with ``peer``, changed its state.
+
+    ``kind``: the message is sent, has arrived, or is received by the kernel. A receive with ``nbytes`` 0 precedes the
+    arrival: its message has no ``row`` in the log yet. The message's slot is at ``pa``.
+    """
 
     pe: PeCoord
     kind: QueueEventKind
@@ -77,7 +80,7 @@ class QueueEvent(NamedTuple):
 
 
 class TookPlace(NamedTuple):
-    """``command`` read or wrote bytes in memory, from ``start_ps`` to ``end_ps``; a load or a store at once."""
+    """The access of ``command`` to memory, from ``start_ps`` to ``end_ps``; a load or store happens at one time."""
 
     command: Command
     writes: bool
@@ -86,9 +89,9 @@ class TookPlace(NamedTuple):
 
 
 class Inverted(NamedTuple):
-    """The ``later`` of two commands in a kernel's program took place first, and both touch the same ``nbytes``.
+    """Two commands of a kernel accessed the same bytes against program order: ``later`` before ``earlier``.
 
-    The first of them is at ``address``.
+    The bytes are ``nbytes`` from ``address`` on.
     """
 
     pe: PeCoord
@@ -101,8 +104,10 @@ class Inverted(NamedTuple):
 
 
 class QueueWaited(NamedTuple):
-    """A kernel waited from ``start_ps`` to ``end_ps`` at ``line``: to send, for a slot of queue ``direction``; to
-    receive, for the message ``sequence`` of it."""
+    """A kernel waited from ``start_ps`` to ``end_ps`` at ``line`` for queue ``direction``.
+
+    A ``send`` waits for a slot, a ``recv`` for the message ``sequence``.
+    """
 
     pe: PeCoord
     kernel: str
@@ -116,8 +121,11 @@ class QueueWaited(NamedTuple):
 
 
 class SlotReleased(NamedTuple):
-    """The kernel of ``pe`` has done with message ``sequence`` of queue ``direction``, which ``peer`` sent by its queue
-    ``peer_direction``. The credit is there at ``credited_ps``; None: an earlier message is still held."""
+    """The kernel of ``pe`` released message ``sequence`` of queue ``direction``.
+
+    ``peer`` had sent the message by its queue ``peer_direction``. The credit arrives at ``credited_ps``; None: an
+    earlier message still occupies its slot, so there is no credit yet.
+    """
 
     pe: PeCoord
     direction: str
@@ -129,7 +137,7 @@ class SlotReleased(NamedTuple):
 
 
 class Hooks:
-    """All hooks of a machine."""
+    """The hooks of a machine."""
 
     __slots__ = (
         "inverted",

@@ -1,6 +1,7 @@
-"""The policy and the counts of kept data: what phase 2 needs to compute values, and how many were read.
+"""The policy for data that a run stores for phase 2, and the number of values read.
 
-Keeping costs memory, not simulated time. Phase 2 runs when a value is read; what it has replayed is no longer counted.
+Stored data cost memory, not simulated time. Phase 2 runs when a value is read. Replayed commands no longer count
+towards the limit.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from kernbench.core.log import Log
 from kernbench.engine.recorder import Recorder, strip_array
 
 COMMAND_BYTES = 512
-"""A command that is kept counts as this much, whatever it is: its operands and its place in the log"""
+"""The bytes that each stored command counts for, of any kind: its operands and its place in the log"""
 
 
 @value(kw_only=True)
 class DataReport:
-    """A report of the data that a run kept and of the values that were read.
+    """A report of the data that a run stored and of the values that were read.
 
-    ``kept``: values could be read to the end. ``stopped``: why keeping stopped, empty if it did not. ``values_read``:
-    elements that the program, a comparison or a print read; ``zeros_read``: those that were given as zeros.
-    ``operations``: what phase 2 carried out for them, and the ``nbytes`` of the results.
+    - ``kept``: True if values could be read to the end. ``stopped``: the reason why storage stopped, else empty.
+    - ``values_read``: the number of elements read by the program, a comparison or a print. ``zeros_read``: the number
+      of elements read as zeros.
+    - ``operations``, ``nbytes``: the number of operations of phase 2, and the bytes of their results.
     """
 
     kept: bool
@@ -53,9 +55,9 @@ def _values(count: int) -> str:
 
 
 class Keeping:
-    """Decides whether a run still keeps what phase 2 needs, and counts what is read.
+    """The switch that stores the inputs of phase 2 up to a limit, and the count of values read.
 
-    ``drop`` lets go of all that was kept beside the log; it is called once, when the limit is reached.
+    ``drop`` releases all data stored outside the log. The run calls ``drop`` once, at the limit.
     """
 
     __slots__ = ("_begin", "_drop", "_host_bytes", "_log", "_now", "_recorder", "policy", "stopped", "values_read")
@@ -67,42 +69,45 @@ class Keeping:
         self.stopped = ""
         self.values_read = 0
         self._recorder, self._log, self._now, self._drop = recorder, log, now, drop
-        self._begin = 0  # commands that phase 2 has seen
+        self._begin = 0  # number of commands that phase 2 has replayed
         self._host_bytes = 0
         recorder.on_full = self._stop
         self._set_limit()
 
     @property
     def keeps(self) -> bool:
-        """True when values can be read."""
+        """True if values can be read."""
         return self.policy.keep and not self.stopped
 
     def hold(self, nbytes: int) -> None:
-        """Count what the host hands over, until it is replayed; stops keeping past the limit."""
+        """Count ``nbytes`` of host data until they are replayed; past the limit, stop storing data."""
         self._host_bytes += nbytes
         self._set_limit()
         if len(self._log.whats) >= self._recorder.most_commands:
             self._stop()
 
     def note_replay(self) -> None:
-        """Phase 2 has seen everything up to now."""
+        """Record that phase 2 has replayed everything up to now."""
         self._begin, self._host_bytes = len(self._log.whats), 0
         self._set_limit()
 
-    def read(self, n_values: int, what: str) -> bool:
-        """Count ``n_values`` that are read; True if they can be, False for zeros. NoDataError names ``what``."""
+    def read(self, n_values: int, subject: str) -> bool:
+        """Count ``n_values`` that are read; return True for real values, False for zeros.
+
+        Raises NoDataError, which names ``subject``, if there are neither.
+        """
         if not self.keeps and not self.policy.zeros:
-            refusal = self.refusal(what)
+            refusal = self.refusal(subject)
             more = "" if self.stopped else ", or with --no-data --zeros to read zeros"
             raise NoDataError(f"{refusal}{more}")
         self.values_read += n_values
         return self.keeps
 
-    def refusal(self, what: str) -> NoDataError:
-        """Return the error of who reads ``what``, which zeros cannot stand for."""
+    def refusal(self, subject: str) -> NoDataError:
+        """Return the error of a reader of ``subject`` in a run without data, also for readers that refuse zeros."""
         if self.stopped:
-            return NoDataError(f"{what}: there is no value to read: {self.stopped}; give a larger --keep, or --data")
-        return NoDataError(f"{what}: this run keeps no data, so there is no value to read: run it with --data")
+            return NoDataError(f"{subject}: there is no value to read: {self.stopped}; give a larger --keep, or --data")
+        return NoDataError(f"{subject}: this run keeps no data, so there is no value to read: run it with --data")
 
     def _set_limit(self) -> None:
         most = self.policy.most_bytes
@@ -120,5 +125,5 @@ class Keeping:
         recorder = self._recorder
         recorder.keep_data = False
         whats = self._log.whats
-        whats[:] = [strip_array(what) for what in whats]
+        whats[:] = [strip_array(item) for item in whats]
         self._drop()

@@ -1,4 +1,4 @@
-"""The machine in simulation: the network, the parts and the allocators, each made when it is first needed."""
+"""The simulated machine: its network, parts and allocators, each made at its first use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kernbench.transport import Link, Network, Port, Route, Transfer, VaryingRat
 
 
 class Memories:
-    """Physical allocators by coordinates, virtual ones by SIP."""
+    """The physical allocators by coordinates, and the allocators of virtual addresses by SIP."""
 
     def __init__(self, spec: TopologySpec) -> None:
         self.config = address_config(spec)
@@ -42,41 +42,41 @@ class Memories:
 
     @property
     def used_pes(self) -> Mapping[PeCoord, PEMemAllocator]:
-        """The allocators of PEs that anything was asked of."""
-        return self._pes.made
+        """The allocators in use, by PE."""
+        return self._pes.allocators
 
     def cube(self, sip: int, cube: int) -> CubeMemAllocator:
         """Return the SRAM allocator of a cube."""
-        found = self._cubes.get((sip, cube))
-        if found is None:
-            found = self._cubes[sip, cube] = CubeMemAllocator(0, sip, cube, self.config)
-        return found
+        allocator = self._cubes.get((sip, cube))
+        if allocator is None:
+            allocator = self._cubes[sip, cube] = CubeMemAllocator(0, sip, cube, self.config)
+        return allocator
 
     def va(self, sip: int) -> VirtualAllocator:
-        """Return the virtual addresses of a SIP."""
-        found = self._va.get(sip)
-        if found is None:
-            found = self._va[sip] = VirtualAllocator.for_machine(self.config, self._spec.pe.mmu.page_bytes)
-        return found
+        """Return the allocator of a SIP's virtual addresses."""
+        allocator = self._va.get(sip)
+        if allocator is None:
+            allocator = self._va[sip] = VirtualAllocator.for_machine(self.config, self._spec.pe.mmu.page_bytes)
+        return allocator
 
 
 class _PeAllocators(Mapping[PeCoord, PEMemAllocator]):
-    """Allocators of all PEs of the machine; each exists from when it is asked for."""
+    """The allocators of all PEs of the machine, each made at its first use."""
 
     def __init__(self, memories: Memories, spec: TopologySpec) -> None:
         self._memories = memories
         self._spec = spec
-        self.made: dict[PeCoord, PEMemAllocator] = {}
+        self.allocators: dict[PeCoord, PEMemAllocator] = {}
 
     def __getitem__(self, key: PeCoord) -> PEMemAllocator:
-        found = self.made.get(key)
-        if found is None:
+        allocator = self.allocators.get(key)
+        if allocator is None:
             sip, cube, pe = key
             spec = self._spec
             if not (0 <= sip < spec.num_sips and 0 <= cube < spec.cubes_per_sip and 0 <= pe < spec.pes_per_cube):
                 raise KeyError(key)
-            found = self.made[key] = PEMemAllocator(0, sip, cube, pe, self._memories.config)
-        return found
+            allocator = self.allocators[key] = PEMemAllocator(0, sip, cube, pe, self._memories.config)
+        return allocator
 
     def __iter__(self) -> Iterator[PeCoord]:
         for sip in range(self._spec.num_sips):
@@ -96,7 +96,7 @@ def _no_values(array: Operand) -> np.ndarray[Any, Any]:
 
 
 class Machine:
-    """Everything components share: clock, network, addresses, allocators, op-log, hooks, and each other by node id.
+    """The state that components share: clock, network, addresses, allocators, op-log, hooks, and components by node id.
 
     Without ``keep_data`` the op-log has no operands to replay.
     """
@@ -124,45 +124,48 @@ class Machine:
         self._ways: dict[tuple[Link, ...], tuple[Way, ...]] = {}
         self._shared: dict[type, Any] = {}
         self.next_op = count(1).__next__  # a number for a new operation
-        self.given_up: frozenset[int] = frozenset()  # requests whose kernels are not started any more
+        self.given_up: frozenset[int] = frozenset()  # abandoned requests, whose kernels are not started any more
         self._postponed: list[Callable[[], None]] = []
-        self.values_of: Callable[[Operand], np.ndarray[Any, Any]] = _no_values  # of an array now; the engine knows
-        self.delivered = self._deliver  # what transfers of messages end with, bound once
+        # Returns the current elements of an array; the engine replaces it.
+        self.values_of: Callable[[Operand], np.ndarray[Any, Any]] = _no_values
+        self.delivered = self._deliver  # the callback at the end of a message's transfer, bound once
 
     def component(self, node_id: str) -> Component:
-        """Return the component at ``node_id``. UnknownNameError when the machine has no such part."""
-        found = self._components.get(node_id)
-        if found is None:
+        """Return the component at ``node_id``. Raises UnknownNameError if the machine has no such part."""
+        component = self._components.get(node_id)
+        if component is None:
             node = self.graph.node(node_id)
             cls = REGISTRY.lookup(node.impl)
             assert issubclass(cls, Component), "checked when the machine was made"
             with _name_part(node):
-                found = cls(node, self)
-                found.begin()
-            self._components[node_id] = found
-        return found
+                component = cls(node, self)
+                component.begin()
+            self._components[node_id] = component
+        return component
 
     def part(self, node_id: str, cls: type[C]) -> C:
-        """Return the component at ``node_id`` as a ``cls``. UnsupportedError if its class cannot stand in for that."""
-        found = self.component(node_id)
-        if not isinstance(found, cls):
+        """Return the component at ``node_id``. Raises UnsupportedError if its class does not derive from ``cls``."""
+        component = self.component(node_id)
+        if not isinstance(component, cls):
             needed = f"derive it from {cls.__module__}.{cls.__qualname__}"
-            raise UnsupportedError(f"{node_id}: {type(found).__name__} does not do what {cls.__name__} does; {needed}")
-        return found
+            raise UnsupportedError(
+                f"{node_id}: {type(component).__name__} does not do what {cls.__name__} does; {needed}"
+            )
+        return component
 
     def shared(self, cls: type[T], make: Callable[[], T] | None = None) -> T:
-        """Return the one object of ``cls`` that parts of this machine share; the first call makes it."""
-        found: T | None = self._shared.get(cls)
-        if found is None:
-            found = self._shared[cls] = (make or cls)()
-        return found
+        """Return the only object of ``cls`` that parts of this machine share; the first call makes it."""
+        instance: T | None = self._shared.get(cls)
+        if instance is None:
+            instance = self._shared[cls] = (make or cls)()
+        return instance
 
     def postpone(self, task: Callable[[], None]) -> None:
-        """Have ``task`` done before the machine is next used, which may never be."""
+        """Run ``task`` before the next use of the machine, or never if there is none."""
         self._postponed.append(task)
 
     def do_postponed(self) -> None:
-        """Do what was postponed, all of it also when a task fails."""
+        """Run all postponed tasks, in order; a task that raises does not stop later tasks."""
         tasks, self._postponed = self._postponed, []
         with ExitStack() as stack:
             for task in reversed(tasks):
@@ -174,7 +177,7 @@ class Machine:
         return tuple(self._components.values())
 
     def observe(self, *, links: bool = False) -> None:
-        """Keep from now on what transfers, memories and, if asked, links do. Nothing may have happened yet."""
+        """Record transfers, memory grants and, with ``links``, packets from now on; call this before time passes."""
         links = links or (self.observation is not None and self.observation.tables.links is not None)
         self.observation = Observation(self.log, self.recorder, self.network, links=links)
 
@@ -183,28 +186,29 @@ class Machine:
         return self.recorder.started(event, cause)
 
     def end_op(self, op: int, last: Row = NONE) -> Row:
-        """Operation ``op`` is over; ``last``: the row that ended it, if it is made of others."""
+        """Log the end of operation ``op``; ``last`` is the child row that ended it, if it has children."""
         return self.recorder.ended(op, self.clock.time, last)
 
     def route(self, src: str, dst: str, via_port: str | None = None) -> Route:
-        """Return the way from one part to another: planned, with its links, at first use, and kept here.
+        """Return the route from one part to another. The first call plans it and makes its links; routes are cached.
 
-        ``via_port``: the scale-up link to leave the SIP by, where that leads straight to the other.
+        ``via_port``: the scale-up link by which the route leaves the SIP, if that link leads straight to the
+        destination's SIP.
         """
         key = (src, dst, via_port)
-        found = self._routes.get(key)
-        if found is None:
-            found = self._routes[key] = self._make_route(self._planner.route(src, dst, via_port))
-        return found
+        route = self._routes.get(key)
+        if route is None:
+            route = self._routes[key] = self._make_route(self._planner.route(src, dst, via_port))
+        return route
 
     def ways(self, planned: tuple[Link, ...]) -> tuple[Way, ...]:
-        """Return the ways open to a transfer: the links ``planned``, and every other way of as few hops."""
-        found = self._ways.get(planned)
-        if found is None:
-            others = self._choices.instead_of((planned[0].src, *Way(planned).nodes))
-            found = Way(planned), *(Way(self._make_route(each).links) for each in others)
-            self._ways[planned] = found
-        return found
+        """Return the minimal ways of a transfer: first the links ``planned``, then every way with as few hops."""
+        ways = self._ways.get(planned)
+        if ways is None:
+            alternatives = self._choices.instead_of((planned[0].src, *Way(planned).nodes))
+            ways = Way(planned), *(Way(self._make_route(nodes).links) for nodes in alternatives)
+            self._ways[planned] = ways
+        return ways
 
     def _make_route(self, nodes: tuple[str, ...]) -> Route:
         for a, b in pairwise(nodes):
@@ -214,18 +218,18 @@ class Machine:
 
     def _wire(self, src: str, dst: str) -> None:
         edge = self.graph.edge(src, dst)
-        entered, left = self.component(dst), self.component(src)
-        divided = left.junction is not None and left.junction.divides
+        destination, source = self.component(dst), self.component(src)
+        divided = source.junction is not None and source.junction.divides
         with _name_part(self.graph.node(dst)):
-            serial = "handles_serially" in called_at(entered.node.kind) and entered.handles_serially
-            entry_ns = 0.0 if serial else sound_overhead_ns(entered)
-            entered_gbs = _constant(entered.link_rate)
+            serial = "handles_serially" in called_at(destination.node.kind) and destination.handles_serially
+            entry_ns = 0.0 if serial else sound_overhead_ns(destination)
+            destination_gbs = _constant(destination.link_rate)
         with _name_part(self.graph.node(src)):
-            rate = left.link_rate
+            rate = source.link_rate
         bw_gbs = min(edge.bw_gbs, _constant(rate) or edge.bw_gbs)
-        # A part that is slower than the link into it keeps what waits, so a stream meets no full FIFO. With turns of
-        # any kind, full FIFOs could wait in a cycle.
-        unbounded = divided or (entered_gbs is not None and entered_gbs < bw_gbs)
+        # A part that is slower than the link into it buffers all waiting packets, so a stream never meets a full FIFO.
+        # With routes that turn in any direction, full FIFOs could wait for each other in a cycle.
+        unbounded = divided or (destination_gbs is not None and destination_gbs < bw_gbs)
         self.network.link(
             src,
             dst,
@@ -233,40 +237,40 @@ class Machine:
             overhead_ns=entry_ns + self.spec.wire_ns(edge.length_mm) + edge.overhead_ns,
             fifo_bytes=None if unbounded else edge.fifo_bytes,
             index=self.graph.edge_number(src, dst),
-            junction=entered.junction,
+            junction=destination.junction,
             rate=rate if isinstance(rate, VaryingRate) else None,
         )
 
     def make(
         self, port: Port, src: str, dst: str, nbytes: int, message: object, via_port: str | None = None
     ) -> Transfer:
-        """Make a transfer of ``message``, which the caller injects; the component at ``dst`` gets it."""
+        """Return a transfer of ``message`` to the component at ``dst``; the caller injects the transfer."""
         return self.network.make(port, self.route(src, dst, via_port), nbytes, self.delivered, message)
 
     def send(self, src: str, dst: str, nbytes: int, message: object, channel: str = "") -> Transfer:
-        """Send ``message`` from the port of ``src`` for ``channel`` now."""
+        """Send ``message`` now, from the port of ``src`` for ``channel``."""
         key = (src, dst, channel)
         port, route = self._senders.get(key) or self._make_sender(key)
         return self.network.post(port, route, nbytes, self.delivered, message)
 
     def _make_sender(self, key: tuple[str, str, str]) -> tuple[Port, Route]:
         src, dst, channel = key
-        made = self._senders[key] = (self.network.port(src, channel), self.route(src, dst))
-        return made
+        sender = self._senders[key] = (self.network.port(src, channel), self.route(src, dst))
+        return sender
 
     def send_header(self, src: str, dst: str, message: object, channel: str = "") -> Transfer:
-        """Send a message that is a header only."""
+        """Send a message that consists of a header."""
         return self.send(src, dst, self.header_bytes, message, channel)
 
     def send_control(self, src: str, dst: str, message: ControlMessage, cause: Cause) -> None:
-        """Send a message of the control path, after ``cause``: it is over when its receiver has handled it."""
+        """Send a message of the control path, after ``cause``. Its row closes when its receiver has handled it."""
         log, request_id = self.log, message.request_id
         row = log.open(
             log.part(src),
             Kind.CONTROL,
             self.clock.time,
             cause,
-            what=log.intern(type(message).__name__),
+            subject=log.intern(type(message).__name__),
             launch=request_id,
             parent=log.requests.get(request_id, NONE),
         )
@@ -275,22 +279,22 @@ class Machine:
         self.network.inject(transfer)
 
     def sideband_ps(self, src: str, dst: str, nbytes: int, via_port: str | None = None) -> int:
-        """Delay of a credit of ``nbytes`` from one part to another: the way's own time, and it occupies nothing."""
+        """Return the delay in ps of a credit of ``nbytes``: the route's zero-load latency."""
         return self.route(src, dst, via_port).latency_ps(nbytes)
 
     def _deliver(self, transfer: Transfer) -> None:
-        there = transfer.route.links[-1].dst
-        (self._components.get(there) or self.component(there)).receive(transfer.arg, transfer)
+        node_id = transfer.route.links[-1].dst
+        (self._components.get(node_id) or self.component(node_id)).receive(transfer.arg, transfer)
 
 
 def _constant(rate: float | VaryingRate | None) -> float | None:
-    """The rate that never changes, if it is one."""
+    """Return a constant rate; None if it varies or there is none."""
     return None if isinstance(rate, VaryingRate) else rate
 
 
 @contextmanager
 def _name_part(node: Node) -> Iterator[None]:
-    """Add the name of the part to an error that its code raises."""
+    """Add a note with the part's name to an error that the part's code raises."""
     try:
         yield
     except KernbenchError:

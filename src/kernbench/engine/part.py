@@ -1,6 +1,6 @@
-"""The base class of parts, and what each place of the machine calls of the part that stands there.
+"""The base class of parts, and the methods that each place of the machine calls on its part.
 
-A class of a user's may override what its place calls.
+A user's class may override the methods that its place calls.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ Done = Callable[[Outcome], None]
 class Component(Part):
     """A part of the machine at ``node``.
 
-    A subclass says what a packet pays to enter (``overhead_ns``), takes the messages that are delivered to it
-    (``receive``) and, if the host may address it, its requests (``accept``). Made on first use; made once per machine.
+    A subclass defines the time that a packet needs to enter (``overhead_ns``), and handles delivered messages
+    (``receive``). If the host may address the part, the subclass also handles requests (``accept``). A machine makes
+    each part once, at its first use.
     """
 
     junction: Junction | None = None
-    """Where it decides about the transfers that pass, if it does"""
+    """The junction that decides about transfers through the part, if the part decides"""
 
     def __init__(self, node: Node, machine: Machine) -> None:
         self.node = node
@@ -60,19 +61,19 @@ class Component(Part):
 
     @property
     def now_ns(self) -> float:
-        """The simulated time."""
+        """The simulated time in ns."""
         return ps_to_ns(self.clock.time)
 
     @cached_property
     def random(self) -> Random:
-        """Numbers by chance: each part has its own, and they are the same in every run."""
+        """The part's random generator, seeded with its node id: the numbers are the same in every run."""
         return Random(self.node.id)
 
     @property
     def overhead_ns(self) -> float:
-        """Time that passing through this part, or entering it, costs a packet: ``attrs.overhead_ns``.
+        """Time in ns that a packet needs to pass or enter this part: ``attrs.overhead_ns``.
 
-        Override it to model another router; it is read once, when the links to this part are made.
+        Override it to model another router. The machine reads it once, when it makes the links to this part.
         """
         return self.node.overhead_ns
 
@@ -83,17 +84,18 @@ class Component(Part):
 
     @property
     def rate_gbs(self) -> float | None:
-        """The bandwidth of each link out of this part, each alone: ``attrs.rate_gbs``; None: that of the link.
+        """The bandwidth in GB/s of each link out of this part: ``attrs.rate_gbs``; None: the link's bandwidth.
 
-        Override it to model a limiter: a number is read once, when the links out of this part are made, and is a part
-        of routes and their closed forms. A method ``rate_gbs(self, now_ns)`` returns the rate at ``now_ns`` and until
-        which ns it holds (``inf``: for ever); packets of such a part never go express. No link is faster than itself.
+        Override it to model a limiter. The machine reads a number once, when it makes the links out of this part, and
+        routes and their closed forms use it. A method ``rate_gbs(self, now_ns)`` returns the rate at ``now_ns`` and the
+        time in ns until which the rate holds (``inf``: for ever). Packets of such a part never go express. The rate
+        never raises the bandwidth of a link.
         """
         return self.node.rate_gbs
 
     @cached_property
     def link_rate(self) -> float | VaryingRate | None:
-        """``rate_gbs`` as links need it. UnsupportedError for what is no rate."""
+        """``rate_gbs`` in the form of links: a number, or a VaryingRate. Raises UnsupportedError if it is no rate."""
         rate: object = self.rate_gbs
         if callable(rate):
             return VaryingRate(self.rate_at)
@@ -101,110 +103,115 @@ class Component(Part):
 
     @property
     def says_rate(self) -> bool:
-        """True for a part that says what passes it: by ``rate_gbs``, or by an attribute of that name."""
+        """True if the part limits its links, by its ``rate_gbs`` or by the attribute of that name."""
         return self.link_rate is not None or self.node.rate_gbs is not None
 
     def rate_at(self, now_ps: int) -> RateStretch:
-        """Return the rate of the part at ``now_ps``, and until when it holds. UnsupportedError for what is no rate."""
+        """Return the rate at ``now_ps`` and the time until which it holds. Raises UnsupportedError if it is no rate."""
         rate: object = self.rate_gbs
         if callable(rate):
             return _ask_rate(rate, now_ps)
-        said = self.node.rate_gbs if rate is None else rate
-        return RateStretch(_sound_rate(f"{self.node.id}: rate_gbs of {self.node.impl}", said), NEVER)
+        rate_gbs = self.node.rate_gbs if rate is None else rate
+        return RateStretch(_sound_rate(f"{self.node.id}: rate_gbs of {self.node.impl}", rate_gbs), NEVER)
 
     @property
     def handles_serially(self) -> bool:
-        """True for CPUs: their overhead is time of the CPU, one message after another, not time on the link."""
+        """True for CPUs: their overhead occupies the CPU, for one message at a time, and is no latency of the link."""
         return False
 
     def receive(self, message: object, transfer: Transfer) -> None:
-        """Take a message that was delivered to this part. UnsupportedError when it is not for such a part."""
+        """Handle a message that was delivered to this part. Raises UnsupportedError for a message of a wrong type."""
         sender = transfer.route.links[0].src
-        what = type(message).__name__
-        raise UnsupportedError(f"{self.node.id} ({self.node.kind}) cannot take a {what}, which {sender} sent")
+        message_type = type(message).__name__
+        raise UnsupportedError(f"{self.node.id} ({self.node.kind}) cannot take a {message_type}, which {sender} sent")
 
     def accept(self, msg: HostMsg, done: Done) -> None:
-        """Start a request of the host and call ``done`` when it is over."""
+        """Start a request of the host, and call ``done`` when the request is over.
+
+        Raises UnsupportedError if the part does not serve such requests.
+        """
         raise UnsupportedError(f"{self.node.id} ({self.node.kind}) does not serve {type(msg).__name__}")
 
     def begin(self) -> None:
-        """Start what this part does by itself: it has been made."""
+        """Start the part's own activity; the machine calls this once, after it has made the part."""
 
     def blocked(self) -> tuple[str, ...]:
-        """Return a line for each thing that is stuck here, for a deadlock report that names this part."""
+        """Return a line for each blocked activity of this part, for the deadlock report."""
         return ()
 
     def failures(self) -> tuple[tuple[int, PeReport], ...]:
-        """Request and report of PEs that have failed while others have yet to report, as far as this part knows."""
+        """Return (request id, report) of each failed PE that this part has recorded while other reports are pending."""
         return ()
 
     def abandon(self, request_ids: frozenset[int]) -> None:
-        """Stop what runs here for requests that are given up."""
+        """Stop the activities of this part for abandoned requests."""
 
     def reset(self) -> None:
-        """Forget what was under way; nothing is any more."""
+        """Reset the part's state; nothing is in flight any more."""
 
     @property
     def neighbours(self) -> tuple[str, ...]:
-        """The parts that links lead to from here: of an extra part in the order of its ``links``."""
+        """The parts that outgoing links lead to; for an extra part in the order of its ``links``."""
         return tuple(edge.dst for edge in self.machine.graph.out_edges(self.node.id))
 
     def attrs_as(self, model: type[A]) -> A:
-        """Return the typed ``attrs`` of this part."""
+        """Return the typed ``attrs`` of this part. Raises KernbenchError if they are of another model."""
         if not isinstance(self.node.attrs, model):
             raise KernbenchError(f"{self.node.id}: {self.node.impl} needs attrs of {model.__name__}")
         return self.node.attrs
 
 
 def is_builtin(cls: type) -> bool:
-    """Return True for a class that ships with kernbench; others are users'."""
+    """Return True for a class that ships with kernbench, False for a user's class."""
     return cls.__module__.startswith("kernbench.")
 
 
 def sound_overhead_ns(part: Component) -> float:
-    """Return its ``overhead_ns``. UnsupportedError for what is no time."""
+    """Return the ``overhead_ns`` of ``part``. Raises UnsupportedError if it is no time."""
     return sound_ns(f"{part.node.id}: overhead_ns of {part.node.impl}", part.overhead_ns)
 
 
-def sound_ns(what: str, found: object) -> float:
-    """``found`` as a time. UnsupportedError if it is none."""
-    if not isinstance(found, int | float | np.number) or not 0 <= found < inf:
-        raise UnsupportedError(f"{what} is {found!r}, must be a number of ns, at least 0")
-    return float(found)
+def sound_ns(label: str, time_ns: object) -> float:
+    """Return ``time_ns`` as a float. Raises UnsupportedError, which begins with ``label``, if it is no time."""
+    if not isinstance(time_ns, int | float | np.number) or not 0 <= time_ns < inf:
+        raise UnsupportedError(f"{label} is {time_ns!r}, must be a number of ns, at least 0")
+    return float(time_ns)
 
 
 LONGEST_NS = 1e12
-"""A rate that holds beyond this holds for ever: no run comes so far"""
+"""The time from which on a rate counts as holding for ever: no run reaches it"""
 
 
-def _sound_rate(what: str, found: object, *, may_stop: bool = False) -> float:
-    """``found`` as GB/s. UnsupportedError if it is none, and for 0 unless the links ``may_stop``."""
-    sound = isinstance(found, int | float | np.number) and not isinstance(found, bool) and 0 <= found < inf
-    if not sound or not (found or may_stop):
+def _sound_rate(label: str, rate: object, *, may_stop: bool = False) -> float:
+    """Return ``rate`` in GB/s. Raises UnsupportedError if it is no rate, or 0 without ``may_stop``."""
+    sound = isinstance(rate, int | float | np.number) and not isinstance(rate, bool) and 0 <= rate < inf
+    if not sound or not (rate or may_stop):
         limit = "at least 0" if may_stop else "more than 0"
-        raise UnsupportedError(f"{what} is {found!r}, must be a number of GB/s, {limit}")
-    return float(found)  # type: ignore[arg-type]  # it is a number
+        raise UnsupportedError(f"{label} is {rate!r}, must be a number of GB/s, {limit}")
+    return float(rate)  # type: ignore[arg-type]  # it is a number
 
 
 def _ask_rate(rate_gbs: Callable[[float], object], now_ps: int) -> RateStretch:
-    """Return what a part says of its rate at ``now_ps``. UnsupportedError for what is no rate, or no later time."""
+    """Return the rate of a part at ``now_ps``. Raises UnsupportedError for no rate, or an end that is not later."""
     now_ns = ps_to_ns(now_ps)
-    found = rate_gbs(now_ns)
-    if not isinstance(found, tuple | list) or len(found) != 2:
-        raise UnsupportedError(f"rate_gbs({now_ns:.12g}) is {found!r}, must be a rate in GB/s, and until which ns")
-    gbs, until_ns = found
+    stretch = rate_gbs(now_ns)
+    if not isinstance(stretch, tuple | list) or len(stretch) != 2:
+        raise UnsupportedError(
+            f"rate_gbs({now_ns:.12g}) is {stretch!r}, must be a rate in GB/s and the ns until which it holds"
+        )
+    gbs, until_ns = stretch
     gbs = _sound_rate(f"the rate of rate_gbs({now_ns:.12g})", gbs, may_stop=True)
     if not isinstance(until_ns, int | float | np.number) or not until_ns > now_ns:
-        raise UnsupportedError(f"rate_gbs({now_ns:.12g}) holds until {until_ns!r}, must be ns later than it is")
+        raise UnsupportedError(f"rate_gbs({now_ns:.12g}) holds until {until_ns!r}, must be a later time in ns")
     if not gbs and until_ns >= LONGEST_NS:
         raise UnsupportedError(f"rate_gbs({now_ns:.12g}) is 0 GB/s until {until_ns:g} ns: nothing would ever pass")
     return RateStretch(gbs, max(now_ps + 1, ns_to_ps(float(until_ns))) if until_ns < LONGEST_NS else NEVER)
 
 
-_MADE = ("abandon", "blocked", "failures", "reset")  # of every part, once it has been made
-_PASSED = ("overhead_ns", "rate_gbs")  # when a link into the part, or out of it, is made
-_TRANSIT = (*_PASSED, "forward", "hold_ns", "hold_packet_ns")  # when the head of a transfer, or a packet, enters it
-_ENTERED = (*_PASSED, "handles_serially")  # the same, where messages end
+_ANY_PART = ("abandon", "blocked", "failures", "reset")  # on every part, once it is made
+_PASSED = ("overhead_ns", "rate_gbs")  # when a link into the part, or out of the part, is made
+_TRANSIT = (*_PASSED, "forward", "hold_ns", "hold_packet_ns")  # when the head of a transfer, or a packet, enters
+_ENTERED = (*_PASSED, "handles_serially")  # as _PASSED, on parts where messages end
 _MEMORY = (*_ENTERED, "receive", "run", "serve")
 _CPU = (*_ENTERED, "overhead_ps", "receive", "handle")
 _CONTROL_CPU = (*_CPU, "run", "handling_ns")
@@ -232,21 +239,21 @@ CALLED: dict[str, tuple[str, ...]] = {
     "pe_mmu": (),
     "pe_ipcq": ("overhead_ns", "overhead_ps", "arrived"),
 }
-"""By kind, beside what is called of every part."""
+"""The methods that the machine calls, by kind; ``_ANY_PART`` comes on top."""
 
 EXTRA = (*_ENTERED, "overhead_ps", "receive")
-"""Of an extra part; beside it, what its own classes call of themselves"""
+"""The methods that the machine calls on an extra part. The part's own classes may call more."""
 
-COMPONENT_CALLS = frozenset((*_MADE, *_ENTERED, "overhead_ps", "receive", "accept"))
-"""What the base class has."""
+COMPONENT_CALLS = frozenset((*_ANY_PART, *_ENTERED, "overhead_ps", "receive", "accept"))
+"""The methods that the base class defines."""
 CALLED_BY_BASE = frozenset(("forward", "hold_ns", "hold_packet_ns", "serve"))
-"""What the builtin class of a kind calls of itself: a class that is not derived from it has to go without."""
+"""The methods that only the builtin class of a kind calls: they need a class derived from the builtin class."""
 LOOK_ALIKES = ("hold", "hold_packet", "time_ps")
-"""What is not called, but looks like it: ``hold_ns``, ``hold_packet_ns`` and a memory's ``serve`` are."""
+"""Names that nothing calls, similar to the called ``hold_ns``, ``hold_packet_ns`` and a memory's ``serve``."""
 OTHER_CALLS = frozenset((*LOOK_ALIKES, *(name for names in CALLED.values() for name in names))) - COMPONENT_CALLS
-"""What the builtin classes of some kinds have beside it, or users may take for that."""
+"""The methods of builtin classes of some kinds beyond the base class, and the look-alikes."""
 
 
 def called_at(kind: str) -> tuple[str, ...]:
-    """Return the methods that the machine calls of a part of this kind, sorted; other kinds are extra parts."""
-    return tuple(sorted((*_MADE, *CALLED.get(kind, EXTRA))))
+    """Return the methods that the machine calls on a part of this kind, sorted; an unknown kind is an extra part."""
+    return tuple(sorted((*_ANY_PART, *CALLED.get(kind, EXTRA))))

@@ -1,8 +1,7 @@
-"""Checks of users' parts: their classes before anything is simulated, their errors when they fail.
+"""Checks of users' parts: their classes before the simulation, their errors when they fail.
 
-A class of a user's may override what its place calls, and add what it likes for itself. Behaviour that nobody calls
-would be built and ignored, so it is refused by name. An error says which part failed, when, and at which line of its
-code.
+A user's class may override the methods that its place calls, and may add helpers. A method that nothing would call is
+refused by name. An error names the part that failed, the simulated time, and the line of its code.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from kernbench.engine.thinking import ThinkingPart
 from kernbench.topology.graph import Node
 
 NOWHERE = frozenset(("run", "process"))
-"""Names of what a part would do by itself: no place calls them, and only parts that think have some."""
+"""Names of activities: no place calls them, and only ThinkingPart defines them."""
 _PROCESSES = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
 def check_parts(places: Iterable[Node]) -> None:
-    """InputError, a line each, for all that the classes of nodes define and their ``places`` never call."""
-    problems = [f"{node.id} ({node.kind}): {each}" for node in places for each in _problems(node)]
+    """Raise InputError, with a line for each method that the classes of ``places`` define and nothing calls."""
+    problems = [f"{node.id} ({node.kind}): {problem}" for node in places for problem in _problems(node)]
     if problems:
         raise InputError("\n".join(problems))
 
@@ -56,21 +55,23 @@ def _problems(node: Node) -> Iterator[str]:
 
 @cache
 def _say_unmakeable(cls: type[Component], impl: str) -> tuple[str, ...]:
-    """Say why the machine cannot make a part of this class."""
-    found = []
+    """Return the reasons why the machine cannot make a part of this class."""
+    reasons = []
     if inspect.isabstract(cls):
-        found.append(f"{impl} is abstract: it has to define {', '.join(sorted(vars(cls)['__abstractmethods__']))}")
+        reasons.append(f"{impl} is abstract: it has to define {', '.join(sorted(vars(cls)['__abstractmethods__']))}")
     signature = inspect.signature(cls)
     try:
         signature.bind("node", "machine")
     except TypeError:
-        found.append(f"{impl} is made by {impl.rpartition('.')[2]}(node, machine), but its __init__ takes {signature}")
-    return tuple(found)
+        reasons.append(
+            f"{impl} is made by {impl.rpartition('.')[2]}(node, machine), but its __init__ takes {signature}"
+        )
+    return tuple(reasons)
 
 
 @cache
 def _behaviour(cls: type[Component]) -> tuple[str, ...]:
-    """Return the names of ``cls`` that look as if the machine were to call them."""
+    """Return the names that ``cls`` overrides or defines and that seem to be meant for calls by the machine."""
     return tuple(_list_overrides(cls))
 
 
@@ -87,58 +88,58 @@ def _list_overrides(cls: type[Component]) -> Iterator[str]:
 
 
 def _is_process(cls: type[Component], name: str) -> bool:
-    """Return True for a public generator, as a process of the part would be."""
+    """Return True for a public generator or coroutine: it seems to be a process of the part."""
     if name.startswith("_"):
         return False
     functions = _functions(inspect.getattr_static(cls, name))
-    return any(is_process(each) for each in functions for is_process in _PROCESSES)
+    return any(is_process(function) for function in functions for is_process in _PROCESSES)
 
 
 def _calls_itself(cls: type[Component], name: str) -> bool:
-    """Return True for a helper: a class that defines ``name`` or derives from it, or a base of the user's, uses it."""
+    """Return True for a helper: a user's class, or the class that defines ``name`` or one below it, uses ``name``."""
     owner = next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
     return _mentions((base for place, base in enumerate(cls.__mro__) if place <= owner or not is_builtin(base)), name)
 
 
 def _mentions(classes: Iterable[type], name: str) -> bool:
-    """Return True when some member of ``classes``, other than ``name`` itself, uses ``name``."""
-    others = (value for cls in classes for key, value in vars(cls).items() if key != name)
-    return any(name in _names(function.__code__) for value in others for function in _functions(value))
+    """Return True if some member of ``classes``, other than ``name`` itself, uses ``name``."""
+    members = (value for cls in classes for key, value in vars(cls).items() if key != name)
+    return any(name in _names(function.__code__) for value in members for function in _functions(value))
 
 
 def _functions(value: object) -> tuple[FunctionType, ...]:
-    """Return the functions that an attribute of a class is made of."""
+    """Return the functions behind an attribute of a class."""
     match value:
         case property():
-            found: tuple[object, ...] = (value.fget, value.fset)
+            candidates: tuple[object, ...] = (value.fget, value.fset)
         case cached_property():
-            found = (value.func,)
+            candidates = (value.func,)
         case staticmethod() | classmethod():
-            found = (value.__func__,)
+            candidates = (value.__func__,)
         case partialmethod():
-            found = (value.func,)
+            candidates = (value.func,)
         case _:
-            found = (value,)
-    plain = (inspect.unwrap(each) for each in found if isinstance(each, FunctionType))
-    return tuple(each for each in plain if isinstance(each, FunctionType))
+            candidates = (value,)
+    plain = (inspect.unwrap(candidate) for candidate in candidates if isinstance(candidate, FunctionType))
+    return tuple(function for function in plain if isinstance(function, FunctionType))
 
 
 def _names(code: CodeType) -> set[str]:
-    """Return the names that a function uses, and those inside it."""
-    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    """Return the names that a function and its inner functions use."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
     return set(code.co_names).union(*map(_names, inner))
 
 
 @value
 class _Call:
-    """A call that an error has come through, and the line where."""
+    """A call on the traceback of an error, and its line."""
 
     frame: FrameType
     line: int
 
     @property
     def part(self) -> Component | None:
-        """The part of a user's whose method it is, if it has been made so far that it knows its node."""
+        """The user's part whose method is called; None before ``Component.__init__`` has set its node."""
         owner = self.frame.f_locals.get("self")
         is_users = isinstance(owner, Component) and not is_builtin(type(owner))
         return owner if is_users and "clock" in vars(owner) else None
@@ -153,16 +154,16 @@ class _Call:
 
 
 def name_failure(error: Exception) -> Exception:
-    """Return the PartError for an ``error`` that comes out of the code of a user's part; else ``error`` itself."""
+    """Return the PartError for an ``error`` in the code of a user's part; else ``error`` itself."""
     calls = [*_calls(error)]
     parts = [part for part in (call.part for call in calls) if part is not None]
     if isinstance(error, PartError) or not parts:
         return error
     part, places = parts[-1], [call.place for call in calls if call.is_users]
     where = places[-1] if places else f"its class is at {_source(type(part))}"
-    what = "" if isinstance(error, KernbenchError) else f"{type(error).__name__}: "
+    error_type = "" if isinstance(error, KernbenchError) else f"{type(error).__name__}: "
     time = f"{ps_to_ns(part.clock.time):.12g} ns"
-    failure = PartError(f"{part.node.id} ({part.node.impl}) failed at {time}: {what}{text_of(error)} ({where})")
+    failure = PartError(f"{part.node.id} ({part.node.impl}) failed at {time}: {error_type}{text_of(error)} ({where})")
     for note in notes_of(error):
         failure.add_note(note)
     failure.__cause__ = error
@@ -170,14 +171,14 @@ def name_failure(error: Exception) -> Exception:
 
 
 def name_users_parts(error: Exception, parts: Iterable[Component]) -> None:
-    """Note on an error that comes from nobody's code, such as a time that is none, which users' parts there are."""
+    """Add a note that lists the users' parts to an error outside any part's code, such as an invalid time."""
     users = {part.node.impl: part.node.kind for part in parts if not is_builtin(type(part))}
     if users:
-        error.add_note(f"parts of users' in this machine: {', '.join(f'{i} ({kind})' for i, kind in users.items())}")
+        error.add_note(f"users' parts in this machine: {', '.join(f'{i} ({kind})' for i, kind in users.items())}")
 
 
 def _calls(error: BaseException) -> Iterator[_Call]:
-    """Yield the calls that an error has come through, from the outside in; SimPy hands copies of errors on."""
+    """Yield the calls on an error's traceback, outermost first, through the copies that SimPy makes of errors."""
     yield from (_Call(frame, line) for frame, line in walk_tb(error.__traceback__))
     origin = error.__cause__
     if type(origin) is type(error) and origin.args == error.args:
@@ -185,7 +186,7 @@ def _calls(error: BaseException) -> Iterator[_Call]:
 
 
 def _source(cls: type[Component]) -> str:
-    """File and line of a class; of one that was made by a call, the file."""
+    """Return file and line of a class; only the file if its source cannot be found."""
     try:
         return f"{inspect.getfile(cls)}:{inspect.getsourcelines(cls)[1]}"
     except OSError:

@@ -1,6 +1,6 @@
-"""Queues between PEs: the counters of both ends, the rules by which they change, and what a part with queues offers.
+"""Queues between PEs: the counters of both ends, the rules that change them, and the interface of a part with queues.
 
-A queue pair is two rings of slots, each at the end that receives. Message k lies in slot k mod ``n_slots``::
+A queue pair is two rings of slots, each at the end that receives. Message k is stored in slot k mod ``n_slots``::
 
     the end that sends                            the end that receives
     claim:  a slot is free?  my_head + 1
@@ -9,7 +9,8 @@ A queue pair is two rings of slots, each at the end that receives. Message k lie
     claim looks:  peer_tail_cache  ◀── credit ──  release: my_tail, the first that is not released
 
 A sender waits while ``my_head - peer_tail_cache = n_slots``, a receiver while ``taken = peer_head_cache``. The machine
-and the mock follow these rules and raise these errors; when a message or a credit comes is theirs to say.
+and the mock follow these rules and raise these errors. Each of the two decides the arrival times of messages and
+credits.
 """
 
 from __future__ import annotations
@@ -31,18 +32,20 @@ Q = TypeVar("Q", bound="QueuePair")
 
 WaitKind: TypeAlias = Literal["send", "recv"]
 Credit: TypeAlias = tuple[int, int, int, Row, int]
-"""A credit on its way: its time of arrival in ps, its place among the programs of that instant, the tail that it
-reports, the row of the log after which it was given, and the time of that"""
+"""A credit in flight: its time of arrival in ps, its place among the programs of that instant, the tail that it
+reports, the row of the log after which it was sent, and the time of that row"""
 
 
 class QueuePair:
     """One end of a queue pair. Its counters only grow.
 
-    ``my_head``: messages sent; ``peer_tail_cache``: how many of them the peer has released; ``peer_head_cache``:
-    messages that have arrived in order; ``taken``: receives of the kernel; ``my_tail``: messages released in order.
-    ``sizes`` are the bytes of the messages that have come and are not released, by number.
-    ``credits`` are on their way, in order. No event announces one: whoever looks finds it. There are as many as slots
-    at most, so a list serves them best. Without a ``clock`` there are none, and ``peer_tail_cache`` is set instead.
+    - ``my_head``: messages sent. ``peer_tail_cache``: messages that the peer has released.
+    - ``peer_head_cache``: messages that have arrived in order. ``taken``: receives of the kernel. ``my_tail``:
+      messages released in order.
+    - ``sizes``: by message number, the bytes of messages that have arrived and are not released.
+    - ``credits``: the credits in flight, in order. No event announces an arrival: a read of ``peer_tail_cache`` takes
+      the credits that have arrived. There are at most as many as slots, so a list is fastest. Without a ``clock`` there
+      are no credits, and ``peer_tail_cache`` is set instead.
     """
 
     __slots__ = (
@@ -79,7 +82,7 @@ class QueuePair:
 
     @property
     def peer_tail_cache(self) -> int:
-        """Return the number of messages that the peer is known to have released."""
+        """The number of messages that the peer has released, by the credits that have arrived."""
         return self._take_credits()
 
     @peer_tail_cache.setter
@@ -98,39 +101,39 @@ class QueuePair:
 
     @property
     def ready(self) -> bool:
-        """True when a message waits to be taken."""
+        """True if a message has arrived that the kernel has not received."""
         return self.peer_head_cache > self.taken
 
     @property
     def unread(self) -> int:
-        """Messages that have come and the kernel has not received."""
+        """The number of messages that have arrived and that the kernel has not received."""
         return max(0, self.peer_head_cache - self.taken)
 
     @property
     def held(self) -> int:
-        """Messages that the kernel has got and not released."""
+        """The number of messages that the kernel has received and not released."""
         return min(self.taken, self.peer_head_cache) - self.my_tail - len(self.released)
 
     @property
     def arrived(self) -> int:
-        """Messages that have come, also those before which one is missing."""
+        """The number of messages that have arrived, also out of order."""
         return self.peer_head_cache + sum(1 for sequence in self.sizes if sequence >= self.peer_head_cache)
 
     @property
     def settled(self) -> bool:
-        """True when nothing is under way: the peer released all that was sent, this end all that came."""
+        """True if nothing is in flight or unreleased: each end has released every message that the other has sent."""
         return self.my_head == self.peer_tail_cache and self.peer_head_cache == self.my_tail == self.taken
 
     @property
     def counters(self) -> str:
-        """The counters in a line."""
+        """The counters as a line of text."""
         return (
             f"my_head={self.my_head} my_tail={self.my_tail} "
             f"peer_head_cache={self.peer_head_cache} peer_tail_cache={self.peer_tail_cache}"
         )
 
     def slot_pa(self, sequence: int) -> int:
-        """Return the address of message ``sequence`` in the own ring."""
+        """Return the address of message ``sequence`` in the ring of this end."""
         assert self.my_rx_base_pa is not None
         return self.my_rx_base_pa + sequence % self.n_slots * self.slot_size
 
@@ -141,7 +144,7 @@ class QueuePair:
         return base + sequence % self.n_slots * self.slot_size
 
     def claim(self) -> int | None:
-        """Take the next slot of the peer and return the number of its message; None while all slots are taken."""
+        """Claim the next slot of the peer and return its message's number; None while no slot is free."""
         sequence = self.my_head
         last_in_slot = sequence - self.n_slots
         if self._credited <= last_in_slot and (not self.credits or self._take_credits() <= last_in_slot):
@@ -150,13 +153,16 @@ class QueuePair:
         return sequence
 
     def take(self) -> int:
-        """Return the number of the message for the kernel's next receive, whether or not it has come."""
+        """Return the number of the message for the kernel's next receive; the message may still be in flight."""
         sequence = self.taken
         self.taken = sequence + 1
         return sequence
 
     def arrive(self, sequence: int, pa: int, nbytes: int) -> None:
-        """Count message ``sequence``, which is in the slot at ``pa``. IpcqError when that slot is not free for it."""
+        """Count message ``sequence``, which has arrived in the slot at ``pa``.
+
+        Raises IpcqError if that slot is not free for the message.
+        """
         n_slots, sizes, head = self.n_slots, self.sizes, self.peer_head_cache
         slot_pa = (self.my_rx_base_pa or 0) + sequence % n_slots * self.slot_size
         if slot_pa != pa or not head <= sequence < self.my_tail + n_slots:
@@ -170,9 +176,9 @@ class QueuePair:
         self.peer_head_cache = head
 
     def release(self, sequence: int) -> bool:
-        """Give back the slot of a message; True when the tail has moved on, False while an earlier one is held.
+        """Release the slot of a message. Return True if the tail advances, False while an earlier message is held.
 
-        The message of an abandoned receive may not have come yet.
+        The message of an abandoned receive may still be in flight.
         """
         tail, sizes, released = self.my_tail, self.sizes, self.released
         if sequence != tail:
@@ -189,31 +195,31 @@ class QueuePair:
         return True
 
     def reset(self) -> None:
-        """Forget everything that was ever sent or received."""
+        """Reset all counters and drop all messages and credits."""
         self.my_head = self.my_tail = self.peer_head_cache = self.peer_tail_cache = self.taken = 0
         self.sizes.clear()
         self.released.clear()
         self.credits.clear()
 
 
-# Which queue a kernel means, and what is wrong when there is none. ``name``: the part that has the queues.
+# Look-ups of queues, with the errors of kernels that name a wrong queue. ``name``: the part that has the queues.
 
 
 def find_queue(name: str, queues: Mapping[str, Q], direction: str, nbytes: int, *, sends: bool) -> Q:
     """Return queue ``direction`` of ``queues`` for a message of ``nbytes`` that a kernel ``sends``, or receives.
 
-    IpcqInvalidDirection for a queue that is not there or goes the other way only, KernelError for a message that no
-    slot can hold.
+    Raises IpcqInvalidDirection for a missing queue, or a queue of the opposite direction only. Raises KernelError for a
+    message larger than a slot.
     """
     queue = queues.get(direction)
     if queue is None:
-        there = ", ".join(queues) or "none: install queues first"
-        raise IpcqInvalidDirection(f"{name} has no queue {direction!r}; installed: {there}")
+        installed = ", ".join(queues) or "none: install queues first"
+        raise IpcqInvalidDirection(f"{name} has no queue {direction!r}; installed: {installed}")
     if (queue.peer.rx_base_pa if sends else queue.my_rx_base_pa) is None:
         if sends:
-            able = ", ".join(each.direction for each in queues.values() if each.peer.rx_base_pa is not None) or "none"
+            able = ", ".join(q.direction for q in queues.values() if q.peer.rx_base_pa is not None) or "none"
             raise IpcqInvalidDirection(f"{name}: queue {direction} only receives; those that send: {able}")
-        able = ", ".join(each.direction for each in queues.values() if each.my_rx_base_pa is not None) or "none"
+        able = ", ".join(q.direction for q in queues.values() if q.my_rx_base_pa is not None) or "none"
         raise IpcqInvalidDirection(f"{name}: queue {direction} only sends; those that receive: {able}")
     if nbytes > queue.slot_size:
         raise KernelError(
@@ -224,21 +230,21 @@ def find_queue(name: str, queues: Mapping[str, Q], direction: str, nbytes: int, 
 
 
 def find_receivers(name: str, queues: Mapping[str, Q]) -> list[Q]:
-    """Return the queues that receive, in the order of installation. IpcqInvalidDirection when there is none."""
-    found = [queue for queue in queues.values() if queue.my_rx_base_pa is not None]
-    if not found:
+    """Return the queues that receive, in the order of installation. Raises IpcqInvalidDirection without any."""
+    receivers = [queue for queue in queues.values() if queue.my_rx_base_pa is not None]
+    if not receivers:
         raise IpcqInvalidDirection(f"{name} has no queue that receives")
-    return found
+    return receivers
 
 
-def find_ready(queues: Sequence[QueuePair], turn: int) -> int | None:
-    """Return which of ``queues``, in turn from number ``turn`` on, has a message to take first; None when none has."""
+def find_ready(queues: Sequence[QueuePair], first: int) -> int | None:
+    """Return the index of the first ready queue, round-robin from index ``first`` on; None if no queue is ready."""
     n = len(queues)
-    return next((at % n for at in range(turn, turn + n) if queues[at % n].ready), None)
+    return next((position % n for position in range(first, first + n) if queues[position % n].ready), None)
 
 
 def size_error(name: str, pair: QueuePair, sequence: int, nbytes: int) -> KernelError:
-    """Return the error of a kernel that receives message ``sequence``, which is there, as ``nbytes``."""
+    """Return the error of a kernel that receives message ``sequence``, which has another size, as ``nbytes``."""
     return KernelError(
         f"{name}: message {sequence} of queue {pair.direction} has {pair.sizes[sequence]} bytes, "
         f"the kernel receives {nbytes}: both ends name the same shape and dtype"
@@ -247,7 +253,7 @@ def size_error(name: str, pair: QueuePair, sequence: int, nbytes: int) -> Kernel
 
 @value(kw_only=True)
 class QueueWait:
-    """The kernel on ``pe`` waits at ``line`` for queue ``direction`` (None: any): for a slot or for a message."""
+    """A wait of the kernel on ``pe`` at ``line`` for a slot or a message of queue ``direction`` (None: any queue)."""
 
     pe: PeCoord
     kind: WaitKind
@@ -257,16 +263,16 @@ class QueueWait:
 
 @value(kw_only=True)
 class UnreceivedMessage:
-    """A message from queue ``direction`` of ``pe`` to queue ``there`` of ``peer``, which no kernel has received.
+    """A message from queue ``direction`` of ``pe`` to queue ``peer_direction`` of ``peer``, not received by a kernel.
 
-    ``place``: the line or step of ``kernel``, run by request ``launch``, that sent it. ``source``: the file of that, or
-    the line of the host program whose call it was; empty when nobody knows.
+    ``place``: the line or step of ``kernel``, run by request ``launch``, that sent the message. ``source``: the file of
+    that kernel, or the line of the host program that called it; empty if unknown.
     """
 
     pe: PeCoord
     direction: str
     peer: PeCoord
-    there: str
+    peer_direction: str
     nbytes: int
     launch: int
     kernel: str
@@ -274,26 +280,26 @@ class UnreceivedMessage:
     source: str = ""
 
     def __str__(self) -> str:
-        way = f"{pe_name(self.pe)} {self.direction} -> {pe_name(self.peer)} {self.there}"
+        way = f"{pe_name(self.pe)} {self.direction} -> {pe_name(self.peer)} {self.peer_direction}"
         source = f" {self.source}" if self.source else ""
         return f"{way}: {self.nbytes} bytes of kernel {self.kernel!r}, {self.place}{source}"
 
 
 @state
 class SendTotals:
-    """Messages that queues of one direction of a PE have sent since the machine was made, and their bytes."""
+    """The number of messages, and their bytes, that a PE has sent in one direction since the machine was made."""
 
     messages: int = 0
     nbytes: int = 0
 
 
 class QueuePart(Component):
-    """A part that holds queue pairs: what the rest of the machine, reports and diagnostics know of it."""
+    """A part with queue pairs: its interface to the machine, reports and diagnostics."""
 
     coord: PeCoord
     buffer_kind: BufferKind = "tcm"
     traffic: Mapping[str, SendTotals]
-    """Totals by direction, in the order of first use; they outlive the queues"""
+    """Totals by direction, in the order of first use; the removal of queues does not reset them"""
 
     @property
     def queue_pairs(self) -> Mapping[str, QueuePair]:
@@ -302,40 +308,40 @@ class QueuePart(Component):
 
     @property
     def waits(self) -> tuple[QueueWait, ...]:
-        """Return what the kernels of this PE wait for in its queues: one wait for each kernel that does."""
+        """The waits of this PE's kernels for its queues, one for each waiting kernel."""
         raise NotImplementedError
 
     def arrived(self, message: QueueData) -> None:
-        """Take in a message for this PE, which is in its slot."""
+        """Count a message for this PE that has arrived in its slot."""
         raise NotImplementedError
 
     @property
     def installation(self) -> int | None:
-        """The number of the installation that its queues belong to; None when it has no queues."""
+        """The number of the installation of the part's queues; None without queues."""
         raise NotImplementedError
 
     @property
     def pending_messages(self) -> tuple[UnreceivedMessage, ...]:
-        """Messages that were sent here and that no kernel has received, also those on their way yet.
+        """The messages to this PE that no kernel has received, also messages in flight.
 
-        Of queues that were removed, until there are new ones.
+        Messages of removed queues count until new queues are installed.
         """
         raise NotImplementedError
 
     def has_in_flight(self, busy: Collection[PeCoord]) -> bool:
-        """Return whether a message is on its way in a queue neither of whose ends is ``busy``."""
+        """Return True if a message is in flight in a queue with neither end in ``busy``."""
         raise NotImplementedError
 
     def empty(self, busy: Collection[PeCoord]) -> None:
-        """Begin all queues anew neither of whose ends is ``busy``: the messages in them are lost."""
+        """Reset all queues with neither end in ``busy``: their messages are lost."""
         raise NotImplementedError
 
 
 def queue_part(machine: Machine, pe: PeCoord) -> QueuePart:
-    """Return the part that holds the queues of PE (sip, cube, pe)."""
+    """Return the part with the queues of PE (sip, cube, pe)."""
     return machine.part(pe_part(*pe, "pe_ipcq"), QueuePart)
 
 
 def queue_pairs_of(machine: Machine, pe: PeCoord) -> Mapping[str, QueuePair]:
-    """Return the queue pairs of PE (sip, cube, pe) by direction; none before an installation."""
+    """Return the queue pairs of PE (sip, cube, pe) by direction; empty before an installation."""
     return queue_part(machine, pe).queue_pairs

@@ -1,7 +1,7 @@
-"""Writes the rows of the log that are records of the op-log, so that phase 2 can replay what components do.
+"""The writer of op-log records in the log, so that phase 2 can replay the commands of components.
 
-A record says of a command, beside its times: kind, name, operands and parameters. ``Observation`` adds, when somebody
-asks, what the transfers are and when memories took turns.
+A record has a command's times, kind, name, operands and parameters. ``Observation`` adds transfers and grants of
+memories, if an observer requests them.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from kernbench.transport import Network, Transfer
 from kernbench.transport.watch import About
 
 Place: TypeAlias = tuple[Segment, ...] | int
-"""The physical (address, nbytes) ranges of an array in memory, or the address of its one range."""
+"""The physical (address, nbytes) ranges of an array in memory, or the address of its only range."""
 Places: TypeAlias = tuple[Place, ...]
 
 
 class Recorded(NamedTuple):
-    """A command, or a request of the host, and where the machine found what it works on.
+    """A command, or a request of the host, with the physical places of its arrays.
 
-    ``places``: the place of each ``MemoryRef`` of the command, or of the request, in order, or the address of the only
-    one; of a message the slot of its receiver.
+    ``places``: the place of each ``MemoryRef``, in order; or the address of the only ``MemoryRef``; or the receiver's
+    slot of a message.
     """
 
     command: Command | HostMsg
@@ -59,7 +59,7 @@ class Recorded(NamedTuple):
 class PlainMove(NamedTuple):
     """A load or a store (``op``) between ``array`` and a row-major array of its shape in one range at ``address``.
 
-    The log keeps it in place of the command, which takes twice the memory; ``other`` is that of the ``MemoryRef``.
+    The log stores it instead of the command, which takes twice the memory. ``other`` is that of the ``MemoryRef``.
     """
 
     op: Opcode
@@ -69,7 +69,7 @@ class PlainMove(NamedTuple):
 
 
 class TileMove(NamedTuple):
-    """A tile of operation ``parent`` moves its window of ``operand``: ``a``, ``b``, ``x0``, ``epilogue0``, ``out`` …"""
+    """A move of a tile of operation ``parent``: its window of ``operand``, such as ``a``, ``x0`` or ``out``."""
 
     parent: int
     operand: str
@@ -78,7 +78,7 @@ class TileMove(NamedTuple):
 
 
 class MathSize(NamedTuple):
-    """All that a run without data says of a MATH command: its operator, and the bytes of its widest operand."""
+    """The record of a MATH command in a run without data: its operator, and the bytes of its widest operand."""
 
     name: str
     nbytes: int
@@ -104,33 +104,33 @@ _KINDS = {
     Opcode.GEMM: Kind.GEMM,
     Opcode.TILED_MATH: Kind.MATH,
 }
-"""The kind of the record of each command that has one."""
+"""The kind of record, by opcode; other opcodes have no record."""
 _LABELS: dict[Opcode, Any] = {opcode: kind.label for opcode, kind in _KINDS.items()}
 
 
-def name_of(what: object) -> str:
-    """Return the name of a record that is about ``what``."""
-    if isinstance(what, str):
-        return what
-    if isinstance(what, PlainMove):
-        return OPCODE_WORDS[what.op]
-    if isinstance(what, Recorded):
-        what = what.command
-    if isinstance(what, Command):
-        return f"send {what.name}" if what.op is SEND else what.name
-    assert isinstance(what, HostMsg | MathSize)
-    return what.name
+def name_of(subject: object) -> str:
+    """Return the name of a record about ``subject``."""
+    if isinstance(subject, str):
+        return subject
+    if isinstance(subject, PlainMove):
+        return OPCODE_WORDS[subject.op]
+    if isinstance(subject, Recorded):
+        subject = subject.command
+    if isinstance(subject, Command):
+        return f"send {subject.name}" if subject.op is SEND else subject.name
+    assert isinstance(subject, HostMsg | MathSize)
+    return subject.name
 
 
-def strip_array(what: object) -> object:
-    """Return what a run without data would say in place of ``what``: its name, of a MATH command its size too."""
-    if isinstance(what, Command) and what.op is MATH:
-        return MathSize(what.name, what.widest_bytes)
-    return name_of(what) if isinstance(what, Command | Recorded | PlainMove) else what
+def strip_array(subject: object) -> object:
+    """Return the form of ``subject`` in a run without data: its name, with the size of a MATH command."""
+    if isinstance(subject, Command) and subject.op is MATH:
+        return MathSize(subject.name, subject.widest_bytes)
+    return name_of(subject) if isinstance(subject, Command | Recorded | PlainMove) else subject
 
 
 def condense(command: Command, places: Places) -> Recorded | PlainMove:
-    """Return what the log keeps of a command that accesses memory, in as few bytes as it takes."""
+    """Return the smallest form in which the log can store a command that accesses memory."""
     if len(places) != 1:
         return Recorded(command, tuple([_short(ranges) for ranges in places]))
     ranges = places[0]
@@ -157,16 +157,16 @@ def _short(ranges: Place) -> Place:
     return ranges if isinstance(ranges, int) or len(ranges) > 1 else ranges[0][0]
 
 
-def is_composite(what: object) -> bool:
-    """Return whether a record is that of a whole composite, with its operands."""
-    return isinstance(what, Recorded) and isinstance(what.command, Command) and what.command.op in COMPOSITES
+def is_composite(subject: object) -> bool:
+    """Return True for the record of a complete composite, with its operands."""
+    return isinstance(subject, Recorded) and isinstance(subject.command, Command) and subject.command.op in COMPOSITES
 
 
 class ContentMaker:
-    """Makes of what the log has of a command the work that phase 2 does for it.
+    """The conversion of log records to the work of phase 2.
 
-    ``place_of``: what memory is at an address; ``tile_sizes`` (m, k, n) go into the work of composites.
-    ``host_arrays``: what requests of the host write, by their number, until phase 2 has written it.
+    ``place_of`` returns the memory at an address. ``tile_sizes`` (m, k, n) are parameters of composites.
+    ``host_arrays``: by request number, the array of a host write, until phase 2 has written it.
     """
 
     def __init__(self, place_of: Callable[[int], MemoryPlace], tile_sizes: tuple[int, int, int]) -> None:
@@ -175,68 +175,68 @@ class ContentMaker:
         self._place_of = place_of
         self._tile_sizes = tile_sizes
 
-    def has_work(self, what: object) -> bool:
-        """Return True when phase 2 has work for a record about ``what``."""
-        if what.__class__ is Command or what.__class__ is PlainMove:
+    def has_work(self, subject: object) -> bool:
+        """Return True if phase 2 has work for a record about ``subject``."""
+        if subject.__class__ is Command or subject.__class__ is PlainMove:
             return True
-        if not isinstance(what, Recorded):
+        if not isinstance(subject, Recorded):
             return False
-        msg = what.command
+        msg = subject.command
         if isinstance(msg, Command):
             return True
         if not isinstance(msg, MemoryWriteMsg):
             return False
         return msg.pattern is not None or msg.request_id in self.host_arrays or msg.request_id in self._written
 
-    def drop_array(self, what: object) -> None:
-        """Drop the array of a host's write, which is in memory now."""
-        assert isinstance(what, Recorded)
-        assert isinstance(what.command, MemoryWriteMsg)
-        del self.host_arrays[what.command.request_id]
-        self._written.add(what.command.request_id)
+    def drop_array(self, subject: object) -> None:
+        """Drop the array of a host write that is in memory now."""
+        assert isinstance(subject, Recorded)
+        assert isinstance(subject.command, MemoryWriteMsg)
+        del self.host_arrays[subject.command.request_id]
+        self._written.add(subject.command.request_id)
 
     def bytes_at(self, pa: int, nbytes: int) -> Operand:
-        """Return a range of physical memory, as bytes."""
+        """Return a range of physical memory as an array of bytes."""
         place = self._place_of(pa)
         return Operand(place.space, place.owner, pa, nbytes, (nbytes,), U8)
 
-    def resolve(self, what: object) -> Work:
-        """Return the work of a record that is about ``what``, which is no name.
+    def resolve(self, subject: object) -> Work:
+        """Return the work of a record about ``subject``, which must not be a text.
 
-        For each reference of a command to memory it has an Operand.
+        An Operand replaces each reference of a command to memory.
         """
         places: Places | int | Operand = ()
-        if isinstance(what, PlainMove):
-            return self._of_plain_move(what)
-        if isinstance(what, Recorded):
-            what, places = what
-        if not isinstance(what, Command):
-            return self._of_request(what, places) if isinstance(what, HostMsg) else Work("math", name_of(what))
-        op, name, params = what.op, what.name, what.params
-        inputs: Any = what.srcs
-        out: Any = what.dst
+        if isinstance(subject, PlainMove):
+            return self._of_plain_move(subject)
+        if isinstance(subject, Recorded):
+            subject, places = subject
+        if not isinstance(subject, Command):
+            return self._of_request(subject, places) if isinstance(subject, HostMsg) else Work("math", name_of(subject))
+        op, name, params = subject.op, subject.name, subject.params
+        inputs: Any = subject.srcs
+        out: Any = subject.dst
         if isinstance(places, Operand):
             name, out = f"send {name}", places
         elif places:
-            given, found = iter((places,) if isinstance(places, int) else places), []
+            next_places, located = iter((places,) if isinstance(places, int) else places), []
             for x in inputs:
-                found.append(self._locate(x, given) if isinstance(x, MemoryRef) else x)
-            inputs = tuple(found)
+                located.append(self._locate(x, next_places) if isinstance(x, MemoryRef) else x)
+            inputs = tuple(located)
             if op in COMPOSITES:
-                steps = tuple([self._step(step, given) for step in params.epilogue])
+                steps = tuple([self._step(step, next_places) for step in params.epilogue])
                 params = Params(epilogue=steps, tile_sizes=self._tile_sizes)
-            if op is ATOMIC:  # the reference is its source too
+            if op is ATOMIC:  # the reference is also the first source
                 out = inputs[0]
             elif isinstance(out, MemoryRef):
-                out = self._locate(out, given)
+                out = self._locate(out, next_places)
         return Work(_LABELS[op], name, inputs, out, params)
 
     def _of_plain_move(self, move: PlainMove) -> Work:
         op, array, address, other = move
         place = self._place_of(address)
         layout = (array.nbytes, array.shape, array.dtype, None, (), None, other)
-        there = Operand(place.space, place.owner, address, *layout)
-        source, out = (there, array) if op is LOAD else (array, there)
+        in_memory = Operand(place.space, place.owner, address, *layout)
+        source, out = (in_memory, array) if op is LOAD else (array, in_memory)
         return Work(_LABELS[op], OPCODE_WORDS[op], (source,), out)
 
     def _step(self, step: Epilogue, places: Iterator[Place]) -> Epilogue:
@@ -244,10 +244,10 @@ class ContentMaker:
         return Epilogue(step.name, self._locate(operand, places)) if isinstance(operand, MemoryRef) else step
 
     def _locate(self, ref: MemoryRef, places: Iterator[Place]) -> Operand:
-        """Return an array in memory, whose extent lies in the next segments of ``places`` in the order of offsets."""
-        found = next(places)
-        segments = () if isinstance(found, int) else found
-        address = found if isinstance(found, int) else segments[0][0]
+        """Return the array in memory of ``ref``; the next of ``places`` has its segments in the order of offsets."""
+        ranges = next(places)
+        segments = () if isinstance(ranges, int) else ranges
+        address = ranges if isinstance(ranges, int) else segments[0][0]
         if address == NOWHERE:
             address = next(pa for pa, _ in segments if pa != NOWHERE)
         place = self._place_of(address)
@@ -280,15 +280,15 @@ def _never() -> None:
 
 
 class OpStarted(NamedTuple):
-    """Operation ``op`` of a launch (-1: of none) occupies ``component`` from ``start_ps`` on.
+    """The start of operation ``op`` of a launch (-1: no launch), which occupies ``component`` from ``start_ps`` on.
 
-    ``reads``: how many memory accesses have to happen before its operands are read; 0: they are read now. ``writes``:
-    how many have to happen before its result is in memory; 0: it is there when it ends.
+    ``reads``: number of memory accesses until its operands are read; 0: they are read now. ``writes``: number of
+    accesses until its result is in memory; 0: the result is in memory when the operation ends.
     """
 
     op: int
     component: str
-    what: Recorded | TileMove | Command
+    subject: Recorded | TileMove | Command
     start_ps: int
     reads: int
     writes: int
@@ -297,9 +297,9 @@ class OpStarted(NamedTuple):
 
 @state
 class Operation:
-    """A record under way: how many accesses are missing until it has read its operands, and until all is written.
+    """An open record: the number of accesses left until its operands are read, and until its result is written.
 
-    ``done`` are called once either is so.
+    The callbacks ``done`` are called when the last write is done; without writes, when the last read is done.
     """
 
     row: Row
@@ -307,17 +307,18 @@ class Operation:
     writes_left: int
     done: tuple[Callable[[Row], None], ...] = ()
 
-    def tell(self) -> None:
-        """Call all of ``done``."""
-        for told in self.done:
-            told(self.row)
+    def notify(self) -> None:
+        """Call all of ``done`` with the row."""
+        for callback in self.done:
+            callback(self.row)
 
 
 class Recorder:
-    """Opens and closes records in ``log``; without ``keep_data`` they tell of times only.
+    """The writer that opens and closes records in ``log``; without ``keep_data`` records have only times and names.
 
-    What reads memory reads its operands when the last of its accesses happens. A message says itself when it is there.
-    ``on_full`` is called before a command is kept that would be more than ``most_commands``; it may end the keeping.
+    An operation that reads memory reads its operands at the last of its accesses. The sender of a message writes the
+    message's times itself. ``on_full`` is called before a command would exceed ``most_commands``; it may clear
+    ``keep_data``.
     """
 
     def __init__(self, log: Log, *, keep_data: bool) -> None:
@@ -327,76 +328,76 @@ class Recorder:
         self.on_full: Callable[[], None] = _never
         self._operations: dict[int, Operation] = {}
         self._computed: dict[tuple[str, int], int] = {}
-        self._names: dict[str, int] = {}  # of records, if they tell of times only
-        self._told: dict[int, tuple[Callable[[Row], None], ...]] = {}  # of operations that have not begun
+        self._names: dict[str, int] = {}  # numbers of the names of messages, in runs without data
+        self._callbacks: dict[int, tuple[Callable[[Row], None], ...]] = {}  # of operations that have not begun
 
     def math(self, part: int, command: Command, nbytes: int, start: int, launch: int, cause: Cause) -> Row:
-        """Open the row of a MATH command that ``part`` begins; its widest operand has ``nbytes``."""
+        """Open the row of a MATH command that ``part`` starts; its widest operand has ``nbytes``."""
         log = self.log
         if self.keep_data:
-            what = len(log.whats)
-            if what >= self.most_commands:
+            number = len(log.whats)
+            if number >= self.most_commands:
                 self.on_full()
             log.whats.append(command if self.keep_data else strip_array(command))
         else:
             key = (command.name, nbytes)
-            what = self._computed.get(key, NONE)
-            if what < 0:
-                what = self._computed[key] = log.about(MathSize(*key))
+            number = self._computed.get(key, NONE)
+            if number < 0:
+                number = self._computed[key] = log.about(MathSize(*key))
         rows, (after, by) = log.rows, cause
         row = len(rows)
         rows.frombytes(
-            pack_row(part, _MATH, what, launch, command.line, NONE, NONE, start, start, NONE, NONE, after, by, NONE)
+            pack_row(part, _MATH, number, launch, command.line, NONE, NONE, start, start, NONE, NONE, after, by, NONE)
         )
         return row
 
     def message(
         self, part: int, name: str, command: Command, slot: Operand, start: int, launch: int, cause: Cause
     ) -> Row:
-        """Open the row of a message that ``part`` begins to send: a copy to the receiver's ``slot``."""
+        """Open the row of a message that ``part`` starts to send: a copy to the receiver's ``slot``."""
         log = self.log
         if self.keep_data:
-            what = len(log.whats)
-            if what >= self.most_commands:
+            number = len(log.whats)
+            if number >= self.most_commands:
                 self.on_full()
             log.whats.append(Recorded(command, slot) if self.keep_data else name)
         else:
-            what = self._names.get(name, NONE)
-            if what < 0:
-                what = self._names[name] = log.intern(name)
+            number = self._names.get(name, NONE)
+            if number < 0:
+                number = self._names[name] = log.intern(name)
         rows, (after, by) = log.rows, cause
         row = len(rows)
         rows.frombytes(
             pack_row(
-                part, _IPCQ_COPY, what, launch, command.line, NONE, NONE, start, start, NONE, NONE, after, by, NONE
+                part, _IPCQ_COPY, number, launch, command.line, NONE, NONE, start, start, NONE, NONE, after, by, NONE
             )
         )
         return row
 
     def started(self, event: OpStarted, cause: Cause) -> Row:
-        """Open the row of an operation on its part; it reads its operands now, or has accesses to make first."""
-        log, what, line = self.log, event.what, 0
+        """Open the row of an operation on its part. With ``event.reads`` 0 the operation reads its operands now."""
+        log, subject, line = self.log, event.subject, 0
         if self.keep_data and len(log.whats) >= self.most_commands:
             self.on_full()
         launch, tile, parent = event.launch_id, NONE, NONE
-        if isinstance(what, TileMove):  # a part of its composite, which knows the launch
-            kind, number = Kind.DMA_READ if what.reading else Kind.DMA_WRITE, log.intern(what.operand)
-            tile, whole = log.tile(what.tile), self._operations.get(what.parent)
-            if whole is not None:
-                parent, rows = whole.row, log.rows
+        if isinstance(subject, TileMove):  # the row of its composite has the launch and the line
+            kind, number = Kind.DMA_READ if subject.reading else Kind.DMA_WRITE, log.intern(subject.operand)
+            tile, composite = log.tile(subject.tile), self._operations.get(subject.parent)
+            if composite is not None:
+                parent, rows = composite.row, log.rows
                 launch, line = rows[parent + LAUNCH], rows[parent + LINE]
         else:
-            command = what.command if isinstance(what, Recorded) else what
+            command = subject.command if isinstance(subject, Recorded) else subject
             if isinstance(command, Command):
                 kind, line = _KINDS[command.op], command.line
             else:
                 kind = Kind.MEMORY_WRITE if isinstance(command, MemoryWriteMsg) else Kind.MEMORY_READ
             if not self.keep_data:
                 number = log.intern(command.name)
-            elif isinstance(what, Recorded) and isinstance(command, Command) and isinstance(what.places, tuple):
-                number = log.about(condense(command, what.places))
+            elif isinstance(subject, Recorded) and isinstance(command, Command) and isinstance(subject.places, tuple):
+                number = log.about(condense(command, subject.places))
             else:
-                number = log.about(what)
+                number = log.about(subject)
         start = event.start_ps
         part, read, (after, by), rows = log.part(event.component), NONE if event.reads else start, cause, log.rows
         row = len(rows)
@@ -404,46 +405,49 @@ class Recorder:
             pack_row(part, kind, number, launch, line, tile, parent, start, read, NONE, NONE, after, by, NONE)
         )
         operation = self._operations[event.op] = Operation(row, event.reads, event.writes)
-        if self._told:
-            operation.done = self._told.pop(event.op, ())
+        if self._callbacks:
+            operation.done = self._callbacks.pop(event.op, ())
         return row
 
     def accessed(self, op: int, time_ps: int) -> None:
-        """Note that a memory has read one access of ``op``."""
+        """Record that a memory has read the bytes of one access of ``op``."""
         operation = self._operations.get(op)
         if operation is None:  # raw traffic: nothing to replay
             return
         operation.reads_left = left = operation.reads_left - 1
         if not left:
             self.log.rows[operation.row + READ] = time_ps
-            if not operation.writes_left:  # of an atomic they are called when it has written
-                operation.tell()
+            if not operation.writes_left:  # an atomic notifies when it has written
+                operation.notify()
 
     def committed(self, op: int, time_ps: int) -> None:
-        """Note that a memory holds what one access of ``op`` writes."""
+        """Record that a memory has committed the bytes of one access of ``op``."""
         operation = self._operations.get(op)
         if operation is None or not operation.writes_left:
             return
         operation.writes_left = left = operation.writes_left - 1
         if not left:
             self.log.rows[operation.row + COMMIT] = time_ps
-            operation.tell()
+            operation.notify()
 
     def is_done(self, op: int, writing: bool) -> bool:
-        """Return True when the open DMA operation ``op`` has read all its bytes; with ``writing``, written them all."""
+        """Return True if the open DMA operation ``op`` has read all its bytes, or, with ``writing``, written all."""
         operation = self._operations.get(op)
         return operation is not None and not (operation.writes_left if writing else operation.reads_left)
 
-    def when_done(self, op: int, told: Callable[[Row], None]) -> None:
-        """Call ``told`` with its row when that will be so, behind all that are to be told already."""
+    def when_done(self, op: int, notify: Callable[[Row], None]) -> None:
+        """Call ``notify`` with the row of ``op`` when the operation's accesses are done, after earlier callbacks."""
         operation = self._operations.get(op)
         if operation is None:
-            self._told[op] = (*self._told.get(op, ()), told)
+            self._callbacks[op] = (*self._callbacks.get(op, ()), notify)
         else:
-            operation.done = (*operation.done, told)
+            operation.done = (*operation.done, notify)
 
     def ended(self, op: int, time_ps: int, last: Row = NONE) -> Row:
-        """Operation ``op`` is over; ``last``: the row that ended it, if it is made of others. Returns its row."""
+        """Close the row of operation ``op``, and return the row; ``last`` is the child row that ended it, if any.
+
+        Raises KernbenchError if the operation has not read its operands.
+        """
         operation = self._operations.pop(op)
         if operation.reads_left:
             component = self.log.parts[self.log.rows[operation.row]]
@@ -452,7 +456,7 @@ class Recorder:
         return operation.row
 
     def row_of(self, op: int) -> Row:
-        """Return the row of an operation under way; NONE before it has begun."""
+        """Return the row of an operation in flight; NONE before its start."""
         operation = self._operations.get(op)
         return NONE if operation is None else operation.row
 
@@ -461,47 +465,47 @@ AccessMessage: TypeAlias = ReadRequest | WriteData
 
 
 class Observation:
-    """Has transfers, turns of memories and, with ``links``, what links carry kept in ``tables``."""
+    """The record of transfers, grants of memories (*turns*) and, with ``links``, packets on links in ``tables``."""
 
-    __slots__ = ("_asked", "_recorder", "tables")
+    __slots__ = ("_recorder", "_requests", "tables")
 
     def __init__(self, log: Log, recorder: Recorder, network: Network, *, links: bool) -> None:
         self.tables = Observed(links=links)
         self._recorder = recorder
-        self._asked: dict[tuple[int, int], int] = {}  # the transfer that asked for a part of an operation
+        self._requests: dict[tuple[int, int], int] = {}  # by (op, part), the transfer that requested the access
         network.watch.begin(self.tables, log.part, self._about)
 
-    def turn(self, asked: AccessMessage, server: Hashable, start_ps: int, end_ps: int) -> None:
-        """``server`` of a memory works on an access.
+    def turn(self, request: AccessMessage, server: Hashable, start_ps: int, end_ps: int) -> None:
+        """Record a turn: ``server`` of a memory works on the access of ``request``.
 
-        A turn that is cut short for another was announced with the end that it would have had.
+        ``end_ps`` is the planned end. The next turn of the server may cut this turn earlier.
         """
-        self.tables.open_turn(self._asked[asked.op, asked.part], server, start_ps, end_ps)
+        self.tables.open_turn(self._requests[request.op, request.part], server, start_ps, end_ps)
 
     def turn_in_banks(
-        self, asked: AccessMessage, server: Hashable, span: tuple[int, int], waited: bool, took: BankTime
+        self, request: AccessMessage, server: Hashable, span: tuple[int, int], waited: bool, bank_time: BankTime
     ) -> None:
-        """Note a turn in a slice with banks, where turns overlap: its time on the bus, and what it took."""
-        self.tables.open_turn_in_banks(self._asked[asked.op, asked.part], server, span, waited, took)
+        """Record a turn in a slice with banks, where turns overlap: its ``span`` on the bus, and its time by reason."""
+        self.tables.open_turn_in_banks(self._requests[request.op, request.part], server, span, waited, bank_time)
 
-    def cut_in_banks(self, asked: AccessMessage, span: tuple[int, int], took: BankTime) -> None:
-        """Cut the last turn of an access there: it ends earlier."""
-        self.tables.cut_turn(self._asked[asked.op, asked.part], span, took)
+    def cut_in_banks(self, request: AccessMessage, span: tuple[int, int], bank_time: BankTime) -> None:
+        """Shorten the last turn of an access in a slice with banks to ``span``."""
+        self.tables.cut_turn(self._requests[request.op, request.part], span, bank_time)
 
     def _about(self, transfer: Transfer) -> About:
         if transfer.row >= 0:
             return Carries.CONTROL, transfer.row, NONE
         match message := transfer.arg:
             case ReadReply() | WriteAck():
-                what = Carries.REPLY if isinstance(message, ReadReply) else Carries.ACK
-                return what, NONE, self._asked[message.op, message.part]
+                carries = Carries.REPLY if isinstance(message, ReadReply) else Carries.ACK
+                return carries, NONE, self._requests[message.op, message.part]
             case QueueArrival(data=data):
-                return Carries.DOORBELL, data.row, self._asked[data.op, data.part]
+                return Carries.DOORBELL, data.row, self._requests[data.op, data.part]
             case ReadRequest() | WriteData():
-                self._asked[message.op, message.part] = self.tables.n_transfers
+                self._requests[message.op, message.part] = self.tables.n_transfers
                 if isinstance(message, QueueData):
                     return Carries.MESSAGE, message.sent, NONE
-                what = Carries.REQUEST if isinstance(message, ReadRequest) else Carries.WRITE
-                return what, self._recorder.row_of(message.op), NONE
+                carries = Carries.REQUEST if isinstance(message, ReadRequest) else Carries.WRITE
+                return carries, self._recorder.row_of(message.op), NONE
             case _:
                 return Carries.OTHER, NONE, NONE

@@ -1,4 +1,4 @@
-"""The op-log of a machine: views of its rows, made when somebody looks, and the lines that kernels print."""
+"""The op-log of a machine: records as views of the log's rows, made on demand, and the lines that kernels print."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from kernbench.topology.graph import Graph
 
 _LABELS = [kind.label for kind in Kind]
 _TILE_KINDS = [int(kind) for kind in Kind if kind.label in TILE_KINDS]
-_NOT_MADE = OpRecord(-1, "", "math", 0, 0)  # stands where nobody has looked yet
+_NOT_MADE = OpRecord(-1, "", "math", 0, 0)  # placeholder of a record that was not read yet
 _ORDERS: dict[int, Sharing] = {By.MEMORY: "bytes", By.MEMORY_END: "bytes", By.MEMORY_RANGE: "range"}
 
 
 @dataclass(slots=True)
 class Sample:
-    """The array of ``operand`` at ``time_ps``, when line ``line`` of a kernel on ``component`` prints it.
+    """The array of ``operand`` at ``time_ps``, when line ``line`` of a kernel on ``component`` prints the array.
 
-    ``array``: None until phase 2 has come there.
+    ``array`` is None until phase 2 has replayed up to that time.
     """
 
     time_ps: int
@@ -60,15 +60,15 @@ class Sample:
 
     @property
     def work(self) -> Work:
-        """Return the work of phase 2 that fills it."""
+        """The work of phase 2 that fills ``array``."""
         return Work("memory_read", "print", (self.operand,))
 
 
 class RecordViews(OpLog):
-    """The records of ``log``, of the machine of ``graph``, that have read their operands by now, in that order.
+    """The records of ``log`` that have read their operands, in order of their read times.
 
-    Of what begins at one picosecond, what is done for tiles comes first, by part: the order of its rows says nothing.
-    Samples stand among them where the log was when they were taken.
+    ``graph`` is the machine's. At equal times records of tiles come first, by part: the order of their rows is
+    arbitrary. A sample is placed behind the records numbered so far.
     """
 
     __slots__ = (
@@ -92,16 +92,16 @@ class RecordViews(OpLog):
         self._contents = contents
         self._next = 0
         self._n_made = 0
-        self._order = array("q")  # the rows of records, by sequence number; of sample n it is -1 - n
+        self._order = array("q")  # the rows of records, by sequence number; -1 - n stands for sample n
         self._samples: list[Sample] = []
-        self._unread = np.empty(0, np.int64)  # rows of records that have not read
+        self._unread = np.empty(0, np.int64)  # rows of records that have not read their operands
         self._open: list[tuple[OpRecord, Row]] = []
         self._n_numbered = 0
-        self._seq_of = array("q")  # by number of row; of so many records, since most logs are asked for few
+        self._seq_of = array("q")  # sequence numbers by number of row, filled on demand: most readers need few
 
     @property
     def records(self) -> list[OpRecord]:
-        """All of them, brought up to date."""
+        """The records, brought up to date."""
         n = len(self)
         if self._n_made < n:
             for seq in range(n):
@@ -113,48 +113,48 @@ class RecordViews(OpLog):
         return len(self._order)
 
     def __getitem__(self, seq: int) -> OpRecord:
-        """Return one of them; the others are not made for that."""
+        """Return the record ``seq`` without making the other records."""
         return self._view(range(len(self))[seq])
 
     def sample(self, sample: Sample) -> Sample:
-        """Take a sample, whose operand is read now."""
+        """Append a sample whose operand is read now, and return it."""
         self._order.append(-1 - len(self._samples))
         self._samples.append(sample)
         return sample
 
     def replayed(self, seq: int) -> Array:
-        """Return number, read and commit of the records from ``seq`` on that phase 2 has something to do for."""
+        """Return number, read time and commit time of the records from ``seq`` on that have work for phase 2."""
         self._bring_up_to_date()
         where, cells = np.array(self._order[seq:], np.int64), self._log.cells
         at = np.flatnonzero(where >= 0)
         at = at[cells(where[at] + TILE) < 0]
         whats = map(self._log.whats.__getitem__, cells(where[at] + WHAT).tolist())
         at = at[np.fromiter(map(self._contents.has_work, whats), np.bool_, at.size)]
-        found = np.array((at + seq, cells(where[at] + READ), cells(where[at] + COMMIT)))
+        times_of = np.array((at + seq, cells(where[at] + READ), cells(where[at] + COMMIT)))
         sampled = np.flatnonzero(where < 0)
         if sampled.size:
             times = [self._samples[-1 - row].time_ps for row in where[sampled].tolist()]
-            found = np.concatenate((found, (sampled + seq, times, times)), axis=1)
-            found = found[:, found[0].argsort()]
-        return found
+            times_of = np.concatenate((times_of, (sampled + seq, times, times)), axis=1)
+            times_of = times_of[:, times_of[0].argsort()]
+        return times_of
 
     def commits(self, numbers: Sequence[int]) -> Array:
-        """Return when the records of ``numbers`` commit, in ps; -1 where that is not known yet."""
+        """Return the commit times of the records ``numbers`` in ps; -1 while unknown."""
         where = np.asarray(self._order)[list(numbers)]
-        found = self._log.cells(np.maximum(where, 0) + COMMIT)
+        times = self._log.cells(np.maximum(where, 0) + COMMIT)
         for at in np.flatnonzero(where < 0).tolist():
-            found[at] = self._samples[-1 - where[at]].time_ps
-        return found
+            times[at] = self._samples[-1 - where[at]].time_ps
+        return times
 
     def works(self, numbers: Iterable[int]) -> Iterator[Work]:
-        """Give what phase 2 does for the records of ``numbers``, one when it is asked for."""
+        """Yield the work of phase 2 for the records ``numbers``."""
         rows, whats, order, resolve = self._log.rows, self._log.whats, self._order, self._contents.resolve
         for seq in numbers:
             row = order[seq]
             yield resolve(whats[rows[row + WHAT]]) if row >= 0 else self._samples[-1 - row].work
 
     def set_data(self, seq: int, data: Array | None) -> None:
-        """Give a sample its array, or let go of what the host writes."""
+        """Set the array of a sample, or release the data of a host write."""
         row = self._order[seq]
         if row < 0:
             self._samples[-1 - row].array = data
@@ -164,26 +164,26 @@ class RecordViews(OpLog):
             self._records[seq].data = data
 
     def tiles(self, seq: int) -> list[tuple[int, int]]:
-        """Return composite and number of each record from ``seq`` on that is a ``tile``."""
+        """Return (composite, number) of each record of a tile from ``seq`` on."""
         self._bring_up_to_date()
         cells, whats = self._log.cells, self._log.whats
         where = np.array(self._order[seq:], np.int64)
         at = np.flatnonzero(where >= 0)
         at = at[cells(where[at] + TILE) >= 0]
         at = at[np.isin(cells(where[at] + KIND), _TILE_KINDS)]
-        wholes = cells(where[at] + PARENT)
-        at, wholes = at[wholes >= 0], wholes[wholes >= 0]
-        found = zip(wholes.tolist(), cells(wholes + WHAT).tolist(), (at + seq).tolist(), strict=True)
-        return [(self._number(whole), tile) for whole, what, tile in found if is_composite(whats[what])]
+        composites = cells(where[at] + PARENT)
+        at, composites = at[composites >= 0], composites[composites >= 0]
+        records = zip(composites.tolist(), cells(composites + WHAT).tolist(), (at + seq).tolist(), strict=True)
+        return [(self._number(composite), tile) for composite, subject, tile in records if is_composite(whats[subject])]
 
     def tile(self, seq: int) -> Tile:
-        """Return a record that is one of a tile."""
+        """Return the record ``seq`` of a tile."""
         row, log = self._order[seq], self._log
-        _, kind, what, _, _, tile, _, _, read, commit, *_ = log.rows[row : row + WIDTH]
-        return Tile(_LABELS[kind], name_of(log.whats[what]), log.tiles[tile], read, commit)  # type: ignore[arg-type]
+        _, kind, subject, _, _, tile, _, _, read, commit, *_ = log.rows[row : row + WIDTH]
+        return Tile(_LABELS[kind], name_of(log.whats[subject]), log.tiles[tile], read, commit)  # type: ignore[arg-type]
 
     def place_of(self, record: OpRecord) -> str:
-        """Name the kernel's line, or the schedule's step, of a record, as errors do."""
+        """Return the name of a record's kernel line, or schedule step, for errors."""
         node = self._graph.node(record.component)
         return self._log.place(record.launch_id, record.line, None if node.pe is None else node.pe_coord)
 
@@ -200,19 +200,19 @@ class RecordViews(OpLog):
         if first == self._next and not self._unread.size:
             return
         fresh = np.flatnonzero(self._log.column(KIND, first) <= LAST_RECORD) * WIDTH + first
-        found = np.concatenate((self._unread, fresh))
-        times = self._log.cells(found + READ)
-        self._unread = found[times < 0]
-        order = np.lexsort((self._tile_parts(found), times))[self._unread.size :]
-        self._order.frombytes(found[order].tobytes())
+        unread = np.concatenate((self._unread, fresh))
+        times = self._log.cells(unread + READ)
+        self._unread = unread[times < 0]
+        order = np.lexsort((self._tile_parts(unread), times))[self._unread.size :]
+        self._order.frombytes(unread[order].tobytes())
 
     def _tile_parts(self, rows: Array) -> Array:
-        """Return the part of each row of a tile; NEVER for others, which are in order as they are."""
+        """Return the part of each row of a tile; NEVER for other rows, whose order is already right."""
         cells = self._log.cells
         return np.where(cells(rows + TILE) >= 0, cells(rows + PART), NEVER)
 
     def _number(self, row: Row) -> int:
-        """Return the sequence number of a row that has one."""
+        """Return the sequence number of the record of ``row``."""
         first, self._n_numbered = self._n_numbered, len(self._order)
         if first < self._n_numbered:
             self._seq_of.frombytes(np.full(self._log.n_rows - len(self._seq_of), NONE).tobytes())
@@ -222,31 +222,31 @@ class RecordViews(OpLog):
         return self._seq_of[row // WIDTH]
 
     def _view(self, seq: int) -> OpRecord:
-        """Return the record of this number."""
+        """Return record ``seq``, made at the first call."""
         if seq >= len(self._records):
             self._records += [_NOT_MADE] * (len(self._order) - len(self._records))
-        found = self._records[seq]
-        if found is _NOT_MADE:
+        record = self._records[seq]
+        if record is _NOT_MADE:
             row = self._order[seq]
-            found = self._records[seq] = self._view_of_row(seq, row) if row >= 0 else self._view_of_sample(seq, row)
+            record = self._records[seq] = self._view_of_row(seq, row) if row >= 0 else self._view_of_sample(seq, row)
             self._n_made += 1
-            if found.t_end_ps < 0:
-                self._open.append((found, row))
-        return found
+            if record.t_end_ps < 0:
+                self._open.append((record, row))
+        return record
 
     def _view_of_sample(self, seq: int, row: Row) -> OpRecord:
         sample = self._samples[-1 - row]
         work, times = sample.work, (sample.time_ps,) * 4
-        found = OpRecord(seq, sample.component, work.kind, *times, work.name, work.inputs, line=sample.line)
-        found.data = sample.array
-        return found
+        record = OpRecord(seq, sample.component, work.kind, *times, work.name, work.inputs, line=sample.line)
+        record.data = sample.array
+        return record
 
     def _view_of_row(self, seq: int, row: Row) -> OpRecord:
         log = self._log
         part, kind, number, launch, line, tile, parent, start, read, commit, end, _, by, _ = log.rows[row : row + WIDTH]
-        what = log.whats[number]
+        subject = log.whats[number]
         label: Any = _LABELS[kind]
-        work = Work(label, what) if isinstance(what, str) else self._contents.resolve(what)
+        work = Work(label, subject) if isinstance(subject, str) else self._contents.resolve(subject)
         return OpRecord(
             seq,
             log.parts[part],
@@ -283,25 +283,25 @@ class PrintedLine:
 
 
 class Printer:
-    """Keeps what kernels print; with data, every array is a sample in the op-log that the replay fills."""
+    """The lines that kernels print. With data, every printed array is a sample in the op-log; the replay fills it."""
 
     def __init__(self, op_log: RecordViews, hooks: Hooks, recorder: Recorder) -> None:
         self._log = op_log
         self._recorder = recorder
-        self.unread_values = 0  # of arrays that were printed, and not shown yet
-        self._kept: list[tuple[Printed, tuple[str | Sample, ...]]] = []
-        hooks.printed.subscribe(self._keep)
+        self.unread_values = 0  # number of elements in printed arrays that were not shown yet
+        self._lines: list[tuple[Printed, tuple[str | Sample, ...]]] = []
+        hooks.printed.subscribe(self._add)
 
     def lines(self) -> tuple[PrintedLine, ...]:
-        """Return all lines so far, in the order of their times; to be asked after a replay up to now."""
+        """Return all lines so far, in order of time; call this after a replay up to now."""
         self.unread_values = 0
         return tuple(
             PrintedLine(ps_to_ns(event.time_ps), event.pe, event.line, " ".join(map(_text, parts)))
-            for event, parts in self._kept
+            for event, parts in self._lines
         )
 
-    def _keep(self, event: Printed) -> None:
-        self._kept.append((event, tuple(self._part(event, part) for part in event.parts)))
+    def _add(self, event: Printed) -> None:
+        self._lines.append((event, tuple(self._part(event, part) for part in event.parts)))
 
     def _part(self, event: Printed, part: Operand | str) -> str | Sample:
         if isinstance(part, str):
@@ -316,11 +316,11 @@ class Printer:
 def _text(part: str | Sample) -> str:
     if isinstance(part, str):
         return part
-    if part.array is None:  # keeping stopped before anybody looked
+    if part.array is None:  # the run stopped storing data before the array was read
         return _form(part.operand)
     return np.array2string(part.array, threshold=64, precision=6)
 
 
 def _form(array: Operand) -> str:
-    """Name an array without values by its dtype and shape."""
+    """Return dtype and shape of an array as a text that stands for its values."""
     return f"{array.dtype}{list(array.shape)}"

@@ -1,4 +1,4 @@
-"""Requests of the host: the handle of one under way, how it ended and where its time went, how far a run may go."""
+"""Requests of the host: the handle of a submitted request, its completion, its time by phase, and a run's limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernbench.transport import Transfer
 
 @value
 class Limits:
-    """The limits of a run: simulated ns, and seconds of the user's time. None: no limit."""
+    """The limits of a run: simulated time in ns, and wall-clock time in seconds. None: no limit."""
 
     sim_ns: float | None = None
     wall_s: float | None = None
@@ -35,17 +35,18 @@ class Completion:
 
     @property
     def ok(self) -> bool:
-        """True unless it failed."""
+        """True unless the request failed."""
         return self.error is None
 
 
 @value
 class RequestTrace:
-    """The time of a request, by where it was spent.
+    """The time of a request by phase, in ns.
 
-    ``pe_exec_ns``: run time of the kernel on each PE; ``late_pes`` got the order after the common start;
-    ``network_ns``: the rest, control path and fabric;
-    ``transfers``: its transfers with per-hop times when the engine traces hops.
+    - ``pe_exec_ns``: run time of the kernel on each PE. ``late_pes``: PEs that received the order after the common
+      start.
+    - ``network_ns``: the remaining time, in the control path and the fabric.
+    - ``transfers``: the request's transfers with per-hop times, if the engine traces hops.
     """
 
     total_ns: float
@@ -57,7 +58,7 @@ class RequestTrace:
 
 @state(eq=False)
 class RequestHandle:
-    """A submitted request; ``done`` when it has completed, well or not."""
+    """A submitted request; ``done`` when it has completed, successful or failed."""
 
     msg: HostMsg
     submitted_ps: int
@@ -69,16 +70,16 @@ class RequestHandle:
 
     @property
     def request_id(self) -> int:
-        """Its number: the order of submission, from 0."""
+        """The request's number: the order of submission, from 0."""
         return self.msg.request_id
 
     @property
     def done(self) -> bool:
-        """True when the request has completed."""
+        """True if the request has completed."""
         return self.outcome is not None
 
     def completion(self) -> Completion:
-        """Return how the request ended. KernbenchError while it is under way."""
+        """Return the end of the request. Raises KernbenchError while the request is in flight."""
         return Completion(
             self.request_id,
             self.msg.correlation_id,
@@ -88,12 +89,15 @@ class RequestHandle:
         )
 
     def trace(self, transfers: Iterable[Transfer]) -> RequestTrace:
-        """Return where its time went; ``transfers``: those of the run. KernbenchError while it is under way."""
+        """Return the request's time by phase; ``transfers``: all transfers of the run.
+
+        Raises KernbenchError while the request is in flight.
+        """
         kernels: tuple[PeReport, ...] = tuple(r for r in self._require_outcome().reports if r.end_ps)
         exec_ns = {r.pe: ps_to_ns(r.end_ps - r.start_ps) for r in kernels}
         total = ps_to_ns(self.ended_ps - self.submitted_ps)
         running = max((r.end_ps for r in kernels), default=0) - min((r.start_ps for r in kernels), default=0)
-        within = tuple(each for each in transfers if self.submitted_ps <= each.injected_ps <= self.ended_ps)
+        within = tuple(t for t in transfers if self.submitted_ps <= t.injected_ps <= self.ended_ps)
         late = tuple(r.pe for r in kernels if r.late)
         return RequestTrace(total, exec_ns, total - ps_to_ns(running), late, within)
 

@@ -1,6 +1,6 @@
-"""Parts that think: SimPy processes that take messages from an inbox, one after another, and act on them.
+"""Thinking parts: SimPy processes that take messages from an inbox, one after another, and act on them.
 
-What moves bytes is driven by calls of the clock; what decides is written as the hardware's loop::
+Calls of the clock drive the parts that move bytes. A part that decides is written as the hardware's loop::
 
     class Slow(ThinkingPart):
         def run(self):
@@ -34,22 +34,22 @@ from kernbench.topology.graph import Node
 from kernbench.transport import Transfer
 
 Behaviour: TypeAlias = Generator[Event, Any, Any]
-"""What a process does: it yields the events that it waits for"""
+"""The generator of a process: it yields the events that it waits for"""
 Question: TypeAlias = PartOrder | SipOrder | CubeOrder | PeOrder | ReadRequest | WriteData
-"""What has to be answered"""
+"""A message that needs an answer"""
 
 _ORDERS = frozenset((PartOrder, SipOrder, CubeOrder, PeOrder))
 _ACCESSES = frozenset((ReadRequest, WriteData))
 _NUMBERS = (int, float, np.number)
 MOST_WAITS = 300_000
-"""A part that has waited so often in a row without receiving or sending anything will never stop."""
+"""The number of waits in a row, without a message received or sent, from which a part counts as endless"""
 
 
 class Take(StoreGet):
-    """The event that a message is taken from an inbox: the first that ``fits``, None: the first of all."""
+    """The event that takes a message from an inbox: the first that ``fits``; None: the first of all."""
 
     def __init__(self, inbox: Inbox, env: Environment, fits: Callable[[Any], bool] | None) -> None:
-        # Not SimPy's own: as an inbox holds any number, nobody waits to put something into it.
+        # SimPy's __init__ is not called: an inbox is unbounded, so no process waits to put a message into it.
         self.env = env
         self.callbacks = []
         self.resource = inbox
@@ -57,7 +57,7 @@ class Take(StoreGet):
 
 
 class Inbox(Store):
-    """The messages that a part has yet to take, by arrival: ``items`` is the list, to be looked at, or sorted.
+    """The messages that a part has not taken yet, by arrival. ``items`` is the list; a part may read or sort it.
 
     ``yield inbox.get()`` takes the first, ``yield inbox.get(lambda message: ...)`` the first that fits.
     """
@@ -67,14 +67,14 @@ class Inbox(Store):
         self.env = env
 
     def get(self, fits: Callable[[Any], bool] | None = None) -> Take:
-        """Return an event that takes a message, which is its value when it fires. ``cancel`` it to stop waiting."""
+        """Return an event that takes a message; the message is its value. ``cancel`` the event to stop waiting."""
         event = Take(self, self.env, fits)
         if not self.items or not self._give(event):
             self.get_queue.append(event)
         return event
 
     def deliver(self, message: object) -> None:
-        """Put a message in, and wake the process that waits for it, by that event alone."""
+        """Append a message, or pass it to the first waiting process that it fits, by a single event."""
         for at, event in enumerate(self.get_queue):
             if event.fits is None or event.fits(message):
                 del self.get_queue[at]
@@ -83,7 +83,7 @@ class Inbox(Store):
         self.items.append(message)
 
     def _give(self, event: Take) -> bool:
-        """Let ``event`` take a message, if there is one for it."""
+        """Let ``event`` take the first message that fits; return True if there is one."""
         for at, message in enumerate(self.items):
             if event.fits is None or event.fits(message):
                 del self.items[at]
@@ -92,13 +92,13 @@ class Inbox(Store):
         return False
 
     def _do_get(self, event: Any) -> bool:
-        """Let ``event`` take a message, after a ``put``. Return True: the next one may want another message."""
+        """Let ``event`` take a message, after a ``put``. Return True, so that SimPy also serves the next event."""
         self._give(event)
         return True
 
 
 class Delivery(NamedTuple):
-    """A message that has come, from which part, and its row in the log (-1: it has none)."""
+    """A delivered message, the part that sent it, and its row in the log (-1: no row)."""
 
     message: object
     sender: str
@@ -108,15 +108,17 @@ class Delivery(NamedTuple):
 class ThinkingPart(Component):
     """A part whose behaviour is the SimPy process ``run``.
 
-    ``inbox``: the messages that have come, to be taken with ``yield self.inbox.get()``; ``env``: the SimPy environment,
-    for ``simpy.Resource`` and the like, whose time is in ps (``wait_ns`` takes ns); ``random``: numbers that are the
-    same in every run. ``cause``: the row of the log after which the part does what it does, and why; while it handles a
-    message, that. ``waits``: how often it has waited since a message last came or went; ``queued_ps``: how long the
-    process that acts has waited for resources of the part's own.
+    - ``inbox``: the delivered messages; ``yield self.inbox.get()`` takes one.
+    - ``env``: the SimPy environment, for ``simpy.Resource`` and the like. Its time is in ps (``wait_ns`` takes ns).
+    - ``random``: random numbers that are the same in every run.
+    - ``cause``: the row of the log after which the part acts, and the rule. While the part handles a message, it is the
+      message's row.
+    - ``waits``: the number of waits since the part last received or sent a message.
+    - ``queued_ps``: the time that the acting process has waited for SimPy resources of the part.
 
-    ``run`` starts when the part is made, and anew after the machine was cleared of what had failed: set the fields it
-    works with in its first lines. At equal times it acts after everything that moves bytes. An error in it ends in one
-    that names part, time and line, and all requests under way fail with that.
+    ``run`` starts when the part is made, and again after a reset that follows a failure. So set the fields that ``run``
+    uses in its first lines. At equal times a thinking part acts after everything that moves bytes. An error in ``run``
+    becomes an error that names part, time and line, and all requests in flight fail with it.
     """
 
     def __init__(self, node: Node, machine: Machine) -> None:
@@ -127,33 +129,36 @@ class ThinkingPart(Component):
         self.queued_ps = 0
         self._processes: dict[Process, Behaviour] = {}
         self._n_alive = 0
-        self._delivered: dict[int, Delivery] = {}  # and not taken, by identity
+        self._delivered: dict[int, Delivery] = {}  # messages in the inbox, by identity
         self._unanswered: dict[Hashable, Delivery] = {}
         self.waits = 0
 
-    # --- for who writes a part ----------------------------------------------------------------------------------------
+    # --- for the author of a part -------------------------------------------------------------------------------------
 
     def run(self) -> Behaviour:
-        """Do the work of the part: a generator that yields the events it waits for, as a rule for ever."""
-        raise NotImplementedError(f"{type(self).__name__} has no run(): it says what the part does")
+        """Run the part: a generator that yields the events that it waits for, usually in an endless loop."""
+        raise NotImplementedError(f"{type(self).__name__} has no run(), which defines the part's behaviour")
 
     def wait_ns(self, ns: float) -> Timeout:
-        """Return an event ``ns`` from now, rounded to whole ps. UnsupportedError for what is no time."""
-        found: object = ns
-        if not isinstance(found, _NUMBERS) or not 0 <= found < inf:
+        """Return an event ``ns`` from now, rounded to whole ps. Raises UnsupportedError if ``ns`` is no time."""
+        time_ns: object = ns
+        if not isinstance(time_ns, _NUMBERS) or not 0 <= time_ns < inf:
             raise UnsupportedError(f"wait_ns({ns!r}): a time is a number of ns, at least 0 and finite")
         return Timeout(self.env, ns_to_ps(ns))
 
     def process(self, behaviour: Behaviour) -> Process:
-        """Start another process of this part, which goes on beside ``run`` and ends with it; wait for it by yield."""
+        """Start another process of this part, beside ``run``. A reset ends both. Yield the process to wait for its end.
+
+        Raises UnsupportedError if ``behaviour`` is no generator.
+        """
         if not isinstance(behaviour, Generator):
             raise UnsupportedError(f"a process is a generator, not {_show(behaviour)}: it has to yield events")
-        self._processes = {each: driven for each, driven in self._processes.items() if each.is_alive}
+        self._processes = {process: driven for process, driven in self._processes.items() if process.is_alive}
         driven = self._drive(behaviour, self.cause)
-        made = Process(self.env, driven)
-        self._processes[made] = driven
+        new_process = Process(self.env, driven)
+        self._processes[new_process] = driven
         self._n_alive += 1
-        return made
+        return new_process
 
     def tell(self, dst: str, message: ControlMessage) -> None:
         """Send a message of the control path, a header, to another part."""
@@ -164,22 +169,22 @@ class ThinkingPart(Component):
         self.machine.send_control(self.node.id, dst, message, self.cause)
 
     def send(self, dst: str, nbytes: int, message: object, channel: str = "") -> Transfer:
-        """Send any other message, of ``nbytes``; those of one ``channel`` leave one after another."""
+        """Send any other message, of ``nbytes``. Messages of one ``channel`` leave one after another."""
         self.waits = 0
         return self.machine.send(self.node.id, dst, nbytes, message, channel)
 
     def answer(self, question: Question, *, pes: tuple[PeReport, ...] = (), error: Exception | None = None) -> None:
-        """Answer an order with a report (``error``: it has failed), a read with its bytes, a write when it is there.
+        """Answer a message that needs an answer.
 
-        Of a message of a queue, which is such a write, its PE is told.
-
-        UnsupportedError for what this part was not asked, or has answered.
+        The answer to an order is a report with ``pes`` (``error``: the order failed). The answer to a read is its
+        bytes, the answer to a write its acknowledgement. A message of a queue is a write too, but its PE is notified
+        instead. Raises UnsupportedError if no component has asked this part, or if the part has already answered.
         """
         if error is not None and not isinstance(error, Exception):
             raise UnsupportedError(f"answer(error={_show(error)}): give an exception, as in error=ValueError(...)")
-        asked = self._unanswered.pop(_key(question), None)
-        if asked is None:
-            raise UnsupportedError(f"nobody waits for an answer to {_show(question)} of {self.node.id}")
+        delivery = self._unanswered.pop(_key(question), None)
+        if delivery is None:
+            raise UnsupportedError(f"no component waits for an answer to {_show(question)} of {self.node.id}")
         recorder, now = self.machine.recorder, self.clock.time
         if isinstance(question, ReadRequest):
             recorder.accessed(question.op, now)
@@ -187,24 +192,24 @@ class ThinkingPart(Component):
             self.send(question.requester, question.access.nbytes, reply, "read")
         elif isinstance(question, QueueData):
             self.machine.log.rows[question.row + COMMIT] = now
-            there = pe_part(*question.pe, "pe_dma")
-            self.send(there, self.machine.header_bytes, QueueArrival(data=question), "arrival")
+            pe_dma = pe_part(*question.pe, "pe_dma")
+            self.send(pe_dma, self.machine.header_bytes, QueueArrival(data=question), "arrival")
         elif isinstance(question, WriteData):
             recorder.committed(question.op, now)
             self.send(
                 question.requester, self.machine.header_bytes, WriteAck(op=question.op, part=question.part), "ack"
             )
         else:
-            self.tell(asked.sender, Report(request_id=question.request_id, pes=pes, error=error))
+            self.tell(delivery.sender, Report(request_id=question.request_id, pes=pes, error=error))
 
     def blocked(self) -> tuple[str, ...]:
         """Return a line for each message that this part has not answered."""
         return tuple(map(self.standing, self._unanswered.values()))
 
-    def standing(self, asked: Delivery) -> str:
-        """Describe a message that is not answered; override it to say what the answer waits for."""
-        taken = id(asked.message) not in self._delivered
-        return f"has not {'answered' if taken else 'taken'} {_show(asked.message)} from {asked.sender}"
+    def standing(self, delivery: Delivery) -> str:
+        """Return a text about a message without an answer. Override it to name what the answer waits for."""
+        is_taken = id(delivery.message) not in self._delivered
+        return f"has not {'answered' if is_taken else 'taken'} {_show(delivery.message)} from {delivery.sender}"
 
     # --- for the machine ----------------------------------------------------------------------------------------------
 
@@ -218,7 +223,7 @@ class ThinkingPart(Component):
         self.process(behaviour)
 
     def receive(self, message: object, transfer: Transfer) -> None:
-        """Put a message into the inbox. UnsupportedError when all processes of the part have ended."""
+        """Put a message into the inbox. Raises UnsupportedError if all processes of the part have ended."""
         delivery = Delivery(message, transfer.route.links[0].src, transfer.row)
         self._delivered[id(message)] = delivery
         key = _key(message)
@@ -230,7 +235,7 @@ class ThinkingPart(Component):
             self._check_taken()
 
     def reset(self) -> None:
-        """Begin ``run`` anew; nothing is under way but orders that are not given up and wait for other parts."""
+        """Restart ``run``. Only unanswered orders survive, except those of abandoned requests."""
         for driven in self._processes.values():
             driven.close()
         self._processes = {}
@@ -240,15 +245,15 @@ class ThinkingPart(Component):
         self.cause = ROOT
         self._delivered = {}
         self._unanswered = {
-            key: asked
-            for key, asked in self._unanswered.items()
-            if asked.message.__class__ in _ORDERS and key not in self.machine.given_up
+            key: delivery
+            for key, delivery in self._unanswered.items()
+            if delivery.message.__class__ in _ORDERS and key not in self.machine.given_up
         }
         self.waits = 0
         self.begin()
 
     def _drive(self, behaviour: Behaviour, cause: Cause) -> Behaviour:
-        """Carry ``behaviour`` out: it acts after the message that it has taken last, at first after ``cause``."""
+        """Run ``behaviour``. The cause of its actions is the message that it took last, at first ``cause``."""
         step: Callable[[Any], Event] = behaviour.send
         value: Any = None
         queued_ps = 0
@@ -274,7 +279,7 @@ class ThinkingPart(Component):
             except GeneratorExit:
                 behaviour.close()
                 raise
-            except BaseException as failure:  # of what it waits for
+            except BaseException as failure:  # the awaited event failed
                 step, value = behaviour.throw, failure
                 continue
             if isinstance(event, Request):
@@ -283,7 +288,7 @@ class ThinkingPart(Component):
                 cause = self._cause_of(value, cause)
 
     def _problem(self, event: object) -> str:
-        """Why a process cannot wait for what it has yielded."""
+        """Return a text with the reason why a process cannot wait for ``event``, which it has yielded."""
         if not isinstance(event, Event):
             wanted = "self.inbox.get(), self.wait_ns(5), a request of a simpy.Resource, self.process(...)"
             return f"it yielded {_show(event)}, which is no event to wait for: yield {wanted}"
@@ -291,45 +296,45 @@ class ThinkingPart(Component):
             return "it yielded an event of another SimPy environment: make it with self.env"
         return (
             f"it has waited {MOST_WAITS:,} times in a row, and no message came or went: a part that never rests "
-            "keeps the run from ending. Wait for a message, and work out what has happened since the last one"
+            "keeps the run from ending. Wait for a message, and compute the changes since the last message"
         )
 
     def _cause_of(self, value: object, cause: Cause) -> Cause:
-        """Return the cause of a process that goes on with ``value``: the message, or messages, that it took."""
-        for each in value.values() if isinstance(value, ConditionValue) else (value,):
-            delivery = self._delivered.pop(id(each), None)
+        """Return the cause of a process that continues with ``value``: the message that it took, else ``cause``."""
+        for message in value.values() if isinstance(value, ConditionValue) else (value,):
+            delivery = self._delivered.pop(id(message), None)
             if delivery is not None:
                 cause = delivery.row, By.ORDER
         return cause
 
     def _close_message(self) -> None:
-        """Note that the message which the process took last is dealt with, as far as the log is concerned."""
+        """Close the row of the message that the process took last."""
         row, log = self.cause[0], self.machine.log
         if row >= 0 > log.rows[row + END]:
             log.close(row, self.clock.time)
 
     def _act(self) -> None:
-        """Open a row for what the process has done since it last sent something: it sends something now."""
+        """Open a row for the work of the process since its last send; the process is about to send."""
         self._close_message()
         row, log, now = self.cause[0], self.machine.log, self.clock.time
         if row >= 0 and log.rows[row + END] < now:
-            what, launch, parent, end = (log.rows[row + column] for column in (WHAT, LAUNCH, PARENT, END))
+            subject, launch, parent, end = (log.rows[row + column] for column in (WHAT, LAUNCH, PARENT, END))
             part = log.part(self.node.id)
-            row = log.open(part, Kind.CONTROL, end, self.cause, what=what, launch=launch, parent=parent, end=now)
+            row = log.open(part, Kind.CONTROL, end, self.cause, subject=subject, launch=launch, parent=parent, end=now)
             self.cause = row, By.ORDER
 
     def _check_taken(self) -> None:
-        """UnsupportedError when messages are left and no process is."""
+        """Raise UnsupportedError if messages are left and no process is alive."""
         if self.inbox.items and not self._n_alive:
-            found = _show(self.inbox.items[0])
+            message = _show(self.inbox.items[0])
             raise UnsupportedError(
-                f"{found} came, and run() has ended: let it take messages for ever, "
+                f"{message} arrived after run() had ended: take messages in an endless loop, "
                 "with 'while True: message = yield self.inbox.get()'"
             )
 
 
 def _key(message: Any) -> Hashable | None:
-    """Return a key of what a message asks for; None when it needs no answer."""
+    """Return the key of a message that needs an answer; None for other messages."""
     kind = message.__class__
     if kind in _ORDERS:
         return int(message.request_id)
@@ -337,7 +342,7 @@ def _key(message: Any) -> Hashable | None:
 
 
 def _show(value: object) -> str:
-    """Show a value in an error, by its type where that says more."""
+    """Return a value as text for an error: by its type, except plain values."""
     if isinstance(value, PartOrder | SipOrder | CubeOrder | PeOrder | Report):
         return f"the {type(value).__name__} of request {value.request_id}"
     plain = value is None or isinstance(value, bool | int | float | str)

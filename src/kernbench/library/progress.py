@@ -126,7 +126,7 @@ class ProgressWatch:
             events=0 if engine is None else engine.n_events,
             requests=len(handles),
             requests_done=sum(each.done for each in handles),
-            launches=Counter([] if engine is None else [each.title for each in engine.launches_under_way]),
+            launches=Counter([] if engine is None else [launch.title for launch in engine.launches_in_flight]),
             memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _BYTES_OF_MAXRSS,
         )
 

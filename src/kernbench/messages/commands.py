@@ -1,4 +1,4 @@
-"""The commands a running kernel hands to its PE, the arrays they work on, and the waits between them."""
+"""The commands that a running kernel issues to its PE, their operands, and the waits between them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from kernbench.common.operators import Attributes
 from kernbench.common.values import value
 
 ByteRun: TypeAlias = tuple[int, int]
-"""Bytes in one piece: (address, how many)."""
+"""Contiguous bytes: (address, number of bytes)."""
 NOWHERE = (1 << 64) - 1
-"""The address of a run that lies in no memory: elements that are masked off."""
+"""The address of a run that is in no memory: elements that are masked off."""
 
 
 @value(guarded=False)
 class Operand:
-    """An array at physical addresses. It never changes; it is not frozen because that costs ten times as much.
+    """An array at physical addresses. Operands never change.
 
-    ``space``: hbm, sram, tcm; ``owner``: coordinates (sip, cube) or (sip, cube, pe); ``address``: physical, of the
-    first element; ``nbytes``: what the elements hold; ``strides`` in bytes, row-major without. ``segments``: the
-    (address, nbytes) ranges, in order, that the array's bytes lie in when they are not one range: a byte at offset x
-    from the first element is byte x of all segments put together. ``valid``: how many elements per axis are in memory;
-    outside them, and in segments at ``NOWHERE``, a read gives ``other`` and a write does nothing. ``by_address``: the
-    kernel named the address itself, so no allocator keeps its bytes apart from those of others; the array is the same,
-    and files of the op-log do not say it.
+    The class is not frozen, because construction would cost ten times as much.
+
+    - ``space``: hbm, sram or tcm. ``owner``: (sip, cube) or (sip, cube, pe).
+    - ``address``: physical address of the first element. ``nbytes``: the size of the elements.
+    - ``strides``: in bytes; None stands for row-major.
+    - ``segments``: the (address, nbytes) ranges of the array's bytes, in order, if they are several ranges. Byte x
+      from the first element is byte x of the joined segments.
+    - ``valid``: the number of elements per axis that are in memory. Outside of them, and in segments at ``NOWHERE``, a
+      read returns ``other`` and a write does nothing.
+    - ``by_address``: the kernel computed the address, so no allocator separates the bytes from other arrays. The flag
+      takes no part in comparisons, and files of the op-log omit it.
     """
 
     space: str
@@ -45,12 +49,12 @@ class Operand:
 
     @property
     def byte_strides(self) -> tuple[int, ...]:
-        """``strides``, or those of a row-major array."""
+        """``strides``, or the strides of a row-major array."""
         return row_major(self.shape, self.dtype.itemsize) if self.strides is None else self.strides
 
 
 def in_tcm(owner: tuple[int, ...], address: int, shape: tuple[int, ...], dtype: DType) -> Operand:
-    """Make a row-major array in the TCM of the PE ``owner``."""
+    """Return a row-major array in the TCM of the PE ``owner``."""
     return Operand("tcm", owner, address, prod(shape) * dtype.itemsize, shape, dtype)
 
 
@@ -58,9 +62,9 @@ def in_tcm(owner: tuple[int, ...], address: int, shape: tuple[int, ...], dtype: 
 class MemoryRef:
     """An array in memory at virtual address ``va``; ``strides`` in bytes, None: row-major.
 
-    Elements at or beyond ``valid`` (per axis) are not accessed: a read gives ``other``. ``runs``: a scatter-gather list
-    instead of ``va``: where the elements lie, in their order; those at ``NOWHERE`` are not accessed. ``physical``: the
-    address is a physical one, as of a slot of a queue.
+    Elements at or beyond ``valid`` (per axis) are not accessed: a read returns ``other``. ``runs``: a scatter-gather
+    list instead of ``va``, with the elements' runs in order; runs at ``NOWHERE`` are not accessed. ``physical``: the
+    address is physical, as for a slot of a queue.
     """
 
     va: int
@@ -74,23 +78,24 @@ class MemoryRef:
 
 
 ArrayPlace: TypeAlias = Operand | MemoryRef
-"""Where an array lies: at physical addresses, or at virtual ones."""
+"""The place of an array: at physical addresses, or at virtual addresses."""
 CommandSource: TypeAlias = Operand | MemoryRef | float | str
 
 
 BlockChoice: TypeAlias = Literal["auto", "least"]
-"""How blocks are chosen: the smallest that keep the matrix unit busy, or those for which least is read"""
+"""The rule that chooses blocks: the smallest that keep the matrix unit busy, or those with the fewest bytes read"""
 Block: TypeAlias = tuple[int, int, int] | BlockChoice | None
-"""The (m, k, n) of the blocks by which a product goes, or how they are chosen; None: it is streamed tile by tile"""
+"""The (m, k, n) of a product's blocks, or the rule that chooses them; None: the product is streamed tile by tile"""
 
 BY_BLOCKS = "by blocks of "
-"""Stands in the name of the record of a product by blocks, before their m×k×n"""
+"""The text before m×k×n in the record's name of a product by blocks"""
 
 
 class Epilogue(NamedTuple):
     """A step on each output tile.
 
-    ``bias`` (a vector along N), ``add`` (a matrix like the output), ``scale`` (a number), ``relu``, ``gelu``, ``silu``.
+    ``name`` is ``bias`` (a vector along N), ``add`` (a matrix of the output's shape), ``scale`` (a number), ``relu``,
+    ``gelu`` or ``silu``.
     """
 
     name: str
@@ -101,9 +106,11 @@ class Epilogue(NamedTuple):
 class Params(Attributes):
     """The parameters of a command beside its arrays: the attributes of its operator, and the fields below.
 
-    ``epilogue``: of a composite. ``block``: of a product, as ``Block`` says; its blocks go round from (m, k, n)
-    ``begin``. ``tile_sizes``: (m, k, n) of a composite that has been recorded. ``old``: where an atomic puts the
-    elements that it finds.
+    - ``epilogue``: the steps of a composite.
+    - ``block``: the blocks of a product, as ``Block`` defines. Their order starts at block (m, k, n) ``begin`` and
+      wraps around.
+    - ``tile_sizes``: (m, k, n) of a recorded composite.
+    - ``old``: the array in which an atomic stores the previous elements.
     """
 
     epilogue: tuple[Epilogue, ...] = ()
@@ -117,21 +124,20 @@ NO_PARAMS = Params()
 
 
 class Opcode(IntEnum):
-    """The kinds of commands, and the ``name``, ``srcs``, ``dst`` and ``params`` that a command of each has.
+    """The kinds of commands, with the ``name``, ``srcs``, ``dst`` and ``params`` of each.
 
-    LOAD: the DMA reads a MemoryRef to ``dst``. STORE: it writes an Operand to a MemoryRef, ``dst``.
-    ATOMIC: the memory changes a MemoryRef, which is the first of ``srcs`` and ``dst``, by the operator ``name`` of
-    ``ATOMICS`` and the other ``srcs``: the values, for ``atomic_cas`` behind the array to compare with; ``params.old``
-    gets what was there before, None: nobody wants it.
-    SEND: an Operand goes to a slot of the peer of queue ``name``, once one is free. RECEIVE: the next message of queue
-    ``name`` is to have so many bytes, the one of ``srcs``; done when it is there.
-    DOT: ``dst = op(a) @ op(b) + acc`` by tiles on the GEMM engine, 2-D; op transposes if ``params`` say so, and ``acc``
-    may be missing. MATH: ``dst`` is what the operator ``name`` makes of ``srcs``, of which numbers take the arrays'
-    dtype.
-    GEMM: a whole tiled product, ``dst = epilogue(a @ b)``, 2-D. TILED_MATH: ``dst = epilogue(name(*srcs))``
-    elementwise, for 2-D arrays of one shape. Both go tile by tile: Operands are staged in TCM, MemoryRefs streamed, and
-    ``dst`` is a MemoryRef.
-    PRINT: a line of output with time and PE; arrays show their values once phase 2 knows them.
+    - LOAD: the DMA reads a MemoryRef to ``dst``. STORE: the DMA writes an Operand to the MemoryRef ``dst``.
+    - ATOMIC: the memory changes a MemoryRef, which is both ``srcs[0]`` and ``dst``. ``name`` is an operator of
+      ``ATOMICS``. The other ``srcs`` are the values; for ``atomic_cas``, the array to compare with comes before them.
+      ``params.old`` receives the previous elements; None: the kernel does not use them.
+    - SEND: an Operand goes to a free slot of the peer of queue ``name``. RECEIVE: the next message of queue ``name``,
+      whose size in bytes is the only item of ``srcs``; done when the message arrives.
+    - DOT: ``dst = op(a) @ op(b) + acc`` by tiles on the GEMM engine, 2-D. ``op`` transposes if ``params`` say so;
+      ``acc`` is optional. MATH: ``dst = name(*srcs)``; numbers take the arrays' dtype.
+    - GEMM: a complete tiled product, ``dst = epilogue(a @ b)``, 2-D. TILED_MATH: ``dst = epilogue(name(*srcs))``
+      elementwise, for 2-D arrays of one shape. Both run tile by tile: Operands are in TCM, MemoryRefs are streamed,
+      and ``dst`` is a MemoryRef.
+    - PRINT: a line of output with time and PE. Arrays show their values after phase 2 has computed them.
     """
 
     LOAD = 0
@@ -146,7 +152,7 @@ class Opcode(IntEnum):
     PRINT = 9
 
 
-# For whatever handles every command: finding a member in its Enum takes as long as the work itself.
+# Globals for code that handles every command: the look-up of an Enum member costs as much as the work itself.
 LOAD, STORE, ATOMIC, SEND, RECEIVE, DOT, MATH, GEMM, TILED_MATH, PRINT = Opcode
 OPCODE_WORDS = ("load", "store", "atomic", "send", "recv", "dot", "math", "gemmcomposite", "mathcomposite", "print")
 """The name of each opcode in deadlock reports."""
@@ -157,11 +163,11 @@ MEMORY_WRITERS = frozenset((STORE, ATOMIC, GEMM, TILED_MATH))
 
 @value(eq=False, guarded=False)
 class Command:
-    """An order of a kernel to its PE: ``op`` says what to do, and what the other fields mean.
+    """A command of a kernel to its PE: ``op`` selects the operation and the meaning of the other fields.
 
     ``name``: the operator of a command that has one, the direction of a queue, else the name in the op-log.
-    ``serial`` counts commands in program order, ``line`` is where the kernel made the call. ``after`` are the serials
-    of the commands whose results it uses: it starts when they are done.
+    ``serial`` counts commands in program order. ``line`` is the kernel line of the call. ``after``: the serials of the
+    commands whose results this command uses; it starts when they are done.
     """
 
     op: Opcode
@@ -175,17 +181,17 @@ class Command:
 
     @property
     def reads(self) -> tuple[Operand, ...]:
-        """The arrays at physical addresses that it reads."""
+        """The arrays at physical addresses that the command reads."""
         return tuple([x for x in self._sources if isinstance(x, Operand)])
 
     @property
     def writes(self) -> tuple[Operand, ...]:
-        """The arrays at physical addresses that it writes."""
+        """The arrays at physical addresses that the command writes."""
         return tuple([x for x in (self.dst, self.params.old) if isinstance(x, Operand)])
 
     @property
     def reads_of_memory(self) -> tuple[MemoryRef, ...]:
-        """The arrays at virtual addresses that it reads, in order."""
+        """The arrays at virtual addresses that the command reads, in order."""
         return tuple([x for x in self._sources if isinstance(x, MemoryRef)])
 
     @property
@@ -195,24 +201,24 @@ class Command:
 
     @property
     def array(self) -> Operand:
-        """The side of a load, store, atomic or send that lies in the PE."""
-        found = self.dst if self.op is LOAD else self.srcs[-1]
-        assert isinstance(found, Operand)
-        return found
+        """The operand of a load, store, atomic or send that is in the PE."""
+        array = self.dst if self.op is LOAD else self.srcs[-1]
+        assert isinstance(array, Operand)
+        return array
 
     @property
     def ref(self) -> MemoryRef:
-        """The side of a DMA's command that lies in memory: where it writes, else what it reads."""
-        found = self.dst if isinstance(self.dst, MemoryRef) else self.srcs[0]
-        assert isinstance(found, MemoryRef)
-        return found
+        """The operand of a DMA's command that is in memory: the destination if it is in memory, else the source."""
+        ref = self.dst if isinstance(self.dst, MemoryRef) else self.srcs[0]
+        assert isinstance(ref, MemoryRef)
+        return ref
 
     @property
     def compared(self) -> Operand | None:
         """The array that an ``atomic_cas`` compares memory with."""
-        found = self.srcs[1] if len(self.srcs) > 2 else None
-        assert not isinstance(found, MemoryRef | float | str)
-        return found
+        array = self.srcs[1] if len(self.srcs) > 2 else None
+        assert not isinstance(array, MemoryRef | float | str)
+        return array
 
     @property
     def a(self) -> ArrayPlace:
@@ -227,9 +233,9 @@ class Command:
     @property
     def acc(self) -> Operand | None:
         """The array that a dot adds to."""
-        found = self.srcs[2] if len(self.srcs) > 2 else None
-        assert not isinstance(found, MemoryRef | float | str)
-        return found
+        array = self.srcs[2] if len(self.srcs) > 2 else None
+        assert not isinstance(array, MemoryRef | float | str)
+        return array
 
     @property
     def inputs(self) -> tuple[ArrayPlace | float, ...]:
@@ -251,18 +257,18 @@ class Command:
     @property
     def nbytes(self) -> int:
         """The size of the message of a receive."""
-        (found,) = self.srcs
-        assert isinstance(found, int)
-        return found
+        (nbytes,) = self.srcs
+        assert isinstance(nbytes, int)
+        return nbytes
 
     @property
     def parts(self) -> tuple[Operand | str, ...]:
-        """The parts of a line of output."""
+        """The arrays and texts of a line of output."""
         return cast("tuple[Operand | str, ...]", self.srcs)
 
     @property
     def widest_bytes(self) -> int:
-        """The size of the widest operand of a MATH command: the engine works on that much."""
+        """The size of the widest operand of a MATH command in bytes: the amount that the engine works on."""
         return max(self.result.nbytes, *(x.nbytes for x in self.reads), 0)
 
 
@@ -272,7 +278,10 @@ def _array(x: CommandSource) -> ArrayPlace:
 
 
 def fill_of(command: Command) -> Command | None:
-    """Return what a DMA does that accesses no element: a load sets ``other``, an atomic finds 0; None: nothing."""
+    """Return the fill that replaces a DMA command without elements to access.
+
+    A load fills its destination with ``other``, an atomic fills ``params.old`` with 0. None: nothing to fill.
+    """
     dst, other = (command.dst, command.ref.other) if command.op is LOAD else (command.params.old, 0)
     if not isinstance(dst, Operand):
         return None
@@ -281,7 +290,7 @@ def fill_of(command: Command) -> Command | None:
 
 @value
 class AwaitSpace:
-    """The kernel needs scratch that commands under way still use: it goes on when one of them is done."""
+    """The kernel needs scratch that commands in flight still use: it continues when one of the commands is done."""
 
     nbytes: int
     line: int
@@ -296,16 +305,16 @@ class Meet:
 
 @value
 class Fence:
-    """The kernel waits until what its earlier commands write is in memory."""
+    """The kernel waits until the writes of its earlier commands are in memory."""
 
     line: int
 
 
 @value(eq=False, guarded=False)
 class Receive:
-    """The kernel waits for the next message of queue ``direction`` (None: of whichever has one, in turn).
+    """The kernel waits for the next message of queue ``direction`` (None: of all queues, round-robin).
 
-    It is to have ``nbytes``. Answered with its slot.
+    The message must have ``nbytes``. The answer is the message's slot.
     """
 
     direction: str | None
@@ -323,9 +332,9 @@ class AwaitCommand:
 
 @value
 class ReadValue:
-    """The kernel wants the numbers of ``array``, whose producer is done: answered with a NumPy array.
+    """The kernel reads the values of ``array``, whose producer is done.
 
-    None: this run keeps no data.
+    The answer is a NumPy array, or None in a run without data.
     """
 
     array: Operand
@@ -333,14 +342,14 @@ class ReadValue:
 
 
 KernelRequest: TypeAlias = Command | AwaitSpace | Meet | Fence | Receive | AwaitCommand | ReadValue
-"""A command is issued, and the kernel goes on: after a SEND once a slot of the receiver is its; a RECEIVE takes
-the next message of its queue, and is answered with its slot."""
+"""A request of a kernel. After a command is issued the kernel continues; after a SEND it first waits for a slot of the
+receiver. A RECEIVE claims the next message of its queue; the answer is the message's slot."""
 
 
 def awaited_by(request: KernelRequest | None, place: Callable[[int], str] = "line {}".format) -> str:
-    """Say in words what a kernel that made ``request`` waits for; without a request, for its start.
+    """Return a text that says what the kernel of ``request`` waits for; without a request, its start.
 
-    ``place``: what a line of the kernel is called.
+    ``place`` returns the name of a line of the kernel.
     """
     text = "its start"
     match request:

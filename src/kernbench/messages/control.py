@@ -10,21 +10,21 @@ from kernbench.messages.requests import IpcqInitMsg, KernelLaunchMsg, PeCoord, T
 
 @value
 class MapOrder:
-    """MMUs learn where a tensor lies."""
+    """Enter a tensor's mapping in MMUs."""
 
     mapping: TensorMapping
 
 
 @value
 class UnmapOrder:
-    """MMUs forget the tensor at ``va_base``."""
+    """Remove the tensor at ``va_base`` from MMUs."""
 
     va_base: int
 
 
 @value
 class LaunchOrder:
-    """PEs run a kernel; ``grid``: how many different PEs of a cube, cubes of a SIP and SIPs take part."""
+    """Run a kernel on PEs; ``grid``: numbers of different PEs of a cube, cubes of a SIP and SIPs that take part."""
 
     launch: KernelLaunchMsg
     grid: tuple[int, int, int]
@@ -32,7 +32,7 @@ class LaunchOrder:
 
 @value
 class FillOrder:
-    """The M_CPU's DMA fills ``nbytes`` at ``pa`` with ``pattern``, operation ``op``."""
+    """Fill ``nbytes`` at ``pa`` with ``pattern`` by the M_CPU's DMA, as operation ``op``."""
 
     op: int
     pa: int
@@ -42,14 +42,14 @@ class FillOrder:
 
 @value
 class QueueOrder:
-    """A PE's queues are installed."""
+    """Install a PE's queues."""
 
     setup: IpcqInitMsg
 
 
 @value
 class QueueRemoval:
-    """A PE's queues are taken off: those of one installation, None: of any."""
+    """Remove a PE's queues of one installation; None: of every installation."""
 
     installation: int | None = None
 
@@ -59,7 +59,7 @@ Order: TypeAlias = MapOrder | UnmapOrder | LaunchOrder | FillOrder | QueueOrder 
 
 @value(kw_only=True)
 class CubeTargets:
-    """The PEs of one cube that an order is for; none: it is for the M_CPU itself."""
+    """The PEs of one cube that receive an order; without PEs the M_CPU itself is the receiver."""
 
     cube: int
     pes: tuple[int, ...]
@@ -67,7 +67,7 @@ class CubeTargets:
 
 @value(kw_only=True)
 class SipOrder:
-    """Host to io_cpu."""
+    """An order from the host to an io_cpu."""
 
     request_id: int
     order: Order
@@ -76,9 +76,10 @@ class SipOrder:
 
 @value(kw_only=True)
 class CubeOrder:
-    """io_cpu to m_cpu. ``start_ps`` is when kernels start (``target_start_ns``), the same on all PEs of a SIP.
+    """An order from an io_cpu to an m_cpu.
 
-    ``start_row``: the row of the log after which it was set.
+    ``start_ps``: the start time of kernels (``target_start_ns``), the same on all PEs of a SIP.
+    ``start_row``: the row of the log that set the start time.
     """
 
     request_id: int
@@ -90,7 +91,7 @@ class CubeOrder:
 
 @value(kw_only=True)
 class PeOrder:
-    """m_cpu to pe_cpu; ``mates`` are all PEs of this cube that got the order."""
+    """An order from an m_cpu to a pe_cpu; ``mates`` are all PEs of this cube that receive the order."""
 
     request_id: int
     order: Order
@@ -101,7 +102,10 @@ class PeOrder:
 
 @value(kw_only=True)
 class PeReport:
-    """The end of an order on a PE. A kernel ran from ``start_ps`` to ``end_ps``; ``late``: it missed the start."""
+    """The end of an order on a PE.
+
+    A kernel ran from ``start_ps`` to ``end_ps``. ``late``: the order arrived after the common start.
+    """
 
     pe: PeCoord
     start_ps: int = 0
@@ -112,7 +116,7 @@ class PeReport:
 
 @value(kw_only=True)
 class Report:
-    """An answer on its way up: what the PEs below reported, and the failure of the part itself, if any."""
+    """An answer to the part above: the reports of the PEs below, and the sender's error, if any."""
 
     request_id: int
     pes: tuple[PeReport, ...]
@@ -121,7 +125,7 @@ class Report:
 
 @value(kw_only=True)
 class BarrierArrival:
-    """pe_cpu to m_cpu: this PE has come to the barrier of the launch."""
+    """The report of a pe_cpu to its m_cpu that this PE has reached the barrier of the launch."""
 
     request_id: int
     pe: int
@@ -130,7 +134,10 @@ class BarrierArrival:
 
 @value(kw_only=True)
 class BarrierRelease:
-    """m_cpu to pe_cpu: all have come; ``error``: one of them never will, because it failed."""
+    """The report of an m_cpu to a pe_cpu that all PEs have reached the barrier.
+
+    ``error``: the failure of a PE that never will.
+    """
 
     request_id: int
     error: Exception | None = None
@@ -138,7 +145,7 @@ class BarrierRelease:
 
 @value(kw_only=True)
 class PartOrder:
-    """Host to an extra part; ``content`` is between the program and the part."""
+    """An order from the host to an extra part; the program and the part agree on ``content``."""
 
     request_id: int
     content: object

@@ -8,7 +8,10 @@ from kernbench.messages.requests import PeCoord
 
 @value(guarded=False)
 class Access:
-    """Bytes of one memory: ``rows`` runs of ``row_bytes``, the first at address ``pa``, ``stride`` bytes apart."""
+    """An access to bytes of one memory.
+
+    The bytes are ``rows`` runs of ``row_bytes``, the first at address ``pa``, ``stride`` bytes apart.
+    """
 
     pa: int
     row_bytes: int
@@ -17,13 +20,13 @@ class Access:
 
     @property
     def nbytes(self) -> int:
-        """Bytes moved."""
+        """The number of bytes of all rows."""
         return self.rows * self.row_bytes
 
 
 @value(eq=False, guarded=False)
 class ReadRequest:
-    """Header to a memory: send these bytes to ``requester``. ``op`` is the operation it belongs to."""
+    """A header to a memory that requests bytes for ``requester``. ``op`` is the operation of the request."""
 
     op: int
     part: int
@@ -41,7 +44,7 @@ class ReadReply:
 
 @value(eq=False, guarded=False)
 class WriteData:
-    """Bytes to a memory; it acknowledges to ``requester`` when they are committed."""
+    """Bytes to a memory. The memory sends an acknowledgement to ``requester`` when the bytes are committed."""
 
     op: int
     part: int
@@ -51,9 +54,9 @@ class WriteData:
 
 @value(eq=False, guarded=False)
 class AtomicData(WriteData):
-    """Operands of an atomic: the memory changes its bytes when it would have written them.
+    """Operands of an atomic: the memory changes its bytes at the time at which it would commit a write.
 
-    ``answers``: the acknowledgement brings the bytes that were there before.
+    ``answers``: the acknowledgement carries the previous bytes.
     """
 
     answers: bool
@@ -63,8 +66,8 @@ class AtomicData(WriteData):
 class QueueData(WriteData):
     """A message of a queue to its slot: number ``sequence`` from ``sender`` to ``pe``.
 
-    Nothing is acknowledged: the memory tells ``pe`` instead. Which of its queues it belongs to is decided by the
-    address. In the log it is ``row``, and ``sent`` while it is on its way.
+    There is no acknowledgement: the memory notifies ``pe`` instead. The address decides the queue. ``row`` is the
+    message's row in the log, ``sent`` the row of its SEND.
     """
 
     sequence: int
@@ -76,7 +79,7 @@ class QueueData(WriteData):
 
 @value(eq=False, guarded=False)
 class WriteAck:
-    """The bytes of a WriteData are in memory."""
+    """The acknowledgement that the bytes of a WriteData are in memory."""
 
     op: int
     part: int
@@ -84,6 +87,6 @@ class WriteAck:
 
 @value(kw_only=True, eq=False, guarded=False)
 class QueueArrival:
-    """A memory outside the PE tells it that a message is in its slot."""
+    """A memory outside the PE reports to the PE that a message is in its slot."""
 
     data: QueueData

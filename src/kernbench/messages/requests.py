@@ -1,6 +1,6 @@
-"""The requests a host makes of the machine: frozen values, numbered (``request_id``) when they are submitted.
+"""The requests of a host to the machine: frozen values, numbered (``request_id``) when they are submitted.
 
-Beside them what they carry: where the shards of a tensor lie, and the queues (IPCQ) installed on a PE.
+The file also defines what requests carry: the mapping of a tensor's shards, and the queues (IPCQ) of a PE.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from kernbench.common.values import value
 
 @value(kw_only=True)
 class MappedShard:
-    """Bytes ``offset_bytes .. offset_bytes + nbytes`` of a tensor: the PE that owns them, and ``pa``, their address.
+    """Bytes ``offset_bytes .. offset_bytes + nbytes`` of a tensor: their owner, a PE, and their address ``pa``.
 
-    Shards with the same offset and size are copies of each other; ``pa`` is an encoded physical address.
+    Shards with the same offset and size are copies of each other. ``pa`` is an encoded physical address.
     """
 
     sip: int
@@ -51,7 +51,7 @@ PeCoord: TypeAlias = tuple[int, int, int]
 
 @value(kw_only=True)
 class HostMsg:
-    """Common to all requests. ``request_id`` -1 means: not submitted yet. ``name`` is for traces and reports."""
+    """Base of all requests. ``request_id`` is -1 before submission. ``name`` is for traces and reports."""
 
     correlation_id: str = ""
     request_id: int = -1
@@ -59,7 +59,7 @@ class HostMsg:
 
     @property
     def title(self) -> str:
-        """The name in traces and reports, with what has to be told beside it."""
+        """The name in traces and reports, with further details."""
         return self.name
 
 
@@ -70,9 +70,9 @@ def _at_least_1(msg: HostMsg, **counts: int) -> None:
 
 
 class HostBytes:
-    """``nbytes`` bytes of the host that ``make`` (uint8) makes when phase 2 writes them, once for all writes of them.
+    """``nbytes`` bytes of the host. ``make`` (uint8) makes them when phase 2 first writes them; all writes share them.
 
-    ``held_bytes``: the memory that they take until then.
+    ``held_bytes``: the memory in bytes that they occupy until then.
     """
 
     __slots__ = ("_held_bytes", "_made", "_make", "nbytes")
@@ -84,21 +84,21 @@ class HostBytes:
 
     @property
     def shape(self) -> tuple[int]:
-        """The same as the array's."""
+        """The array's shape."""
         return (self.nbytes,)
 
     @property
     def dtype(self) -> np.dtype[np.uint8]:
-        """The same as the array's."""
+        """The array's dtype."""
         return np.dtype(np.uint8)
 
     def take_held_bytes(self) -> int:
-        """Return the memory that they take, to the first who asks: several writes may share them."""
-        held, self._held_bytes = self._held_bytes, 0
-        return held
+        """Return ``held_bytes`` at the first call, then 0: several writes may share the bytes."""
+        nbytes, self._held_bytes = self._held_bytes, 0
+        return nbytes
 
     def array(self) -> np.ndarray[Any, Any]:
-        """Return the bytes, which are made by the first call."""
+        """Return the bytes; the first call makes them."""
         if self._make is not None:
             self._made, self._make = self._make(), None
         assert self._made is not None, "made by now"
@@ -109,9 +109,9 @@ class HostBytes:
 class MemoryWriteMsg(HostMsg):
     """Write ``nbytes`` at physical address ``pa`` (encoded): from the host, or by the device itself with ``pattern``.
 
-    ``data`` (uint8, ``nbytes`` long, or what makes it) is what phase 2 writes; without it only time passes.
-    ``pattern`` is the bytes that are repeated over the range by the cube's M_CPU DMA: the host then sends a header
-    only. InputError for a range, data or a pattern of no bytes, and for data of another size.
+    ``data`` (uint8, ``nbytes`` long, or a ``HostBytes``) is written in phase 2; without ``data`` only time passes.
+    ``pattern``: bytes that the cube's M_CPU DMA repeats over the range; the host then sends only a header. Raises
+    InputError if ``nbytes`` or ``pattern`` is empty, or if ``data`` has another size.
     """
 
     pa: int
@@ -129,7 +129,7 @@ class MemoryWriteMsg(HostMsg):
 
 @value(kw_only=True)
 class MemoryReadMsg(HostMsg):
-    """Read ``nbytes`` at physical address ``pa`` (encoded) to the host. InputError for no bytes."""
+    """Read ``nbytes`` at physical address ``pa`` (encoded) to the host. Raises InputError if ``nbytes`` is below 1."""
 
     pa: int
     nbytes: int
@@ -142,9 +142,9 @@ class MemoryReadMsg(HostMsg):
 class PeDmaMsg(HostMsg):
     """Traffic without a kernel: the DMA of PE ``pe`` reads or writes ``nbytes`` at physical address ``pa``.
 
-    Nothing of the control path is involved: the descriptor is at the DMA when the message is submitted.
-    ``repeat`` descriptors are queued, at most ``outstanding`` of them under way at once. InputError for none of either,
-    for no bytes and for another ``op``.
+    The control path takes no part: the descriptor is at the DMA when the message is submitted. ``repeat`` descriptors
+    are queued, at most ``outstanding`` of them in flight. Their addresses are ``stride_bytes`` apart. Raises InputError
+    if ``nbytes``, ``repeat`` or ``outstanding`` is below 1, or for another ``op``.
     """
 
     pe: PeCoord
@@ -163,9 +163,9 @@ class PeDmaMsg(HostMsg):
 
 @value(kw_only=True)
 class PartMsg(HostMsg):
-    """Tell the part at node ``part`` of ``cube.extra`` or ``pe.extra`` something: over when the part answers.
+    """Send ``content`` to the part at node ``part`` of ``cube.extra`` or ``pe.extra``; done when the part answers.
 
-    It gets a PartOrder with ``content``, which is between the program and the part; a header on the links.
+    The part receives a PartOrder, which costs a header on the links. The program and the part agree on ``content``.
     """
 
     part: str
@@ -174,10 +174,10 @@ class PartMsg(HostMsg):
 
 @value(kw_only=True)
 class KernelRef:
-    """A kernel: the function that each PE runs, and the name it goes by.
+    """A kernel: the function that each PE runs, and the kernel's name.
 
-    ``file``: the source file whose lines are the program's, when the function is that of a front end which runs the
-    user's; None: the function's own.
+    ``file``: the source file of the program's lines, if a front end's function runs the user's function. None: the
+    file of ``function``.
     """
 
     name: str
@@ -187,7 +187,7 @@ class KernelRef:
 
 @value(kw_only=True)
 class TensorArg:
-    """A tensor argument: the kernel sees ``va`` (an integer)."""
+    """A tensor argument: the kernel receives ``va`` (an integer)."""
 
     name: str
     va: int
@@ -201,9 +201,9 @@ LaunchArg: TypeAlias = TensorArg | int | float | str | bool | tuple[int, ...] | 
 
 @value(kw_only=True)
 class LaunchStream:
-    """A stream of launches, as CUDA has them: a PE runs those of one in order, those of several side by side.
+    """A stream of launches, as in CUDA: a PE runs launches of one stream in order, of several streams concurrently.
 
-    A machine has up to ``count`` streams at once: each launch has that part of a PE's scratch.
+    A machine has up to ``count`` streams at once: each launch gets 1/``count`` of a PE's scratch.
     """
 
     name: str
@@ -214,10 +214,12 @@ class LaunchStream:
 class KernelLaunchMsg(HostMsg):
     """Run ``kernel(*args, tl=…, **kwargs)`` once on every PE of ``targets``.
 
-    ``grid``: what ``num_programs`` says, PEs of a cube, cubes of a SIP and SIPs, when ``targets`` are a part of it.
-    ``algorithm``: of a collective, what carries it out, by its name in ``ccl.yaml``. ``called_at``: the line of the
-    host program that a kernel which is not its own is run for. ``stream``: None is the default stream: on a PE, a
-    launch of it waits for all launches before it, and all behind wait for it.
+    - ``grid``: the answers of ``num_programs`` (PEs of a cube, cubes of a SIP, SIPs), if ``targets`` are only a part
+      of the grid.
+    - ``algorithm``: the name in ``ccl.yaml`` of a collective's algorithm.
+    - ``called_at``: the line of the host program that needs a kernel from a library.
+    - ``stream``: None is the default stream. On a PE, a launch of the default stream waits for all earlier launches,
+      and all later launches wait for it.
     """
 
     kernel: KernelRef
@@ -237,7 +239,7 @@ class KernelLaunchMsg(HostMsg):
 
     @property
     def title(self) -> str:
-        """The name, and of a collective the algorithm."""
+        """The name, with the algorithm of a collective."""
         name = self.name or self.kernel.name
         return name if self.algorithm in (None, name) else f"{name} by {self.algorithm}"
 
@@ -249,7 +251,7 @@ class KernelLaunchMsg(HostMsg):
 
 @value(kw_only=True)
 class MmuMapMsg(HostMsg):
-    """Tell the MMUs of ``sip`` where a tensor lies: of all its PEs, or of those in ``target_pe``."""
+    """Enter a tensor's mapping in the MMUs of ``sip``: of all its PEs, or of the PEs in ``target_pe``."""
 
     sip: int
     mapping: TensorMapping
@@ -258,7 +260,7 @@ class MmuMapMsg(HostMsg):
 
 @value(kw_only=True)
 class MmuUnmapMsg(HostMsg):
-    """Take the tensor at ``va_base`` out of the MMUs of ``sip``."""
+    """Remove the tensor at ``va_base`` from the MMUs of ``sip``: of all its PEs, or of the PEs in ``target_pe``."""
 
     sip: int
     va_base: int
@@ -276,7 +278,7 @@ OPPOSITE_DIRECTION |= {f"global_{a}": f"global_{b}" for a, b in tuple(OPPOSITE_D
 class QueuePeer:
     """The other end of a queue pair: queue ``direction`` of PE ``pe``.
 
-    ``rx_base_pa``: where its ring begins; None when it takes no messages from here.
+    ``rx_base_pa``: the address of the peer's ring; None if the peer receives no messages from this end.
     """
 
     pe: PeCoord
@@ -286,10 +288,10 @@ class QueuePeer:
 
 @value(kw_only=True)
 class QueueSetup:
-    """One queue pair of a PE. ``rx_base_pa`` is where its own ring begins; None when nobody sends into it.
+    """One queue pair of a PE. ``rx_base_pa`` is the address of its receive ring; None if no PE sends into it.
 
-    A ring is ``n_slots`` slots of ``slot_size`` bytes. ``via_port`` ("E", "W", "N", "S"): the scale-up link that its
-    messages leave their SIP by; None: the shortest way.
+    A ring is ``n_slots`` slots of ``slot_size`` bytes. ``via_port`` ("E", "W", "N", "S"): the scale-up link by which
+    messages leave their SIP; None: the shortest route.
     """
 
     direction: str
@@ -302,7 +304,7 @@ class QueueSetup:
 
 @value(kw_only=True)
 class IpcqInitMsg(HostMsg):
-    """Install queue pairs on one PE; an error when it has any. ``installation`` is what its removal refers to."""
+    """Install queue pairs on one PE; an error if the PE has any. A removal refers to ``installation``."""
 
     pe: PeCoord
     queues: tuple[QueueSetup, ...]
@@ -315,7 +317,7 @@ class IpcqInitMsg(HostMsg):
 
 @value(kw_only=True)
 class IpcqRemoveMsg(HostMsg):
-    """Take all queue pairs off one PE, so that others can be installed; of one ``installation``, None: of any."""
+    """Remove the queue pairs of one ``installation`` from a PE, so that others can be installed; None: of every one."""
 
     pe: PeCoord
     installation: int | None = None

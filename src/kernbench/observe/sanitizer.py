@@ -191,7 +191,7 @@ class Sanitizer(Observer):
         """Return the faults of all work that has ended in ``engine``, one per place in the kernels, sorted by time."""
         engine.replay()
         # Kernels in flight may still receive the messages in their queues.
-        busy = {pe for launch in engine.launches_under_way for pe in launch.targets}
+        busy = {pe for launch in engine.launches_in_flight for pe in launch.targets}
         noted = dict(self._noted)
         ends = self._queues.source_ends()
         for misuse in self._queues.misuses(self._log, ends):

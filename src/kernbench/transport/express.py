@@ -1,13 +1,18 @@
-"""The express path: a transfer that meets nobody costs one event, and its course is known in closed form.
+"""The express path: an uncontended transfer costs one event, and its course has a closed form (``timing.py``).
 
-Invariant: at any moment a link carries express transfers or packets, never both. A newcomer joins others as express
-only if it follows them on every link (it enters a link after they have left it, reaches the FIFO behind it after they
-have left that, and what is in the FIFO at any moment fits). Otherwise all express transfers it could meet, and all that
-share a link with those, are turned back into packets exactly where they are now, and the newcomer goes by packets too.
+Invariant: at any time a link carries express transfers or packets, never both. A new transfer joins other express
+transfers only if three conditions hold on every link:
 
-Most find a free way: every link and the FIFO behind it empty when they come, which ``Link.express_free_at`` tells at
-once. These leave nothing on a link but a later ``express_free_at``. They *claim* their links, and figures move, only
-when somebody wants to know who is there; once delivered they are only counted.
+- it enters the link after they have left the link;
+- it reaches the FIFO behind the link after they have left that FIFO;
+- the FIFO never overflows.
+
+Otherwise the express transfers that it could meet, and all that share a link with these, become packets at their
+current places. The new transfer then uses packets too.
+
+Most transfers find a free route: every link and FIFO is empty when they arrive, which ``Link.express_free_at`` shows at
+once. Such a transfer only moves ``express_free_at``. The transfer *claims* its links, and changes their figures, only
+when another transfer or an observer needs them. A delivered transfer is only counted.
 """
 
 from __future__ import annotations
@@ -24,11 +29,11 @@ from kernbench.transport.watch import Watch
 
 
 class Claim:
-    """An express transfer's use of one link (``hop`` of its route), or of its port (``hop`` -1).
+    """The use of one link (``hop`` of the route), or of the port (``hop`` -1), by an express transfer.
 
-    ``free_before`` and ``ready_before`` are the link's state without it; ``over_at`` is when its use ends; ``peak`` the
-    most bytes it finds in the FIFO, its own included; ``earlier`` are the claims whose bytes may still be there when it
-    comes, if they have to be known one by one.
+    - ``free_before``, ``ready_before``: the link's state without the claim. ``over_at``: the end of the use.
+    - ``peak``: the largest number of bytes in the FIFO at the claim's grants, with its own bytes.
+    - ``earlier``: the claims whose bytes may still be in the FIFO when this claim arrives, if exact sums need them.
     """
 
     __slots__ = ("earlier", "free_before", "hop", "over_at", "peak", "ready_before", "transfer")
@@ -44,16 +49,16 @@ class Claim:
 
     @property
     def ends_here(self) -> bool:
-        """True on the transfer's last link, behind which it enters no FIFO."""
+        """True on the transfer's last link, which has no FIFO behind it for this transfer."""
         return self.hop == len(self.transfer.route.links) - 1
 
     def unstarted_bytes(self, now: int) -> int:
-        """Bytes that have not been granted the link by ``now``."""
+        """Return the bytes that were not granted the link by ``now``."""
         transfer, profile = self.transfer, self.transfer.profile
         return profile.nbytes - profile.started_bytes(self.hop, now - transfer.start_ps)
 
     def unstarted_ps(self, now: int) -> int:
-        """Serialisation time of those bytes: full packets, and the last one."""
+        """Return the serialisation time of the ``unstarted_bytes`` in ps: full packets, and the last one."""
         nbytes, last_bytes = self.unstarted_bytes(now), self.transfer.last_bytes
         if not nbytes:
             return 0
@@ -62,7 +67,10 @@ class Claim:
         return full * link.serialise_ps(packet_bytes) + link.serialise_ps(last_bytes)
 
     def peak_until(self, now: int) -> int:
-        """Most bytes in the FIFO at any of its grants up to ``now``, the earlier claims' included."""
+        """Return the largest number of bytes in the FIFO at any grant of this claim up to ``now``.
+
+        The sum includes the bytes of earlier claims.
+        """
         transfer, profile = self.transfer, self.transfer.profile
         first = transfer.start_ps + profile.offsets[self.hop]
         if now < first or self.ends_here:
@@ -79,59 +87,59 @@ class Claim:
         return peak
 
     def find_peak(self, claims: Iterable[Claim]) -> None:
-        """Set ``peak`` from the ``claims`` on the link before this one, of which some may have several packets."""
+        """Set ``peak``; ``claims`` are the earlier claims on the link, last one first, also of several packets."""
         first = self.transfer.start_ps + self.transfer.profile.offsets[self.hop]
         self.earlier = _still_there(claims, first)
         self.peak = self.peak_until(self.over_at) if self.transfer.profile.n_full else self._sum_fifo_bytes(first)
 
     def _sum_fifo_bytes(self, at: int) -> int:
-        """Return the bytes in the FIFO at ``at``: its own, and those of the claims before it."""
+        """Return the bytes in the FIFO at ``at``, of this claim and of ``earlier``."""
         return sum(
-            each.transfer.profile.resident_bytes(each.hop, at - each.transfer.start_ps)
-            for each in (self, *self.earlier)
+            claim.transfer.profile.resident_bytes(claim.hop, at - claim.transfer.start_ps)
+            for claim in (self, *self.earlier)
         )
 
 
 def _still_there(claims: Iterable[Claim], at: int) -> tuple[Claim, ...]:
-    """Return the claims that may have bytes in the FIFO at ``at`` or later; ``claims`` come last one first.
+    """Return the claims that may have bytes in the FIFO at ``at`` or later; ``claims`` are in reverse order.
 
-    They leave it in order, so the last ones are enough.
+    Claims leave the FIFO in order, so the search ends at the first one that has left.
     """
-    found: list[Claim] = []
+    present: list[Claim] = []
     for claim in claims:
         if claim.ends_here:
             continue
         if claim.over_at <= at:
             break
-        found.append(claim)
-    return tuple(found)
+        present.append(claim)
+    return tuple(present)
 
 
 class Claims:
-    """The claims on a link or a port, in the order of time, and what they hold in the FIFO behind a link.
+    """The claims on a link or a port, in order of time, and their bytes in the FIFO behind the link.
 
-    What they hold is asked for at the moment when a newcomer is granted the link, which may be in the future. Each
-    counts with the most it holds at once until it is gone: exact when all are of one packet, else too much. Transfers
-    stand there, and moments are asked for, in the order of time.
+    The bytes are computed for the time at which a new transfer is granted the link, possibly in the future. Each claim
+    counts with its largest number of bytes until it has left. The sum is exact if every claim has one packet, else it
+    is an upper bound. Calls must come in order of time.
     """
 
     __slots__ = ("occupancy", "occupied_bytes", "queue", "streams")
 
     def __init__(self) -> None:
         self.queue: deque[Claim] = deque()
-        self.occupancy: deque[tuple[int, int, bool]] = deque()  # until when, bytes, whether of more than one packet
+        self.occupancy: deque[tuple[int, int, bool]] = deque()  # (end, bytes, more than one packet)
         self.occupied_bytes = 0
-        self.streams = 0  # how many of them have more than one packet
+        self.streams = 0  # number of entries with more than one packet
 
     def expire(self, now: int) -> int:
-        """Forget the claims whose use of this place is over; the most bytes that one of them found.
+        """Drop the claims whose use of this place is over; return the largest ``peak`` among them.
 
-        One that ends here may be over before one that still waits in the FIFO; it goes together with that.
+        A claim that ends here may be over before an earlier claim that waits in the FIFO. Both are dropped together.
         """
         queue, peak = self.queue, 0
         while queue and queue[0].over_at <= now:
             claim = queue.popleft()
-            claim.earlier = ()  # nobody asks any more; do not keep a chain of the past alive
+            claim.earlier = ()  # no longer needed; the chain of earlier claims must not stay alive
             peak = claim.peak if claim.peak > peak else peak
         return peak
 
@@ -145,31 +153,31 @@ class Claims:
         return self.occupied_bytes
 
     def occupy(self, claim: Claim, at: int, peak: int) -> None:
-        """``claim`` stands in the FIFO from ``at`` on; the most there is then is noted if it may exceed ``peak``."""
+        """Add ``claim`` to the FIFO from ``at`` on, and set its peak exactly if the peak may exceed ``peak``."""
         profile = claim.transfer.profile
-        claim.peak = own = profile.peaks[claim.hop]
-        others = self.standing_at(at)
+        claim.peak = own_bytes = profile.peaks[claim.hop]
+        other_bytes = self.standing_at(at)
         stream = profile.n_full > 0
-        if others and own + others > peak:
+        if other_bytes and own_bytes + other_bytes > peak:
             if stream or self.streams:
                 claim.find_peak(reversed(self.queue))
             else:
-                claim.peak = own + others
-        self.occupancy.append((claim.over_at, own, stream))
-        self.occupied_bytes += own
+                claim.peak = own_bytes + other_bytes
+        self.occupancy.append((claim.over_at, own_bytes, stream))
+        self.occupied_bytes += own_bytes
         self.streams += stream
 
     def clear(self) -> None:
-        """Remove all claims: their transfers are packets now."""
+        """Remove all claims, whose transfers are packets now."""
         self.queue.clear()
         self.occupancy.clear()
         self.occupied_bytes = self.streams = 0
 
 
-def tell_course(transfer: Transfer, watch: Watch, now: int, told: Sequence[int] = ()) -> None:
-    """Tell who observes it what express ``transfer`` has done by ``now``: its hops, an interval per link.
+def report_course(transfer: Transfer, watch: Watch, now: int, reported: Sequence[int] = ()) -> None:
+    """Report the course of express ``transfer`` up to ``now`` to observers: its hop times, and an interval per link.
 
-    ``told``: how many packets of its profile each link is known to have carried, if any.
+    ``reported``: by link, the number of packets of its profile that were reported already.
     """
     profile, times, begin = transfer.profile, transfer.hop_times, transfer.start_ps
     for hop, link in enumerate(transfer.route.links):
@@ -182,15 +190,15 @@ def tell_course(transfer: Transfer, watch: Watch, now: int, told: Sequence[int] 
                 times.starts[hop] = begin + profile.offsets[hop]
             if last == profile.n_full:
                 times.tails[hop] = begin + profile.tail(last, hop)
-        known = told[hop] if told else 0
-        if watch.keeps_links and known <= last:
-            start, end = begin + profile.start(known, hop), begin + profile.start(last, hop)
+        first = reported[hop] if reported else 0
+        if watch.keeps_links and first <= last:
+            start, end = begin + profile.start(first, hop), begin + profile.start(last, hop)
             end += link.serialise_ps(transfer.size_of(transfer.resumed_at + last))
-            watch.note_traffic(transfer, link, start, end, nbytes - known * profile.packet_bytes)
+            watch.note_traffic(transfer, link, start, end, nbytes - first * profile.packet_bytes)
 
 
 class Express:
-    """Admits transfers to the express path and turns them back into packets."""
+    """The express path: it admits transfers, and turns them back into packets."""
 
     def __init__(self, clock: Clock, watch: Watch) -> None:
         self.clock = clock
@@ -199,15 +207,15 @@ class Express:
         self.n_revoked = 0
         self.n_resumed = 0
         self._arrived = self._arrive
-        self._unclaimed: dict[Transfer, Profile] = {}  # under way, with no claims yet, in the order of their admission
-        self._carried: list[Route] = []  # what delivered ones took on these is not yet in the figures of the links
+        self._unclaimed: dict[Transfer, Profile] = {}  # in flight, without claims yet, in order of admission
+        self._carried: list[Route] = []  # routes with delivered traffic that the links' figures do not include yet
         self._claims: defaultdict[Input, Claims] = defaultdict(Claims)
-        self._told: dict[Transfer, list[int]] = {}  # of those that were packets: how many were granted each link then
+        self._reported: dict[Transfer, list[int]] = {}  # by transfer that once was packets: packets granted, by link
         self._nowhere = Link(clock, -1, ("", ""), LinkFigures(1.0, 0, NEVER, 1), watch, self.measure, arrive)
         self._nowhere.fifo = deque(maxlen=0)
 
     def admit(self, transfer: Transfer) -> bool:
-        """Send ``transfer`` express if it is certain to meet nobody."""
+        """Send ``transfer`` express if it is certainly uncontended; return True if it is."""
         port = transfer.port
         if port.queue:
             return False
@@ -225,7 +233,7 @@ class Express:
         transfer.profile = profile
         transfer.start_ps = start
         alone = True
-        for link, offset in zip(links, profile.offsets):  # noqa: B905 - of one length; asking is slower than looking
+        for link, offset in zip(links, profile.offsets):  # noqa: B905 - of equal length; the check costs time
             if start + offset < link.express_free_at:
                 if not self._follows(transfer):
                     return False
@@ -247,7 +255,7 @@ class Express:
     def _arrive(self, transfer: Transfer) -> None:
         now = self.clock.time
         if not transfer.express or transfer.start_ps + transfer.profile.latency_ps != now:
-            return  # it goes by packets since, or has gone so for a time
+            return  # the transfer uses packets now, or did for a time
         profile = self._unclaimed.pop(transfer, None)
         if profile is not None:
             route = transfer.route
@@ -256,24 +264,24 @@ class Express:
                 self._carried.append(route)
             carried[profile] = carried.get(profile, 0) + 1
         if transfer.hop_times is not None or self.watch.keeps_links:
-            tell_course(transfer, self.watch, now, self._told.pop(transfer, ()))
+            report_course(transfer, self.watch, now, self._reported.pop(transfer, ()))
         transfer.express = False
         transfer.deliver(now)
 
     def catch_up(self) -> None:
-        """Bring the figures of all links up to date."""
+        """Update the figures of all links to include express traffic."""
         self._claim_all()
         for route in self._carried:
             route.add_express_traffic()
         self._carried.clear()
 
     def measure(self, link: Link) -> LinkUse:
-        """Return what ``link`` has carried up to now; brings the figures of all links up to date."""
+        """Return the use of ``link`` up to now; updates the figures of all links."""
         self.catch_up()
         return self._count(link)
 
     def _count(self, link: Link) -> LinkUse:
-        """Without what its claims have not started yet."""
+        """Return the use of ``link`` without the packets that its claims have not started yet."""
         claims = self._claims.get(link)
         if claims is None:
             return LinkUse(link.granted_bytes, link.busy_ps, link.peak)
@@ -287,7 +295,7 @@ class Express:
         return LinkUse(nbytes, busy_ps, peak)
 
     def _follows(self, transfer: Transfer) -> bool:
-        """Return True when ``transfer`` comes behind all others on every link of its route."""
+        """Return True if ``transfer`` follows all other express transfers on every link of its route."""
         profile, links, start = transfer.profile, transfer.route.links, transfer.start_ps
         for link in links:
             if link.users:
@@ -311,13 +319,13 @@ class Express:
         return True
 
     def _fits(self, transfer: Transfer, hop: int, claims: Claims) -> bool:
-        """Return True when the FIFO behind link ``hop``, with ``claims`` on it, never overflows."""
+        """Return True if the FIFO behind link ``hop``, with ``claims`` on it, never overflows."""
         link, profile, start = transfer.route.links[hop], transfer.profile, transfer.start_ps
         now = self.clock.time
         collect(link, now)
         link.peak = max(link.peak, link.used, claims.expire(now))
         most = profile.peaks[hop] + link.used + claims.standing_at(start + profile.offsets[hop])
-        if link.used:  # packets on their way out, which would have to be followed byte by byte for a new peak
+        if link.used:  # packets are leaving the FIFO; a new peak would need an exact sum over time
             return most <= link.peak
         if most > link.capacity and (claims.streams or profile.n_full):
             claim = Claim(transfer, hop, 0, 0, start + profile.gone[hop])
@@ -326,7 +334,7 @@ class Express:
         return most <= link.capacity
 
     def _claim_all(self) -> None:
-        """Let those under way on a free way claim their links."""
+        """Let all unclaimed transfers in flight claim their links."""
         if self._unclaimed:
             now = self.clock.time
             for transfer in self._unclaimed:
@@ -334,25 +342,25 @@ class Express:
             self._unclaimed.clear()
 
     def _claim_connected(self, links: tuple[Link, ...]) -> None:
-        """Let those claim their links that use one of ``links``, and those before them that use one of theirs.
+        """Let unclaimed transfers claim their links if they use one of ``links``, directly or through shared links.
 
-        So claims of a link are in the order of admission, whoever else follows.
+        So the claims of each link stay in order of admission.
         """
-        near = set(links)
-        found: list[Transfer] = []
+        connected_links = set(links)
+        connected: list[Transfer] = []
         for transfer in reversed(self._unclaimed):
-            if not near.isdisjoint(transfer.route.links):
-                near.update(transfer.route.links)
-                found.append(transfer)
+            if not connected_links.isdisjoint(transfer.route.links):
+                connected_links.update(transfer.route.links)
+                connected.append(transfer)
         now = self.clock.time
-        for transfer in reversed(found):
+        for transfer in reversed(connected):
             del self._unclaimed[transfer]
             self._claim(transfer, now)
 
     def _claim(self, transfer: Transfer, now: int) -> None:
-        """Enter ``transfer`` on its port and its links, after all that were admitted before.
+        """Add claims of ``transfer`` to its port and its links, after all transfers admitted earlier.
 
-        Where its use is over there may be packets already: there it only adds to the figures.
+        A place whose use is over may have packets already: there the transfer only adds to the figures.
         """
         profile, start, port, links = transfer.profile, transfer.start_ps, transfer.port, transfer.route.links
         final, nbytes, busy, peaks, ends = links[-1], profile.nbytes, profile.busy, profile.peaks, profile.ends
@@ -387,7 +395,7 @@ class Express:
             port.express_free_at = max(port.express_free_at, port_end)
 
     def revoke(self, inputs: Iterable[Input]) -> None:
-        """Turn every express transfer that uses one of ``inputs``, and all they share a link with, into packets."""
+        """Turn express transfers that use one of ``inputs`` into packets, and all that share a link with these."""
         now = self.clock.time
         used = [place for place in inputs if _carries_express(place, now)]
         if not used:
@@ -408,9 +416,9 @@ class Express:
         self.n_revoked += len(revoked)
 
     def _closure(self, inputs: Iterable[Input], now: int) -> tuple[list[Transfer], list[Input]]:
-        """Return the express transfers connected to ``inputs`` in order of admission, and all places they claim.
+        """Return the express transfers connected to ``inputs``, in order of admission, and all places that they claim.
 
-        Transfers are numbered when they are made, which need not be the order in which they come and queue.
+        The order is that of ``admission``: ``serial`` is assigned when a transfer is made, in another order.
         """
         revoked: dict[int, Transfer] = {}
         touched: dict[int, Input] = {}
@@ -434,7 +442,7 @@ class Express:
         return [revoked[n] for n in sorted(revoked)], [touched[i] for i in sorted(touched)]
 
     def _unclaim(self, place: Input, now: int) -> None:
-        """Set a link or port back to what it is without its express transfers."""
+        """Reset a link or port to its state without express transfers."""
         claims = self._claims[place]
         first = claims.queue[0]
         place.ready_at = first.ready_before
@@ -444,13 +452,13 @@ class Express:
         claims.clear()
 
     def _turn_into_packets(self, transfer: Transfer, now: int) -> None:
-        """Make the packets of ``transfer`` that have not arrived, each where it is at ``now``."""
+        """Make the packets of ``transfer`` that have not arrived, each at its place at ``now``."""
         profile, links = transfer.profile, transfer.route.links
         after, final = now - transfer.start_ps, len(links) - 1
         transfer.express = False
         if profile.offsets[final] > after:
             transfer.head_ps = NEVER
-        tell_course(transfer, self.watch, now, self._told.pop(transfer, ()))
+        report_course(transfer, self.watch, now, self._reported.pop(transfer, ()))
         for hop, link in enumerate(links):
             link.users += profile.start(profile.n_full, min(hop + 1, final)) > after
         transfer.next_packet = transfer.packets
@@ -462,7 +470,7 @@ class Express:
             self._place(transfer, number, now)
 
     def _place(self, transfer: Transfer, number: int, now: int) -> None:
-        """Account for the links that packet ``number`` has been granted, and put it where its head is."""
+        """Account for the links that were granted to packet ``number``, and put the packet at the place of its head."""
         profile, links, begin = transfer.profile, transfer.route.links, transfer.start_ps
         size = transfer.size_of(transfer.resumed_at + number)
         here: Input = transfer.port
@@ -495,7 +503,7 @@ class Express:
             link.fifo.append(packet)
 
     def resume(self, probe: Probe) -> None:
-        """Let what ``probe`` has followed go on express, if its course is certain."""
+        """Continue the transfers followed by ``probe`` as express, if their courses are certain."""
         if probe.port.probe is not probe:
             return
         now = self.clock.time
@@ -511,20 +519,20 @@ class Express:
         port.queue.clear()
         port.fifo.clear()
         port.ready_at = port.express_free_at = probe.starts[0]
-        for packet in probe.packets:  # its head may be on its way to a FIFO
+        for packet in probe.packets:  # its head may still be in flight to a FIFO
             packet.links, packet.hop = (self._nowhere,), 1
         for course in courses:
             self._readmit(course, now)
         self.n_resumed += len(courses)
 
     def _take_off(self, link: Link, hop: int, courses: list[Course], *, final: bool) -> None:
-        """Set a link to what it was before all that is taken off it, and was granted it first at ``offsets[hop]``."""
+        """Reset a link to its state at the first grant of ``courses``, without their packets."""
         first = courses[0]
         at = first.start_ps + first.profile.offsets[hop]
         link.users = 0
         link.requests.clear()
         link.free_at = at
-        if not final:  # the FIFO behind the last is of others
+        if not final:  # the FIFO behind the last link belongs to other transfers
             link.ready_at = at + link.hop_ps
             link.used = 0
             link.credits.clear()
@@ -535,14 +543,14 @@ class Express:
         resume(link)
 
     def _readmit(self, course: Course, now: int) -> None:
-        """Send a transfer express that has been under way by packets."""
+        """Admit a transfer to the express path that was in flight as packets."""
         transfer, profile, start = course.transfer, course.profile, course.start_ps
         transfer.probe = None
         transfer.profile, transfer.start_ps, transfer.resumed_at = profile, start, course.first
         if transfer.head_ps == NEVER:
             transfer.head_ps = start + profile.offsets[-1] + transfer.route.links[-1].overhead_ps
         if self.watch.keeps_links:
-            self._told[transfer] = course.granted
+            self._reported[transfer] = course.granted
         transfer.express = True
         self.n_admitted = transfer.admission = self.n_admitted + 1
         self._claim(transfer, now)
@@ -550,5 +558,5 @@ class Express:
 
 
 def _carries_express(place: Input, now: int) -> bool:
-    """Return False when certainly no express transfer uses ``place`` now or later."""
+    """Return False if certainly no express transfer uses ``place`` now or later."""
     return place.express_free_at > now and not (place.users if isinstance(place, Link) else place.queue)

@@ -1,8 +1,8 @@
-"""The network: links by name, routes, ports, nodes that decide, and the two ways a transfer can take through them.
+"""The network: links, routes, ports and deciding nodes, and the two paths of a transfer (express, or by packets).
 
-A node that decides is asked once for a transfer, when its head is there; its packets follow its head. A head that is
-held waits before it enters the FIFO, and so does all that comes behind it by the same link. A node may hold packets,
-too, one after another.
+A deciding node is called once for each transfer, when the transfer's head arrives; the packets follow the head. A held
+head waits before it enters the FIFO, and so does everything behind it on the same link. A node may also hold packets,
+one after another.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from kernbench.transport.watch import Watch
 
 
 class Junction:
-    """The far end of links (``Network.link``) whose transfers are decided about.
+    """A deciding node at the far end of links (``Network.link``).
 
-    ``decide(transfer, hop)`` returns for how many ps the head of a transfer is held. If the node ``divides`` what
-    comes, it may also send it another way from link number ``hop`` of its route on (``Network.redirect``).
-    ``hold_packet(packet)`` returns for how many ps a packet is held when its turn has come: its head is there, and all
-    that came before it by the same link has gone on.
+    ``decide(transfer, hop)`` returns the time in ps for which the head of a transfer is held. If the node ``divides``
+    traffic, ``decide`` may also send the transfer another way from link number ``hop`` of its route on
+    (``Network.redirect``). ``hold_packet(packet)`` returns the time in ps for which a packet is held. The node calls
+    ``hold_packet`` when the packet's head has arrived and all earlier packets of the same link have proceeded.
     """
 
-    __slots__ = ("_decide", "_entered_at", "_hold_packet", "_under_way", "_waiting", "divides")
+    __slots__ = ("_arriving", "_decide", "_entered_at", "_hold_packet", "_waiting", "divides")
 
     def __init__(
         self,
@@ -44,22 +44,22 @@ class Junction:
         self.divides = divides
         self._decide = decide
         self._hold_packet = hold_packet
-        self._under_way: set[Transfer] = set()  # their heads have come, and their last packets have not
-        self._entered_at: dict[Link, int] = {}  # when the last packet enters, or has entered, the FIFO behind a link
-        # Packets that came by a link and whose turn has not come, or not ended.
+        self._arriving: set[Transfer] = set()  # their heads have arrived, their last packets have not
+        self._entered_at: dict[Link, int] = {}  # time at which the last packet enters the FIFO behind a link
+        # By link, the arrived packets that are held, or wait behind a held packet.
         self._waiting: defaultdict[Link, deque[_WaitingPacket]] = defaultdict(deque)
 
     def arrive(self, packet: Packet) -> None:
-        """Take the head of ``packet`` at the node."""
+        """Receive the head of ``packet`` at the node."""
         transfer, link = packet.transfer, packet.links[packet.hop - 1]
         held_ps = 0
         try:
-            if transfer not in self._under_way:
-                self._under_way.add(transfer)
+            if transfer not in self._arriving:
+                self._arriving.add(transfer)
                 held_ps = self._decide(transfer, packet.hop)
-        finally:  # where a decision fails the packet goes on all the same, so that nothing is stuck behind it
+        finally:  # after a failed decision the packet proceeds all the same, so that it blocks no other
             if packet.last:
-                self._under_way.remove(transfer)
+                self._arriving.remove(transfer)
             packet.follow()
             if self._hold_packet is None:
                 self._enter(packet, link, held_ps)
@@ -70,10 +70,10 @@ class Junction:
                     self._admit(link)
 
     def _enter(self, packet: Packet, link: Link, held_ps: int) -> None:
-        """Let ``packet`` into the FIFO, ``held_ps`` from now."""
+        """Put ``packet`` into the FIFO, ``held_ps`` from now."""
         now = link.clock.time
         when = now + held_ps
-        # Behind what came before it by this link, which may enter at this very instant, or later.
+        # Not before earlier packets of this link, which may enter at this instant, or later.
         before = self._entered_at.get(link, -1)
         self._entered_at[link] = when = max(when, before)
         if before < when == now:
@@ -82,21 +82,21 @@ class Junction:
             link.clock.call_at(when, packets.arrive, packet, link.arrive_rank)
 
     def _admit(self, link: Link) -> None:
-        """Let packets that came by ``link`` into the FIFO behind it, each when its turn is over."""
+        """Put the arrived packets of ``link`` into the FIFO behind it, each after its hold."""
         waiting, now = self._waiting[link], link.clock.time
         while waiting:
             first = waiting[0]
             if first.ready_ps > now:
                 link.clock.call_at(first.ready_ps, self._admit, link, link.arrive_rank)
                 return
-            if not first.had_turn:
-                first.had_turn = True
+            if not first.is_held:
+                first.is_held = True
                 first.ready_ps = now + self._hold(first.packet, link)
             else:
                 packets.arrive(waiting.popleft().packet)
 
     def _hold(self, packet: Packet, link: Link) -> int:
-        """Ask for how many ps ``packet`` is held; where that fails, let the next one have its turn all the same."""
+        """Return the time in ps for which ``packet`` is held; after an error, still admit the next packet."""
         assert self._hold_packet is not None
         try:
             return self._hold_packet(packet)
@@ -107,11 +107,14 @@ class Junction:
 
 @state
 class _WaitingPacket:
-    """A packet at a node that holds packets: until ``ready_ps`` for its turn or, if it ``had_turn``, to go on."""
+    """A packet at a node that holds packets: before its hold it waits for ``ready_ps``, then for the hold's end.
+
+    ``is_held``: the hold has begun, and ``ready_ps`` is its end.
+    """
 
     packet: Packet
     ready_ps: int
-    had_turn: bool = False
+    is_held: bool = False
 
 
 PORT_INDEX_BASE = 1 << 24
@@ -120,8 +123,8 @@ PORT_INDEX_BASE = 1 << 24
 class Network:
     """Links, ports and transfers on one clock.
 
-    ``packet_bytes`` is the unit of arbitration, the same on every link; ``express`` switches the exact fast path for
-    uncontended transfers; ``trace_hops`` keeps every transfer made after it is set in ``traced``, with per-link times.
+    ``packet_bytes`` is the unit of arbitration, the same on every link. ``express`` enables the exact fast path for
+    uncontended transfers. While ``trace_hops`` is set, ``traced`` collects every new transfer with per-link times.
     """
 
     def __init__(self, packet_bytes: int = 1024, *, clock: Clock | None = None, express: bool = True) -> None:
@@ -138,12 +141,12 @@ class Network:
         self.n_transfers = 0
         self._link_indices: set[int] = set()
         self._ports: dict[tuple[str, str], Port] = {}
-        self._routes: dict[tuple[str, ...], Route] = {}  # those asked for by their nodes
+        self._routes: dict[tuple[str, ...], Route] = {}  # routes that ``route`` has returned, by nodes
         self._timings: dict[tuple[LinkFigures, ...], Timing] = {}
 
     @property
     def now_ns(self) -> float:
-        """Current time."""
+        """The current time in ns."""
         return ps_to_ns(self.clock.time)
 
     @property
@@ -166,8 +169,9 @@ class Network:
         """Add a directed link. ``fifo_bytes`` bounds the FIFO at its far end (None: unbounded).
 
         ``index`` orders links (and the inputs they feed) at equal times; by default the order of the calls.
-        ``junction`` decides at its far end; ``rate`` is what its near end lets pass, of ``bw_gbs`` at most. Whatever
-        takes a link that has one of them goes by packets.
+        ``junction`` decides at the far end. ``rate`` is the rate at the near end, bounded by ``bw_gbs``. Transfers over
+        a link with a junction or a rate use packets. Raises TransportError for a link that exists, an index in use, or
+        figures out of range.
         """
         if (src, dst) in self.links:
             raise TransportError(f"link {src} -> {dst} exists already")
@@ -180,40 +184,43 @@ class Network:
         index = len(self.links) if index is None else index
         if index in self._link_indices:
             raise TransportError(
-                f"link {src} -> {dst}: index {index} is taken; it orders links and has to tell them apart"
+                f"link {src} -> {dst}: index {index} is in use; it orders links, so each link needs another"
             )
         self._link_indices.add(index)
         capacity = NEVER if fifo_bytes is None else fifo_bytes
         figures = LinkFigures(bw_gbs, ns_to_ps(overhead_ns), capacity, self.packet_bytes)
         arrive = packets.arrive if junction is None else junction.arrive
-        made = (Link if rate is None else PacedLink)(
+        link = (Link if rate is None else PacedLink)(
             self.clock, index, (src, dst), figures, self.watch, self.express.measure, arrive
         )
-        if isinstance(made, PacedLink) and rate is not None:
-            made.rate = rate
-        if junction is not None or rate is not None:  # as if some packet were always to come
-            made.users, made.express_free_at = 1, NEVER
-        self.links[src, dst] = made
-        return made
+        if isinstance(link, PacedLink) and rate is not None:
+            link.rate = rate
+        if junction is not None or rate is not None:  # a permanent user bars express transfers
+            link.users, link.express_free_at = 1, NEVER
+        self.links[src, dst] = link
+        return link
 
     def port(self, node: str, channel: str = "") -> Port:
-        """Return the source port of ``node`` for ``channel`` (a DMA queue, a virtual channel), made on first use."""
-        found = self._ports.get((node, channel))
-        if found is None:
+        """Return the source port of ``node`` for ``channel`` (DMA queue, virtual channel), made at its first use."""
+        port = self._ports.get((node, channel))
+        if port is None:
             index, resume = PORT_INDEX_BASE + len(self._ports), self.express.resume
-            found = self._ports[node, channel] = Port(index, node, resume, looks=self.express_enabled)
-        return found
+            port = self._ports[node, channel] = Port(index, node, resume, looks=self.express_enabled)
+        return port
 
     def route(self, nodes: Sequence[str]) -> Route:
-        """Return the route through ``nodes``, made on first use."""
+        """Return the route through ``nodes``, made at its first use. Raises TransportError as ``make_route``."""
         key = tuple(nodes)
-        found = self._routes.get(key)
-        if found is None:
-            found = self._routes[key] = self.make_route(key)
-        return found
+        route = self._routes.get(key)
+        if route is None:
+            route = self._routes[key] = self.make_route(key)
+        return route
 
     def make_route(self, nodes: tuple[str, ...]) -> Route:
-        """Make a route for the caller to keep. TransportError if two neighbours have no link or a link comes twice."""
+        """Return a new route, which is not cached.
+
+        Raises TransportError for fewer than two nodes, a missing link, or a link that occurs twice.
+        """
         if len(nodes) < 2:
             raise TransportError(f"a route needs a source and a destination, not {list(nodes)}")
         if len(set(pairwise(nodes))) < len(nodes) - 1:
@@ -240,7 +247,10 @@ class Network:
         channel: str = "",
         done: Callable[[Transfer], None] | None = None,
     ) -> Transfer:
-        """Send ``nbytes`` along ``nodes`` at ``at_ns`` (default: now) from the source's port for ``channel``."""
+        """Send ``nbytes`` along ``nodes`` at ``at_ns`` (default: now) from the source's port for ``channel``.
+
+        Raises TransportError if ``at_ns`` is in the past.
+        """
         transfer = self.make(self.port(nodes[0], channel), self.route(nodes), nbytes, done)
         when = self.clock.time if at_ns is None else ns_to_ps(at_ns)
         if when < self.clock.time:
@@ -256,7 +266,7 @@ class Network:
         done: Callable[[Transfer], None] | None = None,
         arg: object = None,
     ) -> Transfer:
-        """Make a transfer that is not injected yet. Transfers are numbered in the order they are made."""
+        """Return a new transfer, not injected yet. Transfers are numbered in the order of these calls."""
         transfer = Transfer(port, route, nbytes, self.n_transfers, done, arg)
         self.n_transfers += 1
         port.undelivered += 1
@@ -268,7 +278,8 @@ class Network:
     def inject(self, transfer: Transfer, supply: Supply | None = None, *, open_ended: bool = False) -> None:
         """Put ``transfer`` on its port now.
 
-        ``supply`` says when its bytes become available (default: at once); ``open_ended``: they are supplied later.
+        ``supply`` gives the times at which its bytes become available (default: at once). ``open_ended``: the method
+        ``supply`` adds more later.
         """
         transfer.injected_ps = self.clock.time
         if self.watch.on:
@@ -284,7 +295,7 @@ class Network:
         packets.enqueue(transfer, self.clock.time)
 
     def post(self, port: Port, route: Route, nbytes: int, done: Callable[[Transfer], None], arg: object) -> Transfer:
-        """Make a transfer of what is all there, and put it on its port now."""
+        """Make a transfer whose bytes are all available, put it on its port now, and return it."""
         if self.trace_hops or not self.express_enabled:
             transfer = self.make(port, route, nbytes, done, arg)
             self.inject(transfer)
@@ -300,26 +311,26 @@ class Network:
         return transfer
 
     def supply(self, transfer: Transfer, supply: Supply) -> None:
-        """More packets of an injected transfer become available."""
+        """Make more packets of an injected transfer available."""
         packets.supply(transfer, supply, self.clock.time)
 
     def curtail(self, transfer: Transfer, count: int) -> None:
-        """Only the first ``count`` packets of ``transfer`` come as promised; the rest will be supplied anew."""
+        """Withdraw the supply beyond the first ``count`` packets of ``transfer``; the caller supplies them again."""
         if transfer.express:
             self.express.revoke((transfer.port,))
         packets.curtail(transfer, count)
 
     def redirect(self, transfer: Transfer, at: int, way: tuple[Link, ...]) -> None:
-        """Send ``transfer``, which goes by packets, the other ``way`` from link number ``at`` of its route on."""
+        """Send ``transfer``, which uses packets, by the links ``way`` from link number ``at`` of its route on."""
         links = transfer.route.links
-        planned, taken = set(links[at:]), set(way)
+        planned, new_links = set(links[at:]), set(way)
         joined = [link for link in way if link not in planned]
         self.express.revoke(joined)
         for link in joined:
             link.users += 1
             link.express_free_at = NEVER
         for link in links[at:]:
-            if link not in taken:
+            if link not in new_links:
                 packets.release_link(link)
         links = (*links[:at], *way)
         transfer.route = Route(links, Timing(tuple(link.figures for link in links)))
@@ -329,7 +340,7 @@ class Network:
             self.watch.note_detour(transfer)
 
     def run(self, until_ns: float | None = None) -> None:
-        """Run until nothing is left (or ``until_ns``); TransportError when packets are stuck for ever."""
+        """Run until no event is left, or until ``until_ns``. Raises TransportError if packets are stuck for ever."""
         if until_ns is not None:
             self.clock.advance(ns_to_ps(until_ns))
             return
@@ -337,7 +348,7 @@ class Network:
         self.check_quiescent()
 
     def check_quiescent(self) -> None:
-        """TransportError unless everything sent was delivered."""
+        """Raise TransportError unless every transfer was delivered."""
         undelivered = self.undelivered
         if undelivered:
             stuck = [f"{a} -> {b}" for (a, b), link in self.links.items() if link.fifo or link.requests]

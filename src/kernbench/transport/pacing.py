@@ -1,4 +1,4 @@
-"""Rates that change with time: what a node says of its links, and when a packet has passed one of them."""
+"""Rates that change with time: the rate of a node's links, and the time at which a packet has passed such a link."""
 
 from __future__ import annotations
 
@@ -12,78 +12,81 @@ from kernbench.core.clock import NEVER
 from kernbench.transport.state import Link
 
 MOST_STRETCHES = 100_000
-"""Of rates that a packet meets on one link: a rate of 0 that never ends is found out"""
+"""The number of rates per packet and link at which the link gives up, so that an endless rate of 0 is an error"""
 
 
 class RateStretch(NamedTuple):
-    """``gbs`` up to ``until_ps``."""
+    """A rate of ``gbs`` (GB/s) up to ``until_ps``."""
 
     gbs: float
     until_ps: int
 
 
 class VaryingRate:
-    """The rate of all links out of a node, each alone, as a function of time.
+    """The rate of each link out of a node, as a function of time.
 
-    ``ask(now_ps)`` returns the rate from then on. It is asked for a time that no earlier answer covers, so once for all
-    links; times asked for only grow.
+    ``ask(now_ps)`` returns the rate from ``now_ps`` on. A call is made only for times that no earlier answer covers, so
+    once for all links, and times only grow.
     """
 
-    __slots__ = ("_ask", "_known")
+    __slots__ = ("_ask", "_stretches")
 
     def __init__(self, ask: Callable[[int], RateStretch]) -> None:
         self._ask = ask
-        self._known: deque[RateStretch] = deque()
+        self._stretches: deque[RateStretch] = deque()
 
     def end_ps(self, nbytes: int, start_ps: int, most_gbs: float) -> int:
-        """Return when ``nbytes`` that begin at ``start_ps`` have passed a link that carries ``most_gbs`` at most.
+        """Return the time at which ``nbytes`` from ``start_ps`` on have passed a link of at most ``most_gbs``.
 
-        Begins come in the order of time. TransportError when the rate is 0 for ever.
+        ``start_ps`` never decreases between calls. Raises TransportError if the rate is 0 for ever.
         """
-        known = self._known
-        while known and known[0].until_ps <= start_ps:
-            known.popleft()
+        stretches = self._stretches
+        while stretches and stretches[0].until_ps <= start_ps:
+            stretches.popleft()
         left, at = float(nbytes), start_ps
-        for turn in range(MOST_STRETCHES):
-            if turn == len(known):
-                known.append(self._ask_at(at))
-            gbs, until_ps = known[turn]
+        for index in range(MOST_STRETCHES):
+            if index == len(stretches):
+                stretches.append(self._ask_at(at))
+            gbs, until_ps = stretches[index]
             gbs = min(gbs, most_gbs)
             if gbs:
-                took = at - start_ps + left * PS_PER_NS / gbs
-                if start_ps + took <= until_ps:
-                    return start_ps + max(1, round(took))
+                duration_ps = at - start_ps + left * PS_PER_NS / gbs
+                if start_ps + duration_ps <= until_ps:
+                    return start_ps + max(1, round(duration_ps))
                 left -= (until_ps - at) * gbs / PS_PER_NS
             elif until_ps >= NEVER:
                 raise TransportError(f"{nbytes} bytes never pass: the rate is 0 GB/s for ever")
             at = until_ps
-        raise TransportError(f"{nbytes} bytes do not pass: the rate was asked for {MOST_STRETCHES:,} times in a row")
+        raise TransportError(f"{nbytes} bytes do not pass: the rate changed {MOST_STRETCHES:,} times in a row")
 
     def _ask_at(self, now_ps: int) -> RateStretch:
-        found = self._ask(now_ps)
-        if found.until_ps <= now_ps:
-            raise TransportError(f"a rate that ends at {found.until_ps} ps, asked for at {now_ps} ps, has no time")
-        return found
+        stretch = self._ask(now_ps)
+        if stretch.until_ps <= now_ps:
+            raise TransportError(f"the rate at {now_ps} ps ends at {stretch.until_ps} ps, must end later")
+        return stretch
 
 
 class PacedLink(Link):
-    """A link out of a node whose rate changes: it goes by packets, and its own bandwidth bounds the rate."""
+    """A link out of a node with a varying rate. The link's bandwidth bounds the rate, and all transfers use packets."""
 
     __slots__ = ("rate",)
 
     rate: VaryingRate
 
     def occupy_ps(self, nbytes: int) -> int:
-        """Return how long a packet granted now takes. Where the rate cannot be had, the packet passes all the same."""
+        """Return the time in ps that a packet granted now occupies the link.
+
+        If the rate raises an error, the packet passes at the link's bandwidth.
+        """
         now = self.clock.time
         try:
             return self.rate.end_ps(nbytes, now, self.bw_gbs) - now
-        except Exception as error:  # raised as an event of its own: nothing may be stuck behind the packet
+        except Exception as error:  # raised by a separate event, so that the packet blocks no other
             self.clock.call_at(now, _fail, error)
             return self.figures.serialise_ps(nbytes)
 
     def serialise_ps(self, nbytes: int) -> int:
-        """Return the time of a packet at the link's own bandwidth, which is the least."""
+        """Return the time of a packet at the link's bandwidth in ps: the lower bound."""
         return self.figures.serialise_ps(nbytes)
 
 

@@ -1,18 +1,17 @@
-"""The rules of a hop: round-robin per packet, finite FIFOs with credits, heads and tails analytic.
+"""The rules of a hop: round-robin per packet, finite FIFOs with credits, closed forms for heads and tails.
 
-A packet of s bytes at the front of input FIFO L that wants link M:
+A packet of s bytes at the front of input FIFO L uses link M next:
 
-* requests M when its head has arrived and the packet before it has left L (``L.ready_at``);
-* is granted at ``start`` when M is idle, has space for s in the FIFO at its far end (unless it ends there: a
-  destination takes all), and the request is the oldest (ties: the lower input); each input has one request
-  outstanding, so inputs take turns;
-* then M is busy until ``start + s/bw``; the last byte leaves at ``tail = max(start + s/bw, arrival of the last byte)``;
-  the space in L returns at ``tail``; the head is at the far end at ``start + overhead``, the last byte at
+* It requests M when its head has arrived and the packet before it has left L (``L.ready_at``).
+* M is granted at ``start``, when M is idle, its FIFO has space for s bytes, and the request is the oldest (ties: the
+  lower input). A destination needs no space. Each input has one outstanding request, so the grants are round-robin.
+* M is busy until ``start + s/bw``. The last byte leaves at ``tail = max(start + s/bw, arrival of the last byte)``.
+* The space in L returns at ``tail``. The head is at the far end at ``start + overhead``, the last byte at
   ``tail + overhead``.
 
-A request may be entered before it becomes valid (its time is known as soon as the packet before it is granted), so a
-packet costs one event per hop, plus one arbitration when it has to wait. On that path the larger of two is a condition:
-a call of ``max`` for each would be a tenth of the time.
+A request may be entered before it becomes valid, because its time is fixed by the grant of the packet before it. So a
+packet costs one event per hop, plus one arbitration if it waits. This path uses conditional expressions for the larger
+of two: calls of ``max`` would cost a tenth of the time.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from kernbench.transport.timing import Supply
 
 
 def enqueue(transfer: Transfer, now: int) -> None:
-    """Send ``transfer`` packet by packet, after those before it on its port."""
+    """Send ``transfer`` packet by packet, after the earlier transfers of its port."""
     for link in transfer.route.links:
         link.users += 1
         link.express_free_at = NEVER
@@ -35,7 +34,7 @@ def enqueue(transfer: Transfer, now: int) -> None:
 
 
 def join_queue(transfer: Transfer) -> None:
-    """Wait at the port behind those before it, to be cut into packets."""
+    """Append ``transfer`` to the queue of its port, which cuts transfers into packets in order."""
     port = transfer.port
     if not port.queue:
         port.look_after(len(transfer.route.links))
@@ -43,25 +42,25 @@ def join_queue(transfer: Transfer) -> None:
 
 
 def supply(transfer: Transfer, more: Supply, now: int) -> None:
-    """More packets of ``transfer`` become available."""
+    """Make more packets of ``transfer`` available."""
     transfer.extend_supplies(more)
     refill(transfer.port, now)
 
 
 def curtail(transfer: Transfer, count: int) -> None:
-    """Only the first ``count`` packets of ``transfer`` are available after all; none beyond has been granted."""
+    """Withdraw the supply beyond the first ``count`` packets of ``transfer``; no later packet was granted yet."""
     port = transfer.port
     transfer.curtail_supplies(count)
     if port.probe is not None:
         port.probe.end()
     if transfer.next_packet > count:
         link = port.fifo.popleft().links[0]
-        link.requests = [each for each in link.requests if each[2] is not port]
+        link.requests = [entry for entry in link.requests if entry[2] is not port]
         transfer.next_packet -= 1
 
 
 def refill(port: Port, now: int) -> None:
-    """Cut the next packet if there is none waiting and its bytes have been promised."""
+    """Cut the next packet if no packet waits at the port and the packet's supply is known."""
     if port.fifo or not port.queue:
         return
     transfer = port.queue[0]
@@ -86,7 +85,7 @@ def refill(port: Port, now: int) -> None:
 
 
 def request(link: Link, source: Input, when: int) -> None:
-    """``source`` asks for ``link`` for its front packet, valid from ``when`` on."""
+    """Request ``link`` for the front packet of ``source``; the request is valid from ``when`` on."""
     now = link.clock.time
     if when <= now and link.free_at <= now and not (link.requests and link.requests[0][0] <= now):
         need = source.fifo[0].need
@@ -101,7 +100,7 @@ def request(link: Link, source: Input, when: int) -> None:
 
 
 def arm(link: Link, now: int) -> None:
-    """See to it that an arbitration happens at the first moment when the front request can be granted, if known."""
+    """Schedule an arbitration at the first time at which the front request can be granted, if that time is known."""
     when, _, source = link.requests[0]
     when = when if when > link.free_at else link.free_at
     when = when if when > now else now
@@ -115,7 +114,7 @@ def arm(link: Link, now: int) -> None:
 
 
 def arbitrate(link: Link) -> None:
-    """Grant the front request if that is possible now, and arm for the next one."""
+    """Grant the front request if that is possible now, and arm the link for the next request."""
     now = link.clock.time
     if link.armed_at <= now:
         link.armed_at = NEVER
@@ -141,7 +140,7 @@ def grant(link: Link, source: Input, now: int) -> None:
     free = now + (link.times_ps.get(size) or link.occupy_ps(size))
     transfer, watch = packet.transfer, link.watch
     if watch.on:
-        if link.had != transfer.number or source.left != transfer.number:
+        if link.last_granted != transfer.number or source.last_sent != transfer.number:
             watch.note_grant(link, source, transfer, now)
         if watch.keeps_links:
             watch.note_traffic(transfer, link, now, free, size)
@@ -174,7 +173,7 @@ def grant(link: Link, source: Input, now: int) -> None:
 
 
 def _note_grant(packet: Packet, start: int, tail: int) -> None:
-    """Remember a grant of a transfer that is traced or followed; of the former, the first start and the last tail."""
+    """Record a grant of a transfer that is traced (its first start and last tail) or followed by a probe."""
     times, probe = packet.transfer.hop_times, packet.transfer.probe
     if times is not None:
         if times.starts[packet.hop] < 0:
@@ -186,7 +185,7 @@ def _note_grant(packet: Packet, start: int, tail: int) -> None:
 
 
 def _leave_port(port: Port, packet: Packet, tail: int, now: int) -> None:
-    """Let the next packet of a port ask when this one has left, at ``tail``."""
+    """Let the next packet of a port request its link when ``packet`` has left, at ``tail``."""
     port.ready_at = port.express_free_at = tail
     if packet.last:
         port.queue.popleft()
@@ -194,7 +193,7 @@ def _leave_port(port: Port, packet: Packet, tail: int, now: int) -> None:
 
 
 def _leave_fifo(link: Link, packet: Packet, tail: int, now: int) -> None:
-    """Give space back to the FIFO at ``tail``; the next packet may ask from then on."""
+    """Return the packet's space to the FIFO at ``tail``, and let the next packet request its link from then on."""
     link.ready_at = tail
     link.credits.append((tail, packet.size))
     if packet.last:
@@ -213,19 +212,19 @@ def offer(source: Input, when: int) -> None:
 
 
 def release_link(link: Link) -> None:
-    """Release a link that a packet-level transfer has passed or will not use: express transfers may follow."""
+    """Release a link that a transfer by packets has passed or will not use; express transfers may follow."""
     link.users -= 1
     if not link.users:
         resume(link)
 
 
 def resume(link: Link) -> None:
-    """Packets use it, or have, where express transfers did: set ``express_free_at`` to what holds then."""
+    """Set ``express_free_at`` of a link that packets use, or have used, to the time from which express may use it."""
     link.express_free_at = NEVER if link.users else max(link.free_at, link.ready_at)
 
 
 def arrive(packet: Packet) -> None:
-    """Take the head of ``packet`` at the FIFO behind its last link."""
+    """Put ``packet``, whose head has arrived, into the FIFO behind its last link."""
     link = packet.links[packet.hop - 1]
     fifo = link.fifo
     fifo.append(packet)
@@ -235,12 +234,12 @@ def arrive(packet: Packet) -> None:
 
 
 def deliver(transfer: Transfer) -> None:
-    """Deliver a transfer: its last byte is there."""
+    """Deliver a transfer whose last byte has arrived."""
     transfer.deliver(transfer.route.links[-1].clock.time)
 
 
 def collect(link: Link, now: int) -> None:
-    """Take the credits that have come back: the space that has become free in the FIFO."""
+    """Collect the credits that have returned: the space that has become free in the FIFO."""
     returning = link.credits
     while returning and returning[0][0] <= now:
         link.used -= returning.popleft()[1]
@@ -254,7 +253,7 @@ def _has_room(link: Link, size: int, now: int) -> bool:
 
 
 def _room_at(link: Link, size: int, now: int) -> int:
-    """Return the time at which ``size`` bytes fit, as far as credits are known: ``now``, later, or NEVER."""
+    """Return the time at which ``size`` bytes fit, by the credits in flight: ``now``, later, or NEVER."""
     missing = link.used + size - link.capacity
     if missing <= 0:
         return now

@@ -1,6 +1,6 @@
 """The state of a network: links and ports where packets wait, routes over links, transfers and their packets.
 
-They refer to each other; what happens to them is in ``packets.py`` and ``express.py``.
+The classes refer to each other. ``packets.py`` and ``express.py`` have the rules that change the state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LinkUse(NamedTuple):
-    """The use of a link: bytes carried, the time that took, and the most bytes in its FIFO."""
+    """The use of a link: bytes carried, busy time in ps, and the largest number of bytes in its FIFO."""
 
     nbytes: int
     busy_ps: int
@@ -38,7 +38,7 @@ class Hop:
 
 
 class HopTimes:
-    """Per link of a traced transfer: when its first packet was granted and when its last byte had left."""
+    """The times of a traced transfer by link: the first packet's grant, and the last byte's departure."""
 
     __slots__ = ("starts", "tails")
 
@@ -47,13 +47,13 @@ class HopTimes:
         self.tails = [-1] * n_links
 
     def resize(self, n_links: int) -> None:
-        """Change the number of links of a transfer, which takes another way from where its head is, to ``n_links``."""
+        """Set the number of links of a transfer to ``n_links``, after a detour that begins at its head."""
         self.starts = [*self.starts, *[-1] * n_links][:n_links]
         self.tails = [*self.tails, *[-1] * n_links][:n_links]
 
 
 class Packet:
-    """A packet on its way."""
+    """A packet in flight."""
 
     __slots__ = ("hop", "last", "links", "need", "size", "tail", "transfer")
 
@@ -62,22 +62,22 @@ class Packet:
         self.links = transfer.route.links
         self.size = size
         self.last = last
-        self.hop = hop  # the link it wants next
-        self.need = size if hop + 1 < len(self.links) else 0  # FIFO space it needs there: a destination takes all
-        self.tail = tail  # when its last byte is where its head waits
+        self.hop = hop  # number of the next link
+        self.need = size if hop + 1 < len(self.links) else 0  # FIFO space behind that link; a destination needs none
+        self.tail = tail  # time at which its last byte is at the place of its head
 
     @property
     def nbytes(self) -> int:
-        """Its bytes."""
+        """The size of the packet in bytes."""
         return self.size
 
     @property
     def link(self) -> Link:
-        """The link that it takes next."""
+        """The next link of the packet."""
         return self.links[self.hop]
 
     def follow(self) -> None:
-        """Go on as its transfer does by now: its head may have been sent another way."""
+        """Continue on the current route of the transfer, whose head may have been sent another way."""
         self.links = self.transfer.route.links
         self.need = self.size if self.hop + 1 < len(self.links) else 0
 
@@ -85,30 +85,30 @@ class Packet:
 class Waiting:
     """A place where packets wait for a link."""
 
-    __slots__ = ("express_free_at", "fifo", "index", "left", "ready_at")
+    __slots__ = ("express_free_at", "fifo", "index", "last_sent", "ready_at")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.fifo: deque[Packet] = deque()
-        self.ready_at = 0  # when the packet that left last has left wholly
-        self.express_free_at = 0  # from then on an express transfer finds nobody here; NEVER while packets use it
-        self.left = -1  # where transport is watched, the number of who left it last, or was sent from it last
+        self.ready_at = 0  # time at which the last byte of the latest packet has left
+        self.express_free_at = 0  # from then on the place is free for an express transfer; NEVER while packets use it
+        self.last_sent = -1  # if transport is watched: number of the transfer that last left, or was sent from, here
 
 
 class LinkWatch(Protocol):
-    """The observer of grants, if there is one (``watch.py``)."""
+    """The observer of grants (``watch.py``)."""
 
     on: bool
     keeps_links: bool
 
     def note_grant(self, link: Link, source: Input, transfer: Transfer, now: int) -> None:
-        """Take note: a packet gets the link."""
+        """Record that a packet is granted the link."""
 
     def note_stall(self, link: Link, transfer: Transfer) -> None:
-        """Take note: a packet gets the link that has waited for space behind it."""
+        """Record that the granted packet has waited for FIFO space behind the link."""
 
     def note_traffic(self, transfer: Transfer, link: Link, start: int, end: int, nbytes: int) -> None:
-        """Take note: the link was busy with one or more packets."""
+        """Record that the link was busy with one or more packets."""
 
 
 class Link(Waiting):
@@ -127,8 +127,8 @@ class Link(Waiting):
         "figures",
         "free_at",
         "granted_bytes",
-        "had",
         "hop_ps",
+        "last_granted",
         "measure",
         "overhead_ps",
         "peak",
@@ -150,9 +150,10 @@ class Link(Waiting):
         measure: Callable[[Link], LinkUse],
         arrive: Callable[[Packet], None],
     ) -> None:
-        """``measure`` says what the link has done up to now: what it carries express is entered later.
+        """Initialise an idle link.
 
-        ``arrive`` is called with a packet whose head is at the far end, unless that is where it ends.
+        ``measure`` returns the link's use up to now: express traffic is added to the link's fields only later.
+        ``arrive`` is called with each packet whose head reaches the far end, unless that is its destination.
         """
         super().__init__(index)
         self.clock = clock
@@ -161,68 +162,69 @@ class Link(Waiting):
         self.figures = figures
         self.bw_gbs, self.overhead_ps, self.capacity, _ = figures
         self.hop_ps = figures.hop_ps
-        self.times_ps: dict[int, int] = {}  # of the packet sizes it has seen
+        self.times_ps: dict[int, int] = {}  # serialisation time by packet size
         self.watch = watch
         self.measure = measure
         self.arrive = arrive
         self.free_at = 0
-        self.requests: list[tuple[int, int, Input]] = []  # when they are valid, by which input
+        self.requests: list[tuple[int, int, Input]] = []  # (time from which valid, index of the input, input)
         self.armed_at = NEVER
         self.used = 0
         self.credits: deque[tuple[int, int]] = deque()
-        self.users = 0  # packet-level transfers that have not passed it
+        self.users = 0  # number of transfers by packets that have not passed the link
         self.granted_bytes = 0
-        self.had = -1  # where transport is watched, the number of who was granted it last
+        self.last_granted = -1  # if transport is watched: the number of the transfer that was granted the link last
         self.busy_ps = 0
         self.peak = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes it has carried up to now."""
+        """The number of bytes that the link has carried up to now."""
         return self.measure(self).nbytes
 
     @property
     def busy_ns(self) -> float:
-        """The time for which the link has been serialising, up to the packets started."""
+        """The time in ns for which the link has been serialising, including started packets."""
         return ps_to_ns(self.measure(self).busy_ps)
 
     @property
     def peak_fifo_bytes(self) -> int:
-        """The most bytes that were granted onto it and had not left its FIFO."""
+        """The largest number of bytes that were granted the link and had not left its FIFO."""
         return self.measure(self).peak
 
     @property
     def busy_until_ns(self) -> float:
-        """The time at which the link will have serialised what it has granted: now, if it is idle."""
+        """The time in ns at which the link will have serialised all granted packets: now, if it is idle."""
         self.measure(self)
         return ps_to_ns(max(self.free_at, self.clock.time))
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that have come to its near end and wait to be granted it."""
+        """The number of bytes that wait at the near end for a grant."""
         waiting = (packet for _, _, source in self.requests for packet in source.fifo)
         return sum(packet.size for packet in waiting if packet.links[packet.hop] is self)
 
     def occupy_ps(self, nbytes: int) -> int:
-        """Time that a packet of ``nbytes``, which is granted the link now, occupies it, in ps."""
+        """Return the time in ps for which a packet of ``nbytes``, granted now, occupies the link."""
         return self.serialise_ps(nbytes)
 
     def serialise_ps(self, nbytes: int) -> int:
-        """Time that a packet of ``nbytes`` occupies the link, in ps."""
-        found = self.times_ps.get(nbytes)
-        if found is None:
-            found = self.times_ps[nbytes] = self.figures.serialise_ps(nbytes)
-        return found
+        """Return the time in ps for which a packet of ``nbytes`` occupies the link."""
+        duration_ps = self.times_ps.get(nbytes)
+        if duration_ps is None:
+            duration_ps = self.times_ps[nbytes] = self.figures.serialise_ps(nbytes)
+        return duration_ps
 
 
 _ENDLESS = 1 << 29
 
 
 class Port(Waiting):
-    """A source: one DMA queue, virtual channel or memory output. It cuts its transfers into packets one at a time.
+    """A source: one DMA queue, virtual channel or memory output.
 
-    It ``looks`` if its way is free (``probe.py``), unless nothing goes express: after ``patience`` more packets, of
-    ``interval`` in all. ``resume`` is called with a ``probe`` that has come through.
+    The port cuts its transfers into packets one at a time. If it ``looks``, it probes for a free way (``probe.py``)
+    every ``interval`` packets, next after ``patience`` more. A network without express transfers never probes. The port
+    calls ``resume`` with a successful ``probe``.
     """
 
     __slots__ = ("interval", "looks", "name", "patience", "probe", "queue", "resume", "undelivered")
@@ -230,28 +232,28 @@ class Port(Waiting):
     def __init__(self, index: int, name: str, resume: Callable[[Probe], None], *, looks: bool) -> None:
         super().__init__(index)
         self.name = name
-        self.queue: deque[Transfer] = deque()  # those that go by packets
-        self.undelivered = 0  # of the transfers made for it
+        self.queue: deque[Transfer] = deque()  # transfers by packets
+        self.undelivered = 0  # number of the port's transfers that are not delivered
         self.resume = resume
         self.looks = looks
         self.probe: Probe | None = None
         self.patience = self.interval = _ENDLESS
 
     def look_after(self, packets: int) -> None:
-        """Look whether the way is free when ``packets`` have been cut; what was followed is followed no more."""
+        """Probe for a free way after ``packets`` more packets; drop the current probe."""
         self.probe = None
         self.patience = self.interval = packets if self.looks else _ENDLESS
 
 
 Input: TypeAlias = Link | Port
-"""Where a packet waits for a link: the FIFO behind another one, or a port"""
+"""The place where a packet waits for a link: the FIFO behind another link, or a port"""
 
 
 class Route:
     """The links from a source to a destination, in order.
 
-    ``timing``: what transfers take on such links. ``carried``: how many express transfers of each profile have passed
-    which the figures of the links do not have yet.
+    ``timing``: the durations of transfers over such links. ``carried``: by profile, the number of delivered express
+    transfers that the links' fields do not include yet.
     """
 
     __slots__ = ("carried", "deliver_rank", "links", "packet_bytes", "timing")
@@ -265,25 +267,28 @@ class Route:
 
     @property
     def bottleneck_gbs(self) -> float:
-        """The smallest bandwidth on the way, bytes per ns."""
+        """The smallest bandwidth on the route in GB/s (bytes per ns)."""
         return min(link.bw_gbs for link in self.links)
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """The times of an undisturbed head at each link, in ps after its start."""
+        """The arrival times of an uncontended head at each link, in ps after its start."""
         return self.timing.offsets
 
     @property
     def total_overhead_ps(self) -> int:
-        """The time of an undisturbed head at the destination, in ps after its start."""
+        """The arrival time of an uncontended head at the destination, in ps after its start."""
         return self.timing.total_overhead_ps
 
     def latency_ps(self, nbytes: int, pace: Pace = AT_ONCE) -> int:
-        """Time from injection to delivery when nobody else is there: Σ overhead + max(supply, S / min(bw))."""
+        """Return the uncontended time from injection to delivery in ps: Σ overhead + max(supply, S / min(bw)).
+
+        The closed form is that of ``timing.py``.
+        """
         return self.timing.profile(nbytes, pace).latency_ps
 
     def add_express_traffic(self) -> None:
-        """Add to the links what express transfers have ``carried``."""
+        """Add the traffic of ``carried`` express transfers to the links' fields."""
         for profile, n in self.carried.items():
             for link, busy_ps in zip(self.links, profile.busy, strict=True):
                 link.granted_bytes += n * profile.nbytes
@@ -295,24 +300,26 @@ class Route:
 
 @value(eq=False)
 class Way:
-    """A way of a transfer from a node on: the ``links`` to its destination, in order."""
+    """A way of a transfer from a node to its destination: ``links``, in order."""
 
     links: tuple[Link, ...]
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes that it enters; the last is the destination."""
+        """The nodes that the way enters; the last is the destination."""
         return tuple(link.dst for link in self.links)
 
 
 class Transfer:
     """S bytes from a port along a route.
 
-    Times in ps: ``injected_ps``, ``delivered_ps`` (NEVER until then), ``head_ps`` (first byte at the destination).
-    While it is ``express`` it has no packets and follows its ``profile`` from ``start_ps`` on; it counts from packet
-    ``resumed_at``; ``admission`` numbers express transfers in the order they were admitted, which is the order they use
-    a link in. It has a ``probe`` while its packets are followed to see if the way is free. ``row``: of the log, if it
-    is one. Where transport is watched it has a ``number``, and that of the one sent ``ahead`` of it.
+    - ``injected_ps``, ``delivered_ps``, ``head_ps`` (first byte at the destination): times in ps, NEVER until reached.
+    - ``express``: the transfer has no packets; it follows ``profile`` from ``start_ps`` on. The profile begins at
+      packet ``resumed_at``.
+    - ``admission``: numbers express transfers in order of admission, which is the order in which they use a link.
+    - ``probe``: set while the transfer's packets are followed to detect a free way.
+    - ``row``: the transfer's row in the log, if it has one, else -1.
+    - ``number``, ``ahead``: if transport is watched, the number of this transfer and of the previous one of its port.
     """
 
     __slots__ = (
@@ -344,7 +351,7 @@ class Transfer:
     )
 
     profile: Profile
-    """Once it was admitted to the express path"""
+    """Set when the transfer is admitted to the express path"""
     number: int
     ahead: int
 
@@ -382,7 +389,7 @@ class Transfer:
         self.row = -1
 
     def deliver(self, now: int) -> None:
-        """Deliver the transfer: its last byte is there."""
+        """Deliver the transfer at ``now``, when its last byte arrives, and call ``done``."""
         self.delivered_ps = now
         self.port.undelivered -= 1
         done = self.done
@@ -391,24 +398,24 @@ class Transfer:
 
     @property
     def source(self) -> str:
-        """The node that it comes from."""
+        """The node that sends the transfer."""
         return self.route.links[0].src
 
     @property
     def destination(self) -> str:
-        """The node that it goes to."""
+        """The node that receives the transfer."""
         return self.route.links[-1].dst
 
     @property
     def delivered_ns(self) -> float:
-        """The time of delivery of the last byte; TransportError before that."""
+        """The time of delivery of the last byte in ns. Raises TransportError before the delivery."""
         if self.delivered_ps == NEVER:
             raise TransportError(f"transfer {self.serial} has not been delivered; run the network first")
         return ps_to_ns(self.delivered_ps)
 
     @property
     def latency_ns(self) -> float:
-        """From injection to delivery of the last byte."""
+        """The time from injection to delivery of the last byte in ns. Raises TransportError before the delivery."""
         return self.delivered_ns - ps_to_ns(self.injected_ps)
 
     @property
@@ -418,27 +425,27 @@ class Transfer:
 
     @property
     def hops(self) -> tuple[Hop, ...]:
-        """Return its start and end on each link, in order; TransportError when the network did not trace it."""
+        """The start and end on each link, in order. Raises TransportError if the network did not trace the transfer."""
         if self.hop_times is None:
-            raise TransportError("hops are kept only when the network traces them (Network.trace_hops)")
+            raise TransportError("hops are recorded only when the network traces them (Network.trace_hops)")
         return tuple(
             Hop(link.src, link.dst, start, tail)
             for link, start, tail in zip(self.route.links, self.hop_times.starts, self.hop_times.tails, strict=True)
         )
 
     def whole_supply(self, start_ps: int) -> Supply | None:
-        """Return the one supply of all its packets that begins at ``start_ps`` or later; None without one."""
-        only = self.supplies[0] if self.supplies is not None and len(self.supplies) == 1 else None
-        if only is None or only.count != self.packets or only.start_ps < start_ps:
+        """Return the supply if a single supply has all packets and begins at ``start_ps`` or later; else None."""
+        supply = self.supplies[0] if self.supplies is not None and len(self.supplies) == 1 else None
+        if supply is None or supply.count != self.packets or supply.start_ps < start_ps:
             return None
-        return only
+        return supply
 
     def size_of(self, packet: int) -> int:
         """Return the bytes of packet number ``packet``."""
         return self.last_bytes if packet == self.n_full else self.route.packet_bytes
 
     def available(self, packet: int) -> tuple[int, int]:
-        """Return the times of the first and last byte of ``packet`` at the source, in ps. Ask for packets in order."""
+        """Return the times of the first and last byte of ``packet`` at the source, in ps. Call it in packet order."""
         if self.supplies is None:
             return 0, 0
         supply = self.supplies[self.supply_index]
@@ -449,7 +456,7 @@ class Transfer:
         return head, head + (supply.pace.last_ps if packet == self.n_full else supply.pace.packet_ps)
 
     def extend_supplies(self, supply: Supply | None) -> None:
-        """Make the bytes available in stretches, of which ``supply`` is the next, if one is known."""
+        """Append ``supply``; None only marks the transfer as supplied by later calls."""
         if self.supplies is None:
             self.supplies = []
             self.supplied = 0
@@ -458,11 +465,11 @@ class Transfer:
             self.supplied = supply.first + supply.count
 
     def curtail_supplies(self, count: int) -> None:
-        """Forget what was promised beyond the first ``count`` packets."""
-        kept: list[Supply] = []
+        """Withdraw the supplies beyond the first ``count`` packets."""
+        remaining: list[Supply] = []
         for supply in self.supplies or ():
             if supply.first < count:
                 n = min(supply.count, count - supply.first)
-                kept.append(Supply(supply.first, n, supply.start_ps, supply.pace))
-        self.supplies = kept
+                remaining.append(Supply(supply.first, n, supply.start_ps, supply.pace))
+        self.supplies = remaining
         self.supplied = count

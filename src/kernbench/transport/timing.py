@@ -1,16 +1,16 @@
-"""The closed forms of a transfer that nobody disturbs, from the figures of the links on its way.
+"""The closed forms of an uncontended transfer, from the figures of the links on its route.
 
-Packet k of a transfer of n equal packets (the last may be smaller), alone on links j = 0 … H-1:
+Packet k of a transfer of n full packets and a last one, which may be smaller, alone on links j = 0 … H-1:
 
     pace[j]    = max(supply pace, serialisation of a full packet on links 0 … j)
     start(k,j) = t0 + offset[j] + k · pace[j]                offset[j] = Σ overhead of links 0 … j-1
-    tail(k,j)  = start(k,j) + pace[j]                        when the packet's last byte has left onto link j
-    tail(n,j)  = t0 + offset[j] + ends[j]                    for the last one:
+    tail(k,j)  = start(k,j) + pace[j]                        the packet's last byte has left onto link j
+    tail(n,j)  = t0 + offset[j] + ends[j]                    for the last packet:
                                                              ends[j] = max(n·pace[j] + its time, ends[j-1])
 
-They follow by induction from the rules of a hop (``packets.py``) as long as no packet waits for a credit, and they are
-exact in integer picoseconds. The same holds behind a backlog: packet 0 is granted link j ``slack[j]`` after its head is
-there, and if link j is as slow as all before it, the others keep that distance:
+The closed forms follow by induction from the rules of a hop (``packets.py``) if no packet waits for a credit. The forms
+are exact in integer picoseconds. The forms also hold behind a backlog: packet 0 is granted link j ``slack[j]`` after
+its head has arrived. If link j is as slow as all links before it, the other packets have the same distance:
 
     offset[j] = offset[j-1] + overhead of link j-1 + slack[j]
     ends[j]   = max(n·pace[j] + its time, ends[j-1] - slack[j])
@@ -25,7 +25,7 @@ from kernbench.common.values import value
 
 
 class Pace(NamedTuple):
-    """The pace of a source: a full packet takes ``packet_ps``, the last one ``last_ps``. (0, 0): all at once."""
+    """The pace of a source: ``packet_ps`` for each full packet, ``last_ps`` for the last one. (0, 0): all at once."""
 
     packet_ps: int
     last_ps: int
@@ -36,7 +36,7 @@ AT_ONCE = Pace(0, 0)
 
 @value(eq=False, guarded=False)
 class Supply:
-    """A source makes packets ``first`` … ``first + count - 1`` available one after another from ``start_ps`` on."""
+    """The supply of packets ``first`` … ``first + count - 1``, available one after another from ``start_ps`` on."""
 
     first: int
     count: int
@@ -45,7 +45,7 @@ class Supply:
 
 
 class LinkFigures(NamedTuple):
-    """The figures of a link that decide its times: links of equal figures carry alike."""
+    """The figures of a link that decide its times; links of equal figures have equal times."""
 
     bw_gbs: float
     overhead_ps: int
@@ -54,24 +54,27 @@ class LinkFigures(NamedTuple):
 
     @property
     def hop_ps(self) -> int:
-        """From a grant to the head's arrival at the far end.
+        """The time in ps from a grant to the head's arrival at the far end, at least 1.
 
-        A head needs time to reach the next arbiter: without it the order within an instant would decide who wins.
+        With 0 ps, the order of events within an instant would decide the next arbitration.
         """
         return max(1, self.overhead_ps)
 
     def serialise_ps(self, nbytes: int) -> int:
-        """Time that a packet of ``nbytes`` occupies the link, in ps."""
+        """Return the time in ps for which a packet of ``nbytes`` occupies the link."""
         return transfer_ps(nbytes, self.bw_gbs)
 
 
 @value(eq=False)
 class Profile:
-    """The undisturbed course of a transfer of one size and supply pace over links of certain figures.
+    """The uncontended course of a transfer of one size and supply pace over links of certain figures.
 
-    Times in ps after its start: ``offsets[j]`` when the first packet is granted link j, ``gone[j]`` when the last has
-    left it and the FIFO behind it. ``peaks[j]`` is the most bytes it holds at once in that FIFO, ``fits`` whether no
-    FIFO is smaller; ``busy[j]`` how long it serialises on link j.
+    Times are in ps after the transfer's start:
+
+    - ``offsets[j]``: the first packet is granted link j. ``gone[j]``: the last packet has left link j and its FIFO.
+    - ``peaks[j]``: the largest number of the transfer's bytes in the FIFO behind link j. ``fits``: every FIFO is large
+      enough.
+    - ``busy[j]``: serialisation time on link j.
     """
 
     nbytes: int
@@ -98,7 +101,7 @@ class Profile:
         return self.start(number, hop) + self.pace[hop]
 
     def gone_packets(self, hop: int, after: int) -> int:
-        """Count the packets that have wholly left onto link ``hop`` at ``after``, the last one never."""
+        """Return the number of packets, except the last, that have completely left onto link ``hop`` at ``after``."""
         return min(max((after - self.offsets[hop]) // self.pace[hop], 0), self.n_full)
 
     def started_bytes(self, hop: int, after: int) -> int:
@@ -120,8 +123,8 @@ class Profile:
 class Timing:
     """The times of transfers over links of certain figures, shared by all routes over such links.
 
-    Machines are made of equal parts, so there are few. What every transfer looks at is then in few places of memory.
-    ``profiles``: those asked for so far, by size and pace.
+    Machines consist of equal parts, so there are few timings, and the data that every transfer reads stays in the CPU
+    cache. ``profiles``: the profiles made so far, by size and pace.
     """
 
     __slots__ = ("_links", "_packet_bytes", "offsets", "profiles", "total_overhead_ps")
@@ -137,14 +140,14 @@ class Timing:
         self.total_overhead_ps = offsets[-1] + links[-1].overhead_ps
 
     def profile(self, nbytes: int, pace: Pace) -> Profile:
-        """Return the course of ``nbytes`` supplied at ``pace``, made on first use."""
-        found = self.profiles.get((nbytes, pace))
-        if found is None:
-            found = self.profiles[nbytes, pace] = self.make_profile(nbytes, pace, self.offsets)
-        return found
+        """Return the course of ``nbytes`` supplied at ``pace``, made at its first use."""
+        profile = self.profiles.get((nbytes, pace))
+        if profile is None:
+            profile = self.profiles[nbytes, pace] = self.make_profile(nbytes, pace, self.offsets)
+        return profile
 
     def make_profile(self, nbytes: int, pace: Pace, offsets: tuple[int, ...]) -> Profile:
-        """Make the course of ``nbytes`` supplied at ``pace`` whose first packet is granted the links at ``offsets``."""
+        """Return a course of ``nbytes`` supplied at ``pace`` whose first packet is granted links at ``offsets``."""
         n_full = (nbytes - 1) // self._packet_bytes
         last_bytes = nbytes - n_full * self._packet_bytes
         step = pace.packet_ps
@@ -153,15 +156,15 @@ class Timing:
         steps: list[int] = []
         ends: list[int] = []
         busy: list[int] = []
-        for link, offset, alone in zip(self._links, offsets, self.offsets, strict=True):
+        for link, offset, zero_load_offset in zip(self._links, offsets, self.offsets, strict=True):
             packet_ps, last_ps = link.serialise_ps(self._packet_bytes), link.serialise_ps(last_bytes)
             step = max(step, packet_ps)
-            late, before = offset - alone, late
+            late, before = offset - zero_load_offset, late
             end = max(end + before - late, n_full * step + last_ps)
             steps.append(step)
             ends.append(end)
             busy.append(n_full * packet_ps + last_ps)
-        own = self._own_peaks(nbytes, steps, ends, offsets) if n_full else [nbytes] * (len(self._links) - 1)
+        peaks = self._own_peaks(nbytes, steps, ends, offsets) if n_full else [nbytes] * (len(self._links) - 1)
         over = [offset + end for offset, end in zip(offsets, ends, strict=True)]
         return Profile(
             nbytes=nbytes,
@@ -169,25 +172,28 @@ class Timing:
             n_full=n_full,
             pace=tuple(steps),
             ends=tuple(ends),
-            peaks=tuple(own),
+            peaks=tuple(peaks),
             busy=tuple(busy),
             offsets=offsets,
             gone=(*over[1:], over[-1]),
             latency_ps=over[-1] + self._links[-1].overhead_ps,
             leaves_port_ps=ends[0],
-            fits=all(peak <= link.capacity for link, peak in zip(self._links, own, strict=False)),
+            fits=all(peak <= link.capacity for link, peak in zip(self._links, peaks, strict=False)),
         )
 
     def _own_peaks(self, nbytes: int, pace: list[int], ends: list[int], offsets: tuple[int, ...]) -> list[int]:
-        """Most bytes in the FIFO behind each link but the last: occupancy grows with grants, so at the last two."""
+        """Return the largest number of bytes in the FIFO behind each link but the last.
+
+        Occupancy grows with grants, so the last two grants are enough.
+        """
         peaks: list[int] = []
         size = self._packet_bytes
         n_full = (nbytes - 1) // size
         for hop in range(len(pace) - 1):
-            there = offsets[hop] - offsets[hop + 1]
+            head_start = offsets[hop] - offsets[hop + 1]
             peak = 0
             for k, granted in ((n_full - 1, n_full * size), (n_full, nbytes)):
-                since = there + k * pace[hop]
+                since = head_start + k * pace[hop]
                 if since < ends[hop + 1]:
                     gone = min(max(since // pace[hop + 1], 0), n_full)
                     peak = max(peak, granted - gone * size)

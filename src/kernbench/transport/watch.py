@@ -1,4 +1,4 @@
-"""Records of transport for observers: transfers, what held each of them up, and what links carried."""
+"""Records of transport for observers: transfers, the resource that delayed each transfer, and packets on links."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from kernbench.core.observed import Carries, Observed, held_by_link
 from kernbench.transport.state import Input, Link, Route, Transfer
 
 About: TypeAlias = "tuple[Carries, Row, int]"
-"""What a transfer is, of which row it is a part (NONE: of none, or of its cause's) and which transfer it answers"""
+"""The content of a transfer, the row that it belongs to (NONE: no row, or its cause's), and the transfer that it
+answers"""
 
 
 class Watch:
-    """The observer of a network; idle until it is told to ``begin``.
+    """The observer of a network, idle until ``begin``.
 
-    Of a transfer that goes by packets it keeps where one of them had last to wait behind another transfer. ``on``:
-    somebody asked; ``keeps_links``: for links, too. ``routes``: those of the transfers so far.
+    For a transfer by packets it stores the link at which a packet last waited, and the transfer in front. ``on``: the
+    watch has begun. ``keeps_links``: it also records packets on links. ``routes``: the routes of all transfers so far.
     """
 
-    __slots__ = ("_about", "_held", "_observed", "_part", "_taken", "_ways", "keeps_links", "on", "routes")
+    __slots__ = ("_about", "_blockers", "_detours", "_observed", "_part", "_ways", "keeps_links", "on", "routes")
 
     _observed: Observed
     _part: Callable[[str], int]
@@ -31,9 +32,9 @@ class Watch:
         self.on = False
         self.keeps_links = False
         self.routes: list[Route] = []
-        self._ways: dict[Route, tuple[int, int, int]] = {}  # from which part to which, and its number
-        self._taken: dict[tuple[Link, ...], int] = {}  # the numbers of routes that parts on the way have chosen
-        self._held: dict[int, tuple[int, int]] = {}  # transfers under way: where they waited last, and behind whom
+        self._ways: dict[Route, tuple[int, int, int]] = {}  # (source part, destination part, number of the route)
+        self._detours: dict[tuple[Link, ...], int] = {}  # numbers of routes that parts on the way have chosen
+        self._blockers: dict[int, tuple[int, int]] = {}  # by transfer: (link of its last wait, transfer ahead)
 
     def begin(self, observed: Observed, part: Callable[[str], int], about: Callable[[Transfer], About]) -> None:
         """Write to ``observed`` from now on; ``part`` numbers nodes, ``about`` describes transfers."""
@@ -41,7 +42,7 @@ class Watch:
         self._part, self._about = part, about
 
     def open_transfer(self, transfer: Transfer) -> None:
-        """Open the row of a transfer that is put on its port."""
+        """Open the row of a transfer that enters its port."""
         route, nbytes, port = transfer.route, transfer.nbytes, transfer.port
         way = self._ways.get(route)
         if way is None:
@@ -51,45 +52,45 @@ class Watch:
         transfer.number = self._observed.open_transfer(
             way, nbytes, transfer.injected_ps, route.latency_ps(nbytes), self._about(transfer)
         )
-        transfer.ahead, port.left = port.left, transfer.number
+        transfer.ahead, port.last_sent = port.last_sent, transfer.number
         transfer.done = partial(self._close_transfer, transfer.done)
 
     def note_detour(self, transfer: Transfer) -> None:
-        """Note that a part on its way has chosen how a transfer goes on."""
+        """Record that a part on the way has chosen another route for a transfer."""
         route = transfer.route
-        taken = self._taken.setdefault(route.links, len(self.routes))
-        if taken == len(self.routes):
+        number = self._detours.setdefault(route.links, len(self.routes))
+        if number == len(self.routes):
             self.routes.append(route)
-        self._observed.redirect_transfer(transfer.number, taken, route.latency_ps(transfer.nbytes))
+        self._observed.redirect_transfer(transfer.number, number, route.latency_ps(transfer.nbytes))
 
     def note_grant(self, link: Link, source: Input, transfer: Transfer, now: int) -> None:
-        """Note a grant of ``link``, which, or whose input, another packet had before; its figures are still of then.
+        """Record a grant of ``link`` after another transfer used ``link`` or ``source``; call it before the grant.
 
-        It has waited if one of them came free only now.
+        The packet has waited if the link or the input came free only now.
         """
         number = transfer.number
         if transfer.port is not source:
-            ahead, source.left = source.left, number
+            ahead, source.last_sent = source.last_sent, number
         else:
             ahead = transfer.ahead if transfer.next_packet == 1 else number
         if link.free_at == now:
-            ahead = link.had
+            ahead = link.last_granted
         elif source.ready_at < now:
             ahead = number
         if ahead not in (number, NONE):
-            self._held[number] = link.index, ahead
-        link.had = number
+            self._blockers[number] = link.index, ahead
+        link.last_granted = number
 
     def note_stall(self, link: Link, transfer: Transfer) -> None:
-        """Note that a packet has waited for space behind ``link``: in front is nobody in particular."""
-        self._held[transfer.number] = link.index, NONE
+        """Record that a packet has waited for FIFO space behind ``link``; no single transfer is in front."""
+        self._blockers[transfer.number] = link.index, NONE
 
     def note_packet_grant(self, transfer: Transfer, link: Link, source: Input) -> None:
-        """Note that a packet of a transfer that was express has been granted ``link``."""
-        link.had = source.left = transfer.number
+        """Record that ``link`` was granted to a packet of a former express transfer."""
+        link.last_granted = source.last_sent = transfer.number
 
     def note_traffic(self, transfer: Transfer, link: Link, start: int, end: int, nbytes: int) -> None:
-        """Note that a link was busy with one or more packets."""
+        """Record that a link was busy with one or more packets."""
         links = self._observed.links
         if links is not None:
             links += (transfer.number, link.index, start, end, nbytes)
@@ -102,8 +103,8 @@ class Watch:
             done(transfer)
 
     def _find_blocker(self, transfer: Transfer, end: int) -> tuple[int, int]:
-        """Return what the last byte waited for, and which transfer was in front."""
-        link = self._held.pop(transfer.number, None)
+        """Return the resource that the last byte waited for, and the turn or transfer that occupied it."""
+        link = self._blockers.pop(transfer.number, None)
         if transfer.supplies is not None:
             supplied = self._observed.supplied_by(transfer.number)
             if supplied is not None:

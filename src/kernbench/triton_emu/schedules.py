@@ -291,7 +291,7 @@ class _Ops:
             does, chunk = step.does, step.chunk
             try:
                 if does == "send":
-                    self._take("send", line, self._value(step.what), step.to)
+                    self._take("send", line, self._value(step.source), step.to)
                 elif does in {"receive", "await"}:
                     self._named[step.to] = self._make(does, line, (), step.number, step.to)
                 elif does == "reduce":
@@ -302,12 +302,12 @@ class _Ops:
                     if does == "load":
                         self._named[step.to] = self._make("load", line, (), chunk.size, *place)
                     else:
-                        self._take("store", line, self._store(step.what, chunk.size), *place)
+                        self._take("store", line, self._store(step.source, chunk.size), *place)
                 elif does == "copy":
-                    value = self._value(step.what)
+                    value = self._value(step.source)
                     self._named[step.to] = self._make("copy", line, (value,), self._counts[value])
                 elif does == "scale":
-                    self._named[step.to] = self._scale(self._value(step.what), step.number, line)
+                    self._named[step.to] = self._scale(self._value(step.source), step.number, line)
                 else:
                     self._named[step.to] = self._make("zeros", line, (), step.number)
             except InputError as error:
@@ -341,7 +341,7 @@ class _Ops:
         self._ops.append((does, line, -1, (value,), label, (count,), self._dtype, nbytes, at, None))
 
     def _reduce(self, step: Step, line: int) -> int:
-        a, b = self._value(step.what), self._value(step.other)
+        a, b = self._value(step.source), self._value(step.other)
         if self._counts[a] != self._counts[b]:
             raise InputError(f"its operands have {self._counts[a]} and {self._counts[b]} elements")
         return self._make(_OPERATORS[step.op], line, (a, b), self._counts[a])
