@@ -1,8 +1,8 @@
-"""What PyTorch refuses, before the machine works: its own kernels are asked, once for each signature of operands.
+"""Refuse operands as PyTorch does, before the machine works: PyTorch's kernels are called once per signature.
 
-Of small operands the CPU kernel is asked, on stand-ins of the same shapes. Of others the meta kernel is asked for
-shapes, types of results and casts, and the CPU kernel for kinds, on tensors of one element: meta kernels take kinds
-that no device has a kernel for. What depends on elements (an index beyond its axis) is not asked.
+Small operands: the CPU kernel runs on stand-ins of the same shapes. Larger operands: the meta kernel checks shapes,
+result dtypes and casts; the CPU kernel checks dtypes, on tensors of one element, because meta kernels accept dtypes
+that no device supports. Refusals that depend on elements, such as an index out of range, are not checked here.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from kernbench.frontends.torch.storage import TorchType
 
 TorchOperator = Any
 _SIGNATURES = 16384
-"""Signatures whose answers are cached: sizes that are others each time must not fill the memory."""
+"""Cached signatures: a program whose sizes change with each call must not fill the memory."""
 _SMALL = 4096
-"""Elements of operands and results up to which the CPU kernel is asked at their own sizes."""
+"""Largest number of elements, operands and results together, for which the CPU kernel runs at full size."""
 _BY_VALUE = frozenset(["floor_divide", "remainder", "fmod", "div.Tensor_mode", "div.Scalar_mode", "histc"])
-"""Operators, or overloads, that take one number and refuse another of the same type and size."""
+"""Operators, or overloads, that accept one number and refuse another of the same type and size."""
 _AXES = frozenset(["dim", "dims", "axis", "dim0", "dim1", "start_dim", "end_dim", "axes"])
-"""Whole numbers by these names count axes; others are sizes."""
+"""Names of integer arguments that are axes; other integers are sizes."""
 _NARROW = (torch.float16, torch.bfloat16)
 _KINDS = (torch.float32, torch.int64, torch.bool)
 
 
 class TensorForm(NamedTuple):
-    """What of a tensor decides whether PyTorch takes it."""
+    """The properties of a tensor by which PyTorch accepts or refuses it."""
 
     dtype: TorchType
     shape: tuple[int, ...]
@@ -43,14 +43,15 @@ class TensorForm(NamedTuple):
 
     @property
     def one_element(self) -> TensorForm:
-        """The form with axes of one element."""
+        """The form with one element an axis."""
         return TensorForm(self.dtype, (1,) * len(self.shape), (1,) * len(self.shape))
 
 
 class NumberForm(NamedTuple):
-    """The type of a number, and how many limits of PyTorch's types are below it, and not above it.
+    """The type of a number, and its rank among the limits of PyTorch's dtypes.
 
-    ``exact``: the number itself, for an operator whose refusal depends on it.
+    ``below`` limits are below the number, ``not_above`` are below or equal. ``exact`` is the number itself, for an
+    operator whose refusal depends on it.
     """
 
     kind: type
@@ -60,7 +61,7 @@ class NumberForm(NamedTuple):
 
     @staticmethod
     def of(x: float, *, exact: bool) -> NumberForm:
-        """Return that of a number; all limits are not above NaN, and none is below."""
+        """Return the form of a number. For NaN all limits count as not above, and none as below."""
         below, not_above = bisect_left(_LIMITS, x), bisect_right(_LIMITS, x)
         return NumberForm(type(x), below, not_above, x if exact and not_above - below < 2 else None)
 
@@ -80,14 +81,14 @@ class NumberForm(NamedTuple):
 
 
 class Option(NamedTuple):
-    """An argument that counts as it is, with its type: 1 is not True."""
+    """An argument that is compared by type and value: 1 is not True."""
 
     kind: type
     content: Any
 
 
 Form = Any
-"""A form of the above, or a tuple of forms for a list."""
+"""One of the forms above, or a tuple of forms for a list."""
 
 
 class Operands(NamedTuple):
@@ -97,7 +98,7 @@ class Operands(NamedTuple):
     named: tuple[tuple[str, Form], ...]
 
     def forms(self) -> Iterator[Form]:
-        """Return the forms of arguments, of those in lists too."""
+        """Yield the forms of all arguments, elements of lists included."""
         for form in (*self.args, *[form for _, form in self.named]):
             yield from form if type(form) is tuple else (form,)
 
@@ -106,7 +107,7 @@ class Operands(NamedTuple):
         return [form for form in self.forms() if type(form) is TensorForm]
 
     def replace(self, change: Callable[[Form], Form]) -> Operands:
-        """Return the same with each form changed, in lists too."""
+        """Return a copy with each form changed, elements of lists included."""
         args = tuple([_in_lists(change, form) for form in self.args])
         return Operands(args, tuple([(name, _in_lists(change, form)) for name, form in self.named]))
 
@@ -130,21 +131,21 @@ _WIDEST = (torch.finfo(torch.float64).min, torch.finfo(torch.float64).max)
 
 
 def check_operands(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise PyTorch's own error where it does not take these operands."""
+    """Raise PyTorch's own error if it refuses these operands."""
     slots = _number_slots(operator)
     if slots is None:
         return
     if _is_refused(operator, _operands(args, kwargs, slots)):
         refusal = _refusal_of(operator, _operands(args, kwargs, slots.exactly))
         if refusal is not None:
-            raise type(refusal)(*refusal.args)  # an answer that is cached must not hold the frames that it goes through
+            raise type(refusal)(*refusal.args)  # a cached error must not keep its frames alive
 
 
 @value
 class _Slots:
-    """The arguments of an operator, by place and by name, that are numbers to compute with, and not sizes.
+    """The arguments of an operator, by position and by name, that are numbers to compute with rather than sizes.
 
-    ``exact``: each number counts as it is.
+    ``exact``: each number is compared by value.
     """
 
     places: frozenset[int]
@@ -153,16 +154,16 @@ class _Slots:
 
     @property
     def exactly(self) -> _Slots:
-        """The same where each number counts as it is."""
+        """The same slots, with numbers compared by value."""
         return _Slots(self.places, self.names, exact=True)
 
 
 @cache
 def _number_slots(operator: TorchOperator) -> _Slots | None:
-    """Return where an operator has numbers; None for one that is not asked.
+    """Return the number slots of an operator, or None for an operator that is not checked.
 
-    Backward's operators are not: their operands are results of forward's, which has been asked, and some of these have
-    the types that they have on GPUs.
+    Operators of backward are not checked: their operands are results of checked forward operators, and some have the
+    dtypes that they have on GPUs.
     """
     name = operator.overloadpacket.__name__
     if operator.namespace != "aten" or "backward" in name:
@@ -197,10 +198,10 @@ def _form_of(x: Any, is_number: bool, exact: bool) -> Form:
 
 
 _NOWHERE = Option(torch.device, None)
-"""A device: a question is asked on another."""
+"""The form of every device: stand-ins are on another device."""
 _NOTHING = Option(type(None), None)
 _GENERATOR = type(torch.default_generator)
-"""PyTorch's own class, whose place in ``torch`` another takes where "cuda" is the machine."""
+"""PyTorch's own class; under ``--as-cuda`` the name in ``torch`` is another class."""
 
 
 # questions
@@ -212,12 +213,12 @@ def _is_refused(operator: TorchOperator, operands: Operands) -> bool:
 
 
 def count_signatures() -> int:
-    """Count the signatures that have been asked for and are cached."""
+    """Count the cached signatures."""
     return _is_refused.cache_info().currsize
 
 
 def _refusal_of(operator: TorchOperator, operands: Operands) -> Exception | None:
-    """Return PyTorch's error for operands; None where it takes them, or cannot say."""
+    """Return PyTorch's error for operands, or None if it accepts them or cannot tell."""
     tensors = operands.tensors()
     if not tensors:
         return None
@@ -238,9 +239,9 @@ def _has_kernel(operator: TorchOperator, key: str) -> bool:
 
 @lru_cache(_SIGNATURES)
 def _kind_refusal(operator: TorchOperator, operands: Operands) -> Exception | None:
-    """Return the error of the CPU kernel on tensors of one element, where it is for their kinds.
+    """Return the error of the CPU kernel on tensors of one element, if it is about their dtypes.
 
-    It is for their sizes where it takes no other kinds either.
+    The error is about sizes if the kernel accepts no other dtypes either.
     """
     if not _has_kernel(operator, "CPU"):
         return None
@@ -253,7 +254,7 @@ def _kind_refusal(operator: TorchOperator, operands: Operands) -> Exception | No
 
 
 def _is_narrow_alone(operator: TorchOperator, operands: Operands, refusal: Exception) -> bool:
-    """Tell whether the CPU lacks a kernel for a narrow float alone, as other devices do not."""
+    """Tell whether only the CPU lacks a kernel, and only for a 16-bit float."""
     if not isinstance(refusal, NotImplementedError) or not any(x.dtype in _NARROW for x in operands.tensors()):
         return False
     return _ask_cpu(operator, operands.replace(_widened)) is None
@@ -269,27 +270,27 @@ def _takes_other_kinds(operator: TorchOperator, operands: Operands) -> bool:
 
 
 def _ask_cpu(operator: TorchOperator, operands: Operands) -> Exception | None:
-    """Return the error of the CPU kernel, if it takes neither ones nor zeros."""
+    """Return the error of the CPU kernel if it accepts neither ones nor zeros."""
     refusal = _ask(operator, operands, "cpu", 1).refusal
     return None if refusal is None or _ask(operator, operands, "cpu", 0).refusal is None else refusal
 
 
 @value
 class _Answer:
-    """What an operator says to stand-ins of its operands: its error, or how many elements its results have."""
+    """The outcome of an operator on stand-ins: its error, or the number of elements of its results."""
 
     refusal: Exception | None = None
     elements: int = 0
 
 
 def _ask(operator: TorchOperator, operands: Operands, device: str, element: int) -> _Answer:
-    """Call an operator on stand-ins of its operands; the program's random numbers and warnings stay what they are."""
+    """Call an operator on stand-ins, without effect on the program's random numbers and warnings."""
     random_state = torch.default_generator.get_state()
     with warnings.catch_warnings(), torch.autocast("cpu", enabled=False):
         warnings.simplefilter("ignore")
         try:
             results = tree_leaves(_call(operator, operands, device, element))
-        except Exception as error:  # whatever PyTorch raises is its answer
+        except Exception as error:  # any error is the answer
             return _Answer(error)
         finally:
             torch.default_generator.set_state(random_state)
@@ -297,7 +298,7 @@ def _ask(operator: TorchOperator, operands: Operands, device: str, element: int)
 
 
 def _call(operator: TorchOperator, operands: Operands, device: str, element: int) -> Any:
-    """Call an operator on stand-ins of its operands, all of whose elements are ``element``."""
+    """Call an operator on stand-ins of its operands, filled with ``element``."""
 
     def stand_in(form: Form) -> Any:
         if type(form) is TensorForm:
@@ -343,9 +344,9 @@ _ZERO = NumberForm.of(0, exact=False)
 
 
 def _with_small_sizes(operator: TorchOperator, operands: Operands) -> Operands:
-    """Return operands whose sizes are 1, with nothing put around, and with no correction of a count.
+    """Return operands with sizes of 1, without padding and without a correction.
 
-    What is for results has no elements: PyTorch warns where it resizes others.
+    Tensors for results are empty, because PyTorch warns if it resizes others.
     """
     arguments = operator._schema.arguments  # noqa: SLF001 - what subclasses look at
     outs = [argument.name for argument in arguments if argument.is_out]
@@ -371,7 +372,7 @@ def _with_small_sizes(operator: TorchOperator, operands: Operands) -> Operands:
 
 
 def type_in_place(operator: TorchOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TorchType:
-    """Return the type in which an operator computes that then writes to its first operand."""
+    """Return the dtype in which an in-place operator computes, before it writes to its first operand."""
     slots = _number_slots(operator) or _Slots(frozenset(), frozenset(), exact=False)
     return _computed_type(operator, _operands(args, kwargs, slots).replace(_with_one_element))
 
