@@ -13,10 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from kernbench.common.config_keys import list_paths
+from kernbench.topology.builder import read_spec
+from kernbench.topology.spec import TopologySpec
+from kernbench.triton_emu.tl_context import TLContext
+
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+HOOKS = ("scripts/docs_hooks.py", "scripts/docs_reference.py")
 QUOTED = re.compile(r"`[^`\n]*`")
 needs_mkdocs = pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="the extra docs is not installed")
 
@@ -98,19 +104,25 @@ def test_site_is_complete_and_loads_nothing_from_other_hosts(tmp_path: Path) -> 
         r"from kernbench\.library\S* import \w+ as (\w+)", (ROOT / "src/kernbench/__init__.py").read_text()
     )
     assert [name for name in names if f'id="kernbench.{name}"' not in library] == []
-    assert (tmp_path / "source" / "examples" / "slow_routers.py").read_text() == (
-        ROOT / "examples/slow_routers.py"
+    assert (tmp_path / "source" / "examples" / "pytorch" / "train.py").read_text() == (
+        ROOT / "examples/pytorch/train.py"
     ).read_text()
     assert "accepted" in (tmp_path / "decisions" / "index.html").read_text(encoding="utf-8")
+    searched = (tmp_path / "search" / "search_index.json").read_text(encoding="utf-8")
+    calls = [name for name in vars(TLContext) if not name.startswith("_")]
+    assert len(calls) > 10
+    assert [
+        name for name in (*list_paths(TopologySpec, read_spec("default", ())), *calls) if name not in searched
+    ] == []
 
 
 @pytest.mark.slow
 @needs_mkdocs
 def test_broken_links_end_the_build(tmp_path: Path) -> None:
     project = tmp_path / "project"
-    for name in ("docs", "scripts", "examples", "src"):
+    for name in ("docs", "scripts", "examples", "src/kernbench"):
         (project / name).mkdir(parents=True)
-    for name in ("mkdocs.yml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "scripts/docs_hooks.py"):
+    for name in ("mkdocs.yml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "src/kernbench/__init__.py", *HOOKS):
         shutil.copy(ROOT / name, project / name)
     shutil.copytree(ROOT / "docs", project / "docs", dirs_exist_ok=True)
     shutil.copytree(ROOT / "examples", project / "examples", dirs_exist_ok=True)
