@@ -31,7 +31,7 @@ def compare_machines() -> str:
         for machine, result in zip(COMPARED, results, strict=True):
             Path(result).write_text(_print("run", "--bench", BENCH, "--topology", machine, "--explain", "--json"))
         verdict = "\n".join(json.loads(_print("compare", *results, "--json"))["verdict"])
-    return f"```\n{verdict}\n```"
+    return f"```text\n{verdict}\n```"
 
 
 def time_idle_reads() -> str:

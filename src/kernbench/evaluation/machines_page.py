@@ -19,9 +19,9 @@ _COLUMNS = (
     "SIPs × cubes × PEs",
     "peak, TFLOPS (TOPS of i8)",
     "memory, GiB",
-    "of a slice, GB/s: peak; sustained",
-    "of all slices, TB/s: peak; sustained",
-    "TCM of a PE",
+    "slice, GB/s: peak; sustained",
+    "all slices, TB/s: peak; sustained",
+    "TCM per PE",
     "links, GB/s: NoC; between cubes; between SIPs; to the host",
 )
 
