@@ -1,4 +1,4 @@
-"""All-reduce round a ring both ways at once: every tile goes half the way east and half the way west.
+"""All-reduce round a ring in both directions: every tile goes half the way east and half the way west.
 
 cd examples; kernbench run --bench my_allreduce.py --verify-data
 """
@@ -11,12 +11,12 @@ RANKS, N = 8, 512
 
 
 def kernel_args(*, n_elem, world_size, dtype="f32", **_):
-    """What the kernel gets behind its tensor; a configuration has more than it needs."""
+    """Return the arguments of the kernel behind its tensor; a configuration has more than it needs."""
     return n_elem, world_size, dtype
 
 
 def kernel(t_ptr, n_elem, world_size, dtype, *, tl):
-    """Each rank's own elements, in place; they fit a slot. After step s it has what s ranks on either side had."""
+    """Reduce each rank's elements in place; they fit a slot. Step s adds the tiles of the ranks s hops away."""
     local = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     at = t_ptr + local * n_elem * tl.itemsize(dtype)
     total = eastward = westward = tl.load(at, n_elem, dtype)
@@ -34,7 +34,7 @@ def kernel(t_ptr, n_elem, world_size, dtype, *, tl):
 
 
 def run(torch):
-    """The host program: a tile on each PE of a cube, queues as ccl.yaml says, one launch."""
+    """Put a tile on each PE of a cube, install the queues of ccl.yaml, launch once."""
     plan = torch.install_ipcq(algorithm="my_allreduce")
     data = np.random.default_rng(0).standard_normal((RANKS, N), dtype=np.float32)
     t = torch.empty(RANKS, N, dtype="f32", dp=DPPolicy(pe="row_wise", num_cubes=1), name="t").copy_(data)

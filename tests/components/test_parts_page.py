@@ -70,7 +70,7 @@ def test_a_second_sram_is_a_part_of_a_machine(folder: Path) -> None:
     assert (node.impl, node.window.nbytes if node.window else 0) == ("builtin.sram", 4 << 20)
 
 
-COMMANDS = dict.fromkeys(re.findall(r"^kernbench (.*)$", PAGE.read_text(), re.MULTILINE))
+COMMANDS = dict.fromkeys(re.findall(r"^\$ kernbench (.*)$", PAGE.read_text(), re.MULTILINE))
 
 
 @pytest.mark.parametrize(
