@@ -53,9 +53,9 @@ extras: $(EXTRAS)/.installed
 test-extras: extras
 	$(EXTRAS)/bin/pytest -n 2 tests/frontends tests/cli/test_cli_script.py
 
-# The slow ones, too: random programs, products and seeds of the front ends.
+# The slow ones, too: random programs, products and seeds of the front ends; the examples of all pages.
 test-extras-all: extras
-	$(EXTRAS)/bin/pytest -n 2 tests/frontends tests/cli/test_cli_script.py -m "" --hypothesis-profile=thorough
+	$(EXTRAS)/bin/pytest -n 2 tests/frontends tests/cli/test_cli_script.py tests/test_docs_examples.py -m "" --hypothesis-profile=thorough
 
 $(EXTRAS)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(EXTRAS)

@@ -19,6 +19,7 @@ import importlib.util
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -134,8 +135,9 @@ def run_page(page: Path, folder: Path, *, quick: bool = False) -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the examples and the default files of the project, in which a page runs."""
-    for name in ("examples", "topology.yaml", "ccl.yaml"):
-        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    for name in ("topology.yaml", "ccl.yaml"):
+        shutil.copy(ROOT / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
