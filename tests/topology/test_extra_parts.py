@@ -240,7 +240,7 @@ def test_parts_that_hang_on_each_other_only_are_refused(default_text: str, parts
 
 def test_a_new_kind_is_registered_as_such() -> None:
     registry = Registry()
-    with pytest.raises(UnknownNameError, match=r"for cube\.extra and pe\.extra: a kind of its own, with new=True"):
+    with pytest.raises(UnknownNameError, match=r"to register a new kind for cube\.extra and pe\.extra, pass new=True"):
         registry.register("mine.a", kind="scratch")
     with pytest.raises(InputError, match=r"component 'mine\.a': sram is a builtin kind, not a new one"):
         registry.register("mine.a", kind="sram", new=True)

@@ -1,6 +1,6 @@
-"""The base of component implementations, as far as the registry and the topology need it; and the kinds of part.
+"""The base of component classes, as far as the registry and the topology need it, and the kinds of part.
 
-A kind is a place in the machine; an implementation is a class for it.
+A kind is a role in the machine. An implementation is a class for that role.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ KINDS = SYSTEM_KINDS + SIP_KINDS + CUBE_KINDS + PE_KINDS
 
 
 COMPONENT = "kernbench.sim_engine.component.Component"
-"""The class to derive a part from, by the name that users import it by"""
+"""The class to derive a part from, by the name that users import"""
 THINKING_PART = "kernbench.sim_engine.component.ThinkingPart"
-"""That of a part with a process of its own"""
+"""The class to derive a part with its own process from, by the name that users import"""
 
 
 class InnerAttrs(ConfigModel):
-    """The ``attrs`` of a part that no packet enters, such as an engine of a PE: it has none of its own."""
+    """The ``attrs`` of a part that no packet enters, such as an engine of a PE. There are no keys by default."""
 
 
 class PartAttrs(InnerAttrs):
-    """The ``attrs`` of a part in YAML. A class that wants more keys declares a subclass of its kind's model.
+    """The ``attrs`` of a part in YAML. A class with more keys declares a subclass of its kind's model.
 
-    Parts that limit no link look as if there were no key ``rate_gbs``.
+    The key ``rate_gbs`` is omitted from the output if it is null.
     """
 
     overhead_ns: Duration = 0.0
-    """Time that it costs to enter the part."""
+    """Latency to enter the part."""
     rate_gbs: Bandwidth | None = None
-    """Bandwidth of each link out of the part, if that is less than the link's; null: the part limits nothing."""
+    """Bandwidth of each link out of the part, if lower than the link's; null: no limit."""
 
     @model_serializer(mode="wrap")
     def _without_no_rate(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -56,10 +56,10 @@ class PartAttrs(InnerAttrs):
 
 
 class Part:
-    """Base of every component class; ``COMPONENT`` names the one to derive from.
+    """Base of every component class. User classes derive from the class that ``COMPONENT`` names.
 
-    ``Attrs`` is the model that checks the ``attrs`` of the class in YAML; left as it is, that of the kind does.
-    ``stands_alone``: a class of a builtin kind that may also stand at ``cube.extra`` and ``pe.extra``, as a memory.
+    ``Attrs`` is the model that checks the ``attrs`` of the class in YAML, by default the model of the kind.
+    ``stands_alone``: the class, of a builtin kind, is also allowed at ``cube.extra`` and ``pe.extra``, as a memory.
     """
 
     Attrs: ClassVar[type[InnerAttrs]] = PartAttrs

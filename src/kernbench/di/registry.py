@@ -1,16 +1,16 @@
-"""The registry of component implementations: which class a name in ``topology.yaml`` means.
+"""The registry of component implementations: it maps names in ``topology.yaml`` to classes.
 
-A class enters by decorator, under a name and for the kinds it can stand for::
+A decorator registers a class under a name, for the kinds that it implements::
 
     @register("builtin.noc_router", kind=("noc_router", "io_noc"))
     class NocRouter(Component): ...
 
-    @register("mine.scratch", kind="scratch", new=True)  # a kind of one's own: for cube.extra and pe.extra
+    @register("mine.scratch", kind="scratch", new=True)  # a new kind, for cube.extra and pe.extra
     class Scratch(Component): ...
 
-Packages announce their classes with an entry point in the group ``kernbench.components``: a module that registers
-them when imported. The builtin parts are found the same way, so nothing here imports upward. A class need not be
-registered at all: ``my_pkg.routers.SlowRouter`` is imported on sight.
+Packages publish their classes with an entry point in the group ``kernbench.components``: a module that registers the
+classes when imported. Builtin parts are loaded the same way, so nothing here imports upward. Registration is optional:
+a dotted path such as ``my_pkg.routers.SlowRouter`` is imported directly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENTRY_POINT_GROUP = "kernbench.components"
 
 
 class Registry:
-    """Names to component classes. ``group`` is the entry-point group to load before the first look-up, if any."""
+    """Component classes by name. ``group`` is the entry-point group to load before the first look-up, if any."""
 
     def __init__(self, group: str | None = None) -> None:
         self._classes: dict[str, type[Part]] = {}
@@ -36,14 +36,15 @@ class Registry:
         self._pending_group = group
 
     def register(self, name: str, *, kind: str | tuple[str, ...], new: bool = False) -> Callable[[type[P]], type[P]]:
-        """Decorate a class to make it known as ``name``, for one kind of part or several.
+        """Decorate a class to register it as ``name``, for one kind of part or several.
 
-        ``new``: the kinds are the class's own, for ``cube.extra`` and ``pe.extra``.
+        With ``new``, the kinds are new ones, for ``cube.extra`` and ``pe.extra``. Raises UnknownNameError for an
+        unknown kind, and InputError for a new kind that is builtin.
         """
         kinds = (kind,) if isinstance(kind, str) else kind
         for each in kinds:
             if not new and each not in KINDS:
-                hint = "for cube.extra and pe.extra: a kind of its own, with new=True"
+                hint = "to register a new kind for cube.extra and pe.extra, pass new=True"
                 raise UnknownNameError("component kind", each, KINDS, hint)
             if new and each in KINDS:
                 raise InputError(f"component {name!r}: {each} is a builtin kind, not a new one")
@@ -55,9 +56,9 @@ class Registry:
         return enter
 
     def lookup(self, impl: str) -> type[Part]:
-        """Return the class that ``impl`` names: a registered one, else one at a dotted path to import.
+        """Return the class that ``impl`` names: a registered class, or a class at a dotted path to import.
 
-        Raises UnknownNameError for a name nobody registered, InputError for a path that leads to no component.
+        Raises UnknownNameError for an unregistered name, InputError for a path that leads to no component.
         """
         self._load_group()
         found = self._classes.get(impl)
@@ -75,7 +76,7 @@ class Registry:
             raise InputError(f"{error}; {hint.rstrip()}") from error
 
     def kinds_of(self, cls: type[Part]) -> tuple[str, ...]:
-        """Return the kinds that ``cls`` was registered for, else its nearest registered base; empty without one."""
+        """Return the kinds that ``cls`` or its nearest registered base was registered for. Empty if there are none."""
         return next((self._kinds[base] for base in cls.__mro__ if base in self._kinds), ())
 
     def known_impls(self) -> tuple[str, ...]:
@@ -84,7 +85,7 @@ class Registry:
         return tuple(sorted(self._classes))
 
     def known_kinds(self) -> tuple[str, ...]:
-        """Return every kind of part that a machine has, and those that extra parts were registered for."""
+        """Return every kind of part of a machine, and the kinds that extra parts were registered for."""
         self._load_group()
         own = {kind for kinds in self._kinds.values() for kind in kinds}
         return (*KINDS, *sorted(own.difference(KINDS)))
@@ -97,7 +98,7 @@ class Registry:
         self._kinds[cls] = (*self._kinds.get(cls, ()), *kinds)
 
     def _is_slip(self, impl: str) -> bool:
-        """Return True for ``builtin.xbra``: registered names begin so, and there is no such package to import from."""
+        """Return True for a misspelt registered name, such as ``builtin.xbra``: its prefix is not a package."""
         family = impl.partition(".")[0]
         return any(name.startswith(f"{family}.") for name in self._classes) and not package_exists(family)
 
@@ -113,7 +114,7 @@ def _show_path(cls: type) -> str:
 
 
 def _import_part(path: str) -> type[Part]:
-    # Its Attrs are looked up when a machine is read, the class when it is made: they have to be of one module.
+    # Its Attrs are looked up when a machine is read, the class when it is built. Both must come from one module object.
     found = import_attribute(path, f"component {path!r}", once=True)
     if not isinstance(found, type):
         raise InputError(f"component {path!r} is not a class, but {found!r}")
