@@ -42,7 +42,7 @@ class PeMath(Component):
         self._times = (0,)
 
     def operation_ps(self, nbytes: int) -> int:
-        """Return the time of an operation in ps: ``startup_ns`` plus ``nbytes / bytes_per_ns`` of the widest operand."""
+        """Return the time of an operation in ps: ``startup_ns`` plus ``nbytes`` (widest operand) / ``bytes_per_ns``."""
         found = self._operation_ps.get(nbytes)
         if found is None:
             found = self._operation_ps[nbytes] = self.machine.spec.pe.math.operation_ps(nbytes)
