@@ -66,7 +66,7 @@ def test_ids_on_the_machine_outside_of_the_vocabulary_are_zeros():
             r"shape \(20, 8\), the array \(20, 12\)",
         ),
         (lambda torch: embedding(torch)([3, 20]), "id 20 is outside the vocabulary, 0..19"),
-        (lambda torch: embedding(torch)([0.5]), "ids are whole numbers"),
+        (lambda torch: embedding(torch)([0.5]), "ids must be integers"),
         (lambda torch: embedding(torch)([]), "at least one"),
         (lambda torch: embedding(torch)(torch.zeros(4)), "ids on the machine are i32"),
     ],

@@ -170,9 +170,9 @@ def test_a_layer_frees_what_it_does_not_hand_out():
         (lambda torch: RowParallelLinear(33, 8, torch=torch), "in_features=33 cannot be split evenly over 2 ranks"),
         (lambda torch: RowParallelLinear(8, 0, torch=torch), "out_features=0"),
         (lambda torch: ColumnParallelLinear(8, 8, torch=torch).load(W), r"shape \(8, 8\), the array \(24, 32\)"),
-        (lambda torch: ColumnParallelLinear(IN, OUT, torch=torch).load(W, B), "has no bias; leave it out"),
-        (lambda torch: RowParallelLinear(IN, OUT, True, torch=torch).load(W), "has a bias; give one"),
-        (lambda torch: ColumnParallelLinear(8, 8, torch=torch)(torch.zeros(2, 9, dtype="f16")), "has to be 8"),
+        (lambda torch: ColumnParallelLinear(IN, OUT, torch=torch).load(W, B), "has no bias; omit it"),
+        (lambda torch: RowParallelLinear(IN, OUT, True, torch=torch).load(W), "has a bias; pass one"),
+        (lambda torch: ColumnParallelLinear(8, 8, torch=torch)(torch.zeros(2, 9, dtype="f16")), "must be 8"),
         (lambda torch: ColumnParallelLinear(8, 8, torch=torch)(torch.zeros(8, dtype="f16")), "two axes at least"),
     ],
 )

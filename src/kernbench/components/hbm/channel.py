@@ -398,7 +398,7 @@ class Channel:
         return now, first, last
 
     def _open(self, pc: int, bank: int, row: int, now: int, write: int) -> tuple[int, int]:
-        """Open a row of a bank after the rows that it is going to open. Return the times of ACT and of the ready row."""
+        """Open a row of a bank after the rows that it is going to open. Return the times of ACT and of readiness."""
         of, bus, acts, opens = self._of, self._row_bus, self._acts[pc], self._next[bank]
         rows = self._rows[bank]
         at = now + of.precharge if rows else now
