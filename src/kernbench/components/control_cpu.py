@@ -73,12 +73,12 @@ class ControlCpu(ThinkingPart):
             (request_id, pe) for request_id, g in self.gatherings.items() for pe in g.pes if pe.error is not None
         )
 
-    def standing(self, asked: Delivery) -> str:
+    def standing(self, delivery: Delivery) -> str:
         """Return the number of missing answers to a forwarded order, as text."""
-        order = asked.message
+        order = delivery.message
         gathering = self.gatherings.get(order.request_id) if isinstance(order, SipOrder | CubeOrder) else None
         if gathering is None:
-            return super().standing(asked)
+            return super().standing(delivery)
         return f"waits for {gathering.left} answers to request {gathering.order.request_id}"
 
     def reset(self) -> None:

@@ -51,8 +51,8 @@ class Accumulators:
     """The accumulators of a matrix unit while a kernel runs: ``capacity`` bytes, for complete results.
 
     A dot replaces the result that it adds to. If the result of the dot does not stay, its place is free as soon as the
-    dot begins: the tiles of dots pass the unit in order, so the tiles of the next dot follow. The same holds for a
-    product by blocks, whose sums get the bytes that are ``free`` when it begins.
+    dot begins. This is safe because the tiles of dots pass the unit in order: the tiles of the next dot come later. A
+    product by blocks also comes later, and its sums get the bytes that are ``free`` when it begins.
     """
 
     __slots__ = ("_results", "free")

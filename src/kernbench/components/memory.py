@@ -38,9 +38,8 @@ class Memory(ThinkingPart):
     """A component that answers reads and writes.
 
     ``serve``, if overridden, is called for each access: for a read when its request has arrived, for a write when its
-    last byte has arrived. When the access is over, the bytes of a read leave by the part's only port, one reply after
-    another; for a write the acknowledgement leaves. Accesses do not wait for each other, unless ``serve`` makes them
-    wait.
+    last byte has arrived. When a read is over, its bytes leave by the part's only port, one reply after another. When a
+    write is over, the acknowledgement leaves. Accesses do not wait for each other, unless ``serve`` makes them wait.
 
     ``rate_key`` names the attribute that holds the bandwidth in GB/s; reports then include a bound for it. The time for
     which ``serve`` waits for a ``simpy.Resource`` counts as queueing in reports.

@@ -3,15 +3,15 @@
 The order matters for two accesses to overlapping bytes, at least one of which writes. The earlier access is done when
 it is in memory (``t_commit`` of its record) or when it has read (``t_read``). A composite reads and writes tile by
 tile, so it is done when it ends. Handles keep commands in the TCM apart. If a kernel names a TCM address itself
-(``Operand.by_address``), its bytes are compared with those of all commands in flight, which are done when they end.
+(``Operand.by_address``), its bytes are compared with those of all commands in flight. These are done when they end.
 
 On a machine with ``pe.dma.ordering: relaxed`` accesses may overtake each other. ``OrderWatch`` then notifies the
 sanitizer of accesses that took place in another order than that of the program. A load takes place when it has read,
 a store when it is in memory, a composite from its start to its end. Accesses that take place at the same time are
 races, which this module does not report.
 
-From top to bottom: the bytes of the TCM that commands touch; the bytes in memory (``Footprint``) and their overlaps;
-an index of ranges; accesses in flight; the two orders.
+Sections, from top to bottom: bytes in the TCM, bytes in memory (``Footprint``) and their overlaps, an index of ranges,
+accesses in flight, the two orders.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ class DmaChannel:
     ) -> None:
         """Queue a descriptor that is ready after ``cause``. Call ``done(row)`` when all of it is acknowledged.
 
-        ``begun(start, cause)`` is called with the start and the cause of the set-up: when the set-up of a write begins,
-        or when the set-up of a read ends. ``move`` makes the accesses if they are neither reads nor writes.
+        ``begun(start, cause)`` is called with the start and the cause of the set-up. The call comes when the set-up of
+        a write begins, or when the set-up of a read ends. ``move`` makes accesses that are neither reads nor writes.
         """
         begin, before = self._clock.time, self._last
         waits = self._ready_at > begin

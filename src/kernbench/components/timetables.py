@@ -1,8 +1,7 @@
-"""Precomputed schedules (timetables) of the tile pipeline, for tiles whose operands are in TCM.
+"""Precomputed schedules (class ``Timetable``) of the tile pipeline, for tiles whose operands are in TCM.
 
-Such tiles wait only for each other. The stages run a list of them once, on a separate clock: the *dry run* (rehearsal).
-Its rows form the schedule. The schedule serves every list with the same shapes that enters a pipeline in the same
-state.
+Such tiles wait only for each other. The stages run a list of them once, on a separate clock: the *dry run*. Its rows
+form the schedule. The schedule serves every list with the same shapes that enters a pipeline in the same state.
 """
 
 from __future__ import annotations

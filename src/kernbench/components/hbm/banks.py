@@ -4,8 +4,8 @@ The answers of a channel depend on its *history* only: the runs it has received,
 are therefore cached as a tree (``ChannelHistory``). The first channel that goes through a step computes it, later
 channels look it up. ``SliceHistory`` does the same for a slice, with accesses as steps.
 
-A computed channel moves from node to node. To continue from a node that its channel has left, a new channel is made:
-from the last copy on the way there, which then repeats the steps since the copy. A copy is stored every
+A computed channel moves from node to node. A node that its channel has left gets a new channel, made from the last copy
+on the path to the node. The new channel repeats the steps since that copy. A copy is stored every
 ``STEPS_BETWEEN_COPIES`` steps.
 
 A long stretch of memory returns to the same places, sweep after sweep, one row further each time (``Sweeps``).
@@ -413,9 +413,9 @@ class BankedMemory:
 class Sweeps:
     """The sweeps of a grant, each begun at its byte ``place``, looked up among the computed sweeps.
 
-    The key of a sweep is the state of the channels at its begin, with banks counted from the bank of its first block,
-    and rows from its own row. Equal states yield equal sweeps, of equal duration. A sweep that begins in the state of a
-    computed sweep is therefore skipped.
+    The key of a sweep is the state of the channels at its begin. In this state banks count from the bank of its first
+    block, and rows from the row of the sweep. Equal states yield equal sweeps, of equal duration. A sweep that begins
+    in the state of a computed sweep is therefore skipped.
     """
 
     def __init__(self, histories: Histories, write: bool, place: int) -> None:

@@ -6,8 +6,8 @@ queues, and the direction: all read, or all write. Column commands may occupy th
 Runs are served in arrival order, each at once, with times in the future. A later run may use gaps that an earlier run
 left free. This order equals that of a scheduler that serves ready requests first. docs/memory.md has the rules.
 
-The row bus and ACT are work-conserving counters: free = max(free, now) + work, and a run starts at max(ready, free
-before), so a late row delays no other row. Column commands occupy a grid of bits, one place per burst.
+The row bus and ACT are work-conserving counters: free = max(free, now) + work. A run starts at max(ready, free before),
+so a late row delays no other row. Column commands occupy a grid of bits, one place per burst.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class ChannelTiming:
     def _shape(self, bursts: int, apart: int) -> tuple[int, int, int, list[int]]:
         """Return the shape of a run on the grid from ``margin`` places before it. Commands are ``apart`` places apart.
 
-        The shape has the places that are blocked for its PC, the places that are blocked for its group, and the time to
-        the end of the last byte. Last come the shifts that, applied one after another to the taken places, turn them
-        into the places at which no complete run fits.
+        The shape has the places that it blocks for its PC and for its group, and the time to the end of the last byte.
+        Last come the shifts that, applied one after another to the taken places, turn them into the places at which no
+        complete run fits.
         """
         in_pc, in_group = sum(1 << self.margin + i * apart for i in range(bursts)), 0
         for by in range(apart):
@@ -275,9 +275,9 @@ class Channel:
     def _send_back(self, write: int, now: int) -> tuple[int, int]:
         """Send all bursts of a direction that are in its queue at ``now`` back to wait.
 
-        Bursts that have left the queue are on the buses, or next there: the burst of a row that opens, and the bursts
-        of a run whose first half is over. Return the time when the last row is ready, and when the buses are done with
-        these bursts.
+        Bursts that have left the queue are on the buses, or next there. They are the burst of a row that opens, and the
+        bursts of a run whose first half is over. Return the time when the last row is ready, and the time when the
+        buses are done with these bursts.
         """
         of, opened, last = self._of, 0, LONG_AGO
         place = max(0, (now - self._origin) // of.burst + 1)

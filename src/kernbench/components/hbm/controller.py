@@ -4,8 +4,8 @@ Requesters are served round-robin, a quantum at a time, and the requests of each
 and one of its channels: the queues of a PE, or all other traffic.
 
 A requester without competitors is promised its complete access at once. This promise is a *stretch*. If another
-requester's request arrives during a stretch, the stretch is cut after the current quantum: the slice returns to its
-state before the stretch, and repeats the quanta up to the cut. The promises of these quanta remain valid.
+requester's request arrives during a stretch, the stretch is cut after the current quantum. The slice then returns to
+its state before the stretch, and repeats the quanta up to the cut. The promises of these quanta remain valid.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A slice without banks (``timing: ideal``): each pseudo-channel (PC) moves its bytes at its usable bandwidth.
 
 PCs are counters, free = max(free, now) + bytes / bandwidth, so accesses to different PCs overlap. A grant ends when no
-PC that it uses has more than a quantum left. Therefore PCs do not idle when a few accesses coincide in one of them, and
-a small access waits at most for a quantum in its PC, plus one quantum of each competitor.
+PC that it uses has more than a quantum left. Therefore PCs do not idle when a few accesses coincide in one of them. A
+small access waits at most for a quantum in its PC, plus one quantum of each competitor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The layout of a slice: it maps an address to a bank and a row.
 
 A *block* is the contiguous bytes in one row of one bank (the lowest columns of the mapping). A *sweep* is all columns
-of all banks of all pseudo-channels; after a sweep the same places recur in the next row. Folds are XORs: if all sizes
+of all banks of all pseudo-channels. After a sweep the same places recur in the next row. Folds are XORs. If all sizes
 are powers of two, the bank of an address is the bank of its high bits XOR the bank of its low bits.
 
 A plan maps an access to its quanta, and a quantum to the runs that its banks serve. A *run* is the part of a quantum in
