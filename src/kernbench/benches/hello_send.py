@@ -34,7 +34,7 @@ def run(torch: RuntimeContext[HelloSendParams]) -> str:
     greeting = np.frombuffer(torch.params.text.encode(), np.int8)
     n = len(greeting)
 
-    # Queues in a ring of two: a message that one PE sends E arrives at the other from W.
+    # Queues in a ring of two: a message sent E by one PE arrives at the other PE from W.
     plan = torch.install_ipcq("ring_allreduce_tcm", world_size_override=2)
 
     # One row for each of the first two PEs of cube 0. The kernel runs on the PEs that own a row.

@@ -2,7 +2,7 @@
 
 The order matters for two accesses to overlapping bytes, at least one of which writes. The earlier access is done when
 it is in memory (``t_commit`` of its record) or when it has read (``t_read``). A composite reads and writes tile by
-tile, so it is done when it ends. Handles keep commands in the TCM apart. If a kernel names a TCM address itself
+tile, so it is done when it ends. In the TCM, handles keep commands apart. If a kernel names a TCM address itself
 (``Operand.by_address``), its bytes are compared with those of all commands in flight. These are done when they end.
 
 On a machine with ``pe.dma.ordering: relaxed`` accesses may overtake each other. ``OrderWatch`` then notifies the

@@ -11,7 +11,7 @@ cuts the grant at the end of the current quantum::
 ``BankedServer`` is a memory of several such servers, its banks. Addresses are interleaved over the banks,
 ``bank_bytes`` in each, and each bank has the bandwidth of the memory. Accesses to one bank are served round-robin.
 Accesses to different banks overlap. An access moves its bytes in order, so an uncontended access takes the same time
-with any number of banks. An access that covers several banks goes from bank to bank, packet by packet, and waits for a
+with any number of banks. An access that covers several banks visits them in order, packet by packet, and waits for a
 grant in each. The bank of a packet is the bank of its first byte.
 
 ``Responder`` replies for a memory. Read: after ``access_ps`` the bytes are served, and feed the fabric as they are

@@ -1,4 +1,4 @@
-"""Scheduled tiles of a PE's pipeline. A passage is a list of tiles that runs by a precomputed schedule (a ``Timetable``).
+"""Scheduled tiles of a PE's pipeline. A passage is a list of tiles that runs by a precomputed ``Timetable``.
 
 It costs an event only where another component must be notified. Its rows are written to the log later: when a component
 is notified, or when the log is read.

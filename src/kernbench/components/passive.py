@@ -47,7 +47,7 @@ class TransitPart(Component):
         """Choose the way by which ``transfer`` continues, one of ``ways``.
 
         The first way is the default route. There is one further way for each other link out of this component that
-        starts a shortest way. FIFOs behind a component that overrides this method are unbounded.
+        starts a way with the fewest hops. FIFOs behind a component that overrides this method are unbounded.
         """
         return ways[0]
 

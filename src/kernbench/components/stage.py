@@ -60,7 +60,7 @@ class Stage:
         """Take a token whose slot has been claimed."""
         waiting = self.waiting
         waiting.append(token)
-        # Behind other tokens it starts nothing: the first one waits for this stage or a slot, and starts after that.
+        # A token behind others starts nothing. The first one waits for this stage or for a slot; its release starts it.
         if len(waiting) == 1:
             self.try_start(token.cause)
 

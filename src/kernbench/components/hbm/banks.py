@@ -31,7 +31,7 @@ from kernbench.topology.hbm_spec import AddressMapping, HbmTiming, Refresh
 
 STEPS_BETWEEN_COPIES = 16
 MOST_STEPS, MOST_SWEEPS = 1 << 14, 1 << 10
-"""The cached steps of channels, and as many of slices; cached sweeps. A full cache is cleared"""
+"""Cache sizes: steps of channels, and as many of slices; sweeps. A full cache is cleared"""
 
 
 @value
