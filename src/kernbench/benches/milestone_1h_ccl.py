@@ -33,7 +33,7 @@ class CclEvaluationParams(ConfigModel):
     ccl: str | None = None
     """File with the configuration of collectives; null: ./ccl.yaml, else the packaged one."""
     jobs: int = Field(default=WORKERS, ge=1, le=256)
-    """Processes."""
+    """Number of processes."""
     out: str = f"results/{NAME}"
     """Folder of results."""
     render_only: bool = False
